@@ -1,6 +1,6 @@
 //! The properties that each fuzz target asserts.
 //!
-//! A target is a plain function from bytes to nothing that panics if a property fails. The fuzzers in `fuzz_targets` call
+//! A target is a function from bytes to nothing that panics if a property fails. The fuzzers in `fuzz_targets` call
 //! these functions, and so does `tests/it/seeds.rs` with the committed seeds and corpus.
 
 #![allow(dead_code)]
@@ -24,10 +24,10 @@ use goblin_subscriptions::glob as subscription;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-/// Feeds bytes to a parser, and panics if a property does not hold.
+/// A function that feeds bytes to a parser and panics if a property does not hold.
 type Target = fn(&[u8]);
 
-/// Every target by its name. `fuzz/Cargo.toml` has a binary, and `fuzz/seeds` a directory, for each.
+/// Every target by name. Each has a binary in `fuzz/Cargo.toml` and a directory in `fuzz/seeds`.
 pub const TARGETS: [(&str, Target); 9] = [
     ("envelope", envelope),
     ("json", json_spans),
@@ -40,7 +40,7 @@ pub const TARGETS: [(&str, Target); 9] = [
     ("canonical", canonical_uris),
 ];
 
-/// Parses a JSON-RPC message. A message under another id differs in its id alone.
+/// Parses a JSON-RPC message. A message that is rewritten with another id differs only in its id.
 pub fn envelope(data: &[u8]) {
     let raw = Bytes::copy_from_slice(data);
     if let Some(Ok(messages)) = Message::split_batch(&raw) {
@@ -83,8 +83,8 @@ fn assert_only_id_differs(before: &[u8], after: &[u8]) {
     assert_eq!(before, after);
 }
 
-/// Walks and splices JSON. The first two bytes choose a member. A walk finds the same values as a parser, and a splice
-/// gives the same document as an edit of the parsed value.
+/// Walks and splices JSON. The first two bytes choose a member. A walk finds the same values as a parser. A splice
+/// produces the same document as an edit of the parsed value.
 pub fn json_spans(data: &[u8]) {
     let Some(([salt, index], rest)) = data.split_first_chunk::<2>() else { return };
     let Ok(text) = std::str::from_utf8(rest) else { return };
@@ -124,7 +124,8 @@ fn walk(text: &str, span: Span) -> Value {
     }
 }
 
-/// `members` may hold fewer keys than the text, because of two equal keys the last one counts.
+/// Checks splices against edits of the parsed value. `members` may have fewer keys than the text, because only the last
+/// of several equal keys counts.
 fn splices(text: &str, members: &Map<String, Value>, salt: u8, index: usize) {
     let (span, raw) = (json::whole(text), Bytes::copy_from_slice(text.as_bytes()));
     let is_cut = |key: &str| key.bytes().fold(salt, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte)) & 1 == 1;
@@ -154,7 +155,7 @@ fn splices(text: &str, members: &Map<String, Value>, salt: u8, index: usize) {
     expected.remove(&key);
     assert_eq!(parsed(edits, &raw), Value::Object(expected.clone()));
 
-    // Two splices of parts become one of the whole: the value is replaced and another member is put in front.
+    // Two splices of parts combine into one of the whole: one replaces the value, the other inserts a member in front.
     let (mut edits, mut inner) = (Splice::new(), Splice::new());
     inner.replace(Span::new(0, member.value.get(text).len()), r#"{"s":null}"#);
     inner.shift(member.value.start);
@@ -176,8 +177,8 @@ fn parsed(edits: Splice, raw: &Bytes) -> Value {
 /// The limit of the decoders under test.
 const LIMIT: usize = 64;
 
-/// Cuts the rest of the input at the places that its first two bytes name. A byte 0xff stands for a long run, so that short
-/// inputs reach the limits.
+/// Returns the rest of the input and two positions to cut it at, chosen by its first two bytes. A byte 0xff expands to
+/// a long run, so that short inputs reach the limits.
 fn chunks(data: &[u8], run: usize) -> Option<(Vec<u8>, [usize; 2])> {
     let ([first, second], rest) = data.split_first_chunk::<2>()?;
     let mut long = Vec::new();
@@ -192,8 +193,8 @@ fn chunks(data: &[u8], run: usize) -> Option<(Vec<u8>, [usize; 2])> {
     Some((long, [one.min(two), one.max(two)]))
 }
 
-/// Decodes an event stream. Any chunking gives the same events, each within its limit, and each event that the gateway
-/// writes comes back.
+/// Decodes an event stream. Any chunking yields the same events, each within its limit. Each event that the gateway
+/// encodes decodes to itself.
 pub fn events(data: &[u8]) {
     let decode = |chunks: &[&[u8]]| {
         let mut events = Events::new(LIMIT);
@@ -224,7 +225,7 @@ pub fn events(data: &[u8]) {
     }
 }
 
-/// Decodes lines. Any chunking gives the lines that a split at line feeds gives.
+/// Decodes lines. Any chunking yields the same lines as a split at line feeds.
 pub fn lines(data: &[u8]) {
     let decode = |chunks: &[&[u8]]| {
         let mut lines = Lines::new(LIMIT);
@@ -250,8 +251,8 @@ pub fn lines(data: &[u8]) {
     assert_eq!(decode(&[&bytes[..one], &bytes[one..two], &bytes[two..]]), expected);
 }
 
-/// Matches a URI template. The first line is a template, the second a URI, the third has values. A match expands to exactly
-/// the URI, and an expansion matches.
+/// Matches a URI template. The first line is a template, the second a URI, the third holds values. A match expands to
+/// exactly the URI, and an expansion matches.
 pub fn template(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let (source, rest) = text.split_once('\n').unwrap_or((text, ""));
@@ -268,8 +269,8 @@ pub fn template(data: &[u8]) {
     expansion_matches(&template, values);
 }
 
-/// Asserts that values of plain characters expand to a URI that matches. The matcher does not promise a match for a template
-/// that repeats a variable or has triplets of its own.
+/// Asserts that plain values expand to a URI that matches. The matcher guarantees no match for a template that repeats
+/// a variable or contains percent-encoded triplets.
 fn expansion_matches(template: &Template, values: &str) {
     let names = template.as_str().split('{').skip(1).filter_map(|part| part.split_once('}'));
     let names = names.flat_map(|(names, _)| names.trim_start_matches(['+', '#', '.', '/', ';', '?', '&']).split(','));
@@ -287,7 +288,8 @@ fn expansion_matches(template: &Template, values: &str) {
     }
 }
 
-/// Matches globs of both languages. The first line is a pattern, the rest a text. The matchers agree with the definition.
+/// Matches globs of both languages. The first line is a pattern, the rest a text. Each matcher agrees with a simple
+/// reference implementation.
 pub fn glob(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let (pattern, text) = text.split_once('\n').unwrap_or((text, ""));
@@ -309,8 +311,8 @@ pub fn glob(data: &[u8]) {
     }
 }
 
-/// Returns whether a configuration pattern matches, by the definition: row `i` has the places in the text that the rest of
-/// the pattern from `i` on matches.
+/// Reports whether a configuration pattern matches. This is the reference implementation: `row[place]` is true if the
+/// pattern from the current character on matches the text from `place` on.
 fn matches_names(pattern: &[char], text: &[char]) -> bool {
     let mut row: Vec<bool> = (0..=text.len()).map(|place| place == text.len()).collect();
     for wanted in pattern.iter().rev() {
@@ -327,7 +329,7 @@ fn matches_names(pattern: &[char], text: &[char]) -> bool {
     row[0]
 }
 
-/// Returns whether a subscription pattern matches, by the definition.
+/// Reports whether a subscription pattern matches. This is the reference implementation.
 fn matches_uris(pattern: &[char], text: &[char]) -> bool {
     let mut places = vec![false; text.len() + 1];
     places[0] = true;
@@ -384,17 +386,17 @@ fn is_in_class(class: &[char], character: char) -> bool {
     is_inside != is_negated
 }
 
-/// Loads a configuration. Every problem has a place in the text, and the same text gives the same configuration.
+/// Loads a configuration. Every problem has a position in the text, and the same text yields the same configuration.
 pub fn configuration(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    // The files of the machine are no part of the input.
+    // Values with `file:` read files of the machine, which are not part of the input.
     if text.contains("file:") {
         return;
     }
     let environment = |name: &str| (name == "SET").then(|| "value".to_owned());
     let parse = || goblin_config::parse(text, &Origin::new("fuzz.json", "/nowhere"), &environment);
     let has_place = |problem: &goblin_config::problem::Problem| {
-        // A lone carriage return ends a line, and one before a line feed is a character of its line.
+        // A lone carriage return ends a line. A carriage return before a line feed is a character of its line.
         let plain = text.replace("\r\n", " \n").replace('\r', "\n");
         let lines: Vec<&str> = plain.split('\n').collect();
         let is_in_line = |line: &&str| problem.column <= line.chars().count() + 1;
@@ -416,8 +418,8 @@ pub fn configuration(data: &[u8]) {
     }
 }
 
-/// Imports the file of another client, which the first byte chooses. The file that an import would write is one that
-/// the loader accepts. It has the entries that were shown, without control characters.
+/// Imports the configuration of another client, chosen by the first byte. The loader accepts the file that the import
+/// would write. The file has the entries that were shown, without control characters.
 pub fn import(data: &[u8]) {
     let Some((choice, rest)) = data.split_first() else { return };
     let Ok(text) = std::str::from_utf8(rest) else { return };
@@ -450,8 +452,8 @@ fn assert_is_plain(text: &str) {
     assert!(!text.chars().any(char::is_control), "{text:?} has control characters");
 }
 
-/// Reads a URI. The canonical form is plain and stable, and no encoding of a URI hides what its plain form is: each encoded
-/// spelling has the same form, or is rejected as ambiguous.
+/// Canonicalizes a URI. The canonical form is plain and stable. No encoding hides the plain form: each encoded spelling
+/// has the same form, or is rejected as ambiguous.
 pub fn canonical_uris(data: &[u8]) {
     let Some((salt, rest)) = data.split_first() else { return };
     let Ok(uri) = std::str::from_utf8(rest) else { return };
@@ -485,7 +487,8 @@ fn has_dots(uri: &str) -> bool {
     path.split('/').any(|segment| matches!(segment, "." | ".."))
 }
 
-/// Returns the URI with some of the characters behind its scheme percent-encoded, once or twice, by a seed.
+/// Returns the URI with some characters after its scheme percent-encoded, once or twice. The seed chooses the
+/// characters.
 fn encoded(uri: &str, seed: u8) -> String {
     let start = uri.find(':').map_or(0, |at| at + 1);
     let mut spelling = uri[..start].to_owned();

@@ -1,5 +1,6 @@
-//! Counts what the subscriptions of one backend take: bytes of the heap while they are there, CPU time when their client
-//! ends. A process of its own, because it has its own allocator; it prints one line of JSON for `goblin-bench`.
+//! Measures the subscriptions of one backend: the heap bytes while they exist, and the CPU time when their client ends.
+//!
+//! This is a separate process because it replaces the global allocator. It prints one line of JSON for `goblin-bench`.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::{self, Write};
@@ -13,16 +14,16 @@ use goblin_subscriptions::{ClientId, Offers, Subscriber, Terms, Wish};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
-/// Of a URI as the backend has it.
+/// The length of a backend's URI.
 const URI_LENGTH: usize = 60;
 const CLIENTS: usize = 1000;
 const URIS: usize = 100;
-/// Subscriptions of a client that ends.
+/// The subscriptions of each client that ends.
 const OWN: usize = 10;
-/// How many such clients end.
+/// The number of clients that end.
 const ENDS: usize = 101;
 
-/// The system's allocator with a count of what it gave out and did not get back.
+/// The system's allocator with a count of the bytes in use.
 struct Counted;
 
 static HEAP: AtomicUsize = AtomicUsize::new(0);
@@ -30,7 +31,7 @@ static HEAP: AtomicUsize = AtomicUsize::new(0);
 #[global_allocator]
 static ALLOCATOR: Counted = Counted;
 
-// SAFETY: every call is passed on as it came; the counting does not touch the memory.
+// SAFETY: every call is passed on unchanged, and the counting does not touch the memory.
 unsafe impl GlobalAlloc for Counted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         HEAP.fetch_add(layout.size(), Ordering::Relaxed);
@@ -51,7 +52,8 @@ fn main() -> io::Result<()> {
     writeln!(io::stdout(), "{}", json!({ "memory": memory, "ends": ends }))
 }
 
-/// Subscriptions of many clients; `uri` numbers the URIs.
+/// Measures the heap bytes of the subscriptions of many clients. `uri` maps a client's number and a subscription's
+/// number to the number of a URI.
 fn kept(uri: impl Fn(usize, usize) -> usize) -> Value {
     let clients = clients(CLIENTS);
     let mut book = Book::default();
@@ -66,7 +68,7 @@ fn kept(uri: impl Fn(usize, usize) -> usize) -> Value {
     json!({ "clients": CLIENTS, "uris": uris, "subscriptions": CLIENTS * URIS, "bytes": bytes })
 }
 
-/// Clients that end among others with as many subscriptions to the same resources.
+/// Measures the CPU time of releasing a client, while other clients have `others` subscriptions to the same resources.
 fn end(others: usize) -> Value {
     let (clients, ending) = (clients(others / OWN), clients(ENDS));
     let mut book = Book::default();
@@ -98,7 +100,7 @@ impl Default for Book {
     }
 }
 
-/// A backend that lists nothing: what is subscribed has its own name.
+/// The offers of a backend without a list. Every URI is accepted and keeps its native form.
 struct Nothing;
 
 impl Offers for Nothing {

@@ -1,8 +1,8 @@
-//! A Streamable HTTP MCP server that costs as little as it can: every answer is built at start, and an answer is its
-//! id in front of shared bytes.
+//! A Streamable HTTP MCP server with minimal cost: all responses are built at start, and a response is its id followed
+//! by shared bytes.
 //!
-//! It keeps no sessions: it gives ids out and asks that one is sent, as a server with a handshake does, but does not look it
-//! up. Or it does without, as servers of 2026-07-28 do.
+//! The server stores no sessions. It assigns session ids and requires one on each request, like a server with a
+//! handshake, but does not look them up. The modern variant (2026-07-28) uses no session ids.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,19 +19,19 @@ use tokio::net::TcpListener;
 use crate::envelope::{self, Call, Method};
 use crate::serve::{self, Reply, SESSION_ID};
 
-/// Serves `tools` tools as server number `server`, for ever; without sessions where it `is_modern`.
+/// Serves `tools` tools as server number `server`. A modern server uses no sessions. Returns only on an error.
 pub async fn run(listener: TcpListener, tools: usize, server: usize, is_modern: bool) -> std::io::Result<()> {
     let answers = Arc::new(Answers::new(tools, server, is_modern));
     serve::serve(listener, move |request| answer(Arc::clone(&answers), request)).await
 }
 
-/// The text the `big` tool returns: exactly `bytes` bytes of UTF-8, with quotes, newlines and tabs to escape.
+/// Returns the text of the `big` tool: exactly `bytes` bytes of UTF-8, with quotes, newlines and tabs to escape.
 pub fn big_text(bytes: usize) -> String {
     const LINE: &str = "row 0017\tstate=\"open\" owner=mina size=20480 note=copied from the archive, see above\n";
     LINE.repeat(bytes.div_ceil(LINE.len()))[..bytes].to_owned()
 }
 
-/// The text the `echo` tool returns for `text`.
+/// Returns the text of the `echo` tool for `text`.
 pub fn echo_text(text: &str) -> String {
     format!("echo: {text}")
 }
@@ -79,14 +79,14 @@ fn error(id: &str, code: i32, message: &str) -> Response<Reply> {
     serve::json(Reply::whole(body.into()))
 }
 
-/// Everything after the id of each answer, ready to send.
+/// The part of each response after its id, ready to send.
 struct Answers {
     name: String,
     is_modern: bool,
     discovered: Bytes,
     ping: Bytes,
     tools: Bytes,
-    /// By size. A lock held for a map lookup; in a run there is one size.
+    /// The responses of `big` by size. The lock is held for one map lookup, and a run uses one size.
     big: Mutex<HashMap<usize, Bytes>>,
 }
 
@@ -161,7 +161,7 @@ fn after_id(result: &serde_json::Value) -> Bytes {
     format!("{result}}}").into()
 }
 
-/// A definition of the size real ones have, about 300 bytes.
+/// Returns a tool definition of a realistic size, about 300 bytes.
 fn tool(index: usize, server: usize) -> serde_json::Value {
     let name = match index {
         0 => "echo".to_owned(),

@@ -1,4 +1,4 @@
-//! The processes of a run: started here, known by the address they print, ended when dropped.
+//! The processes of a run. Each is identified by the address it prints, and killed when its handle is dropped.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read};
@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::serve::LISTENING;
 
-/// What `goblin serve` writes to stderr before its address.
+/// The text before the address in the stderr of `goblin serve`.
 const GOBLIN_LISTENING: &str = "listening on http://";
 const START_PATIENCE: Duration = Duration::from_secs(20);
 const KEPT_LINES: usize = 20;
@@ -28,7 +28,7 @@ pub struct Child {
 type LastLines = Arc<Mutex<VecDeque<String>>>;
 
 impl Child {
-    /// Another process of this binary, in the role that `arguments` name.
+    /// Starts another process of this binary in the role that `arguments` select.
     pub fn role(arguments: &[&str]) -> Result<Self> {
         let this = std::env::current_exe().context("cannot find the path of this binary")?;
         let mut process = Command::new(this)
@@ -41,7 +41,7 @@ impl Child {
         Self::wait(process, output, LISTENING)
     }
 
-    /// `goblin serve`, with its runtime files kept in `directory`.
+    /// Starts `goblin serve` with its runtime files in `directory`.
     pub fn goblin(binary: &Path, config: &Path, directory: &Path) -> Result<Self> {
         let mut process = Command::new(binary)
             .args(["serve", "--config"])
@@ -64,7 +64,7 @@ impl Child {
         format!("http://{}/mcp", self.address)
     }
 
-    /// The end of what it wrote, for an error message.
+    /// Returns the last lines of the process's output, for an error message.
     pub fn last_lines(&self) -> String {
         joined(&self.last_lines)
     }
@@ -73,11 +73,11 @@ impl Child {
         let last_lines = LastLines::default();
         let (sender, address) = mpsc::sync_channel(1);
         let lines = Arc::clone(&last_lines);
-        // Reads to the end, so that the pipe never fills; ends with the process.
+        // Reads until the process ends, so that the pipe never fills.
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
                 if let Some(address) = address_after(marker, &line) {
-                    // Only the first address has a reader; later ones have nowhere to go.
+                    // Only the first address has a receiver; later ones are dropped.
                     let _ = sender.try_send(address);
                 }
                 let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
@@ -103,7 +103,7 @@ impl Drop for Child {
     }
 }
 
-/// Both fail only for a process that has already been waited for.
+/// Kills the process and waits for it. Both calls fail only if the process was already waited for.
 fn end(process: &mut process::Child) {
     let _ = process.kill();
     let _ = process.wait();

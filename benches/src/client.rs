@@ -1,4 +1,7 @@
-//! One client on one keep-alive connection: at most one request in flight, one session at a time.
+//! A client on one keep-alive connection, with at most one request in flight and one session at a time.
+//!
+//! All measurements use it. Under load it compares each response with the learned bytes instead of parsing it, so that
+//! its own cost stays small.
 
 use std::net::SocketAddr;
 
@@ -27,11 +30,11 @@ const INITIALIZE: Template = Template {
 };
 const INITIALIZED: &[u8] = br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
 
-/// A request with a gap for its id.
+/// A request body, split at the position of its id.
 pub struct Template<Text = &'static str> {
     pub before: Text,
     pub after: Text,
-    /// Of a request without a session: its method and name, which headers repeat.
+    /// The method and name that a request without a session repeats in its headers.
     pub repeated: Option<(HeaderValue, HeaderValue)>,
 }
 
@@ -45,7 +48,7 @@ pub struct Client {
     sender: SendRequest<Full<Bytes>>,
     host: HeaderValue,
     session: Option<HeaderValue>,
-    /// Sessions left behind by set-ups, to be deleted at the end.
+    /// Sessions of earlier set-ups, deleted at the end.
     past: Vec<HeaderValue>,
     next_id: u64,
 }
@@ -55,13 +58,13 @@ impl Client {
         let stream = TcpStream::connect(address).await.with_context(|| format!("cannot connect to {address}"))?;
         stream.set_nodelay(true)?;
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        // Its errors also reach the request that suffers from them.
+        // Errors of the connection also reach the request that uses it.
         tokio::spawn(connection);
         let host = HeaderValue::try_from(address.to_string())?;
         Ok(Self { sender, host, session: None, past: Vec::new(), next_id: FIRST_ID })
     }
 
-    /// Sets up a session whose `initialize` answer is given back, with its id.
+    /// Sets up a session and returns the id and body of the `initialize` response.
     pub async fn learn_setup(&mut self) -> Result<(u64, Bytes)> {
         let (id, response) = self.initialize().await?;
         let body = response.into_body().collect().await?.to_bytes();
@@ -69,14 +72,14 @@ impl Client {
         Ok((id, body))
     }
 
-    /// Sets up a session and compares the `initialize` answer.
+    /// Sets up a session and compares the `initialize` response.
     pub async fn setup(&mut self, expected: &Expected) -> Result<()> {
         let (id, response) = self.initialize().await?;
         compare(response, expected, id).await?;
         self.initialized().await
     }
 
-    /// Sends a request whose answer is given back, with its id.
+    /// Sends a request and returns its id and the body of its response.
     pub async fn learn<Text: AsRef<str>>(&mut self, request: &Template<Text>) -> Result<(u64, Bytes)> {
         let id = self.take_id();
         let response = self.send(Method::POST, request.fill(id), request.repeated.as_ref()).await?;
@@ -84,7 +87,7 @@ impl Client {
         Ok((id, response.into_body().collect().await?.to_bytes()))
     }
 
-    /// Sends a request and compares its answer.
+    /// Sends a request and compares its response.
     pub async fn call<Text: AsRef<str>>(&mut self, request: &Template<Text>, expected: &Expected) -> Result<()> {
         let id = self.take_id();
         let response = self.send(Method::POST, request.fill(id), request.repeated.as_ref()).await?;
@@ -92,14 +95,14 @@ impl Client {
         compare(response, expected, id).await
     }
 
-    /// Opens the session's event stream, which takes the connection with it.
+    /// Opens the session's event stream, which occupies the connection.
     pub async fn into_stream(mut self) -> Result<EventStream> {
         let response = self.send(Method::GET, Bytes::new(), None).await?;
         ensure_status(&response, StatusCode::OK)?;
         Ok(EventStream { _client: self, body: response.into_body() })
     }
 
-    /// Deletes every session this client has set up.
+    /// Deletes every session that this client has set up.
     pub async fn close(mut self) -> Result<()> {
         self.past.extend(self.session.take());
         for session in std::mem::take(&mut self.past) {
@@ -168,14 +171,14 @@ impl Client {
     }
 }
 
-/// Open until dropped.
+/// An event stream. Dropping it closes the connection.
 pub struct EventStream {
     _client: Client,
     body: Incoming,
 }
 
 impl EventStream {
-    /// What comes next, cut anywhere; nothing when it has ended.
+    /// Returns the next bytes, which need not end at an event boundary. Returns `None` at the end of the stream.
     pub async fn next(&mut self) -> Result<Option<Bytes>> {
         while let Some(frame) = self.body.frame().await {
             if let Ok(data) = frame?.into_data() {

@@ -1,7 +1,8 @@
-//! What lists of tools cost in the context of a model, in tokens of the bytes that a client gets from a running Goblin.
+//! Measures the cost of tool lists in a model's context: the tokens of the bytes that a client receives from a running
+//! Goblin.
 //!
-//! Behind it stand tools of published servers, each server a process. The same tools are listed in each mode, and found
-//! and called as a model would that has queries to answer. Times are of no interest here, and nothing depends on them.
+//! The backends offer tools of published servers, one process per server. The same tools are listed in each mode. They
+//! are also searched and called, like a model would to answer queries. The measurement depends on no times.
 
 mod gateway;
 mod price;
@@ -23,65 +24,65 @@ pub use crate::context::tokens::Size;
 use crate::context::tokens::count;
 use crate::fleet::Yard;
 
-/// How many tools there are behind the gateway; the last one is the number that is searched among.
+/// The numbers of tools behind the gateway. The search runs with the last one.
 const TOOLS: [usize; 3] = [10, 100, 1000];
 const QUERIES: usize = 30;
 
-/// What was counted.
+/// The token counts of a run.
 #[derive(Serialize)]
 pub struct Context {
-    /// The tools as their servers give them, by their number.
+    /// The definitions as the servers send them, by number of tools.
     pub direct: Vec<(usize, Size)>,
     pub lists: Vec<Listed>,
-    /// The gateway's own tools, each by its name.
+    /// The gateway's own tools by name.
     pub own: Vec<(String, Size)>,
     pub walks: Vec<Walk>,
 }
 
-/// How the tools are listed.
+/// The mode in which the gateway lists tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Setting {
-    /// All of them, without the gateway's own.
+    /// All backend tools, without the gateway's own tools.
     Plain,
     All,
     Search,
     Auto,
 }
 
-/// One list of tools.
+/// The size of one tool list.
 #[derive(Serialize)]
 pub struct Listed {
     pub setting: Setting,
-    /// Behind the gateway.
+    /// The number of tools behind the gateway.
     pub tools: usize,
-    /// In the list.
+    /// The number of tools in the list.
     pub entries: usize,
     pub size: Size,
-    /// What the gateway adds to the instructions.
+    /// The tokens of the `instructions` that the gateway sends.
     pub instructions: usize,
 }
 
-/// The way from a query to the call of a tool.
+/// The steps from a query to the call of a tool.
 #[derive(Serialize)]
 pub struct Walk {
     pub query: String,
-    /// Whether a right tool was among those found.
+    /// Whether the search found a right tool.
     pub found: bool,
     pub search: Step,
     pub describe: Step,
-    /// Name and arguments of `call_tool`, with no arguments for the tool itself.
+    /// The tokens of the name and arguments of `call_tool`, with empty arguments for the tool itself.
     pub call: usize,
-    /// The same of a call by the tool's own name.
+    /// The tokens of the same call by the tool's own name.
     pub direct: usize,
 }
 
 /// A call of one of the gateway's own tools, in tokens.
 #[derive(Clone, Copy, Serialize)]
 pub struct Step {
-    /// Its name and arguments.
+    /// The tool's name and arguments.
     pub asked: usize,
-    /// What it answers, for readers and for programs; clients show one or the other.
+    /// The text content of the result. Clients show either this or the structured content.
     pub text: usize,
     pub structured: usize,
 }
@@ -116,13 +117,13 @@ impl Context {
         self.lists.iter().find(|listed| listed.setting == setting && listed.tools == tools)
     }
 
-    /// Among how many tools was searched.
+    /// Returns the number of tools that the search runs with.
     pub fn most_tools(&self) -> usize {
         TOOLS[TOOLS.len() - 1]
     }
 }
 
-/// None when Goblin is not measured.
+/// Measures all lists and walks. Returns `None` if Goblin is not measured.
 pub async fn measure(yard: &Yard) -> Result<Option<Context>> {
     let published = sample::published()?;
     let mut context = Context { direct: Vec::new(), lists: Vec::new(), own: Vec::new(), walks: Vec::new() };
@@ -130,7 +131,7 @@ pub async fn measure(yard: &Yard) -> Result<Option<Context>> {
         let chosen = sample::choose(&published, tools);
         let definitions = chosen.iter().flat_map(|server| &server.tools).map(|tool| tool.definition.clone());
         context.direct.push((tools, Size::of_list(&definitions.collect::<Vec<_>>())?));
-        // What the tools of the list are called by their servers.
+        // The native name of each listed tool.
         let mut natives = HashMap::new();
         for setting in Setting::ALL {
             let Some(mut gateway) = Gateway::start(yard, setting, &chosen).await? else { return Ok(None) };
@@ -161,8 +162,8 @@ async fn walks(gateway: &mut Gateway, chosen: &[Published], natives: &HashMap<St
     Ok(walks)
 }
 
-/// As a model goes that knows the right tool when it sees it. Where the search did not find it, the rest of the way is
-/// gone all the same, as if another search had.
+/// Follows the steps of a model that recognises the right tool when it sees it. If the search did not find one, the
+/// walk continues with a right tool from the list.
 async fn walk(gateway: &mut Gateway, query: &Query, natives: &HashMap<String, String>) -> Result<Walk> {
     let is_right = |name: &String| natives.get(name).is_some_and(|native| query.answers.contains(native));
     let (search, said) = step(gateway, "search_tools", json!({ "query": query.query })).await?;
@@ -184,7 +185,8 @@ async fn step(gateway: &mut Gateway, tool: &str, arguments: Value) -> Result<(St
     Ok((Step { asked: asked(tool, &arguments), text, structured }, said))
 }
 
-/// What a model writes to call a tool, but for the marks around it, which each model has its own of.
+/// Returns the tokens that a model writes to call a tool. The delimiters around a call differ between models and are
+/// not counted.
 fn asked(tool: &str, arguments: &Value) -> usize {
     count(tool) + count(&arguments.to_string())
 }
@@ -199,7 +201,7 @@ struct Card {
     name: String,
 }
 
-/// The members of a definition that tell where it comes from.
+/// The members of a definition that name its origin.
 #[derive(Deserialize)]
 struct Definition {
     name: String,
@@ -220,7 +222,7 @@ fn name(definition: &RawValue) -> Result<String> {
     Ok(name)
 }
 
-/// The name in the list, and `server/name` at the server.
+/// Returns the tool's name in the list and its native name as `server/name`.
 fn named(definition: &RawValue) -> Result<(String, String)> {
     let definition: Definition = serde_json::from_str(definition.get()).context("a tool does not tell its origin")?;
     let Origin { server, native } = definition.meta;

@@ -1,12 +1,12 @@
-//! The JSON-RPC envelope, parsed once with its members left raw: all that the servers of this package look at.
+//! The JSON-RPC envelope, parsed once with its members left raw. The servers of this package look at nothing else.
 //!
-//! The bare proxy and the static server share it, so that both yardsticks do the one parse that any MCP gateway has
-//! to do, and nothing more.
+//! The bare proxy and the static server share it. Both baselines do the one parse that any MCP gateway needs, and no
+//! more.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// What a client sends: a request, or a notification when `id` is absent.
+/// A message from a client: a request, or a notification if `id` is absent.
 #[derive(Deserialize)]
 pub struct Call<'a> {
     #[serde(borrow)]
@@ -19,7 +19,7 @@ pub struct Call<'a> {
     pub params: Option<&'a RawValue>,
 }
 
-/// What a server answers.
+/// A response from a server.
 #[derive(Deserialize)]
 struct Answer<'a> {
     #[serde(borrow)]
@@ -32,7 +32,7 @@ struct Answer<'a> {
     error: Option<&'a RawValue>,
 }
 
-/// The methods a server here tells apart.
+/// The methods that the servers here distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     Initialize,
@@ -43,13 +43,13 @@ pub enum Method {
     Other,
 }
 
-/// A call, if the bytes are one.
+/// Parses a call. Returns `None` if the bytes are not one.
 pub fn call(bytes: &[u8]) -> Option<Call<'_>> {
     let call: Call<'_> = serde_json::from_slice(bytes).ok()?;
     (call.jsonrpc.get() == VERSION).then_some(call)
 }
 
-/// Whether the bytes are an answer: a result or an error, with an id.
+/// Reports whether the bytes are a response: an id, and either a result or an error.
 pub fn is_answer(bytes: &[u8]) -> bool {
     serde_json::from_slice(bytes).is_ok_and(|answer: Answer<'_>| {
         answer.jsonrpc.get() == VERSION && answer.id.is_some() && (answer.result.is_some() != answer.error.is_some())
@@ -70,7 +70,7 @@ impl Call<'_> {
         }
     }
 
-    /// Whether it is `method`, which has nothing that JSON escapes.
+    /// Reports whether the method is `method`, which must not need escapes in JSON.
     pub fn is(&self, method: &str) -> bool {
         self.method.get().strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) == Some(method)
     }

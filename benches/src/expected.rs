@@ -1,12 +1,12 @@
-//! The exact bytes an answer must have. They are learned once from an answer that was parsed and understood; from then
-//! on each answer is compared whole, frame by frame as it arrives, which costs the load generator a `memcmp`.
+//! The exact bytes of a correct response. They are learned once from a response that was parsed and checked. Each later
+//! response is compared frame by frame as it arrives, which costs the load generator a `memcmp`.
 
 use bytes::Bytes;
 
-/// Ids have as many digits as this one, so that answers to different ids have one length.
+/// The first request id. All ids have the same number of digits, so that responses have the same length.
 pub const FIRST_ID: u64 = 1_000_000_000;
 
-/// An answer with a gap for the id, or without one when the server always sends the same bytes.
+/// A response that is split at its id, or unsplit if the server always sends the same bytes.
 pub struct Expected {
     before: Bytes,
     after: Bytes,
@@ -14,7 +14,7 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// From the answer to request `id`, which must hold the id exactly once.
+    /// Learns from the response to request `id`. Returns `None` unless the response contains the id exactly once.
     pub fn with_id(answer: &Bytes, id: u64) -> Option<Self> {
         let digits = id.to_string();
         let mut places = answer.windows(digits.len()).enumerate().filter(|(_, window)| *window == digits.as_bytes());
@@ -39,7 +39,7 @@ impl Expected {
     }
 }
 
-/// The comparison of one answer, in as many frames as it takes.
+/// The comparison of one response, over any number of frames.
 pub struct Check<'a> {
     expected: &'a Expected,
     id: String,
@@ -47,7 +47,7 @@ pub struct Check<'a> {
 }
 
 impl Check<'_> {
-    /// Whether the answer goes on with `frame`.
+    /// Reports whether `frame` continues the response.
     pub fn accepts(&mut self, mut frame: &[u8]) -> bool {
         let mut start = 0;
         for segment in [&self.expected.before, self.id.as_bytes(), &self.expected.after] {
@@ -66,7 +66,7 @@ impl Check<'_> {
         frame.is_empty()
     }
 
-    /// Whether the whole answer was seen.
+    /// Reports whether the whole response was seen.
     pub fn is_complete(&self) -> bool {
         self.seen == self.expected.len(&self.id)
     }

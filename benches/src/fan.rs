@@ -1,8 +1,8 @@
-//! Fan-out: one resource, as many sessions subscribed to it as there can be, each with its stream open, and a hundred
-//! updates. One session in a hundred does not read its stream.
+//! Fan-out: a hundred updates of one resource to the largest possible number of subscribed sessions, each with an open
+//! stream. One session in a hundred does not read its stream.
 //!
-//! An update is made when every reader has had the one before: so none takes the place of another, and both servers write
-//! the same events. Every reader must get every update, in order.
+//! The next update is made after every reader received the previous one. Updates are therefore never merged, and both
+//! servers write the same events. Every reader must receive every update in order.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,31 +23,32 @@ use crate::fleet::{Yard, wait_for_tools};
 use crate::procfs;
 use crate::scenario::Through;
 
-/// One session in so many does not read.
+/// One session in this many does not read.
 const ONE_UNREAD_IN: usize = 100;
 const UPDATES: u64 = 100;
 const WARM_UP: u64 = 10;
-/// How many sessions are opened at a time.
+/// The number of sessions that are opened at a time.
 const OPENERS: usize = 32;
 const PATIENCE: Duration = Duration::from_secs(60);
 const SETTLE: Duration = Duration::from_millis(100);
-/// The resource, as the server behind Goblin has it, and as Goblin shows it. The bare server has it so by itself.
+/// The resource's URI at the backend and in Goblin. The bare server uses the URI of Goblin, so that both write the same
+/// bytes.
 const NATIVE: &str = "note:///news";
 const EXPOSED: &str = "feed+note:///news";
 
-/// What one server needed for all updates.
+/// The cost of all updates for one server.
 #[derive(Clone, Copy, Serialize)]
 pub struct Fan {
     pub cpu: Duration,
-    /// From the first update to the last reader of the last.
+    /// The time from the first update until the last reader received the last one.
     pub elapsed: Duration,
-    /// Bytes of all updates that were read.
+    /// The bytes of all updates that were read.
     pub bytes: u64,
-    /// What the resident memory grew by.
+    /// The growth of the resident memory.
     pub grown: u64,
 }
 
-/// The rounds of both, in pairs.
+/// The rounds of both servers, in pairs.
 #[derive(Serialize)]
 pub struct FanOut {
     pub sessions: usize,
@@ -58,13 +59,13 @@ pub struct FanOut {
 }
 
 impl FanOut {
-    /// Events that were written, to those who read and to those who do not.
+    /// Returns the number of events that were written, to reading and non-reading sessions.
     pub fn deliveries(&self) -> u64 {
         self.sessions as u64 * self.updates
     }
 }
 
-/// None when Goblin is not measured.
+/// Measures both servers in turn. Returns `None` if Goblin is not measured.
 pub async fn measure(yard: &Yard, sessions: usize, rounds: usize) -> Result<Option<FanOut>> {
     let unread = sessions / ONE_UNREAD_IN;
     let mut fan_out = FanOut { sessions, unread, updates: UPDATES, bare: Vec::new(), goblin: Vec::new() };
@@ -87,7 +88,7 @@ pub async fn measure(yard: &Yard, sessions: usize, rounds: usize) -> Result<Opti
     Ok(Some(fan_out))
 }
 
-/// One server with one fleet of sessions, both fresh: a session that was left behind would be told, too.
+/// Measures one fresh server with fresh sessions. Sessions of an earlier round would receive the updates too.
 async fn once(yard: &Yard, through: Through, sessions: usize) -> Result<Option<Fan>> {
     let uri = if through == Through::Goblin { NATIVE } else { EXPOSED };
     let feed = Child::role(&["feed", "--uri", uri])?;
@@ -117,7 +118,7 @@ impl From<&Child> for Server {
     }
 }
 
-/// Updates that `feed` makes, to sessions at `server`.
+/// Measures the updates that `feed` makes for sessions at `server`.
 async fn fan(feed: SocketAddr, server: Server, sessions: usize) -> Result<Fan> {
     let streams = open_all(server.address, sessions).await?;
     let tally = Arc::new(Tally::default());
@@ -174,22 +175,22 @@ async fn open(address: SocketAddr) -> Result<EventStream> {
     client.into_stream().await
 }
 
-/// What all readers have had.
+/// The counts of all readers.
 #[derive(Default)]
 struct Tally {
     read: AtomicUsize,
     bytes: AtomicU64,
-    /// So many make the bell ring.
+    /// The number of reads that completes the current update and rings the bell.
     goal: AtomicUsize,
     bell: Notify,
 }
 
-/// Makes updates, one after the other.
+/// The source of the updates, which are made one after the other.
 struct Toucher {
     client: Client,
     readers: JoinSet<Result<()>>,
     tally: Arc<Tally>,
-    /// So far.
+    /// The number of updates so far.
     updates: u64,
 }
 
@@ -207,7 +208,7 @@ impl Toucher {
             self.client.notify(touch.to_string().into()).await?;
             tokio::select! {
                 () = self.tally.bell.notified() => {}
-                // A reader ends only when something is wrong.
+                // A reader ends only after an error.
                 Some(ended) = self.readers.join_next() => ended??,
                 () = tokio::time::sleep(PATIENCE) => {
                     let (read, goal) = (&self.tally.read, &self.tally.goal);
@@ -220,7 +221,7 @@ impl Toucher {
     }
 }
 
-/// Reads updates and checks that they are all there, in order.
+/// Reads updates and checks that all of them arrive in order.
 async fn read(mut stream: EventStream, tally: Arc<Tally>) -> Result<()> {
     let (mut events, mut expected) = (Events::default(), 1);
     loop {
@@ -252,7 +253,7 @@ impl Events {
     }
 }
 
-/// The number of the update that an event is; nothing for other events.
+/// Returns the number of an update. Returns `None` for other events.
 fn number(event: &[u8]) -> Option<u64> {
     let event = std::str::from_utf8(event).ok()?;
     let digits = event.split_once(NUMBER)?.1;
@@ -282,7 +283,7 @@ mod tests {
     #[tokio::test]
     async fn every_reader_is_told_of_every_update() {
         let address = feed().await;
-        // The server runs in this process, whose CPU time then stands in for its own.
+        // The server runs in this process, so its CPU time is that of this process.
         let fan = fan(address, Server { address, pid: std::process::id() }, 101).await.unwrap();
         assert!(!fan.cpu.is_zero() && fan.bytes > 100 * 100 * 100);
     }

@@ -1,9 +1,9 @@
-//! An MCP server on axum with one resource that changes when told to: the backend of the fan-out, and, asked directly, its
-//! yardstick.
+//! An MCP server on axum with one resource that changes on request. It is the backend of the fan-out and, accessed
+//! directly, its baseline.
 //!
-//! As a yardstick it is what one would write by hand: a bounded channel and an axum event stream with keep-alive for each
-//! client, a client that falls behind misses updates. It keeps no sessions and nothing to replay. Each event has an id of
-//! the length of Goblin's, so that both write the same number of bytes.
+//! The baseline is a typical handwritten server: a bounded channel and an axum event stream with keep-alive for each
+//! client. A slow client misses updates. The server stores no sessions and replays nothing. Each event id has the
+//! length of Goblin's, so that both write the same number of bytes.
 
 use std::convert::Infallible;
 use std::io;
@@ -28,19 +28,19 @@ use tokio::sync::mpsc;
 use crate::envelope::{self, Method};
 use crate::serve::{self, SESSION_ID};
 
-/// The notification that makes the resource change; its parameters are a [`Touch`].
+/// The notification that changes the resource. Its parameters are a [`Touch`].
 pub const TOUCH: &str = "notifications/bench/touch";
-/// What stands before the number of an update.
+/// The text before the number of an update.
 pub const NUMBER: &str = r#""number":"#;
-/// How many updates may wait for a client; it misses further ones.
+/// The number of updates that may wait for a client. Further updates are dropped for it.
 const MOST_WAITING: usize = 16;
 
-/// Serves the resource `uri`, for ever.
+/// Serves the resource `uri`. Returns only on an error.
 pub async fn run(listener: TcpListener, uri: String) -> io::Result<()> {
     let feed = Arc::new(Feed { uri, streams: Mutex::default(), count: AtomicU64::new(0) });
     let routes = Router::new().route("/mcp", get(open).post(answer).delete(StatusCode::OK)).with_state(feed);
     let listener = listener.tap_io(|stream| {
-        // Refused, the events are late and the run says so.
+        // If this fails, events are late and the measured times show it.
         let _ = stream.set_nodelay(true);
     });
     axum::serve(listener, routes).await
@@ -49,7 +49,7 @@ pub async fn run(listener: TcpListener, uri: String) -> io::Result<()> {
 struct Feed {
     uri: String,
     streams: Mutex<Vec<mpsc::Sender<Arc<str>>>>,
-    /// Of all streams there ever were.
+    /// The number of streams ever opened.
     count: AtomicU64,
 }
 

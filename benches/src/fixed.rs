@@ -1,6 +1,7 @@
-//! The static server: the same bytes to every request, after the same reading and parsing as the bare proxy.
+//! The static server: it reads and parses like the bare proxy, and returns the same bytes for every request.
 //!
-//! The yardstick for `tools/list`, and, because it answers `initialize` by itself, the lower bound for session set-up.
+//! It is the baseline for `tools/list`. It also answers `initialize` itself, which makes it the lower bound for session
+//! set-up.
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
@@ -11,7 +12,7 @@ use tokio::net::TcpListener;
 use crate::envelope;
 use crate::serve::{self, Reply};
 
-/// Answers every request but `initialize` with `body`, for ever.
+/// Answers every request except `initialize` with `body`. Returns only on an error.
 pub async fn run(listener: TcpListener, body: Bytes) -> std::io::Result<()> {
     serve::serve(listener, move |request| answer(body.clone(), request)).await
 }

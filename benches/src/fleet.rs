@@ -1,4 +1,4 @@
-//! The processes of one scenario, started for it and ended after it, so that no scenario inherits another's heap.
+//! The processes of one scenario. Each scenario starts its own, so that none inherits another's heap.
 
 use std::fs;
 use std::path::PathBuf;
@@ -16,26 +16,26 @@ use crate::scenario::{FEW_TOOLS, LISTED_BACKENDS, LISTED_TOOLS, Scenario, Throug
 const READY_PATIENCE: Duration = Duration::from_secs(30);
 const READY_PAUSE: Duration = Duration::from_millis(50);
 
-/// Where the processes of a run come from and where they keep their files.
+/// The Goblin binary to measure and the directory for the files of a run.
 pub struct Yard {
     goblin: Option<PathBuf>,
     directory: PathBuf,
 }
 
-/// Servers to measure, and the backends behind them, which end with it.
+/// The servers to measure and the backends behind them. All of them end with the fleet.
 pub struct Fleet {
     pub targets: Vec<Target>,
     _children: Vec<Child>,
 }
 
-/// A ready Goblin in front of its backends, which end with it.
+/// A ready Goblin and its backends, which end with it.
 pub struct Gateway {
     goblin: Child,
     backends: Vec<Child>,
 }
 
 impl Yard {
-    /// Makes a directory of its own below the system's temporary one; dropping the yard removes it.
+    /// Creates a directory below the system's temporary one. Dropping the yard removes it.
     pub fn new(goblin: Option<PathBuf>) -> Result<Self> {
         let directory = std::env::temp_dir().join(format!("goblin-bench-{}", std::process::id()));
         fs::create_dir_all(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
@@ -51,7 +51,8 @@ impl Yard {
         }
     }
 
-    /// Goblin before `backends` backends with `tools` tools each, once it lists them all. None when it is not measured.
+    /// Starts Goblin with `backends` backends of `tools` tools each, and waits until it lists them all. Returns `None`
+    /// if Goblin is not measured.
     pub async fn gateway(&self, backends: usize, tools: usize) -> Result<Option<Gateway>> {
         if self.goblin.is_none() {
             return Ok(None);
@@ -63,7 +64,7 @@ impl Yard {
         Ok(Some(Gateway { goblin, backends }))
     }
 
-    /// Goblin with `config`, as soon as it listens. None when it is not measured.
+    /// Starts Goblin with `config` and waits until it listens. Returns `None` if Goblin is not measured.
     pub fn goblin(&self, config: &Value) -> Result<Option<Child>> {
         let Some(binary) = &self.goblin else { return Ok(None) };
         let file = self.directory.join("goblin.json");
@@ -78,7 +79,7 @@ impl Yard {
         Ok(Fleet::new([(Through::Direct, direct), (Through::Proxy, proxy)], gateway))
     }
 
-    /// The same gateway twice: for clients and before a backend with sessions, and without.
+    /// Starts two gateways: one with sessions towards its clients and backend, and one without.
     async fn visiting_fleet(&self) -> Result<Fleet> {
         let Some(with) = self.gateway(1, FEW_TOOLS).await? else { return Ok(Fleet::new([], None)) };
         let modern = Child::role(&["backend", "--tools", &FEW_TOOLS.to_string(), "--server", "0", "--modern"])?;
@@ -101,7 +102,8 @@ impl Yard {
         Ok(Fleet::new([(Through::Direct, direct), (Through::Proxy, proxy), (Through::Static, fixed)], gateway))
     }
 
-    /// Direct and proxy list the tools of one backend that has them all; the static body is Goblin's own answer.
+    /// Starts the servers of the list scenario. Direct and proxy list one backend with all tools, and the static body
+    /// is Goblin's own response.
     async fn listing_fleet(&self) -> Result<Fleet> {
         let direct = backend(LISTED_TOOLS, 0)?;
         let proxy = Child::role(&["proxy", "--target", &direct.url()])?;
@@ -120,7 +122,7 @@ impl Yard {
 
 impl Drop for Yard {
     fn drop(&mut self) {
-        // Files left in the temporary directory harm nobody.
+        // Files that remain in the temporary directory do no harm.
         let _ = fs::remove_dir_all(&self.directory);
     }
 }
@@ -150,7 +152,7 @@ fn backend(tools: usize, server: usize) -> Result<Child> {
     Child::role(&["backend", "--tools", &tools.to_string(), "--server", &server.to_string()])
 }
 
-/// Defaults, but for the port and the meta tools: the list shall have the tools of the backends and no more.
+/// Returns the default configuration except for the port and the meta tools.
 fn goblin_config(backends: &[Child]) -> Value {
     let servers: Map<_, _> = backends
         .iter()
@@ -159,7 +161,7 @@ fn goblin_config(backends: &[Child]) -> Value {
         .collect();
     json!({
         "gateway": { "host": "127.0.0.1", "port": 0 },
-        // Lists of the servers' tools alone, as they are without a gateway.
+        // The list contains only backend tools, as it does without a gateway.
         "metaTools": false,
         "mcpServers": servers
     })
@@ -189,7 +191,7 @@ async fn tools_list(child: &Child) -> Result<Bytes> {
     Ok(answer)
 }
 
-/// How many tools a new client sees.
+/// Returns the number of tools that a new client sees.
 pub async fn listed_tools(child: &Child) -> Result<usize> {
     let answer: Value = serde_json::from_slice(&tools_list(child).await?)?;
     Ok(answer["result"]["tools"].as_array().map_or(0, Vec::len))

@@ -1,4 +1,5 @@
-//! What a subscription costs: its memory, and its end. Counted by `goblin-bench-heap`, which lies beside this binary.
+//! Measures the cost of a subscription: its memory, and its end. The program `goblin-bench-heap` next to this binary
+//! does the counting.
 
 use std::process::Command;
 
@@ -7,31 +8,31 @@ use serde::{Deserialize, Serialize};
 
 const COUNTER: &str = "goblin-bench-heap";
 
-/// What the counter prints.
+/// The output of `goblin-bench-heap`.
 #[derive(Serialize, Deserialize)]
 pub struct Ledger {
     pub memory: Vec<Kept>,
     pub ends: Vec<End>,
 }
 
-/// Subscriptions that were kept at once.
+/// Subscriptions that existed at the same time.
 #[derive(Serialize, Deserialize)]
 pub struct Kept {
     pub clients: usize,
     pub uris: usize,
     pub subscriptions: usize,
-    /// All that the heap grew by.
+    /// The growth of the heap.
     pub bytes: usize,
 }
 
-/// Clients that ended, one after the other.
+/// Clients that ended one after the other.
 #[derive(Serialize, Deserialize)]
 pub struct End {
-    /// Subscriptions of each.
+    /// The subscriptions of each ended client.
     pub own: usize,
-    /// Subscriptions of other clients to the same resources.
+    /// The subscriptions of other clients to the same resources.
     pub others: usize,
-    /// CPU time for each, the median.
+    /// The median CPU time of one end.
     pub nanoseconds: u64,
 }
 

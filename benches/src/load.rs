@@ -1,4 +1,7 @@
-//! The load generator: so many clients, each with one connection and one request in flight, for so long.
+//! The load generator: a number of clients for a given time, each with one connection and one request in flight.
+//!
+//! Every response is compared with the expected bytes, and a wrong one fails the run. The CPU time is that of the
+//! process under test only.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +18,8 @@ use crate::scenario::{Scenario, Through};
 
 const WARM_UP: Duration = Duration::from_millis(300);
 const WARM_UP_OPERATIONS: usize = 500;
-/// Before each reading of the CPU time, so that work put off during the measurement counts and work of before does not.
+/// The pause before each reading of the CPU time. Deferred work of the measurement then counts, and earlier work does
+/// not.
 const SETTLE: Duration = Duration::from_millis(30);
 
 /// A server under test.
@@ -24,11 +28,11 @@ pub struct Target {
     pub through: Through,
     pub address: SocketAddr,
     pub pid: u32,
-    /// What stands in front of the names of tools there.
+    /// The prefix of tool names at this server.
     pub prefix: &'static str,
 }
 
-/// A target with what to ask it and what it must answer.
+/// A target with the request to send and the expected response.
 pub struct Load {
     target: Target,
     scenario: Scenario,
@@ -41,7 +45,7 @@ enum Operation {
 }
 
 impl Load {
-    /// Asks the target once and understands the answer; from then on its bytes are the expected ones.
+    /// Sends one request and checks the parsed response. Later responses must have the same bytes.
     pub async fn learn(target: Target, scenario: Scenario) -> Result<Arc<Self>> {
         let operation = Self::learn_operation(target, scenario)
             .await
@@ -77,7 +81,7 @@ impl Load {
         self.target.through
     }
 
-    /// One measurement: open, warm up, measure, close. Any wrong answer fails it.
+    /// Runs one measurement: open, warm up, measure, close. Any wrong response fails it.
     pub async fn measure(self: &Arc<Self>, sessions: usize, duration: Duration) -> Result<Sample> {
         self.measure_phases(sessions, duration).await.with_context(|| {
             format!("{} through {}, {sessions} sessions", self.scenario.title(), self.target.through.title())
@@ -116,7 +120,8 @@ impl Load {
         Ok(clients)
     }
 
-    /// Each client works until `duration` is over or it has done `most` operations, but does at least one. The latencies are in nanoseconds.
+    /// Runs the clients until `duration` is over or each has done `most` operations. Each client does at least one.
+    /// Returns the clients and the latencies in nanoseconds.
     async fn phase(
         self: &Arc<Self>,
         clients: Vec<Client>,
@@ -189,7 +194,7 @@ mod tests {
         address
     }
 
-    /// The servers run in this process, whose CPU time then stands in for theirs.
+    /// Returns a target in this process. Its CPU time is that of the whole process.
     fn target(through: Through, address: SocketAddr) -> Target {
         Target { through, address, pid: std::process::id(), prefix: "" }
     }
@@ -228,7 +233,7 @@ mod tests {
     async fn an_answer_that_stops_being_right_fails_the_measurement() {
         let right = br#"{"jsonrpc":"2.0","id":1000000001,"result":{"content":[{"text":"echo: the quick brown fox jumps over the lazy dog"}]}}"#;
         let load = Load::learn(target(Through::Direct, fixed(right).await), Scenario::CallSmall).await.unwrap();
-        // The first id of each client is right, all later ones are not.
+        // The first id of each client is right, and all later ones are wrong.
         assert!(load.measure(1, Duration::from_millis(50)).await.is_err());
     }
 }

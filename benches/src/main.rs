@@ -1,8 +1,8 @@
 //! Measures Goblin against a direct connection, a bare hyper proxy and a static body.
 //!
-//! Each role is a process of its own, so that its CPU time can be read from `/proc`; `run` starts them all, is itself
-//! the load generator, and prints the table of `docs/performance.md`. It needs Linux and knows nothing of Goblin but
-//! its command line, its configuration file and the wire.
+//! Each role is a separate process, so that its CPU time can be read from `/proc`. `run` starts them all, generates the
+//! load, and prints the table of `docs/performance.md`. It needs Linux. It uses only Goblin's command line,
+//! configuration file and wire protocol.
 #![forbid(unsafe_code)]
 
 mod backend;
@@ -36,7 +36,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// The allocator of Goblin, so that no ratio is one of allocators; it makes the bare proxy faster at large results.
+/// Goblin's allocator, so that no ratio compares allocators. It makes the bare proxy faster at large results.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -110,7 +110,7 @@ async fn main() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A signal ends the run by dropping it, which ends the processes it started.
+/// Runs the measurement. A signal drops the run, which kills the processes it started.
 async fn measure(options: &run::Options) -> Result<ExitCode> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

@@ -1,6 +1,6 @@
-//! Resident memory of a fresh Goblin: idle, and with many idle sessions that each hold their event stream open.
+//! The resident memory of a fresh Goblin: idle, and with many idle sessions.
 //!
-//! Each session has one connection, the one that carries its stream.
+//! Each session has one connection, which carries its open event stream.
 
 use std::time::Duration;
 
@@ -22,13 +22,13 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// Bytes that `part` of the memory grew by for each session.
+    /// Returns the bytes per session that `part` of the memory grew by.
     pub fn per_session(&self, part: fn(&Memory) -> u64) -> u64 {
         part(&self.with_sessions).saturating_sub(part(&self.idle)) / self.sessions as u64
     }
 }
 
-/// None when Goblin is not measured.
+/// Measures the memory. Returns `None` if Goblin is not measured.
 pub async fn measure(yard: &Yard, sessions: usize) -> Result<Option<Footprint>> {
     let Some(gateway) = yard.gateway(1, FEW_TOOLS).await? else { return Ok(None) };
     let goblin = gateway.goblin();

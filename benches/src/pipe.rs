@@ -1,4 +1,4 @@
-//! A stdio MCP server with one tool, or one that reads and never answers: what a start is measured with.
+//! A stdio MCP server with one tool, or one that reads and never answers. The start-up measurement uses both.
 
 use std::io::{self, BufRead, Write};
 

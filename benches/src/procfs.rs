@@ -1,4 +1,6 @@
-//! What the kernel knows about a process: its CPU time and its memory; and about the machine, for the report.
+//! Reads the CPU time and memory of a process from the kernel, and a description of the machine for the report.
+//!
+//! All values come from `/proc`, so the benchmark needs Linux and no cooperation of the measured process.
 
 use std::collections::HashMap;
 use std::fs;
@@ -7,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-/// In bytes.
+/// The memory of a process in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Memory {
     pub rss: u64,
@@ -15,11 +17,11 @@ pub struct Memory {
     pub private: u64,
 }
 
-/// User and system time of a process so far, as two clocks of which neither is enough alone.
+/// The user and system time of a process so far. It combines two clocks, because neither is sufficient alone.
 pub struct CpuTime {
-    /// From `schedstat`: nanoseconds by thread. A thread that ends takes its own with it.
+    /// Nanoseconds by thread, from `schedstat`. The time of a thread is lost when it ends.
     threads: HashMap<u32, u64>,
-    /// From `stat`: whole ticks, ended threads included.
+    /// Whole ticks, including ended threads, from `stat`.
     process: Duration,
 }
 
@@ -30,8 +32,8 @@ pub fn cpu(pid: u32) -> Result<CpuTime> {
 }
 
 impl CpuTime {
-    /// The time used from `before` to `self`: exact, unless threads that ended in between took more with them than
-    /// the rounding of the coarse clock.
+    /// Returns the time used from `before` to `self`. The result is exact unless threads ended in between and used more
+    /// than the rounding error of the coarse clock.
     pub fn since(&self, before: &Self) -> Duration {
         let of_thread =
             |(thread, time): (&u32, &u64)| time.saturating_sub(before.threads.get(thread).copied().unwrap_or(0));
@@ -42,7 +44,7 @@ impl CpuTime {
 }
 
 const TICK: Duration = Duration::from_millis(10);
-/// User and system time are each rounded to a tick.
+/// The rounding error: user and system time are each rounded to a tick.
 const COARSE_ERROR: Duration = Duration::from_millis(20);
 
 pub fn memory(pid: u32) -> Result<Memory> {
@@ -54,7 +56,7 @@ pub fn memory(pid: u32) -> Result<Memory> {
     Ok(Memory { rss, pss, private: private.into_iter().flatten().sum() })
 }
 
-/// One line about processor, kernel, memory, and how busy the machine was with other things. Runs on anything; what is not known is left out.
+/// Returns one line about the processor, kernel, memory and load of the machine. Unknown values get a placeholder.
 pub fn machine() -> String {
     let line = |path: &str, key: &str| {
         let text = fs::read_to_string(path).ok()?;
@@ -75,7 +77,7 @@ fn read(path: &str) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("cannot read {path}"))
 }
 
-/// None where the kernel has no `schedstat`.
+/// Reads the time of each thread. Returns `None` if the kernel has no `schedstat`.
 fn schedstat(pid: u32) -> Option<HashMap<u32, u64>> {
     let mut threads = HashMap::new();
     for task in fs::read_dir(format!("/proc/{pid}/task")).ok()? {
@@ -88,7 +90,7 @@ fn schedstat(pid: u32) -> Option<HashMap<u32, u64>> {
     Some(threads)
 }
 
-/// The 14th and 15th field; the second one, the name, may hold spaces and parentheses.
+/// Returns the sum of fields 14 and 15. The second field, the name, may contain spaces and parentheses.
 fn stat_time(text: &str) -> Option<Duration> {
     let mut fields = text.rsplit_once(')')?.1.split_whitespace().skip(11);
     let user: u32 = fields.next()?.parse().ok()?;

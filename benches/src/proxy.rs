@@ -1,8 +1,8 @@
-//! The bare hyper proxy, the yardstick: read the request, parse its envelope, forward it on a pooled connection, read
-//! the answer, parse its envelope, pass it on.
+//! The bare hyper proxy, which is the baseline. It reads a request, parses its envelope, forwards it on a pooled
+//! connection, and returns the response after parsing its envelope too.
 //!
-//! What any gateway that looks at its messages has to do, and nothing else: no sessions, no ids of its own, no names
-//! to translate, no limits, no time-outs, no logs, no metrics. No event streams either: nothing measured here uses one.
+//! The proxy does the minimum of any gateway that looks at its messages. It has no sessions, ids, name translation,
+//! limits, timeouts, logs or metrics. It has no event streams either, because no measurement uses one through it.
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 use crate::envelope;
 use crate::serve::{self, PROTOCOL_VERSION, Reply, SESSION_ID};
 
-/// Forwards every POST and DELETE to `target`, for ever.
+/// Forwards every POST and DELETE to `target`. Returns only on an error.
 pub async fn run(listener: TcpListener, target: Uri) -> std::io::Result<()> {
     let mut connector = HttpConnector::new();
     connector.set_nodelay(true);

@@ -1,4 +1,4 @@
-//! From samples to medians, from medians to bars, and both to Markdown. Pure: nothing here measures or prints.
+//! Turns samples into medians, medians into bars, and both into Markdown. These functions are pure.
 
 mod context;
 mod search;
@@ -22,7 +22,7 @@ const MIB: u64 = 1 << 20;
 const KIB: u64 = 1 << 10;
 const SETUP_BAR: &str = "for information; the bar is against the bare proxy";
 
-/// What one measurement gave, or the medians of several.
+/// The result of one measurement, or the medians of several.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Sample {
     pub operations: usize,
@@ -42,7 +42,7 @@ pub struct Row {
     pub rounds: Vec<Sample>,
 }
 
-/// What a run gave; parts that were not asked for are empty.
+/// The results of a run. Parts that were not selected are empty.
 #[derive(Default, Serialize)]
 pub struct Measured {
     pub rows: Vec<Row>,
@@ -63,7 +63,7 @@ pub struct Report {
     pub bars: Vec<Bar>,
 }
 
-/// A promise, what was measured, and whether it was kept.
+/// A promise, its limit, the measured value, and whether the promise was kept.
 #[derive(Serialize)]
 pub struct Bar {
     pub promise: String,
@@ -152,7 +152,8 @@ impl Report {
         text + &self.setup_note()
     }
 
-    /// Set-up has two yardsticks and one bar: Goblin answers by itself, as the static server does.
+    /// Returns the note about session set-up. Set-up has two baselines and one bar: Goblin answers by itself, like the
+    /// static server.
     fn setup_note(&self) -> String {
         let rows = &self.measured.rows;
         let goblin = rows.iter().filter(|row| row.scenario == Scenario::Setup && row.through == Through::Goblin);
@@ -171,7 +172,7 @@ impl Report {
     }
 }
 
-/// What the CPU of a scenario is held against.
+/// Returns the baseline for the CPU of a scenario.
 fn yardstick(scenario: Scenario) -> Through {
     match scenario {
         Scenario::List => Through::Static,
@@ -189,7 +190,8 @@ fn cpu_limit(scenario: Scenario) -> f64 {
     }
 }
 
-/// The ratio of the medians decides; the smallest and largest ratio of a round show how far to trust it.
+/// Compares the CPU of each scenario with its baseline. The ratio of the medians decides. The smallest and largest
+/// ratio of a round show its reliability.
 fn cpu_bars(rows: &[Row]) -> Vec<Bar> {
     let mut bars = Vec::new();
     let is_ours = |row: &&Row| matches!(row.through, Through::Goblin | Through::Sessionless);
@@ -284,7 +286,8 @@ fn time(microseconds: f64) -> String {
     }
 }
 
-/// The smallest value that at least `percent` of all are not above. The values are in order.
+/// Returns the nearest-rank percentile: at least `percent` percent of the values are not above it. The values must be
+/// sorted.
 fn percentile(values: &[u64], percent: usize) -> u64 {
     let rank = (values.len() * percent).div_ceil(100);
     values.get(rank.saturating_sub(1)).copied().unwrap_or(0)

@@ -1,7 +1,8 @@
-//! One run: for each scenario its own fleet, for each number of sessions interleaved rounds, at the end the report.
+//! One run: a separate fleet for each scenario, interleaved rounds for each number of sessions, and the report at the
+//! end.
 //!
-//! The order of the ways rotates from round to round, so that a drift of the machine, or what one way leaves behind in
-//! the caches, meets all of them alike.
+//! The order of the ways rotates from round to round. A drift of the machine and the state of its caches thus affect
+//! all of them alike.
 
 use std::fs;
 use std::path::PathBuf;
@@ -24,9 +25,9 @@ use crate::scenario::Scenario;
 use crate::search;
 use crate::start;
 
-/// Descriptors of a process that are no sessions.
+/// The file descriptors of a process that are not sessions.
 const OTHER_DESCRIPTORS: usize = 500;
-/// As many sessions as there are ports for, where nobody has changed the range of them.
+/// The number of sessions that the default range of local ports allows.
 const MOST_PORTS: usize = 28_000;
 
 #[derive(clap::Args)]
@@ -57,7 +58,7 @@ pub struct Options {
     json: Option<PathBuf>,
 }
 
-/// What `--only` chooses from.
+/// The parts that `--only` selects from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     Load(Scenario),
@@ -108,7 +109,7 @@ impl ValueEnum for Part {
     }
 }
 
-/// Measures, and writes the samples if asked to.
+/// Runs the selected measurements, and writes the samples if a file is given.
 pub async fn run(options: &Options) -> Result<Report> {
     let most = raise_file_limit();
     let machine = procfs::machine();
@@ -167,12 +168,12 @@ async fn measure(fleet: &Fleet, scenario: Scenario, options: &Options, duration:
     Ok(rows)
 }
 
-/// A session is a socket here and one in Goblin, which inherits the limit; the usual soft limit of 1,024 is too low.
-/// Gives back how many sessions fit.
+/// Raises the limit of open files and returns the number of sessions that fit. A session is a socket in this process
+/// and one in Goblin, which inherits the limit. The usual soft limit of 1,024 is too low.
 fn raise_file_limit() -> usize {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // Refused, the old limit stays, and a run that needs more says so when it connects.
+    // If the system refuses, the old limit stays, and a run that needs more fails when it connects.
     let _ = setrlimit(Resource::Nofile, limit);
     let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     usize::try_from(descriptors).unwrap_or(usize::MAX).saturating_sub(OTHER_DESCRIPTORS).min(MOST_PORTS)

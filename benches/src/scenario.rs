@@ -1,4 +1,7 @@
-//! What is measured: the operations, the ways they can take, and what a right answer to each is.
+//! The scenarios: the operations, the ways they can take, and the correct response to each.
+//!
+//! The fleet starts the servers of a scenario, and the load generator repeats its request. A response is checked in
+//! full once, before its bytes become the expected ones.
 
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
@@ -9,10 +12,10 @@ use serde_json::{Value, json};
 use crate::backend;
 use crate::client::Template;
 
-/// Tools in the list scenario, and the backends they are spread over behind Goblin.
+/// The tools of the list scenario, and the number of backends they are spread over behind Goblin.
 pub const LISTED_TOOLS: usize = 1000;
 pub const LISTED_BACKENDS: usize = 10;
-/// Tools of the one backend of the other scenarios.
+/// The tools of the single backend in the other scenarios.
 pub const FEW_TOOLS: usize = 10;
 
 const LARGE_BYTES: usize = 1 << 20;
@@ -33,17 +36,17 @@ pub enum Scenario {
     Visit,
 }
 
-/// The way an operation takes; the process under test is the one it names.
+/// The way of an operation. It names the process under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Through {
     Direct,
     Proxy,
     Static,
-    /// The yardstick of the fan-out.
+    /// The baseline of the fan-out.
     Bare,
     Goblin,
-    /// Goblin for a client and before a backend of 2026-07-28.
+    /// Goblin between a client and a backend of 2026-07-28.
     Sessionless,
 }
 
@@ -60,7 +63,7 @@ impl Scenario {
         }
     }
 
-    /// As it is called on the command line.
+    /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::CallSmall => "call-small",
@@ -71,8 +74,8 @@ impl Scenario {
         }
     }
 
-    /// How many operations a measurement may make at most. A set-up leaves a session behind until the end of its
-    /// measurement, and a gateway may hold 10,000 of them by default.
+    /// Returns the limit of operations per measurement. A set-up leaves a session until the end of its measurement, and
+    /// a gateway holds at most 10,000 by default.
     pub fn most_operations(self) -> usize {
         match self {
             Self::Setup => 8000,
@@ -80,8 +83,8 @@ impl Scenario {
         }
     }
 
-    /// The request to repeat; `prefix` stands in front of the names of tools. None for a set-up, which is not one
-    /// request.
+    /// Returns the request to repeat, with `prefix` before tool names. Returns `None` for a set-up, which is not a
+    /// single request.
     pub fn request(self, through: Through, prefix: &str) -> Option<Template<String>> {
         let (method, mut params) = match self {
             Self::CallSmall | Self::Visit => ("tools/call", call(prefix, "echo", json!({ "text": ECHOED }))),
@@ -105,7 +108,7 @@ impl Scenario {
         })
     }
 
-    /// Whether `answer` is the right one: looked into once, before its bytes become the expected ones.
+    /// Returns an error if `answer` is not correct. It is checked once, before its bytes become the expected ones.
     pub fn check(self, answer: &Bytes) -> Result<()> {
         let answer: Value = serde_json::from_slice(answer).context("the answer is not JSON")?;
         let result = answer.get("result").with_context(|| format!("the answer is no result: {answer}"))?;

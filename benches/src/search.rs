@@ -1,8 +1,9 @@
-//! What the search over a catalog costs: building its index, asking it, keeping it. In this process, which has Goblin's
-//! allocator, and by CPU time, so that neighbours do not count.
+//! Measures the search over a catalog: building the index, querying it, and its memory. It runs in this process with
+//! Goblin's allocator and counts CPU time, so that other processes have no influence.
 //!
-//! The catalogs are made up: names of a verb and a thing, descriptions and arguments of usual length, and as many
-//! different words as real ones have, since the postings of common words and the number of words are what costs.
+//! The catalogs are synthetic: names of a verb and a thing, and descriptions and arguments of usual length. They have
+//! as many different words as real catalogs, because the postings of common words and the number of words determine the
+//! cost.
 
 use std::fmt::Write;
 
@@ -11,11 +12,11 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
 pub const SIZES: [usize; 3] = [100, 1000, 10_000];
-/// Tools of one server.
+/// The tools of one server.
 const PER_SERVER: usize = 40;
-/// Times that each question is asked.
+/// The number of times that each query runs.
 const ASKED: usize = 50;
-/// As many as a search gives by default.
+/// The default limit of a search.
 const LIMIT: usize = 10;
 
 const VERBS: [&str; 16] = [
@@ -75,7 +76,7 @@ const OTHERS: [&str; 24] = [
     "only",
 ];
 
-/// From a name to a paragraph; the third has slips, the fourth a word that nearly every tool has.
+/// Queries from a name to a paragraph. The third has typos, and the fourth is a word of nearly every tool.
 const QUESTIONS: [&str; 6] = [
     "create_issue",
     "how do I list all the open pull requests of a repository that need review",
@@ -85,14 +86,14 @@ const QUESTIONS: [&str; 6] = [
     "remove the customer from the mailing list and send a notification to the team channel with a summary of the changes",
 ];
 
-/// The figures of one size.
+/// The figures of one catalog size.
 #[derive(Serialize)]
 pub struct Search {
     pub entries: usize,
     pub bytes_of_definitions: usize,
     /// The median of the rounds.
     pub build_us: f64,
-    /// The median of all questions, and the median of the dearest.
+    /// The median of all queries. The next field has the median of the most expensive one.
     pub question_us: f64,
     pub dearest_us: f64,
     pub bytes: usize,
@@ -133,7 +134,7 @@ struct Tool {
     definition: String,
 }
 
-/// The same tools in each run.
+/// Generates the same tools in each run.
 fn made_up(count: usize) -> Vec<Tool> {
     let mut dice = Dice(0x2545_f491_4f6c_dd1d);
     (0..count)
@@ -143,7 +144,7 @@ fn made_up(count: usize) -> Vec<Tool> {
             let native = format!("{verb}_{thing}_{}", dice.below(100));
             let mut description = format!("{verb} a {} of {server}.", thing.replace('_', " "));
             for _ in 0..30 + dice.below(60) {
-                // One word in four is of this server's trade.
+                // One word in four is specific to this server.
                 let _ = match dice.below(4) {
                     0 => write!(
                         description,
@@ -167,12 +168,12 @@ fn made_up(count: usize) -> Vec<Tool> {
         .collect()
 }
 
-/// A number in letters: digits would make a word of two parts.
+/// Spells a number in letters. Digits would split a word into two.
 fn spell(number: usize) -> String {
     format!("{number}").bytes().map(|digit| char::from(digit - b'0' + b'a')).collect()
 }
 
-/// Xorshift: chance that is the same each time.
+/// Xorshift, a pseudo-random sequence that is the same in each run.
 struct Dice(u64);
 
 impl Dice {
@@ -188,7 +189,7 @@ impl Dice {
     }
 }
 
-/// Microseconds of this thread.
+/// Returns the CPU time of this thread in microseconds.
 fn timed(action: impl FnOnce()) -> f64 {
     let now = || {
         let time = clock_gettime(ClockId::ThreadCPUTime);

@@ -1,6 +1,6 @@
-//! The HTTP side that the three server roles share: the accept loop, the body they answer with, a few ready answers.
+//! The HTTP code that the three server roles share: the accept loop, the response body, and a few prepared responses.
 //!
-//! No router, no middleware, no time-outs: what is measured here is the least a server on hyper can cost.
+//! It has no router, middleware or timeouts, because it measures the minimal cost of a server on hyper.
 
 use std::collections::hash_map::RandomState;
 use std::convert::Infallible;
@@ -25,17 +25,17 @@ pub const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 pub const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 pub const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// What a role prints before its address, and what its parent waits for.
+/// The text before the address that a role prints. The parent process waits for it.
 pub const LISTENING: &str = "listening http://";
 
-/// Binds a free port on loopback and says which.
+/// Binds a free port on loopback and prints the address.
 pub async fn bind() -> io::Result<TcpListener> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     writeln!(io::stdout(), "{LISTENING}{}/mcp", listener.local_addr()?)?;
     Ok(listener)
 }
 
-/// Accepts for ever and answers each request with what `handler` makes of it.
+/// Accepts connections and answers each request with `handler`. Returns only on an error.
 pub async fn serve<Handler, Answer>(listener: TcpListener, handler: Handler) -> io::Result<()>
 where
     Handler: Fn(Request<Incoming>) -> Answer + Clone + Send + 'static,
@@ -50,13 +50,13 @@ where
                 let answer = handler(request);
                 async move { Ok::<_, Infallible>(answer.await) }
             });
-            // A client that goes away ends its connection; that is no news here.
+            // A client that disconnects ends its connection, which needs no report.
             let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         });
     }
 }
 
-/// A body of at most two pieces, so that an id can be put in front of a large shared text without copying it.
+/// A body of at most two pieces, so that an id can precede a large shared text without a copy.
 pub struct Reply {
     head: Bytes,
     tail: Bytes,
@@ -76,7 +76,7 @@ impl Reply {
         Self { head, tail, stays_open: false }
     }
 
-    /// Sends `head` and then nothing, for as long as the client stays.
+    /// Sends `head` and then keeps the body open until the client disconnects.
     pub fn open(head: Bytes) -> Self {
         Self { head, tail: Bytes::new(), stays_open: true }
     }
@@ -93,7 +93,7 @@ impl Body for Reply {
                 return Poll::Ready(Some(Ok(Frame::data(std::mem::take(piece)))));
             }
         }
-        // No waker is kept: hyper itself watches the connection and drops the body when it closes.
+        // No waker is stored: hyper watches the connection and drops the body when it closes.
         if reply.stays_open { Poll::Pending } else { Poll::Ready(None) }
     }
 
@@ -122,7 +122,7 @@ pub fn status(status: StatusCode) -> Response<Reply> {
     response
 }
 
-/// An answer to `initialize`, spoken by `name`, with a fresh session id.
+/// Returns a response to `initialize` from the server `name`, with a fresh session id.
 pub fn initialized(id: &str, name: &str) -> Response<Reply> {
     let body = format!(
         r#"{{"jsonrpc":"2.0","id":{id},"result":{{"protocolVersion":"2025-11-25","capabilities":{{"tools":{{"listChanged":true}}}},"serverInfo":{{"name":"{name}","version":"1.0.0"}}}}}}"#
@@ -132,7 +132,7 @@ pub fn initialized(id: &str, name: &str) -> Response<Reply> {
     response
 }
 
-/// Random and never given twice, but not secret: the keys are the process's, the input is a counter.
+/// Returns a unique session id. It is not secret: it hashes a counter with random keys of the process.
 fn session_id() -> HeaderValue {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     thread_local! { static KEYS: [RandomState; 2] = [RandomState::new(), RandomState::new()]; }

@@ -1,6 +1,7 @@
-//! From the start of the process to ready, with ten servers as child processes: all of them well, and one of them mute.
+//! Measures the time from the start of the process to readiness, with ten child processes as servers. In one variant
+//! all of them answer, in the other one is silent.
 //!
-//! Wall-clock time, the only kind there is for a start; on a busy machine it says more about the neighbours.
+//! The times are wall-clock times, so a busy machine distorts them.
 
 use std::time::{Duration, Instant};
 
@@ -17,14 +18,14 @@ const SERVERS: usize = 10;
 const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// How long one start took, each from the start of the process.
+/// The times of one start, each from the start of the process.
 #[derive(Clone, Copy, Serialize)]
 pub struct Start {
-    /// Until it accepted connections.
+    /// Until Goblin accepts connections.
     pub listening: Duration,
-    /// Until a client saw the tools of every server that answers.
+    /// Until a client sees the tools of every answering server.
     pub listed: Duration,
-    /// Until `/readyz` said so.
+    /// Until `/readyz` reports ready.
     pub ready: Duration,
 }
 
@@ -44,7 +45,7 @@ impl Starts {
     }
 }
 
-/// Empty when Goblin is not measured.
+/// Measures all starts. Returns an empty list if Goblin is not measured.
 pub async fn measure(yard: &Yard, rounds: usize) -> Result<Vec<Starts>> {
     let mut all = Vec::new();
     for mute in [0, 1] {

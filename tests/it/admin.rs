@@ -1,4 +1,7 @@
-//! What probes see (alive, ready, and what is not theirs to see), and what operators are told under `/api`.
+//! The probes (alive, ready, and the details they must not reveal), and the operators' API under `/api`.
+//!
+//! The metrics in the status equal those of `/metrics`, and the entries equal those of clients. No session id appears
+//! in full.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +17,7 @@ use crate::operator::{bearer, follow, look};
 use crate::subscriber::subscribe;
 use crate::support::logged;
 
-/// A probe names no host we know, comes from anywhere and has no token.
+/// A probe uses an unknown host, any origin and no token.
 const FOREIGN: [(&str, &str); 2] = [("host", "10.0.0.7:8080"), ("origin", "http://evil.example")];
 
 async fn readyz(client: &Client) -> (StatusCode, Value) {
@@ -22,7 +25,7 @@ async fn readyz(client: &Client) -> (StatusCode, Value) {
     (answer.status, serde_json::from_str(&answer.body).expect("JSON"))
 }
 
-/// The answer of a gateway that is ready.
+/// Waits until the gateway is ready and returns the response.
 async fn ready(client: &Client) -> Value {
     eventually("it is ready", || async {
         let (status, body) = readyz(client).await;
@@ -82,7 +85,7 @@ async fn sess2_ready_means_that_what_is_offered_is_listed() {
     let client = gateway.client().await;
     let body = ready(&client).await;
     let line = logged(&gateway, &["ready", "servers=3", "took="]).await;
-    // Under load a server may take longer than is waited for; then the log names it.
+    // Under load a server may start more slowly than the wait. The log then names it.
     if !line.contains("waiting=") {
         assert_eq!(body["servers"], json!({"total": 3, "ready": 2, "starting": 0, "failed": 1}));
         let names = client.tool_names().await;
@@ -100,7 +103,7 @@ async fn sess2_one_server_that_never_answers_does_not_hold_the_gateway_back() {
     logged(&gateway, &["ready", "servers=2", "waiting=\"hanging\""]).await;
 }
 
-/// A gateway with a server that works, one that cannot start and one that is not meant to; and a client of it.
+/// Starts a gateway with a working server, one that cannot start and one that is disabled, and a client of it.
 async fn three_servers() -> (Gateway, Client) {
     let servers = json!({
         "a": fixture_server(&[]),
@@ -120,7 +123,7 @@ async fn asked(client: &Client, path: &str) -> Value {
     serde_json::from_str(&answer.body).expect("JSON")
 }
 
-/// Waits until the status is so.
+/// Waits until the status satisfies the condition.
 async fn status_when(client: &Client, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
     eventually(what, || async { Some(asked(client, "/api/status").await).filter(|status| is_so(status)) }).await
 }
@@ -176,7 +179,7 @@ async fn met1_met2_d7_the_status_tells_everything_at_a_glance() {
         let count = client.list(method, member).await.len();
         assert!(count > 0 && server["entries"][kind] == count && status["catalog"][kind] == count, "{kind}: {server}");
     }
-    // The same as on /metrics, in the other spelling.
+    // The values equal those on /metrics, with other names.
     let metrics = &status["metrics"];
     assert_eq!(metrics["mcpResourceSubscriptionsActive"], 1);
     let read = |mime: &str, status: &str| json!({"serverId": "a", "mimeType": mime, "status": status, "value": 1});
@@ -284,7 +287,7 @@ async fn sub15_sessions_are_listed_and_no_id_is_told_whole() {
     assert!(ends.iter().all(|whole| !list.to_string().contains(whole)), "whoever knows an id can use it: {list}");
 }
 
-/// Opens the stream of events.
+/// Opens the event stream.
 async fn events(client: &Client, headers: &[(&str, &str)]) -> Listener {
     let (parts, listener) = follow(client, "/api/events", headers).await;
     assert_eq!(
@@ -294,7 +297,7 @@ async fn events(client: &Client, headers: &[(&str, &str)]) -> Listener {
     listener
 }
 
-/// Reads on until something of this kind comes.
+/// Reads until an event of this kind arrives.
 async fn await_kind(listener: &mut Listener, kind: &str) -> (Value, String) {
     loop {
         let event = listener.next_event().await.expect("the stream is open");
@@ -318,7 +321,7 @@ async fn events_are_told_as_they_happen_and_a_reader_may_come_back() {
     assert!(whole.ends_with(opened["session"].as_str().expect("a session")), "{opened}");
     let last = opened["seq"].to_string();
     drop(reader);
-    // Whoever comes back sees what it has not seen, and nothing twice.
+    // A client that resumes receives exactly the events it missed.
     new.session = Some(whole.clone());
     new.send(Method::DELETE, "/mcp", &[("mcp-session-id", &whole)], "").await;
     let mut reader = events(&client, &[("last-event-id", &last)]).await;

@@ -1,5 +1,7 @@
-//! Who is let in under `/api`, walked over every route of the table; and whether routes answer what the OpenAPI document
-//! says.
+//! Access control under `/api`, tested for every route of the table, and the conformance of responses to the OpenAPI
+//! document.
+//!
+//! The tests iterate over the route table of the gateway, so a new route is covered automatically.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -13,7 +15,7 @@ use serde_json::{Value, json};
 use crate::harness::{Client, Gateway, Scratch, eventually, fixture_server, goblin, servers_only};
 use crate::operator::{follow, look};
 
-/// A gateway and all it writes.
+/// A gateway and the directory of its files.
 struct Stage {
     gateway: Gateway,
     client: Client,
@@ -47,12 +49,12 @@ impl Stage {
     }
 }
 
-/// A path of this route.
+/// Returns a concrete path of the route.
 fn path(route: &Route) -> String {
     route.path.replace("{id}", "a")
 }
 
-/// The status of a request to this route with these headers. Streams are not read to their end.
+/// Returns the status and headers of a request to this route. Streams are not read to their end.
 async fn status(client: &Client, route: &Route, headers: &[(&str, &str)]) -> (StatusCode, http::HeaderMap) {
     if matches!(route.answer, Answer::Events(..)) {
         let (parts, _) = client.get(&path(route), headers).await;
@@ -62,7 +64,7 @@ async fn status(client: &Client, route: &Route, headers: &[(&str, &str)]) -> (St
     (answer.status, answer.headers)
 }
 
-/// What was not done, for whatever reason but that of the gate or the router.
+/// Reports whether a request passed the gate and the router. It may have failed for another reason.
 fn passed(status: StatusCode) -> bool {
     ![400, 401, 403, 405].contains(&status.as_u16())
 }
@@ -83,7 +85,7 @@ async fn strange_hosts_and_pages_see_nothing_but_probes() {
             }
             assert!(!headers.contains_key("access-control-allow-origin"), "{name} {evil:?}");
         }
-        // Neither do pages of other local ports: any program of the user may serve such a page.
+        // Pages on other local ports are rejected too, because any program of the user may serve such a page.
         for local in ["http://localhost:5173", "http://localhost:6274", "http://127.0.0.1:6274"] {
             let headers = [("origin", local), ("authorization", bearer.as_str())];
             let (status, headers) = status(&stage.client, route, &headers).await;
@@ -277,7 +279,7 @@ async fn routes_answer_what_the_document_says() {
                 assert!(!content(answer.status)[kind].is_null(), "{name}");
             }
             Answer::Json(_) => {
-                // A change is refused here, which has a schema too.
+                // Changes are rejected here, and the rejection has a schema too.
                 let headers = [("authorization", bearer.as_str())];
                 let headers = if route.verb() == Method::GET { &headers[..] } else { &[] };
                 let answer = client.send(route.verb(), &path(route), headers, "").await;
@@ -293,7 +295,7 @@ async fn routes_answer_what_the_document_says() {
     }
 }
 
-/// The command by its path, with the right token.
+/// Sends a command with the valid token.
 async fn change(stage: &Stage, path: &str, expected: u16) -> Value {
     let bearer = format!("Bearer {}", stage.admin_token());
     let answer = stage.client.send(Method::POST, path, &[("authorization", &bearer)], "{}").await;

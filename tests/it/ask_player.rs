@@ -1,4 +1,5 @@
-//! A client for the ledger of asks: it makes calls whose servers ask back, answers in its manner, and books what it hears.
+//! A client for the ledger of server requests. It makes calls that cause server requests, answers them in its manner,
+//! and records every message.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 use crate::peer::{Heard, Peer};
 
 pub const SAMPLING: &str = "sampling/createMessage";
-/// Each server, and what its ask comes on where there is a choice: the stream of the call or that of the session.
+/// Each server, and the stream of its request: that of the call or that of the session.
 pub const ROUTES: [(&str, &str); 8] = [
     ("pipe", "post"),
     ("web", "post"),
@@ -22,11 +23,12 @@ pub const ROUTES: [(&str, &str); 8] = [
     ("own-web", "get"),
     ("own-old", "post"),
 ];
-/// Calls that each client has open at a time, two of each route; their ids are the same in every client and every round.
+/// The calls that each client has open at a time, two of each route. Their ids are the same in every client and every
+/// round.
 pub const WIDTH: u64 = 16;
 const END_OF_ROUND: &str = r#"{"jsonrpc":"2.0","id":"end of round","method":"ping"}"#;
 
-/// A call whose server asks for an answer to `nonce`.
+/// Returns a call that makes its server request a response to `nonce`.
 pub fn asking(id: u64, server: &str, via: &str, nonce: &str) -> String {
     let params = json!({ "nonce": nonce, "messages": [], "maxTokens": 1 });
     let arguments = json!({ "method": SAMPLING, "via": via, "params": params });
@@ -34,16 +36,16 @@ pub fn asking(id: u64, server: &str, via: &str, nonce: &str) -> String {
     json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params }).to_string()
 }
 
-/// What a client does when it is asked.
+/// The reaction of a client to a server request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
     Answers,
     IsSilent,
-    /// It answers when it is told that no answer is wanted any more.
+    /// The client answers after the request was cancelled.
     IsLate,
 }
 
-/// The accounts of all players that share them.
+/// The counters that all players share.
 #[derive(Default)]
 pub struct Books {
     ledger: Ledger,
@@ -62,18 +64,18 @@ struct Notes {
     late: BTreeSet<String>,
 }
 
-/// The count.
+/// The counts.
 pub struct Report {
     pub calls: ledger::Report,
     pub asks: u64,
-    /// Asks that reached a client which did not make their call.
+    /// Requests that reached a client other than the caller.
     pub wrong: u64,
-    /// Asks that reached their client once more.
+    /// Requests that reached their client twice.
     pub again: u64,
 }
 
 impl Report {
-    /// Nothing reached anybody wrongly or twice.
+    /// Reports whether no message was misrouted or repeated.
     pub fn is_clean(&self) -> bool {
         self.wrong == 0 && self.again == 0 && self.calls.double == 0 && self.calls.foreign == 0 && self.asks > 0
     }
@@ -92,22 +94,22 @@ impl Books {
         Report { calls: self.ledger.report(), asks, wrong, again }
     }
 
-    /// Calls whose ask was refused because nobody can know whose it is.
+    /// Returns the number of calls that failed because the client of their server request was ambiguous.
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Failures where it was certain whose the ask is.
+    /// Returns the failures of requests with a certain client.
     pub fn broken(&self) -> Vec<String> {
         self.notes().broken.clone()
     }
 
-    /// The nonces of the answers that were given in time.
+    /// Returns the nonces of the responses that were sent in time.
     pub fn given(&self) -> BTreeSet<String> {
         self.notes().given.clone()
     }
 
-    /// The nonces of the answers that were given when none was wanted any more.
+    /// Returns the nonces of the responses that were sent after a cancellation.
     pub fn late(&self) -> BTreeSet<String> {
         self.notes().late.clone()
     }
@@ -142,19 +144,19 @@ struct Open {
 
 pub struct Player {
     pub peer: Peer,
-    /// Nobody else uses the links of its gateway.
+    /// Whether this player alone uses the links of its gateway.
     pub is_alone: bool,
     books: Arc<Books>,
     manner: Manner,
     number: u64,
-    /// Of this round, in the order of their ids.
+    /// The calls of this round, in the order of their ids.
     calls: Vec<Open>,
-    /// The nonces of all its calls, and of those whose ask it has heard.
+    /// The nonces of all its calls. The next field has those with a received server request.
     mine: HashSet<String>,
     asked: HashSet<String>,
-    /// The nonce of each answer it gave, and of the call whose ask that answered.
+    /// The nonce of each response, and the nonce of its call.
     given: HashMap<String, String>,
-    /// Asks without an answer, by their ids.
+    /// Requests without a response, by id.
     unanswered: HashMap<String, Heard>,
 }
 
@@ -174,18 +176,18 @@ impl Player {
         }
     }
 
-    /// One round: all calls at once, and all that comes of them.
+    /// Plays one round: starts all calls at once and handles all messages that follow.
     pub async fn play(&mut self, round: u64) {
         self.begin(round).await;
         for _ in 0..WIDTH {
             while !self.hear().await {}
         }
-        // What comes before this answer is one too many, and is booked as such.
+        // Any message before this response is an extra one and is recorded as such.
         self.peer.begin_text(END_OF_ROUND).await;
         while !self.hear().await {}
     }
 
-    /// Begins the calls of a round. Neighbours go to different servers.
+    /// Starts the calls of a round. Consecutive calls go to different servers.
     pub async fn begin(&mut self, round: u64) {
         self.calls.clear();
         for id in 1..=WIDTH {
@@ -199,7 +201,7 @@ impl Player {
         }
     }
 
-    /// Hears until so many asks are open, or no call is left that could ask.
+    /// Receives messages until `count` requests are open, or until no call is left that could send one.
     pub async fn await_asks(&mut self, count: usize) {
         let mut ended = 0;
         while self.unanswered.len() < count && ended < WIDTH {
@@ -207,14 +209,14 @@ impl Player {
         }
     }
 
-    /// Hears one message; tells whether it was an answer.
+    /// Receives one message. Returns true if it was a response.
     async fn hear(&mut self) -> bool {
         let heard = self.peer.hear("an ask or an answer", |_| true).await;
         let message = heard.json();
         match (message["method"].as_str(), &message["id"]) {
             (Some(SAMPLING), _) => self.take_ask(heard, &message).await,
             (Some("notifications/cancelled"), _) => self.drop_ask(&message["params"]["requestId"]).await,
-            // A backend that comes back may cause it.
+            // A backend that restarts may cause it.
             (Some(method), Value::Null) if method.ends_with("list_changed") => {}
             (None, Value::Number(id)) => {
                 let index = id.as_u64().expect("an id of ours") as usize - 1;
@@ -245,7 +247,7 @@ impl Player {
         }
     }
 
-    /// Answers with a fresh nonce, and gives it.
+    /// Answers with a fresh nonce and returns it.
     async fn answer(&mut self, ask: &Heard) -> String {
         let nonce = ledger::nonce();
         self.peer.answer(ask, &format!(r#""result":{{"nonce":"{nonce}"}}"#)).await;
@@ -271,7 +273,7 @@ impl Player {
         }
         let words = [&outcome["error"]["message"], &answer["error"]["message"], told];
         let words = words.iter().find_map(|words| words.as_str()).unwrap_or_else(|| panic!("{answer}"));
-        // Without the time it took, which is another each time.
+        // The duration is cut off, because it varies.
         let words = words.split(" in ").next().unwrap_or(words);
         self.books.fail(nonce, *is_certain, format!("{server}: {words}"));
     }

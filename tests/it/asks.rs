@@ -1,5 +1,5 @@
-//! Asks: what a server requests from a client goes to the client that is meant, and to no other, and what it answers goes
-//! back; both as they were spelled.
+//! Server requests: each reaches only the client it is meant for, and the response returns to the server. Both keep
+//! their spelling.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use crate::stage::{Back, Backend, Front, Stage, arrived, pairs};
 
 const SAMPLING: &str = "sampling/createMessage";
 const ELICITATION: &str = "elicitation/create";
-/// Params, result and error of an ask, full of odd spelling.
+/// The params, result and error of a server request, with unusual spelling.
 const PARAMS: &str = concat!(
     r#"{"messages":[{"role":"user","content":{"type":"text","text":"\u00e9\/\ud83d\ude00 {","x-vendor":1.0}}],"#,
     r#""x-vendor":{"odd":[1.0,1e3,9223372036854775808,1E+2,-0], "a":null},"maxTokens":1e2}"#
@@ -17,20 +17,20 @@ const PARAMS: &str = concat!(
 const RESULT: &str = r#""result":{"role":"assistant","x-vendor":[ -0,1.50],"content":{"text":"\u00e9\/"},"model":"m"}"#;
 const ERROR: &str = r#""error":{"x-vendor":1.0,"code":-1,"message":"User rejected \u0022it\"","data":{"n":1E5}}"#;
 
-/// No message.
+/// An empty list of messages.
 const NONE: [Value; 0] = [];
 
-/// What a client that can do everything declares.
+/// Returns the capabilities of a client that supports everything.
 fn everything() -> Value {
     json!({ "sampling": { "tools": {}, "context": {} }, "elicitation": { "form": {}, "url": {} }, "roots": {} })
 }
 
-/// The parsed outcome of an ask, as the fixture tells it.
+/// Parses the outcome of a server request in the fixture's format.
 fn outcome(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// The params of an elicitation in a browser.
+/// Returns the params of an elicitation in URL mode.
 fn url_mode(id: &str) -> String {
     format!(r#"{{"mode":"url","message":"m","url":"https://x.example/","elicitationId":"{id}"}}"#)
 }
@@ -74,7 +74,7 @@ async fn ask_without_params_has_none_at_the_client_either() {
     }
 }
 
-/// Many at once on one call, answered in another order than asked.
+/// One call sends several requests at once, and the client answers them in another order.
 #[tokio::test]
 async fn ask_and_ask_again_before_the_first_answer() {
     for (front, back) in pairs() {
@@ -106,7 +106,7 @@ async fn ask_ids_of_two_backends_and_of_the_client_do_not_meet() {
         open.push((call, peer.asked(SAMPLING).await, format!(r#""result":{{"for":"{tool}"}}"#)));
     }
     assert_ne!(open[0].1.raw("id"), open[1].1.raw("id"));
-    // Ids of requests and of asks are counted apart.
+    // The ids of requests and of server requests are independent.
     for (_, asked, _) in &open {
         let id = asked.raw("id");
         peer.begin_text(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#)).await;
@@ -121,7 +121,7 @@ async fn ask_ids_of_two_backends_and_of_the_client_do_not_meet() {
     }
 }
 
-/// RES-4: a link in a sampling message leads to where the client can read it.
+/// RES-4: a link in a sampling message uses the URI that the client can read.
 #[tokio::test]
 async fn ask_res4_links_in_sampling_messages_are_namespaced() {
     let stage = Stage::start(Front::Http, Back::Stdio).await;
@@ -237,7 +237,7 @@ async fn ask_that_its_client_cannot_answer_is_refused_by_what_is_missing() {
     }
 }
 
-/// What the shared link has declared to the server.
+/// Returns the capabilities that the shared link declared to the server.
 async fn declared(peer: &mut Peer) -> Value {
     outcome(&peer.call_text("a_hello", "{}").await)["capabilities"].clone()
 }
@@ -283,7 +283,7 @@ async fn ask_capabilities_are_declared_as_configured() {
     }
 }
 
-/// Whatever the client could do: the server was told that there is nobody for this.
+/// The request is rejected even if the client supports it, because the gateway did not declare it to the server.
 #[tokio::test]
 async fn ask_that_was_not_declared_is_refused() {
     for back in Back::ALL {
@@ -311,7 +311,7 @@ async fn ask_ping_is_answered_by_the_gateway() {
         let mut peer = stage.peer(json!({})).await;
         let told = peer.call_text("a_ask", &stage.backend.arguments("ping", r#","id":"p""#)).await;
         assert_eq!(told, r#"{"result":{}}"#, "{front:?} {back:?}");
-        // Also when nobody is in flight.
+        // A ping is answered even if no call is in flight.
         let rest = r#","id":"q","when":"cancelled""#;
         let call = peer.begin_call("a_ask", &stage.backend.arguments("ping", rest)).await;
         arrived(&mut peer, 2).await;
@@ -321,7 +321,7 @@ async fn ask_ping_is_answered_by_the_gateway() {
     }
 }
 
-/// What no version knows is the client's to judge.
+/// A method that no version defines is left to the client.
 #[tokio::test]
 async fn ask_of_an_unknown_method_is_relayed_as_it_is() {
     for (front, back) in pairs() {
@@ -355,7 +355,7 @@ async fn ask_progress_goes_back_under_the_token_of_the_server() {
             peer.say(&format!("{{{PROGRESS}:{}}}", progress(&minted))).await;
             let is_it = |message: &str| raw_member(message, "params") == Some(progress(token));
             stage.backend.hears(&format!("progress of {token}"), is_it).await;
-            // The token of the server leads nowhere when a client says it.
+            // A server's progress token has no effect if a client uses it.
             peer.say(&format!("{{{PROGRESS}:{}}}", progress(token))).await;
             peer.answer(&asked, RESULT).await;
             peer.text_of(call).await;
@@ -379,7 +379,7 @@ async fn ask_by_url_is_completed_at_the_client_that_was_asked_and_nowhere_else()
             assert_eq!(asked.raw("params"), url_mode("e-1"));
             asked_one.answer(&asked, r#""result":{"action":"accept"}"#).await;
             asked_one.text_of(call).await;
-            // It comes any time later, here while another client is in flight.
+            // The notification may come any time later, here while another client has a call in flight.
             let params = r#"{"elicitationId":"e-1","x-vendor":1.0}"#;
             let tell = format!(r#"{{"method":"{COMPLETE}","via":"get","params":{params}}}"#);
             other.call_text("a_tell", &tell).await;
@@ -410,7 +410,7 @@ async fn ask_notifications_nobody_knows_reach_the_client_whose_call_carried_them
     }
 }
 
-/// Whose it is nobody can tell: it reaches nobody.
+/// A notification without a certain recipient is dropped.
 #[tokio::test]
 async fn ask_notifications_nobody_knows_are_not_guessed() {
     for back in Back::SHARED {
@@ -420,7 +420,7 @@ async fn ask_notifications_nobody_knows_are_not_guessed() {
         arrived(&mut busy, 1).await;
         let tell = stage.backend.arguments("vendor/thing", r#","then":"release""#);
         let call = telling.begin_call("a_tell", &tell).await;
-        // Both are in flight when it is heard.
+        // Both calls are in flight when the notification arrives.
         stage.metric_becomes(r#"goblin_events_total{kind="backend_notification"}"#, 1).await;
         telling.call_text("a_release", "{}").await;
         telling.text_of(call).await;
@@ -431,7 +431,7 @@ async fn ask_notifications_nobody_knows_are_not_guessed() {
     }
 }
 
-/// A client that reads no stream but that of its call is asked there.
+/// A client that reads only the stream of its call receives the request there.
 #[tokio::test]
 async fn ask_reaches_a_client_without_a_session_stream() {
     for back in Back::ALL {
@@ -448,7 +448,7 @@ async fn ask_reaches_a_client_without_a_session_stream() {
         assert_eq!(answer.status, 202, "{back:?}: {answer:?}");
         let told = stream.next().await.expect("the answer");
         assert_eq!(told["result"]["content"][0]["text"], r#"{"result":{}}"#, "{back:?}");
-        // It goes on working.
+        // The session continues to work.
         client.call("a_echo", json!({})).await;
     }
 }

@@ -1,4 +1,7 @@
-//! Asks that do not end with an answer: no time, no wish, no client any more; and answers that nobody asked for.
+//! Server requests without a regular response (timeout, refusal, lost client), and unsolicited responses.
+//!
+//! The server must receive exactly one response to each request. The client receives a cancellation if its response is
+//! not needed any more.
 
 use serde_json::{Value, json};
 
@@ -13,21 +16,21 @@ const CANCELLED: &str = "notifications/cancelled";
 const REFUSED: &str = r#"goblin_events_total{kind="backend_ask_refused"}"#;
 const STRAY: &str = r#"goblin_events_total{kind="answer_without_ask"}"#;
 const RESULT: &str = r#""result":{"model":"m"}"#;
-/// Spelled as the server spells it, and as nobody else would.
+/// An id with a spelling that only the server uses.
 const ID: &str = r#""its-own""#;
 
 fn everything() -> Value {
     json!({ "sampling": {}, "elicitation": {} })
 }
 
-/// Begins a call that asks, and waits for the ask.
+/// Starts a call that sends a server request, and waits for that request.
 async fn open(stage: &Stage, peer: &mut Peer, rest: &str) -> (u64, Heard) {
     let arguments = stage.backend.arguments(SAMPLING, &format!(r#","params":{{}},"id":{ID}{rest}"#));
     let call = peer.begin_call("a_ask", &arguments).await;
     (call, peer.asked(SAMPLING).await)
 }
 
-/// Waits until the client is told that an ask is off.
+/// Waits until the client receives the cancellation of a server request.
 async fn is_called_off(peer: &mut Peer, asked: &Heard) -> Value {
     let told = peer.told(CANCELLED).await.json();
     assert_eq!(told["params"]["requestId"], asked.json()["id"], "{told}");
@@ -47,7 +50,7 @@ async fn ask_that_is_not_answered_in_time_fails_and_is_called_off() {
         let told = outcome(&peer.text_of(call).await);
         assert_eq!(told["error"]["code"], 1504, "{front:?} {back:?}: {told}");
         is_called_off(&mut peer, &asked).await;
-        // Too late: taken, counted, and told to nobody.
+        // A late response is accepted and counted, but not forwarded.
         peer.answer(&asked, RESULT).await;
         if Front::SHARED.contains(&front) {
             stage.metric_becomes(STRAY, 1).await;
@@ -57,7 +60,7 @@ async fn ask_that_is_not_answered_in_time_fails_and_is_called_off() {
     }
 }
 
-/// How often the ask was answered.
+/// Returns the number of responses that the server received.
 fn answers(stage: &Stage) -> usize {
     stage.backend.heard().iter().filter(|message| raw_member(message, "id").as_deref() == Some(ID)).count()
 }
@@ -69,10 +72,10 @@ async fn ask_is_answered_once_and_other_answers_are_counted() {
             let stage = Stage::start(front, back).await;
             let (mut peer, mut other) = (stage.peer(everything()).await, stage.peer(everything()).await);
             let (call, asked) = open(&stage, &mut peer, "").await;
-            // Another client cannot answer for the one that was asked.
+            // Another client cannot answer in place of the right one.
             other.answer(&asked, r#""result":{"model":"stolen"}"#).await;
             stage.metric_becomes(STRAY, 1).await;
-            // The type of an id counts.
+            // The type of an id is significant.
             let id = asked.json()["id"].clone();
             let retyped = if id.is_string() { json!(4711) } else { json!(id.to_string()) };
             peer.say(&json!({"jsonrpc": "2.0", "id": retyped, "result": {}}).to_string()).await;
@@ -116,10 +119,10 @@ async fn ask_of_a_call_that_its_client_cancels_is_called_off() {
         peer.cancel(call).await;
         is_called_off(&mut peer, &asked).await;
         stage.backend.told(CANCELLED).await;
-        // Who asked may wait on its own for the answer.
+        // The server may wait for the response independently of the call.
         let answer = stage.backend.answer_to(ID).await;
         assert_eq!(answer["error"]["code"], 1503, "{front:?} {back:?}: {answer}");
-        // The link is as good as before.
+        // The link still works.
         let rest = r#","params":{},"id":2"#;
         let call = peer.begin_call("a_ask", &stage.backend.arguments(SAMPLING, rest)).await;
         let asked = peer.asked(SAMPLING).await;
@@ -144,7 +147,7 @@ async fn ask_of_a_client_that_goes_away_is_answered_with_an_error() {
     }
 }
 
-/// The next client on the same link is asked as if nothing had been.
+/// The next client on the same link receives its requests normally.
 #[tokio::test]
 async fn ask_of_a_client_that_went_away_is_nothing_to_the_next() {
     for front in Front::SHARED {
@@ -163,7 +166,8 @@ async fn ask_of_a_client_that_went_away_is_nothing_to_the_next() {
             let call = peer.begin_call("a_ask", &arguments).await;
             let asked = peer.hear("the ask, or the end of the call", |message| !message["id"].is_null()).await;
             if asked.json()["method"].is_null() {
-                // Nobody says when the server is through with the call that was cancelled. Until then it may be anyone's.
+                // The server does not report when it has finished the cancelled call. Until then its request is
+                // ambiguous.
                 assert!(back != Back::Post && asked.text.contains("per-client"), "{front:?} {back:?}: {}", asked.text);
                 continue;
             }
@@ -174,8 +178,8 @@ async fn ask_of_a_client_that_went_away_is_nothing_to_the_next() {
     }
 }
 
-/// ROUTE-3: the clock of a call stands still while its ask is open, and goes on afterwards. A second call, which begins
-/// later and meets its time-out, shows that the time was up.
+/// ROUTE-3: the timeout of a call pauses while its server request is open, and resumes afterwards. A second call, which
+/// starts later and times out, proves that the time had passed.
 #[tokio::test]
 async fn ask_route3_the_clock_of_its_call_stands_still() {
     for (front, back) in pairs() {
@@ -194,7 +198,8 @@ async fn ask_route3_the_clock_of_its_call_stands_still() {
     }
 }
 
-/// A server that asks and does not wait: the ask lives on without its call, and the server is told how it ended.
+/// A server that sends a request and returns without waiting. The request continues without its call, and the server
+/// receives its outcome.
 #[tokio::test]
 async fn ask_that_outlives_its_call_still_has_one_end() {
     for (front, back) in pairs() {
@@ -213,8 +218,8 @@ async fn ask_that_outlives_its_call_still_has_one_end() {
     }
 }
 
-/// An ask under an id that is open is the same ask again, as on a resumed stream, or breaks the rules. It is passed over: a
-/// refusal would answer the first.
+/// A second server request with an open id is a replay on a resumed stream, or a protocol violation. It is ignored,
+/// because an error would answer the first.
 #[tokio::test]
 async fn ask_under_an_id_that_is_in_use_is_passed_over() {
     for back in Back::ALL {
@@ -230,7 +235,7 @@ async fn ask_under_an_id_that_is_in_use_is_passed_over() {
     }
 }
 
-/// The server ends while its ask is open: the client is told not to bother.
+/// The server ends while its request is open. The client receives a cancellation.
 #[tokio::test]
 async fn ask_of_a_server_that_is_gone_is_called_off() {
     for front in Front::ALL {
@@ -246,7 +251,8 @@ async fn ask_of_a_server_that_is_gone_is_called_off() {
     }
 }
 
-/// What the server of [`ask_that_is_told_again_on_anothers_stream_reaches_nobody`] says to everybody who resumes.
+/// The event that the server of [`ask_that_is_told_again_on_anothers_stream_reaches_nobody`] sends to every client that
+/// resumes.
 const REPLAYED: &str = concat!(
     "id: 1\ndata: {\"jsonrpc\":\"2.0\",\"id\":\"once\",\"method\":\"sampling/createMessage\",",
     "\"params\":{\"messages\":[],\"maxTokens\":1}}\n\n"
@@ -256,7 +262,7 @@ fn stream(body: &str) -> Vec<u8> {
     response("200 OK", "Content-Type: text/event-stream\r\n", body)
 }
 
-/// Some servers replay the streams of all calls to whoever resumes one.
+/// Some servers replay the streams of all calls to any client that resumes one.
 #[tokio::test]
 async fn ask_that_is_told_again_on_anothers_stream_reaches_nobody() {
     let server = RawServer::refusing(
@@ -278,7 +284,7 @@ async fn ask_that_is_told_again_on_anothers_stream_reaches_nobody() {
     let asked = first.asked(SAMPLING).await;
     first.answer_to(call).await;
     first.answer(&asked, RESULT).await;
-    // Nobody else is on the link now, and what it resumes is the ask.
+    // The link has no other client now, and the resumed stream contains the request.
     let call = other.begin_call("a_t", "{}").await;
     assert_error(&other.answer_to(call).await, 1503, "BACKEND_UNAVAILABLE");
     assert_eq!(other.stray_asks().await, Vec::<Value>::new());

@@ -1,4 +1,6 @@
-//! Asks between programs that others wrote: server-everything asks, clients of the official SDKs answer.
+//! Server requests between third-party programs: server-everything sends them, clients of the official SDKs answer.
+//!
+//! The same script runs without a gateway first, so that a failure can be attributed.
 
 use serde_json::{Value, json};
 
@@ -9,13 +11,14 @@ use crate::sdk::{Over, Report, Sdk, reference_program, reference_server};
 const SAMPLING: &str = "sampling/createMessage";
 const ELICITATION: &str = "elicitation/create";
 
-/// A call of a tool that the server registers once it knows what its client can do.
+/// Returns the steps that wait for a tool and call it. The server registers it after it knows its client's
+/// capabilities.
 fn ask(prefix: &str, tool: &str, arguments: Value) -> [Value; 2] {
     let name = format!("{prefix}{tool}");
     [json!({"do": "await_tool", "name": name}), json!({"do": "call_tool", "name": name, "arguments": arguments})]
 }
 
-/// One ask of each kind; the calls are the steps 1, 3 and 5.
+/// Returns a script with one server request of each kind. The calls are the steps 1, 3 and 5.
 fn script(prefix: &str, mark: &str) -> Vec<Value> {
     let url = json!({"url": format!("https://{mark}.example/"), "message": mark, "elicitationId": mark});
     [
@@ -26,13 +29,13 @@ fn script(prefix: &str, mark: &str) -> Vec<Value> {
     .concat()
 }
 
-/// The texts of a tool's answer.
+/// Returns the texts of a tool result.
 fn texts(step: &Value) -> String {
     let blocks = step["result"]["content"].as_array().unwrap_or_else(|| panic!("{step}"));
     blocks.iter().filter_map(|block| block["text"].as_str()).collect::<Vec<_>>().join("\n")
 }
 
-/// What [`script`] must have come to.
+/// Checks the outcome of [`script`].
 fn check(report: &Report, mark: &str) {
     let sdk = report.sdk;
     let sampled = texts(report.step(1));
@@ -53,12 +56,13 @@ fn check(report: &Report, mark: &str) {
     assert_eq!(url["elicitationId"], mark, "{sdk:?}");
 }
 
-/// The clients and the server understand each other without us.
+/// The clients and the server work together without a gateway.
 #[tokio::test]
 async fn ask_sdk_without_a_gateway() {
     let program = reference_program("server-everything");
     for sdk in Sdk::ALL {
-        // The server asks for roots in its own time. Once it knows them nothing of that is under way when the client ends.
+        // The server requests the roots at any time. After it has them, no such request is under way when the client
+        // ends.
         let steps = [script("", "direct"), ask("", "get-roots-list", json!({})).to_vec()].concat();
         let over = Over::Program(&["node", &program, "stdio"]);
         let report = sdk.begin_answering("direct", over, &steps).report().await;
@@ -97,7 +101,7 @@ async fn ask_sdk_typescript_2() {
     over_every_front(Sdk::TypeScript2).await;
 }
 
-/// The server over each of its transports.
+/// Runs the script over each of the server's HTTP transports.
 #[tokio::test]
 async fn ask_sdk_everything_over_http_and_sse() {
     for mode in ["streamableHttp", "sse"] {
@@ -115,7 +119,7 @@ async fn ask_sdk_clients_side_by_side_are_asked_for_their_own_calls_only() {
     let server = Everything::start("streamableHttp").await;
     let servers = json!({ "every": server.server(), "start": fixture_server(&[]) });
     let gateway = Gateway::with_servers(servers).await;
-    // They begin together when the last has connected: the fixture's change is what all of them wait for.
+    // All clients start together after the last one has connected: they wait for the fixture's new tool.
     let watcher = gateway.client_seeing("start_change_tools").await;
     let playing = Sdk::ALL.map(|sdk| {
         let mut steps = vec![json!({"do": "ping"}), json!({"do": "await_tool", "name": "start_added_0001"})];

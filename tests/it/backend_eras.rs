@@ -1,4 +1,6 @@
-//! Backends with a handshake, without one, and with both: which is found, and how it is spoken to.
+//! Legacy, modern and dual-era backends: the detected era, and the protocol towards each.
+//!
+//! The gateway probes a backend once and remembers the result. A backend that changes its era is detected again.
 
 use serde_json::{Value, json};
 
@@ -17,7 +19,7 @@ async fn gateway_of(server: Value) -> Gateway {
     Gateway::with_servers(json!({ "a": server })).await
 }
 
-/// What a client with a handshake needs of any backend.
+/// Uses the features of any backend as a legacy client.
 async fn tour(client: &Client) {
     assert_eq!(client.call_text("a_echo", json!({"x": 1.0})).await, r#"{"x":1.0}"#);
     let read = client.request("resources/read", json!({"uri": "a+note:///alpha"})).await;
@@ -149,7 +151,7 @@ async fn srv2_a_server_that_wants_another_version_is_asked_once_more() {
     assert!(server.of("initialize").is_empty());
 }
 
-/// Ends unless the first line is a handshake, as older SDKs do; and drops what it does not know.
+/// A wrapper that exits unless the first line is a handshake, like older SDKs. The next one drops unknown requests.
 const ENDS: &str =
     r#"read -r line; case "$line" in *'"initialize"'*) { printf '%s\n' "$line"; cat; } | "$@" ;; *) exit 3 ;; esac"#;
 const DEAF: &str = r#"grep --line-buffered -v server/discover | "$@""#;
@@ -198,7 +200,7 @@ async fn srv2_requests_say_who_sends_them_and_headers_repeat_them() {
     client.call_text("a_headed", json!({"region": null})).await;
     assert!(!client.tool_names().await.contains(&"a_headed_badly".to_owned()));
     logged(&gateway, &["tool left out", "headed_badly"]).await;
-    // Over a pipe nothing is repeated, so nothing can be wrong about it.
+    // Over a pipe no headers repeat the arguments, so the annotation does not matter.
     let gateway = gateway_of(fixture_server(&["--era", "modern", "--header-tools"])).await;
     gateway.client_seeing("a_headed_badly").await;
 }

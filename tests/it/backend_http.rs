@@ -1,4 +1,6 @@
-//! Backends over Streamable HTTP: forms of an answer, sessions that are forgotten, and networks that are bad.
+//! Backends over Streamable HTTP: the forms of a response, expired sessions, and bad networks.
+//!
+//! A fault affects only the calls of its own backend, and a sent call is never sent again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -26,7 +28,7 @@ async fn http3_answers_as_json_and_as_streams_are_understood() {
     }
 }
 
-/// The messages of a call's answer, the answer last.
+/// Makes a call and returns all messages of its response, the result last.
 async fn messages_of(client: &Client, tool: &str, arguments: Value) -> Vec<Value> {
     let params = json!({"name": tool, "arguments": arguments, "_meta": {"progressToken": "same"}});
     let body = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params});
@@ -143,7 +145,7 @@ async fn d14_a_lost_backend_keeps_its_listing_and_comes_back() {
     client.await_tool("other_echo").await;
     let listed = client.tool_names().await;
     let mut listener = gateway.client().await.listen().await;
-    // A restart: the next process knows no session of the one before.
+    // This simulates a restart: the next process knows no earlier session.
     client.call("a_forget_sessions", json!({})).await;
     proxy.cut().await;
     for _ in 0..3 {
@@ -256,7 +258,7 @@ async fn f5_garbage_on_the_wire_is_an_error_of_that_call_alone() {
     let open = begin_call(&client, "a_sleep", json!({"ms": 60_000}));
     arrived(&gateway.client().await, "a", 1).await;
     proxy.garbage().await;
-    // In the middle of a stream it is a line that means nothing, or the end of the connection.
+    // In the middle of a stream, garbage is an unknown line or ends the connection.
     for _ in 0..5 {
         let answer = try_call(&client, "a_echo", json!({})).await;
         assert!(is_error(&answer, "BACKEND_UNAVAILABLE") || is_error(&answer, "BACKEND_PROTOCOL"), "{answer}");
@@ -309,7 +311,8 @@ async fn d12_what_http_refuses_is_told_clearly() {
     assert_eq!(server.calls(), 6);
 }
 
-/// D12: some servers say 400 and name the session when they forgot it. One that names the request has handled it.
+/// D12: some servers report an expired session with status 400 and name the session. An error with the id of the
+/// request is a response to it.
 #[tokio::test]
 async fn d12_p3_an_error_that_names_the_request_is_an_answer_whatever_it_says_of_sessions() {
     let hello = |method: &str| {
@@ -331,7 +334,7 @@ async fn d12_p3_an_error_that_names_the_request_is_an_answer_whatever_it_says_of
     let answer = try_call(&client, "a_t", json!({ "named": true })).await;
     assert_eq!(answer["error"]["code"], -32000, "{answer}");
     assert_eq!(server.calls(), 1);
-    // The same words about no request in particular are about ours.
+    // The same message without an id refers to the session.
     assert_error(&try_call(&client, "a_t", json!({ "named": false })).await, 1503, "BACKEND_UNAVAILABLE");
     assert_eq!(server.calls(), 3);
 }

@@ -1,4 +1,6 @@
-//! Backends over HTTP+SSE, said or found out: one stream for all that is heard, and what may become of it.
+//! Backends over HTTP+SSE, configured or detected: one stream for all messages, and its failures.
+//!
+//! A fault affects only the calls of its own backend, and a sent call is never sent again.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,7 +14,7 @@ use crate::support::{
     arrived, assert_error, await_call, begin_call, ended, http_server, is_error, logged, path_text, try_call,
 };
 
-/// A server entry that says what it is.
+/// Returns a server entry with an explicit type.
 fn typed(mut server: Value, kind: &str) -> Value {
     server["type"] = json!(kind);
     server
@@ -26,7 +28,7 @@ async fn gateway_with(server: Value) -> Gateway {
     Gateway::with_servers(json!({ "a": server })).await
 }
 
-/// The messages of a call's answer, the answer last.
+/// Makes a call and returns all messages of its response, the result last.
 async fn messages_of(client: &Client, tool: &str, arguments: Value) -> Vec<Value> {
     let params = json!({"name": tool, "arguments": arguments, "_meta": {"progressToken": "same"}});
     let body = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params});
@@ -66,7 +68,7 @@ async fn p2_progress_reaches_its_call_and_log_lines_the_only_client() {
     let numbers: Vec<_> = lines.iter().filter_map(|line| line["params"]["data"].get("number")).collect();
     assert_eq!(numbers, [1, 2, 3, 4].map(Value::from).iter().collect::<Vec<_>>());
 
-    // Two clients have calls in flight: whose line it is, nobody knows.
+    // Two clients have calls in flight, so the log line cannot be attributed.
     let _open = begin_call(&two, "a_sleep", json!({"ms": 600_000}));
     arrived(&gateway.client().await, "a", 2).await;
     let lines = messages_of(&one, "a_log", json!({"count": 1, "level": "error"})).await;
@@ -226,14 +228,14 @@ async fn srv2_a_url_of_unsaid_type_is_tried_as_sse_where_post_is_refused() {
     }
 }
 
-/// A server that changes its transport is followed, whichever was found before.
+/// The gateway follows a server that changes its transport, whichever it detected before.
 #[tokio::test]
 async fn srv2_what_was_found_is_not_for_ever() {
     let streamable = HttpFixture::start(&[]).await;
     let gateway = gateway_with(streamable.server()).await;
     let client = gateway.client_seeing("a_echo").await;
     let sse = streamable.replace(&["--sse"]).await;
-    // Nothing tells of the loss but a call.
+    // Only a call notices the loss.
     await_call(&client, "a_echo").await;
     logged(&gateway, &["backend ready", "transport=\"sse\""]).await;
     let sse = sse.replace(&["--sse"]).await;
@@ -249,7 +251,7 @@ async fn srv2_what_was_found_is_not_for_ever() {
 
 static GETS: AtomicUsize = AtomicUsize::new(0);
 
-/// Answers everything with this; counts what is not a POST of a message.
+/// Returns the same response to everything. Counts requests that are not a POST of a message.
 fn refuse(method: &str, status: &str, body: &str) -> Option<Vec<u8>> {
     if method.is_empty() {
         GETS.fetch_add(1, Ordering::SeqCst);

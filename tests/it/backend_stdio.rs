@@ -1,4 +1,6 @@
-//! Backends as child processes: what reaches them, what they may write, and how they fail.
+//! Backends as child processes: their input, their output, and their failures.
+//!
+//! A crashed or stuck process affects only its own callers. Its restarts are bounded.
 
 use serde_json::json;
 
@@ -92,7 +94,7 @@ async fn f6_an_endless_line_is_dropped_in_bounded_memory() {
     assert!(risen < 32 * 1024, "{risen} KiB more");
 }
 
-/// In KiB.
+/// Returns the peak memory of the gateway in KiB.
 fn peak_memory(gateway: &Gateway) -> u64 {
     let pid = gateway.child.id().expect("it runs");
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
@@ -135,7 +137,7 @@ async fn f1_calls_in_flight_get_one_error_when_the_backend_crashes_and_it_comes_
 async fn f1_a_child_that_stays_but_closes_its_input_is_lost_and_started_again() {
     let scratch = Scratch::new();
     let log = scratch.path().join("starts");
-    // The handshake and the lists are six lines; nobody reads the seventh.
+    // The handshake and the lists are six lines. The seventh line is never read.
     let six = r#"(for i in 1 2 3 4 5 6; do IFS= read -r line <&3; printf '%s\n' "$line"; done)"#;
     let script = format!(r#"exec 3<&0 </dev/null; {six} | "$@" 3<&- & exec 3<&-; wait"#);
     let server = scripted_server(&script, &["--ignore-eof", "--start-log", path_text(&log)]);
@@ -198,7 +200,8 @@ async fn f2_a_crash_loop_is_bounded_and_others_are_unaffected() {
         gateway.log().iter().any(is_open).then_some(())
     })
     .await;
-    // The first time it was started once more, with a handshake: it might have ended because it was asked what it is.
+    // The first attempt includes a second start with a legacy handshake, because the server might have exited on the
+    // probe for its era.
     assert_eq!(starts(&log), 6);
     logged(&gateway, &["server=\"bad\"", "exit code 3"]).await;
 }
@@ -272,7 +275,7 @@ async fn f3_a_child_that_stops_reading_stops_only_its_own_callers_and_late_answe
     client.await_tool("good_echo").await;
     let pid = pid_in(&file).await;
     signal(pid, "STOP");
-    // Together more than a pipe holds.
+    // The calls together exceed the buffer of a pipe.
     let padding = "x".repeat(40_000);
     let calls: Vec<_> =
         (0..8).map(|number| begin_call(&client, "stopped_echo", json!({"n": number, "p": padding}))).collect();
@@ -306,7 +309,7 @@ async fn route3_a_call_without_sign_of_life_is_cancelled_and_progress_is_one() {
         (client.call_text("a_cancelled", json!({})).await != "[]").then_some(())
     })
     .await;
-    // 24 signs of life, together longer than the time-out.
+    // 24 progress notifications, which together last longer than the timeout.
     let params = json!({
         "name": "a_progress", "arguments": {"steps": 24, "delayMs": 100}, "_meta": {"progressToken": "t"},
     });

@@ -1,11 +1,11 @@
-//! What clients send that they should not. Each is answered by name, and the connection works on.
+//! Invalid input from clients. Each message receives a specific error, and the connection continues to work.
 
 use http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::harness::{Client, Frozen, Gateway, Scratch, StdioClient, eventually, fixture_server};
 
-/// Bytes, the JSON-RPC code of the answer, and the HTTP status that goes with it.
+/// Returns the rows: the bytes, the JSON-RPC code of the error, and the HTTP status.
 fn table() -> Vec<(Vec<u8>, i64, u16)> {
     let mut rows = Vec::new();
     for broken in [
@@ -83,7 +83,7 @@ fn table() -> Vec<(Vec<u8>, i64, u16)> {
     let deep = format!(
         r#"{{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{{"name":"nobody","arguments":{{"a":{deep}}}}}}}"#
     );
-    // The limit jsonDepth.
+    // This exceeds the limit `jsonDepth`.
     rows.push((deep.into_bytes(), 1429, 200));
     rows.push((request("initialize", json!({"protocolVersion": "2025-11-25"})), -32600, 200));
     rows
@@ -93,7 +93,8 @@ fn request(method: &str, params: Value) -> Vec<u8> {
     json!({"jsonrpc": "2.0", "id": 9, "method": method, "params": params}).to_string().into_bytes()
 }
 
-/// ERR-1: an error of ours has a code, words and a stable name; it goes to the request where its id could be read.
+/// ERR-1: an error of the gateway has a code, a message and a stable name. It carries the request's id if that could be
+/// read.
 fn check_error(sent: &str, answer: &Value, code: i64) {
     let error = &answer["error"];
     assert_eq!(error["code"], code, "{sent}: {answer}");
@@ -196,7 +197,8 @@ async fn err1_a_reused_id_is_refused_and_the_first_still_answered_over_http() {
     let client = gateway.client_seeing("a_echo").await;
     for (id, other) in [(json!(1000), json!("1000")), (json!("x"), json!("y"))] {
         let frozen = Frozen::new(&pid_file).await;
-        // Its head comes when the gateway has waited for the backend, so it is in flight from here on.
+        // The head of the stream arrives after the gateway has waited for the backend, so the call is in flight from
+        // here on.
         let (_, mut first) = client.open(echo(id.clone(), 1)).await;
         let second = client.post(echo(id.clone(), 2)).await.json();
         assert_eq!(second["error"]["code"], -32600, "{second}");
@@ -207,7 +209,7 @@ async fn err1_a_reused_id_is_refused_and_the_first_still_answered_over_http() {
         assert_eq!((&first["id"], &first["result"]["structuredContent"]), (&id, &json!({"n": 1})));
         let another = another.next().await.expect("an answer");
         assert_eq!((&another["id"], &another["result"]["structuredContent"]), (&other, &json!({"n": 3})));
-        // Free again after its answer.
+        // The id is free again after its response.
         eventually("the id is free", || async {
             client.post(echo(id.clone(), 4)).await.json()["error"].is_null().then_some(())
         })

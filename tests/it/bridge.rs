@@ -1,4 +1,6 @@
-//! `goblin stdio` next to a gateway of the same configuration: one set of servers, whatever happens to the gateway.
+//! `goblin stdio` next to a gateway of the same configuration: both share one set of servers.
+//!
+//! The bridge survives a restart of the gateway. Each request of the client receives exactly one response.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -8,7 +10,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::harness::{Deadline, Gateway, PATIENCE, Scratch, StdioClient, eventually, fixture, goblin, signal};
 
-/// A configuration with one server that leaves a trace of each start, and all that runs with it.
+/// A configuration with one server that records each start, and the processes that use it.
 struct Home {
     scratch: Scratch,
     config: PathBuf,
@@ -33,7 +35,7 @@ impl Home {
         Gateway::of(command).await
     }
 
-    /// The client, and what it says of itself.
+    /// Starts a client. Returns it and the line in which it reports its mode.
     async fn client(&self, arguments: &[&str]) -> (StdioClient, String) {
         let mut command = goblin(self.scratch.path());
         command.arg("stdio").args(arguments).arg("--config").arg(&self.config);
@@ -58,7 +60,7 @@ async fn spoken_for(mut command: tokio::process::Command) -> (StdioClient, Strin
     let mut client = StdioClient::of(command);
     let mut lines = BufReader::new(client.child.stderr.take().expect("stderr is piped")).lines();
     let word = tokio::time::timeout(PATIENCE, lines.next_line()).await.expect("a word in time").expect("text");
-    // Its log must not fill the pipe.
+    // The log must be read, so that the pipe does not fill.
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
     (client, word.expect("it says which it is"))
 }
@@ -68,7 +70,7 @@ fn call(id: Value, tool: &str, arguments: Value) -> String {
     json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}).to_string()
 }
 
-/// Reads on until the answer with this id.
+/// Reads until the response with this id.
 async fn answer(client: &mut StdioClient, id: &Value) -> Value {
     loop {
         let message = client.message().await;
@@ -200,7 +202,7 @@ async fn a_cancelled_call_is_cancelled_at_the_server_and_never_answered() {
     let _gateway = home.gateway(0).await;
     let mut client = home.bridge().await;
     client.write(&call(json!("long"), "a_progress", json!({"steps": 100_000, "delayMs": 10}))).await;
-    // It has reached the server.
+    // The progress proves that the call has reached the server.
     while client.message().await["method"] != "notifications/progress" {}
     let params = json!({"requestId": "long"});
     client.write(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}).to_string()).await;
@@ -284,7 +286,7 @@ async fn a_gateway_killed_and_started_again_goes_unnoticed_but_for_the_gap() {
     client.write(&call(json!("cut"), "a_hang", json!({}))).await;
     client.write(&call(json!("done"), "a_echo", json!({}))).await;
     answer(&mut client, &json!("done")).await;
-    // Each is a request of its own, so the first may come last.
+    // Each call is a separate request, so the first may arrive last.
     let deadline = Deadline::new();
     for asked in 1_u64.. {
         let answer = client.request("tools/call", json!({"name": "a_call_count"})).await;
@@ -303,7 +305,7 @@ async fn a_gateway_killed_and_started_again_goes_unnoticed_but_for_the_gap() {
     assert!(words.contains(&gateway.url()) && words.contains("goblin serve"), "{words}");
 
     let again = home.gateway(port).await;
-    // Unasked: whoever has lists shall fetch them anew.
+    // The gateway notifies without a change, so that clients fetch their lists again.
     while client.message().await["method"] != "notifications/tools/list_changed" {}
     client.await_tool("a_echo").await;
     let calls = client.request("tools/call", json!({"name": "a_call_count"})).await;
@@ -324,7 +326,7 @@ async fn a_request_that_meets_a_forgotten_session_is_sent_again() {
     gateway.child.kill().await.expect("it can be killed");
     let again = home.gateway(port).await;
     again.client_seeing("a_echo").await;
-    // Whether the bridge has noticed by now or not: each is answered, and exactly once.
+    // Each call receives exactly one response, whether or not the bridge has noticed the loss.
     for id in 0..20 {
         client.write(&call(json!(id), "a_echo", json!({"n": id}))).await;
     }
@@ -391,7 +393,7 @@ async fn whoever_takes_the_port_of_an_ended_gateway_hears_nothing_and_its_succes
         let gone = client.request("ping", json!({})).await;
         assert_eq!(gone["error"]["code"], 1503, "{gone}");
     }
-    // On another port, since the old one is taken.
+    // The new gateway uses another port, because the old one is taken.
     let _again = home.gateway(0).await;
     while client.message().await["method"] != "notifications/tools/list_changed" {}
     client.await_tool("a_echo").await;

@@ -1,4 +1,7 @@
-//! What a gateway asks of a client behind a bridge, and where the answers go.
+//! Server requests to a client behind a bridge, and the routing of its responses.
+//!
+//! A response must never reach another session than the one of its request. The tests play the gateway themselves to
+//! control every message.
 
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
@@ -9,7 +12,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use crate::harness::{Scratch, StdioClient, eventually, goblin};
 use crate::raw_gateway::{EventStream, RawGateway};
 
-/// As no bridge would write it: what passes must pass as it is.
+/// A handshake with a spelling that no bridge would write. It must be forwarded unchanged.
 const HELLO: &str = concat!(
     r#"{ "method":"initialize","id" : "h","jsonrpc":"2.0","params":{"clientInfo":{"version":"0","name":"t"},"#,
     r#""protocolVersion":"2025-11-25","capabilities":{"sampling":{"tools":{}},"elicitation":{"url":{},"form":{}},"#,
@@ -23,7 +26,7 @@ struct Bridged {
     _scratch: Scratch,
 }
 
-/// A client with a session, and the stream of what is said unasked there.
+/// Returns a client with a session, and the session's stream.
 async fn bridged() -> (Bridged, EventStream) {
     let scratch = Scratch::new();
     let gateway = RawGateway::start().await;
@@ -55,7 +58,7 @@ impl Bridged {
         .await;
     }
 
-    /// The client answers this, and the gateway gets it as it is.
+    /// Sends a response as the client, and checks that the gateway receives it unchanged.
     async fn carries(&mut self, line: &str) {
         self.client.write(line).await;
         let arrival = self.gateway.post().await;
@@ -63,7 +66,7 @@ impl Bridged {
         arrival.accept().await;
     }
 
-    /// The gateway forgets the session at a request of the client, which begins the session "two".
+    /// Makes the gateway forget the session at a request of the client, which starts the session "two".
     async fn forget(&mut self, stream: EventStream) -> EventStream {
         self.client.write(r#"{"jsonrpc":"2.0","id":"first","method":"ping"}"#).await;
         self.gateway.request("ping").await.answer("404 Not Found", "", "").await;
@@ -76,7 +79,7 @@ impl Bridged {
         stream
     }
 
-    /// Reads on until a message is `wanted`.
+    /// Reads until a message is `wanted`.
     async fn hears(&mut self, wanted: impl Fn(&Value) -> bool) -> Value {
         loop {
             let message = self.client.message().await;
@@ -142,7 +145,7 @@ async fn an_answer_to_an_ask_of_the_session_before_goes_nowhere() {
     let cancelled = bridged.hears(|message| message["method"] == "notifications/cancelled").await;
     assert_eq!(cancelled["params"]["requestId"], 1);
 
-    // The same id, but another question; the client may still answer the first.
+    // The id is the same but the request is another. The client may still answer the first.
     stream.say(r#"{"jsonrpc":"2.0","id":1,"method":"elicitation/create","params":{"message":"two?"}}"#).await;
     let ask = bridged.hears(|message| message["method"] == "elicitation/create").await;
     assert_eq!(ask["params"]["message"], "two?");
@@ -169,7 +172,7 @@ async fn an_answer_that_finds_its_session_forgotten_is_not_sent_into_the_next() 
     bridged.gateway.post().await.answer("404 Not Found", "", "").await;
     drop(stream);
     let _stream = bridged.gateway.begin("two").await;
-    // Whatever else was to be sent would have been sent before. In the old session it may have been tried as well.
+    // Any other pending message would arrive before this one. The bridge may also have tried the old session.
     loop {
         let arrival = bridged.gateway.post().await;
         assert_eq!(arrival.message["id"], "after", "{}", arrival.body);

@@ -1,4 +1,4 @@
-//! A bridge to a gateway that behaves as ours hardly ever does: each fault is made, not waited for.
+//! A bridge to a faulty gateway. Each fault is simulated, because the real gateway hardly ever shows it.
 
 use std::sync::Arc;
 
@@ -11,22 +11,22 @@ use tokio::task::JoinHandle;
 use crate::harness::{PATIENCE, Scratch, StdioClient, goblin};
 use crate::raw_server::{read_request, response};
 
-/// How a call is answered.
+/// The reaction to a call.
 #[derive(Clone, Copy)]
 enum Fault {
-    /// The head of the answer comes only after a cancel has, and no answer ever.
+    /// The head of the response arrives only after the cancellation, and no response follows.
     Overtaken,
     WebPage,
     /// Every session is forgotten at once.
     Forgets,
 }
 
-/// What the gateway has heard.
+/// The messages that the gateway has received.
 #[derive(Clone, Default)]
 struct Heard {
     handshakes: usize,
     calls: usize,
-    /// The ids that were cancelled.
+    /// The cancelled ids.
     cancels: Vec<Value>,
 }
 
@@ -50,7 +50,7 @@ impl Faulty {
         Faulty { url, heard, task }
     }
 
-    /// A bridge to it, after its handshake.
+    /// Starts a bridge to the gateway and completes the handshake.
     async fn client(&self) -> (StdioClient, Scratch) {
         let scratch = Scratch::new();
         let mut command = goblin(scratch.path());
@@ -104,7 +104,7 @@ async fn answer(mut stream: TcpStream, fault: Fault, heard: Arc<watch::Sender<He
         ("", _) => response("405 Method Not Allowed", "", ""),
         _ => response("202 Accepted", "", ""),
     };
-    // A peer that went away is no concern of this side.
+    // A disconnected peer is not an error here.
     let _ = stream.write_all(&bytes).await;
 }
 
@@ -117,12 +117,12 @@ async fn a_cancel_that_overtook_its_request_is_told_again() {
     let gateway = Faulty::start(Fault::Overtaken).await;
     let (mut client, _scratch) = gateway.client().await;
     client.write(&call("long")).await;
-    // It is under way, but the gateway has not shown it.
+    // The call is under way, but the gateway has not answered its head.
     gateway.await_heard("the call is there", |heard| heard.calls == 1).await;
     let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "long"}});
     client.write(&cancel.to_string()).await;
     gateway.await_heard("it is told twice", |heard| heard.cancels == ["long", "long"]).await;
-    // Nothing is said about it to the client, neither before nor after.
+    // The client receives no message about the call, neither before nor after.
     let answer = client.request("ping", json!({})).await;
     assert_eq!(answer["result"], json!({}));
     drop(client.input.take());

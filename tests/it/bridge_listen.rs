@@ -1,4 +1,5 @@
-//! What a client of `goblin stdio` listens for without a session: told as over HTTP, and told on by the next gateway.
+//! Listens of a `goblin stdio` client without a session. The notifications equal those over HTTP, and the next gateway
+//! continues them.
 
 use serde_json::{Value, json};
 
@@ -17,7 +18,7 @@ fn listen(filter: &Value) -> String {
     request("stream", LISTEN, json!({ "notifications": filter }))
 }
 
-/// A message that belongs to the stream, without the name of the stream.
+/// Returns the method and subject of the next notification, and checks its subscription id.
 async fn told(client: &mut StdioClient) -> (String, Value) {
     let mut message = client.message().await;
     let mut meta = message["params"]["_meta"].take();
@@ -76,7 +77,8 @@ async fn check_restart(goes: Goes) {
         Goes::InGoodOrder => assert!(gateway.terminate().await.success()),
     }
     let (_again, caller) = home.gateway_and_caller().await;
-    // The server may come after the stream: lists may be told of more than once, each resource is once.
+    // The server may become ready after the stream. List changes may then be repeated, but each resource is notified
+    // once.
     let (mut lists, mut updates) = (0, Vec::new());
     while updates.len() < 2 {
         match told(&mut client).await {
@@ -107,7 +109,7 @@ async fn a_stream_goes_on_when_the_gateway_was_stopped_and_started_again() {
     check_restart(Goes::InGoodOrder).await;
 }
 
-/// A bridge to a gateway that a test plays, with a stream that was acknowledged.
+/// Starts a bridge to a simulated gateway, with an acknowledged stream.
 async fn listening(filter: &Value) -> (RawGateway, StdioClient, EventStream, Scratch) {
     let scratch = Scratch::new();
     let mut gateway = RawGateway::start().await;
@@ -157,7 +159,7 @@ async fn what_the_next_gateway_does_not_know_yet_is_asked_for_when_its_list_chan
         acknowledge(again, &json!({ "resourcesListChanged": true, "resourceSubscriptions": ["x:1"] })).await;
     assert_eq!(told(&mut client).await, (UPDATED.to_owned(), json!("x:1")));
 
-    // First there is no more than before, and the client is told nothing of a list that it did not ask for.
+    // The first probe finds nothing new, and the client receives no change of a list that it did not request.
     stream.say(&note(RESOURCES_CHANGED, json!({}))).await;
     let probe = gateway.request(LISTEN).await;
     assert_eq!(probe.message["params"]["notifications"], json!({ "resourceSubscriptions": ["x:2"] }));
@@ -173,7 +175,7 @@ async fn what_the_next_gateway_does_not_know_yet_is_asked_for_when_its_list_chan
     for uri in ["x:1", "x:2"] {
         assert_eq!(told(&mut client).await, (UPDATED.to_owned(), json!(uri)));
     }
-    // All is there: no reason to ask again.
+    // Everything is honoured now, so the bridge sends no further probe.
     stream.say(&note(RESOURCES_CHANGED, json!({}))).await;
     stream.say(&note(UPDATED, json!({ "uri": "x:2" }))).await;
     assert_eq!(told(&mut client).await, (UPDATED.to_owned(), json!("x:2")));
@@ -208,7 +210,7 @@ async fn a_stream_that_the_next_gateway_refuses_ends_with_its_words() {
     let old = json!({"jsonrpc": "2.0", "id": "stream", "error": {"code": -32022, "message": "no"}}).to_string();
     gateway.request(LISTEN).await.answer("400 Bad Request", json_type, &old).await;
     assert_eq!(client.line().await, Some(old));
-    // It is over: the id is free.
+    // The listen has ended, so its id is free.
     client.write(&listen(&filter)).await;
     gateway.request(LISTEN).await.answer("400 Bad Request", json_type, &shutting).await;
     assert_eq!(client.line().await, Some(shutting));
@@ -235,7 +237,8 @@ async fn srv2_a_refusal_for_headers_makes_the_bridge_look_at_the_tools() {
     assert_eq!((again.body.as_str(), again.header("mcp-param-r")), (call(1).as_str(), Some("x")));
     again.reply(json!({})).await;
     assert_eq!(client.message().await["id"], 1);
-    // From now on it is known, and a refusal that is not for want of headers is the answer.
+    // The bridge knows the tool now and sends its headers. The same error for an unchanged tool is final, and the
+    // client receives it.
     client.write(&call(2)).await;
     let known = gateway.request("tools/call").await;
     assert_eq!(known.header("mcp-param-r"), Some("x"));
@@ -246,7 +249,7 @@ async fn srv2_a_refusal_for_headers_makes_the_bridge_look_at_the_tools() {
     assert!(answer_is_free(&mut gateway, &mut client).await);
 }
 
-/// Whether the next request is the next that arrives.
+/// Reports whether the next request is the next one to arrive.
 async fn answer_is_free(gateway: &mut RawGateway, client: &mut StdioClient) -> bool {
     client.write(&request("next", "server/discover", json!({}))).await;
     let next = gateway.post().await;

@@ -1,4 +1,6 @@
-//! Streams that are cut on their way over a bridge: what can be resumed is, and nothing is sent or heard twice.
+//! Streams that are cut between bridge and gateway.
+//!
+//! The bridge resumes them. No message is sent or delivered twice, and a gap is reported to the client.
 
 use std::process::Stdio;
 
@@ -7,10 +9,10 @@ use serde_json::json;
 use crate::harness::{Scratch, StdioClient, goblin};
 use crate::raw_gateway::{EventStream, RawGateway};
 
-/// Longer than any test waits.
+/// A retry delay that exceeds the duration of any test.
 const NEVER: &str = "retry: 600000";
 
-/// A gateway, a client with a session there, and the stream of what is said unasked.
+/// Returns a gateway, a client with a session, and the session's stream.
 async fn bridged() -> (RawGateway, StdioClient, EventStream, Scratch) {
     let scratch = Scratch::new();
     let mut gateway = RawGateway::start().await;
@@ -21,7 +23,7 @@ async fn bridged() -> (RawGateway, StdioClient, EventStream, Scratch) {
     (gateway, client, stream, scratch)
 }
 
-/// The client calls; gives the stream that answers.
+/// Makes a call and returns the stream of its response.
 async fn call(gateway: &mut RawGateway, client: &mut StdioClient, id: &str) -> EventStream {
     client
         .write(&json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": "t"}}).to_string())
@@ -45,7 +47,7 @@ async fn a_call_whose_stream_is_cut_goes_on_where_it_was() {
     stream.write(&["id: c-0", "retry: 1", "data:"]).await;
     stream.write(&["id: c-1", &progress(1)]).await;
     assert_eq!(client.message().await["params"]["progress"], 1);
-    // Cut, and then ended in good order; each time the gateway repeats the event it was asked to go on after.
+    // The stream is cut, then ended regularly. Each time the gateway repeats the event that the bridge named.
     drop(stream);
     let arrival = gateway.get(Some("c-1")).await;
     assert_eq!(arrival.header("mcp-session-id"), Some("one"));
@@ -56,7 +58,7 @@ async fn a_call_whose_stream_is_cut_goes_on_where_it_was() {
     stream.end().await;
     let mut stream = gateway.get(Some("c-2")).await.stream().await;
     stream.write(&["id: c-2", &progress(2)]).await;
-    // An ask may come late too.
+    // A server request may arrive late too.
     stream.write(&["id: c-3", r#"data: {"jsonrpc":"2.0","id":1,"method":"ping"}"#]).await;
     assert_eq!(client.message().await["method"], "ping");
     client.write(r#"{"jsonrpc":"2.0","id":1,"result":{}}"#).await;
@@ -73,7 +75,7 @@ async fn a_gateway_is_left_alone_for_as_long_as_it_asked_for() {
     standing.write(&["id: s-0", NEVER, "data:"]).await;
     let mut patient = call(&mut gateway, &mut client, "patient").await;
     patient.write(&["id: p-0", NEVER, "data:"]).await;
-    // What follows shows that it has read so far.
+    // The pings prove that the bridge has read up to here.
     standing.say(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#).await;
     patient.say(r#"{"jsonrpc":"2.0","id":2,"method":"ping"}"#).await;
     for _ in 0..2 {
@@ -84,14 +86,14 @@ async fn a_gateway_is_left_alone_for_as_long_as_it_asked_for() {
         let mut eager = call(&mut gateway, &mut client, "eager").await;
         eager.write(&[&format!("id: e-{number}"), "data:"]).await;
         eager.end().await;
-        // It was cut after the others, and is back before them.
+        // This stream was cut last and is resumed first.
         let mut eager = gateway.get(Some(&format!("e-{number}"))).await.stream().await;
         eager.write(&[&answer("eager")]).await;
         eager.end().await;
         assert_eq!(client.message().await["id"], "eager");
     }
     assert!(!gateway.has(|arrival| arrival.verb() == "GET"));
-    // A call that waits for its stream can be given up.
+    // A call that waits for its stream can be cancelled.
     let cancel = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"patient"}}"#;
     client.write(cancel).await;
     let arrival = gateway.request("notifications/cancelled").await;
@@ -149,14 +151,14 @@ async fn what_is_said_unasked_goes_on_where_it_was_and_a_gap_is_told() {
     standing.write(&["id: s-1", &progress(1)]).await;
     assert_eq!(client.message().await["params"]["progress"], 1);
     drop(standing);
-    // Its end of the old connection may look open to the gateway for a while.
+    // The gateway may consider the old connection open for a while.
     gateway.get(Some("s-1")).await.answer("409 Conflict", "", "").await;
     let mut standing = gateway.get(Some("s-1")).await.stream().await;
     standing.write(&["id: s-1", &progress(1)]).await;
     standing.write(&["id: s-2", &progress(2)]).await;
     assert_eq!(client.message().await["params"]["progress"], 2);
     standing.end().await;
-    // It lives, but what came after that event is lost.
+    // The session lives, but the events after that one are lost.
     gateway.get(Some("s-2")).await.answer("404 Not Found", "", "").await;
     let mut standing = gateway.get(None).await.stream().await;
     for list in ["tools", "prompts", "resources"] {

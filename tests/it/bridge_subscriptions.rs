@@ -1,4 +1,6 @@
-//! Subscriptions of a client of `goblin stdio` outlive a restart of the gateway.
+//! Subscriptions of a `goblin stdio` client survive a restart of the gateway.
+//!
+//! The bridge repeats them at the next gateway under the URIs that the client knows.
 
 use std::path::PathBuf;
 
@@ -39,7 +41,7 @@ impl Home {
     }
 }
 
-/// Reads on until an update; its params.
+/// Reads until an update and returns its params.
 async fn updated(client: &mut StdioClient) -> Value {
     loop {
         let mut message = client.message().await;
@@ -76,7 +78,7 @@ async fn what_stands_is_asked_of_the_next_gateway_and_what_was_ended_is_not() {
     assert_eq!(updated(&mut client).await["uri"], ALPHA);
     gateway.child.kill().await.expect("it can be killed");
     let (_again, caller) = home.gateway().await;
-    // Each once, since something may have been missed; as the first gateway called it.
+    // Each resource is notified once, because updates may have been missed. The URIs are those of the first gateway.
     let mut told = [updated(&mut client).await, updated(&mut client).await];
     told.sort_by_key(|params| params["uri"].to_string());
     assert_eq!(told, [json!({ "uri": ALPHA }), json!({ "uri": "a+note:///gamma" })]);

@@ -1,4 +1,5 @@
-//! Requests of 2026-07-28 over `goblin stdio` next to a gateway of the same configuration: none needs a session.
+//! Requests of 2026-07-28 over `goblin stdio` next to a gateway of the same configuration. None of them needs a
+//! session.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -11,7 +12,7 @@ use crate::sdk::{Over, Sdk};
 const CANCELLED: &str = "notifications/cancelled";
 const PROGRESS: &str = "notifications/progress";
 
-/// A configuration with the fixture as its one server, and all that runs with it.
+/// A configuration with the fixture as its only server, and the processes that use it.
 pub struct Home {
     scratch: Scratch,
     config: PathBuf,
@@ -31,7 +32,7 @@ impl Home {
         Gateway::of(command).await
     }
 
-    /// A gateway whose server is there, and somebody else who calls it.
+    /// Starts a gateway with a ready server, and another client of it.
     pub async fn gateway_and_caller(&self) -> (Gateway, Client) {
         let gateway = self.gateway().await;
         let caller = gateway.client_seeing("a_touch").await;
@@ -45,7 +46,7 @@ impl Home {
     }
 }
 
-/// A request that says its version itself.
+/// Returns a request that names its version.
 pub fn request(id: impl Into<Value>, method: &str, mut params: Value) -> String {
     let id = id.into();
     params["_meta"] = json!({
@@ -65,7 +66,7 @@ pub async fn cancel(client: &mut StdioClient, id: &str) {
     client.write(&json!({"jsonrpc": "2.0", "method": CANCELLED, "params": params}).to_string()).await;
 }
 
-/// Sends a line and reads on until it is answered.
+/// Sends a line and reads until its response.
 pub async fn answer(client: &mut StdioClient, line: &str) -> Value {
     client.write(line).await;
     let request: Value = serde_json::from_str(line).expect("a request");
@@ -108,7 +109,7 @@ async fn srv2_what_needs_no_session_opens_none() {
     let filter = json!({ "notifications": { "toolsListChanged": true } });
     client.write(&request("l", "subscriptions/listen", filter)).await;
     assert_eq!(client.message().await["params"]["notifications"], json!({ "toolsListChanged": true }));
-    // So that there is something to be found once there is a session.
+    // This proves that the log would show a session.
     client.initialize("2025-11-25").await;
     let opened = || gateway.log().iter().filter(|line| line.contains("session opened")).count();
     eventually("a session is opened", || async { (opened() > 0).then_some(()) }).await;
@@ -171,7 +172,7 @@ async fn a_call_that_waits_for_its_client_goes_on_with_another_request() {
     assert!(done["result"]["content"][0]["text"].as_str().is_some_and(|text| text.contains("Ada")), "{done}");
 }
 
-/// Whether it has shown that it runs or not.
+/// The call is cancelled with and without earlier progress.
 #[tokio::test]
 async fn route3_a_call_that_is_taken_back_is_cancelled_at_the_server_and_never_answered() {
     let home = Home::new(&[]);
@@ -182,7 +183,7 @@ async fn route3_a_call_that_is_taken_back_is_cancelled_at_the_server_and_never_a
         let before = count().await;
         client.write(&call("long", tool, json!({"steps": 100_000, "delayMs": 10}))).await;
         let deadline = Deadline::new();
-        // To ask is a call too.
+        // The query is counted as a call too.
         for asked in 1.. {
             if count().await > before + asked {
                 break;
@@ -197,7 +198,7 @@ async fn route3_a_call_that_is_taken_back_is_cancelled_at_the_server_and_never_a
         })
         .await;
     }
-    // The id is the client's again, and all that comes under it is of the new request.
+    // The id is free again, and all later messages with it belong to the new request.
     assert!(answer(&mut client, &call("long", "a_echo", json!({"n": 7}))).await["result"].is_object());
 }
 
@@ -212,7 +213,7 @@ async fn both_eras_on_one_pipe_and_an_id_in_each() {
     plain["params"]["_meta"] = json!({});
     client.write(&plain.to_string()).await;
     client.write(&call("same", "a_echo", json!({}))).await;
-    // Only the newer protocol says of which kind a result is.
+    // Only the newer protocol has `resultType`.
     let mut kinds = Vec::new();
     while kinds.len() < 2 {
         let message = client.message().await;

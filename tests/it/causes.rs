@@ -1,6 +1,6 @@
-//! Servers that cannot be used: the log and the callers are told why, and what to do about it.
+//! Unusable servers: the log and the callers receive the cause and a remedy.
 //!
-//! Only a server that has been listed can be called, so each one here works first and then is broken.
+//! Only a listed server can be called, so each one works first and is broken later.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ use crate::harness::{Client, Gateway, Scratch, eventually, fixture, fixture_serv
 use crate::raw_server::{RawServer, response};
 use crate::support::{assert_error, http_server, logged, path_text, pid_in, try_call};
 
-/// Waits until callers of `server` read `public` and the log has `words`.
+/// Waits until callers of `server` receive `public` and the log contains `words`.
 async fn told(gateway: &Gateway, client: &Client, server: &str, tool: &str, public: &str, words: &str) {
     let answer = eventually(&format!("callers of {server} read: {public}"), || async {
         let answer = try_call(client, tool, json!({})).await;
@@ -23,12 +23,12 @@ async fn told(gateway: &Gateway, client: &Client, server: &str, tool: &str, publ
     .await;
     let data = assert_error(&answer, 1503, "BACKEND_UNAVAILABLE");
     assert_eq!(data["serverId"], server, "{answer}");
-    // The log quotes what it prints.
+    // The log escapes quotes.
     let quoted = words.replace('"', "\\\"");
     logged(gateway, &["cannot connect to backend", &format!("server=\"{server}\""), &quoted]).await;
 }
 
-/// A server behind a script of its own, which can be replaced.
+/// A server behind a script that can be replaced.
 struct Scripted {
     directory: PathBuf,
 }
@@ -87,7 +87,7 @@ fn babble(scripted: &Scripted) {
     scripted.replace("echo 'Listening on port 8000'; exec sleep 600");
 }
 
-/// A name, a fault, the words for callers and those for operators.
+/// A name, a fault, the message for callers and the message for operators.
 type Row = (&'static str, fn(&Scripted), &'static str, &'static str);
 
 const UNSTARTABLE: &str = "its command cannot be started; goblin status shows more";
@@ -146,7 +146,7 @@ const REFUSALS: [(&str, &str, &str); 5] = [
     ("ill", "503 Service Unavailable", "HTTP 503 Service Unavailable (its own log should say why)"),
 ];
 
-/// Welcomes us with a session at first; once broken, refuses all there is.
+/// Accepts a session at first, and rejects everything after it is broken.
 fn refuse<const ROW: usize>(method: &str) -> Option<Vec<u8>> {
     if BROKEN.load(Ordering::SeqCst) {
         return Some(response(REFUSALS[ROW].1, "Content-Type: text/html\r\n", "\n<!doctype html><h1>hello</h1>"));
@@ -157,7 +157,7 @@ fn refuse<const ROW: usize>(method: &str) -> Option<Vec<u8>> {
     (method == "initialize").then(|| response("200 OK", headers, &body))
 }
 
-/// Forgets the session, so that the next handshake meets the refusal.
+/// Forgets the session, so that the next handshake is rejected.
 fn forget(_: &Value) -> Vec<u8> {
     response("404 Not Found", "", "")
 }
@@ -190,7 +190,7 @@ async fn d12_what_is_wrong_behind_a_url_is_told_with_its_cure() {
     told(&gateway, &client, "down", "down_echo", refused, refused).await;
 }
 
-/// What cannot work first and then break is told in the log.
+/// A server that never worked cannot be called. The log names its problem.
 #[tokio::test]
 async fn d12_a_url_that_leads_nowhere_is_told_with_its_cure() {
     let plain = HttpFixture::start(&[]).await;
@@ -226,7 +226,7 @@ async fn f2_the_same_failure_is_a_warning_once() {
     logged(&gateway, &["WARN", "server=\"bad\"", "exit code 4"]).await;
 }
 
-/// Fails with words that differ each time, and with another code once the flag is there.
+/// Returns a script that fails with a different text each time, and with another code after the flag exists.
 fn failing_script(flag: &Path) -> String {
     format!("echo $$ >&2; if [ -e '{}' ]; then exit 4; fi; exit 3", path_text(flag))
 }

@@ -1,4 +1,6 @@
-//! `goblin check`: problems, servers, exit codes, and nothing left behind.
+//! `goblin check`: problems, servers, exit codes, and no leftovers.
+//!
+//! The command starts servers only with the flag for it, and never prints secrets.
 
 use std::process::Stdio;
 
@@ -232,7 +234,7 @@ async fn names_that_were_contested_or_cut_are_told() {
     assert!(strict.stdout.contains("several tools want the name same_echo"), "{}", strict.stdout);
 }
 
-/// A server that does not list its tools.
+/// Simulates a server that does not list its tools.
 fn no_tools(method: &str) -> Option<Vec<u8>> {
     (method == "tools/list").then(|| response("500 Internal Server Error", "", ""))
 }

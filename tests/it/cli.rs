@@ -1,4 +1,6 @@
-//! The command line: what an operator sees before anything runs.
+//! The command line: the output before anything runs.
+//!
+//! Configuration problems are reported together, and no server starts if there is one. Help and version go to stdout.
 
 use std::path::Path;
 use std::process::{Output, Stdio};
@@ -22,7 +24,7 @@ async fn run(mut command: Command) -> (Option<i32>, String, String) {
     (status.code(), text(stdout), text(stderr))
 }
 
-/// A server that leaves a trace when it is started.
+/// Returns a server that records its start.
 fn traced(scratch: &Scratch) -> Value {
     json!({ "command": fixture(), "args": ["--start-log", scratch.path().join("started")] })
 }
@@ -183,7 +185,7 @@ async fn config_a_mistyped_word_gets_the_nearest_one() {
     }
 }
 
-/// The commands as `--help` lists them.
+/// Returns the commands in the output of `--help`.
 async fn commands(scratch: &Scratch) -> Vec<String> {
     let (_, help, _) = run(command(scratch, &["-h"])).await;
     let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
@@ -199,7 +201,7 @@ async fn completions_and_manual_pages_know_every_command() {
     for shell in ["bash", "zsh", "fish"] {
         let (code, script, stderr) = run(command(&scratch, &["completions", shell])).await;
         assert_eq!((code, stderr.as_str()), (Some(0), ""), "{shell}");
-        // What the script asks when a first word is wanted.
+        // The script calls the program like this to complete a first word.
         let asks = format!("GOBLIN_COMPLETE={shell}");
         assert!(script.replace('"', "").contains(&asks), "{shell}: {script}");
         let mut asking = command(&scratch, &["--", "goblin", ""]);
@@ -252,7 +254,7 @@ async fn config_is_taken_from_flag_then_variable_then_directory() {
     ] {
         let mut command = command(&scratch, arguments);
         command.envs(variables.iter().copied());
-        // Which file it was is told by what is wrong with it.
+        // The problem in the output identifies the file.
         let (code, _, stderr) = run(command).await;
         assert_eq!(code, Some(2), "{stderr}");
         assert!(stderr.contains(expected), "{expected}: {stderr}");

@@ -1,4 +1,6 @@
-//! completion/complete goes to the owner of the prompt or template (RES-17).
+//! `completion/complete` goes to the server of the prompt or template (RES-17).
+//!
+//! An unknown reference is rejected without contacting a backend.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
-//! The official conformance suite as a client: played against a server and through the gateway in front of it. No check
-//! that passes directly may fail, or not come to pass, through the gateway.
+//! The official conformance suite as a client, run against a server directly and through the gateway. No check that
+//! passes directly may fail or be absent through the gateway.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -13,12 +13,13 @@ use tokio::sync::Semaphore;
 
 use crate::harness::{GOBLIN, Gateway};
 
-/// One run takes the suite a quarter of a minute on a quiet machine.
+/// The time limit of one run, which takes about 15 s on a quiet machine.
 const RUN_PATIENCE: Duration = Duration::from_secs(300);
-/// The suite gives some answers half a second, so there are never more of it at a time than small machines have cores.
+/// The suite expects some responses within half a second. At most two runs are therefore active at a time, the cores of
+/// a small machine.
 static SIDE_BY_SIDE: Semaphore = Semaphore::const_new(2);
 const EXPECTED: &str = include_str!("../conformance/expected-failures.txt");
-/// With clients of 2026-07-28 and a server of 2025-11-25.
+/// The expected failures of 2026-07-28 clients with a 2025-11-25 server.
 const EXPECTED_NEW_TO_OLD: &str = include_str!("../conformance/expected-failures-new-to-old.txt");
 
 pub fn program() -> PathBuf {
@@ -27,7 +28,7 @@ pub fn program() -> PathBuf {
     beside
 }
 
-/// The server that the suite asks for.
+/// The server that the suite requires.
 struct Server {
     _process: Child,
     url: String,
@@ -45,7 +46,7 @@ impl Server {
     }
 }
 
-/// Every check of a run that has this outcome, as `SCENARIO CHECK`; those that come several times are numbered.
+/// Returns every check of a run with this outcome as `SCENARIO CHECK`. Repeated checks are numbered.
 fn checks(report: &Value, outcome: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for (scenario, outcomes) in report["scenarios"].as_object().expect("scenarios") {
@@ -64,7 +65,7 @@ async fn run(url: &str, options: &[&str]) -> Value {
     report(&[&["run", "--json", "--url", url], options].concat()).await
 }
 
-/// What the runner says with these arguments.
+/// Runs the program with these arguments and returns its report.
 pub async fn report(arguments: &[&str]) -> Value {
     let _place = SIDE_BY_SIDE.acquire().await.expect("it is never closed");
     let mut command = Command::new(program());
@@ -76,7 +77,7 @@ pub async fn report(arguments: &[&str]) -> Value {
     report
 }
 
-/// A server for the suite, and a gateway that speaks to it in the era that `protocol` says.
+/// Starts a server for the suite, and a gateway that uses the era `protocol` towards it.
 async fn stage(protocol: &str) -> (Server, Gateway) {
     let server = Server::start().await;
     let entry = json!({ "url": server.url, "protocol": protocol });
@@ -85,7 +86,7 @@ async fn stage(protocol: &str) -> (Server, Gateway) {
     (server, gateway)
 }
 
-/// Plays the suite both ways and compares.
+/// Runs the suite directly and through the gateway, and compares the outcomes.
 async fn compare(protocol: &str, options: &[&str], at_least: usize, expected: &'static str) -> Value {
     let (server, gateway) = stage(protocol).await;
     let direct = run(&server.url, options).await;
@@ -104,10 +105,10 @@ async fn compare(protocol: &str, options: &[&str], at_least: usize, expected: &'
     through
 }
 
-/// A list of checks that pass directly and not through the gateway.
+/// The checks that pass directly but not through the gateway.
 struct Expected {
     failing: BTreeSet<&'static str>,
-    /// Those that the suite does not come to.
+    /// Checks that the suite does not reach.
     absent: BTreeSet<&'static str>,
 }
 
@@ -134,7 +135,7 @@ async fn srv2_the_suite_at_2025_06_18() {
     compare("legacy", &["--spec-version", "2025-06-18"], 50, EXPECTED).await;
 }
 
-/// All that the suite has for this version.
+/// Runs everything that the suite has for this version.
 #[tokio::test]
 async fn srv2_what_2025_11_25_requires() {
     let through = compare("legacy", &["--requirements", "2025-11-25"], 75, EXPECTED).await;
@@ -146,7 +147,7 @@ async fn srv2_the_suite_at_2026_07_28() {
     compare("auto", &["--spec-version", "2026-07-28"], 145, EXPECTED).await;
 }
 
-/// It runs more than it requires, so its own verdict counts and not each check.
+/// The suite runs more than the version requires, so its own verdict counts instead of each check.
 #[tokio::test]
 async fn srv2_what_2026_07_28_requires() {
     let (_server, gateway) = stage("auto").await;

@@ -1,4 +1,4 @@
-//! The official conformance suite as a server, behind the gateway: what it judges is how the gateway speaks to servers.
+//! The official conformance suite as a server behind the gateway. It judges the gateway's behaviour as a client.
 
 use futures_util::future::join_all;
 use serde_json::json;
@@ -6,10 +6,10 @@ use serde_json::json;
 use crate::conformance::report;
 use crate::harness::GOBLIN;
 
-/// A scenario, and how many checks of it must pass.
+/// A scenario and the number of checks that must pass.
 type Scene = (&'static str, usize);
 
-/// The server and the client of every scene speak these versions; the gateway is in between.
+/// Plays each scene through the gateway. The server uses `version`, and the client uses `spoken`.
 async fn play(version: &str, spoken: &str, scenes: &[Scene]) {
     let plays = scenes.iter().map(|(scenario, at_least)| async move {
         let scene = ["--scenario", scenario, "--spec-version", version, "--spoken", spoken];
@@ -22,8 +22,8 @@ async fn play(version: &str, spoken: &str, scenes: &[Scene]) {
     assert!(bad.is_empty(), "{version} by {spoken}: {}", bad.join("\n"));
 }
 
-/// Skills are an extension that the gateway does not know: its clients cannot list them, so there is nothing to check but
-/// that it does not read them of its own accord.
+/// Skills are an extension that the gateway does not support. Clients cannot list them through it. These scenes only
+/// check that the gateway does not read them unprompted.
 const SKILLS: [Scene; 4] = [
     ("sep-2640-client-no-prefetch", 0),
     ("sep-2640-client-verify-digest", 0),

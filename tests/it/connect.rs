@@ -1,4 +1,6 @@
-//! The HTTP client of a backend at real sockets: plain, TLS, proxies, and what it says when there is no answer.
+//! The HTTP client of a backend with real sockets: plain, TLS, proxies, and its errors.
+//!
+//! Every error must report whether the request may have been sent, because only an unsent request can be repeated.
 
 #![allow(clippy::unwrap_used)]
 
@@ -20,7 +22,7 @@ use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 use tokio_rustls::rustls::{self, ServerConfig};
 
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello";
-/// Where to post to, for the process that trusts the roots of its system only.
+/// The URL for the process that trusts only the root certificates of its system.
 const SYSTEM_ROOTS_URL: &str = "TEST_SYSTEM_ROOTS_URL";
 
 #[tokio::test]
@@ -86,7 +88,7 @@ async fn an_answer_that_is_not_read_to_its_end_keeps_nobody_from_the_next() {
     }
 }
 
-/// The rest of the request is still on its way when its answer is there.
+/// The response arrives while the rest of the request is still being sent.
 #[tokio::test]
 async fn a_connection_that_is_not_done_writing_keeps_nobody_from_the_next() {
     let server = Server::start(|mut stream, seen| async move {
@@ -136,7 +138,7 @@ async fn tls_with_a_ca_of_ones_own() {
 async fn the_roots_of_the_system_are_those_of_ssl_cert_file() {
     let authority = Authority::new();
     let server = Server::tls(OK, authority.certify("127.0.0.1")).await;
-    // The environment of this process is not ours to change, so this binary runs anew with another.
+    // A test must not change the environment of its process, so this binary runs again with another one.
     let (_, module) = module_path!().split_once("::").unwrap();
     let child = tokio::process::Command::new(std::env::current_exe().unwrap())
         .args([&format!("{module}::with_the_roots_of_the_system"), "--exact"])
@@ -148,7 +150,7 @@ async fn the_roots_of_the_system_are_those_of_ssl_cert_file() {
     assert_eq!(server.heads().len(), 1);
 }
 
-/// Not a test of its own: the other half of the one above.
+/// The second half of the test above, not a test by itself.
 #[tokio::test]
 async fn with_the_roots_of_the_system() {
     if let Ok(url) = std::env::var(SYSTEM_ROOTS_URL) {
@@ -240,7 +242,7 @@ async fn loopback_and_exceptions_go_without_the_proxy() {
         let client = client(&url, None, &[("http_proxy", &nobody), ("NO_PROXY", exceptions)]);
         assert_eq!(post(&client, &url).await.unwrap().1, "hello", "{host}");
     }
-    // The harness works: without the exception the proxy is asked.
+    // This validates the harness: without the exception the proxy is used.
     let url = format!("http://0.0.0.0:{port}/mcp");
     let error = post(&client(&url, None, &[("http_proxy", &nobody)]), &url).await.unwrap_err();
     assert!(error.to_string().contains(&format!("proxy {nobody}/: connection refused")), "{error}");
@@ -269,7 +271,7 @@ async fn a_connection_lost_after_the_request_means_maybe_sent() {
     assert_eq!(server.connections(), 1);
 }
 
-/// The handshake is never answered; the clock runs ahead as soon as nothing else can happen.
+/// The handshake is never answered. The paused clock advances as soon as all tasks are idle.
 #[tokio::test(start_paused = true)]
 async fn a_silent_server_costs_ten_seconds_and_nothing_was_sent() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -346,13 +348,13 @@ async fn post(client: &HttpClient, url: &str) -> Result<(StatusCode, String), Re
     Ok((status, String::from_utf8(body.to_vec()).unwrap()))
 }
 
-/// An address at which nobody listens.
+/// Returns an address without a listener.
 async fn refusing() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     listener.local_addr().unwrap()
 }
 
-/// A server that says the same to every request, and remembers what it was told.
+/// A server that returns the same response to every request, and records the requests.
 struct Server {
     address: SocketAddr,
     seen: Arc<Seen>,
@@ -388,7 +390,7 @@ impl Server {
         .await
     }
 
-    /// A proxy that leads every CONNECT to `target`.
+    /// Starts a proxy that connects every CONNECT to `target`.
     async fn tunnel(target: SocketAddr) -> Server {
         Server::start(move |mut stream, seen| async move {
             read_request(&mut stream, &seen).await;
@@ -427,7 +429,7 @@ impl Server {
     }
 }
 
-/// An empty answer is none: the connection closes after the request was read.
+/// Answers all requests. An empty answer closes the connection after the first request.
 async fn answer_all(mut stream: impl AsyncRead + AsyncWrite + Unpin, seen: &Seen, answer: &str) {
     while read_request(&mut stream, seen).await && !answer.is_empty() {
         stream.write_all(answer.as_bytes()).await.unwrap();
@@ -435,7 +437,7 @@ async fn answer_all(mut stream: impl AsyncRead + AsyncWrite + Unpin, seen: &Seen
     }
 }
 
-/// Reads a head and, where there is one, the two bytes of our only body. False at the end of the stream.
+/// Reads a head and, if present, the two bytes of the body. Returns false at the end of the stream.
 async fn read_request(stream: &mut (impl AsyncRead + Unpin), seen: &Seen) -> bool {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -462,7 +464,7 @@ impl Authority {
     fn new() -> Authority {
         let mut parameters = CertificateParams::new(Vec::new()).unwrap();
         let file = scratch().join("ca.pem");
-        // A name of its own: two CAs of the same name differ in their signatures only, which is another error.
+        // The name is unique. Two CAs of the same name differ only in their signatures, which is another error.
         parameters.distinguished_name.push(DnType::CommonName, file.display().to_string());
         parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();

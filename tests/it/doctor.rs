@@ -1,4 +1,6 @@
-//! `goblin doctor`: each trouble by its real cause, with its cure, and nothing changed.
+//! `goblin doctor`: each problem with its real cause and its remedy.
+//!
+//! The command changes nothing, and its exit code follows its findings.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -9,13 +11,13 @@ use crate::harness::{GOBLIN, Gateway, fixture, fixture_server, signal};
 use crate::home::{Home, Ran};
 use crate::terminal::Terminal;
 
-/// A configuration with these servers that asks nothing of the machine.
+/// Returns a configuration with these servers that needs nothing from the machine.
 fn modest(servers: Value) -> Value {
     let token = "${GOBLIN_TEST_TOKEN:-a-token-of-sixteen}";
     json!({ "gateway": { "port": 0, "maxSessions": 1, "token": token }, "mcpServers": servers })
 }
 
-/// The same, with little patience.
+/// Returns the same with a short start timeout.
 fn hasty(servers: Value) -> Value {
     let mut config = modest(servers);
     config["policies"] = json!({ "startTimeout": "1s" });
@@ -26,7 +28,7 @@ async fn doctor(home: &Home, arguments: &[&str]) -> Ran {
     home.run(&[&["doctor", "--config", home.config()], arguments].concat()).await
 }
 
-/// Whether there is such a finding, and only then an exit code for it.
+/// Asserts that this finding exists, and that the exit code matches the findings.
 fn assert_found(ran: &Ran, verdict: &str, about: &str, what: &str, cure: &str) {
     let document: Value = serde_json::from_slice(&ran.stdout).unwrap_or_else(|error| panic!("{error}: {ran:?}"));
     let findings = document["findings"].as_array().expect("a list");
@@ -43,7 +45,7 @@ fn assert_found(ran: &Ran, verdict: &str, about: &str, what: &str, cure: &str) {
     assert_eq!((ran.code, &document["ok"]), (Some(i32::from(troubles > 0)), &json!(troubles == 0)), "{ran:?}");
 }
 
-/// Of one server of this configuration.
+/// Asserts a finding about the only server of a configuration.
 async fn check_server(server: Value, verdict: &str, what: &str, cure: &str) {
     let home = Home::new(&modest(json!({ "a": server })));
     assert_found(&doctor(&home, &["--json"]).await, verdict, "server a", what, cure);

@@ -1,15 +1,14 @@
-//! The documents say what is so: tests, paths, links, keys and error codes they name exist, and the code keeps the order
-//! they give.
+//! Checks the documents: named tests, paths, links, keys and error codes exist, and the code follows the documented
+//! module order.
 //!
-//! Texts are read as texts. A document that names something in a form these tests do not know is not checked, so each
-//! test asserts that it found something to check.
+//! The tests search plain text. An unknown notation is not checked, so each test asserts that it found something.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use goblin_wire::limits::Limit;
 
-/// Each module may use those of its own group and of the groups before it.
+/// The module groups. A module may use the modules of its own group and of earlier groups.
 const ORDER: [&[&str]; 10] = [
     &["caller", "config", "memory", "observe", "protocol", "worker"],
     &["lane", "mailbox"],
@@ -31,7 +30,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The files under `directory` that end in `extension`, relative to the root.
+/// Returns the files under `directory` with this extension, relative to the root.
 fn files(directory: &str, extension: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut open = vec![root().join(directory)];
@@ -60,7 +59,7 @@ fn text_of(path: &Path) -> String {
     read(path.to_str().expect("paths of ours are UTF-8"))
 }
 
-/// What stands between single backticks, outside of fenced blocks.
+/// Returns the texts between single backticks, outside of fenced blocks.
 fn code_words(text: &str) -> Vec<&str> {
     let mut in_fence = false;
     let mut words = Vec::new();
@@ -74,14 +73,15 @@ fn code_words(text: &str) -> Vec<&str> {
     words
 }
 
-/// One id of docs/requirements.md and the tests that its rows name.
+/// One id of docs/requirements.md and the tests in its rows.
 #[derive(Debug, Default)]
 struct Requirement {
     covered: bool,
     tests: Vec<String>,
 }
 
-/// Rows with an id begin a requirement; rows without one go on with it. Behind the heading `Not yet` none is covered.
+/// Parses the tables. A row with an id begins a requirement, and a row without one continues it. Requirements after the
+/// heading `Not yet` are not covered.
 fn requirements(text: &str) -> Result<BTreeMap<String, Requirement>, String> {
     let mut requirements: BTreeMap<String, Requirement> = BTreeMap::new();
     let mut covered = true;
@@ -110,7 +110,7 @@ fn requirements(text: &str) -> Result<BTreeMap<String, Requirement>, String> {
     Ok(requirements)
 }
 
-/// Whether `module::name` is a test function of this package. The inner module `tests` is not named.
+/// Reports whether `module::name` is a test function of this package. The path omits the inner module `tests`.
 fn is_test(path: &str) -> bool {
     let Some((module, name)) = path.rsplit_once("::") else { return false };
     let place = module.replace("::", "/");
@@ -235,7 +235,7 @@ fn every_limit_is_on_the_page_of_security() {
     }
 }
 
-/// A task that is spawned elsewhere is hidden from the watch over worker threads.
+/// The watchdog of the worker threads does not see tasks that are spawned in another way.
 #[test]
 fn hard4_every_task_is_spawned_where_the_watchdog_sees_it() {
     let mut spawned = 0;
@@ -249,7 +249,7 @@ fn hard4_every_task_is_spawned_where_the_watchdog_sees_it() {
     assert!(spawned > 0, "no file under src spawns a task");
 }
 
-/// The dashboard is a client: what it may know of the gateway is what the admin API and MCP tell.
+/// The dashboard is a client. It may use only the information of the admin API and MCP.
 #[test]
 fn the_dashboard_sees_of_the_gateway_only_what_clients_see() {
     const SEEN: [&str; 9] = [

@@ -1,4 +1,6 @@
-//! `goblin add` and `goblin remove`: what is asked for changes, and nothing else.
+//! `goblin add` and `goblin remove` change only the requested entries.
+//!
+//! Comments and formatting of the file are preserved. A rejected change leaves the file untouched.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -32,7 +34,7 @@ impl Place {
         std::fs::read_to_string(self.target()).expect("it is there")
     }
 
-    /// Exit code, stdout and stderr.
+    /// Runs a command and returns its exit code, stdout and stderr.
     fn run(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
         let mut command = Command::new(GOBLIN);
         command.args(arguments).env_clear().env("HOME", self.home()).current_dir(self.home()).stdin(Stdio::null());
@@ -49,7 +51,7 @@ impl Place {
         stderr
     }
 
-    /// It must be refused, and the file stay as it is.
+    /// Asserts that the command is rejected and the file is unchanged.
     fn bad(&self, arguments: &[&str], words: &str) {
         let before = std::fs::read(self.target()).ok();
         let (code, stdout, stderr) = self.run(arguments);

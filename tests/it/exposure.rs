@@ -1,4 +1,4 @@
-//! Which tools are listed: all, or those that are pinned while the rest is found and called all the same.
+//! The exposure of tools: all are listed, or only the pinned ones. Unlisted tools can still be found and called.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ fn config(exposure: Value) -> Value {
     json!({"exposure": exposure, "metaTools": {"enabled": true}, "mcpServers": {"a": fixture_server(&[])}})
 }
 
-/// Once the server is there, which only a search can tell.
+/// Starts a gateway and waits until a search finds the server's tools.
 async fn start(exposure: Value) -> (Gateway, Client) {
     let gateway = Gateway::start(config(exposure)).await;
     let client = gateway.client().await;
@@ -39,7 +39,7 @@ async fn reg6_in_search_mode_only_own_and_pinned_tools_are_listed_and_all_can_be
     let modern = ModernClient::new(gateway.address);
     let listed = modern.request("tools/list", json!({})).await;
     assert_eq!(listed["result"]["tools"].as_array().map(Vec::len), Some(13), "{listed}");
-    // Who sees only some of the tools is told how to find the others.
+    // A client that sees only some tools receives instructions to find the others.
     let discovered = modern.request("server/discover", json!({})).await;
     let mut fresh = Client::new(gateway.address);
     for instructions in [
@@ -62,7 +62,7 @@ async fn reg6_too_many_tools_are_searched_for_and_few_are_listed() {
 }
 
 async fn no_more_than(stream: &mut Listener, client: &Client, method: &str) {
-    // What a call says on the stream of the session comes after whatever was told before it.
+    // The notification of this call follows any earlier ones on the session's stream.
     client.call("a_change_prompts", json!({})).await;
     let next = stream.next().await.expect("a message");
     assert_eq!(next["method"], method, "{next}");
@@ -84,7 +84,7 @@ async fn reg8_a_described_tool_is_put_on_the_list_of_that_client_alone() {
     assert_eq!(other.tool_names().await.len(), 12);
     let next = other_stream.next().await.expect("a message");
     assert_eq!(next["method"], "notifications/prompts/list_changed", "{next}");
-    // Only what is there can be put on a list.
+    // Only existing backend tools can be added to a list.
     client.call("describe_tool", json!({"name": "a_nobody"})).await;
     client.call("describe_tool", json!({"name": "search_tools"})).await;
     assert_eq!(client.tool_names().await.len(), 13);

@@ -1,4 +1,6 @@
-//! A directory as a server: its files as resources and by tools.
+//! A directory as a server: its files as resources and through tools.
+//!
+//! Resources, tools and completion obey the same rule about excluded files.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -9,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Client, Gateway, Scratch, eventually};
 
-/// A directory with these files.
+/// Creates a directory with these files.
 fn tree(files: &[(&str, &str)]) -> Scratch {
     let scratch = Scratch::new();
     for (path, text) in files {
@@ -34,7 +36,7 @@ async fn serve(root: &Path, more: Value) -> (Gateway, Client) {
     (gateway, client)
 }
 
-/// Where the root's URIs begin.
+/// Returns the prefix of the root's URIs.
 fn base(root: &Path) -> String {
     format!("f+file://{}", root.canonicalize().expect("it is there").display())
 }
@@ -54,7 +56,7 @@ async fn names_of_resources(client: &Client) -> Vec<String> {
     resources.iter().map(|resource| resource["name"].as_str().expect("a name").to_owned()).collect()
 }
 
-/// The text of a tool error.
+/// Calls a tool and returns the text of its error.
 async fn refusal(client: &Client, tool: &str, arguments: Value) -> String {
     let result = client.call(tool, arguments.clone()).await;
     assert_eq!(result["isError"], true, "{tool} {arguments}: {result}");
@@ -157,7 +159,7 @@ async fn a_long_list_goes_on_where_it_was_cut_also_when_files_come_and_go() {
         seen.extend(page);
         match listed["structuredContent"]["nextCursor"].as_str() {
             Some(next) => {
-                // An agent that reads the text alone must be able to copy it.
+                // An agent that reads only the text must be able to copy the cursor.
                 assert!(texts(&listed).concat().contains(&format!("\"{next}\"")), "{listed}");
                 cursor = Some(next.to_owned());
             }
@@ -202,7 +204,7 @@ async fn a_name_that_is_no_text_is_shown_so_that_it_can_be_read() {
 
 #[tokio::test]
 async fn a_list_says_when_it_could_not_read_all() {
-    // The rules above count too: together they are one byte too many.
+    // Rules of parent directories count too: together they exceed the limit by one byte.
     let (own, above) = (format!("x\n{}", "#".repeat((100 << 10) - 1)), format!("x\n{}", "#".repeat((28 << 10) - 2)));
     let scratch = tree(&[("a", ""), (".gitignore", &above), ("sub/b", ""), ("sub/.gitignore", &own)]);
     let (_gateway, client) = serve(scratch.path(), json!({})).await;
@@ -233,7 +235,7 @@ async fn lines_and_bytes_of_a_file_are_read() {
         (json!({"startLine": 3, "endLine": 99}), vec!["thrée\nfour"]),
         (json!({"offset": 4, "length": 3}), vec!["two", "bytes 4 to 7 of 19; go on with offset 7"]),
         (json!({"offset": 15}), vec!["four", "bytes 15 to 19 of 19"]),
-        // Both ends stand inside of a character, and are moved out of it.
+        // Both ends are inside a character and are moved to its boundary.
         (json!({"offset": 8, "length": 4}), vec!["thr", "bytes 8 to 11 of 19; go on with offset 11"]),
         (json!({"length": 1000}), vec!["one\ntwo\nthrée\nfour"]),
     ] {
@@ -388,7 +390,7 @@ async fn the_template_is_completed_name_by_name() {
         let expected = json!({"values": expected, "total": expected.len(), "hasMore": false});
         assert_eq!(answer["result"]["completion"], expected, "{value}");
     }
-    // What a client makes of a value by the template is the file's URI.
+    // The template expands this value to the file's URI.
     let answer = client.request("resources/read", json!({"uri": format!("{base}/src/a%25%5B1%5D.rs")})).await;
     assert_eq!(answer["result"]["contents"][0]["text"], "", "{answer}");
     assert_eq!(complete("other", "").await["error"]["code"], -32602);
@@ -473,7 +475,7 @@ async fn an_edit_of_the_rules_counts_at_once() {
     assert!(refusal(&client, "f_read", json!({"path": "a.txt"})).await.contains("\"ignored\""));
 }
 
-/// What they might name must not be served for want of a reader.
+/// A directory with unreadable rules is closed, because the rules might exclude its files.
 #[tokio::test]
 async fn rules_that_cannot_be_read_close_their_directory() {
     let scratch = tree(&[("sub/secret", "x"), ("sub/.gitignore", &"secret\n".repeat(200_000)), ("a", "x")]);
@@ -512,8 +514,8 @@ async fn a_root_that_is_not_there_yet_is_awaited() {
     assert_eq!(client.call_text("f_read", json!({"path": "a"})).await, "there");
 }
 
-/// Each search would take minutes. Eight hold all places at the disk, so that a ninth request is answered only when some of
-/// them have really ended.
+/// Each search would take minutes. Eight searches occupy all disk slots, so a ninth request proceeds only after one of
+/// them has really ended.
 #[tokio::test]
 async fn a_cancelled_search_stops_and_frees_its_place() {
     let scratch = tree(&[("d/0", &"É".repeat(2 << 20)), ("small", "words")]);
@@ -534,7 +536,7 @@ async fn a_cancelled_search_stops_and_frees_its_place() {
         let client = client.clone();
         async move { client.call_text("f_read", json!({"path": "small"})).await }
     });
-    // A request that needs no disk is answered meanwhile, and the ninth has not been.
+    // A request that needs no disk is answered meanwhile. The ninth one still waits.
     client.request("ping", json!({})).await;
     assert!(!ninth.is_finished());
     for number in 0..8 {

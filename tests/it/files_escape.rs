@@ -1,5 +1,5 @@
-//! Attempts to get out of the root of a files server, or at what its rule leaves out. A sentinel stands in everything that
-//! must not be served; it must be in no answer, and every attempt must be answered.
+//! Attempts to escape the root of a files server, or to read excluded files. Every excluded file contains a sentinel.
+//! It must be in no response, and every attempt must receive one.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -16,11 +16,11 @@ use crate::harness::{Client, Gateway, PATIENCE, Scratch};
 
 const SENTINEL: &str = "SENTINEL-7f3a";
 
-/// What an attempt must come to.
+/// The required outcome of an attempt.
 enum Outcome {
-    /// The file holds these words.
+    /// The file is served with this text.
     Served(&'static str),
-    /// It is refused with these words.
+    /// The attempt is rejected with this text.
     Refused(&'static str),
 }
 
@@ -45,7 +45,7 @@ impl World {
         World { gateway, client, root, _scratch: scratch, _socket: socket }
     }
 
-    /// The answer, sentinel or not; it must come.
+    /// Sends a request and returns its response, which must not contain the sentinel.
     async fn ask(&self, method: &str, params: Value) -> Value {
         let answer = self.client.request(method, params.clone()).await;
         assert!(!answer.to_string().contains(SENTINEL), "{method} {params} tells the secret: {answer}");
@@ -78,12 +78,12 @@ impl World {
                 assert!(message.contains(words), "{uri}: {answer}");
             }
         }
-        // The tool takes more spellings; it must be answered, and tells no secret either.
+        // The tool accepts more spellings. It must respond, without the sentinel.
         self.tool("read", json!({ "path": uri.trim_start_matches("f+") })).await;
     }
 }
 
-/// The root with everything in it that may lead astray.
+/// Creates the root with every kind of entry that may be misused.
 fn build(root: &Path) -> UnixListener {
     let outside = root.with_file_name("outside");
     for directory in [".git/info", ".hidden", "sub", "built", "flip"] {
@@ -156,7 +156,7 @@ async fn no_path_leads_out() {
         (|| Refused("outside of the root"), || Refused("\"hidden\""), || Refused("\"ignored\""));
     for (path, outcome) in [
         ("plain.txt".to_owned(), Served("plain")),
-        // Up and out by words.
+        // Paths that lead up and out.
         ("..".to_owned(), outside()),
         ("../outside/secret.txt".to_owned(), outside()),
         ("sub/../../outside/secret.txt".to_owned(), outside()),
@@ -169,13 +169,13 @@ async fn no_path_leads_out() {
         ("/dev/zero".to_owned(), outside()),
         ("/dev/stdin".to_owned(), outside()),
         ("/".to_owned(), outside()),
-        // These are plain characters in a path.
+        // Ordinary characters in a path.
         ("..\\outside\\secret.txt".to_owned(), Refused("\"hidden\"")),
         ("sub\\..\\..\\outside\\secret.txt".to_owned(), Refused("there is no")),
         ("%2e%2e/outside/secret.txt".to_owned(), Refused("there is no")),
         ("a%2Fb".to_owned(), Served("percent")),
         ("...".to_owned(), hidden()),
-        // Links.
+        // Symbolic links.
         ("out-file".to_owned(), outside()),
         ("out-dir/secret.txt".to_owned(), outside()),
         ("out-absolute".to_owned(), outside()),
@@ -194,9 +194,9 @@ async fn no_path_leads_out() {
         ("here/here/here/plain.txt".to_owned(), Served("plain")),
         ("in-file".to_owned(), Served("inner")),
         ("in-dir/inner.txt".to_owned(), Served("inner")),
-        // A hard link is a file like any other: nothing tells it from one.
+        // A hard link cannot be distinguished from a regular file.
         ("hard.txt".to_owned(), Served("hard linked")),
-        // What the rule leaves out, there or not.
+        // Excluded files, existing or not.
         (".env".to_owned(), hidden()),
         (".not-there".to_owned(), hidden()),
         (".hidden/x.txt".to_owned(), hidden()),
@@ -215,13 +215,13 @@ async fn no_path_leads_out() {
         ("in-dir/local.txt".to_owned(), ignored()),
         ("to-ignored".to_owned(), ignored()),
         ("to-local".to_owned(), ignored()),
-        // No regular files.
+        // Entries that are not regular files.
         ("pipe".to_owned(), Refused("no regular file")),
         ("socket".to_owned(), Refused("no regular file")),
         ("sub".to_owned(), Refused("is a directory")),
         (".".to_owned(), Refused("is a directory")),
         (root.clone(), Refused("is a directory")),
-        // Odd names.
+        // Unusual names.
         ("PLAIN.TXT".to_owned(), Refused("there is no")),
         ("plain.txt/".to_owned(), Served("plain")),
         ("plain.txt/.".to_owned(), Served("plain")),
@@ -312,7 +312,7 @@ async fn no_uri_leads_out() {
     for host in ["host", "localhost", "127.0.0.1"] {
         world.check_uri(&format!("{}/plain.txt", base.replace("file://", &format!("file://{host}"))), &missing()).await;
     }
-    // The gateway knows a listed resource in other spellings.
+    // The gateway accepts other spellings of a listed resource.
     for uri in [format!("{}/plain.txt", base.replace("file:", "FILE:")), format!("{base}/sub/../plain.txt")] {
         world.check_uri(&uri, &Served("plain")).await;
     }
@@ -362,7 +362,7 @@ async fn nothing_that_is_left_out_is_listed_searched_or_completed() {
     }
 }
 
-/// Root may read anything; then there is nothing to be refused.
+/// The root user may read any file, so nothing is rejected for it.
 #[tokio::test]
 async fn a_file_that_may_not_be_read_says_so() {
     let world = World::new().await;
@@ -375,7 +375,8 @@ async fn a_file_that_may_not_be_read_says_so() {
     assert_eq!(*skipped, i32::from(!may), "{found}");
 }
 
-/// A directory and a link to the secret change places as fast as they can, while the files are asked for in every way.
+/// A thread exchanges a directory with a link to the secret as fast as possible, while all kinds of requests read the
+/// files.
 #[tokio::test]
 async fn a_race_of_a_directory_with_a_link_is_lost() {
     let world = World::new().await;

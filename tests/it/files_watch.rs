@@ -1,4 +1,6 @@
-//! A files server tells of changes: of files that somebody subscribed to, and of the list.
+//! Notifications of a files server: changes of subscribed files, and of the list.
+//!
+//! Every change is notified at least once, however the file is written. Excluded files cause no notification.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,10 +13,10 @@ use serde_json::{Value, json};
 use crate::harness::{Client, Gateway, Listener, Scratch, eventually};
 use crate::support::logged;
 
-/// Subscribed from the beginning. Once a write to it was told, whatever was done before was told too.
+/// A file that is subscribed from the beginning. A notification about it proves that all earlier changes were notified.
 const FENCE: &str = "fence";
 
-/// Longer than the steps in which file systems count time.
+/// A time above the resolution of file timestamps.
 const CLOCK_STEPS: Duration = Duration::from_millis(50);
 
 struct World {
@@ -22,13 +24,13 @@ struct World {
     client: Client,
     listener: Listener,
     root: PathBuf,
-    /// Changes outside of the root, too, are made below here.
+    /// The directory of all changes, also of those outside of the root.
     scratch: Scratch,
     fences: usize,
 }
 
 impl World {
-    /// A server of these files, the fence among them, below the directory `root`.
+    /// Starts a server of these files and the fence, in the directory `root`.
     async fn new(files: &[&str], more: Value) -> World {
         let scratch = Scratch::new();
         let root = scratch.path().canonicalize().expect("it is there").join("root");
@@ -42,7 +44,7 @@ impl World {
         let gateway = Gateway::with_servers(json!({ "f": server })).await;
         let client = gateway.client_seeing("f_read").await;
         let listener = client.listen().await;
-        // Of a file that was written a moment before it is subscribed to nobody can tell whether it is written again.
+        // A file that was written just before its subscription cannot be distinguished from one that is written again.
         let last = fs::metadata(root.join(FENCE)).and_then(|facts| facts.modified()).expect("it is there");
         let is_past = || async { last.elapsed().is_ok_and(|age| age > CLOCK_STEPS).then_some(()) };
         eventually("the files are older than a step of the clock", is_past).await;
@@ -76,17 +78,17 @@ impl World {
         assert!(answer["result"].is_object(), "{name}: {answer}");
     }
 
-    /// The name of the next file that is told to have changed.
+    /// Returns the name of the next file in a notification.
     async fn updated(&mut self) -> String {
         let update = self.listener.await_method("notifications/resources/updated").await;
         let uri = update["params"]["uri"].as_str().unwrap_or_else(|| panic!("{update}")).to_owned();
         uri.strip_prefix(&self.uri("")).unwrap_or_else(|| panic!("{update}")).to_owned()
     }
 
-    /// All that is told about what was done so far.
+    /// Returns the notifications for all changes so far.
     async fn told(&mut self) -> Vec<String> {
         let mut told = Vec::new();
-        // In one look the order is any; after a second one nothing of the first is left.
+        // One scan notifies in any order. After a second scan no notification of the first is left.
         for _ in 0..2 {
             self.fences += 1;
             self.write(FENCE, &self.fences.to_string());
@@ -105,19 +107,19 @@ impl World {
         resources.iter().map(|resource| resource["name"].as_str().expect("a name").to_owned()).collect()
     }
 
-    /// Waits until these are listed, besides the fence.
+    /// Waits until these files and the fence are listed.
     async fn lists(&self, names: &[&str]) {
         let expected: BTreeSet<String> = names.iter().chain(&[FENCE]).map(|name| (*name).to_owned()).collect();
         eventually(&format!("{names:?} are listed"), || async { (self.listed().await == expected).then_some(()) })
             .await;
     }
 
-    /// How often the list was found to be another one.
+    /// Returns the number of published catalogs.
     fn published(&self) -> usize {
         self.gateway.log().iter().filter(|line| line.contains("catalog published")).count()
     }
 
-    /// How many directories the system watches for the gateway.
+    /// Returns the number of directories that the gateway watches with inotify.
     fn watches(&self) -> usize {
         let pid = self.gateway.child.id().expect("it runs");
         let files = fs::read_dir(format!("/proc/{pid}/fdinfo")).expect("the process lives");
@@ -199,7 +201,7 @@ async fn a_save_by_a_second_file_is_one_update_and_no_other_list() {
     world.lists(&["a", "b", "c"]).await;
     eventually("it is logged", || async { (world.published() > before).then_some(()) }).await;
     assert_eq!(world.published(), before + 1);
-    // A second file that is not hidden may be seen half way, where the machine is slow.
+    // On a slow machine the temporary file, which is not hidden, may be seen in between.
     world.write("a.tmp", "saved");
     world.rename("a.tmp", "a");
     let told = world.told().await;
@@ -258,7 +260,7 @@ async fn edited_rules_count_at_once_above_the_root_too() {
     let mut world = World::new(&["a.log", "sub/b.log", "c"], json!({})).await;
     world.subscribe("a.log").await;
     fs::create_dir_all(world.scratch.path().join(".git/info")).expect("a directory");
-    // A repository that the root came to be in is seen with the next change of the tree.
+    // A new repository above the root is noticed with the next change of the tree.
     world.write("sub/.gitignore", "# nothing\n");
     world.write("c", "second");
     let above = world.scratch.path().join(".gitignore");
@@ -362,7 +364,7 @@ async fn a_storm_of_files_is_listed_in_the_end_and_hides_no_update() {
     world.write("many/0/0", "second");
     world.subscribe("many/0/0").await;
     world.write("many/0/0", "third");
-    // The other one may be told again: what was seen in the very moment of its change is looked at twice.
+    // The other file may be notified again, because a file that is seen in the moment of its change is checked twice.
     while world.updated().await != "many/0/0" {}
 }
 
@@ -402,7 +404,7 @@ async fn what_is_beyond_the_list_is_told_when_subscribed() {
     let mut world = World::new(&files, json!({ "maxFiles": 5 })).await;
     symlink("a", world.path("0")).expect("a link");
     for name in ["x/y/2", "0"] {
-        // Named by the template only.
+        // Only the template covers this file.
         world.subscribe(name).await;
         world.told().await;
     }
@@ -425,7 +427,7 @@ async fn what_is_beyond_the_list_is_told_when_subscribed() {
 
 #[tokio::test]
 async fn where_nothing_can_be_watched_changes_are_looked_for() {
-    // More directories than maxFiles are not watched.
+    // More directories than `maxFiles` are not watched.
     let files = ["a/1", "b/2", "c/3", "d/4", "e/5", "f/6"];
     let mut world = World::new(&files, json!({ "maxFiles": 4 })).await;
     logged(&world.gateway, &["WARN", "cannot be watched", "more directories than maxFiles"]).await;

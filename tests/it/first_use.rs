@@ -1,4 +1,7 @@
-//! What somebody meets who starts it for the first time.
+//! The first start by a new user, without any configuration.
+//!
+//! The gateway serves the working directory, but never a whole disk or home directory. It prints instructions only to a
+//! terminal.
 
 use std::process::Stdio;
 
@@ -8,7 +11,7 @@ use tokio::process::Command;
 use crate::harness::{Gateway, PATIENCE, Scratch, eventually, fixture_server, goblin};
 use crate::terminal::Terminal;
 
-/// Without any configuration, in a project of its own.
+/// Returns a command without any configuration, in a fresh project directory.
 fn newcomer(scratch: &Scratch, arguments: &[&str]) -> Command {
     let project = scratch.path().join("project");
     std::fs::create_dir_all(&project).expect("a directory");
@@ -39,7 +42,7 @@ async fn without_a_configuration_the_working_directory_is_served() {
             .then_some(())
     };
     eventually("its files are listed", listed).await;
-    // The token for operators lies beside it.
+    // The operators' token is in the same directory.
     let mut files = std::fs::read_dir(scratch.path().join("goblin")).expect("records").flatten();
     let record = files.find(|file| file.path().extension().is_some_and(|it| it == "json")).expect("a record");
     let record: Value = serde_json::from_slice(&std::fs::read(record.path()).expect("it is ours")).expect("JSON");

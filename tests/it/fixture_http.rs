@@ -1,4 +1,6 @@
-//! The fixture as a server of its own, over HTTP: a backend for the gateway, or something to compare the gateway with.
+//! The fixture as an independent HTTP server: a backend for the gateway, or a reference to compare it with.
+//!
+//! The process ends with its handle.
 
 use std::net::SocketAddr;
 use std::process::Stdio;
@@ -10,7 +12,7 @@ use tokio::process::{Child, Command};
 use crate::harness::{Client, PATIENCE, fixture};
 use crate::support::http_server;
 
-/// It is started and ended by the test, never by a gateway.
+/// A fixture process that the test starts and ends.
 pub struct HttpFixture {
     pub address: SocketAddr,
     child: Child,
@@ -28,19 +30,19 @@ impl HttpFixture {
         HttpFixture { address: address.parse().expect("an address"), child }
     }
 
-    /// Ends it and starts another at the same address.
+    /// Ends the process and starts another at the same address.
     pub async fn replace(mut self, switches: &[&str]) -> HttpFixture {
         self.child.kill().await.expect("it can be killed");
         let port = self.address.port().to_string();
         HttpFixture::start(&[&["--port", &port], switches].concat()).await
     }
 
-    /// An entry of the configuration.
+    /// Returns the entry of the configuration.
     pub fn server(&self) -> Value {
         http_server(self.address)
     }
 
-    /// A client that speaks to the fixture itself, without a gateway.
+    /// Returns a client that connects to the fixture directly.
     pub async fn client(&self) -> Client {
         let mut client = Client::new(self.address);
         client.initialize("2025-11-25").await;

@@ -1,4 +1,6 @@
-//! Streamable HTTP as clients meet it: sessions, statuses, streams.
+//! Streamable HTTP from the client's view: sessions, statuses, streams.
+//!
+//! Each violation of the transport has a defined status. A lost connection does not cancel a call.
 
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -18,7 +20,7 @@ fn call(id: u64, name: &str, arguments: Value) -> String {
     message(id, "tools/call", json!({"name": name, "arguments": arguments}))
 }
 
-/// The headers of `client` with one of them replaced; left out where the value is empty.
+/// Returns the headers of `client` with one replaced, or removed if the value is empty.
 fn with<'a>(client: &'a Client, name: &'a str, value: &'a str) -> Vec<(&'a str, &'a str)> {
     let others = client.headers().into_iter().filter(|(other, _)| *other != name);
     others.chain(Some((name, value)).filter(|(_, value)| !value.is_empty())).collect()
@@ -169,13 +171,13 @@ async fn http3_a_body_beyond_the_limit_is_refused_and_one_at_it_is_not() {
     works(&client).await;
 }
 
-/// Writes these bytes and reads until the other side closes.
+/// Writes these bytes and reads until the connection closes.
 async fn raw(address: std::net::SocketAddr, bytes: &[u8]) -> String {
     let mut stream = tokio::net::TcpStream::connect(address).await.expect("it listens");
     stream.write_all(bytes).await.expect("it reads");
     let mut answer = Vec::new();
     let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("an end in time");
-    // What the other side did not read may make the end of the connection a reset.
+    // Unread data may turn the close into a reset.
     assert!(read.is_ok() || !answer.is_empty(), "{read:?}");
     String::from_utf8_lossy(&answer).into_owned()
 }
@@ -358,7 +360,7 @@ async fn http3_a_lost_connection_is_no_cancellation() {
     let gateway = Gateway::with_servers(json!({ "a": server })).await;
     let client = gateway.client_seeing("a_echo").await;
     let frozen = Frozen::new(&pid).await;
-    // A client that takes no stream has nothing to come back to.
+    // A client that accepts no stream cannot resume.
     let headers = with(&client, "accept", "application/json");
     let gauge = async |name: &str| {
         let scrape = client.send(Method::GET, "/metrics", &[], "").await.body;
@@ -373,7 +375,7 @@ async fn http3_a_lost_connection_is_no_cancellation() {
         answer = client.send(Method::POST, "/mcp", &headers, call(1, "a_echo", json!({}))) => panic!("{answer:?}"),
         () = reaches("goblin_requests_in_flight ", 1.0) => {}
     }
-    // The gateway knows that the connection is gone.
+    // The gateway has noticed the closed connection.
     reaches("process_open_fds ", before).await;
     drop(frozen);
     eventually("the answer came and had no reader", || async {

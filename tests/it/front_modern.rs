@@ -1,4 +1,6 @@
-//! Requests of 2026-07-28 at `/mcp`: what is refused, how, and what comes first; and which era a request is of.
+//! Requests of 2026-07-28 at `/mcp`: the errors, their order, and the detection of the era.
+//!
+//! The body of each request decides its era, so both eras can share a connection. No session is created or looked up.
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
@@ -22,7 +24,7 @@ fn call(tool: &str) -> Draft {
     Draft::new("tools/call", json!({"name": tool, "arguments": {}}))
 }
 
-/// Status, code and id, and nothing of a session.
+/// Checks the status and code, and that no session is involved.
 fn check(what: &str, answer: &Answer, status: u16, code: i64) -> Value {
     let message = answer.json();
     assert_eq!((answer.status.as_u16(), &message["error"]["code"]), (status, &json!(code)), "{what}: {answer:?}");
@@ -146,21 +148,21 @@ async fn srv2_headers_are_compared_as_the_protocol_says() {
         let answer = client.send(&draft).await.json();
         assert_eq!(answer["result"]["contents"][0]["uri"], uri, "{answer}");
     }
-    // A name that looks encoded is taken as what it would mean.
+    // A name that looks encoded is decoded.
     let sentinel = "=?base64?YV9lY2hv?=";
     let plain = Draft::new("tools/call", json!({ "name": sentinel })).with("mcp-name", sentinel);
     check("a sentinel as it is", &client.send(&plain).await, 400, -32020);
-    // What has no name needs no such header, and is not asked about one.
+    // A method without a name needs no such header, and an extra one is ignored.
     for headers in [Draft::new("tools/list", json!({})).with("mcp-name", "x"), Draft::new("server/discover", json!({}))]
     {
         assert_eq!(client.send(&headers).await.status, 200);
     }
 }
 
-/// A mistake: a word of the refusal, how it is made, status and code.
+/// A fault: a word of its error, the change to the request, the status and the code.
 type Fault = (&'static str, fn(Draft) -> Draft, u16, i64);
 
-/// The mistakes a request can hold, in the order in which they count.
+/// Returns the possible faults of a request, in the order of their checks.
 fn faults() -> Vec<Fault> {
     fn set(draft: Draft, key: &str, value: Value) -> Draft {
         draft.changed(|it| it["params"]["_meta"][format!("{META}{key}")] = value)
@@ -195,7 +197,7 @@ async fn srv2_of_two_mistakes_the_earlier_counts() {
     for (index, (word, break_first, status, code)) in faults.iter().enumerate() {
         for (other, break_second, ..) in &faults[index..] {
             if (*word, *other) == ("mcp-name", "no/such") {
-                // A method that is none has no name to repeat.
+                // An invalid method has no name to repeat.
                 continue;
             }
             let draft = break_first(break_second(call("a_echo")));
@@ -233,7 +235,7 @@ async fn http1_other_verbs_and_notifications_of_clients_without_a_session() {
     }
 }
 
-/// A session that is named means nothing, whether it is one or not.
+/// A session id in a header has no effect, valid or not.
 #[tokio::test]
 async fn srv2_no_session_is_looked_for_made_or_ended() {
     let (gateway, client) = gateway().await;
@@ -260,7 +262,7 @@ async fn srv2_what_a_client_takes_decides_the_form_of_its_answer() {
     let streamed = client.send(&call("a_echo").with("accept", "text/event-stream")).await;
     assert_eq!(streamed.headers["content-type"], "text/event-stream");
     assert_eq!(streamed.json()["result"]["resultType"], "complete");
-    // What comes before the answer has no place in it.
+    // A plain JSON response has no room for earlier messages.
     let progress = Draft::new("tools/call", json!({"name": "a_progress", "_meta": {"progressToken": 1}}));
     let plain = client.send(&progress.with("accept", "application/json")).await;
     assert_eq!(plain.headers["content-type"], "application/json");
@@ -269,7 +271,7 @@ async fn srv2_what_a_client_takes_decides_the_form_of_its_answer() {
     check("no JSON", &client.send(&call("a_echo").with("content-type", "text/plain")).await, 415, -32600);
 }
 
-/// One connection, and names of headers in capitals.
+/// A single connection that sends header names in capitals.
 struct Connection(SendRequest<Full<Bytes>>, std::net::SocketAddr);
 
 impl Connection {
@@ -310,7 +312,7 @@ async fn srv2_the_body_decides_the_era_on_one_connection() {
     let hello = json!({"protocolVersion": VERSION, "capabilities": {}, "clientInfo": {"name": "t", "version": "0"}});
     let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello}).to_string();
     let answer = connection.post(&plain(""), &hello).await;
-    // A handshake is of a version that has it, whatever was asked for.
+    // A handshake negotiates a legacy version, even if the client requested a modern one.
     assert_eq!(answer.json()["result"]["protocolVersion"], "2025-11-25", "{answer:?}");
     let session = answer.headers["mcp-session-id"].to_str().expect("text").to_owned();
     let legacy = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "a_echo"}}).to_string();

@@ -1,5 +1,7 @@
-//! How calls without a session end other than by their answer: the client goes or takes them back, they are late, their
-//! backend dies or has no room, the gateway stops.
+//! Ends of sessionless calls other than by a response: the client disconnects or cancels, a timeout, a dead or busy
+//! backend, a shutdown.
+//!
+//! In each case the backend receives a cancellation if it still works on the call, and no call is left open.
 
 use serde_json::{Value, json};
 
@@ -14,7 +16,7 @@ const IN_FLIGHT: &str = "goblin_requests_in_flight";
 async fn route3_closing_the_stream_of_a_call_cancels_it() {
     for back in [Back::Stdio, Back::Post, Back::Sse] {
         let scene = Scene::start(back, json!({}), json!({})).await;
-        // One that has begun its stream.
+        // A call with an open stream.
         let draft = scene.client.draft("tools/call", json!({"name": "a_hang"}));
         let (parts, stream) = scene.client.open(&draft).await;
         assert_eq!(parts.headers["content-type"], "text/event-stream");
@@ -23,7 +25,7 @@ async fn route3_closing_the_stream_of_a_call_cancels_it() {
         assert!(reason.contains("closed the stream"), "{back:?}: {reason}");
         scene.gauge_becomes(IN_FLIGHT, 0).await;
 
-        // And one that has not.
+        // A call without a response head yet.
         let watcher = scene.gateway.client().await;
         let (address, before) = (scene.gateway.address, scene.backend.heard().len());
         let call = tokio::spawn(async move { ModernClient::new(address).call("a_hang", json!({})).await });
@@ -37,7 +39,7 @@ async fn route3_closing_the_stream_of_a_call_cancels_it() {
     }
 }
 
-/// Ids of requests that were taken back are free at once, and what was taken back says nothing more.
+/// The id of a cancelled request is free at once, and the cancelled request sends no further messages.
 #[tokio::test]
 async fn route3_a_call_over_a_pipe_is_taken_back_and_its_id_is_free() {
     let backend = Backend::start(Back::Stdio).await;
@@ -56,7 +58,7 @@ async fn route3_a_call_over_a_pipe_is_taken_back_and_its_id_is_free() {
     }
     assert!(backend.told("notifications/cancelled").await.contains("enough"));
     client.begin_modern(json!(1), "tools/call", json!({"name": "a_hang"}), &json!({})).await;
-    // The id is another, and so is one that nobody has.
+    // Another id, and unknown ids.
     for other in [json!("1"), json!(2), json!(null)] {
         client.write(&cancel(&other).to_string()).await;
     }
@@ -124,7 +126,7 @@ async fn life_a_gateway_that_stops_names_the_calls_it_cuts() {
     client.await_tool("a_hang").await;
     let (_, mut stream) = client.open(&client.draft("tools/call", json!({"name": "a_hang"}))).await;
     assert!(gateway.terminate().await.success());
-    // Its call is cut, or hears before that that its server is.
+    // The stream of the call is cut, or first reports the loss of the server.
     if let Some(last) = stream.next().await {
         assert_eq!(last["error"]["data"]["code"], "BACKEND_UNAVAILABLE", "{last}");
     }

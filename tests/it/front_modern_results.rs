@@ -1,5 +1,6 @@
-//! What clients of 2026-07-28 get: results that say their kind, log lines and progress of their own requests, and every
-//! token as the backend wrote it.
+//! The results for clients of 2026-07-28: `resultType`, log lines and progress on their own requests.
+//!
+//! The gateway adds members only at the front of a result. Every other token is as the backend wrote it.
 
 use goblin_fixture::lossless::LOSSLESS;
 use serde_json::{Value, json};
@@ -8,7 +9,7 @@ use crate::fixture_http::HttpFixture;
 use crate::harness::{Answer, Gateway, StdioClient, fixture_server};
 use crate::modern_client::{Draft, META, ModernClient, VERSION};
 
-/// One server over stdio and one over HTTP.
+/// Starts a gateway with one server over stdio and one over HTTP.
 async fn gateway() -> (Gateway, ModernClient, HttpFixture) {
     let http = HttpFixture::start(&[]).await;
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]), "h": http.server() })).await;
@@ -92,7 +93,7 @@ fn call_with(tool: &str, arguments: Value, meta: Value) -> Draft {
     Draft::new("tools/call", json!({"name": tool, "arguments": arguments, "_meta": meta}))
 }
 
-/// The params of the notifications of this method, in order.
+/// Returns the params of the notifications of this method, in order.
 fn told(answer: &Answer, method: &str) -> Vec<Value> {
     let messages = answer.messages();
     let messages = messages.iter().map(|message| serde_json::from_str::<Value>(message).expect("JSON"));
@@ -169,7 +170,7 @@ async fn srv2_progress_has_the_token_of_its_request() {
 
 const ODD: &str = r#"{"numbers":[1.0,1e3,1E+2,-0,-0.0,0.10,1e400,123456789012345678901234567890.000],"caf\u00e9 \/":"\ud83d\ude00 \u2028 \"\\\b","":{"":null},"10":1,"9":2}"#;
 
-/// The same but for what the version adds at the front of a result.
+/// The results are unchanged except for the members that the version adds at the front.
 #[tokio::test]
 async fn srv5_results_are_lossless_for_clients_without_a_session() {
     let (_gateway, client, _http) = gateway().await;

@@ -1,4 +1,7 @@
-//! HTTP+SSE as clients meet it: one stream for all that comes, a POST for each message that goes.
+//! HTTP+SSE from the client's view: one stream for all incoming messages, a POST for each outgoing one.
+//!
+//! The stream is the session: when it ends, the session and its calls end too. A client that does not read is
+//! disconnected without effect on others.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +20,7 @@ async fn gateway() -> Gateway {
     Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await
 }
 
-/// The value of a metric without labels, or with these.
+/// Returns the value of a metric. The name may include labels.
 async fn metric(client: &Client, name: &str) -> u64 {
     let answer = client.send(Method::GET, "/metrics", &[], "").await;
     let line = answer.body.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -38,7 +41,7 @@ async fn was_cancelled(watcher: &Client) {
     .await;
 }
 
-/// A stream as bytes. HTTP/1.0 has no chunks, so they are exactly what was written.
+/// A stream as bytes. HTTP/1.0 has no chunks, so the bytes are exactly those of the gateway.
 struct RawStream {
     stream: TcpStream,
     read: Vec<u8>,
@@ -51,7 +54,7 @@ impl RawStream {
         RawStream { stream, read: Vec::new() }
     }
 
-    /// Everything up to the next empty line.
+    /// Reads everything up to the next empty line.
     async fn block(&mut self) -> String {
         loop {
             let end_of =
@@ -66,14 +69,14 @@ impl RawStream {
         }
     }
 
-    /// The head, and the path that the first event names.
+    /// Reads the head, and the path in the first event.
     async fn greeting(&mut self) -> (String, String) {
         let (head, event) = (self.block().await, self.block().await);
         let path = event.strip_prefix("event: endpoint\ndata: ").and_then(|rest| rest.strip_suffix("\n\n"));
         (head, path.unwrap_or_else(|| panic!("{event:?}")).to_owned())
     }
 
-    /// A client that has shaken hands and reads no further.
+    /// Returns a client that has completed the handshake and reads no further.
     async fn deaf(gateway: &Gateway) -> (RawStream, Client, String) {
         let http = Client::new(gateway.address);
         let mut raw = RawStream::open(gateway).await;
@@ -178,7 +181,7 @@ async fn http2_what_cannot_be_delivered_is_refused_and_changes_nothing() {
             _ => assert!(answer.json()["error"]["code"].is_i64(), "{answer:?}"),
         }
     }
-    // Had any of them an answer, it would come first.
+    // A response to any of them would arrive first.
     client.works().await;
     client.write(&call("c", "a_echo", json!({"n": 1}))).await;
     assert_eq!(client.answer().await["result"]["structuredContent"], json!({"n": 1}));
@@ -246,7 +249,7 @@ async fn sess1_two_streams_are_two_sessions_and_no_message_strays() {
     let mut other = SseClient::connect(&gateway, "2024-11-05").await;
     assert_ne!(one.path, other.path);
     for round in 0..20 {
-        // The same ids on both, and the second is answered first.
+        // Both clients use the same ids, and the second receives its response first.
         one.write(&call(7, "a_nonce", json!({"nonce": format!("one {round}"), "delayMs": 20}))).await;
         other.write(&call(7, "a_nonce", json!({"nonce": format!("other {round}")}))).await;
         for (client, name) in [(&mut other, "other"), (&mut one, "one")] {
@@ -321,7 +324,7 @@ async fn srv4_a_change_is_told_on_the_stream_but_not_before_the_handshake_is_ove
     client.request("initialize", hello("2025-11-25")).await;
     watcher.call("a_change_tools", json!({})).await;
     watcher.await_tool("a_added_0001").await;
-    // Longer than the pause between two notifications.
+    // This exceeds the pause between two notifications.
     client.write(&call("sleep", "a_sleep", json!({"ms": 1500}))).await;
     let message = client.message().await;
     assert_eq!(message["id"], "sleep", "a notification before `initialized`: {message}");
@@ -350,7 +353,7 @@ async fn http2_a_call_is_answered_on_the_stream_however_its_post_ended() {
             body.len()
         );
         stream.write_all(format!("{head}{body}").as_bytes()).await.expect("it reads");
-        // Its answer has come, so the message is taken. A connection that ends before may take the message with it.
+        // The response has arrived, so the message was accepted. A connection that ends earlier may lose the message.
         stream.readable().await.expect("an answer");
         if number % 2 == 0 {
             stream.set_zero_linger().expect("it can be set");
@@ -378,7 +381,7 @@ async fn http2_calls_over_sse_are_bounded_and_can_be_cancelled() {
     assert!(answer["error"].is_null(), "a cancelled call has no answer and leaves its place: {answer}");
 }
 
-/// How a client's stream may end.
+/// The ways in which a client's stream may end.
 #[derive(Clone, Copy, Debug)]
 enum End {
     Close,
@@ -392,7 +395,7 @@ async fn sess2_a_session_ends_with_its_stream_and_its_calls_with_it() {
         let gateway = gateway().await;
         let watcher = gateway.client_seeing("a_hang").await;
         let mut other = SseClient::connect(&gateway, "2025-11-25").await;
-        // Those of the one that waited for the tool, the watcher and the other.
+        // The sessions of the client that waited for the tool, the watcher and the other client.
         let before = metric(&watcher, "goblin_sessions_active").await;
         let (mut raw, http, path) = RawStream::deaf(&gateway).await;
         sessions_become(&watcher, before + 1).await;
@@ -407,7 +410,7 @@ async fn sess2_a_session_ends_with_its_stream_and_its_calls_with_it() {
                 read.expect("an end in time").expect("bytes");
                 assert_eq!(rest, b"", "{end:?}");
             }
-            // As the system does it for a program that was killed with bytes unread.
+            // The system resets the connection of a program that is killed with unread bytes.
             End::Reset => {
                 raw.stream.set_zero_linger().expect("it can be set");
                 drop(raw);
@@ -421,7 +424,7 @@ async fn sess2_a_session_ends_with_its_stream_and_its_calls_with_it() {
     }
 }
 
-/// About 1 MiB in one answer that costs nothing to make.
+/// Starts a gateway with a list of about 1 MiB, which is a large response at no cost.
 async fn gateway_with_long_lists() -> Gateway {
     Gateway::with_servers(json!({ "a": fixture_server(&["--tools", "900"]) })).await
 }
@@ -448,7 +451,7 @@ async fn sess2_a_client_that_never_reads_is_closed_as_slow_and_others_are_not_ha
     was_cancelled(&watcher).await;
     sessions_become(&watcher, before).await;
     other.works().await;
-    // What it may still read is whole answers in order, and then the end.
+    // The remaining bytes are whole responses in order, followed by the end.
     let mut rest = std::mem::take(&mut raw.read);
     tokio::time::timeout(PATIENCE, raw.stream.read_to_end(&mut rest)).await.expect("an end in time").expect("bytes");
     let rest = String::from_utf8(rest).expect("text");

@@ -1,4 +1,6 @@
-//! `goblin stdio` as a client program meets it.
+//! `goblin stdio` from the view of a client program.
+//!
+//! The handshake comes first and once. At the end of the input, open calls are completed before the process exits.
 
 use serde_json::{Value, json};
 
@@ -20,7 +22,7 @@ async fn works(client: &mut StdioClient) {
     assert_eq!(client.request("ping", json!({})).await["result"], json!({}));
 }
 
-/// The next message that is no notification.
+/// Returns the next message that is not a notification.
 async fn answer(client: &mut StdioClient) -> Value {
     loop {
         let message = client.message().await;
@@ -49,7 +51,7 @@ async fn srv2_the_handshake_comes_first_and_once() {
 
 #[tokio::test]
 async fn srv2_nothing_is_told_before_the_client_has_finished_the_handshake() {
-    // Longer than the servers are waited for before the first answer.
+    // This exceeds the time that the first response waits for servers.
     let config = json!({ "mcpServers": { "a": fixture_server(&["--slow-start", "5000"]) } });
     let mut client = StdioClient::start(config);
     client.write(&request(json!("hello"), "initialize", hello("2025-11-25"))).await;
@@ -65,7 +67,7 @@ async fn srv2_nothing_is_told_before_the_client_has_finished_the_handshake() {
         assert!(tokio::time::Instant::now() < deadline);
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
-    // Longer than the pause between two notifications.
+    // This exceeds the pause between two notifications.
     client.write(&request(json!("sleep"), "tools/call", json!({"name": "a_sleep", "arguments": {"ms": 1500}}))).await;
     let message = client.message().await;
     assert_eq!(message["id"], "sleep", "a notification before `initialized`: {message}");

@@ -1,4 +1,6 @@
-//! Who may speak to the gateway over HTTP: hosts, origins, the token, on every route.
+//! Access to the gateway over HTTP: hosts, origins and the token, on every route.
+//!
+//! A rejected request reaches no route.
 
 use http::{Method, StatusCode};
 use serde_json::json;
@@ -82,7 +84,7 @@ async fn web1_hosts_and_origins_can_be_allowed() {
     });
     let gateway = Gateway::start(config).await;
     let client = gateway.client().await;
-    // A page of another localhost port is another site to the user; only its own page needs no entry.
+    // A page on another localhost port is another site to the user. Only the gateway's own page needs no entry.
     for origin in ["https://app.example", "https://gw.example:8443"] {
         let mut headers = client.headers();
         headers.extend([("host", "gw.example:8443"), ("origin", origin)]);
@@ -140,7 +142,7 @@ async fn web1_with_a_token_nothing_answers_without_it() {
     let hello = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": "2025-11-25"}});
     let answer = client.send(Method::POST, "/mcp", &headers, hello.to_string()).await;
     assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
-    // A session is no authentication: its id without the token opens nothing.
+    // A session id is not an authentication: without the token it gives no access.
     let session = answer.headers["mcp-session-id"].to_str().expect("text").to_owned();
     let headers: Vec<_> = client.headers().into_iter().chain([("mcp-session-id", &*session)]).collect();
     let answer = client.send(Method::POST, "/mcp", &headers, ping()).await;

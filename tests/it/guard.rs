@@ -1,6 +1,6 @@
-//! Nothing of a stdio backend is left behind, whoever dies, and its end is reported as it was.
+//! No process of a stdio backend is left behind, whichever process dies, and its end is reported correctly.
 //!
-//! Real processes; the truth is read from `/proc`. Waiting is for a condition, with [`PATIENCE`] as the only clock.
+//! The tests use real processes and read `/proc`. They wait for conditions, with [`PATIENCE`] as the only time limit.
 
 #![allow(clippy::unwrap_used)]
 
@@ -17,10 +17,11 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 
 const GOBLIN: &str = env!("CARGO_BIN_EXE_goblin");
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Three processes: a shell that waits, like `npx`, and two of its children. The first line says that all are there.
+/// Three processes: a shell that waits, like `npx`, and two children. The first line of output means that all of them
+/// run.
 const TREE: &str = "sleep 1000 & sleep 1001 & echo ready; wait";
 const IGNORES_TERM: &str = "trap '' TERM; echo ready; while :; do sleep 1; done";
-/// Set in the process that stands in for the gateway; the value is the script to run.
+/// The variable that holds the script for the process that replaces the gateway.
 const STAND_IN: &str = "TEST_STAND_IN_SCRIPT";
 
 #[tokio::test]
@@ -100,7 +101,7 @@ async fn kill_9_of_the_gateway() {
 #[tokio::test]
 async fn kill_9_of_the_gateway_with_its_whole_process_group() {
     let (mut gateway, group) = stand_in(TREE);
-    // As a terminal does: the guard must not be in the gateway's group, nor need it to be there.
+    // A terminal signals the whole group. The guard must not be in the gateway's group, nor depend on it.
     let id = i32::try_from(gateway.id()).unwrap();
     rustix::process::kill_process_group(Pid::from_raw(id).unwrap(), Signal::KILL).unwrap();
     gateway.wait().unwrap();
@@ -111,7 +112,7 @@ async fn kill_9_of_the_gateway_with_its_whole_process_group() {
 #[tokio::test]
 async fn kill_9_of_gateway_and_guard_at_once_ends_the_command() {
     let (mut gateway, group) = stand_in("trap '' TERM; echo ready; exec sleep 1000");
-    // Stopped, the gateway cannot react to the guard's death.
+    // A stopped gateway cannot react to the guard's death.
     kill(gateway.id(), Signal::STOP);
     kill(group, Signal::KILL);
     until_gone(group).await;
@@ -255,8 +256,8 @@ fn no_secret_in_debug() {
     assert!(text.contains("TOKEN") && !text.contains("hunter2"), "{text}");
 }
 
-/// Not a test of its own: this binary, started anew by [`stand_in`], plays the gateway until it is killed. It repeats
-/// the command's first lines up to `ready` and says which group it has started.
+/// The process that replaces the gateway until it is killed, not a test by itself; [`stand_in`] starts this binary
+/// again. It prints the command's first lines up to `ready`, then the group it has started.
 #[tokio::test]
 async fn gateway_stand_in() {
     let Ok(script) = std::env::var(STAND_IN) else {
@@ -276,7 +277,7 @@ async fn gateway_stand_in() {
     child.process.wait().await;
 }
 
-/// A process that has started `script` through the guard and can be killed, and the group it started.
+/// Starts a process that runs `script` through the guard and can be killed. Returns it and the group it started.
 fn stand_in(script: &str) -> (std::process::Child, u32) {
     let mut gateway = stand_in_command(script).spawn().unwrap();
     let lines = BufReader::new(gateway.stdout.take().unwrap()).lines();
@@ -317,7 +318,7 @@ fn refused(program: &str, cwd: &Path) -> SpawnError {
     child::spawn(Path::new(GOBLIN), &command).unwrap_err()
 }
 
-/// Starts `script`, waits until it says `ready`, and names its group.
+/// Starts `script`, waits for its line `ready`, and returns its group.
 async fn ready(script: &str) -> (Child, u32) {
     let child = until_ready(spawn(script)).await;
     let group = child.process.id();
@@ -345,7 +346,7 @@ fn kill(process: u32, signal: Signal) {
     kill_process(process.unwrap(), signal).unwrap();
 }
 
-/// Process id, parent, state of every process of a group, zombies included.
+/// Returns the id, parent and state of every process of a group, including zombies.
 fn members(group: u32) -> Vec<(u32, u32, char)> {
     let processes = std::fs::read_dir("/proc").unwrap();
     processes.filter_map(|entry| member(&entry.unwrap().path(), group)).collect()
@@ -354,7 +355,7 @@ fn members(group: u32) -> Vec<(u32, u32, char)> {
 fn member(process: &Path, group: u32) -> Option<(u32, u32, char)> {
     let id = process.file_name()?.to_str()?.parse().ok()?;
     let stat = std::fs::read_to_string(process.join("stat")).ok()?;
-    // The name, in brackets, may hold anything.
+    // The name, in brackets, may contain any character.
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
     let state = fields.next()?.parse().ok()?;
     let parent = fields.next()?.parse().ok()?;
@@ -366,13 +367,13 @@ fn living(group: u32) -> usize {
     members(group).iter().filter(|(_, _, state)| *state != 'Z').count()
 }
 
-/// The process that the guard has started.
+/// Returns the process that the guard has started.
 fn command_of(group: u32) -> u32 {
     let members = members(group);
     members.iter().find(|(_, parent, _)| *parent == group).unwrap().0
 }
 
-/// Where the gateway is dead as well, zombies are the business of process 1.
+/// Waits until no process of the group lives. If the gateway is dead too, process 1 reaps the zombies.
 async fn until_gone(group: u32) {
     until(|| living(group) == 0).await;
 }

@@ -1,4 +1,7 @@
-//! A client that vanishes without a word (a pulled cable, F7): its machine acknowledges nothing any more.
+//! A client that vanishes without closing its connection (a pulled cable, F7): its machine acknowledges nothing any
+//! more.
+//!
+//! The gateway must notice it, and must not confuse it with a client that is only silent.
 #![cfg(target_os = "linux")]
 
 use serde_json::json;
@@ -8,9 +11,9 @@ use crate::harness::{Gateway, eventually, fixture_server};
 use crate::raw_client::RawClient;
 use crate::support::gauge;
 
-/// Takes away all that comes to this client before its TCP sees it: to the gateway the cable is pulled. Nothing is closed,
-/// neither in order nor by a reset, for as long as the client is held. What it sent must have been acknowledged: else its
-/// system would send that again, which is a sign of life.
+/// Drops all packets to this client before its TCP stack sees them, which looks like a pulled cable to the gateway. The
+/// connection is not closed or reset as long as the client is held. All data of the client must be acknowledged first,
+/// because a retransmission would be a sign of life.
 async fn vanish(client: &RawClient) {
     let port = client.socket.local_addr().expect("an address").port();
     let port = format!(":{port:04X}");
@@ -30,7 +33,7 @@ fn descriptors(gateway: &Gateway) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/fd")).expect("its descriptors").count()
 }
 
-/// It takes as long as it says in SESS-2: a keep-alive, and then the patience for it.
+/// The test takes as long as SESS-2 specifies: a keep-alive interval, and then its timeout.
 #[tokio::test]
 async fn sess2_a_client_that_vanished_is_noticed_and_one_that_is_silent_is_not_taken_for_it() {
     let mut server = fixture_server(&[]);
@@ -43,7 +46,7 @@ async fn sess2_a_client_that_vanished_is_noticed_and_one_that_is_silent_is_not_t
     let vanished = [
         RawClient::sse(address).await,
         RawClient::streamable(address).await.listen().await,
-        // To this one nothing is written before its answer, which does not come.
+        // This client receives nothing before its response, which never comes.
         RawClient::streamable(address).await.begin_call("application/json", "a_hang", json!({})).await,
     ];
     eventually("the call is open", || async {
@@ -60,7 +63,7 @@ async fn sess2_a_client_that_vanished_is_noticed_and_one_that_is_silent_is_not_t
         (streams == 1 && descriptors(&gateway) == before.0).then_some(())
     })
     .await;
-    // Over HTTP+SSE the stream is the session; the others may come back. A lost connection cancels no call.
+    // Over HTTP+SSE the stream is the session. The other clients may return, so a lost connection cancels no call.
     assert_eq!(gauge(&watcher, "goblin_sessions_active").await, before.1 + 2);
     assert_eq!(gauge(&watcher, "goblin_requests_in_flight").await, 1);
     silent.delete().await;

@@ -1,4 +1,7 @@
-//! What both sides agree on before anything else.
+//! The handshake: the negotiation of versions and capabilities, and the instructions.
+//!
+//! The gateway's capabilities do not depend on its backends. An older client receives only content that its version
+//! defines.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,7 @@
-//! What the tests stand on: a gateway as a real process, and clients that speak raw bytes.
+//! The harness of all tests: a gateway as a real process, and clients that exchange raw bytes.
+//!
+//! The clients make few checks of their own, so each test asserts exactly what it needs. Every wait has the timeout
+//! [`PATIENCE`].
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -17,24 +20,24 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-/// How long any condition is waited for. Large, because machines are slow; tests end when the condition holds.
+/// The timeout of every wait. It is large, because machines are slow; a wait ends when its condition holds.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub const GOBLIN: &str = env!("CARGO_BIN_EXE_goblin");
 /// The root of the workspace.
 pub const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
-/// The path of the fixture server.
+/// Returns the path of the fixture server.
 pub fn fixture() -> String {
     goblin_fixture::program().display().to_string()
 }
 
-/// A stdio server entry of the configuration: the fixture with `arguments`.
+/// Returns a stdio server entry of the configuration: the fixture with `arguments`.
 pub fn fixture_server(arguments: &[&str]) -> Value {
     json!({ "command": fixture(), "args": arguments })
 }
 
-/// A configuration that lists the tools of its servers and no others, unless it says what of the catalog is listed.
+/// Disables the meta tools, unless the configuration defines its own exposure.
 pub fn servers_only(mut config: Value) -> Value {
     if ["metaTools", "exposure", "profiles"].iter().all(|key| config.get(key).is_none()) {
         config["metaTools"] = json!(false);
@@ -42,7 +45,7 @@ pub fn servers_only(mut config: Value) -> Value {
     config
 }
 
-/// Waits until `look` gives something.
+/// Waits until `look` returns a value.
 pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {
@@ -54,7 +57,7 @@ pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut look: 
     }
 }
 
-/// The same for a loop that changes what it looks at.
+/// A deadline for a loop that cannot use [`eventually`].
 pub struct Deadline(tokio::time::Instant);
 
 impl Deadline {
@@ -62,14 +65,14 @@ impl Deadline {
         Deadline(tokio::time::Instant::now() + PATIENCE)
     }
 
-    /// Waits a little, once more.
+    /// Waits for one interval. Panics after the deadline.
     pub async fn pause(&self, what: &str) {
         assert!(tokio::time::Instant::now() < self.0, "waited in vain until {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
-/// A directory of its own, gone with the test.
+/// A directory that is removed with the test.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
@@ -100,7 +103,7 @@ impl Drop for Scratch {
     }
 }
 
-/// `goblin` that neither finds nor leaves anything outside of `home`.
+/// Returns a `goblin` command that uses no files outside of `home`.
 pub fn goblin(home: &Path) -> Command {
     let mut command = Command::new(GOBLIN);
     for variable in ["GOBLIN_CONFIG", "GOBLIN_TOKEN", "GOBLIN_ADMIN_TOKEN"] {
@@ -110,7 +113,7 @@ pub fn goblin(home: &Path) -> Command {
     command
 }
 
-/// `goblin serve` on a free port.
+/// A `goblin serve` process on a free port.
 pub struct Gateway {
     pub address: std::net::SocketAddr,
     pub child: Child,
@@ -119,7 +122,7 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// With these `mcpServers` and defaults elsewhere.
+    /// Starts a gateway with these `mcpServers` and defaults otherwise.
     pub async fn with_servers(servers: Value) -> Gateway {
         Gateway::start(json!({ "mcpServers": servers })).await
     }
@@ -132,7 +135,7 @@ impl Gateway {
         Gateway { _scratch: Some(scratch), ..Gateway::of(command).await }
     }
 
-    /// Any command that serves.
+    /// Starts a gateway with any command that serves.
     pub async fn of(mut command: Command) -> Gateway {
         let mut child =
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("goblin starts");
@@ -168,7 +171,7 @@ impl Gateway {
         self.log.lock().expect("no test panics here").clone()
     }
 
-    /// A client with a session of the newest version.
+    /// Returns a client with a session of the newest legacy version.
     pub async fn client(&self) -> Client {
         self.client_of("2025-11-25").await
     }
@@ -180,14 +183,14 @@ impl Gateway {
         client
     }
 
-    /// A client, once the tool of this name is listed.
+    /// Returns a client after the tool of this name is listed.
     pub async fn client_seeing(&self, tool: &str) -> Client {
         let client = self.client().await;
         client.await_tool(tool).await;
         client
     }
 
-    /// Ends it as an operator would; tells how it went.
+    /// Ends the gateway with SIGTERM and returns its exit status.
     pub async fn terminate(&mut self) -> std::process::ExitStatus {
         let pid = self.child.id().expect("it runs");
         signal(pid, "TERM");
@@ -201,7 +204,7 @@ pub fn signal(pid: u32, name: &str) {
     assert!(status.is_ok_and(|status| status.success()), "kill -{name} {pid}");
 }
 
-/// A backend process that is stopped for a while: whoever asks it anything waits, so an answer shows that it was not asked.
+/// A stopped backend process. Requests to it wait, so a response proves that the backend was not asked.
 pub struct Frozen(u32);
 
 impl Frozen {
@@ -216,7 +219,7 @@ impl Frozen {
         frozen
     }
 
-    /// A signal takes effect thread by thread.
+    /// Reports whether every thread has stopped. A signal takes effect thread by thread.
     fn is_still(&self) -> bool {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.0)).expect("the process lives");
         let stopped = |stat: String| stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T'));
@@ -230,7 +233,7 @@ impl Drop for Frozen {
     }
 }
 
-/// A raw HTTP answer.
+/// A raw HTTP response.
 #[derive(Debug)]
 pub struct Answer {
     pub status: StatusCode,
@@ -239,25 +242,25 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The messages in it, whether JSON or events.
+    /// Returns the messages of the body, which is JSON or an event stream.
     pub fn messages(&self) -> Vec<String> {
         let kind = self.headers.get("content-type").and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         if kind.starts_with("text/event-stream") {
             let data = self.body.lines().filter_map(|line| line.strip_prefix("data: "));
-            // An event without data tells nothing but its id.
+            // An event without data only carries an id.
             return data.filter(|data| !data.is_empty()).map(str::to_owned).collect();
         }
         if self.body.is_empty() { Vec::new() } else { vec![self.body.clone()] }
     }
 
-    /// The last message, parsed.
+    /// Returns the last message, parsed.
     pub fn json(&self) -> Value {
         let last = self.messages().pop().unwrap_or_else(|| panic!("no message in {self:?}"));
         serde_json::from_str(&last).unwrap_or_else(|error| panic!("{error}: {last}"))
     }
 }
 
-/// A client over HTTP that writes what it is told to and reads what comes.
+/// A client over HTTP that sends and receives raw messages.
 #[derive(Clone)]
 pub struct Client {
     http: HttpClient<HttpConnector, Full<Bytes>>,
@@ -270,14 +273,14 @@ pub struct Client {
 
 impl Client {
     pub fn new(address: std::net::SocketAddr) -> Client {
-        // The gateway closes idle connections too, and a request that meets that is lost.
+        // The gateway also closes idle connections, and a request on a closing connection would be lost.
         let http = HttpClient::builder(TokioExecutor::new())
             .pool_idle_timeout(Duration::from_secs(3))
             .build(HttpConnector::new());
         Client { http, address, endpoint: "/mcp".to_owned(), session: None, version: None, next: Arc::default() }
     }
 
-    /// A request with exactly these headers besides `Host`.
+    /// Sends a request with exactly these headers and `Host`.
     pub async fn send(&self, method: Method, path: &str, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Answer {
         let mut request = Request::builder().method(method).uri(format!("http://{}{path}", self.address));
         for (name, value) in headers {
@@ -298,22 +301,22 @@ impl Client {
         headers
     }
 
-    /// The same at another endpoint.
+    /// Returns the same client at another endpoint.
     pub fn at(self, endpoint: &str) -> Client {
         Client { endpoint: endpoint.to_owned(), ..self }
     }
 
-    /// POSTs these bytes to its endpoint in this session.
+    /// POSTs these bytes to the endpoint in this session.
     pub async fn post(&self, body: impl Into<Bytes>) -> Answer {
         self.send(Method::POST, &self.endpoint, &self.headers(), body).await
     }
 
-    /// POSTs these bytes; gives the answer as soon as its head is there.
+    /// POSTs these bytes and returns as soon as the head of the response arrives.
     pub async fn open(&self, body: impl Into<Bytes>) -> (Parts, Listener) {
         self.open_with(&self.headers(), body).await
     }
 
-    /// The same with exactly these headers besides `Host`.
+    /// POSTs with exactly these headers and `Host`.
     pub async fn open_with(&self, headers: &[(&str, &str)], body: impl Into<Bytes>) -> (Parts, Listener) {
         let mut request =
             Request::builder().method(Method::POST).uri(format!("http://{}{}", self.address, self.endpoint));
@@ -348,7 +351,7 @@ impl Client {
         assert_eq!(answer.status, StatusCode::ACCEPTED, "{answer:?}");
     }
 
-    /// A request with a fresh id; the whole answer.
+    /// Sends a request with a fresh id and returns the whole response.
     pub async fn request(&self, method: &str, params: Value) -> Value {
         let id = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
         let answer =
@@ -358,20 +361,20 @@ impl Client {
         message
     }
 
-    /// A tool's result; an error is a failure of the test.
+    /// Calls a tool and returns its result. Panics on an error.
     pub async fn call(&self, name: &str, arguments: Value) -> Value {
         let answer = self.request("tools/call", json!({"name": name, "arguments": arguments})).await;
         assert!(answer["error"].is_null(), "{name}: {answer}");
         answer["result"].clone()
     }
 
-    /// The text of a tool's first content block.
+    /// Calls a tool and returns the text of its first content block.
     pub async fn call_text(&self, name: &str, arguments: Value) -> String {
         let result = self.call(name, arguments).await;
         result["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{name}: {result}")).to_owned()
     }
 
-    /// All entries of a list, page by page.
+    /// Returns all entries of a list, page by page.
     pub async fn list(&self, method: &str, member: &str) -> Vec<Value> {
         let mut entries = Vec::new();
         let mut params = json!({});
@@ -409,12 +412,13 @@ impl Client {
         listener
     }
 
-    /// A GET in this session with these headers too; gives the answer as soon as its head is there.
+    /// Sends a GET in this session with these additional headers, and returns as soon as the head of the response
+    /// arrives.
     pub async fn get(&self, path: &str, headers: &[(&str, &str)]) -> (Parts, Listener) {
         self.try_get(path, headers).await.expect("an answer")
     }
 
-    /// The same over a connection that may be cut.
+    /// Sends a GET over a connection that may be cut.
     pub async fn try_get(&self, path: &str, headers: &[(&str, &str)]) -> Result<(Parts, Listener), HttpError> {
         let mut request = Request::builder().method(Method::GET).uri(format!("http://{}{path}", self.address));
         let own = self.headers().into_iter().filter(|(name, _)| *name != "content-type");
@@ -430,40 +434,40 @@ impl Client {
     }
 }
 
-/// An open stream of events.
+/// An open event stream.
 pub struct Listener {
     body: hyper::body::Incoming,
     buffer: String,
 }
 
 impl Listener {
-    /// The next message; nothing when the stream has ended.
+    /// Returns the next message, or `None` at the end of the stream.
     pub async fn next(&mut self) -> Option<Value> {
         self.next_text().await.map(|message| serde_json::from_str(&message).expect("a message"))
     }
 
-    /// The next message as it was written. Signs of life do not count: a message must come in time.
+    /// Returns the original text of the next message. Keep-alives do not extend the timeout.
     pub async fn next_text(&mut self) -> Option<String> {
         tokio::time::timeout(PATIENCE, self.read_message()).await.expect("a message in time")
     }
 
-    /// The next message, however long it takes.
+    /// Returns the next message without a timeout.
     pub async fn read_message(&mut self) -> Option<String> {
         loop {
             let event = self.read_event().await?;
-            // An event without data tells nothing but its id.
+            // An event without data only carries an id.
             if let Some(data) = field(&event, "data").filter(|data| !data.is_empty()) {
                 return Some(data.to_owned());
             }
         }
     }
 
-    /// The next event as it was written; nothing when the stream has ended.
+    /// Returns the original text of the next event, or `None` at the end of the stream.
     pub async fn next_event(&mut self) -> Option<String> {
         tokio::time::timeout(PATIENCE, self.read_event()).await.expect("an event in time")
     }
 
-    /// The same, however long it takes.
+    /// Returns the next event without a timeout.
     pub async fn read_event(&mut self) -> Option<String> {
         loop {
             if let Some((event, rest)) = self.buffer.split_once("\n\n") {
@@ -476,13 +480,13 @@ impl Listener {
         }
     }
 
-    /// A body that is no stream of events.
+    /// Returns the body of a response that is not an event stream.
     pub async fn rest(self) -> String {
         let body = tokio::time::timeout(PATIENCE, self.body.collect()).await.expect("a body in time");
         String::from_utf8(body.expect("a whole body").to_bytes().to_vec()).expect("text")
     }
 
-    /// Reads on until a notification of this method comes.
+    /// Reads until a notification of this method arrives.
     pub async fn await_method(&mut self, method: &str) -> Value {
         loop {
             let message = self.next().await.unwrap_or_else(|| panic!("the stream ended before {method}"));
@@ -493,12 +497,12 @@ impl Listener {
     }
 }
 
-/// A field of an event.
+/// Returns a field of an event.
 pub fn field<'event>(event: &'event str, name: &str) -> Option<&'event str> {
     event.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
 }
 
-/// `goblin stdio` as a client program sees it.
+/// A `goblin stdio` process and its pipes.
 pub struct StdioClient {
     pub child: Child,
     pub input: Option<ChildStdin>,
@@ -508,7 +512,7 @@ pub struct StdioClient {
 }
 
 impl StdioClient {
-    /// Starts it, before any handshake.
+    /// Starts the process without a handshake.
     pub fn start(config: Value) -> StdioClient {
         let scratch = Scratch::new();
         let path = scratch.write("goblin.json", &servers_only(config).to_string());
@@ -517,7 +521,7 @@ impl StdioClient {
         StdioClient { _scratch: Some(scratch), ..StdioClient::of(command) }
     }
 
-    /// Any command that speaks the protocol.
+    /// Starts any command that implements the protocol.
     pub fn of(mut command: Command) -> StdioClient {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("goblin starts");
@@ -552,7 +556,7 @@ impl StdioClient {
         input.flush().await.expect("goblin reads");
     }
 
-    /// The next line; nothing at the end of the output.
+    /// Returns the next line, or `None` at the end of the output.
     pub async fn line(&mut self) -> Option<String> {
         tokio::time::timeout(PATIENCE, self.output.next_line()).await.expect("a line in time").expect("text")
     }
@@ -562,7 +566,7 @@ impl StdioClient {
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
     }
 
-    /// A request with a fresh id; passes over notifications until its answer.
+    /// Sends a request with a fresh id and returns its response. Skips notifications.
     pub async fn request(&mut self, method: &str, params: Value) -> Value {
         self.next += 1;
         let id = self.next;
@@ -588,12 +592,12 @@ impl StdioClient {
         }
     }
 
-    /// For whoever reads and writes at the same time.
+    /// Splits the client for concurrent reads and writes.
     pub fn into_parts(self) -> (ChildStdin, Lines<BufReader<ChildStdout>>, Child, Option<Scratch>) {
         (self.input.expect("the input is open"), self.output, self.child, self._scratch)
     }
 
-    /// Closes the input; tells how the process ended.
+    /// Closes the input and returns the exit status of the process.
     pub async fn close(mut self) -> std::process::ExitStatus {
         drop(self.input.take());
         tokio::time::timeout(PATIENCE, self.child.wait()).await.expect("it ends").expect("it can be waited for")

@@ -1,4 +1,6 @@
-//! A person's directory: a configuration in it, the gateways that run there, and commands that find them.
+//! The home directory of a user: a configuration, the gateways that run there, and commands that find them.
+//!
+//! The tests of the command line use it. Commands see no files outside of the directory.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -14,7 +16,7 @@ pub struct Home {
     pub config: PathBuf,
 }
 
-/// How a command ended.
+/// The outcome of a command.
 #[derive(Debug)]
 pub struct Ran {
     pub code: Option<i32>,
@@ -27,7 +29,7 @@ impl Ran {
         std::str::from_utf8(&self.stdout).expect("text")
     }
 
-    /// What it printed, once it is sure that all went well.
+    /// Asserts success and returns the output as JSON.
     pub fn json(&self) -> Value {
         assert_eq!(self.code, Some(0), "{self:?}");
         serde_json::from_slice(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
@@ -52,7 +54,7 @@ impl Home {
         command
     }
 
-    /// A gateway that shows this tool.
+    /// Starts a gateway and waits until it lists this tool.
     pub async fn gateway(&self, tool: &str) -> (Gateway, Client) {
         let command = self.goblin(&["serve", "--port", "0", "--log-level", "debug", "--config", self.config()]);
         let gateway = Gateway::of(command).await;
@@ -64,13 +66,13 @@ impl Home {
         self.run_with(arguments, "").await
     }
 
-    /// Runs a command that reads this.
+    /// Runs a command with this input.
     pub async fn run_with(&self, arguments: &[&str], input: &str) -> Ran {
         let mut command = self.goblin(arguments);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("goblin starts");
         let mut stdin = child.stdin.take().expect("it is piped");
-        // One that does not read has ended.
+        // A write error means that the command has ended.
         let _ = stdin.write_all(input.as_bytes()).await;
         drop(stdin);
         let output = tokio::time::timeout(PATIENCE, child.wait_with_output()).await.expect("it ends").expect("it ran");

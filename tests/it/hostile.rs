@@ -1,9 +1,9 @@
-//! The frame of every hostile test: a neighbour whose calls must succeed during the attack, and the state of the gateway
-//! after it.
+//! The frame of every hostile test: a neighbour that makes calls during the attack, and the state of the gateway after
+//! it.
 //!
 //! A test starts a gateway with the attacked parts and a healthy server, then [`Attack::begin`], then attacks, then
-//! [`Attack::end`]. The end asserts that every call of the neighbour succeeded, that no worker thread was busy for long, and
-//! that the memory of the gateway stayed below the ceiling that the test documents.
+//! [`Attack::end`]. The end asserts that every call of the neighbour succeeded and that no worker thread was busy for
+//! long. The memory of the gateway must stay below the ceiling that the test documents.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use tokio::task::JoinHandle;
 
 use crate::harness::{Client, Gateway, eventually};
 
-/// The name of the healthy server whose tool the neighbour calls.
+/// The name of the healthy server. The neighbour calls its tool.
 pub const HEALTHY: &str = "healthy";
-/// The neighbour has called at least this often, so that its calls overlap with the attack.
+/// The minimal number of the neighbour's calls, so that they overlap with the attack.
 const MIN_CALLS: usize = 20;
 
 /// An attack under observation.
@@ -38,8 +38,8 @@ impl Attack {
         Attack { name, pid: gateway.child.id().expect("the gateway runs"), client, stop, calls }
     }
 
-    /// Asserts that the neighbour's calls succeeded, that no worker thread was busy, and that the peak of the gateway's
-    /// resident memory is below `ceiling` MiB. Returns the peak in MiB.
+    /// Asserts that the neighbour's calls succeeded and that no worker thread was busy. The peak of the gateway's
+    /// resident memory must be below `ceiling` MiB. Returns the peak in MiB.
     pub async fn end(self, ceiling: u64) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         let mut times = self.calls.await.expect("every call of the neighbour succeeds");
@@ -84,7 +84,7 @@ pub async fn limit_hits(client: &Client, limit: &str) -> u64 {
     counter(client, "goblin_limit_hits_total", &format!(r#"limit="{limit}""#)).await
 }
 
-/// Waits until the limit was reached.
+/// Waits until the limit is reached.
 pub async fn await_limit(client: &Client, limit: &str) {
     eventually(&format!("the limit {limit} is reached"), || async {
         (limit_hits(client, limit).await > 0).then_some(())

@@ -1,4 +1,4 @@
-//! Floods of sessions and of connections. New clients and operators come in all the same, and nothing that is in use ends.
+//! Floods of sessions and connections. New clients and operators are still accepted, and nothing in use is closed.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,9 +13,9 @@ use crate::harness::{Client, GOBLIN, Gateway, Scratch, eventually, fixture_serve
 use crate::hostile::{Attack, HEALTHY, await_limit, limit_hits};
 use crate::support::{assert_error, gauge, scripted_server};
 
-/// The gateway with a flood of sessions stays below this, in MiB.
+/// The memory limit of the gateway during a flood of sessions, in MiB.
 const SESSION_CEILING: u64 = 256;
-/// The gateway with a flood of connections stays below this, in MiB.
+/// The memory limit of the gateway during a flood of connections, in MiB.
 const CONNECTION_CEILING: u64 = 128;
 
 fn initialize() -> String {
@@ -121,7 +121,7 @@ async fn hard5_only_sessions_that_hold_nothing_are_evicted() {
     for client in [&calling, &streaming, &subscribed, &linked] {
         assert_eq!(ping(client).await, StatusCode::OK);
     }
-    // Without the subscription there is nothing to keep.
+    // A session without the subscription may be ended.
     assert!(subscribed.request("resources/unsubscribe", json!({"uri": "a+note:///alpha"})).await["error"].is_null());
     let newcomer = eventually("the subscription has ended", || async {
         let mut client = Client::new(gateway.address);
@@ -172,7 +172,7 @@ async fn open_idle(gateway: &Gateway, count: usize, bytes: &[u8]) -> Vec<TcpStre
     open
 }
 
-/// Asserts that each route of operators answers over a connection of its own.
+/// Asserts that each route of operators responds over a new connection.
 async fn operators_are_served(gateway: &Gateway) {
     for path in ["/healthz", "/readyz", "/metrics", "/api/status"] {
         let answer = Client::new(gateway.address).send(Method::GET, path, &[], "").await;
@@ -209,7 +209,7 @@ async fn hard5_idle_connections_lock_out_neither_operators_nor_servers() {
 
 #[tokio::test]
 async fn hard5_connections_in_use_are_not_closed_for_new_ones() {
-    // Four connections per session.
+    // The bound is four connections per session.
     let gateway = Gateway::start(json!({ "gateway": { "maxSessions": 1 }, "mcpServers": {} })).await;
     let client = gateway.client().await;
     let stream = client.listen().await;

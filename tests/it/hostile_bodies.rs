@@ -1,4 +1,7 @@
-//! Requests and answers that are large together.
+//! Requests and responses that are large in total, although each is within its limit.
+//!
+//! The gateway bounds the memory of all bodies together. It rejects new work at the bound and completes the accepted
+//! work.
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -13,7 +16,7 @@ use crate::support::{assert_error, gauge, rest, try_call};
 const MIB: usize = 1024 * 1024;
 const MAX_BODY_BYTES: usize = 128 * MIB;
 
-/// A call of a tool with a body of about this size.
+/// Returns a call of a tool with a body of about this size.
 fn large_call(id: usize, tool: &str, bytes: usize) -> Bytes {
     let arguments = json!({ "text": "x".repeat(bytes) });
     let params = json!({ "name": tool, "arguments": arguments });
@@ -41,14 +44,14 @@ async fn gateway_with(settings: Value) -> Gateway {
     Gateway::start(json!({ "gateway": settings, "mcpServers": servers })).await
 }
 
-/// The head of a POST in the session of `client`, with a body of this length.
+/// Returns the head of a POST in the session of `client`, with a body of this length.
 fn head(client: &Client, length: usize) -> String {
     let headers = client.headers().into_iter().map(|(name, value)| format!("{name}: {value}\r\n"));
     let headers: String = headers.collect();
     format!("POST /mcp HTTP/1.1\r\nHost: {}\r\n{headers}Content-Length: {length}\r\n\r\n", client.address)
 }
 
-/// The bytes that an unfinished body lacks.
+/// The number of bytes that an unfinished body lacks.
 const MISSING: usize = 1024;
 
 /// Sends a body without its last bytes.
@@ -59,7 +62,7 @@ async fn unfinished(client: &Client, length: usize) -> TcpStream {
     stream
 }
 
-/// Reads the head of an answer and its body; gives the status and the body.
+/// Reads a response and returns its status line and body.
 async fn read_answer(stream: &mut TcpStream) -> (String, String) {
     let (mut bytes, mut chunk) = (Vec::new(), [0; 4096]);
     loop {
@@ -92,7 +95,7 @@ async fn hard2_bodies_in_flight_are_bounded_for_all_clients_together() {
     let all = 32 * (4 * MIB - MISSING) as u64;
     eventually("the gateway holds all that fit", || async { (reserved(&client, "bodies").await == all).then_some(()) })
         .await;
-    // Two bodies that grow at the same time could take the room from each other and from a third.
+    // Two bodies that grow at the same time could block each other and a third one.
     for hits in 1..=2 {
         held.push(unfinished(&client, 4 * MIB).await);
         eventually("it is rejected", || async { (limit_hits(&client, "bodyBytes").await == hits).then_some(()) }).await;

@@ -1,4 +1,7 @@
-//! Messages that are too deep, batches that are too long, and clients and backends that make the gateway remember too much.
+//! Messages that are too deep, batches that are too long, and clients and backends that make the gateway store too
+//! much.
+//!
+//! Each limit rejects one message and leaves its connection usable.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -26,7 +29,7 @@ fn assert_limit(answer: &Value, limit: &str, value: usize) {
     assert!(data["retryable"].is_null(), "the same message is too large the next time too");
 }
 
-/// A call whose message is nested this deep: the message, its params, its arguments and what is in there.
+/// Returns a call with this nesting depth, counting the message, its params, its arguments and their content.
 fn deep_call(id: usize, depth: usize) -> String {
     let inner = nested(depth - 3);
     format!(
@@ -52,7 +55,7 @@ async fn hard2_a_message_of_a_client_that_is_too_deep_reaches_no_backend() {
         assert_limit(&answer.json(), "jsonDepth", 512);
     }
     assert!(backend.of("tools/call").is_empty());
-    // The client of this test reads no answer that deep.
+    // The JSON parser of this test cannot read a response of that depth.
     let answer = client.post(deep_call(8, 512)).await.body;
     assert!(answer.contains(r#""id":8"#) && answer.contains("[[[["), "exactly so deep passes: {answer}");
     assert_eq!(limit_hits(&client, "jsonDepth").await, 2);
@@ -137,7 +140,7 @@ async fn hard2_a_batch_beyond_the_limit_is_one_error() {
     assert!(stdio.request("ping", json!({})).await["error"].is_null());
 }
 
-/// An `initialize` whose capabilities and client info have this many bytes together.
+/// Returns an `initialize` with capabilities and client info of this total size.
 fn large_hello(bytes: usize) -> String {
     let info = r#"{"name":"x","version":"0"}"#;
     let capabilities = format!(r#"{{"x":"{}"}}"#, "y".repeat(bytes - info.len() - r#"{"x":""}"#.len()));

@@ -12,7 +12,7 @@ use crate::harness::{fixture_server, signal};
 use crate::home::{Home, Ran};
 use crate::support::logged;
 
-/// A user that this machine does not have.
+/// A user id that does not exist on this machine.
 const STRANGER: u32 = 54_321;
 
 fn home() -> Home {
@@ -23,8 +23,8 @@ fn chmod(path: &Path, mode: u32) {
     std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("it is ours");
 }
 
-/// Runs every command that reads or writes the configuration. Asserts that each rejects it for this reason and that the
-/// text stays as it is.
+/// Runs every command that reads or writes the configuration. Asserts that each rejects it for this reason and leaves
+/// the text unchanged.
 async fn assert_rejected(home: &Home, config: &Path, reason: &str) {
     let read = || config.is_file().then(|| std::fs::read(config).expect("it is ours"));
     let (before, path) = (read(), config.to_str().expect("text"));
@@ -40,7 +40,7 @@ async fn assert_rejected(home: &Home, config: &Path, reason: &str) {
         &["remove", "kept"],
         &["import", "--yes"],
     ] {
-        // The command of `goblin add` stands behind all flags.
+        // The command of `goblin add` follows all flags.
         let command = arguments.iter().position(|word| *word == "--").unwrap_or(arguments.len());
         let (flags, command) = arguments.split_at(command);
         let ran = home.run(&[flags, &["--config", path], command].concat()).await;
@@ -51,7 +51,7 @@ async fn assert_rejected(home: &Home, config: &Path, reason: &str) {
         assert_eq!(read(), before, "{arguments:?}");
     }
     let doctor = home.run(&["doctor", "--config", path]).await;
-    // It prints the cure on a line of its own.
+    // The doctor prints the remedy on a separate line.
     let is_told = reason.split(", ").all(|part| doctor.text().contains(part));
     assert!(doctor.code == Some(1) && is_told, "{doctor:?}");
 }
@@ -78,12 +78,12 @@ async fn hard9_a_directory_that_others_can_write_is_rejected_wherever_it_is() {
         chmod(open, 0o777);
         let reason = format!("others can write {} (mode 777), chmod go-w {}", open.display(), open.display());
         assert_rejected(&home, &config, &reason).await;
-        // Where others cannot replace what is not theirs.
+        // In a sticky directory, other users cannot replace files they do not own.
         chmod(open, 0o1777);
         assert_eq!(home.run(&["check", "--config", path]).await.code, Some(0));
         chmod(open, 0o755);
     }
-    // A link into it is no better, and neither is a link in it.
+    // A link into the directory is rejected too, and so is a link in it.
     chmod(&top, 0o777);
     let link = home.scratch.path().join("link.json");
     symlink(&config, &link).expect("a link");
@@ -91,7 +91,7 @@ async fn hard9_a_directory_that_others_can_write_is_rejected_wherever_it_is() {
     let outward = top.join("outward.json");
     symlink(&home.config, &outward).expect("a link");
     assert_rejected(&home, &outward, "others can write ").await;
-    // A file is not made there either.
+    // A new file is not created there either.
     let new = top.join("new.json");
     let ran = home.run(&["add", "x", "--config", new.to_str().expect("text"), "--", "x"]).await;
     assert!(ran.code == Some(2) && ran.stderr.contains("others can write ") && !new.exists(), "{ran:?}");

@@ -1,4 +1,6 @@
-//! Hostile files of other clients: `goblin import` and `goblin add` show what would run, whatever the file does to hide it.
+//! Hostile files of other clients, as input of `goblin import` and `goblin add`.
+//!
+//! The user must see the full command that would run. No trick in the file may hide or disguise a part of it.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
@@ -10,7 +12,7 @@ use crate::harness::PATIENCE;
 use crate::home::{Home, Ran};
 use crate::terminal::Terminal;
 
-/// A home where Cursor has these servers.
+/// Returns a home directory with these servers in Cursor's configuration.
 fn home(servers: &Value) -> Home {
     let home = Home::new(&json!({ "mcpServers": {} }));
     put(&home, ".cursor/mcp.json", &json!({ "mcpServers": servers }).to_string());
@@ -24,7 +26,7 @@ fn put(home: &Home, name: &str, text: &str) -> PathBuf {
     path
 }
 
-/// Returns all that a person sees on a terminal of this width before the question.
+/// Returns the text that a terminal of this width shows before the question.
 async fn prompt(home: &Home, columns: u16) -> String {
     let mut command = home.goblin(&["import", "--config", home.config()]);
     let mut terminal = Terminal::of(&mut command).of_width(columns).with_keyboard(&mut command);
@@ -42,7 +44,7 @@ async fn import(home: &Home) -> String {
     ran.text().to_owned()
 }
 
-/// Characters that a terminal obeys, line ends excepted.
+/// Asserts that the text has no control or invisible characters except line ends.
 fn assert_harmless(shown: &str) {
     let is_hostile = |letter: char| {
         letter.is_control() && letter != '\n'
@@ -104,7 +106,7 @@ async fn hard8_nothing_in_a_prompt_commands_the_terminal() {
             assert!(shown.contains(part), "{part}\nis not in\n{shown}");
         }
     }
-    // Names are read by people too, so the file gets none with hidden characters.
+    // Users read names too, so no name in the file has hidden characters.
     let ran = home.run(&["import", "--config", home.config(), "--yes"]).await;
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let written = std::fs::read_to_string(&home.config).expect("it is there");
@@ -173,7 +175,7 @@ async fn hard8_import_reads_regular_files_within_limits_only() {
     symlink("/dev/zero", at(".gemini/settings.json")).expect("a link");
     let _socket = UnixListener::bind(at(".codex/config.toml")).expect("a socket");
     std::fs::create_dir(at(".codeium/windsurf/mcp_config.json")).expect("a directory");
-    // Without blocks on the disk: the size alone is a reason.
+    // The sparse file uses no disk space. Its size alone is a reason to skip it.
     let huge = std::fs::File::create(at(".vscode/mcp.json")).expect("a file");
     huge.set_len(1 << 40).expect("a size");
     std::fs::write(at(".config/Claude/claude_desktop_config.json"), [0xff]).expect("a file");

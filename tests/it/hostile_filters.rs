@@ -1,4 +1,8 @@
-//! Attacks on the filters of resources: no spelling of a URI reaches a resource whose plain form is denied.
+//! Attacks on the filters of resources: no spelling of a URI reaches a resource that the filters deny in its plain
+//! form.
+//!
+//! The error must equal the one for an unknown resource, and no request may reach the backend. Legitimate encoded URIs
+//! must still work.
 
 use serde_json::{Value, json};
 
@@ -9,12 +13,12 @@ use crate::scripted::{Reply, Scripted, Seen};
 use crate::subscriber::{UPDATED, subscribe, upstream_heard};
 use crate::support::{assert_error, http_server};
 
-/// The memory of the gateway in MiB. These attacks are small.
+/// The memory limit of the gateway in MiB. These attacks are small.
 const CEILING: u64 = 256;
-/// The requests by which a backend can be reached.
+/// The requests that can reach a backend.
 const REACHING: [&str; 3] = ["resources/read", "resources/subscribe", "completion/complete"];
 
-/// Spellings of `file:///secret`, each read as that by some server.
+/// Spellings of `file:///secret`. At least one server treats each of them as that URI.
 const SPELLINGS: [&str; 34] = [
     "file:///secret",
     "file:///s%65cret",
@@ -52,7 +56,7 @@ const SPELLINGS: [&str; 34] = [
     "file:///secret%20",
 ];
 
-/// URIs that begin with `file:///public/`, and are not in it.
+/// URIs that begin with `file:///public/` but resolve to a path outside of it.
 const DETOURS: [&str; 7] = [
     "file:///public/../secret",
     "file:///public/%2e%2e/secret",
@@ -72,7 +76,7 @@ const LEGITIMATE: [&str; 5] = [
     "file:///public/100%25",
 ];
 
-/// Starts a server whose template covers every URI. Its list has the denied resource in two spellings.
+/// Starts a server with a template that covers every URI. Its list has the denied resource in two spellings.
 async fn backend() -> Scripted {
     let listed = |uri: &str| json!({ "uri": uri, "name": uri });
     Scripted::start(move |seen: &Seen, _| match seen.method() {
@@ -105,7 +109,7 @@ struct Target {
 }
 
 impl Target {
-    /// Starts a gateway. The server and the profile of the client have these filters.
+    /// Starts a gateway with these filters for the server and for the client's profile.
     async fn start(server: Value, profile: Value) -> Target {
         let backend = backend().await;
         let mut attacked = http_server(backend.address);
@@ -145,7 +149,7 @@ fn requests(uri: &str) -> [(&'static str, Value); 3] {
     ]
 }
 
-/// Replaces the URI that a client sent.
+/// Returns the error with the client's URI replaced.
 fn blank(answer: &Value, uri: &str) -> Value {
     let error = &answer["error"];
     let message = error["message"].as_str().unwrap_or_default().replace(uri, "URI");
@@ -153,7 +157,7 @@ fn blank(answer: &Value, uri: &str) -> Value {
     json!([error["code"], message, error["data"]["code"], is_same, error["data"].as_object().map(|data| data.len())])
 }
 
-/// Asserts that every way to name these URIs gets the answer for an unknown resource, and that no request reaches the
+/// Asserts that every way to name these URIs returns the error for an unknown resource, and that no request reaches the
 /// backend.
 async fn assert_unreachable(target: &Target, spellings: &[&str]) {
     let mut other = Client::new(target.gateway.address).at("/mcp/p/other");
@@ -178,7 +182,7 @@ async fn assert_unreachable(target: &Target, spellings: &[&str]) {
             assert_eq!(described["isError"], true, "{uri}: {described}");
             assert!(described.to_string().contains("no resource"), "{uri}: {described}");
         }
-        // A glob that covers nothing is a subscription, as one for resources to come.
+        // A glob without matches is still a subscription, because it covers future resources.
         let answer = subscribe(&target.client, &format!("s+{spelling}"), json!({ "pattern": "glob" })).await;
         assert!(answer["dev.goblin/state"].is_null(), "{spelling}: {answer}");
     }
@@ -260,7 +264,7 @@ async fn hard1_subx1_a_pattern_of_a_profile_subscribes_to_nothing_that_the_profi
     subscribe(&narrow, pattern, json!({ "pattern": "glob" })).await;
     upstream_heard(&whole, &["+note:///alpha"]).await;
 
-    // Resources that come later, the hidden one first.
+    // Resources that are added later, the hidden one first.
     for native in ["note:///bravo", "note:///charlie"] {
         whole.call("a_change_resources", json!({ "define": native })).await;
     }
@@ -268,7 +272,7 @@ async fn hard1_subx1_a_pattern_of_a_profile_subscribes_to_nothing_that_the_profi
     assert_eq!(told["params"]["uri"], "a+note:///charlie");
     upstream_heard(&whole, &["+note:///alpha", "+note:///charlie"]).await;
 
-    // The same pattern of a client that may see all.
+    // Another client without filters uses the same pattern.
     subscribe(&whole, pattern, json!({ "pattern": "glob" })).await;
     eventually("the hidden resources are subscribed for the other client", || async {
         let said = whole.call_text("a_subscribed", json!({})).await;

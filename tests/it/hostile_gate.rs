@@ -1,5 +1,5 @@
-//! Requests that no route may see: of foreign pages, for foreign hosts, malformed on purpose. All are rejected, and the
-//! gateway works on.
+//! Requests that must reach no route: from foreign pages, for foreign hosts, or malformed on purpose. All are rejected,
+//! and the gateway continues to work.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use crate::harness::{Client, Gateway, PATIENCE, fixture_server};
 use crate::hostile::{Attack, HEALTHY};
 
-/// The gateway under malformed requests stays below this, in MiB.
+/// The memory limit of the gateway under malformed requests, in MiB.
 const CEILING: u64 = 128;
 
 /// Writes bytes and reads until the gateway closes the connection.
@@ -29,13 +29,14 @@ fn status(answer: &str) -> u16 {
     answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_default()
 }
 
-/// An attack by headers. `probes` is whether the probes reject it too.
+/// An attack by headers. `probes` is true if the probes reject it too.
 struct Headers {
     lines: &'static str,
     probes: bool,
 }
 
-/// Probes answer any host: a supervisor names the gateway by whatever address it has. A foreign page gets no answer.
+/// The attacks. Probes accept any host, because a supervisor may use any address of the gateway. Foreign pages get no
+/// response.
 const ATTACKS: &[Headers] = &[
     Headers { lines: "host: evil.example\r\n", probes: false },
     Headers { lines: "host: localhost:+80\r\n", probes: false },
@@ -53,7 +54,7 @@ const ATTACKS: &[Headers] = &[
     Headers { lines: "host: localhost\r\norigin: http://evil.example\r\nsec-fetch-site: cross-site\r\n", probes: true },
 ];
 
-/// Returns every route that speaks HTTP: verb, path, and whether it is a probe.
+/// Returns every HTTP route: verb, path, and whether it is a probe.
 fn routes() -> Vec<(String, String, bool)> {
     let mut routes: Vec<_> = ROUTES
         .iter()
@@ -206,7 +207,8 @@ async fn hard11_malformed_requests_are_rejected_and_the_gateway_works_on() {
     attack.end(CEILING).await;
 }
 
-/// Both lengths in one request: the chunks count, as the standard has it, and what follows them is no second request.
+/// A request with both kinds of length: the chunks count, as the standard requires, and the following bytes are not a
+/// second request.
 #[tokio::test]
 async fn hard11_a_request_with_two_kinds_of_length_smuggles_nothing() {
     let gateway = Gateway::with_servers(json!({})).await;

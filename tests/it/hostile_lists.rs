@@ -1,4 +1,6 @@
-//! Backends that list too much, or too often.
+//! Backends with too large lists, or with too frequent changes.
+//!
+//! The gateway keeps only the entries it needs, and a bounded amount of old versions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +18,7 @@ const EVENTS: &str = "Content-Type: text/event-stream\r\n";
 const CHANGED: &str = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
 const MIB: usize = 1024 * 1024;
 
-/// An answer, and the word that the tools have changed.
+/// Returns a response together with a `list_changed` notification.
 fn changed(seen: &Seen, result: &str) -> Reply {
     let answer = format!(r#"{{"jsonrpc":"2.0","id":{},"result":{result}}}"#, seen.message["id"]);
     Reply::Bytes(response("200 OK", EVENTS, &format!("data: {CHANGED}\n\ndata: {answer}\n\n")))
@@ -38,7 +40,8 @@ fn tool(name: &str, description: &str) -> String {
     format!(r#"{{"name":"{name}","description":"{description}","inputSchema":{{"type":"object"}}}}"#)
 }
 
-/// A backend whose tools change with every fetch. Each of two pages has `garbage` bytes around a tool of `entry` bytes.
+/// Starts a backend that changes its tools with every fetch. Each of two pages has `garbage` bytes around a tool of
+/// `entry` bytes.
 async fn changing(garbage: usize, entry: usize) -> Scripted {
     let (garbage, description) = ("x".repeat(garbage), "y".repeat(entry));
     Scripted::start(move |seen, before| match seen.method() {
@@ -56,7 +59,7 @@ async fn changing(garbage: usize, entry: usize) -> Scripted {
     .await
 }
 
-/// Lets the tools change `times` times, while a client begins a list of every version and does not finish it.
+/// Waits for `times` changes of the tools. A client begins a list of every version and never finishes it.
 async fn begin_every_list(gateway: &Gateway, backend: &Scripted, times: usize) {
     let client = gateway.client_seeing("hostile_first_0").await;
     for time in 1..=times {
@@ -80,7 +83,7 @@ async fn hard2_a_small_entry_does_not_keep_the_large_page_that_it_came_on() {
     let gateway = gateway_with(&backend).await;
     let attack = Attack::begin("list pages full of garbage", &gateway).await;
     begin_every_list(&gateway, &backend, 18).await;
-    // Every version came on six MiB of pages, and cursors keep sixteen versions.
+    // Each version has six MiB of pages, and cursors keep sixteen versions.
     attack.end(120).await;
 }
 

@@ -1,5 +1,7 @@
-//! Attacks that the gateway withstood when it was attacked from outside, kept as tests. Other modules have further ones:
-//! `files_escape` (paths), `resume` (event ids of other clients), `profiles` (sessions of other endpoints), `bad_input`.
+//! Attacks from outside that the gateway withstands, kept as regression tests.
+//!
+//! Related tests are in `files_escape` (paths), `resume` (event ids of other clients), `profiles` (sessions of other
+//! endpoints) and `bad_input`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,15 +23,15 @@ use crate::scripted::{Reply, Scripted};
 use crate::stage::Back;
 use crate::support::{children, http_server, logged, scripted_server, try_call};
 
-/// None of these attacks costs memory. In MiB.
+/// The memory limit in MiB. None of these attacks costs memory.
 const CEILING: u64 = 128;
 
-/// A gateway with a healthy server and the attacked server `a`.
+/// Starts a gateway with a healthy server and the attacked server `a`.
 async fn gateway_with(server: Value) -> Gateway {
     Gateway::with_servers(json!({ HEALTHY: fixture_server(&[]), "a": server })).await
 }
 
-/// A listener without visitors, unless the gateway connects to it.
+/// A listener that counts connections. The gateway must never connect to it.
 struct Canary {
     address: SocketAddr,
     connections: Arc<AtomicUsize>,
@@ -49,7 +51,8 @@ impl Canary {
         Canary { address, connections }
     }
 
-    /// Asserts that there was one connection: the one of this function, which shows that connections are counted.
+    /// Asserts that there was exactly one connection: the one of this function, which proves that connections are
+    /// counted.
     async fn assert_untouched(&self) {
         drop(tokio::net::TcpStream::connect(self.address).await.expect("the canary listens"));
         let is_counted = || async { (self.connections.load(Ordering::SeqCst) > 0).then_some(()) };
@@ -112,7 +115,7 @@ async fn hard_a_request_state_with_any_flipped_bit_is_refused() {
     assert_eq!(text_of(&done), r#"{"result":{"action":"accept"}}"#, "the state itself is still good");
 }
 
-/// Text that repaints a terminal: escapes of seven and eight bits, a bell, a carriage return.
+/// A text that repaints a terminal: escapes of seven and eight bits, a bell, a carriage return.
 const REPAINT: &str = "evil\u{1b}[2J\u{1b}]0;owned\u{7}\u{9b}31m\rfake line";
 
 #[tokio::test]
@@ -290,7 +293,7 @@ async fn hard_no_request_starts_a_program() {
     attack.end(CEILING).await;
 }
 
-/// Returns the token of operators, which the gateway writes for the commands of its user.
+/// Returns the operators' token, which the gateway writes for the commands of its user.
 fn admin_token(scratch: &Scratch) -> String {
     let files = std::fs::read_dir(scratch.path().join("goblin")).expect("a directory").flatten();
     let record = files.map(|file| file.path()).find(|path| path.extension().is_some_and(|it| it == "json"));

@@ -1,4 +1,7 @@
-//! Secrets stay where they belong: a server sees its own variables only, and clients read nothing that is for operators.
+//! Secrets stay separate: a server sees only its own variables, and clients cannot read operators' information.
+//!
+//! The tests read the real environment of each process. Output and command lines of servers appear in no response to a
+//! client.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +15,8 @@ use crate::hostile::{Attack, HEALTHY};
 use crate::operator::look;
 use crate::support::{is_error, parent, path_text, pid_in, try_call};
 
-/// Variables of the gateway, by the part of the configuration that expands them. Each holds its own name in lower case.
+/// Variables of the gateway, named after the part of the configuration that expands them. The value of each contains
+/// its name in lower case.
 const SECRETS: [&str; 9] = [
     "OTHER_ENV",
     "OTHER_ARG",
@@ -35,7 +39,7 @@ fn with_secrets(command: &mut Command) {
     command.env("LC_TEST", "lc").env("https_proxy", "proxy").env("NO_PROXY", "*");
 }
 
-/// Servers of one configuration that differ in what they inherit; the others use the secrets.
+/// Returns a configuration of servers with different inheritance. The remaining servers use the secrets.
 fn configuration(scratch: &Scratch) -> Value {
     let server = |name: &str, more: Value| {
         let file = scratch.path().join(name);
@@ -60,7 +64,7 @@ fn configuration(scratch: &Scratch) -> Value {
     })
 }
 
-/// The environment of a process, as another process of the user reads it.
+/// Returns the environment of a process, as other processes of the user can read it.
 fn environment(pid: u32) -> BTreeMap<String, String> {
     let bytes = std::fs::read(format!("/proc/{pid}/environ")).expect("the process lives");
     let text = String::from_utf8(bytes).expect("text");
@@ -68,7 +72,7 @@ fn environment(pid: u32) -> BTreeMap<String, String> {
     text.split('\0').filter_map(variable).collect()
 }
 
-/// The secrets in the environment of a process.
+/// Returns the secrets in the environment of a process.
 fn secrets_in(environment: &BTreeMap<String, String>) -> Vec<&str> {
     let all = SECRETS.into_iter().chain(["UV_INDEX_PASSWORD", "OWN_SECRET"]);
     all.filter(|name| environment.values().any(|value| value.contains(&secret_of(name)))).collect()
@@ -107,7 +111,7 @@ async fn hard6_d19_a_server_sees_its_own_variables_and_no_secret_of_others() {
         ),
     ] {
         let process = pid_in(&scratch.path().join(server)).await;
-        // The guard stands between the gateway and the server, and others can read its environment too.
+        // The guard runs between the gateway and the server, and other processes can read its environment too.
         for process in [process, parent(process)] {
             let environment = environment(process);
             assert_eq!(secrets_in(&environment), expected, "{server}: {environment:?}");
@@ -133,7 +137,7 @@ async fn hard6_d19_check_and_doctor_start_servers_with_the_same_environment() {
         assert!(command.output().await.expect("it runs").status.success(), "{arguments:?}");
         let seen = std::fs::read_to_string(&file).expect("the server was started");
         assert!(seen.contains("LC_TEST=lc"), "{arguments:?}: {seen}");
-        // An allow-list prefix passes what nothing else expands.
+        // A prefix of the allow-list passes variables that no other server expands.
         assert_eq!(seen.matches("secret-of-").count(), 1, "{arguments:?}: {seen}");
         assert!(seen.contains("UV_INDEX_PASSWORD="), "{arguments:?}: {seen}");
     }
@@ -213,13 +217,13 @@ async fn hard7_variables_in_a_command_line_are_shown_as_they_were_written() {
     assert!(!gateway.log().concat().contains("secret-of-"), "{:?}", gateway.log());
 }
 
-/// The ceiling of the gateway's memory in a debug build.
+/// The memory limit of the gateway in a debug build, in MiB.
 const MAX_MEMORY_MIB: u64 = 256;
 
-/// What servers write to stderr and stdout here.
+/// The output of the servers on stderr and stdout.
 const NOISE: [&str; 2] = ["Traceback of the server", "garbage of the server"];
 
-/// A server that writes noise, serves, and exits with 3 at the first call.
+/// Returns a server that writes noise, serves, and exits with 3 at the first call.
 fn noisy_server(more: Value) -> Value {
     let script = format!(r#"echo '{}' >&2; echo '{}'; exec "$@""#, NOISE[0], NOISE[1]);
     let mut server = json!({ "command": "sh", "args": ["-c", script, "sh", fixture(), "--crash-after", "0"] });
@@ -227,7 +231,7 @@ fn noisy_server(more: Value) -> Value {
     server
 }
 
-/// Asserts that an answer for a client quotes nothing.
+/// Asserts that a response for a client quotes no output or command of the server.
 fn assert_quotes_nothing(answer: &Value) {
     let text = answer.to_string();
     for words in NOISE.into_iter().chain(["last words", "sh -c", "--crash-after"]) {
@@ -263,7 +267,7 @@ async fn hard7_clients_read_no_stderr_no_stdout_and_no_command_line() {
     ] {
         assert_quotes_nothing(&client.request(method, params).await);
     }
-    // Operators read all of it.
+    // Operators can read all of it.
     let told = eventually("an operator reads the last words", || async {
         let status = look(&client, "/api/servers/shared").await;
         status.body.contains(NOISE[0]).then_some(status)

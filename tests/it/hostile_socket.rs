@@ -1,4 +1,6 @@
-//! What a gateway on a Unix socket rejects: peers of other users, paths that are not its own, open directories (HARD-10).
+//! Rejections of a gateway on a Unix socket: peers of other users, foreign paths, open directories (HARD-10).
+//!
+//! The gateway never removes a file that is not its own socket.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -13,18 +15,18 @@ use crate::home::Home;
 use crate::hostile::{Attack, HEALTHY, counter};
 use crate::socket_gateway::{SOCKET, SocketGateway, await_tools, home_with, socket_of};
 
-/// A user that owns nothing.
+/// The id of a user without any files.
 const NOBODY: u32 = 65534;
-/// Connections of the other user.
+/// The number of connections of the other user.
 const CONNECTIONS: usize = 200;
-/// What a gateway with one server uses in a build with debug assertions, and room for noise.
+/// The memory of a gateway with one server in a debug build, with a margin, in MiB.
 const MAX_MEMORY_MIB: u64 = 200;
 
 fn set_mode(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("the file is ours");
 }
 
-/// Makes the directory of the socket, as a user does.
+/// Creates the directory of the socket with this mode.
 fn make_directory(home: &Home, mode: u32) {
     let socket = socket_of(home);
     let directory = socket.parent().expect("a directory");
@@ -32,7 +34,7 @@ fn make_directory(home: &Home, mode: u32) {
     set_mode(directory, mode);
 }
 
-/// Asserts that a gateway does not start, with these words in its error.
+/// Asserts that the gateway does not start, and that its error contains these words.
 async fn assert_rejected(home: &Home, words: &[&str]) {
     let mut gateway = SocketGateway::spawn(home);
     let code = gateway.outcome().await;
@@ -44,10 +46,10 @@ async fn assert_rejected(home: &Home, words: &[&str]) {
     .await;
 }
 
-/// Connects as another user and sends a request. Returns what comes back.
+/// Connects as another user, sends a request and returns the response.
 fn request_as(uid: u32, socket: &Path) -> Vec<u8> {
     let socket = socket.to_owned();
-    // The uid of one thread only: the tests beside this one keep theirs.
+    // Only the uid of this thread changes, so that concurrent tests keep theirs.
     let connecting = std::thread::spawn(move || {
         let uid = Uid::from_raw(uid);
         rustix::thread::set_thread_res_uid(uid, uid, uid).expect("root may");
@@ -61,7 +63,7 @@ fn request_as(uid: u32, socket: &Path) -> Vec<u8> {
     connecting.join().expect("a connection")
 }
 
-/// Only root can act as another user, so there is nothing to test for others.
+/// Only root can act as another user. The test does nothing for other users.
 #[tokio::test]
 async fn hard10_a_peer_of_another_user_is_closed_counted_and_logged_once() {
     if !geteuid().is_root() {
@@ -72,7 +74,7 @@ async fn hard10_a_peer_of_another_user_is_closed_counted_and_logged_once() {
     let socket = socket_of(&home);
     let gateway = Gateway::of(home.goblin(&["serve", "--port", "0", "--config", home.config()])).await;
     let attack = Attack::begin("socket-other-user", &gateway).await;
-    // Somebody opens what the gateway has closed.
+    // The test opens the permissions that the gateway has closed.
     set_mode(socket.parent().expect("a directory"), 0o711);
     set_mode(&socket, 0o666);
     let client = gateway.client().await;
@@ -113,7 +115,7 @@ async fn hard10_a_socket_that_is_served_is_not_replaced() {
     assert_rejected(&home, &["another gateway serves at", "choose another gateway.socket"]).await;
     assert_eq!(std::fs::symlink_metadata(&socket).expect("a socket").ino(), before);
     await_tools(&socket).await;
-    // A program that never accepts is alive too, also when its queue is full.
+    // A program that never accepts is alive too, even if its queue is full.
     let home = home_with(json!({}));
     make_directory(&home, 0o700);
     let socket = socket_of(&home);
@@ -131,7 +133,7 @@ async fn hard10_of_gateways_that_start_at_once_one_serves() {
     make_directory(&home, 0o700);
     let socket = socket_of(&home);
     for _ in 0..3 {
-        // A dead socket: the listener is closed, the file stays.
+        // A dead socket: the listener is closed, and the file stays.
         drop(UnixListener::bind(&socket).expect("a free path"));
         let mut gateways: Vec<_> = (0..6).map(|_| SocketGateway::spawn(&home)).collect();
         let mut serving = Vec::new();
@@ -154,7 +156,7 @@ async fn hard10_what_is_not_a_socket_of_ours_is_never_removed() {
     std::fs::write(&socket, "precious").expect("a file");
     assert_rejected(&home, &["is not a socket", "choose another gateway.socket"]).await;
     assert_eq!(std::fs::read_to_string(&socket).expect("the file is there"), "precious");
-    // A link to a dead socket is no socket either.
+    // A link to a dead socket is not a socket.
     let elsewhere = socket.with_file_name("elsewhere");
     std::fs::remove_file(&socket).expect("the file is ours");
     drop(UnixListener::bind(&elsewhere).expect("a free path"));
@@ -198,7 +200,7 @@ async fn hard10_a_directory_that_others_can_enter_is_rejected() {
         std::os::unix::fs::chown(socket.parent().expect("a directory"), Some(NOBODY), None).expect("root may");
         assert_rejected(&home, &["belongs to another user"]).await;
     }
-    // A link to a private directory can lead elsewhere tomorrow.
+    // A link to a private directory could be changed later.
     let home = home_with(json!({}));
     let real = home.scratch.path().join("real");
     std::fs::create_dir(&real).expect("a directory");

@@ -1,4 +1,6 @@
-//! Hostile text of servers on a terminal and in a pipe: a terminal gets no character that it would obey, a pipe gets all.
+//! Hostile text of servers on a terminal and in a pipe.
+//!
+//! A terminal receives no control characters. A pipe receives all bytes unchanged.
 
 use serde_json::json;
 
@@ -6,7 +8,7 @@ use crate::harness::fixture_server;
 use crate::home::Home;
 use crate::terminal::Terminal;
 
-/// Turns the text around, opens an escape sequence, ends a line, adds an invisible tag.
+/// A text that reverses its direction, opens an escape sequence, ends a line, and adds an invisible tag.
 const HOSTILE: &str = "a\u{202e}b\u{1b}[2J\u{9b}31m\u{2066}\u{61c}\u{2028}c\r\u{e0041}é";
 const HARMLESS: &str = "ab[2J31mcé";
 
@@ -19,7 +21,7 @@ fn home() -> Home {
     home
 }
 
-/// Returns what a terminal gets up to these words.
+/// Returns the text that a terminal receives up to these words.
 async fn on_terminal(home: &Home, arguments: &[&str], words: &str) -> String {
     let mut command = home.goblin(arguments);
     let terminal = Terminal::of(&mut command).of_width(200);
@@ -45,14 +47,14 @@ async fn results_on_a_terminal_have_no_characters_that_command_it() {
     on_terminal(&home, &["tools", "call", "f_read", path], HARMLESS).await;
     on_terminal(&home, &["resources", "read", &uri], HARMLESS).await;
     on_terminal(&home, &["prompts", "get", "a_greet", &name], HARMLESS).await;
-    // JSON keeps its meaning.
+    // Escaped JSON keeps its value.
     let shown = on_terminal(&home, &["tools", "call", "f_read", path, "--json"], "\n").await;
     assert!(shown.contains(r"a\u202eb") && shown.contains(r"\u009b31m\u2066\u061c\u2028c"), "{shown}");
     let value: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
     assert!(value["content"][0]["text"].as_str().is_some_and(|text| text.contains("a\u{202e}b")), "{value}");
     // An error is printed on stderr.
     on_terminal(&home, &["tools", "call", "a_error", &format!("message={HOSTILE}")], HARMLESS).await;
-    // A pipe gets every byte.
+    // A pipe receives every byte.
     let piped = home.run(&["resources", "read", &uri]).await;
     assert_eq!(piped.stdout, HOSTILE.as_bytes());
     let piped = home.run(&["tools", "call", "f_read", path]).await;

@@ -1,7 +1,7 @@
-//! Hostile tests: work whose size a client or a backend chooses does not stop the worker threads (HARD-4).
+//! Hostile tests: expensive work of a client or a backend does not block the worker threads (HARD-4).
 //!
-//! Each test documents the memory that the gateway may use at most, in MiB. The test build is not optimized, so the sizes
-//! here are smaller than those that an attacker would choose.
+//! Each test documents the maximal memory of the gateway in MiB. The test build is not optimized, so the sizes here are
+//! smaller than those of a real attack.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use crate::hostile::{Attack, HEALTHY, await_limit, limit_hits};
 use crate::scripted::{Reply, Scripted, Seen};
 use crate::support::{assert_error, begin_call, ended, http_server, logged};
 
-/// What a hostile server lists, by method, and in pages of this many entries.
+/// The lists of a hostile server.
 #[derive(Clone, Default)]
 struct Lists {
     tools: Vec<Value>,
@@ -54,7 +54,7 @@ fn page(seen: &Seen, member: &str, entries: &[Value]) -> Reply {
     seen.result(result)
 }
 
-/// A gateway with a hostile and a healthy server, and a client.
+/// Starts a gateway with a hostile and a healthy server, and a client.
 async fn attacked(evil: &Scripted, settings: Value) -> (Gateway, Client) {
     let mut server = http_server(evil.address);
     for (key, value) in settings.as_object().expect("settings") {
@@ -73,7 +73,8 @@ fn words(result: &Value) -> &str {
     result["content"][0]["text"].as_str().unwrap_or_default()
 }
 
-/// Thirty definitions, each of which refers to the next one twice: two kilobytes that expand to a billion nodes.
+/// Returns thirty definitions, each of which refers to the next one twice: two kilobytes that expand to a billion
+/// nodes.
 fn schema_bomb() -> Value {
     let mut definitions = serde_json::Map::new();
     for number in 0..30 {
@@ -129,7 +130,7 @@ async fn hard4_recursive_schemas_and_patterns_are_still_validated() {
 
 #[tokio::test]
 async fn hard4_many_templates_without_a_literal_prefix_do_not_stop_the_gateway() {
-    // The cap per backend. None of them has a literal prefix, so all are tried.
+    // The number of templates is the cap per backend. None of them has a literal prefix, so all are tried.
     let mut templates: Vec<_> =
         (0..9_999).map(|number| json!({ "name": "t", "uriTemplate": format!("{{+a}}/q{number}/{{b}}") })).collect();
     templates.push(json!({ "name": "t", "uriTemplate": "literal://here/{b}" }));

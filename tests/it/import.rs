@@ -1,7 +1,7 @@
-//! `goblin import`: files of other clients in, one configuration out.
+//! `goblin import`: reads the files of other clients and writes one configuration.
 //!
-//! Every file of `tests/clients_files` is put where its client has it. Next to it stands what must come out: the
-//! configuration, and every word on the terminal. `@HOME@` and `@PROJECT@` stand for directories.
+//! Every file of `tests/clients_files` is copied to the place where its client has it. The expected configuration and
+//! terminal output are next to it. `@HOME@` and `@PROJECT@` are placeholders for directories.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::harness::{GOBLIN, Scratch};
 
-/// Stands in the files wherever a secret could.
+/// The text in the files at every place where a secret could be.
 const SECRET: &str = "literal-secret-value";
 
 const CASES: [(&str, &str, &str); 13] = [
@@ -36,7 +36,7 @@ fn fixture(name: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// A home with a project in it.
+/// A home directory with a project in it.
 struct Machine {
     scratch: Scratch,
 }
@@ -56,12 +56,12 @@ impl Machine {
         self.home().join("work/app")
     }
 
-    /// Our own file.
+    /// Returns the path of Goblin's own file.
     fn target(&self) -> PathBuf {
         self.home().join(".config/goblin/goblin.json")
     }
 
-    /// With the places of this machine for their names.
+    /// Replaces the placeholders by the directories of this machine.
     fn real(&self, text: &str) -> String {
         let (home, project) = (self.home().display().to_string(), self.project().display().to_string());
         text.replace("@PROJECT@", &project).replace("@HOME@", &home)
@@ -80,7 +80,7 @@ impl Machine {
         command.output().expect("it runs")
     }
 
-    /// What it prints on stdout. It must end well and say nothing else.
+    /// Runs an import and returns its stdout. Asserts success and an empty stderr.
     fn import(&self, arguments: &[&str]) -> String {
         let output = self.run(&[&["import"], arguments].concat());
         let text = |bytes| String::from_utf8(bytes).expect("text");
@@ -131,7 +131,7 @@ fn all_clients_are_read_together_and_twice_is_once() {
     }
     let first = machine.import(&["--yes"]);
     assert!(first.contains("added 36 servers to "), "{first}");
-    // One name, two servers: the second is called after its client.
+    // Two servers have the same name, so the second gets the name of its client as a suffix.
     assert!(first.contains("vscode/mcp.json: github: it is called github-vscode here"), "{first}");
     assert!(first.contains("figma-codex"), "{first}");
     assert!(first.contains(".claude.json: sentry: left out: claude-code takes the one for this project in"), "{first}");
@@ -261,7 +261,7 @@ fn one_file_can_be_named() {
         let stdout = machine.import(&["--from", &path, "--dry-run"]);
         assert!(stdout.contains(&format!("\na       {client}")), "{text}: {stdout}");
     }
-    // The name on the command line decides.
+    // The name on the command line selects the client.
     let path = machine.put("@HOME@/x.json", r#"{"mcpServers":{"a":{"url":"https://x/mcp"}}}"#).display().to_string();
     let json: Value = serde_json::from_str(&machine.import(&["gemini", "--from", &path, "--json"])).expect("JSON");
     assert_eq!(json["servers"][0]["id"], "a", "{json}");
@@ -276,7 +276,7 @@ fn a_broken_file_does_not_keep_out_the_others() {
     machine.put("@HOME@/.cursor/mcp.json", "{ \"mcpServers\": ");
     machine.put("@HOME@/.codex/config.toml", "[mcp_servers.a]\nkey = \"literal-secret-value\n");
     machine.put("@HOME@/.gemini/settings.json", r#"{"mcpServers":{"c":{"command":"z"}}}"#);
-    // Reading it would never end.
+    // Reading a pipe would never end.
     let made = Command::new("mkfifo").arg(machine.project().join(".mcp.json")).status().expect("mkfifo is there");
     assert!(made.success());
     let stdout = machine.import(&["--yes"]);

@@ -1,4 +1,6 @@
-//! The Inspector's command line, as a developer would use it to look at a gateway.
+//! The Inspector's command line against a gateway, over HTTP and stdio.
+//!
+//! It is an independent client, so it finds misreadings of the protocol that the gateway and the harness share.
 
 use std::process::Stdio;
 
@@ -9,13 +11,13 @@ use crate::harness::{GOBLIN, Gateway, PATIENCE, Scratch, fixture_server};
 use crate::sdk::tool;
 use crate::support::path_text;
 
-/// Runs `inspector --cli ARGUMENTS` and reads the JSON it prints.
+/// Runs `inspector --cli ARGUMENTS` and parses the JSON output.
 async fn inspect(arguments: &[&str]) -> Value {
     let scratch = Scratch::new();
     let program = tool("node_modules/@modelcontextprotocol/inspector/clients/launcher/build/index.js");
     let mut command = Command::new("node");
     command.arg(program).arg("--cli").args(arguments).env_remove("GOBLIN_CONFIG");
-    // It keeps a catalog of servers in the home directory, and so do we.
+    // Both the Inspector and Goblin keep files in the home directory.
     command.env("HOME", scratch.path()).env_remove("XDG_RUNTIME_DIR").current_dir(scratch.path());
     command.stdin(Stdio::null()).kill_on_drop(true);
     let output = tokio::time::timeout(PATIENCE, command.output()).await.expect("it ends").expect("node runs");
@@ -49,7 +51,7 @@ async fn the_inspector_reads_files_of_a_gateway_on_stdio() {
     scratch.write("notes.txt", "remember the milk\n");
     let config = json!({ "mcpServers": { "files": { "type": "files", "root": "." } } });
     let config = scratch.write("goblin.json", &config.to_string());
-    // It would take our --config for its own.
+    // The Inspector would interpret `--config` as its own option.
     let variable = format!("GOBLIN_CONFIG={}", path_text(&config));
     let goblin = ["-e", &variable, GOBLIN, "stdio", "--standalone"];
     let inspect_with = async |more: &[&str]| inspect(&[&goblin[..], more].concat()).await;

@@ -1,4 +1,4 @@
-//! Programs made with the SDKs of both eras on both ends and the gateway between them: what `interop_table.rs` says.
+//! Programs with the SDKs of both eras on both ends and the gateway between them. `interop_table.rs` lists the pairs.
 
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -8,10 +8,11 @@ use crate::interop_features::{Era, FEATURES, Verdict, Verdicts};
 use crate::interop_player::{HttpServer, Over};
 use crate::interop_table::{PAIRS, Pair, Transport};
 
-/// How many pairs run side by side.
+/// The number of pairs that run in parallel.
 const AT_ONCE: usize = 2;
 
-/// The backend, and where it is a legacy one, once more for what needs a connection of the client's own.
+/// Returns a configuration with the backend. A legacy backend has a second entry for features that need a connection
+/// per client.
 fn config(pair: &Pair, entry: &Value) -> Value {
     let (era, _) = pair.server;
     let with = |members: Value| {
@@ -44,7 +45,8 @@ async fn play(pair: &Pair, mark: &str) -> (Verdicts, Vec<String>) {
         None => pair.server.1.stdio_entry(),
     };
     let gateway = Gateway::start(config(pair, &entry)).await;
-    // What a client may do it hears in its handshake, and most do not look again.
+    // A client receives the capabilities in its handshake, and most clients do not check them again. The tools must
+    // therefore be ready before.
     let looking = gateway.client().await;
     for tool in ["add", "list_my_roots"] {
         looking.await_tool(tool).await;
@@ -54,7 +56,7 @@ async fn play(pair: &Pair, mark: &str) -> (Verdicts, Vec<String>) {
     (verdicts, gateway.log())
 }
 
-/// What does not work. What an SDK has no means for is not looked at.
+/// Returns the features that fail. Features that an SDK does not support are skipped.
 fn broken(pair: &Pair, verdicts: &Verdicts) -> Vec<String> {
     let tried = FEATURES.into_iter().filter(|feature| pair.lacks(feature).is_none());
     let failed = tried.filter(|feature| verdicts[feature] != Verdict::Works);

@@ -1,5 +1,5 @@
-//! Every client against every server of its era without the gateway. What works here and not in `interop.rs` is the
-//! gateway's fault; what does not work here is known of the SDK.
+//! Every client against every server of its era without the gateway. A feature that works here but not in `interop.rs`
+//! is a fault of the gateway. A feature that fails here is a known limit of the SDK.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use crate::interop_features::{Era, FEATURES, Verdict, Verdicts};
 use crate::interop_player::{HttpServer, Maker, Over};
 
-/// How many clients run side by side.
+/// The number of clients that run in parallel.
 const AT_ONCE: usize = 2;
 
 struct Run {
@@ -28,7 +28,7 @@ impl Run {
     }
 }
 
-/// All that can be; every other pair over stdio, where both sides can.
+/// Returns all possible pairs. Every second pair uses stdio, if both sides support it.
 fn runs() -> Vec<Run> {
     let mut runs = Vec::new();
     for era in Era::ALL {
@@ -48,7 +48,7 @@ async fn play(run: &Run, number: usize, url: &str) -> Verdicts {
     run.client.play(run.era, over, &format!("mark{number}")).await
 }
 
-/// What does not go as the limits of the two SDKs let expect.
+/// Returns the features with an outcome that contradicts the known limits of the two SDKs.
 fn surprises(run: &Run, verdicts: &Verdicts) -> Vec<String> {
     let surprise = |feature: &&str| {
         let lacks = run.lacks(feature);

@@ -1,6 +1,6 @@
-//! What can be asked of a client and a server together, and how it went. `tests/clients/features.json` says what a feature
-//! is: steps and what must come of them. The clients of other languages play it themselves and print a verdict; for the
-//! one made with the Rust SDK it is played here.
+//! The features of a client and a server together, and their verdicts. `tests/clients/features.json` defines a feature
+//! by its steps and their expected outcomes. The clients of other languages play the steps themselves and print a
+//! verdict. This module plays them for the Rust SDK.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -49,7 +49,7 @@ impl Era {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Works,
-    /// An SDK has no means for it.
+    /// An SDK does not support the feature.
     Skipped(String),
     Fails(String),
 }
@@ -68,7 +68,7 @@ impl Verdict {
 /// The verdict on each feature.
 pub type Verdicts = BTreeMap<&'static str, Verdict>;
 
-/// Reads the lines that a client prints. A feature without a line has failed by `otherwise`.
+/// Parses the lines that a client prints. A feature without a line has failed with the message `otherwise`.
 pub fn read(lines: &str, otherwise: &str) -> Verdicts {
     let lines: Vec<Value> = lines.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let verdict = |feature| match lines.iter().find(|line| line["feature"] == feature) {
@@ -78,7 +78,7 @@ pub fn read(lines: &str, otherwise: &str) -> Verdicts {
     FEATURES.into_iter().map(|feature| (feature, verdict(feature))).collect()
 }
 
-/// The steps of a feature, with this mark in them.
+/// Returns the steps of a feature, with this mark in them.
 pub fn script(feature: &str, era: Era, mark: &str) -> Vec<Value> {
     let steps = match &SCRIPTS[feature] {
         steps @ Value::Array(_) => steps.clone(),
@@ -87,7 +87,7 @@ pub fn script(feature: &str, era: Era, mark: &str) -> Vec<Value> {
     serde_json::from_str(&steps.to_string().replace("$MARK", mark)).unwrap_or_else(|error| panic!("{feature}: {error}"))
 }
 
-/// What is wrong with the outcome of a step, if anything is.
+/// Returns the problem with the outcome of a step, or `None` if it is correct.
 pub fn judge(step: &Value, outcome: &Value) -> Option<String> {
     let empty = Map::new();
     let expected = step["expect"].as_object().unwrap_or(&empty);
@@ -99,7 +99,7 @@ pub fn judge(step: &Value, outcome: &Value) -> Option<String> {
     })
 }
 
-/// Numbers are the same however they are spelled.
+/// Compares two values. Numbers compare by value, not by spelling.
 fn same(found: &Value, value: &Value) -> bool {
     found == value || found.as_f64().zip(value.as_f64()).is_some_and(|(found, value)| found == value)
 }

@@ -1,5 +1,6 @@
-//! The five generations of SDKs on either end: their servers started, their clients set to play the features, and what each
-//! of them has no means for.
+//! Starts the servers of five SDK generations, lets their clients play the features, and lists their known limits.
+//!
+//! `interop` uses it with the gateway between client and server, and `interop_direct` without.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -15,7 +16,7 @@ use crate::interop_rmcp_client;
 use crate::interop_rmcp_server::RmcpServer;
 use crate::sdk::{Sdk, tool};
 
-/// All features of one client, each of which may fail by its own time.
+/// The time limit for all features of one client. Each feature has a shorter one.
 const RUN_PATIENCE: Duration = Duration::from_secs(300);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,7 +45,7 @@ impl Maker {
         era == Era::Legacy || !matches!(self, Maker::Python1 | Maker::TypeScript1)
     }
 
-    /// Why a client of this SDK cannot do its part of a feature.
+    /// Returns the reason if a client of this SDK does not support a feature.
     pub fn client_lacks(self, era: Era, feature: &str) -> Option<&'static str> {
         match (feature, era, self) {
             ("cancellation", _, Maker::Python1) => Some("does not tell the server that it gave a call up"),
@@ -56,7 +57,7 @@ impl Maker {
         }
     }
 
-    /// Why a server of this SDK cannot do its part of a feature.
+    /// Returns the reason if a server of this SDK does not support a feature.
     pub fn server_lacks(self, era: Era, feature: &str) -> Option<&'static str> {
         match (feature, era, self) {
             ("tasks", Era::Legacy, Maker::Python2 | Maker::TypeScript2 | Maker::Rust) => {
@@ -67,9 +68,9 @@ impl Maker {
         }
     }
 
-    /// Whether a client of this SDK shows the same whatever the server says of a feature.
+    /// Reports whether a client of this SDK shows the same outcome for any behaviour of the server.
     pub fn hides(self, feature: &str) -> bool {
-        // It turns the code -32002 into -32602 itself.
+        // This SDK turns the code -32002 into -32602 itself.
         self == Maker::TypeScript2 && feature == "not_found"
     }
 
@@ -83,7 +84,8 @@ impl Maker {
         }
     }
 
-    /// The server's program and its arguments; the one made with the Rust SDK is no program.
+    /// Returns the server's program and its arguments. Returns `None` for the Rust SDK, because its server runs in this
+    /// process.
     fn server_program(self) -> Option<Vec<String>> {
         let (program, script) = match self {
             Maker::Python1 => (tool("py1/bin/python").display().to_string(), "server.py"),
@@ -96,13 +98,13 @@ impl Maker {
         Some(vec![program, script.display().to_string()])
     }
 
-    /// A server entry of the configuration that starts the server over stdio.
+    /// Returns a server entry of the configuration that starts the server over stdio.
     pub fn stdio_entry(self) -> Value {
         let program = self.server_program().unwrap_or_else(|| panic!("{} is served over HTTP only", self.name()));
         json!({"command": program[0], "args": [program[1], "stdio"]})
     }
 
-    /// Plays all features; each answer of the client's user is `mark`.
+    /// Plays all features. The client answers every server request with `mark`.
     pub async fn play(self, era: Era, over: Over<'_>, mark: &str) -> Verdicts {
         let Some(sdk) = self.sdk() else {
             let Over::Http(url) = over else { panic!("{} is played over HTTP only", self.name()) };
@@ -125,15 +127,15 @@ impl Maker {
     }
 }
 
-/// What a client speaks to.
+/// The server that a client connects to.
 #[derive(Clone, Copy, Debug)]
 pub enum Over<'a> {
     Http(&'a str),
-    /// A server of its own.
+    /// A server process that the client starts.
     Stdio(Maker),
 }
 
-/// A server over HTTP, gone with the test.
+/// A server over HTTP that ends with the test.
 pub enum HttpServer {
     Program { _process: Child, url: String },
     Rmcp(RmcpServer),

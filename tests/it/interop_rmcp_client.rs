@@ -1,4 +1,6 @@
 //! The official Rust SDK as a client that plays the scripts of the features.
+//!
+//! It runs in the process of the test, and returns the same verdicts as the clients of other languages.
 #![expect(deprecated, reason = "older versions of the protocol are spoken too")]
 
 use std::net::SocketAddr;
@@ -28,7 +30,7 @@ use tokio::task::JoinSet;
 use crate::harness::{Deadline, PATIENCE, Scratch};
 use crate::interop_features::{Era, FEATURES, Verdict, Verdicts, judge, read, script};
 
-/// Of a step: those that fail must not use up the patience of a whole test.
+/// The time limit of a step, so that a failing step does not use up the time of a whole test.
 const STEP: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(20);
 
@@ -45,7 +47,7 @@ pub async fn play(url: &str, era: Era, mark: &str) -> Verdicts {
     verdicts
 }
 
-/// What a step came to; `Err` where the SDK has no means for it.
+/// The outcome of a step; `Err` if the SDK does not support it.
 type Outcome = Result<Value, String>;
 
 struct Player {
@@ -53,10 +55,10 @@ struct Player {
     ears: Ears,
     era: Era,
     mark: String,
-    /// The call that goes on while other steps are played.
+    /// The call that is in progress while other steps are played.
     begun: Option<RequestHandle<RoleClient>>,
     acted: usize,
-    /// What listens to subscriptions, and the way to the server.
+    /// The tasks of the subscriptions and of the connection to the server.
     tasks: JoinSet<()>,
     _scratch: Scratch,
 }
@@ -66,7 +68,7 @@ impl Player {
         let scratch = Scratch::new();
         let mut tasks = JoinSet::new();
         let socket = forward(url, &scratch, &mut tasks);
-        // The whole URL is for the `Host` header; the path alone makes a request line that every server understands.
+        // The full URL provides the `Host` header. The path alone is a request target that every server understands.
         let client = UnixSocketHttpClient::new(&socket.display().to_string(), url);
         let config = StreamableHttpClientTransportConfig::with_uri("/mcp");
         let transport = StreamableHttpClientTransport::with_client(client, config);
@@ -218,7 +220,7 @@ impl Player {
     }
 }
 
-/// The SDK's HTTP client without further dependencies speaks through a Unix socket, so one leads to the server.
+/// Forwards a Unix socket to the server. The SDK's HTTP client without further dependencies only supports Unix sockets.
 fn forward(url: &str, scratch: &Scratch, tasks: &mut JoinSet<()>) -> PathBuf {
     let address: SocketAddr =
         url.split('/').nth(2).and_then(|address| address.parse().ok()).expect("a URL with an address");
@@ -235,7 +237,7 @@ fn forward(url: &str, scratch: &Scratch, tasks: &mut JoinSet<()>) -> PathBuf {
     path
 }
 
-/// Hears what the server says and answers what it asks, each time with the mark.
+/// The handler of server messages. It records notifications and answers every request with the mark.
 #[derive(Clone)]
 struct Ears {
     mark: String,
@@ -252,7 +254,7 @@ impl Ears {
         self.heard.lock().expect("no test panics here").len()
     }
 
-    /// Notifications since the one of this number that have this method and these members.
+    /// Returns the notifications from index `since` on that have this method and these members.
     fn matching(&self, step: &Value, since: usize) -> Vec<Value> {
         let members = step["params"].as_object();
         let matches = |notification: &&Value| {
@@ -262,7 +264,8 @@ impl Ears {
         self.heard.lock().expect("no test panics here")[since..].iter().filter(matches).cloned().collect()
     }
 
-    /// By its number: the SDK hears each in a task of its own, so the order of arrival is lost.
+    /// Returns the progress notifications sorted by their number. The SDK handles each in its own task, so the order of
+    /// arrival is lost.
     fn progress_of(&self, token: &ProgressToken) -> Vec<Value> {
         let mut heard = self.progress.lock().expect("no test panics here").clone();
         heard.retain(|progress| progress.progress_token == *token);
@@ -318,7 +321,7 @@ impl ClientHandler for Ears {
     }
 }
 
-/// As it would be on the wire.
+/// Converts a typed value to its JSON form.
 fn value(typed: impl Serialize) -> Value {
     serde_json::to_value(typed).expect("JSON")
 }
@@ -331,7 +334,7 @@ fn text(value: &Value) -> &str {
     value.as_str().expect("a text")
 }
 
-/// A step has the members of its request, and others.
+/// Parses the params of a step, which has further members.
 fn params_of<T: DeserializeOwned>(step: &Value) -> T {
     typed(step.clone())
 }

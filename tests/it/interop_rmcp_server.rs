@@ -1,5 +1,5 @@
-//! A server made with the official Rust SDK, of both eras, that serves what `tests/clients/catalog.json` names. It lives in
-//! the process of the test.
+//! A server with the official Rust SDK, for both eras, that serves the content of `tests/clients/catalog.json`. It runs
+//! in the process of the test.
 #![expect(deprecated, reason = "older versions of the protocol are served too")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +32,7 @@ use tokio::task::JoinHandle;
 static CATALOG: LazyLock<Value> =
     LazyLock::new(|| serde_json::from_str(include_str!("../clients/catalog.json")).expect("the catalog is JSON"));
 
-/// A server on a free port, gone with the test.
+/// A server on a free port that ends with the test.
 pub struct RmcpServer {
     pub url: String,
     accepting: JoinHandle<()>,
@@ -54,7 +54,7 @@ impl RmcpServer {
                         let service = service.clone();
                         async move { Ok::<_, std::convert::Infallible>(service.handle(request).await) }
                     });
-                    // A client that goes away is no concern of the others.
+                    // A client that disconnects does not affect the others.
                     let _ = http1::Builder::new().serve_connection(TokioIo::new(connection), answer).await;
                 });
             }
@@ -69,18 +69,18 @@ impl Drop for RmcpServer {
     }
 }
 
-/// How often each has changed.
+/// The number of changes of each subject.
 #[derive(Clone, Copy, Default)]
 struct Changes {
     tools: u64,
     note: u64,
 }
 
-/// What outlives a session, or a request where there are no sessions.
+/// The state that outlives a session, or a request in the modern era.
 #[derive(Default)]
 struct World {
     grown: Mutex<Vec<Value>>,
-    /// By key, how many calls of `slow` have been started and cancelled.
+    /// The number of started and of cancelled calls of `slow`, by key.
     calls: Mutex<BTreeMap<String, (u32, u32)>>,
     changes: watch::Sender<Changes>,
     tasks: TaskManager,
@@ -97,16 +97,16 @@ impl World {
 
 struct Server {
     world: Arc<World>,
-    /// Watching since before the client knows that we do: a change right after that must not be missed.
+    /// The subscription to changes. It starts before the client sees the server, so that no change is missed.
     changes: watch::Receiver<Changes>,
-    /// What had changed when the session or the request began.
+    /// The changes before the session or the request began.
     begun: Changes,
-    /// Whether this session wants to hear of the note.
+    /// The URIs that this session subscribed to.
     subscribed: Arc<Mutex<BTreeSet<String>>>,
     level: Mutex<Option<LoggingLevel>>,
 }
 
-/// A typed value from what would be on the wire.
+/// Converts a JSON value to a typed one.
 fn typed<T: DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).expect("it has the shape of the protocol")
 }
@@ -119,7 +119,7 @@ fn text(words: impl Into<String>) -> CallToolResult {
     CallToolResult::success(vec![ContentBlock::text(words)])
 }
 
-/// What the client has answered, or the question to answer the call with.
+/// The client's response, or the input request to return as the result of the call.
 enum Asked {
     Answer(Value),
     Question(CallToolResponse),
@@ -374,7 +374,7 @@ impl ServerHandler for Server {
         Ok(())
     }
 
-    /// A session hears of changes from here on.
+    /// Starts to notify the session of changes.
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
         let (mut changes, subscribed) = (self.changes.clone(), Arc::clone(&self.subscribed));
         let mut seen = *changes.borrow();
@@ -400,7 +400,7 @@ impl ServerHandler for Server {
 
     async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
         let mut changes = self.changes.clone();
-        // The SDK acknowledges before it calls this.
+        // The SDK sends the acknowledgement before it calls this.
         let mut seen = self.begun;
         loop {
             let now = *changes.borrow_and_update();

@@ -1,4 +1,4 @@
-//! Which SDKs prove that every feature works between clients and servers of each era, also as the document
+//! The pairs of SDKs that prove every feature between clients and servers of each era. They are also the source of
 //! `docs/interop.md`.
 
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ pub struct Pair {
     pub over: Transport,
 }
 
-/// How the gateway reaches its backend.
+/// The transport between the gateway and its backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     Http,
@@ -52,18 +52,18 @@ pub const PAIRS: [Pair; 19] = [
 ];
 
 impl Pair {
-    /// Why one of the two SDKs cannot do its part of a feature.
+    /// Returns the reason if one of the two SDKs does not support a feature.
     pub fn lacks(&self, feature: &str) -> Option<String> {
         let ((client_era, client), (server_era, server)) = (self.client, self.server);
         let of = |side: &str, maker: Maker, lack: &str| format!("the {side} of {} {lack}", maker.name());
         let by_client = client.client_lacks(client_era, feature).map(|lack| of("client", client, lack));
         let by_server = server.server_lacks(server_era, feature).map(|lack| of("server", server, lack));
-        // The gateway says it to a modern client in the words of its era, whatever the server said.
+        // The gateway translates the error for a modern client, so the code of the server does not matter.
         let hidden = client.hides(feature) || (feature == "not_found" && client_era == Modern);
         by_client.or(by_server.filter(|_| !hidden)).or(self.lacks_behind_gateway(feature))
     }
 
-    /// What an SDK does that only a gateway, or only ours, cannot put right.
+    /// Returns a limit of an SDK that shows only behind a gateway.
     fn lacks_behind_gateway(&self, feature: &str) -> Option<String> {
         let reason = match (feature, self.client, self.server) {
             ("subscription", (Legacy, Rust), _) => {
@@ -88,7 +88,7 @@ programs made with the official SDKs of five generations on both ends and the ga
 (`tests/it/interop_direct.rs`), so what fails here only is the gateway's fault.
 ";
 
-/// `docs/interop.md`.
+/// Returns the text of `docs/interop.md`.
 pub fn document() -> String {
     let mut page = format!("{INTRODUCTION}\n## Features\n\nA number says how many pairs of SDKs prove it.\n\n");
     page += "| feature | legacy client, legacy server | legacy client, modern server | modern client, legacy server \
@@ -110,7 +110,7 @@ pub fn document() -> String {
 
 pub const QUADRANTS: [(Era, Era); 4] = [(Legacy, Legacy), (Legacy, Modern), (Modern, Legacy), (Modern, Modern)];
 
-/// How many pairs can show that a feature works between these eras.
+/// Returns the number of pairs that can prove a feature between these eras.
 pub fn proofs(client: Era, server: Era, feature: &str) -> usize {
     let able = |pair: &&Pair| (pair.client.0, pair.server.0) == (client, server) && pair.lacks(feature).is_none();
     PAIRS.iter().filter(able).count()

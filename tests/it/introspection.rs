@@ -1,4 +1,6 @@
-//! `/api/subscriptions`: who is subscribed to what, as operators see it.
+//! `/api/subscriptions`: the subscriptions of all clients in the operators' view.
+//!
+//! The list covers sessions, bridges and per-client connections alike.
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -16,12 +18,12 @@ async fn listed(client: &Client, query: &str) -> Value {
     serde_json::from_str(&answer.body).expect("JSON")
 }
 
-/// The members called `key` of all that are listed, in order.
+/// Returns the member `key` of all listed subscriptions, in order.
 fn all<'a>(list: &'a Value, key: &str) -> Vec<&'a Value> {
     list["subscriptions"].as_array().expect("an array").iter().map(|subscription| &subscription[key]).collect()
 }
 
-/// What is told of a client.
+/// Returns the expected description of a client.
 fn about(client: &Client) -> Value {
     let session = client.session.as_deref().expect("a session");
     json!({"id": session[session.len() - 8..], "name": "test", "version": "0"})
@@ -82,10 +84,10 @@ async fn sub15_the_subscribers_of_a_uri_are_found_however_it_is_spelled() {
         ("?uri=a+note:///alpha", &[ALPHA][..]),
         ("?uri=a%2Bnote%3A%2F%2F%2Falpha", &[ALPHA]),
         ("?uri=a_note_alpha", &[ALPHA]),
-        // What an update of something inside would reach.
+        // An update of a sub-resource would reach this subscription.
         ("?uri=a+note:///alpha/part", &[ALPHA]),
         ("?uri=a+note:///alphabet", &[]),
-        // Either server has it.
+        // Both servers have this resource.
         ("?uri=note:///alpha", &[ALPHA, "b+note:///alpha"]),
         ("?uri=no:where", &[]),
         ("", &[ALPHA, "a+note:///beta", "b+note:///alpha"]),
@@ -94,7 +96,7 @@ async fn sub15_the_subscribers_of_a_uri_are_found_however_it_is_spelled() {
         assert_eq!(all(&list, "uri"), expected, "{query}");
         assert_eq!(list["total"], expected.len(), "{query}");
     }
-    // A pattern reaches what nobody has listed yet, and is found by its own words.
+    // A pattern also covers unlisted resources, and is found by its own text.
     let (pattern, options) = ("a+note:///al*", json!({"pattern": "glob", "fields": ["size", "a.b"]}));
     subscribe(&client, pattern, options.clone()).await;
     for (query, expected) in [
@@ -113,7 +115,7 @@ async fn sub15_the_subscribers_of_a_uri_are_found_however_it_is_spelled() {
     }
 }
 
-/// Waits until a subscription has this state, and has brought so many updates and left out so many.
+/// Waits until a subscription has this state and these counts of delivered and coalesced updates.
 async fn stands(client: &Client, uri: &str, expected: Value) {
     eventually(&format!("{uri} stands as {expected}"), || async {
         let list = listed(client, &format!("?uri={uri}")).await;
@@ -138,7 +140,7 @@ async fn sub15_how_a_subscription_stands_and_what_it_has_brought_is_told() {
     });
     stands(&client, "a+note:///held-x", json!(["subscribed", 0, 0])).await;
 
-    // Nobody listens: the newer take the place of the older.
+    // The client has no stream, so newer updates replace older ones.
     subscribe(&client, ALPHA, json!({})).await;
     touch(&client, "note:///alpha", 3).await;
     stands(&client, ALPHA, json!(["subscribed", 0, 2])).await;

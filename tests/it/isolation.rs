@@ -1,4 +1,6 @@
-//! One client or backend changes nothing for the others, and every bound holds at its number (P6, P7).
+//! A client or backend does not affect the others, and every limit holds at its exact number (P6, P7).
+//!
+//! The tests fill a limit exactly, and check that the next request is rejected while others proceed.
 
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -95,7 +97,7 @@ async fn p6_a_backend_with_its_hands_full_is_overloaded_after_a_wait() {
     let data = assert_error(&refused, 1529, "OVERLOADED");
     assert_eq!((&data["serverId"], &data["retryable"]), (&json!("a"), &json!(true)));
     other.call("good_echo", json!({})).await;
-    // Who waits gets the place of one that leaves.
+    // A waiting call takes the slot of a client that leaves.
     let waiting = begin_call(&other, "a_echo", json!({"waited": true}));
     assert_eq!(delete(&client).await, StatusCode::NO_CONTENT);
     assert_eq!(ended(waiting).await["result"]["structuredContent"]["waited"], true);
@@ -104,7 +106,7 @@ async fn p6_a_backend_with_its_hands_full_is_overloaded_after_a_wait() {
 
 #[tokio::test]
 async fn f14_exactly_so_many_sessions_fit_and_a_place_is_freed_by_delete() {
-    // An open stream keeps its session; without one the new client would take the place.
+    // An open stream protects its session. A session without a stream would be replaced by the new client.
     let gateway = Gateway::start(json!({ "gateway": { "maxSessions": 2 }, "mcpServers": {} })).await;
     let first = gateway.client().await;
     let second = gateway.client().await;
@@ -188,7 +190,7 @@ async fn f13_a_client_that_does_not_read_its_stream_delays_nobody() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
     let client = gateway.client_seeing("a_progress").await;
     let mut slow = raw_post(&gateway.client().await, &call_body(1, "a_progress", json!({"steps": 60_000}))).await;
-    // Its stream has begun and is then left alone, with far more to come than sockets hold.
+    // The stream has begun and is then not read, with far more data to come than sockets can buffer.
     let mut first = [0; 64];
     slow.read_exact(&mut first).await.expect("a beginning");
     for number in 0..50 {
@@ -199,7 +201,7 @@ async fn f13_a_client_that_does_not_read_its_stream_delays_nobody() {
     client.call("a_echo", json!({})).await;
 }
 
-/// The log lines that a call of `a_log` shows its own client.
+/// Calls `a_log` and returns the number of log lines that its client receives.
 async fn log_lines(client: &Client, server: &str, level: &str) -> usize {
     let answer = client.post(call_body(9, &format!("{server}_log"), json!({"level": level, "count": 2}))).await;
     assert!(answer.json()["error"].is_null(), "{answer:?}");
@@ -245,7 +247,7 @@ async fn log_the_lowest_level_goes_upstream_and_each_client_is_filtered_by_its_o
 async fn p2_a_log_line_whose_call_is_not_certain_reaches_nobody() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
     let client = gateway.client_seeing("a_log").await;
-    // A call that ends when the client has answered what it is asked.
+    // This call stays open until the client answers the server request.
     let mut other = Client::new(gateway.address);
     other.initialize_with("2025-11-25", json!({"elicitation": {}})).await;
     let arguments = json!({"method": "elicitation/create", "params": {"message": "", "requestedSchema": {}}});

@@ -1,5 +1,7 @@
-//! Sessions come and go in every way there is, and nothing of them stays (F12): no session, stream or call, no descriptor or
-//! process, no memory.
+//! Sessions end in every possible way and leave nothing behind (F12): no session, stream, call, descriptor, process or
+//! memory.
+//!
+//! The test repeats rounds of clients and compares the idle gateway after each. Memory may grow only by fragmentation.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -20,39 +22,39 @@ use crate::per_client::per_client;
 use crate::raw_client::RawClient;
 use crate::support::{await_call, children, gauge, http_server, path_text, started_and_alive, starts as started};
 
-/// What a client holds when it goes, and how it goes.
+/// The resources that a client holds at its end, and the way it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// DELETE, in order.
+    /// A regular DELETE.
     Deleted,
-    /// It says nothing any more.
+    /// The client becomes silent.
     Idle,
-    /// Its connection is cut, with the stream of GET on it.
+    /// The connection is cut, with the GET stream on it.
     StreamCut,
-    /// Its connection is cut with a call on it, which ends by itself.
+    /// The connection is cut with a call on it that ends by itself.
     CallCut,
-    /// DELETE over another connection, while a call is open that would never end.
+    /// A DELETE over another connection, while an endless call is open.
     CallDeleted,
-    /// HTTP+SSE: its stream is cut, which is the session.
+    /// HTTP+SSE: the stream, and thus the session, is cut.
     SseCut,
-    /// HTTP+SSE: the same, while a call is open that would never end.
+    /// HTTP+SSE: the stream is cut while an endless call is open.
     SseCallCut,
-    /// It has a server of its own. DELETE.
+    /// The client has a per-client server. DELETE.
     OwnDeleted,
-    /// It has a server of its own, and says nothing any more.
+    /// The client has a per-client server and becomes silent.
     OwnIdle,
-    /// HTTP+SSE: it has a server of its own, and its stream is cut.
+    /// HTTP+SSE: the client has a per-client server, and its stream is cut.
     OwnSseCut,
-    /// It was asked something. DELETE over another connection.
+    /// A server request is open. DELETE over another connection.
     AskDeleted,
-    /// It was asked something on a connection that is cut.
+    /// A server request is open on a connection that is cut.
     AskCut,
-    /// HTTP+SSE: it was asked something, and its stream is cut.
+    /// HTTP+SSE: a server request is open, and the stream is cut.
     SseAskCut,
 }
 
 impl Way {
-    /// Those that were asked something come last: they shall leave before they are late.
+    /// All ways. Those with server requests come last, so that their clients leave before the requests time out.
     const ALL: [Way; 13] = [
         Way::Deleted,
         Way::Idle,
@@ -68,11 +70,11 @@ impl Way {
         Way::AskCut,
         Way::SseAskCut,
     ];
-    /// Those that a killed process takes. It cannot say DELETE, and to be silent it need not be killed.
+    /// The ways of a killed process. It cannot send a DELETE, and silence needs no kill.
     const KILLED: [Way; 4] = [Way::StreamCut, Way::CallCut, Way::SseCut, Way::SseCallCut];
 
-    /// A client that is ready to go. Of two calls one is at the process, the other at the server over HTTP. Asks are at the
-    /// latter, which tells whose they are.
+    /// Starts a client that is ready to leave. Calls alternate between the process and the server over HTTP. Server
+    /// requests use the latter, because it attributes them to a call.
     async fn begin(self, address: SocketAddr, number: usize) -> RawClient {
         let tool = |name: &str| format!("{}_{name}", ["process", "web"][number % 2]);
         let any = "application/json, text/event-stream";
@@ -104,7 +106,7 @@ impl Way {
         }
     }
 
-    /// Clients of this way in one round. A server of its own is a process per client.
+    /// Returns the number of clients of this way in one round. A per-client server is a process for each.
     fn count(self) -> usize {
         match self {
             Way::OwnDeleted | Way::OwnIdle | Way::OwnSseCut => WITH_THEIR_OWN,
@@ -124,25 +126,25 @@ impl Way {
         matches!(self, Way::StreamCut | Way::SseCut | Way::SseCallCut | Way::OwnSseCut | Way::SseAskCut)
     }
 
-    /// A call that ends only with its session.
+    /// Reports whether the client has a call that ends only with its session.
     fn has_endless_call(self) -> bool {
         matches!(self, Way::CallDeleted | Way::SseCallCut)
     }
 }
 
 const SAMPLING: &str = "sampling/createMessage";
-/// Clients of each way in one round, in this process and in the one that is killed.
+/// The clients of each way in one round, in this process and in the killed one.
 const OF_EACH_WAY: usize = 40;
 const WITH_THEIR_OWN: usize = 3;
-/// At least so many, and no more than so many.
+/// The minimal number of rounds. The next constant is the maximum.
 const ROUNDS: usize = 5;
 const MOST_ROUNDS: usize = 10;
-/// From the last round but two to the last: some 2 kB for each client of two rounds. The heap is cut up in steps for some
-/// rounds and then stays; what leaks never stays.
+/// The permitted growth from the third-last round to the last: about 2 kB for each client of two rounds. Fragmentation
+/// of the heap grows in steps for some rounds and then stops; a leak never stops.
 const MOST_GROWTH: u64 = 2 << 20;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// So many clients of each of these ways.
+/// Starts the clients of each of these ways.
 async fn begin_all(ways: &[Way], address: SocketAddr) -> Vec<(Way, RawClient)> {
     let mut clients = Vec::new();
     for way in ways {
@@ -152,22 +154,22 @@ async fn begin_all(ways: &[Way], address: SocketAddr) -> Vec<(Way, RawClient)> {
     clients
 }
 
-/// Where the process that is killed finds the gateway.
+/// The variable with the gateway's address for the killed process.
 const ADDRESS: &str = "GOBLIN_TEST_KILLED_CLIENTS";
 const READY: &str = "all clients have begun";
 
-/// Not a test by itself: the process that [`Killed`] starts, which is this program again. It ends when it is killed.
+/// The process that [`Killed`] starts, which is this program again, not a test by itself. It runs until it is killed.
 #[tokio::test]
 async fn killed_clients() {
     let Ok(address) = std::env::var(ADDRESS) else { return };
     let clients = begin_all(&Way::KILLED, address.parse().expect("an address")).await;
     println!("{READY}");
-    // Nor does it outlive the test that holds its input.
+    // The process also ends when the test closes its input.
     let _ = tokio::task::spawn_blocking(|| std::io::read_to_string(std::io::stdin())).await;
     drop(clients);
 }
 
-/// Clients in a process of their own.
+/// Clients in a separate process.
 struct Killed(Child);
 
 impl Killed {
@@ -190,7 +192,7 @@ impl Killed {
     }
 }
 
-/// What a gateway holds when it has nothing to do.
+/// The resources that an idle gateway holds.
 #[derive(Debug, PartialEq, Eq)]
 struct Held {
     sessions: usize,
@@ -198,7 +200,7 @@ struct Held {
     calls: usize,
     calls_at_backends: usize,
     children: BTreeSet<u32>,
-    /// The processes of clients' own servers, and the one that lists.
+    /// The processes of per-client servers, and the one that lists them.
     own: BTreeSet<u32>,
     descriptors: usize,
 }
@@ -207,7 +209,7 @@ struct Watcher {
     client: Client,
     pid: u32,
     backend: SocketAddr,
-    /// Where own servers tell that they started.
+    /// The file in which per-client servers record their starts.
     starts: PathBuf,
 }
 
@@ -224,12 +226,12 @@ impl Watcher {
         }
     }
 
-    /// What is held once it is `expected`, or at the end of all patience.
+    /// Returns the held resources when they equal `expected`, or after the timeout.
     async fn await_held(&self, expected: &Held) -> Held {
         let deadline = tokio::time::Instant::now() + PATIENCE;
         loop {
             let mut held = self.held().await;
-            // A connection that was about to be closed may be among those expected.
+            // The expected value may include a connection that was about to close.
             held.descriptors = held.descriptors.max(expected.descriptors);
             if held == *expected || tokio::time::Instant::now() > deadline {
                 return held;
@@ -238,7 +240,8 @@ impl Watcher {
         }
     }
 
-    /// Without connections to the backend over HTTP: those are kept for the next call, as many as were needed at once.
+    /// Returns the number of descriptors. Excludes the pooled connections to the backend over HTTP, because their
+    /// number depends on the peak of concurrent calls.
     fn descriptors(&self) -> usize {
         let table = std::fs::read_to_string(format!("/proc/{}/net/tcp", self.pid)).expect("its connections");
         let port = format!(":{:04X}", self.backend.port());
@@ -250,14 +253,14 @@ impl Watcher {
         targets.filter(|target| target.to_str().is_none_or(|target| !pooled.contains(target))).count()
     }
 
-    /// Memory that is no file's.
+    /// Returns the anonymous resident memory in bytes.
     fn memory(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).expect("its status");
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("RssAnon");
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
     }
 
-    /// One round: clients of every way begin, are all seen, and leave.
+    /// Runs one round: clients of every way start, are all seen, and leave.
     async fn round(&self, address: SocketAddr) {
         let killed = Killed::begin(address).await;
         let clients = begin_all(&Way::ALL, address).await;
@@ -276,7 +279,8 @@ impl Watcher {
     }
 }
 
-/// Connections that are kept for the next call are many, and scattered over the memory that the round needed: they go first.
+/// Returns the memory after the connection pool is emptied. Pooled connections are many and scattered over the memory
+/// of the round.
 async fn memory_without_pool(watcher: &Watcher, gateway: &Gateway, proxy: &FaultProxy) -> u64 {
     cut_for_a_moment(proxy).await;
     let client = gateway.client().await;
@@ -299,7 +303,8 @@ async fn sess2_nothing_of_a_session_stays_however_it_ends() {
     });
     let mut command = goblin(scratch.path());
     command.args(["serve", "--port", "0", "--config"]).arg(scratch.write("goblin.json", &config.to_string()));
-    // Memory shall tell what is held: what is freed goes back to the system at once, and no thread keeps what others use.
+    // The memory must reflect live data. Freed memory returns to the system at once, and a single worker avoids
+    // per-thread caches.
     command.env("MIMALLOC_PURGE_DELAY", "0").env("TOKIO_WORKER_THREADS", "1");
     let gateway = Gateway::of(command).await;
     let seeing = gateway.client_seeing("process_hang").await;

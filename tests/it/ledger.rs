@@ -1,6 +1,6 @@
-//! The wrong-recipient ledger: clients that all use the same request ids and progress tokens at the same time, and an
-//! account of every answer (P1, P2). It is kept for each pair of eras: clients with a session and without, and servers
-//! with one and without.
+//! The wrong-recipient ledger: clients that use the same request ids and progress tokens at the same time, and an
+//! account of every response (P1, P2). It runs for each pair of eras, with and without sessions on the client and the
+//! server side.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use crate::sse_client::SseClient;
 use crate::support::{FAULT_PAUSE, gauge, http_server, is_alive, path_text};
 
 const HTTP_CLIENTS: u64 = 16;
-/// HTTP+SSE is for clients with a session; of those without, more come over a bridge.
+/// The clients over HTTP+SSE, which needs a session. In the modern era these clients use a bridge instead.
 const SSE_CLIENTS: u64 = 6;
 const BRIDGED_CLIENTS: u64 = 2;
-/// Each has a gateway of its own.
+/// The stdio clients. Each has its own gateway.
 const STDIO_CLIENTS: u64 = 3;
 const CLIENTS: u64 = HTTP_CLIENTS + SSE_CLIENTS + BRIDGED_CLIENTS + STDIO_CLIENTS;
 
@@ -48,7 +48,7 @@ impl Stage {
             "json": http_server(proxies[0].addr()),
             "sse": http_server(proxies[1].addr()),
         });
-        // No call ends because it took too long: what was lost or taken back is over at once, or the test waits in vain.
+        // No call may end by a timeout. A lost or cancelled call must end at once, or the test fails.
         let config = json!({ "policies": { "defaultTimeout": "10m" }, "mcpServers": servers });
         let gateway = Gateway::start(tracked(&config, &scratch, 0)).await;
         let client = gateway.client().await;
@@ -69,7 +69,7 @@ impl Stage {
         callers
     }
 
-    /// All who play. Each sees all servers.
+    /// Returns all players. Each sees all servers.
     async fn players(&self) -> Vec<Player> {
         let mut ways: Vec<_> = self.callers().await.into_iter().map(Way::Http).collect();
         for number in 0..SSE_CLIENTS + BRIDGED_CLIENTS {
@@ -99,7 +99,7 @@ impl Stage {
         client
     }
 
-    /// Every client makes at least so many rounds of calls.
+    /// Makes every client play at least this many rounds of calls.
     async fn play(&self, books: &Arc<Books>, manner: Manner, rounds: u64) -> JoinSet<()> {
         let mut playing = JoinSet::new();
         for player in self.players().await {
@@ -108,13 +108,13 @@ impl Stage {
         playing
     }
 
-    /// A fault that heals by itself: a killed process is started again, a cut line is mended.
+    /// Injects a temporary fault: a killed process restarts, and a cut line is restored.
     async fn inject(&self, number: u64) {
         match number % 3 {
             0 => {
                 let file = pid_file(&self.scratch, (number / 3) % (STDIO_CLIENTS + 1));
                 let pid = std::fs::read_to_string(file).ok().and_then(|text| text.trim().parse().ok());
-                // It may be dead already, waiting for its restart.
+                // The process may be dead already and about to restart.
                 if let Some(pid) = pid.filter(|pid| is_alive(*pid)) {
                     signal(pid, "KILL");
                 }
@@ -124,7 +124,7 @@ impl Stage {
         }
     }
 
-    /// No call is left, not even one whose client is gone, and nothing broke.
+    /// Asserts that no call is left, also of disconnected clients, and that nothing panicked.
     async fn is_quiet(&self) {
         let client = Client::new(self.gateway.address);
         for family in ["goblin_requests_in_flight", "goblin_backend_requests_in_flight"] {
@@ -138,7 +138,7 @@ fn pid_file(scratch: &Scratch, gateway: u64) -> PathBuf {
     scratch.path().join(format!("pid-{gateway}"))
 }
 
-/// The configuration for one gateway, whose process is known.
+/// Returns the configuration of one gateway. Its backend writes a pid file.
 fn tracked(config: &Value, scratch: &Scratch, gateway: u64) -> Value {
     let mut config = config.clone();
     let arguments = config["mcpServers"]["pipe"]["args"].as_array_mut().expect("a list");
@@ -196,12 +196,12 @@ async fn check_progress(clients: Era, servers: Era) {
     }
     let seen: u64 = players.join_all().await.into_iter().sum();
     let most: u64 = (1..=HTTP_CLIENTS * 3).sum();
-    // Some may be dropped on the way to a slow client, none may be doubled.
+    // Some may be dropped on the way to a slow client, but none may be duplicated.
     eprintln!("progress, {clients:?} to {servers:?}: {seen} of {most} seen, all by their own clients");
     assert!(seen <= most && seen > most / 2, "{seen} of {most}");
 }
 
-/// Makes one call with `steps` steps, a number that no other call has; tells how many were seen.
+/// Makes one call with `steps` steps, a number that no other call has. Returns the number of progress notifications.
 async fn watch_progress(era: Era, caller: Caller, server: &str, id: u64, steps: u64) -> u64 {
     let params = json!({
         "name": format!("{server}_progress"), "arguments": { "steps": steps, "delayMs": 1 },

@@ -1,8 +1,9 @@
-//! The wrong-recipient ledger of asks: clients of every transport whose calls make servers ask back, all at the same time
-//! and under the same ids, and an account of who was asked what and whose answer came back (P1, P2).
+//! The wrong-recipient ledger of server requests. Clients of every transport make calls that cause server requests, all
+//! at the same time and with the same ids. The ledger accounts for the recipient of every request and every response
+//! (P1, P2).
 //!
-//! The nonce of a call stands in the params of its ask, so whoever hears the ask knows whose it is. Each answer has a nonce
-//! of its own, which the result of the call holds again, and which the server keeps among what it heard.
+//! The params of a server request contain the nonce of its call, which identifies the right client. Each response has
+//! its own nonce. The result of the call contains it, and the server records it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,10 +26,10 @@ use crate::resume::{self, Event};
 use crate::stage::Front;
 use crate::support::{FAULT_PAUSE, gauge, http_server, path_text, started_and_alive};
 
-/// Clients of one kind, by how they come.
+/// The number of clients of each transport.
 const CLIENTS: [(Front, u64); 3] = [(Front::Http, 6), (Front::Sse, 4), (Front::Stdio, 2)];
 
-/// Servers of every kind, shared and of one client alone, behind one HTTP gateway and a stdio gateway per client there.
+/// Servers of every kind, shared and per-client, behind one HTTP gateway and a stdio gateway for each stdio client.
 struct Stage {
     scratch: Scratch,
     _fixtures: [HttpFixture; 2],
@@ -43,7 +44,7 @@ impl Stage {
         let file = |name: &str| scratch.path().join(name);
         let (heard, starts) = (file("heard"), file("starts"));
         let heard = ["--heard", path_text(&heard)];
-        // The first gives its events ids, so that a cut stream can be resumed.
+        // The first server has event ids, so that a cut stream can be resumed.
         let switches = [["--reply", "sse"].as_slice(), &["--sse"]].map(|switches| [switches, &heard].concat());
         let fixtures = [HttpFixture::start(&switches[0]).await, HttpFixture::start(&switches[1]).await];
         let proxies = [FaultProxy::start(fixtures[0].address), FaultProxy::start(fixtures[1].address)];
@@ -64,7 +65,7 @@ impl Stage {
         Stage { scratch, _fixtures: fixtures, proxies, config, gateway }
     }
 
-    /// A client that sees all servers.
+    /// Returns a client that sees all servers.
     async fn peer(&self, front: Front) -> Peer {
         let abilities = json!({ "sampling": {} });
         let mut peer = match front {
@@ -79,7 +80,7 @@ impl Stage {
         peer
     }
 
-    /// One that has nobody beside it if its gateway is its own.
+    /// Returns a player. A player with its own gateway shares it with no other client.
     async fn player(&self, front: Front, books: &Arc<Books>, manner: Manner, number: u64) -> Player {
         let mut player = Player::new(self.peer(front).await, Arc::clone(books), manner, number);
         player.is_alone = front == Front::Stdio;
@@ -96,7 +97,7 @@ impl Stage {
         players
     }
 
-    /// The nonces of the answers that reached a server, each with how often it did.
+    /// Returns the nonces of the responses that reached a server, with their counts.
     fn heard(&self) -> BTreeMap<String, u64> {
         let text =
             std::fs::read_to_string(self.scratch.path().join("heard")).expect("the servers have heard something");
@@ -110,7 +111,7 @@ impl Stage {
         heard
     }
 
-    /// A fault that heals by itself: a killed process is started again, a cut line is mended.
+    /// Injects a temporary fault: a killed process restarts, and a cut line is restored.
     async fn inject(&self, number: usize) {
         match number % 4 {
             0 | 2 => {
@@ -150,7 +151,7 @@ async fn p2_every_ask_reaches_its_own_client_and_every_answer_its_own_call() {
     }
     let mut players = playing.join_all().await;
     let crowd = books.report();
-    // One after another: now each is alone, and nothing is in doubt.
+    // The players run one after another. Each is alone, and no request is ambiguous.
     for player in &mut players {
         player.is_alone = true;
         player.play(ROUNDS).await;
@@ -208,7 +209,7 @@ async fn f1_no_ask_goes_astray_while_servers_are_killed_and_clients_leave() {
                 player.await_asks(1 + number as usize % 3).await;
                 match number % 2 {
                     0 => player.peer.leave().await,
-                    // Its sockets are closed with it.
+                    // The drop closes the sockets.
                     _ => drop(player),
                 }
             }
@@ -230,7 +231,7 @@ async fn f1_no_ask_goes_astray_while_servers_are_killed_and_clients_leave() {
     assert!(twice.is_empty(), "answers that reached a server more than once: {twice:?}");
     assert!(books.late().is_disjoint(&heard.into_keys().collect()), "an answer after its time reached a server");
     assert!(!books.late().is_empty());
-    // Every call has ended, and so have the sessions of those who left.
+    // Every call has ended, and so have the sessions of the disconnected clients.
     for family in ["goblin_requests_in_flight", "goblin_backend_requests_in_flight", "goblin_sessions_active"] {
         stage.gauge_becomes(family, 0).await;
     }
@@ -238,7 +239,7 @@ async fn f1_no_ask_goes_astray_while_servers_are_killed_and_clients_leave() {
     stage.assert_no_panic();
 }
 
-/// The servers are as good as before: a client that is alone is asked all that its calls ask for.
+/// Waits until the servers have recovered: a single client receives all requests of its calls.
 async fn await_recovery(stage: &Stage) {
     let mut peer = stage.peer(Front::Http).await;
     for (server, _) in ROUTES {
@@ -253,7 +254,8 @@ async fn await_recovery(stage: &Stage) {
     eventually("nobody else may be meant", || is_asked_for_all(stage)).await;
 }
 
-/// Calls of others that were cancelled count for a while as if they were open, and asks are refused for their sake.
+/// Reports whether a single client receives all server requests. Cancelled calls of other clients count as open for a
+/// while, and requests are rejected as ambiguous until then.
 async fn is_asked_for_all(stage: &Stage) -> Option<()> {
     let books = Arc::new(Books::default());
     let mut player = stage.player(Front::Http, &books, Manner::Answers, 0).await;
@@ -264,7 +266,8 @@ async fn is_asked_for_all(stage: &Stage) -> Option<()> {
     (books.report().calls.answered == WIDTH).then_some(())
 }
 
-/// Streams of calls are cut, before their ask or behind it, and resumed; meanwhile each client tries the others' events.
+/// Streams of calls are cut before or after their server request, and resumed. Meanwhile each client tries to resume
+/// the other clients' streams.
 #[tokio::test(flavor = "multi_thread")]
 async fn p2_a_cut_stream_goes_on_for_its_own_client_and_for_no_other() {
     const CLIENTS: usize = 10;
@@ -299,7 +302,7 @@ async fn p2_a_cut_stream_goes_on_for_its_own_client_and_for_no_other() {
     stage.assert_no_panic();
 }
 
-/// The newest events that others were given are none of ours: there is nothing to hear but that the lists may have changed.
+/// Tries to resume from the newest events of other clients. The stream must contain nothing but list changes.
 async fn try_events_of_others(client: &Client, cut: &Mutex<Vec<String>>, mine: &str) {
     const TRIES: usize = 4;
     let others: Vec<_> =
@@ -314,7 +317,7 @@ async fn try_events_of_others(client: &Client, cut: &Mutex<Vec<String>>, mine: &
     }
 }
 
-/// Resumes a stream behind its `last` event, which may be the ask, and sees the call to its end.
+/// Resumes a stream after its `last` event, which may be the server request, and completes the call.
 async fn read_on(client: &Client, last: Event, nonce: &str) {
     let mut stream = resume::resume(client, last.id()).await;
     let ask = if last.data.is_empty() { resume::event(&mut stream).await } else { last };

@@ -1,5 +1,5 @@
-//! Clients of either era for the ledger of calls: each makes round after round of calls, waits for the answers or takes a call
-//! back, and books what came of each.
+//! Clients of either era for the ledger of calls. Each makes rounds of calls, waits for the responses or cancels a
+//! call, and records every outcome.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -14,14 +14,14 @@ use crate::harness::{Answer, Client, StdioClient};
 use crate::modern_client::{Draft, ModernClient, with_meta};
 use crate::sse_client::SseClient;
 
-/// Calls that each client has open at a time; their ids are the same in every client.
+/// The calls that each client has open at a time. Their ids are the same in every client.
 pub const WIDTH: u64 = 8;
 pub const SERVERS: [&str; 3] = ["pipe", "json", "sse"];
-/// Longer than any test waits.
+/// A delay that exceeds the duration of any test.
 const NEVER_MS: u64 = 3_600_000;
 const END_OF_ROUND: &str = "end of round";
 
-/// With a handshake, or with all that there is to know in each request.
+/// The era of a client or server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Era {
     Legacy,
@@ -29,7 +29,7 @@ pub enum Era {
 }
 
 impl Era {
-    /// As the switch of the fixture has it.
+    /// Returns the name in the fixture's option.
     pub fn name(self) -> &'static str {
         match self {
             Era::Legacy => "legacy",
@@ -45,7 +45,7 @@ impl Era {
         json!({ "jsonrpc": "2.0", "id": id.into(), "method": method, "params": params })
     }
 
-    /// A request that the gateway answers by itself, in order with all else.
+    /// Returns a request that the gateway answers itself, in order with all other messages.
     fn end_of_round(self) -> String {
         let method = match self {
             Era::Legacy => "ping",
@@ -58,11 +58,11 @@ impl Era {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
     Waits,
-    /// Takes back one call in each round.
+    /// The client cancels one call in each round.
     Leaves,
 }
 
-/// The ledger, what the errors said, and whether more is to be booked.
+/// The ledger, the error messages, and whether the ledger is closed.
 #[derive(Default)]
 pub struct Books {
     pub ledger: Ledger,
@@ -71,7 +71,7 @@ pub struct Books {
 }
 
 impl Books {
-    /// Who has played as long as was asked of it, plays no longer.
+    /// Stops the players that have completed their rounds.
     pub fn close(&self) {
         self.are_closed.store(true, Ordering::Relaxed);
     }
@@ -98,16 +98,16 @@ struct Call {
     id: u64,
     nonce: String,
     message: Value,
-    /// When it is taken back.
+    /// The delay before the call is cancelled.
     left_after: Option<Duration>,
 }
 
-/// One client. Where it has a line of its own, all answers come on that.
+/// One client. All responses of a client with its own line arrive on that line.
 pub struct Player {
     era: Era,
     number: u64,
     way: Way,
-    /// Calls of earlier rounds that it took back.
+    /// Cancelled calls of earlier rounds.
     left: Vec<Call>,
 }
 
@@ -122,7 +122,7 @@ impl Player {
         Player { era, number, way, left: Vec::new() }
     }
 
-    /// Plays at least so many rounds, and on until the books are closed.
+    /// Plays at least this many rounds, and continues until the ledger is closed.
     pub async fn play(mut self, books: Arc<Books>, manner: Manner, rounds: u64) {
         for round in 0.. {
             if round >= rounds && books.are_closed.load(Ordering::Relaxed) {
@@ -141,14 +141,14 @@ impl Player {
         }
     }
 
-    /// Neighbours go to different servers and come back in another order than they went.
+    /// Creates a call. Consecutive calls go to different servers and return in another order.
     fn call(&self, books: &Books, manner: Manner, round: u64, place: u64) -> Call {
         let (nonce, number) = (books.ledger.issue(), self.number);
         let is_left = manner == Manner::Leaves && (number + round * 3 + place).is_multiple_of(WIDTH);
-        // Who takes a call back may use its id again where the answer, which may be under way, has no way any more.
+        // A cancelled id may be used again only if its late response cannot arrive any more.
         let hangs_up = matches!(self.way, Way::Http(Caller::Modern(_)));
         let id = if is_left && !hangs_up { WIDTH + 1 + round } else { place };
-        // Of those that are left, half race with their answers, and half would never have any.
+        // Half of the cancelled calls race with their responses, and the other half never return.
         let is_endless = is_left && round.is_multiple_of(2);
         let delay = if is_endless { NEVER_MS } else { (number * 7 + place * 13 + round * 5) % 23 };
         let server = SERVERS[((number + round + place) % 3) as usize];
@@ -174,7 +174,7 @@ impl Player {
             let answer = self.answer().await;
             waiting -= usize::from(self.book_line(books, &calls, &answer));
         }
-        // What comes before this answer is one too many, or crossed with its cancel.
+        // Any message before this response is an extra one, or crossed its cancellation.
         self.write(vec![self.era.end_of_round()]).await;
         loop {
             let answer = self.answer().await;
@@ -189,7 +189,7 @@ impl Player {
         }
     }
 
-    /// Whether it was waited for.
+    /// Records a response. Returns true if the call was not cancelled.
     fn book_line(&self, books: &Books, calls: &[Call], answer: &Value) -> bool {
         let call = calls.iter().chain(&self.left).find(|call| answer["id"] == call.id);
         let call = call.unwrap_or_else(|| panic!("no call has the answer {answer}"));
@@ -211,7 +211,7 @@ impl Player {
         }
     }
 
-    /// Passes over `list_changed`, which a backend that comes back may cause, where a session is told of that.
+    /// Returns the next response. Skips `list_changed`, which a restarted backend may cause in a session.
     async fn answer(&mut self) -> Value {
         loop {
             let message = match &mut self.way {
@@ -232,7 +232,7 @@ fn cancelled(id: u64) -> String {
     json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": id } }).to_string()
 }
 
-/// A client over Streamable HTTP, where each answer comes on the stream of its own call.
+/// A client over Streamable HTTP. Each response arrives on the stream of its call.
 #[derive(Clone)]
 pub enum Caller {
     Legacy(Arc<Client>),
@@ -266,7 +266,7 @@ impl Caller {
         }
     }
 
-    /// What came before it was taken back, if that was all.
+    /// Makes a call and cancels it. Returns the response if it arrived earlier.
     async fn post_and_leave(&self, call: &Call, after: Duration) -> Option<Answer> {
         match self {
             Caller::Legacy(client) => {
@@ -274,14 +274,14 @@ impl Caller {
                 loop {
                     tokio::select! {
                         answer = &mut posted => return Some(answer),
-                        // The call may not even be there yet, so once is not enough.
+                        // The cancellation may overtake the call, so it is repeated.
                         () = tokio::time::sleep(after) => {
                             client.notify("notifications/cancelled", json!({ "requestId": call.id })).await;
                         }
                     }
                 }
             }
-            // Its connection is closed with it.
+            // The timeout closes the connection.
             Caller::Modern(_) => tokio::time::timeout(after, self.post(&call.message)).await.ok(),
         }
     }

@@ -1,8 +1,9 @@
-//! The ledger of subscriptions: servers that tell of changes, clients of every transport that want overlapping sets of them,
-//! and an account of what each has seen in the end (P4) and of what it should never have heard (P2).
+//! The ledger of subscriptions. Servers notify of changes, and clients of every transport subscribe to overlapping sets
+//! of resources. The ledger checks that each client sees the final state (P4) and receives no notification it did not
+//! subscribe to (P2).
 //!
-//! An update says no more than "look again", so each client looks, and what it saw last must be what is there. The count is
-//! exact only where nothing fails: server-memory tells of each write once.
+//! An update only invalidates a resource, so each client reads it again. The last content it read must be the current
+//! one. The number of updates is exact only without faults: server-memory notifies once of each write.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -30,10 +31,10 @@ use crate::support::{gauge, http_server, is_alive, path_text, try_call};
 const GRAPH: &str = "memory+memory://knowledge-graph";
 const ENTITY: &str = "counter";
 const TOGGLE: &str = "every_toggle-subscriber-updates";
-/// Names of notes and of files.
+/// The names of notes and files.
 const NAMES: [&str; 3] = ["one", "two", "three"];
 
-/// A reference server over stdio whose process id is in a file.
+/// Returns a reference server over stdio that writes its process id to a file.
 fn tracked(pid_file: &Path, name: &str, arguments: &[&str]) -> Value {
     let program = reference_program(name);
     let mut args = vec!["-c", r#"echo $$ > "$0"; exec node "$@""#, path_text(pid_file), &program];
@@ -51,12 +52,12 @@ fn entity() -> Value {
     json!({ "entities": [{ "name": ENTITY, "entityType": "number", "observations": ["0"] }] })
 }
 
-/// A write to the graph. The same again changes nothing, and is told all the same.
+/// Returns a write to the graph. A repeated write changes nothing but is still notified.
 fn observation(number: u64) -> Value {
     json!({ "observations": [{ "entityName": ENTITY, "contents": [number.to_string()] }] })
 }
 
-/// Whatever the gateway makes of it, this is what it is given.
+/// Checks the behaviour of the reference server, without the gateway.
 #[tokio::test]
 async fn server_memory_tells_of_each_write_once() {
     const WRITES: u64 = 50;
@@ -91,7 +92,7 @@ async fn server_memory_tells_of_each_write_once() {
     }
 }
 
-/// Where the memory is kept, a gateway, and a client of it that can write.
+/// Returns the directory of the memory, a gateway, and a client of it that can write.
 async fn writing() -> (Scratch, Gateway, Client) {
     let scratch = Scratch::new();
     let servers = json!({ "a": fixture_server(&[]), "memory": memory(&scratch) });
@@ -116,7 +117,7 @@ async fn sub5_sub12_each_write_is_told_once_to_each_who_keeps_up_and_never_to_wh
     for peer in &mut peers {
         peer.subscribe(GRAPH).await;
     }
-    // One after another they leave.
+    // The clients leave one after another.
     for staying in (0..=peers.len()).rev() {
         for _ in 0..WRITES {
             number += 1;
@@ -156,7 +157,7 @@ async fn sub5_whoever_does_not_keep_up_is_told_of_the_last_write() {
     }
 }
 
-/// Servers of every kind that tell of changes, behind one gateway.
+/// Servers of every kind that notify of changes, behind one gateway.
 struct Stage {
     scratch: Scratch,
     web: HttpFixture,
@@ -166,7 +167,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// Notes are kept by servers of this era.
+    /// Starts the stage. The notes are kept by servers of this era.
     async fn set(era: &str) -> Stage {
         let scratch = Scratch::new();
         let file = |name: &str| scratch.path().join(name);
@@ -204,28 +205,28 @@ impl Stage {
         self.scratch.path().join("root")
     }
 
-    /// A fault that heals by itself.
+    /// Injects a temporary fault.
     async fn inject(&self, fault: Fault) {
         match fault {
             Fault::Kill(server) => {
                 let text = std::fs::read_to_string(self.scratch.path().join(server)).unwrap_or_default();
-                // It may be dead already, waiting for its restart.
+                // The process may be dead already and about to restart.
                 if let Some(pid) = text.trim().parse().ok().filter(|pid| is_alive(*pid)) {
                     signal(pid, "KILL");
                 }
             }
             Fault::Cut => cut_for_a_moment(&self.line).await,
-            // What it tells goes on counting.
+            // The version counters of the server continue.
             Fault::Forget => drop(self.web.client().await.call("forget_sessions", json!({})).await),
             Fault::End(server, how) => {
-                // The server may just be on its way back.
+                // The server may just be restarting.
                 let tool = format!("{server}_end_listens");
                 drop(try_call(&self.gateway.client().await, &tool, json!({ "how": how })).await);
             }
         }
     }
 
-    /// What there is to see, now that nothing changes any more.
+    /// Returns the content of every resource, after all changes have stopped.
     async fn truth(&self) -> BTreeMap<String, String> {
         let client = self.gateway.client().await;
         let mut truth = BTreeMap::new();
@@ -244,15 +245,15 @@ impl Stage {
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     Kill(&'static str),
-    /// The connections of the server over HTTP.
+    /// Cuts the connections of the server over HTTP.
     Cut,
-    /// Its sessions.
+    /// Ends the server's sessions.
     Forget,
-    /// The streams of a server without sessions.
+    /// Ends the streams of a modern server.
     End(&'static str, &'static str),
 }
 
-/// Fewer for each server than would make the gateway leave it alone for long.
+/// The faults. Each server has fewer than would trigger a long backoff of the gateway.
 const FAULTS: [Fault; 12] = [
     Fault::Kill("a"),
     Fault::Kill("a"),
@@ -267,7 +268,7 @@ const FAULTS: [Fault; 12] = [
     Fault::Forget,
     Fault::Forget,
 ];
-/// The same for servers without sessions.
+/// The faults for modern servers.
 const MODERN_FAULTS: [Fault; 12] = [
     Fault::Kill("a"),
     Fault::Kill("a"),
@@ -282,17 +283,17 @@ const MODERN_FAULTS: [Fault; 12] = [
     Fault::End("web", "result"),
     Fault::End("web", "cut"),
 ];
-/// In each round there are so many faults; then all that happened must have been seen. One change more would hide that an
-/// earlier one was not told.
+/// The number of faults in each round. The state is checked after each round, because a later change would hide a
+/// missed notification.
 const FAULTS_AT_ONCE: usize = 2;
 
-/// Changes things.
+/// The source of all changes.
 struct Emitter {
     client: Client,
     place: Arc<Place>,
     root: PathBuf,
     random: Random,
-    /// The last number that was written to each file, and the last to the graph.
+    /// The last number that was written to each file. The next field has the last one of the graph.
     files: BTreeMap<&'static str, u64>,
     graph: u64,
 }
@@ -314,7 +315,7 @@ impl Emitter {
 
     async fn emit(&mut self) {
         let name = *self.random.pick(&NAMES);
-        // Now and then a storm.
+        // One in ten changes is a burst.
         let count = if self.random.below(10) == 0 { 200 } else { 1 };
         match self.random.below(4) {
             0 => self.touch("a", name, count).await,
@@ -326,7 +327,7 @@ impl Emitter {
 
     async fn touch(&self, server: &str, name: &str, count: u64) {
         let uri = format!("note:///{name}");
-        // The versions of the other begin anew with each of its processes.
+        // The version counters of the other server restart with each of its processes.
         if server == "web" {
             self.place.books.begin(&format!("web+{uri}"), count);
         }
@@ -336,7 +337,7 @@ impl Emitter {
         }
     }
 
-    /// The next number. A write that failed may have been made all the same, and is made again.
+    /// Writes the next number. A failed write may have succeeded, and is repeated.
     async fn write_graph(&mut self) {
         let answer = try_call(&self.client, "memory_add_observations", observation(self.graph + 1)).await;
         if answer["result"].is_object() {
@@ -352,7 +353,7 @@ impl Emitter {
         self.place.books.report().emitted += 1;
     }
 
-    /// One change of everything.
+    /// Makes one change of everything.
     async fn emit_all(&mut self) {
         for name in NAMES {
             self.touch("a", name, 1).await;
@@ -360,7 +361,7 @@ impl Emitter {
             self.write_file(name);
         }
         self.write_graph().await;
-        // Where it went on all the time, the first call ends it. And its server may not be back yet.
+        // The tool toggles the updates, so the first call may stop them. The server may also not be back yet.
         eventually("updates are made up", || async {
             let answer = try_call(&self.client, TOGGLE, json!({})).await;
             answer["result"]["content"][0]["text"].as_str()?.starts_with("Started").then_some(())
@@ -368,7 +369,7 @@ impl Emitter {
         .await;
     }
 
-    /// That what was written is what there is to see.
+    /// Asserts that the visible content equals the written one.
     fn agrees(&self, truth: &BTreeMap<String, String>) {
         assert!(truth[GRAPH].contains(&format!("\"{}\"", self.graph)), "{}: {}", self.graph, truth[GRAPH]);
         for (name, number) in &self.files {
@@ -377,7 +378,8 @@ impl Emitter {
     }
 }
 
-/// Players do what they do, servers fail, and things change, for a part of the time; what is there afterwards must be seen.
+/// Runs one round: players act, servers fail, and resources change for a limited time. Afterwards every player must see
+/// the final state.
 async fn play_round<P: Plays>(stage: &Arc<Stage>, faults: &[Fault], emitter: &mut Emitter, players: Vec<P>) -> Vec<P> {
     const DEEDS: u64 = 3;
     const LONGEST_MS: u64 = 800;
@@ -413,7 +415,7 @@ async fn catch_up(players: &mut [impl Plays], truth: &BTreeMap<String, String>) 
     }
 }
 
-/// Each is still subscribed to all it wants, and to nothing else.
+/// Asserts that each player is still subscribed to exactly its set of resources.
 async fn change_all(stage: &Stage, emitter: &mut Emitter, players: &mut [impl Plays]) {
     for player in &mut *players {
         player.hear_out().await;
@@ -469,7 +471,7 @@ async fn play<P: Plays>(era: &str, mut faults: [Fault; 12]) {
     assert_eq!(report.wrong, Vec::<String>::new());
     let client = &emitter.client;
     let counted = || async { (gauge(client, ACTIVE).await == wanted).then_some(()) };
-    // A stream that was closed may not be known to be.
+    // The gateway may not have noticed a closed stream yet.
     eventually(&format!("{wanted} subscriptions are counted"), counted).await;
     for player in players {
         player.leave().await;
@@ -478,7 +480,7 @@ async fn play<P: Plays>(era: &str, mut faults: [Fault; 12]) {
     assert!(!stage.gateway.log().iter().any(|line| line.contains("panicked")));
 }
 
-/// With the clients all that they wanted has gone, here and at the servers.
+/// Asserts that all subscriptions have ended with the clients, in the gateway and at the servers.
 async fn is_left_alone(client: &Client) {
     eventually("no subscription is left", || async { (gauge(client, ACTIVE).await == 0).then_some(()) }).await;
     for tool in ["a_subscriptions", "web_subscriptions"] {

@@ -1,5 +1,5 @@
-//! A client without a session for the ledger of subscriptions. It has some streams open at a time, which tell of overlapping
-//! sets of resources; it opens and closes them, its connections are cut, it is slow.
+//! A modern client for the ledger of subscriptions. It has several open streams with overlapping sets of resources. It
+//! opens and closes them, its connections are cut, and it is slow at times.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,18 +20,18 @@ use crate::subscriber::UPDATED;
 
 const LISTENERS: u64 = 6;
 const MOST_STREAMS: usize = 4;
-/// URIs of a stream, at most.
+/// The maximal number of URIs of a stream.
 const MOST_URIS: u64 = 5;
-/// Messages that wait to be heard. Full: the streams are read no further.
+/// The number of messages that may wait. If it is full, the streams are not read.
 const UNHEARD: usize = 1024;
 
-/// A stream, and all that it may tell of.
+/// A stream and the resources it covers.
 struct Stream {
     uris: BTreeSet<String>,
     reader: JoinHandle<()>,
-    /// The last version of each that it told of.
+    /// The last notified version of each resource.
     versions: BTreeMap<String, u64>,
-    /// It has told of the fence since that was last asked for.
+    /// Whether the fence was notified since the last request for it.
     is_fenced: bool,
 }
 
@@ -41,21 +41,21 @@ impl Drop for Stream {
     }
 }
 
-/// What a stream told; nothing when it has ended.
+/// A message of a stream; `None` when the stream has ended.
 type Heard = (u64, Option<Value>);
 
 pub struct ListeningPlayer {
     sight: Sight,
-    /// All that it hears comes this way.
+    /// The proxy that carries all notifications.
     line: FaultProxy,
     client: ModernClient,
     random: Random,
     streams: BTreeMap<u64, Stream>,
-    /// The next stream.
+    /// The number of the next stream.
     next: u64,
     heard: mpsc::Receiver<Heard>,
     teller: mpsc::Sender<Heard>,
-    /// Every stream tells of it, so that it tells what came before it.
+    /// A resource that every stream includes. Its notification proves that all earlier ones have arrived.
     fence: String,
 }
 
@@ -80,7 +80,8 @@ impl Plays for ListeningPlayer {
         }
     }
 
-    /// Hears something, and all that came with it, and looks at what they are about; whether there was anything in time.
+    /// Receives a message and all further ones that are ready, and reads the changed resources. Returns false if
+    /// nothing arrives before the deadline.
     async fn hear_before(&mut self, deadline: Instant) -> bool {
         let Ok(heard) = tokio::time::timeout_at(deadline, self.heard.recv()).await else { return false };
         let mut changed = BTreeSet::from_iter(self.book(heard.expect("we hold a sender")));
@@ -143,7 +144,7 @@ impl ListeningPlayer {
         self.listen(uris).await;
     }
 
-    /// Opens a stream and looks at what it tells of: what that was before is told to nobody.
+    /// Opens a stream and reads its resources, because earlier changes are not notified.
     async fn listen(&mut self, mut uris: BTreeSet<String>) {
         uris.insert(self.fence.clone());
         let number = self.next;
@@ -153,7 +154,7 @@ impl ListeningPlayer {
         let reader = tokio::spawn(async move {
             while let Some(text) = stream.read_message().await {
                 let message = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
-                // The test is over.
+                // An error means that the test is over.
                 let _ = teller.send((number, Some(message))).await;
             }
             let _ = teller.send((number, None)).await;
@@ -166,10 +167,10 @@ impl ListeningPlayer {
         }
     }
 
-    /// Asks until all of it is promised: servers are lost and come back.
+    /// Repeats the listen until all URIs are honoured, because servers fail and return.
     async fn opened(&mut self, number: u64, uris: &BTreeSet<String>) -> Listener {
         loop {
-            // By a connection of its own: one from before may have been cut.
+            // A new connection is used, because an earlier one may have been cut.
             let client = ModernClient::new(self.line.addr());
             let (honoured, stream) = client.listen(json!(number), json!({ "resourceSubscriptions": uris })).await;
             if honoured["resourceSubscriptions"] == json!(uris) {
@@ -189,7 +190,7 @@ impl ListeningPlayer {
         }
     }
 
-    /// What is on its way in this moment is gone, and no stream goes on.
+    /// Cuts all connections. Messages in transit are lost, and no stream continues.
     async fn is_cut(&mut self) {
         self.line.throttle(SLOW_RATE).await;
         tokio::time::sleep(Duration::from_millis(self.random.below(STUCK_MS))).await;
@@ -217,11 +218,11 @@ impl ListeningPlayer {
         self.sight.place.books.report().slow += 1;
     }
 
-    /// Books what a stream told; which resource to look at.
+    /// Records a message of a stream. Returns the resource to read again.
     fn book(&mut self, (number, message): Heard) -> Option<String> {
         let mut report = self.sight.place.books.report();
         let Some(stream) = self.streams.get_mut(&number) else {
-            // It was closed before this was heard.
+            // The stream was closed before this message arrived.
             report.late += u64::from(message.is_some());
             return None;
         };
@@ -260,7 +261,7 @@ impl ListeningPlayer {
         self.sight.wanted.insert(uri.to_owned(), Some(seen));
     }
 
-    /// Asks until there is an answer that is no error.
+    /// Repeats a request until it succeeds.
     async fn insist(&mut self, method: &str, params: Value) -> Value {
         loop {
             let answer = self.client.request(method, params.clone()).await;

@@ -1,5 +1,5 @@
-//! A client for the ledger of subscriptions. It wants this and that, and changes its mind; its connection is cut, it goes and
-//! comes, it is slow. Whatever it is told of, it reads, and books what it saw.
+//! A client for the ledger of subscriptions. It subscribes and unsubscribes at random. Its connection is cut, it leaves
+//! and returns, and it is slow at times. It reads every resource that it is notified of, and records the content.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -17,23 +17,23 @@ use crate::peer::Peer;
 use crate::stage::Front;
 use crate::subscriber::{UPDATED, meta};
 
-/// The longest a player does nothing but listen.
+/// The longest time that a player only listens.
 pub const LISTENS_MS: u64 = 100;
-/// How long a slow player reads next to nothing, and how little that is, in bytes a second.
+/// The time that a slow player reads very little. The next constant is its rate in bytes per second.
 pub const SLOW: Duration = Duration::from_millis(300);
 pub const SLOW_RATE: u64 = 100;
-/// For how long, at most, nothing gets through before a line is cut.
+/// The longest time that nothing passes before a line is cut.
 pub const STUCK_MS: u64 = 200;
 const PLAYERS: [(Front, u64); 3] = [(Front::Http, 4), (Front::Sse, 3), (Front::Stdio, 2)];
 pub const AGAIN_AFTER: Duration = Duration::from_millis(50);
-/// What is booked for a resource that is another each time it is read: that it was told.
+/// The recorded content of a resource that changes with every read: that it was notified.
 pub const TOLD: &str = "told";
 
-/// Numbers that are the same for the same seed (xorshift).
+/// Pseudo-random numbers that are the same for the same seed (xorshift).
 pub struct Random(u64);
 
 impl Random {
-    /// Neighbours begin far apart.
+    /// Creates a generator. Consecutive seeds start far apart.
     pub fn new(seed: u64) -> Random {
         Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
@@ -56,18 +56,18 @@ impl Random {
     }
 }
 
-/// What all clients together were told.
+/// The notifications of all clients together.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Changes that were made.
+    /// The number of changes made.
     pub emitted: u64,
     pub delivered: u64,
-    /// Updates of a version that the client had been told of before.
+    /// Updates of a version that the client had already received.
     pub doubled: u64,
-    /// Updates from before the client's unsubscribe was answered, heard after it.
+    /// Updates from before the response to an unsubscribe, received after it.
     pub late: u64,
     pub reads: u64,
-    /// Reads and wishes that failed and were tried again.
+    /// Reads and subscribe requests that failed and were repeated.
     pub retries: u64,
     pub resumed: u64,
     pub reopened: u64,
@@ -93,7 +93,7 @@ impl fmt::Display for Report {
 #[derive(Default)]
 pub struct Books {
     report: Mutex<Report>,
-    /// The highest version that each resource may have by now, where versions never begin anew.
+    /// The highest possible version of each resource, if its versions never restart.
     versions: Mutex<BTreeMap<String, u64>>,
 }
 
@@ -102,49 +102,49 @@ impl Books {
         self.report.lock().expect("no panic")
     }
 
-    /// So many changes begin, each of which makes a version.
+    /// Records that this many changes begin, each of which increments the version.
     pub fn begin(&self, uri: &str, count: u64) {
         *self.versions.lock().expect("no panic").entry(uri.to_owned()).or_default() += count;
     }
 
-    /// The last version that could have been told by now.
+    /// Returns the last version that could have been notified by now.
     fn last_version(&self, uri: &str) -> u64 {
         self.versions.lock().expect("no panic").get(uri).copied().unwrap_or(u64::MAX)
     }
 }
 
-/// Where players are, and what there is to want.
+/// The gateway, the shared ledger, and the resources to subscribe to.
 pub struct Place {
     pub gateway: SocketAddr,
     pub books: Books,
     pub uris: Vec<String>,
-    /// Those among them that read differently each time.
+    /// The resources that change with every read.
     pub restless: BTreeSet<String>,
 }
 
-/// What a client of either era does for the ledger.
+/// The actions of a client of either era for the ledger.
 pub trait Plays: Send + Sized + 'static {
-    /// All who play; each wants something.
+    /// Returns all players. Each has a subscription.
     fn come(place: &Arc<Place>, seed: u64) -> impl Future<Output = Vec<Self>> + Send;
 
-    /// Does this and that.
+    /// Performs random actions.
     fn live(&mut self, deeds: u64) -> impl Future<Output = ()> + Send;
 
-    /// Hears what comes, and looks; whether there was anything in time.
+    /// Receives messages and reads the changed resources. Returns false if nothing arrives before the deadline.
     fn hear_before(&mut self, deadline: Instant) -> impl Future<Output = bool> + Send;
 
-    /// Hears what is on its way.
+    /// Receives all messages that are on their way.
     fn hear_out(&mut self) -> impl Future<Output = ()> + Send;
 
     fn sight(&mut self) -> &mut Sight;
 
-    /// How many the gateway should count.
+    /// Returns the number of subscriptions that the gateway should count.
     fn subscriptions(&self) -> usize;
 
-    /// Goes away for good.
+    /// Disconnects for good.
     fn leave(self) -> impl Future<Output = ()> + Send;
 
-    /// Listens until it has seen what there is to see; what it has not seen in time is lost.
+    /// Listens until it has seen the current content. Records a loss for content it has not seen before the deadline.
     fn catch_up(&mut self, truth: &BTreeMap<String, String>, deadline: Instant) -> impl Future<Output = ()> + Send {
         async move {
             while !self.sight().behind(truth).is_empty() {
@@ -159,11 +159,11 @@ pub trait Plays: Send + Sized + 'static {
     }
 }
 
-/// What a client has seen.
+/// The content that a client has seen.
 pub struct Sight {
     pub name: String,
     pub place: Arc<Place>,
-    /// What it is subscribed to, and what it saw when it last looked.
+    /// The subscribed resources and the content of the last read.
     pub wanted: BTreeMap<String, Option<String>>,
 }
 
@@ -178,24 +178,24 @@ impl Sight {
         behind.map(|(uri, seen, truth)| format!("{} saw {seen:?} of {uri}, not {truth:?}", self.name)).collect()
     }
 
-    /// As if it had not yet been told of what reads differently each time.
+    /// Clears the record of resources that change with every read, as if they had not been notified.
     pub fn forget_restless(&mut self) {
         let restless = self.wanted.iter_mut().filter(|(uri, _)| self.place.restless.contains(*uri));
         restless.for_each(|(_, seen)| *seen = None);
     }
 }
 
-/// One with a session.
+/// A client with a session.
 pub struct Player {
     sight: Sight,
     front: Front,
-    /// All that it hears comes this way.
+    /// The proxy that carries all notifications.
     line: FaultProxy,
     peer: Peer,
     random: Random,
-    /// What it has unsubscribed from, and the last version that may still be on its way.
+    /// The unsubscribed resources, and the last version that may still be on its way.
     left: BTreeMap<String, u64>,
-    /// The last version it was told of.
+    /// The last notified version of each resource.
     versions: BTreeMap<String, u64>,
 }
 
@@ -222,7 +222,8 @@ impl Plays for Player {
         }
     }
 
-    /// Hears an update, and all that came with it, and looks at what they are about; whether there was one in time.
+    /// Receives an update and all further ones that are ready, and reads the changed resources. Returns false if none
+    /// arrives before the deadline.
     async fn hear_before(&mut self, deadline: Instant) -> bool {
         let Ok(update) = tokio::time::timeout_at(deadline, self.peer.updated()).await else { return false };
         let mut messages = self.peer.meanwhile();
@@ -233,7 +234,7 @@ impl Plays for Player {
         true
     }
 
-    /// Hears what is on its way. Nothing more can come of what it has unsubscribed from.
+    /// Receives all messages that are on their way. No further update of an unsubscribed resource may follow.
     async fn hear_out(&mut self) {
         let updates = self.peer.updates().await;
         self.take_in(&updates).await;
@@ -277,7 +278,7 @@ impl Player {
         self.sight.wanted.entry(uri.clone()).or_default();
         let answer = self.insist("resources/subscribe", &uri).await;
         assert_eq!(meta(&answer)["dev.goblin/uri"], uri);
-        // What it was before is told to nobody.
+        // Earlier changes are not notified, so the resource is read now.
         self.look(&uri).await;
     }
 
@@ -291,7 +292,7 @@ impl Player {
         self.left.entry(uri).and_modify(|limit| *limit = last);
     }
 
-    /// Only the bridge and Streamable HTTP can go on; a client of HTTP+SSE comes anew.
+    /// Cuts the line. The bridge and Streamable HTTP resume; a client of HTTP+SSE starts a new session.
     async fn is_cut(&mut self) {
         match self.front {
             Front::Http => {
@@ -321,7 +322,7 @@ impl Player {
         }
     }
 
-    /// What is on its way in this moment is gone.
+    /// Cuts the line. Messages in transit are lost.
     async fn cut(&mut self) {
         self.line.throttle(SLOW_RATE).await;
         tokio::time::sleep(Duration::from_millis(self.random.below(STUCK_MS))).await;
@@ -340,7 +341,7 @@ impl Player {
         self.settle_in().await;
     }
 
-    /// A new session knows nothing of the last one.
+    /// Subscribes to everything again, because a new session has no state of the last one.
     async fn settle_in(&mut self) {
         self.sight.place.books.report().came_again += 1;
         self.left.clear();
@@ -364,7 +365,7 @@ impl Player {
         }
     }
 
-    /// Books an update; which resource to look at.
+    /// Records an update. Returns the resource to read again.
     fn book(&mut self, params: &Value) -> Option<String> {
         let uri = params["uri"].as_str().unwrap_or_else(|| panic!("{}: {params}", self.sight.name)).to_owned();
         let version = params["version"].as_u64();
@@ -395,7 +396,7 @@ impl Player {
         self.sight.wanted.insert(uri.to_owned(), Some(seen));
     }
 
-    /// Asks until there is an answer that is no error: servers are lost and come back, and so is the bridge's gateway.
+    /// Repeats a request until it succeeds. Servers fail and return, and so does the bridge's gateway.
     async fn insist(&mut self, method: &str, uri: &str) -> Value {
         loop {
             let answer = self.peer.request(method, json!({ "uri": uri })).await;
@@ -420,16 +421,16 @@ async fn connect(front: Front, line: &FaultProxy, gateway: SocketAddr) -> Peer {
     peer
 }
 
-/// `goblin stdio` before a gateway at this address.
+/// Starts `goblin stdio` in front of a gateway at this address.
 pub fn bridge(gateway: SocketAddr) -> StdioClient {
-    // Only the runtime file is looked for there, and there is none.
+    // The command looks only for a runtime file there, and none exists.
     let nowhere = Scratch::new();
     let mut command = goblin(nowhere.path());
     command.args(["stdio", "--url", &format!("http://{gateway}/mcp")]).stderr(Stdio::null());
     StdioClient::of(command)
 }
 
-/// The text of a resource.
+/// Returns the text of a resource.
 pub fn text_of(answer: &Value) -> String {
     answer["result"]["contents"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
 }

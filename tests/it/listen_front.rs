@@ -1,4 +1,6 @@
-//! `subscriptions/listen`: what clients without a session are told on a stream of their own, and what they are not.
+//! `subscriptions/listen`: the notifications on the streams of sessionless clients, and those that must not arrive.
+//!
+//! The acknowledgement is the first message of a stream, and lists only what will really be notified.
 
 use serde_json::{Value, json};
 
@@ -18,7 +20,7 @@ pub fn uris(uris: &[&str]) -> Value {
     json!({ "resourceSubscriptions": uris })
 }
 
-/// The next message is this notification; its params without the name of the stream.
+/// Asserts that the next message is this notification. Returns its params without the subscription id.
 pub async fn next_told(stream: &mut Listener, method: &str, id: &Value) -> Value {
     let mut message = stream.next().await.unwrap_or_else(|| panic!("the stream ended before {method}"));
     assert_eq!(message["method"], method, "{message}");
@@ -27,7 +29,8 @@ pub async fn next_told(stream: &mut Listener, method: &str, id: &Value) -> Value
     message["params"].clone()
 }
 
-/// The next update in the words of the server. Who was acknowledged before the server agreed is told of each in ours first.
+/// Returns the next update that the server sent. If the acknowledgement preceded the server's response, the gateway's
+/// own update comes first.
 pub async fn next_touched(stream: &mut Listener, id: &Value) -> Value {
     loop {
         let told = next_told(stream, UPDATED, id).await;
@@ -70,7 +73,7 @@ async fn sub1_what_will_be_told_is_acknowledged_first() {
     assert_eq!(answer["error"]["code"], -32602, "{answer}");
 }
 
-/// A server that cannot tell of its resources is not promised to.
+/// Resources of a server without subscriptions are not honoured.
 #[tokio::test]
 async fn sub3_what_cannot_be_told_is_not_promised() {
     let gateway = crate::harness::Gateway::with_servers(json!({
@@ -106,7 +109,7 @@ async fn sub2_one_update_reaches_sessions_and_listeners_alike() {
         assert_eq!(next_touched(&mut second, &number).await["uri"], BETA, "{back:?}");
         scene.gauge_becomes("goblin_streams_active", 3).await;
 
-        // Who goes is told nothing more, and the last one is told upstream.
+        // A closed stream receives nothing more, and the end of the last one unsubscribes upstream.
         drop(second);
         upstream_heard(&legacy, &["+note:///alpha", "+note:///beta", "-note:///beta"]).await;
         drop(first);
@@ -118,7 +121,8 @@ async fn sub2_one_update_reaches_sessions_and_listeners_alike() {
     }
 }
 
-/// What changed between the acknowledgement and the server's consent is told by nobody.
+/// A change between the acknowledgement and the server's response is not notified by the server, so the gateway sends
+/// an update.
 #[tokio::test]
 async fn sub10_who_is_acknowledged_before_the_server_agrees_is_told_when_it_does() {
     const HELD: &str = "a+note:///held-x";
@@ -163,7 +167,7 @@ async fn reg8_lists_are_told_to_those_who_asked() {
         ("a_change_prompts", &mut prompts, PROMPTS, "p"),
     ] {
         scene.client.call(tool, json!({})).await;
-        // The first thing it hears, though other lists have changed before.
+        // This is the first message, although other lists have changed before.
         assert_eq!(next_told(stream, method, &json!(id)).await, json!({"_meta": {}}));
     }
     touch(&scene.gateway.client().await, "note:///alpha", 1).await;
@@ -255,7 +259,7 @@ async fn messages(client: &mut StdioClient, count: usize) -> Vec<Value> {
     messages
 }
 
-/// Waits until the server was told exactly this.
+/// Waits until the server has received exactly these subscribe requests.
 async fn subscribed(client: &mut StdioClient, expected: &str) {
     let deadline = crate::harness::Deadline::new();
     loop {
@@ -267,7 +271,7 @@ async fn subscribed(client: &mut StdioClient, expected: &str) {
     }
 }
 
-/// Operators see them as they see those of sessions.
+/// Operators see them like those of sessions.
 #[tokio::test]
 async fn met_listeners_are_counted_while_they_are_there() {
     let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;

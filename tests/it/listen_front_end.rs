@@ -1,4 +1,6 @@
-//! Streams of clients that listen: how they end, how many there may be, and what outlives what.
+//! Streams of listening clients: their ends, their limits, and their independence of other requests.
+//!
+//! A stream that ends leaves no subscription behind, in the gateway or at the server.
 
 use serde_json::{Value, json};
 
@@ -110,7 +112,7 @@ async fn sub_what_is_acknowledged_is_what_there_is_room_for() {
     assert_eq!([&told[0]["uri"], &told[1]["uri"]], three[..2]);
 }
 
-/// A client that goes while its server is still asked leaves nothing behind.
+/// A client that disconnects before the server's response leaves nothing behind.
 #[tokio::test]
 async fn sub9_a_stream_that_closes_while_its_server_is_asked_leaves_nothing() {
     let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;

@@ -1,4 +1,6 @@
-//! The lists: complete, from the catalog, page by page, and told of when they change.
+//! The lists: complete, from the catalog, page by page, and with notifications of changes.
+//!
+//! A list request never contacts a backend. A sequence of pages shows one version of the catalog or is rejected.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -101,7 +103,7 @@ async fn res11_a_sequence_of_pages_stays_on_one_version_or_is_refused() {
     assert_eq!(seen, before, "as it was when the client began");
     assert!(!seen.contains(&added));
 
-    // Catalogs of which nobody lists anything take no room.
+    // Catalogs without an open list are not kept.
     for count in (before.len() + 1..).take(20) {
         client.call("a_change_tools", json!({})).await;
         let line = format!(r#"goblin_catalog_entries{{kind="tool"}} {count}"#);
@@ -198,7 +200,7 @@ async fn reg3_res1_a_change_is_fetched_and_the_next_list_is_fresh() {
     assert_eq!(gone["error"]["data"]["code"], "TOOL_NOT_FOUND", "{gone}");
 }
 
-/// Has the prompts changed and counts what else was told until that is told.
+/// Changes the prompts and returns the notifications that arrive before that one.
 async fn told_before_prompts(client: &Client, stream: &mut Listener, changer: &str) -> Vec<String> {
     client.call(changer, json!({})).await;
     let mut told = Vec::new();
@@ -216,7 +218,7 @@ async fn told_before_prompts(client: &Client, stream: &mut Listener, changer: &s
 async fn reg8_nothing_is_told_when_nothing_changed() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&["--list-changed-storm", "50"]) })).await;
     gateway.client_seeing("a_echo").await;
-    // A client that has seen all there is.
+    // A client that is up to date.
     let client = gateway.client().await;
     let mut stream = client.listen().await;
     for _ in 0..20 {
@@ -257,7 +259,7 @@ async fn reg1_late_tools_appear_one_after_another() {
 #[tokio::test]
 async fn d14_a_lost_backend_keeps_its_lists_and_nothing_is_told() {
     let scratch = Scratch::new();
-    // Starts once and never again.
+    // This server starts once and never again.
     let once = json!({
         "command": "sh",
         "args": ["-c", "test -e once && exit 1; touch once; exec \"$0\"", fixture()],
@@ -327,7 +329,7 @@ async fn res13_a_change_of_one_server_asks_no_other() {
     drop(frozen);
 }
 
-/// The configuration with these servers, as `goblin serve` would read it.
+/// Returns the configuration with these servers, as `goblin serve` would read it.
 pub fn config(servers: Value) -> goblin_config::Config {
     let text = servers_only(json!({ "mcpServers": servers })).to_string();
     let loaded = goblin_config::parse(&text, &Origin::new("test", "/"), &|_| None);

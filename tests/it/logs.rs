@@ -1,4 +1,6 @@
-//! What an operator reads: the log in both formats, and the audit.
+//! The operators' output: the log in both formats, and the audit.
+//!
+//! Every event kind is documented. No secret or session id appears in a line, and the audit has no content of messages.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +10,7 @@ use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, Scratch, eventually, fixture_server, goblin, servers_only};
 use crate::support::logged;
 
-/// A gateway with these arguments besides, and the words it may expand.
+/// Starts a gateway with additional arguments and variables.
 async fn gateway(config: Value, arguments: &[&str], variables: &[(&str, &str)]) -> (Gateway, Scratch) {
     let scratch = Scratch::new();
     let path = scratch.write("goblin.json", &servers_only(config).to_string());
@@ -170,7 +172,7 @@ async fn audit_is_off_unless_it_is_wanted() {
 fn log_every_kind_is_documented_and_every_documented_one_is_there() {
     let page = include_str!("../../docs/logs.md");
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
-    // A level in a row may say more behind a comma.
+    // A level in a row may be followed by a comma and more text.
     let level = |rest: &str| rest.split([' ', ',']).next().unwrap_or_default().to_owned();
     let told: BTreeSet<_> = rows.map(|(kind, rest)| (kind.to_owned(), level(rest))).collect();
     let word = |level| json!(level).as_str().expect("a word").to_owned();

@@ -1,4 +1,6 @@
-//! What a backend writes is what a client reads: every token, over every pair of transports.
+//! A client reads exactly the bytes that a backend writes: every token, over every pair of transports.
+//!
+//! Only white space outside of strings may change.
 
 use goblin_fixture::lossless::LOSSLESS;
 use serde_json::json;
@@ -6,7 +8,7 @@ use serde_json::json;
 use crate::fixture_http::HttpFixture;
 use crate::harness::{Client, Frozen, Gateway, Scratch, StdioClient, fixture_server};
 
-/// Without the white space outside strings.
+/// Removes the white space outside of strings.
 fn tokens(text: &str) -> String {
     let (mut inside, mut escaped) = (false, false);
     let keep = |character: &char| {
@@ -34,7 +36,7 @@ fn expected(result: &str) -> String {
     tokens(&format!(r#"{{"jsonrpc":"2.0","id":"l","result":{result}}}"#))
 }
 
-/// Odd numbers, escapes, unknown members, deep nesting; also what no double can hold.
+/// Unusual numbers, escapes, unknown members, deep nesting, and numbers that no double can hold.
 const ODD: &str = r#"{"numbers":[1.0,1e3,1E+2,-0,-0.0,0.10,1e400,-1e-400,123456789012345678901234567890.000],"caf\u00e9 \/":"\ud83d\ude00 😀 \u2028 \"\\\b\f\n\r\t","é":{"":null},"10":1,"9":2,"uri":"note:///alpha","a":[[[[{}]]]],"t":true,"f":false}"#;
 
 fn echoed() -> String {
@@ -46,7 +48,7 @@ fn tokens_ignores_white_space_outside_strings_only() {
     assert_eq!(tokens("{ \"a b\" :\t[1.0 ,\r\n\"\\\" x\\\\\" ] }"), "{\"a b\":[1.0,\"\\\" x\\\\\"]}");
 }
 
-/// Backends of every transport and form, with a file that holds the pid of each.
+/// Backends of every transport and form, with a pid file for each.
 struct Backends {
     config: serde_json::Value,
     names: Vec<String>,
@@ -110,7 +112,7 @@ async fn srv5_results_are_lossless_in_a_stream_over_http() {
     let gateway = Gateway::start(backends.config.clone()).await;
     let client = client(&gateway, &backends).await;
     for name in &backends.names {
-        // A backend that does not answer at once makes the gateway begin a stream.
+        // A backend that does not respond at once makes the gateway begin a stream.
         let frozen = Frozen::new(&backends.scratch.path().join(name)).await;
         let (head, mut stream) = client.open(call(&format!("{name}_lossless"), "{}")).await;
         assert_eq!(head.headers["content-type"], "text/event-stream", "{name}");
@@ -178,7 +180,7 @@ async fn reg4_definitions_keep_every_byte_where_nothing_is_renamed() {
     }
 }
 
-/// The entries of a list as they were written, in the order of the alphabet: resources are sorted on the way.
+/// Returns the entries of a list as text, sorted, because the gateway sorts resources.
 fn definitions(answer: &str, member: &str) -> Vec<String> {
     use serde_json::value::RawValue;
     use std::collections::BTreeMap;

@@ -1,4 +1,7 @@
 //! Tests at the wire: real processes, real sockets, raw bytes.
+//!
+//! The first group of modules has the helpers, the second one the tests. Many names of tests begin with the ids of
+//! their requirements in `docs/requirements.md`.
 
 mod ask_player;
 mod fixture_http;

@@ -1,4 +1,6 @@
-//! The gateway's own tools (META-1 to META-5, REG-6, REG-7, D2): what they answer, to every kind of client.
+//! The gateway's own tools (META-1 to META-5, REG-6, REG-7, D2): their results for every kind of client.
+//!
+//! The results must match their output schemas and be the same over every transport.
 
 use serde_json::{Value, json};
 
@@ -7,13 +9,13 @@ use crate::meta_client::{Asker, NAMES, column, text};
 use crate::modern_client::ModernClient;
 use crate::peer::raw_member;
 
-/// `a` and `b` have much in common; `b` has forty more resources and three more prompts.
+/// Returns a configuration with two similar servers. `b` has forty more resources and three more prompts.
 fn config() -> Value {
     let b = fixture_server(&["--resources", "40", "--prompts", "3"]);
     json!({ "metaTools": true, "mcpServers": { "a": fixture_server(&[]), "b": b } })
 }
 
-/// A gateway with both, and one client of each kind.
+/// Starts a gateway with both servers, and one client of each kind.
 async fn askers() -> (Gateway, Vec<Asker>) {
     let gateway = Gateway::start(config()).await;
     let askers = Asker::all(&gateway, &config(), &["a_echo", "b_echo"]).await;
@@ -74,7 +76,7 @@ async fn meta5_every_answer_fits_its_output_schema_over_every_transport() {
         }
         answers.push(own);
     }
-    // Versions of the catalog are in cursors, and the eras read tools differently.
+    // Cursors contain the version of the catalog, and the eras read tools differently.
     let plain = |answers: &[Value]| {
         let mut answers = answers.to_vec();
         answers.iter_mut().for_each(|answer| {
@@ -138,7 +140,7 @@ async fn meta1_a_catalog_is_read_page_by_page_until_it_changes() {
         }
         assert_eq!(uris, column(&whole["resources"], "uri"), "{}", asker.name());
         assert_eq!(pages, uris.len().div_ceil(7));
-        // A place is one among all entries, whatever server is asked for next.
+        // A cursor's position counts all entries, so the server filter may change.
         arguments["serverId"] = json!("a");
         let rest = asker.ask("catalog_resources", arguments.clone()).await;
         let (seen, last) = (uris.len(), column(&rest["resources"], "uri"));
@@ -180,7 +182,7 @@ async fn meta2_d2_a_resource_is_described_by_uri_identifier_and_native_uri() {
         let ambiguous = asker.call("describe_resource", json!({"uri": "note:///alpha"})).await;
         assert_eq!(ambiguous["isError"], true);
         assert!(text(&ambiguous).contains("`a+note:///alpha`, `b+note:///alpha`"), "{ambiguous}");
-        // What only a template offers can be read, so it can be described.
+        // A resource that only a template covers can be read, so it can be described.
         let described = asker.ask("describe_resource", json!({"uri": "a+db://users/7"})).await;
         assert_eq!((&described["serverId"], &described["resource"]["uri"]), (&json!("a"), &json!("a+db://users/7")));
         assert_eq!(described["template"]["uriTemplate"], "a+db://{table}/{id}", "{described}");
@@ -210,7 +212,7 @@ async fn meta3_resources_are_found_by_relevance_and_mime_type() {
             uris.sort_unstable();
             assert_eq!(uris, expected, "{mime}");
         }
-        // Nothing in the question: everything, in its order.
+        // An empty query returns everything in catalog order.
         let all = asker.ask("search_resources", json!({"query": "", "limit": 100})).await;
         let catalog = asker.ask("catalog_resources", json!({})).await;
         assert_eq!(all["resources"], catalog["resources"]);
@@ -303,7 +305,7 @@ async fn meta5_tools_are_found_by_what_they_do() {
         let mut names = column(&both["tools"], "name");
         names.sort_unstable();
         assert_eq!(names, ["a_add", "b_add"], "{both}");
-        // Our own are for those who know them already.
+        // The search does not find the gateway's own tools, because its callers know them already.
         let found = asker.ask("search_tools", json!({"query": "search tools", "limit": 100})).await;
         assert!(column(&found["tools"], "name").iter().all(|name| !NAMES.contains(name)), "{found}");
         let nothing = asker.ask("search_tools", json!({"query": "xyzzyplugh"})).await;
@@ -351,7 +353,7 @@ async fn meta5_servers_are_told_with_their_state_and_what_they_offer() {
     assert_eq!(lines[1], "gone - failed: 0 tools, 0 prompts, 0 resources, 0 templates");
 }
 
-/// The words for readers say what the members for programs say.
+/// The text contains the same information as the structured content.
 #[tokio::test]
 async fn meta5_texts_and_structures_agree() {
     let (_gateway, client) = client().await;

@@ -1,4 +1,6 @@
-//! A call with `call_tool` is the call that it stands for: the same result, byte for byte, and all that happens on the way.
+//! A call with `call_tool` equals the direct call: the same result, byte for byte, and the same messages in between.
+//!
+//! Timeouts, progress, cancellation, tasks and input requests follow the rules of the called tool.
 
 use goblin_fixture::lossless::LOSSLESS;
 use serde_json::{Value, json};
@@ -11,7 +13,7 @@ use crate::park::{ELICITATION, ask, required, retry, to_all};
 use crate::peer::raw_member;
 use crate::stage::Back;
 
-/// The params of a call, direct and with `call_tool`.
+/// Returns the params of a call, direct and with `call_tool`.
 fn both(tool: &str, arguments: &Value) -> [Value; 2] {
     [
         json!({"name": tool, "arguments": arguments}),
@@ -86,7 +88,7 @@ async fn meta5_arguments_reach_the_server_as_they_are_spelled() {
         let result = raw_member(&answer, "result").unwrap_or_else(|| panic!("{answer}"));
         assert_eq!(raw_member(&result, "structuredContent").as_deref(), Some(odd));
     }
-    // Without arguments it is called with none.
+    // A call without arguments passes none.
     let echoed = client.call("call_tool", json!({"name": "a_echo"})).await;
     assert_eq!(echoed["structuredContent"], json!({}));
 }
@@ -187,7 +189,7 @@ async fn meta5_a_call_that_needs_an_input_goes_on_with_call_tool() {
         let call = json!({"name": "call_tool", "arguments": inner});
         let (asked, state) = required(&scene.client.request("tools/call", call.clone()).await);
         let said = json!({"action": "accept", "content": {"n": 1}});
-        // The state belongs to this call, not to another.
+        // The state is bound to this call.
         let other = json!({"name": "call_tool", "arguments": {"name": "a_echo"}});
         let refused = scene.client.request("tools/call", retry(&other, to_all(&asked, said.clone()), &state)).await;
         assert!(refused["error"].is_object(), "{refused}");

@@ -1,11 +1,11 @@
-//! A client of the gateway's own tools, over either era and over stdio: what each of them answers must be the same.
+//! A client of the gateway's own tools, over either era and over stdio. All of them must receive the same results.
 
 use serde_json::{Value, json};
 
 use crate::harness::{Client, Gateway, StdioClient, servers_only};
 use crate::modern_client::ModernClient;
 
-/// The plain names of all of them, in the order in which they are listed.
+/// The plain names of all tools, in the order of the list.
 pub const NAMES: [&str; 12] = [
     "search_tools",
     "describe_tool",
@@ -28,7 +28,7 @@ pub enum Asker {
 }
 
 impl Asker {
-    /// One of each, once all servers of `config` are there: those that have this tool.
+    /// Returns one client of each kind, after all servers of `config` are ready: those with these tools.
     pub async fn all(gateway: &Gateway, config: &Value, tools: &[&str]) -> Vec<Asker> {
         let session = gateway.client().await;
         let mut pipe = StdioClient::initialized(servers_only(config.clone()), "2025-11-25").await;
@@ -56,14 +56,14 @@ impl Asker {
         }
     }
 
-    /// The result of a tool, which may be an error of the tool.
+    /// Calls a tool and returns its result, which may be a tool error.
     pub async fn call(&mut self, tool: &str, arguments: Value) -> Value {
         let answer = self.request("tools/call", json!({"name": tool, "arguments": arguments})).await;
         assert!(answer["error"].is_null(), "{} {tool}: {answer}", self.name());
         answer["result"].clone()
     }
 
-    /// What a tool says to programs, once it is sure that it says something to readers too.
+    /// Calls a tool and returns its structured content. Asserts that there is a text too.
     pub async fn ask(&mut self, tool: &str, arguments: Value) -> Value {
         let result = self.call(tool, arguments).await;
         assert!(result["isError"].is_null(), "{} {tool}: {result}", self.name());
@@ -73,12 +73,12 @@ impl Asker {
     }
 }
 
-/// The text of a result.
+/// Returns the text of a result.
 pub fn text(result: &Value) -> &str {
     result["content"][0]["text"].as_str().unwrap_or_else(|| panic!("no text in {result}"))
 }
 
-/// The values of one member of all cards.
+/// Returns one member of all cards.
 pub fn column<'a>(cards: &'a Value, key: &str) -> Vec<&'a str> {
     let cards = cards.as_array().unwrap_or_else(|| panic!("no cards: {cards}"));
     cards.iter().map(|card| card[key].as_str().unwrap_or_else(|| panic!("no {key} in {card}"))).collect()

@@ -1,4 +1,6 @@
-//! What goes wrong with the gateway's own tools is told to the agent, as an error of the tool that it can mend.
+//! Errors of the gateway's own tools are tool errors that the agent can correct.
+//!
+//! Each message names the mistake and the next step. An invalid call reaches no server.
 
 use serde_json::{Value, json};
 
@@ -10,7 +12,7 @@ fn config() -> Value {
     json!({ "metaTools": true, "mcpServers": servers })
 }
 
-/// Each call, and what its refusal must say.
+/// Returns each call, and the text that its error must contain.
 fn mistakes() -> Vec<(&'static str, Value, &'static str)> {
     vec![
         ("search_tools", json!({}), r#"invalid arguments for search_tools: arguments: "query" is a required property"#),
@@ -106,7 +108,7 @@ async fn meta5_a_limit_out_of_range_is_brought_into_it_and_told() {
     }
 }
 
-/// What stands twice could mean two things; it is called as neither.
+/// A duplicate member is ambiguous, so the call is rejected.
 #[tokio::test]
 async fn meta5_a_call_that_says_something_twice_reaches_no_server() {
     let gateway = Gateway::start(config()).await;

@@ -1,4 +1,6 @@
-//! The gateway's own tools under other circumstances: a prefix, few tools listed, a profile, servers that come and change.
+//! The gateway's own tools under other settings: a prefix, few listed tools, a profile, changing servers.
+//!
+//! The tools see exactly the catalog of their client.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -51,7 +53,7 @@ async fn meta5_a_tool_that_is_not_listed_is_found_described_and_called() {
     assert_eq!(gateway.client().await.tool_names().await, names, "other clients had nothing described");
 }
 
-/// A session at another endpoint.
+/// Opens a session at another endpoint and returns a function that calls its tools.
 async fn client_at(gateway: &Gateway, path: &str) -> impl AsyncFn(&str, Value) -> Value {
     let (client, path) = (Client::new(gateway.address), path.to_owned());
     let params =
@@ -119,7 +121,7 @@ async fn meta5_what_changed_is_found_and_what_is_gone_is_not() {
     assert_eq!(missing["isError"], true, "{missing}");
     client.call("a_change_tools", json!({"restore": "add"})).await;
     eventually("it is back", || async { (first("a_add").await == "a_add").then_some(()) }).await;
-    // The prompts have not changed, so their index is that of an earlier catalog; it still fits.
+    // The prompts have not changed, so their index is that of an earlier catalog and must still match.
     let found = client.call("search_prompts", json!({"query": "greet"})).await;
     assert_eq!(found["structuredContent"]["prompts"][0]["name"], "a_greet");
 }

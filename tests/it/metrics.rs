@@ -1,4 +1,6 @@
-//! What is counted, as a scrape shows it.
+//! The metrics in a scrape.
+//!
+//! Every family is documented and every documented one exists. A removed server takes its series with it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +15,7 @@ use serde_json::{Value, json};
 use crate::harness::{Client, GOBLIN, Gateway, Scratch, eventually, fixture_server, signal};
 use crate::support::{arrived, await_call, begin_call, path_text, pid_in, try_call};
 
-/// The lines of a scrape.
+/// Returns the lines of a scrape.
 async fn scrape(client: &Client) -> Vec<String> {
     let answer = client.send(Method::GET, "/metrics", &[], "").await;
     assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
@@ -22,7 +24,7 @@ async fn scrape(client: &Client) -> Vec<String> {
     answer.body.lines().map(str::to_owned).collect()
 }
 
-/// Waits until each of these lines is in a scrape: an answer reaches its client a moment before it is counted.
+/// Waits until each of these lines is in a scrape. A response reaches its client a moment before it is counted.
 async fn scraped(client: &Client, lines: &[&str]) {
     for line in lines {
         eventually(&format!("a scrape has {line}"), || async {
@@ -60,7 +62,7 @@ async fn met1_each_read_counts_with_server_mime_type_and_status() {
     ];
     scraped(&client, &expected.iter().map(String::as_str).collect::<Vec<_>>()).await;
     let told = scrape(&client).await;
-    // What no server was asked for has no server.
+    // A request that reached no server has no server label.
     assert_eq!(told.iter().filter(|line| line.starts_with("mcp_resource_reads_total")).count(), expected.len());
 }
 
@@ -77,7 +79,7 @@ async fn d7_calls_are_counted_by_server_method_and_outcome() {
     }
     assert_eq!(try_call(&client, "a_hang", json!({})).await["error"]["data"]["code"], "TIMEOUT");
     assert!(!try_call(&client, "a_error", json!({})).await["error"].is_null());
-    // A tool that failed has answered.
+    // A tool error counts as a response.
     assert_eq!(try_call(&client, "a_fail", json!({})).await["result"]["isError"], true);
     assert!(!client.request("prompts/get", json!({ "name": "a_nobody" })).await["error"].is_null());
     assert!(!client.request("no/such\"} 1\nmethod", json!({})).await["error"].is_null());
@@ -131,7 +133,7 @@ async fn met2_what_is_going_on_is_told() {
     assert!(!crate::support::ended(hanging).await["error"].is_null());
     await_call(&client, "a_echo").await;
     scraped(&client, &["goblin_requests_in_flight 0", r#"goblin_backend_restarts_total{server_id="a"} 1"#]).await;
-    // The one that hung, and those that came too early.
+    // The call that hung, and those that came too early.
     let lost = r#"mcp_requests_total{server_id="a",method="tools/call",outcome="unavailable"}"#;
     assert_eq!(scrape(&client).await.iter().filter(|line| line.starts_with(lost)).count(), 1);
 }
@@ -164,7 +166,7 @@ async fn d7_a_removed_server_takes_its_series_with_it() {
     serving.await.expect("no panic").expect("it ends in order");
 }
 
-/// The names of families in `# TYPE` lines.
+/// Returns the names of families in `# TYPE` lines.
 fn families<'a>(lines: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
     let named = lines.filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next().map(str::to_owned));
     named.collect()
@@ -208,7 +210,7 @@ async fn d7_the_example_dashboard_asks_for_what_there_is() {
     assert_eq!(unasked, ["goblin_build"], "each is shown, or marks a line in time");
 }
 
-/// Reads a scrape with the parser of the Prometheus project and prints the families with their samples.
+/// Parses a scrape with the parser of the Prometheus project and prints the families with their samples.
 const READER: &str = r#"
 import json, sys
 from prometheus_client.openmetrics.parser import text_string_to_metric_families

@@ -1,5 +1,5 @@
-//! A client of 2026-07-28, which has no session: it makes the headers of a request from its body, and a test can leave
-//! out, double or falsify any of them. Over stdio the same bodies are lines.
+//! A client of 2026-07-28, which has no session. It derives the headers of a request from its body. A test can omit,
+//! duplicate or falsify any of them. Over stdio the same bodies are lines.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,12 +18,12 @@ pub const VERSION: &str = "2026-07-28";
 pub const META: &str = "io.modelcontextprotocol/";
 pub const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
 
-/// What a client that can do everything says of itself.
+/// Returns the capabilities of a client that supports everything.
 pub fn everything() -> Value {
     json!({ "sampling": { "tools": {}, "context": {} }, "elicitation": { "form": {}, "url": {} }, "roots": {} })
 }
 
-/// Adds what a request must say of its client to `_meta` in `params`.
+/// Adds the required metadata of the client to `_meta` in `params`.
 pub fn with_meta(mut params: Value, capabilities: &Value) -> Value {
     let meta = &mut params["_meta"];
     meta[format!("{META}protocolVersion")] = json!(VERSION);
@@ -31,7 +31,7 @@ pub fn with_meta(mut params: Value, capabilities: &Value) -> Value {
     params
 }
 
-/// `params` of a listen.
+/// Returns the `params` of a listen.
 pub fn listen_to(notifications: Value) -> Value {
     with_meta(json!({ "notifications": notifications }), &json!({}))
 }
@@ -44,17 +44,17 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// A good one. The id is 1.
+    /// Returns a valid request with the id 1.
     pub fn new(method: &str, params: Value) -> Draft {
         Draft::of(&json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": with_meta(params, &json!({}))}))
     }
 
-    /// With the headers that repeat `message`.
+    /// Returns a request with the headers that repeat `message`.
     pub fn of(message: &Value) -> Draft {
         Draft::from_text(message, message.to_string())
     }
 
-    /// With the headers of `message` and this body.
+    /// Returns a request with the headers of `message` and this body.
     pub fn from_text(message: &Value, body: String) -> Draft {
         let params = &message["params"];
         let mut headers = vec![
@@ -79,18 +79,18 @@ impl Draft {
         self
     }
 
-    /// In place of what the header says.
+    /// Replaces a header.
     pub fn with(self, header: &str, value: &str) -> Draft {
         self.without(header).also(header, value)
     }
 
-    /// Besides what the header says.
+    /// Adds a header without removing existing ones.
     pub fn also(mut self, header: &str, value: &str) -> Draft {
         self.headers.push((header.to_owned(), value.to_owned()));
         self
     }
 
-    /// Changes the body and not the headers.
+    /// Changes the body but not the headers.
     pub fn changed(self, change: impl FnOnce(&mut Value)) -> Draft {
         let mut body: Value = serde_json::from_str(&self.body).expect("a body of JSON");
         change(&mut body);
@@ -102,7 +102,7 @@ impl Draft {
     }
 }
 
-/// A value as a header can hold it.
+/// Encodes a value for a header.
 fn mirrored(value: &str) -> String {
     match value.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ') {
         true => value.to_owned(),
@@ -112,7 +112,7 @@ fn mirrored(value: &str) -> String {
 
 pub struct ModernClient {
     client: Client,
-    /// What each request says of its client.
+    /// The capabilities in each request.
     pub capabilities: Value,
     next: AtomicU64,
 }
@@ -126,7 +126,7 @@ impl ModernClient {
         ModernClient { client: Client::new(address), capabilities, next: AtomicU64::new(1) }
     }
 
-    /// The same at another endpoint.
+    /// Returns the same client at another endpoint.
     pub fn at(self, endpoint: &str) -> ModernClient {
         ModernClient { client: self.client.at(endpoint), ..self }
     }
@@ -135,19 +135,19 @@ impl ModernClient {
         self.client.send(Method::POST, &self.client.endpoint, &draft.pairs(), draft.body.clone()).await
     }
 
-    /// Gives the answer as soon as its head is there.
+    /// Sends a request and returns as soon as the head of the response arrives.
     pub async fn open(&self, draft: &Draft) -> (Parts, Listener) {
         self.client.open_with(&draft.pairs(), draft.body.clone()).await
     }
 
-    /// A request of this client, under an id of its own.
+    /// Returns a request of this client with a fresh id.
     pub fn draft(&self, method: &str, params: Value) -> Draft {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let params = with_meta(params, &self.capabilities);
         Draft::of(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
     }
 
-    /// The whole answer, which has the id of its request.
+    /// Sends a request and returns the whole response, which must have its id.
     pub async fn request(&self, method: &str, params: Value) -> Value {
         let draft = self.draft(method, params);
         let answer = self.send(&draft).await;
@@ -161,12 +161,12 @@ impl ModernClient {
         self.request("tools/call", json!({ "name": tool, "arguments": arguments })).await
     }
 
-    /// The text of a tool's result.
+    /// Calls a tool and returns the text of its result.
     pub async fn call_text(&self, tool: &str, arguments: Value) -> String {
         text_of(&self.call(tool, arguments).await)
     }
 
-    /// A listen, once it was acknowledged: what was, and the stream.
+    /// Opens a listen and waits for its acknowledgement. Returns the honoured filter and the stream.
     pub async fn listen(&self, id: Value, notifications: Value) -> (Value, Listener) {
         let params = with_meta(json!({ "notifications": notifications }), &self.capabilities);
         self.listen_with(id, params).await
@@ -192,12 +192,12 @@ impl ModernClient {
     }
 }
 
-/// `_meta` of what is told on the stream of the listen `id`.
+/// Returns the `_meta` of notifications on the stream of the listen `id`.
 pub fn named(id: &Value) -> Value {
     json!({ format!("{META}subscriptionId"): id })
 }
 
-/// The text of a tool's first block.
+/// Returns the text of the first block of a tool result.
 pub fn text_of(answer: &Value) -> String {
     answer["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("no text in {answer}")).to_owned()
 }
@@ -209,7 +209,7 @@ impl StdioClient {
         self.write(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string()).await;
     }
 
-    /// The next message that `wanted` takes; what comes before it must be told of lists.
+    /// Returns the response with this id. Only list changes may precede it.
     pub async fn answer_to(&mut self, id: &Value) -> Value {
         loop {
             let message = self.message().await;
@@ -221,12 +221,12 @@ impl StdioClient {
         }
     }
 
-    /// The whole answer to a request of 2026-07-28.
+    /// Sends a request of 2026-07-28 and returns the whole response.
     pub async fn modern(&mut self, method: &str, params: Value, capabilities: &Value) -> Value {
         self.request(method, with_meta(params, capabilities)).await
     }
 
-    /// Waits until a tool is there, without a handshake.
+    /// Waits until a tool is listed, without a handshake.
     pub async fn await_modern_tool(&mut self, name: &str) {
         let deadline = crate::harness::Deadline::new();
         loop {
@@ -240,7 +240,7 @@ impl StdioClient {
     }
 }
 
-/// A gateway with one server `a` behind it, and a client without a session that can do everything.
+/// A gateway with one server `a`, and a sessionless client that supports everything.
 pub struct Scene {
     pub gateway: Gateway,
     pub backend: Backend,
@@ -249,7 +249,7 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// With these policies, and these members in the entry of the server.
+    /// Starts a gateway with these policies, and these members in the server's entry.
     pub async fn start(back: Back, policies: Value, members: Value) -> Scene {
         let backend = Backend::start(back).await;
         let config = Scene::config(&backend, policies, members);
@@ -259,7 +259,7 @@ impl Scene {
         Scene { gateway, backend, client, counted: AtomicU64::new(0) }
     }
 
-    /// The grace is so long that an end which waits for what cannot come is found out.
+    /// Returns the configuration. The grace period is long, so that a shutdown that waits in vain fails the test.
     pub fn config(backend: &Backend, policies: Value, members: Value) -> Value {
         let mut server = backend.server();
         for (name, value) in members.as_object().expect("an object") {
@@ -268,7 +268,7 @@ impl Scene {
         json!({ "gateway": { "grace": "10m" }, "policies": policies, "mcpServers": { "a": server } })
     }
 
-    /// How many calls the server has had, besides those that ask for this.
+    /// Returns the number of calls that the server received, without those of this function.
     pub async fn runs(&self) -> u64 {
         let asked = self.counted.fetch_add(1, Ordering::Relaxed) + 1;
         let all: u64 = self.client.call_text("a_call_count", json!({})).await.parse().expect("a number");

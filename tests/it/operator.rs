@@ -1,4 +1,6 @@
 //! Requests to the admin API with the admin token, as commands on the same machine send them.
+//!
+//! The harness remembers the runtime directory of each gateway, where the token is found.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,7 +17,7 @@ use crate::harness::{Answer, Client, Listener, eventually};
 /// The runtime directories of the gateways that tests started, by address.
 static HOMES: Mutex<BTreeMap<SocketAddr, PathBuf>> = Mutex::new(BTreeMap::new());
 
-/// Remembers where the gateway of this command writes its record.
+/// Records the directory in which the gateway of this command writes its record.
 pub fn remember(address: SocketAddr, command: &Command) {
     let mut variables = command.as_std().get_envs();
     let home = variables.find_map(|(name, value)| value.filter(|_| name == "XDG_RUNTIME_DIR"));
@@ -27,12 +29,12 @@ pub fn remember(address: SocketAddr, command: &Command) {
 /// The admin tokens of gateways in the process of the test.
 static TOKENS: Mutex<BTreeMap<SocketAddr, String>> = Mutex::new(BTreeMap::new());
 
-/// Remembers the admin token of a gateway that writes no record.
+/// Records the admin token of a gateway that writes no record.
 pub fn remember_token(address: SocketAddr, token: &str) {
     TOKENS.lock().expect("no test panics here").insert(address, token.to_owned());
 }
 
-/// Returns the record of the gateway that listens at this address for clients or operators, once it is written.
+/// Waits for the record of the gateway that listens at this address, and returns it.
 pub async fn record(address: SocketAddr) -> Value {
     let home = HOMES.lock().expect("no test panics here").get(&address).expect("a gateway of this address").clone();
     eventually("the record is written", || async { record_in(&home, address) }).await

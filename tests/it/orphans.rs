@@ -1,4 +1,6 @@
-//! Nothing is left behind: whoever is killed, and however stubborn the children are (P9, F25).
+//! No process is left behind, whichever process is killed and however stubborn the children are (P9, F25).
+//!
+//! The tests use real process trees with wrappers and daemons, and read `/proc`.
 
 use std::path::PathBuf;
 
@@ -7,8 +9,7 @@ use serde_json::{Value, json};
 use crate::harness::{Gateway, Scratch, StdioClient, fixture_server, goblin, servers_only, signal};
 use crate::support::{await_call, is_alive, is_gone, next_pid_in, parent, path_text, pid_in, scripted_server};
 
-/// A wrapper, as `npx` is one, around a server that hears neither the end of its input nor SIGTERM, beside another child
-/// of the wrapper.
+/// A wrapper like `npx` around a server that ignores the end of its input and SIGTERM. The wrapper has another child.
 struct Family {
     _scratch: Scratch,
     server_file: PathBuf,
@@ -16,7 +17,7 @@ struct Family {
     config: Value,
 }
 
-/// Process ids.
+/// The process ids.
 #[derive(Clone, Copy, Debug)]
 struct Members {
     guard: u32,
@@ -142,7 +143,7 @@ async fn f25_a_gateway_can_be_stopped_in_the_middle_of_a_handshake() {
     assert!(!is_alive(server) && !is_alive(guard));
 }
 
-/// A server beside a daemon that its script started: the daemon has a session of its own, ignores SIGTERM and has a child.
+/// A server beside a daemon that its script started. The daemon has its own session, ignores SIGTERM and has a child.
 struct Daemon {
     scratch: Scratch,
     daemon_file: PathBuf,
@@ -161,7 +162,7 @@ impl Daemon {
         Daemon { scratch, daemon_file, server_file, config }
     }
 
-    /// The daemon and its child.
+    /// Returns the daemon and its child.
     async fn pids(&self) -> [u32; 2] {
         let pids = [pid_in(&self.daemon_file).await, pid_in(&self.daemon_file.with_extension("child")).await];
         assert!(pids.into_iter().all(is_alive), "{pids:?}");

@@ -1,5 +1,5 @@
-//! Calls of clients without a session whose backend asks something: the call is answered with what is asked, waits, and
-//! goes on when its client comes back. The tool runs once.
+//! Calls of sessionless clients with a backend that requests input. The call returns the input requests, waits, and
+//! continues when its client repeats it. The tool runs once.
 
 use serde_json::{Map, Value, json};
 
@@ -10,12 +10,12 @@ use crate::stage::{Back, Backend};
 
 pub const ELICITATION: &str = "elicitation/create";
 const SAMPLING: &str = "sampling/createMessage";
-/// Full of odd spelling.
+/// Params with unusual spelling.
 const FORM: &str =
     r#"{"message":"caf\u00e9 \/","requestedSchema":{"type":"object","properties":{}},"x-vendor":{"odd":[1.0,1e3,-0]}}"#;
 const ACCEPTED: &str = r#"{"action":"accept","content":{"n":1.50,"s":"\u00e9\/"}}"#;
 
-/// What a call is answered with whose backend asks: the questions, and the state to come back with.
+/// Returns the input requests and the state of an `input_required` result.
 pub fn required(answer: &Value) -> (Map<String, Value>, String) {
     let result = &answer["result"];
     assert_eq!(result["resultType"], "input_required", "{answer}");
@@ -23,7 +23,7 @@ pub fn required(answer: &Value) -> (Map<String, Value>, String) {
     (asked.clone(), result["requestState"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned())
 }
 
-/// The call again, with these answers.
+/// Returns the call again with these responses.
 pub fn retry(call: &Value, responses: Value, state: &str) -> Value {
     let mut call = call.clone();
     call["inputResponses"] = responses;
@@ -31,13 +31,13 @@ pub fn retry(call: &Value, responses: Value, state: &str) -> Value {
     call
 }
 
-/// A call of the tool that asks; `rest` are further members of its arguments, each after a comma.
+/// Returns a call of the tool that sends requests. `rest` holds further members of its arguments, each after a comma.
 pub fn ask(backend: &Backend, method: &str, rest: &str) -> Value {
     let arguments: Value = serde_json::from_str(&backend.arguments(method, rest)).expect("JSON");
     json!({ "name": "a_ask", "arguments": arguments })
 }
 
-/// The same answer to every question.
+/// Returns the same response to every input request.
 pub fn to_all(asked: &Map<String, Value>, answer: Value) -> Value {
     asked.keys().map(|key| (key.clone(), answer.clone())).collect::<Map<_, _>>().into()
 }
@@ -46,7 +46,7 @@ pub fn to_all(asked: &Map<String, Value>, answer: Value) -> Value {
 async fn ask_a_call_waits_for_its_client_and_both_directions_are_lossless() {
     for back in Back::ALL {
         let scene = Scene::start(back, json!({}), json!({})).await;
-        // Written by hand: what is asked and answered is compared as it is spelled.
+        // The body is written by hand, because the spelling of params and responses is compared.
         let arguments = scene.backend.arguments(ELICITATION, &format!(r#","params":{FORM}"#));
         let draft = scene.client.draft("tools/call", json!({"name": "a_ask", "arguments": "ARGUMENTS"}));
         let draft = Draft { body: draft.body.replace(r#""ARGUMENTS""#, &arguments), ..draft };
@@ -99,7 +99,7 @@ async fn ask_res4_links_in_what_is_asked_lead_to_where_the_client_can_read_them(
     assert_eq!(serde_json::from_str::<Value>(&text_of(&done)).expect("JSON"), json!({ "result": said }));
 }
 
-/// A client is asked for what its request says it can do, and for nothing else.
+/// A client receives only the requests that its declared capabilities cover.
 #[tokio::test]
 async fn ask_what_a_request_does_not_offer_is_refused_to_the_backend() {
     let scene = Scene::start(Back::Post, json!({}), json!({})).await;
@@ -117,7 +117,7 @@ async fn ask_what_a_request_does_not_offer_is_refused_to_the_backend() {
     }
 }
 
-/// One client's directories do not govern another's: a shared server gets those of the configuration, or none.
+/// A shared server must not see the directories of one client. It receives the roots of the configuration, or none.
 #[tokio::test]
 async fn ask_roots_are_asked_where_the_server_is_the_clients_own() {
     for (members, expected) in
@@ -138,7 +138,7 @@ async fn ask_roots_are_asked_where_the_server_is_the_clients_own() {
     assert!(text_of(&done).contains("file:///mine"), "{done}");
 }
 
-/// Over HTTP nothing tells one such client from another but what they can do: those that can do the same share a link.
+/// Over HTTP, sessionless clients differ only in their capabilities. Clients with the same capabilities share a link.
 #[tokio::test]
 async fn ask_roots_of_a_client_without_a_pipe_are_asked_on_a_link_of_its_kind() {
     let scene = Scene::start(Back::Stdio, json!({}), json!({"session": "per-client"})).await;
@@ -181,7 +181,7 @@ async fn ask_what_is_missing_or_no_answer_is_asked_again_and_more_is_ignored() {
     let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
     let call = ask(&scene.backend, ELICITATION, r#","params":{"message":"m"},"times":2"#);
     let (mut asked, mut state) = required(&scene.client.request("tools/call", call.clone()).await);
-    // The second comes along as soon as it is there.
+    // The second input request follows as soon as it arrives.
     while asked.len() < 2 {
         (asked, state) = required(&scene.client.request("tools/call", retry(&call, json!({}), &state)).await);
     }
@@ -203,7 +203,7 @@ async fn ask_what_is_missing_or_no_answer_is_asked_again_and_more_is_ignored() {
     let mut left = retry(&call, json!({&keys[1]: {"action": "accept"}, "other": {"action": "decline"}}), &state);
     (asked, state) = required(&scene.client.request("tools/call", left.clone()).await);
     assert_eq!(asked.keys().collect::<Vec<_>>(), [&keys[0]], "the other was answered");
-    // And no answers at all.
+    // A repetition without any responses.
     left["requestState"] = json!(state);
     left.as_object_mut().expect("an object").remove("inputResponses");
     (asked, state) = required(&scene.client.request("tools/call", left).await);
@@ -213,7 +213,7 @@ async fn ask_what_is_missing_or_no_answer_is_asked_again_and_more_is_ignored() {
     assert_eq!(scene.runs().await, 1);
 }
 
-/// Progress to the tokens that calls of the gateway may have by now.
+/// Sends progress for every token that calls of the gateway may have by now.
 async fn advance(scene: &Scene) {
     for token in 1..40 {
         let params = json!({"progressToken": token, "progress": 0.5});
@@ -231,7 +231,7 @@ async fn ask_progress_has_the_token_of_the_request_that_came_back() {
     let mut call = ask(&scene.backend, ELICITATION, r#","params":{"message":"m"},"then":"release""#);
     call["_meta"] = json!({"progressToken": "before"});
     let (asked, state) = required(&scene.client.request("tools/call", call.clone()).await);
-    // Nobody is there to hear this.
+    // The client is not connected, so this progress is dropped.
     advance(&scene).await;
     call["_meta"] = json!({"progressToken": 2});
     let mut stream = open(&scene, &retry(&call, to_all(&asked, json!({"action": "accept"})), &state)).await;
@@ -253,7 +253,7 @@ async fn ask_calls_over_a_pipe_wait_alike() {
         client.await_modern_tool("a_ask").await;
         let call = ask(&backend, ELICITATION, r#","params":{"message":"m"}"#);
         let (asked, state) = required(&client.modern("tools/call", call.clone(), &everything()).await);
-        // Its id is free, and taking the first request back means nothing any more.
+        // The id is free, and a cancellation of the first request has no effect any more.
         client.write(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#).await;
         let answers = to_all(&asked, json!({"action": "accept"}));
         let done = client.modern("tools/call", retry(&call, answers.clone(), &state), &everything()).await;

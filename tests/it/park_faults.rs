@@ -1,5 +1,7 @@
-//! Calls that wait for their client, when things go wrong: states that are not theirs, clients that come twice, late or
-//! never, backends that die, asks whose call nothing tells, and the gateway's end.
+//! Suspended calls under faults: foreign states, clients that repeat twice, late or never, dead backends, ambiguous
+//! server requests, and a shutdown.
+//!
+//! A state is valid for its own call and only once. The tool must never run twice.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -21,7 +23,7 @@ fn assert_stale(answer: &Value) {
     assert_eq!(answer["error"]["data"]["code"], "STALE_STATE", "{answer}");
 }
 
-/// A call that waits: itself, what it was asked, and its state.
+/// Returns a suspended call, the responses to its input requests, and its state.
 async fn parked(scene: &Scene, rest: &str) -> (Value, Value, String) {
     let call = ask(&scene.backend, ELICITATION, &format!(r#","params":{{"message":"m"}}{rest}"#));
     let (asked, state) = required(&scene.client.request("tools/call", call.clone()).await);
@@ -57,7 +59,7 @@ async fn ask_a_state_is_good_for_its_own_call_and_once() {
     for method in ["resources/read", "prompts/get"] {
         assert_stale(&scene.client.request(method, other.clone()).await);
     }
-    // Whoever comes first has it; the order of the arguments is nobody's business.
+    // The first repetition gets the call, and the order of the arguments does not matter.
     let again = Scene::config(&scene.backend, json!({}), json!({}));
     let (one, two) = tokio::join!(
         scene.client.request("tools/call", good.clone()),
@@ -67,7 +69,7 @@ async fn ask_a_state_is_good_for_its_own_call_and_once() {
     assert_eq!(text_of(&done), r#"{"result":{"action":"accept"}}"#);
     assert_stale(&refused);
     assert_eq!(scene.runs().await, 1);
-    // Another gateway, or the same after a restart, does not know it.
+    // Another gateway, or the same after a restart, does not know the state.
     let other = Gateway::start(again).await;
     let client = ModernClient::able(other.address, everything());
     client.await_tool("a_ask").await;
@@ -83,7 +85,7 @@ async fn ask_a_backend_does_not_wait_for_ever_and_the_client_gets_what_came_of_i
         let told = scene.backend.answer_to("\"q\"").await;
         assert_eq!(told["error"]["data"]["code"], "TIMEOUT", "{back:?}: {told}");
         scene.gauge_becomes("goblin_requests_in_flight", 0).await;
-        // It is asked no more, whether it has the answer or not.
+        // The server request has timed out, so the repetition returns the result, with or without a response.
         let answers = if back == Back::Stdio { json!({}) } else { answers };
         let done = scene.client.request("tools/call", retry(&call, answers.clone(), &state)).await;
         assert!(text_of(&done).contains("TIMEOUT"), "{back:?}: {done}");
@@ -120,7 +122,7 @@ async fn ask_a_backend_that_dies_meanwhile_ends_the_call() {
     }
 }
 
-/// Waits until a call has reached the server besides those that ask how many have.
+/// Waits until a call has reached the server, in addition to those that query the count.
 async fn arrives(client: &mut StdioClient) {
     let deadline = Deadline::new();
     for asked in 1_u64.. {
@@ -132,8 +134,8 @@ async fn arrives(client: &mut StdioClient) {
     }
 }
 
-/// Where the stream of a call says whose an ask is, it is that call's; elsewhere two calls are one too many, also of one
-/// client: it would be asked by the answer to the wrong one.
+/// A server request belongs to the call of its stream. If there is no such stream, two open calls make it ambiguous,
+/// even of the same client, because the wrong call could return it.
 #[tokio::test]
 async fn ask_an_ask_that_may_be_of_two_calls_is_nobodys() {
     for back in [Back::Stdio, Back::Get, Back::Sse, Back::Post] {
@@ -159,7 +161,7 @@ async fn ask_an_ask_that_may_be_of_two_calls_is_nobodys() {
             Back::Post => assert_eq!(required(&answer).0.len(), 1, "{answer}"),
             _ => assert!(text_of(&answer).contains("CLIENT_UNAVAILABLE"), "{back:?}: {answer}"),
         }
-        // One that was taken back may still be what it asks for.
+        // A cancelled call may still be the origin of the request.
         client.write(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"hang"}}"#).await;
         if back == Back::Stdio {
             let answer = client.modern("tools/call", call, &everything()).await;
@@ -185,7 +187,7 @@ async fn ask_a_gateway_that_stops_does_not_wait_for_clients_that_may_come_back()
     assert!(client.close().await.success(), "nobody waits for it any more");
 }
 
-/// A server that wants its client to visit a URL first, as servers with sessions say it; the second time it is content.
+/// Starts a server that requires its client to visit a URL first, in the legacy way. The second call succeeds.
 async fn visiting(first: fn(&Value) -> Vec<u8>) -> (RawServer, Gateway) {
     let server = RawServer::start(first).await;
     let gateway = Gateway::with_servers(json!({ "r": http_server(server.address) })).await;

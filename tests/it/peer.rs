@@ -1,5 +1,5 @@
-//! One client that is asked, whatever its transport: all that comes to it is kept in order of arrival, and it says what it
-//! is told to, in the spelling it is told.
+//! A client of any transport that receives server requests. It stores all messages in order of arrival, and sends
+//! messages in the given spelling.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -17,15 +17,15 @@ use crate::fixture_http::HttpFixture;
 use crate::harness::{Client, Listener, PATIENCE, Scratch, StdioClient, eventually, field, fixture};
 use crate::sse_client::{SseClient, post};
 
-/// Messages that wait for the test. Full: the streams are read no further.
+/// The number of messages that may wait for the test. If it is full, the streams are not read.
 const UNREAD: usize = 1024;
 
-/// What brought a message.
+/// The stream of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// The answer to the POST of a request.
+    /// The response to the POST of a request.
     Post,
-    /// The stream of the session; over HTTP+SSE and stdio there is no other way.
+    /// The session's stream. HTTP+SSE and stdio have no other one.
     Session,
 }
 
@@ -40,22 +40,22 @@ impl Heard {
         serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {}", self.text))
     }
 
-    /// A member of the message as it was spelled.
+    /// Returns the original text of a member of the message.
     pub fn raw(&self, name: &str) -> String {
         raw_member(&self.text, name).unwrap_or_else(|| panic!("no {name} in {}", self.text))
     }
 }
 
-/// A member of an object as it was spelled.
+/// Returns the original text of a member of an object.
 pub fn raw_member(object: &str, name: &str) -> Option<String> {
     let mut members: HashMap<String, Box<RawValue>> = serde_json::from_str(object).ok()?;
     members.remove(name).map(|value| value.get().to_owned())
 }
 
 enum Line {
-    /// The address is that of the stream of the session, which may come another way.
+    /// Streamable HTTP. The address is that of the session's stream, which may use a proxy.
     Http(Client, SocketAddr),
-    /// The client for its POSTs, and where they go.
+    /// HTTP+SSE: the client for its POSTs, and their path.
     Sse(Client, String),
     Stdio {
         input: Option<ChildStdin>,
@@ -68,24 +68,24 @@ pub struct Peer {
     line: Line,
     heard: mpsc::Receiver<Heard>,
     teller: mpsc::Sender<Heard>,
-    /// Heard, but not waited for yet.
+    /// Messages that no test has waited for yet.
     kept: VecDeque<Heard>,
     readers: Vec<JoinHandle<()>>,
-    /// The reader of the stream of the session, and the id of the last event that it has passed on.
+    /// The reader of the session's stream. The next field is the id of its last event.
     listener: Option<JoinHandle<()>>,
     last_event: Arc<Mutex<Option<String>>>,
     next: u64,
-    /// Who it is, for a test that fails.
+    /// A name for error messages.
     pub name: String,
 }
 
 impl Peer {
-    /// Shakes hands over Streamable HTTP, declaring these capabilities, and opens the stream of the session.
+    /// Completes the handshake over Streamable HTTP with these capabilities, and opens the session's stream.
     pub async fn over_http(address: SocketAddr, capabilities: Value) -> Peer {
         Peer::over_http_via(address, address, capabilities).await
     }
 
-    /// The same, where the stream of the session comes `via` another address.
+    /// Completes the handshake like `over_http`, with the session's stream `via` another address.
     pub async fn over_http_via(via: SocketAddr, address: SocketAddr, capabilities: Value) -> Peer {
         let mut client = Client::new(address);
         let answer = client.initialize_with("2025-11-25", capabilities).await;
@@ -99,7 +99,7 @@ impl Peer {
         Peer::over_sse_via(address, address, capabilities).await
     }
 
-    /// The same, where the stream comes `via` another address.
+    /// Completes the handshake like `over_sse`, with the stream `via` another address.
     pub async fn over_sse_via(via: SocketAddr, address: SocketAddr, capabilities: Value) -> Peer {
         let SseClient { mut http, path, stream, .. } = SseClient::open(via).await;
         http.address = address;
@@ -115,7 +115,7 @@ impl Peer {
         let teller = peer.teller.clone();
         peer.readers.push(tokio::spawn(async move {
             while let Ok(Some(text)) = output.next_line().await {
-                // The test is over.
+                // An error means that the test is over.
                 let _ = teller.send(Heard { way: Way::Session, text }).await;
             }
         }));
@@ -138,12 +138,12 @@ impl Peer {
         }
     }
 
-    /// Opens the stream of a session of Streamable HTTP, in place of the one there is, as one who has heard nothing.
+    /// Opens the session's stream of Streamable HTTP again, without an event id.
     pub async fn listen_again(&mut self) {
         self.open_stream(&[]).await;
     }
 
-    /// The same behind the last event that was heard.
+    /// Resumes the session's stream after the last received event.
     pub async fn resume(&mut self) {
         self.hang_up().await;
         let last = self.last_event.lock().expect("no panic").clone();
@@ -151,11 +151,11 @@ impl Peer {
         self.open_stream(&headers).await;
     }
 
-    /// What has come by now was heard; the rest was not.
+    /// Stops the reader. Messages that have arrived are kept, and later ones are lost.
     async fn hang_up(&mut self) {
         if let Some(listener) = self.listener.take() {
             listener.abort();
-            // It was aborted, or had ended before.
+            // The task was aborted, or had ended before.
             let _ = listener.await;
         }
     }
@@ -163,10 +163,10 @@ impl Peer {
     async fn open_stream(&mut self, headers: &[(&str, &str)]) {
         self.hang_up().await;
         let Line::Http(client, via) = &self.line else { panic!("there is one stream only") };
-        // By a connection of its own: one from before may have been cut.
+        // A new connection is used, because an earlier one may have been cut.
         let mut listening = Client::new(*via);
         (listening.session, listening.version) = (client.session.clone(), client.version.clone());
-        // Who comes over a bad line tries again.
+        // A bad line may need several attempts.
         let (parts, stream) =
             eventually("there is a stream", || async { listening.try_get("/mcp", headers).await.ok() }).await;
         assert_eq!(parts.status, StatusCode::OK, "{headers:?}");
@@ -178,13 +178,13 @@ impl Peer {
         self
     }
 
-    /// Reads the stream of the session.
+    /// Reads the session's stream in a task.
     fn read(&mut self, mut stream: Listener) {
         let (teller, last_event) = (self.teller.clone(), Arc::clone(&self.last_event));
         self.listener = Some(tokio::spawn(async move {
             while let Some(event) = stream.read_event().await {
                 if let Some(text) = field(&event, "data").filter(|data| !data.is_empty()) {
-                    // The test is over.
+                    // An error means that the test is over.
                     let _ = teller.send(Heard { way: Way::Session, text: text.to_owned() }).await;
                 }
                 if let Some(id) = field(&event, "id") {
@@ -194,7 +194,7 @@ impl Peer {
         }));
     }
 
-    /// Sends a notification or an answer, which must be taken.
+    /// Sends a notification or response, which must be accepted.
     pub async fn say(&mut self, message: &str) {
         match &mut self.line {
             Line::Http(client, _) => {
@@ -212,7 +212,7 @@ impl Peer {
         }
     }
 
-    /// Sends a request as spelled; its answer will be heard.
+    /// Sends the text of a request. Its response arrives like any other message.
     pub async fn begin_text(&mut self, message: &str) {
         match &mut self.line {
             Line::Http(client, _) => {
@@ -233,14 +233,14 @@ impl Peer {
         }
     }
 
-    /// Sends a request with a fresh id, and gives the id.
+    /// Sends a request with a fresh id and returns the id.
     pub async fn begin(&mut self, method: &str, params: Value) -> u64 {
         self.next += 1;
         self.begin_text(&request(self.next, method, params)).await;
         self.next
     }
 
-    /// Begins a tool call whose arguments are spelled so.
+    /// Starts a tool call with these arguments as text.
     pub async fn begin_call(&mut self, tool: &str, arguments: &str) -> u64 {
         self.next += 1;
         let params = format!(r#"{{"name":"{tool}","arguments":{arguments}}}"#);
@@ -249,7 +249,7 @@ impl Peer {
         id
     }
 
-    /// The oldest message for which `wanted` holds and that nobody has waited for yet.
+    /// Returns the oldest pending message that satisfies `wanted`.
     pub async fn hear(&mut self, what: &str, wanted: impl Fn(&Value) -> bool) -> Heard {
         if let Some(index) = self.kept.iter().position(|heard| wanted(&heard.json())) {
             return self.kept.remove(index).expect("it was there");
@@ -269,7 +269,7 @@ impl Peer {
         }
     }
 
-    /// The next ask of this method.
+    /// Returns the next server request of this method.
     pub async fn asked(&mut self, method: &str) -> Heard {
         self.hear(method, |message| message["method"] == method && !message["id"].is_null()).await
     }
@@ -278,14 +278,14 @@ impl Peer {
         self.hear(method, |message| message["method"] == method && message["id"].is_null()).await
     }
 
-    /// The answer to a request of ours.
+    /// Returns the response to a request of this client.
     pub async fn answer_to(&mut self, id: u64) -> Value {
         self.hear(&format!("the answer to {id}"), |message| message["method"].is_null() && message["id"] == id)
             .await
             .json()
     }
 
-    /// The text of the answer to a call.
+    /// Returns the text of a call's result.
     pub async fn text_of(&mut self, id: u64) -> String {
         let answer = self.answer_to(id).await;
         answer["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
@@ -301,7 +301,7 @@ impl Peer {
         self.text_of(id).await
     }
 
-    /// Answers an ask; `outcome` is `"result":...` or `"error":...`.
+    /// Answers a server request. `outcome` is `"result":...` or `"error":...`.
     pub async fn answer(&mut self, ask: &Heard, outcome: &str) {
         self.say(&format!(r#"{{"jsonrpc":"2.0","id":{},{outcome}}}"#, ask.raw("id"))).await;
     }
@@ -323,25 +323,25 @@ impl Peer {
         }
     }
 
-    /// All that came and was not waited for, up to now: what was sent before is here when a ping has come back.
+    /// Returns all pending messages. A ping ensures that all earlier messages have arrived.
     pub async fn others(&mut self) -> Vec<Value> {
         self.request("ping", json!({})).await;
         self.meanwhile()
     }
 
-    /// All that came while something else was waited for.
+    /// Returns all messages that arrived during other waits.
     pub fn meanwhile(&mut self) -> Vec<Value> {
         self.kept.drain(..).map(|heard| heard.json()).collect()
     }
 
-    /// The asks among the others.
+    /// Returns the server requests among the pending messages.
     pub async fn stray_asks(&mut self) -> Vec<Value> {
         let mut others = self.others().await;
         others.retain(|message| !message["method"].is_null() && !message["id"].is_null());
         others
     }
 
-    /// Goes away for good: DELETE, the end of the stream, the end of the input.
+    /// Disconnects for good: a DELETE, the end of the stream, or the end of the input.
     pub async fn leave(mut self) {
         match &mut self.line {
             Line::Http(client, _) => {
@@ -376,7 +376,7 @@ fn hello(capabilities: Value) -> Value {
     })
 }
 
-/// The harness has tests too: without a gateway every message comes as the fixture spelled it.
+/// A test of the harness: without a gateway every message keeps the fixture's spelling.
 #[tokio::test]
 async fn a_peer_hears_asks_and_answers_them() {
     const PARAMS: &str = r#"{"n":1.0,"x":"\u00e9\/"}"#;

@@ -1,5 +1,7 @@
-//! Servers of which each client has its own (`"session": "per-client"`): begun with the first call, ended with the client,
-//! shared with nobody.
+//! Per-client servers (`"session": "per-client"`): started with the first call, ended with the client, and never
+//! shared.
+//!
+//! A failing or slow start affects only its own client.
 
 use std::path::{Path, PathBuf};
 
@@ -14,13 +16,13 @@ use crate::support::{
     try_call,
 };
 
-/// A server entry whose clients share nothing.
+/// Returns a server entry with a separate server for each client.
 pub fn per_client(mut server: Value) -> Value {
     server["session"] = json!("per-client");
     server
 }
 
-/// The fixture, of which [`pid`] can be asked.
+/// Returns the fixture with its process id in a variable, for [`pid`].
 pub fn own_process(arguments: &[&str]) -> Value {
     per_client(scripted_server(r#"ME=$$ exec "$@""#, arguments))
 }
@@ -29,7 +31,7 @@ async fn pid(client: &Client) -> u32 {
     client.call_text("a_env", json!({"name": "ME"})).await.parse().expect("a process id")
 }
 
-/// Servers of one behaviour over every transport; what is behind them lives as long as they do.
+/// Returns servers of the same behaviour over every transport, with the processes behind them.
 pub async fn each_transport() -> Vec<(&'static str, Value, Option<HttpFixture>)> {
     let (http, sse) = (HttpFixture::start(&[]).await, HttpFixture::start(&["--sse"]).await);
     let (streamable, old) = (per_client(http.server()), per_client(sse.server()));
@@ -40,14 +42,14 @@ async fn gateway_of(server: Value) -> Gateway {
     Gateway::with_servers(json!({ "a": server })).await
 }
 
-/// A scratch directory and the path of a log of starts in it.
+/// Returns a scratch directory and the path of a log of starts in it.
 fn start_log() -> (Scratch, PathBuf) {
     let scratch = Scratch::new();
     let path = scratch.path().join("starts");
     (scratch, path)
 }
 
-/// The processes that were started so far, the one that lists first.
+/// Returns the processes that were started so far. The first is the one that lists.
 fn started(path: &Path) -> Vec<u32> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     text.lines().map(|line| line.parse().expect("a process id")).collect()
@@ -65,7 +67,7 @@ async fn await_metric(gateway: &Gateway, name: &str, value: &str) {
     eventually(&format!("{name} is {value}"), || async { (metric(gateway, name).await == value).then_some(()) }).await;
 }
 
-/// How many clients have their own connection.
+/// Returns the number of clients with their own connection.
 async fn links(gateway: &Gateway) -> String {
     metric(gateway, LINKS).await
 }
@@ -238,7 +240,7 @@ async fn rel_a_crash_hurts_its_client_only_and_the_next_call_has_a_new_process()
     logged(&gateway, &["WARN", "backend of one client lost", "exit code 3"]).await;
     let process = pid(&one).await;
     signal(process, "KILL");
-    // A call before that is noticed may have been handled, and is lost.
+    // A call before the gateway notices the loss may have been handled, and fails.
     await_metric(&gateway, LINKS, "1").await;
     assert_ne!(pid(&one).await, process);
     assert_eq!(links(&gateway).await, "2");
@@ -247,7 +249,7 @@ async fn rel_a_crash_hurts_its_client_only_and_the_next_call_has_a_new_process()
 #[tokio::test]
 async fn rel_a_server_that_cannot_be_started_says_why_and_is_not_started_again_and_again() {
     let (scratch, log) = start_log();
-    // Only the first start goes well, which is the one that lists.
+    // Only the first start, the one that lists, succeeds.
     let script =
         r#"if [ -e "$0.first" ]; then echo sorry >&2; echo $$ >>"$0.later"; exit 7; fi; : >"$0.first"; exec "$@""#;
     let mut server = per_client(scripted_server(script, &[]));
@@ -266,7 +268,8 @@ async fn rel_a_server_that_cannot_be_started_says_why_and_is_not_started_again_a
         assert_eq!(data["retryable"], true, "{answer}");
     }
     logged(&gateway, &["sorry", "exit code 7"]).await;
-    // The breaker opens after so many; the rest is refused without a try. A slow machine may see the next try due.
+    // The breaker opens after this many failures, and further calls are rejected without an attempt. On a slow machine
+    // the next attempt may be due.
     let later = starts(&scratch.path().join("starts.later"));
     let most = 5 + usize::try_from(began.elapsed().as_secs() / 30).expect("a small number");
     assert!((2..=most).contains(&later), "{later} starts");
@@ -277,7 +280,7 @@ async fn rel_a_server_that_cannot_be_started_says_why_and_is_not_started_again_a
 #[tokio::test]
 async fn rel_a_slow_start_delays_its_client_only_and_a_cancelled_call_does_not_wait() {
     let (scratch, log) = start_log();
-    // The second start, which is the first client's, waits until it is let go.
+    // The second start, that of the first client, waits for the test.
     let script =
         r#"echo $$ >>"$0"; [ $(wc -l <"$0") = 2 ] && while [ ! -e "$0.go" ]; do sleep 0.05; done; ME=$$ exec "$@""#;
     let mut server = per_client(scripted_server(script, &[]));
@@ -301,7 +304,7 @@ async fn rel_a_slow_start_delays_its_client_only_and_a_cancelled_call_does_not_w
     assert_eq!(starts(&log), 3);
 }
 
-/// Whoever waits for a slow start sees that it is worked on, as with any other slow call.
+/// A call that waits for a slow start becomes a stream, like any other slow call.
 #[tokio::test]
 async fn rel_a_call_that_waits_for_a_slow_start_is_a_stream_meanwhile() {
     let (scratch, log) = start_log();
@@ -321,7 +324,7 @@ async fn rel_a_call_that_waits_for_a_slow_start_is_a_stream_meanwhile() {
 #[tokio::test]
 async fn own_a_client_that_leaves_during_the_start_leaves_no_process() {
     let (_scratch, log) = start_log();
-    // All but the first start never answer, and leave only when they must.
+    // All starts except the first never respond, and end only when killed.
     let script = r#"echo $$ >>"$0"; [ $(wc -l <"$0") = 1 ] && exec "$@"; trap "" TERM; while :; do sleep 1; done"#;
     let mut server = per_client(scripted_server(script, &[]));
     server["args"][2] = json!(path_text(&log));

@@ -1,4 +1,6 @@
-//! What a client and its own server say to each other besides calls: asks, notifications, capabilities, log lines.
+//! Other messages between a client and its own server: server requests, notifications, capabilities, log lines.
+//!
+//! The connection identifies the client, so no message is ambiguous.
 
 use serde_json::{Value, json};
 
@@ -7,7 +9,7 @@ use crate::harness::{Client, Frozen, Gateway, Listener, Scratch, eventually};
 use crate::per_client::{each_transport, metric, own_process, per_client};
 use crate::support::{arrived, path_text, scripted_server};
 
-/// A client that declares these capabilities, once the tool of this name is listed.
+/// Returns a client with these capabilities, after the tool of this name is listed.
 async fn client_with(gateway: &Gateway, capabilities: Value, tool: &str) -> Client {
     let mut client = Client::new(gateway.address);
     let params = json!({"protocolVersion": "2025-11-25", "capabilities": capabilities, "clientInfo": {"name": "t", "version": "0"}});
@@ -24,7 +26,7 @@ async fn gateway_of(server: Value) -> Gateway {
     Gateway::with_servers(json!({ "a": server })).await
 }
 
-/// Begins a call whose answer comes as a stream, something else first.
+/// Starts a call that sends other messages before its result. Returns the stream.
 async fn begin(client: &Client, tool: &str, arguments: Value) -> Listener {
     let params = json!({"name": tool, "arguments": arguments});
     let body = json!({"jsonrpc": "2.0", "id": "c", "method": "tools/call", "params": params});
@@ -36,13 +38,13 @@ async fn answer(client: &Client, ask: &Value, result: Value) {
     assert_eq!(response.status, 202, "{response:?}");
 }
 
-/// The text of the answer that ends a call's stream.
+/// Returns the text of the result at the end of a call's stream.
 async fn text_of(stream: &mut Listener) -> String {
     let answer = stream.next().await.expect("the answer");
     answer["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
 }
 
-/// What the client's own server heard from it besides requests.
+/// Returns the messages that the client's own server received, without requests.
 async fn heard(client: &Client) -> Vec<Value> {
     serde_json::from_str(&client.call_text("a_heard", json!({})).await).expect("an array")
 }
@@ -55,7 +57,7 @@ async fn ask_of_two_clients_with_calls_in_flight_each_is_asked_by_its_own_server
             client_with(&gateway, json!({"sampling": {}}), "a_ask").await,
             client_with(&gateway, json!({"sampling": {}}), "a_ask").await,
         );
-        // On the server's session stream, where nothing but the link tells whose it is.
+        // The request arrives on the server's session stream, so only the link identifies its client.
         let ask = |whom: &str| json!({"method": "sampling/createMessage", "params": {"whom": whom}, "via": "get"});
         let mut first = begin(&one, "a_ask", ask("one")).await;
         let mut second = begin(&two, "a_ask", ask("two")).await;
@@ -83,7 +85,7 @@ async fn ask_without_a_call_reaches_the_client_on_its_session_stream() {
         );
         let (mut stream, _other) = (one.listen().await, two.listen().await);
         two.call("a_echo", json!({})).await;
-        // Where all are served by one process, the other's call counts too.
+        // Clients that share one process also share its call count.
         let before: u64 = one.call_text("a_call_count", json!({})).await.parse().expect("a number");
         let later =
             json!({"method": "elicitation/create", "params": {"message": "who?"}, "when": "cancelled", "id": "x"});
@@ -108,7 +110,7 @@ async fn ask_without_a_call_reaches_the_client_on_its_session_stream() {
     }
 }
 
-/// Each client's server counts for itself, so their ids are the same.
+/// Each server process counts its own ids, so the ids are the same.
 #[tokio::test]
 async fn ask_by_url_is_completed_at_the_client_whose_own_server_says_so() {
     const COMPLETE: &str = "notifications/elicitation/complete";
@@ -200,7 +202,7 @@ async fn ask_capabilities_are_the_client_s_own_less_what_is_not_declared() {
 #[tokio::test]
 async fn p2_what_a_server_says_outside_of_calls_reaches_its_client() {
     let scratch = Scratch::new();
-    // Each process says two things once it is let go, whatever else happens.
+    // Each process sends two notifications as soon as the test permits it.
     let script = concat!(
         r#"(while [ ! -e "$0.go" ]; do sleep 0.05; done; for what in message vendor/note; do "#,
         r#"printf '{"jsonrpc":"2.0","method":"notifications/%s","params":{"level":"info","data":%d}}\n' $what $$; done) & "#,
@@ -218,7 +220,7 @@ async fn p2_what_a_server_says_outside_of_calls_reaches_its_client() {
     scratch.write("say.go", "");
     for (mut stream, pid) in expected {
         for method in ["notifications/message", "notifications/vendor/note"] {
-            // The first word of each stream may be of lists.
+            // List changes may precede the message.
             let message = stream.await_method(method).await;
             assert_eq!(message["params"]["data"], pid, "{message}");
         }
@@ -228,7 +230,7 @@ async fn p2_what_a_server_says_outside_of_calls_reaches_its_client() {
 #[tokio::test]
 async fn reg3_a_change_told_on_a_client_s_own_link_is_looked_up() {
     for (transport, server, backend) in each_transport().await {
-        // Only over HTTP do the link that lists and the client's own reach the same server.
+        // Only over HTTP do the listing link and the client's own link reach the same server.
         if backend.is_none() {
             continue;
         }
@@ -249,7 +251,7 @@ async fn reg3_a_change_told_on_a_client_s_own_link_is_looked_up() {
 #[tokio::test]
 async fn rel_notifications_to_a_server_that_does_not_listen_are_bounded_and_delay_nobody() {
     const SAID: usize = 200;
-    /// The gateway's constant of that name.
+    /// The value of the gateway's constant of the same name.
     const MOST_TOLD: usize = 64;
     let scratch = Scratch::new();
     let pid_file = scratch.path().join("pid");
@@ -263,7 +265,7 @@ async fn rel_notifications_to_a_server_that_does_not_listen_are_bounded_and_dela
     }
     let dropped: usize =
         metric(&gateway, r#"goblin_events_total{kind="aside_dropped"}"#).await.parse().expect("a number");
-    // One more is being handed over.
+    // One more message is in transit.
     assert!((SAID - MOST_TOLD - 1..=SAID - MOST_TOLD).contains(&dropped), "{dropped} were dropped");
     drop(frozen);
     eventually("those that were kept are heard", || async {

@@ -1,4 +1,6 @@
-//! Profiles: what they hide is not there, however a client asks for it.
+//! Profiles: hidden entries are unreachable by any request.
+//!
+//! A response about a hidden entry must equal the one for an unknown entry. Even notifications must not reveal it.
 
 use std::process::Stdio;
 
@@ -12,10 +14,10 @@ use crate::subscriber::{UPDATED, subscribe, upstream_heard};
 use crate::support::path_text;
 
 const NARROW: &str = "/mcp/p/narrow";
-/// Nobody who may not see them may read any of these words.
+/// Words that must not appear in any response to a client without access.
 const SECRETS: [&str; 4] = ["hush", "a_add", "note:///beta", "db://"];
 
-/// Two servers, and a profile that shows one of them in part.
+/// Returns a configuration with two servers, and a profile that shows a part of one.
 fn config() -> Value {
     let profile = json!({
         "servers": ["a"],
@@ -46,7 +48,7 @@ async fn narrow(gateway: &Gateway) -> Client {
 
 fn assert_mum(answer: &str, about: &str) {
     for secret in SECRETS {
-        // What the client said itself may be said back.
+        // A response may repeat the client's own words.
         if !about.contains(secret) {
             assert!(!answer.contains(secret), "{secret} is given away by {about}: {answer}");
         }
@@ -136,7 +138,7 @@ async fn route2_what_a_profile_hides_cannot_be_used_and_is_not_spoken_of() {
     let pattern = json!({"uri": "hush+note:///*", "_meta": {"dev.goblin/pattern": "glob"}});
     let answer = client.request("resources/subscribe", pattern).await;
     assert!(answer["error"].is_object(), "{answer}");
-    // The native URI is that of the one server which is shown, so it is not ambiguous.
+    // The native URI belongs to the only visible server, so it is not ambiguous.
     assert!(client.request("resources/read", json!({"uri": "note:///alpha"})).await["result"].is_object());
 }
 
@@ -184,7 +186,7 @@ async fn sub6_a_pattern_of_a_profile_covers_what_it_shows() {
     assert_eq!(honoured, uris(&["a+note:///alpha"]));
     let whole = gateway.client().await;
     upstream_heard(&whole, &["+note:///alpha"]).await;
-    // The other client may see it, so that the server reports its changes.
+    // The other client has access and subscribes, so that the server sends notifications.
     subscribe(&whole, "a+note:///beta", json!({})).await;
     for uri in ["note:///beta", "note:///alpha"] {
         whole.call("a_touch", json!({ "uri": uri })).await;
@@ -202,7 +204,7 @@ async fn reg8_a_change_of_what_is_hidden_is_not_told() {
     let whole = gateway.client().await;
     let mut narrow_stream = client.listen().await;
     let mut whole_stream = whole.listen().await;
-    // Of the hidden server first: had it been told, it would come before the other.
+    // The hidden server changes first. Its notification would arrive before the other one.
     let added = whole.call_text("hush_change_tools", json!({})).await;
     whole_stream.await_method("notifications/tools/list_changed").await;
     whole.await_tool(&format!("hush_{added}")).await;

@@ -1,4 +1,6 @@
-//! Prompts: listed under minted names, fetched from their owner.
+//! Prompts: listed under gateway names, and fetched from their server.
+//!
+//! An unknown prompt is rejected without contacting a backend.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! A client of one TCP connection, which the test can leave in any way there is: many of them cost little.
+//! A client on one TCP connection, which a test can close in any way. It is cheap, so a test can use many.
 
 use std::net::SocketAddr;
 
@@ -17,9 +17,9 @@ const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialize
 pub struct RawClient {
     pub socket: TcpStream,
     address: SocketAddr,
-    /// What was read and not asked for yet.
+    /// Data that was read but not consumed yet.
     unread: String,
-    /// The session of Streamable HTTP; over HTTP+SSE the path to POST to.
+    /// The session id of Streamable HTTP. For HTTP+SSE it is the path of the POSTs.
     pub session: String,
 }
 
@@ -29,7 +29,7 @@ impl RawClient {
         RawClient { socket, address, unread: String::new(), session: String::new() }
     }
 
-    /// A session of Streamable HTTP.
+    /// Opens a session of Streamable HTTP.
     pub async fn streamable(address: SocketAddr) -> RawClient {
         let mut client = RawClient::connect(address).await;
         client.post_mcp(HELLO).await;
@@ -43,7 +43,7 @@ impl RawClient {
         client
     }
 
-    /// A session of HTTP+SSE. The connection is that of its stream.
+    /// Opens a session of HTTP+SSE. This connection carries its stream.
     pub async fn sse(address: SocketAddr) -> RawClient {
         let mut client = RawClient::connect(address).await;
         client.send("GET /sse", "accept: text/event-stream\r\n", "").await;
@@ -55,7 +55,7 @@ impl RawClient {
         client
     }
 
-    /// The stream of a session of Streamable HTTP, on this connection.
+    /// Opens the session's stream of Streamable HTTP on this connection.
     pub async fn listen(mut self) -> RawClient {
         let headers = format!("accept: text/event-stream\r\nmcp-session-id: {}\r\n", self.session);
         self.send("GET /mcp", &headers, "").await;
@@ -63,7 +63,7 @@ impl RawClient {
         self
     }
 
-    /// Sends a call over Streamable HTTP, on this connection; `accept` says what its answer may be.
+    /// Sends a call over Streamable HTTP on this connection. `accept` lists the content types of the response.
     pub async fn begin_call(mut self, accept: &str, tool: &str, arguments: Value) -> RawClient {
         let headers =
             format!("accept: {accept}\r\ncontent-type: application/json\r\nmcp-session-id: {}\r\n", self.session);
@@ -77,17 +77,17 @@ impl RawClient {
         self
     }
 
-    /// Reads until this comes.
+    /// Reads until this text arrives.
     pub async fn hearing(mut self, what: &str) -> RawClient {
         self.until(what).await;
         self
     }
 
-    /// Ends the session of Streamable HTTP, over another connection.
+    /// Ends the session of Streamable HTTP over another connection.
     pub async fn delete(&self) {
         let mut other = RawClient::connect(self.address).await;
         other.send("DELETE /mcp", &format!("mcp-session-id: {}\r\n", self.session), "").await;
-        // On a busy machine it may have been idle for too long before: then it has ended as well.
+        // On a busy machine the session may have expired before.
         let head = other.until("\r\n\r\n").await;
         assert!(head.contains("204 No Content") || head.contains("404 Not Found"), "{head}");
     }
@@ -100,7 +100,7 @@ impl RawClient {
         self.send("POST /mcp", &headers, body).await;
     }
 
-    /// POSTs a message of HTTP+SSE over a connection of its own.
+    /// POSTs a message of HTTP+SSE over a new connection.
     async fn post_aside(&self, body: &str) {
         let mut other = RawClient::connect(self.address).await;
         other.send(&format!("POST {}", self.session), "content-type: application/json\r\n", body).await;
@@ -113,7 +113,7 @@ impl RawClient {
         self.socket.write_all(request.as_bytes()).await.expect("the gateway reads");
     }
 
-    /// Reads until `mark`; gives what came before it.
+    /// Reads until `mark` and returns the text before it.
     async fn until(&mut self, mark: &str) -> String {
         loop {
             if let Some((before, rest)) = self.unread.split_once(mark) {

@@ -1,4 +1,6 @@
-//! A gateway that a test plays itself: each request arrives there, and is answered with what the test writes.
+//! A gateway that the test plays: the test receives each request and writes its response.
+//!
+//! The tests of the bridge and of commands use it to simulate faults and exact orders of messages.
 
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
@@ -9,13 +11,13 @@ use tokio::task::JoinHandle;
 use crate::harness::PATIENCE;
 use crate::raw_server::{read_request, response};
 
-/// More requests than any test leaves unanswered.
+/// The capacity of the queue. It exceeds the number of requests that any test leaves unanswered.
 const MOST_ARRIVALS: usize = 1000;
 
 pub struct RawGateway {
     pub url: String,
     arrivals: mpsc::Receiver<Arrival>,
-    /// Those that came before the one that was waited for.
+    /// The requests that arrived before the awaited one.
     early: Vec<Arrival>,
     task: JoinHandle<()>,
 }
@@ -39,7 +41,7 @@ impl RawGateway {
         RawGateway { url, arrivals, early: Vec::new(), task }
     }
 
-    /// The next request that is `wanted`; others wait for their turn.
+    /// Returns the next request that is `wanted`. Other requests stay queued.
     pub async fn take(&mut self, what: &str, wanted: impl Fn(&Arrival) -> bool) -> Arrival {
         if let Some(at) = self.early.iter().position(&wanted) {
             return self.early.remove(at);
@@ -54,7 +56,7 @@ impl RawGateway {
         }
     }
 
-    /// The next message of any kind.
+    /// Returns the next POST.
     pub async fn post(&mut self) -> Arrival {
         self.take("a message", |arrival| arrival.verb() == "POST").await
     }
@@ -63,13 +65,13 @@ impl RawGateway {
         self.take(method, |arrival| arrival.message["method"] == method).await
     }
 
-    /// The request for a stream that begins after this event.
+    /// Returns the GET that resumes after this event.
     pub async fn get(&mut self, after: Option<&str>) -> Arrival {
         let wanted = |arrival: &Arrival| arrival.verb() == "GET" && arrival.header("last-event-id") == after;
         self.take(&format!("a stream after {after:?}"), wanted).await
     }
 
-    /// Whether such a request has come by now.
+    /// Reports whether such a request has arrived.
     pub fn has(&mut self, wanted: impl Fn(&Arrival) -> bool) -> bool {
         while let Ok(arrival) = self.arrivals.try_recv() {
             self.early.push(arrival);
@@ -77,7 +79,7 @@ impl RawGateway {
         self.early.iter().any(wanted)
     }
 
-    /// Answers a handshake and what belongs to it; gives what the client said and the stream of this session.
+    /// Answers a handshake. Returns the client's `initialize` and the session's stream.
     pub async fn begin(&mut self, session: &str) -> (String, EventStream) {
         let hello = self.request("initialize").await;
         let said = hello.body.clone();
@@ -99,7 +101,7 @@ impl Drop for RawGateway {
     }
 }
 
-/// A request that waits for its answer. Dropped, it gets none.
+/// A request that waits for its response. Dropping it closes the connection.
 pub struct Arrival {
     head: String,
     pub body: String,
@@ -130,7 +132,7 @@ impl Arrival {
         self.answer("200 OK", "Content-Type: application/json\r\n", &body).await;
     }
 
-    /// Answers with a stream of events.
+    /// Answers with an event stream.
     pub async fn stream(mut self) -> EventStream {
         let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
         self.stream.write_all(head.as_bytes()).await.expect("the client listens");
@@ -138,11 +140,11 @@ impl Arrival {
     }
 }
 
-/// An open stream. Dropped, it is cut.
+/// An open stream. Dropping it cuts the connection.
 pub struct EventStream(TcpStream);
 
 impl EventStream {
-    /// Writes an event, which `lines` describe.
+    /// Writes an event with these lines.
     pub async fn write(&mut self, lines: &[&str]) {
         let event = format!("{}\n\n", lines.join("\n"));
         let chunk = format!("{:x}\r\n{event}\r\n", event.len());
@@ -153,7 +155,7 @@ impl EventStream {
         self.write(&[&format!("data: {message}")]).await;
     }
 
-    /// Ends it in good order, as a gateway does that wants to be asked again.
+    /// Ends the stream regularly, like a gateway that expects the client to reconnect.
     pub async fn end(mut self) {
         self.0.write_all(b"0\r\n\r\n").await.expect("the client listens");
     }

@@ -1,4 +1,6 @@
-//! A backend that answers `tools/call` with whatever bytes a test wants: what no decent server would send.
+//! A backend that answers `tools/call` with arbitrary bytes, also with ones that no real server would send.
+//!
+//! The tests of backend faults use it. It counts the calls, so that a test can prove that none was repeated.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,10 +11,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// Stands for the method of a GET that resumes a stream.
+/// The pseudo-method of a GET that resumes a stream.
 pub const RESUME: &str = "GET, resumed";
 
-/// Serves one tool, `t`. Each connection is good for one request.
+/// A server with one tool, `t`. Each connection serves one request.
 pub struct RawServer {
     pub address: SocketAddr,
     calls: Arc<AtomicUsize>,
@@ -20,12 +22,13 @@ pub struct RawServer {
 }
 
 impl RawServer {
-    /// `answer` makes the whole HTTP answer to a `tools/call` from its arguments; the connection is closed after it.
+    /// Starts a server. `answer` returns the whole HTTP response to a `tools/call` from its arguments. The connection
+    /// closes after it.
     pub async fn start(answer: fn(&Value) -> Vec<u8>) -> RawServer {
         RawServer::refusing(|_| None, answer).await
     }
 
-    /// `refuse` may answer any other request by method.
+    /// Starts a server. `refuse` may return the response to any other request, by its method.
     pub async fn refusing(refuse: fn(&str) -> Option<Vec<u8>>, answer: fn(&Value) -> Vec<u8>) -> RawServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
         let address = listener.local_addr().expect("a bound socket has an address");
@@ -39,7 +42,7 @@ impl RawServer {
         RawServer { address, calls, task }
     }
 
-    /// How many `tools/call` have come.
+    /// Returns the number of `tools/call` requests.
     pub fn calls(&self) -> usize {
         self.calls.load(Ordering::SeqCst)
     }
@@ -51,7 +54,7 @@ impl Drop for RawServer {
     }
 }
 
-/// A whole answer with a body.
+/// Returns a whole response with a body.
 pub fn response(status: &str, headers: &str, body: &str) -> Vec<u8> {
     format!("HTTP/1.1 {status}\r\nConnection: close\r\n{headers}Content-Length: {}\r\n\r\n{body}", body.len())
         .into_bytes()
@@ -79,7 +82,7 @@ async fn serve(
     } else {
         response("405 Method Not Allowed", "", "")
     };
-    // A peer that went away is what some tests are about.
+    // A write error is expected, because some tests disconnect.
     let _ = stream.write_all(&bytes).await;
 }
 

@@ -1,9 +1,9 @@
-//! The README as a new user follows it: each command of its `sh` blocks is copied and run, in order, by a real shell.
+//! The README as a new user follows it. Each command of its `sh` blocks is copied and run in order by a real shell.
 //!
-//! What the test replaces, and why: `cargo run --release --` and `goblin` are the binary under test; the port is a free
-//! one; `npx` runs what is installed for the tests; `claude` and `code` are stand-ins that keep what they were told, which
-//! is then held against the gateway that runs. `cargo install` and `cargo xtask test` are taken as done: the first put the
-//! binary there, the second is running this.
+//! The test replaces some commands. `cargo run --release --` and `goblin` are the binary under test, and the port is a
+//! free one. `npx` runs the packages that are installed for the tests. `claude` and `code` are scripts that record
+//! their arguments, which are then compared with the running gateway. `cargo install` and `cargo xtask test` are
+//! skipped.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::sdk::tool;
 
 const WRITTEN_URL: &str = "http://127.0.0.1:3000/mcp";
 
-/// The fenced blocks of the README in one language, in order.
+/// Returns the fenced blocks of the README in one language, in order.
 fn blocks(language: &str) -> Vec<String> {
     let mut blocks = Vec::new();
     let mut lines = include_str!("../../README.md").lines();
@@ -36,7 +36,7 @@ fn commands() -> Vec<String> {
     blocks("sh").iter().flat_map(|block| block.lines()).filter(|line| !line.is_empty()).map(str::to_owned).collect()
 }
 
-/// A user's machine: a home, a project, and the programs on the path.
+/// A user's machine: a home directory, a project, and the programs on the path.
 struct Machine {
     scratch: Scratch,
     bin: PathBuf,
@@ -83,7 +83,7 @@ impl Machine {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("our own file");
     }
 
-    /// What a stand-in was started with, one argument per line.
+    /// Returns the file with the arguments of a recording script, one per line.
     fn told(&self, client: &str) -> PathBuf {
         self.scratch.path().join(format!("{client}.told"))
     }
@@ -107,9 +107,9 @@ impl Machine {
         format!("{told}{words}")
     }
 
-    /// Starts `line`, which serves; gives its endpoint.
+    /// Starts a command that serves. Returns its endpoint.
     async fn serve(&self, line: &str) -> (Child, String) {
-        // In place of the shell, so that the end of the one is the end of the other.
+        // The command replaces the shell, so that both end together.
         let mut child = self.shell(&format!("exec {line}")).stderr(Stdio::piped()).spawn().expect("sh runs");
         let mut lines = BufReader::new(child.stderr.take().expect("stderr is piped")).lines();
         let found = async {
@@ -126,7 +126,7 @@ impl Machine {
     }
 }
 
-/// Somebody is there who speaks MCP.
+/// Asserts that an MCP gateway responds at this URL.
 async fn assert_answers(url: &str) {
     let address = url.strip_prefix("http://").and_then(|rest| rest.strip_suffix("/mcp")).expect("an endpoint");
     let answer = Client::new(address.parse().expect("an address")).initialize("2025-11-25").await;
@@ -140,7 +140,7 @@ fn read(path: &Path) -> String {
 #[tokio::test]
 async fn every_command_of_the_readme_does_what_it_says() {
     let machine = Machine::new();
-    // Something to take over, as a new user would have it.
+    // A configuration to import, like a new user would have.
     let cursor = r#"{ "mcpServers": { "hello": { "url": "http://127.0.0.1:9/mcp" } } }"#;
     std::fs::write(machine.project.join(".cursor/mcp.json"), cursor).expect("room");
     let configuration = machine.scratch.path().join(".config/goblin/goblin.json");

@@ -1,4 +1,6 @@
-//! Reference servers behind the gateway: what they do that a fixture would not think of.
+//! Reference servers behind the gateway: their behaviour beyond that of the fixture.
+//!
+//! They run over every transport, and are killed and replaced like in real use.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -12,10 +14,10 @@ use crate::harness::{Client, Gateway, PATIENCE, Scratch, eventually, signal};
 use crate::sdk::{reference_program, reference_server};
 use crate::support::{await_call, http_server, logged, next_pid_in, path_text, pid_in, try_call};
 
-/// The server registers it after `initialized`, and tells so.
+/// A tool that the server registers after `initialized`, with a notification.
 const LATE_TOOL: &str = "every_simulate-research-query";
 
-/// server-everything as an HTTP server of its own.
+/// server-everything as a separate HTTP server.
 pub struct Everything {
     mode: &'static str,
     port: u16,
@@ -23,20 +25,20 @@ pub struct Everything {
 }
 
 impl Everything {
-    /// `mode` is what it calls its transport.
+    /// Starts a server. `mode` is its name for the transport.
     pub async fn start(mode: &'static str) -> Everything {
         loop {
             let probe = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
             let port = probe.local_addr().expect("an address").port();
             drop(probe);
-            // Somebody else may have taken it in between.
+            // Another process may have taken the port in between.
             if let Some(child) = Everything::listen(mode, port).await {
                 return Everything { mode, port, child };
             }
         }
     }
 
-    /// Nothing when the port is taken.
+    /// Starts the server on this port. Returns `None` if the port is taken.
     async fn listen(mode: &str, port: u16) -> Option<Child> {
         let mut command = Command::new("node");
         command.arg(reference_program("server-everything")).arg(mode).env("PORT", port.to_string());
@@ -51,7 +53,7 @@ impl Everything {
                 _ => {}
             }
         }
-        // Whoever writes to a closed pipe dies of it.
+        // The output must be read, because a write to a closed pipe kills the server.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
         Some(child)
     }
@@ -65,7 +67,7 @@ impl Everything {
         format!("http://127.0.0.1:{}/{path}", self.port)
     }
 
-    /// Kills it and starts another one at the same port, which knows nothing of the sessions of the first.
+    /// Kills the server and starts another one at the same port, which does not know the earlier sessions.
     async fn replace(&mut self) {
         self.child.kill().await.expect("it can be killed");
         let (mode, port) = (self.mode, self.port);
@@ -96,8 +98,8 @@ async fn reg3_srv3_everything_over_http_is_listed_whole() {
     check_lists(&client).await;
 }
 
-/// Three of the tools are there because the gateway declares sampling and elicitation; roots, for which there is another, it
-/// does not declare.
+/// Checks the lists. Three of the tools exist because the gateway declares sampling and elicitation. It does not
+/// declare roots, so the tool for roots is absent.
 async fn check_lists(client: &Client) {
     let tools = client.list("tools/list", "tools").await;
     assert_eq!(tools.len(), 16, "{tools:?}");
@@ -136,7 +138,7 @@ async fn srv5_everything_over_http_answers() {
     check_resources(&client).await;
 }
 
-/// Once as its entry says, once because it answers a POST with 404.
+/// The transport comes from the entry in the first run, and from the 404 response to a POST in the second.
 #[tokio::test]
 async fn srv2_srv5_everything_over_sse_is_listed_whole_and_answers() {
     let server = Everything::start("sse").await;
@@ -227,14 +229,14 @@ async fn check_resources(client: &Client) {
     assert_eq!(link, "every+demo://resource/dynamic/blob/1");
     assert!(read(link).await["result"]["contents"][0]["blob"].is_string());
 
-    // D13: a resource that came to be with this very answer can be read at once.
+    // D13: a resource that this result created can be read at once.
     let made = client.call("every_gzip-file-as-resource", json!({"name": "new.gz", "data": "data:,words"})).await;
     let uri = made["content"][0]["uri"].as_str().unwrap_or_else(|| panic!("{made}"));
     assert_eq!(uri, "every+demo://resource/session/new.gz");
     let answer = read(uri).await;
     assert_eq!(answer["result"]["contents"][0]["mimeType"], "application/gzip", "{answer}");
 
-    // What a server says of a URI that matches its template and is none is the server's business.
+    // The server decides about a URI that matches its template but does not exist.
     let answer = read("every+demo://resource/dynamic/text/none").await;
     assert!(
         answer["error"]["message"].as_str().is_some_and(|message| message.contains("Unknown resource")),
@@ -242,7 +244,7 @@ async fn check_resources(client: &Client) {
     );
 }
 
-/// server-everything over stdio, which leaves its process id in this file.
+/// Returns server-everything over stdio, with its process id in this file.
 fn tracked(pid_file: &Path) -> Value {
     let script = r#"echo $$ > "$0"; exec node "$@""#;
     json!({ "command": "sh", "args": ["-c", script, path_text(pid_file), reference_program("server-everything"), "stdio"] })
@@ -275,7 +277,7 @@ async fn a_server_over_http_that_was_replaced_is_connected_again() {
     }
 }
 
-/// It keeps its events, so the rest of a call that a network cut can be fetched.
+/// The server stores its events, so the rest of a call can be fetched after a network cut.
 #[tokio::test]
 async fn http3_everything_goes_on_behind_a_cut() {
     let server = Everything::start("streamableHttp").await;

@@ -1,4 +1,7 @@
-//! The configuration file changes while the gateway runs.
+//! Changes of the configuration file while the gateway runs.
+//!
+//! A reload affects only the changed servers. No call or subscription of another server is lost, and an invalid file
+//! changes nothing.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,7 +32,7 @@ impl Served {
         Served { gateway: Gateway::of(command).await, scratch, path }
     }
 
-    /// Puts a file in the place of the one before, as editors do.
+    /// Replaces the file by a rename, like editors do.
     fn put(&self, text: &str) {
         let new = self.scratch.write("goblin.json.new", text);
         std::fs::rename(new, &self.path).expect("it can be renamed");
@@ -44,7 +47,7 @@ impl Served {
         answer.json()
     }
 
-    /// Waits until the configuration was read so many times.
+    /// Waits until the configuration was reloaded this many times.
     async fn reloads(&self, count: u64) -> Value {
         eventually(&format!("the configuration was read {count} times"), || async {
             let status = self.status().await;
@@ -53,7 +56,7 @@ impl Served {
         .await
     }
 
-    /// Waits until the file is told to be bad, for a reason with these words.
+    /// Waits until the file is rejected with an error that contains these words.
     async fn is_rejected(&self, words: &[&str]) -> String {
         eventually(&format!("the file is rejected with {words:?}"), || async {
             let status = self.status().await;
@@ -156,7 +159,7 @@ async fn a_changed_server_serves_until_the_next_is_ready_and_its_calls_end_well(
     let client = Arc::new(served.gateway.client_seeing("a_echo").await);
     let mark = async || client.call_text("a_env", json!({"name": "MARK"})).await;
     let old = pid_in(&pid_file).await;
-    // One that never starts takes nobody's place.
+    // A server that never starts replaces no other.
     served.put(&text(json!({ "a": { "command": "/nonexistent/server" } })));
     served.hang_up();
     served.reloads(1).await;
@@ -164,7 +167,7 @@ async fn a_changed_server_serves_until_the_next_is_ready_and_its_calls_end_well(
     assert_eq!(mark().await, "old");
     let told = served.status().await["servers"][0]["lacking"].to_string();
     assert!(told.contains("/nonexistent/server"), "{told}");
-    // The call begins at the old one and ends there, after the new one has taken over.
+    // The call starts and ends at the old server, after the new one has taken over.
     let slow = {
         let client = Arc::clone(&client);
         tokio::spawn(async move { client.call_text("a_nonce", json!({"nonce": "slow", "delayMs": 4000})).await })
@@ -177,14 +180,14 @@ async fn a_changed_server_serves_until_the_next_is_ready_and_its_calls_end_well(
     is_gone(old).await;
 }
 
-/// What the sessions of the storm have seen.
+/// The state that the sessions of the storm share.
 #[derive(Default)]
 struct Ledger {
     is_over: AtomicBool,
     calls: AtomicU64,
 }
 
-/// One client: it calls the server that never changes until the storm is over.
+/// Runs one client, which calls the unchanged server until the storm is over.
 async fn sail(mut peer: Peer, ledger: Arc<Ledger>, number: usize) -> Peer {
     let mut round = 0;
     while !ledger.is_over.load(Ordering::Relaxed) {
@@ -196,7 +199,8 @@ async fn sail(mut peer: Peer, ledger: Arc<Ledger>, number: usize) -> Peer {
     peer
 }
 
-/// The file of a round: one server always, one that is another each time, one that comes and goes; some are broken.
+/// Returns the file of a round: one constant server, one that changes each time, one that comes and goes. Some files
+/// are invalid.
 fn weather(round: usize, log: &str) -> String {
     let mut servers = json!({
         "steady": fixture_server(&["--start-log", log]),
@@ -261,7 +265,7 @@ async fn a_hundred_changes_under_load_cost_nobody_a_call_or_a_subscription() {
         is_whole.then_some(())
     })
     .await;
-    // The last file names all three.
+    // The last file has all three servers.
     eventually("the servers before are gone", || async { (started_and_alive(&log).len() == 3).then_some(()) }).await;
     every_client_hears(&served, &mut peers).await;
     let mut gateway = served.gateway;
@@ -269,7 +273,8 @@ async fn a_hundred_changes_under_load_cost_nobody_a_call_or_a_subscription() {
     assert_eq!(started_and_alive(&log).len(), 0, "nothing is left");
 }
 
-/// One update each of what they subscribed to, after all that was told for the sake of the changes.
+/// Waits until every client has received an update of each of its subscriptions. Notifications of the changes may come
+/// before.
 async fn every_client_hears(served: &Served, peers: &mut [Peer]) {
     let driver = served.gateway.client_seeing("moving_touch").await;
     for (server, uri) in [("steady", "note:///alpha"), ("moving", "note:///beta")] {

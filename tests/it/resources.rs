@@ -1,10 +1,12 @@
-//! Resources: what they are called, whose they are, and what a read brings.
+//! Resources: their URIs, their servers, and their content.
+//!
+//! Every exposed URI leads back to exactly one native URI, and the backend receives its own spelling.
 
 use serde_json::{Value, json};
 
 use crate::harness::{Client, Frozen, Gateway, Scratch, eventually, fixture_server};
 
-/// Native URIs of the fixture and how server `a` exposes them, in the order of the exposed ones.
+/// The native URIs of the fixture and their exposed forms for server `a`, sorted by the latter.
 const EXPOSED: [(&str, &str); 9] = [
     ("plain name", "a+:plain name"),
     ("NOTE:///Up", "a+NOTE:///Up"),
@@ -21,7 +23,7 @@ async fn read(client: &Client, uri: &str) -> Value {
     client.request("resources/read", json!({"uri": uri})).await
 }
 
-/// The URI and text of the one content that a read brings.
+/// Reads a resource and returns the URI and text of its only content.
 async fn content(client: &Client, uri: &str) -> (String, String) {
     let answer = read(client, uri).await;
     let content = &answer["result"]["contents"][0];
@@ -39,7 +41,7 @@ fn with(mut server: Value, key: &str, value: Value) -> Value {
     server
 }
 
-/// A fixture without the template that matches any note.
+/// Returns a fixture without the template that matches any note.
 pub fn few_templates() -> Value {
     with(fixture_server(&[]), "resources", json!({ "deny": ["note:///{name}"] }))
 }
@@ -249,7 +251,7 @@ async fn d13_a_uri_that_a_definition_names_is_offered_though_not_listed() {
         (!uris(&client).await.contains(&"ui://a/widget/main".to_owned())).then_some(())
     })
     .await;
-    // The backend itself says no, in its own words.
+    // The error comes from the backend, with its own message.
     assert_eq!(read(&client, "ui://a/widget/main").await["error"]["message"], "Resource not found");
 }
 

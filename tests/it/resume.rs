@@ -1,4 +1,6 @@
-//! Streams that are cut and resumed by `Last-Event-ID`: of a call, of a session, and what cannot be resumed.
+//! Streams that are cut and resumed by `Last-Event-ID`: of a call, of a session, and those that cannot be resumed.
+//!
+//! A resumed stream of a call continues without loss or repetition. An event id of another client reveals nothing.
 
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -8,12 +10,12 @@ use crate::harness::{Client, Gateway, Listener, eventually, fixture_server};
 const TOOLS_CHANGED: &str = "notifications/tools/list_changed";
 const ELICIT: &str = "elicitation/create";
 
-/// An event as it was written.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     id: Option<String>,
     retry: bool,
-    /// As spelled; empty for an event without a message.
+    /// The original text; empty for an event without a message.
     pub data: String,
 }
 
@@ -26,7 +28,7 @@ impl Event {
         serde_json::from_str(&self.data).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// The number of the stream, the first part of the id.
+    /// Returns the number of the stream, which is the first part of the id.
     fn stream(&self) -> &str {
         self.id().split('-').next().expect("there is a first part")
     }
@@ -47,7 +49,7 @@ pub async fn event(stream: &mut Listener) -> Event {
     next(stream).await.expect("another event")
 }
 
-/// All that comes until the end.
+/// Returns all events until the end.
 pub async fn rest(mut stream: Listener) -> Vec<Event> {
     let mut events = Vec::new();
     while let Some(event) = next(&mut stream).await {
@@ -60,9 +62,9 @@ async fn gateway() -> Gateway {
     Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await
 }
 
-/// A client that can be asked, once the backend is listed.
+/// Returns a client with elicitation, after the backend is listed.
 async fn client(gateway: &Gateway) -> Client {
-    // Whoever shakes hands before that is told of the lists when they come.
+    // A client that connects earlier would receive list changes.
     gateway.client_seeing("a_ask").await;
     let mut client = Client::new(gateway.address);
     client.initialize_with("2025-11-25", json!({"elicitation": {}})).await;
@@ -74,7 +76,7 @@ fn call(id: u64, name: &str, arguments: Value) -> String {
     json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}).to_string()
 }
 
-/// A call that asks the client and ends when that has been answered.
+/// Returns a call that sends a server request and ends after its response.
 fn asking(id: u64) -> String {
     let params = json!({"message": format!("call {id}"), "requestedSchema": {"type": "object", "properties": {}}});
     call(id, "a_ask", json!({"method": ELICIT, "params": params}))
@@ -161,7 +163,7 @@ async fn sess2_what_follows_on_a_cut_stream_of_a_call_is_read_exactly_once() {
     assert_eq!(steps, [json!(2), json!(3), json!(4), json!(5), Value::Null]);
     let answer = events.last().expect("the answer");
     assert_eq!((&answer.message()["id"], answer.message()["result"].is_object()), (&json!(1), true), "{answer:?}");
-    // Again, from the beginning: the same bytes.
+    // A second resumption from the beginning returns the same bytes.
     let again = rest(resume(&client, primed.id()).await).await;
     assert_eq!(again[0], first);
     assert_eq!(again[1..], events);
@@ -216,7 +218,7 @@ async fn sess2_the_last_to_resume_a_call_reads_it_and_whoever_read_it_before_sto
     assert_eq!(rest(first).await, []);
     answer(&client, &ask).await;
     assert_eq!(rest(second).await.len(), 1, "the answer");
-    // The stream of the session has not been replaced by any of them.
+    // None of them has replaced the session's stream.
     client.call("a_change_tools", json!({})).await;
     session.await_method(TOOLS_CHANGED).await;
 }
@@ -229,7 +231,7 @@ async fn sess2_a_cancelled_call_is_not_come_back_for() {
     let primed = event(&mut stream).await;
     let ask = event(&mut stream).await;
     client.notify("notifications/cancelled", json!({"requestId": 1})).await;
-    // The ask is taken back, and nothing else is said.
+    // The server request is cancelled, and no other message follows.
     let events = rest(stream).await;
     assert!(events.iter().all(|event| event.method().is_some()), "{events:?}");
     let last = events.last().unwrap_or(&ask);
@@ -350,7 +352,7 @@ async fn sess2_a_cut_session_is_not_idle_while_its_call_runs_or_is_read() {
     let (_, mut stream) = client.open(asking(1)).await;
     let primed = event(&mut stream).await;
     drop(stream);
-    // Others come and go meanwhile: so long does it take.
+    // Another session expires meanwhile, which proves that the idle timeout has passed.
     drop(gateway.client().await);
     scraped(&client, "goblin_sessions_active 1").await;
     let mut stream = resume(&client, primed.id()).await;
@@ -360,7 +362,7 @@ async fn sess2_a_cut_session_is_not_idle_while_its_call_runs_or_is_read() {
     scraped(&client, "goblin_sessions_active 0").await;
 }
 
-/// A batch of one call that asks, one that tells of its progress, and one that is answered at once.
+/// Sends a batch: one call with a server request, one with progress, and one that is answered at once.
 async fn batch(client: &Client) -> (Event, Listener) {
     let batch = format!(
         "[{},{},{}]",

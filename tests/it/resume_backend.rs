@@ -1,4 +1,4 @@
-//! Streams of a backend that end too early: fetched to their end, nothing lost, nothing told twice, nothing sent twice.
+//! Backend streams that end too early. The gateway resumes them, and no message is lost, delivered twice or sent twice.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -16,7 +16,8 @@ use crate::harness::{Client, GOBLIN, Gateway, PATIENCE, eventually};
 use crate::raw_server::{read_request, response};
 use crate::support::{assert_error, await_call, http_server, try_call};
 
-/// A backend with one tool, `t`. The arguments of a call say how the call is answered, and then each GET for the rest.
+/// A backend with one tool, `t`. The arguments of a call define its response and the response to each GET that resumes
+/// it.
 struct Cutter {
     address: SocketAddr,
     state: Arc<Mutex<State>>,
@@ -25,17 +26,18 @@ struct Cutter {
 
 #[derive(Default)]
 struct State {
-    /// Whole answers still to be given. `$ID` in them is the id of the call.
+    /// The remaining responses. `$ID` in them is replaced by the id of the call.
     steps: VecDeque<String>,
     call: Value,
-    /// `Last-Event-ID` of each GET for the rest of a call.
+    /// The `Last-Event-ID` of each GET that resumes a call.
     resumed: Vec<String>,
-    /// The same for the standing stream, whose event ids begin with `s`; empty where there was none.
+    /// The `Last-Event-ID` of each GET of the session's stream, or an empty text. The event ids of that stream begin
+    /// with `s`.
     stood: Vec<String>,
-    /// How the next GETs of the standing stream are refused.
+    /// The error statuses for the next GETs of the session's stream.
     refusals: VecDeque<&'static str>,
     standing: Option<TcpStream>,
-    /// Every message that was posted, in order.
+    /// Every posted message, in order.
     posted: Vec<Value>,
     /// The head of the last GET.
     head: String,
@@ -74,7 +76,7 @@ impl Cutter {
         self.state().posted.iter().filter(|message| message["method"] == method).count()
     }
 
-    /// Waits until the standing stream was opened so many times.
+    /// Waits until the session's stream was opened this many times.
     async fn stands(&self, times: usize) {
         eventually(&format!("the standing stream was opened {times} times"), || async {
             let state = self.state();
@@ -83,7 +85,7 @@ impl Cutter {
         .await;
     }
 
-    /// Says this on the standing stream.
+    /// Sends these events on the session's stream.
     async fn say(&self, events: &str) {
         let mut stream = self.state().standing.take().expect("the stream stands");
         stream.write_all(events.as_bytes()).await.expect("the gateway reads");
@@ -116,7 +118,7 @@ async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>) {
         let mut state = state.lock().expect("no test panics here");
         if head.starts_with("GET") { state.get(head) } else { Some(state.post(&body)) }
     };
-    // A peer that went away is what some tests are about.
+    // A write error is expected, because some tests disconnect.
     match answer {
         Some(answer) => drop(stream.write_all(&answer).await),
         None => {
@@ -127,7 +129,7 @@ async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>) {
 }
 
 impl State {
-    /// Nothing where the standing stream is to be opened.
+    /// Returns the response to a GET. Returns `None` if the session's stream should open.
     fn get(&mut self, head: String) -> Option<Vec<u8>> {
         let id =
             head.lines().find_map(|line| line.to_ascii_lowercase().strip_prefix("last-event-id: ").map(str::to_owned));
@@ -172,12 +174,12 @@ impl State {
     }
 }
 
-/// A stream that ends with the connection.
+/// Returns a stream that ends with the connection.
 fn stream_of(events: &str) -> String {
     format!("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n{events}")
 }
 
-/// A stream that ends as by a cut cable.
+/// Returns a stream that ends in the middle, like after a cut cable.
 fn broken(events: &str) -> String {
     let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
     format!("{head}{:x}\r\n{events}\r\n", events.len())
@@ -210,13 +212,13 @@ fn call(id: u64, steps: &[String]) -> String {
     json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params}).to_string()
 }
 
-/// A log line without a hint at its call.
+/// Returns a log line that does not name its call.
 fn log(id: &str, text: &str) -> String {
     let params = format!(r#"{{"level":"error","data":"{text}"}}"#);
     format!("id: {id}\ndata: {{\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{params}}}\n\n")
 }
 
-/// What came of a call: the ids it was resumed behind, its progress, and the text of its result or error.
+/// The outcome of a call: the event ids it was resumed from, its progress, and its response.
 struct Outcome {
     resumed: Vec<String>,
     progress: Vec<u64>,
@@ -267,7 +269,7 @@ async fn http3_a_call_whose_stream_ends_too_early_is_answered() {
         stream_of(&(progress("1", 1) + &progress("2", 2) + &progress("3", 3) + &progress("4", 4) + &yes())),
     ];
     check("told again", &again, &["2", "3"], &[1, 2, 3, 4]).await;
-    // Some servers replay what belongs to others.
+    // Some servers replay events of other calls.
     let foreign = progress("3", 7).replace("$ID", "424242") + &answer("4", "no").replace("$ID", "424242");
     let mixed = [stream_of(&(prime("0") + &progress("1", 1))), stream_of(&(foreign + &progress("5", 2) + &yes()))];
     check("with events of others", &mixed, &["1"], &[1, 2]).await;
@@ -283,7 +285,7 @@ async fn http3_a_call_whose_stream_ends_too_early_is_answered() {
 #[tokio::test]
 async fn p1_a_log_line_on_a_resumed_stream_goes_to_no_client_that_it_may_not_be_for() {
     let (cutter, gateway, client) = Cutter::behind_gateway(json!({})).await;
-    // Another call is open, and the line may be its.
+    // Another call is open, so the log line is ambiguous.
     let (_, mut other) = gateway.client().await.open(call(7, &late())).await;
     other.await_method("notifications/progress").await;
     let steps = [
@@ -323,12 +325,12 @@ async fn p3_a_call_that_is_open_when_its_session_is_forgotten_is_not_sent_again(
     let outcome = outcome(&cutter, &client, &[stream_of(&prime("0")), refusal("404 Not Found")]).await;
     assert!(assert_error(&outcome.answer, 1503, "BACKEND_UNAVAILABLE")["retryable"].is_null());
     assert_eq!(outcome.resumed, ["0"]);
-    // The session is gone, the backend is not.
+    // The session is gone, but the backend still runs.
     eventually("there is another session", || async { (cutter.posted("initialize") == 2).then_some(()) }).await;
     await_call(&client, "a_t").await;
 }
 
-/// The backend wants to be asked much later.
+/// Returns a stream with a long retry delay.
 fn late() -> Vec<String> {
     vec![stream_of(&(prime("0").replace("500", "30000") + &progress("1", 1)))]
 }
@@ -354,7 +356,7 @@ async fn http3_a_call_that_waits_for_the_rest_of_its_stream_can_be_cancelled() {
     let told = cutter.state().posted.last().cloned().expect("a message");
     assert_eq!(told["params"]["requestId"], cutter.state().call);
     assert!(cutter.state().resumed.is_empty());
-    // Its id and its place are free.
+    // The id and the slot of the call are free.
     assert!(try_call(&client, "a_t", json!({})).await["error"].is_null());
 }
 
@@ -363,7 +365,7 @@ async fn http3_the_standing_stream_is_resumed_and_nothing_is_heard_twice() {
     let (cutter, _gateway, _client) = Cutter::behind_gateway(json!({})).await;
     cutter.say(&ping("s1", "one")).await;
     cutter.answered("one").await;
-    // A server that has not noticed yet is asked again.
+    // A server that has not noticed the cut yet is asked again.
     cutter.state().refusals.push_back("409 Conflict");
     cutter.hang_up();
     cutter.stands(3).await;
@@ -371,14 +373,14 @@ async fn http3_the_standing_stream_is_resumed_and_nothing_is_heard_twice() {
     cutter.answered("two").await;
     assert_eq!(cutter.answers("one"), 1);
     assert_eq!(cutter.state().stood, ["", "s1", "s1"]);
-    // One that forgot the event is asked for what comes from now on.
+    // A server that does not know the event any more is asked for a new stream.
     cutter.state().refusals.push_back("400 Bad Request");
     cutter.hang_up();
     cutter.stands(5).await;
     assert_eq!(cutter.state().stood[3..], ["s2", ""]);
 }
 
-/// Progress names its call, wherever it comes: some servers say it on the standing stream.
+/// A progress notification names its call by its token. Some servers send it on the session's stream.
 #[tokio::test]
 async fn p2_progress_on_the_standing_stream_reaches_its_call_under_the_token_of_the_client() {
     let (cutter, _gateway, client) = Cutter::behind_gateway(json!({})).await;
@@ -404,14 +406,14 @@ async fn reg3_a_change_told_under_an_id_of_before_is_heard() {
     listed(2).await;
     cutter.hang_up();
     cutter.stands(2).await;
-    // Behind the gap.
+    // The gateway lists again, because it may have missed a change in the gap.
     listed(3).await;
     cutter.state().more_tools = true;
     cutter.say(changed).await;
     client.await_tool("a_u").await;
 }
 
-/// The server of the conformance suite, which the official Rust SDK serves.
+/// The server of the conformance suite, which uses the official Rust SDK.
 struct Conformance {
     address: SocketAddr,
     _child: Child,

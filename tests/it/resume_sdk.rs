@@ -1,4 +1,6 @@
-//! Clients of the official SDKs whose connection breaks in the middle of a call, and who come back for the rest of it.
+//! Clients of the official SDKs that lose their connection during a call and resume.
+//!
+//! A proxy cuts the connection at a defined event, and the call must still succeed.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +17,7 @@ use crate::sdk::Sdk;
 /// The first event of the first stream of a call.
 const FIRST_EVENT: &[u8] = b"id: 1-";
 
-/// Passes everything on, and ends one connection: the first on which a call's stream has begun.
+/// A proxy that cuts one connection: the first with a begun stream of a call.
 struct Scissors {
     address: SocketAddr,
     state: Arc<State>,

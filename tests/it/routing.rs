@@ -1,10 +1,12 @@
-//! Which tool a name reaches, and what comes back.
+//! Routing: the tool that a name reaches, and its result.
+//!
+//! A name never moves to another server, and an unknown name contacts no backend.
 
 use serde_json::{Value, json};
 
 use crate::harness::{Client, Frozen, Gateway, Scratch, eventually, fixture_server};
 
-/// A fixture that can tell who it is.
+/// Returns a fixture with its name in a variable.
 fn named(who: &str) -> Value {
     json!({ "command": crate::harness::fixture(), "env": { "WHO": who } })
 }
@@ -110,7 +112,7 @@ async fn d4_a_name_never_moves_to_another_server() {
         (found.len() == 2).then_some(found)
     })
     .await;
-    // Another run with one more that wants the name: the same names mean the same servers.
+    // A second run has one more server with this name. The same names refer to the same servers.
     let more = json!({ "another": servers["two"], "two": servers["two"], "one": servers["one"] });
     let gateway = Gateway::with_servers(more).await;
     let client = gateway.client().await;

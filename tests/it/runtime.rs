@@ -1,4 +1,6 @@
-//! The record that a running gateway leaves for other commands.
+//! The record that a running gateway writes for other commands.
+//!
+//! It exists as long as the gateway runs. The next reader removes the record of a killed gateway.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,6 @@
-//! `goblin schema`: it is what was committed, and it agrees with the reader.
+//! `goblin schema`: the output equals the committed file and agrees with the reader.
+//!
+//! Both must accept and reject the same configurations, also those in the documents.
 
 use std::path::Path;
 use std::process::Command;
@@ -20,7 +22,7 @@ fn validator() -> Validator {
     jsonschema::draft202012::new(&schema::schema()).expect("it is a schema")
 }
 
-/// Every variable is set, to something that can stand wherever one is used here.
+/// Parses a configuration. Every variable is set to a value that is valid at all places of use.
 fn reader_accepts(text: &str) -> Result<Config, String> {
     let environment = |_: &str| Some("value-of-a-variable".to_owned());
     let loaded = parse(text, &Origin::new("goblin.json", "/etc/goblin"), &environment);
@@ -42,7 +44,7 @@ fn the_committed_schema_is_not_stale() {
     assert!(jsonschema::meta::is_valid(&printed), "it is no schema");
 }
 
-/// The blocks of a document that are fenced as `language`.
+/// Returns the blocks of a document that are fenced as `language`.
 fn blocks(document: &str, language: &str) -> Vec<String> {
     let text = read(document);
     let start = format!("```{language}\n");
@@ -63,7 +65,7 @@ fn the_configurations_of_the_documents_are_good() {
     }
 }
 
-/// Without comments and trailing commas.
+/// Parses a text with comments and trailing commas.
 fn plain(text: &str) -> Value {
     let parsed = jsonc_parser::parse_to_ast(text, &Default::default(), &ParseOptions::default()).expect("JSON");
     of(&parsed.value.expect("a value"))
@@ -84,7 +86,7 @@ fn of(value: &jsonc_parser::ast::Value<'_>) -> Value {
     }
 }
 
-/// A file with one server that has these members.
+/// Returns a configuration with one server that has these members.
 fn server(members: Value) -> Value {
     json!({ "mcpServers": { "a": members } })
 }
@@ -289,11 +291,11 @@ fn both_refuse_what_is_bad() {
     }
 }
 
-/// Objects with properties, wherever they stand.
+/// Collects the properties of all objects in the schema.
 fn properties<'a>(schema: &'a Value, found: &mut Vec<(&'a String, &'a Value)>) {
     match schema {
         Value::Object(members) => {
-            // Conditions name members of an object that is described elsewhere.
+            // Conditions only refer to members of an object that is described elsewhere.
             if members.get("additionalProperties") == Some(&Value::Bool(false)) {
                 found.extend(members["properties"].as_object().expect("an object"));
             }

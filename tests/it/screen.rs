@@ -1,4 +1,6 @@
-//! A terminal that is looked at: what a program draws is read as a person reads it, and keys are typed.
+//! A terminal emulator: tests read the screen like a user and type keys.
+//!
+//! The tests of the dashboard use it. A frame is shown only when it is complete.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -17,7 +19,7 @@ pub struct Screen {
     pub child: Child,
 }
 
-/// As much as can be shown: a frame that is begun is shown when it is ended, as terminals do it.
+/// Returns the number of bytes that can be shown. A frame counts only after its end, like in real terminals.
 fn whole_frames(bytes: &[u8]) -> usize {
     let last = |mark: &[u8]| bytes.windows(mark.len()).rposition(|window| window == mark);
     match (last(b"\x1b[?2026h"), last(b"\x1b[?2026l")) {
@@ -67,7 +69,7 @@ impl Screen {
         self.parser.lock().expect("no test panics here").screen().contents()
     }
 
-    /// What is shown with this background, from the top.
+    /// Returns the text with this background colour, from the top.
     pub fn painted(&self, background: vt100::Color) -> String {
         let parser = self.parser.lock().expect("no test panics here");
         let screen = parser.screen();
@@ -77,7 +79,7 @@ impl Screen {
         cells.filter(|cell| cell.bgcolor() == background).map(|cell| cell.contents().to_owned()).collect()
     }
 
-    /// Waits until what is shown is as `is_so` wants it.
+    /// Waits until the screen satisfies `is_so`.
     pub async fn wait(&self, what: &str, is_so: impl Fn(&str) -> bool) -> String {
         let deadline = tokio::time::Instant::now() + PATIENCE;
         loop {
@@ -98,7 +100,7 @@ impl Screen {
         self.wait(&format!("{words:?} is gone"), |text| !text.contains(words)).await
     }
 
-    /// Waits for the end; the terminal must be as it was before. Gives the exit code.
+    /// Waits for the end of the program and for the restored terminal. Returns the exit code.
     pub async fn ended(&mut self) -> Option<i32> {
         let status = tokio::time::timeout(PATIENCE, self.child.wait()).await.expect("it ends").expect("it is a child");
         eventually("the terminal is given back", || async { self.is_given_back().then_some(()) }).await;

@@ -1,4 +1,6 @@
-//! A backend over HTTP that remembers every request and answers by a script: for what matters about the requests themselves.
+//! A backend over HTTP that records every request and answers by a script.
+//!
+//! It serves tests about the requests of the gateway: their headers, order and number.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,20 +24,20 @@ pub struct Scripted {
     task: JoinHandle<()>,
 }
 
-/// One request.
+/// A recorded request.
 #[derive(Clone, Debug)]
 pub struct Seen {
     head: String,
     pub message: Value,
 }
 
-/// What is answered.
+/// A response.
 pub enum Reply {
-    /// Then the connection is closed.
+    /// Sends the bytes and closes the connection.
     Bytes(Vec<u8>),
-    /// Then it stays open until the other side hangs up.
+    /// Sends the bytes and stays open until the peer disconnects.
     Held(Vec<u8>),
-    /// Then comes the rest, when the bell is rung.
+    /// Sends the bytes, waits for the signal, and continues with the next reply.
     Paused(Vec<u8>, Arc<Notify>, Box<Reply>),
 }
 
@@ -48,7 +50,7 @@ impl Seen {
         self.message["method"].as_str().unwrap_or_default()
     }
 
-    /// The value of a header; names in lower case.
+    /// Returns the value of a header. Names compare without case.
     pub fn header(&self, name: &str) -> Option<&str> {
         let lines = self.head.lines().skip(1).filter_map(|line| line.split_once(':'));
         lines.filter(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim()).next()
@@ -68,7 +70,7 @@ impl Seen {
         Reply::Bytes(response(status, JSON, &body))
     }
 
-    /// What a server without a handshake says of itself, with one tool `t` that has this input schema.
+    /// Answers like a modern server with one tool `t` that has this input schema.
     pub fn modern(&self, schema: &Value) -> Reply {
         match self.method() {
             "server/discover" => self.result(json!({
@@ -84,7 +86,7 @@ impl Seen {
         }
     }
 
-    /// The same of one with a handshake.
+    /// Answers like a legacy server with one tool `t`.
     pub fn legacy(&self) -> Reply {
         match self.method() {
             "initialize" => self.result(json!({
@@ -99,7 +101,7 @@ impl Seen {
 }
 
 impl Scripted {
-    /// `answer` gets the request and how many of its method came before.
+    /// Starts a server. `answer` receives the request and the number of earlier requests of its method.
     pub async fn start(answer: impl Fn(&Seen, usize) -> Reply + Send + Sync + 'static) -> Scripted {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
         let address = listener.local_addr().expect("a bound socket has an address");
@@ -118,7 +120,7 @@ impl Scripted {
         self.seen.lock().expect("no test panics here").clone()
     }
 
-    /// The methods of the requests, in order; the verb where there is none.
+    /// Returns the methods of the requests in order. A request without a method has its verb.
     pub fn methods(&self) -> Vec<String> {
         let name = |seen: &Seen| if seen.method().is_empty() { seen.verb() } else { seen.method() }.to_owned();
         self.seen().iter().map(name).collect()
@@ -128,7 +130,7 @@ impl Scripted {
         self.seen().into_iter().filter(|seen| seen.method() == method).collect()
     }
 
-    /// Waits until somebody has hung up on a held answer.
+    /// Waits until the peer has disconnected from a held response.
     pub async fn hung_up(&self) {
         eventually("it was hung up", || async { (self.hung_up.load(Ordering::SeqCst) > 0).then_some(()) }).await;
     }
@@ -162,7 +164,7 @@ async fn serve(
     }
     match reply {
         Reply::Bytes(bytes) => {
-            // A peer that went away is what some tests are about.
+            // A write error is expected, because some tests disconnect.
             let _ = stream.write_all(&bytes).await;
         }
         Reply::Held(bytes) => {

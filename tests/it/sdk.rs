@@ -1,5 +1,5 @@
-//! Programs that others wrote, as `cargo xtask tools` installs them: clients made with the official SDKs, which play a
-//! script and tell what they saw, and reference servers. `tests/clients/README.md` describes scripts and reports.
+//! Third-party programs that `cargo xtask tools` installs: clients of the official SDKs, which play a script and print
+//! a report, and reference servers. `tests/clients/README.md` describes scripts and reports.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -9,19 +9,19 @@ use tokio::process::{Child, Command};
 
 use crate::harness::{GOBLIN, PATIENCE, Scratch, eventually, servers_only};
 
-/// A file or directory below `target/tools`.
+/// Returns a file or directory below `target/tools`.
 pub fn tool(path: &str) -> PathBuf {
     let path = Path::new(crate::harness::ROOT).join("target/tools").join(path);
     assert!(path.exists(), "{} is missing: run `cargo xtask test`, which installs it", path.display());
     path
 }
 
-/// The program of a reference server, to be run by node.
+/// Returns the program of a reference server, for node.
 pub fn reference_program(name: &str) -> String {
     tool(&format!("node_modules/@modelcontextprotocol/{name}/dist/index.js")).display().to_string()
 }
 
-/// A stdio server entry of the configuration: a reference server with `arguments`.
+/// Returns a stdio server entry of the configuration: a reference server with `arguments`.
 pub fn reference_server(name: &str, arguments: &[&str]) -> Value {
     let program = reference_program(name);
     let mut args = vec![program.as_str()];
@@ -41,7 +41,7 @@ pub enum Sdk {
 impl Sdk {
     pub const ALL: [Sdk; 4] = [Sdk::Python1, Sdk::Python2, Sdk::TypeScript1, Sdk::TypeScript2];
 
-    /// The client's program, to be given its arguments.
+    /// Returns the command of the client, without arguments.
     pub fn command(self) -> Command {
         let clients = Path::new(crate::harness::ROOT).join("tests/clients");
         let (program, script) = match self {
@@ -50,34 +50,34 @@ impl Sdk {
             Sdk::TypeScript1 => (PathBuf::from("node"), "client-v1.mjs"),
             Sdk::TypeScript2 => (PathBuf::from("node"), "client-v2.mjs"),
         };
-        // Looked for here, so that its absence is told in our words.
+        // The check here gives a clear message if the packages are missing.
         tool("node_modules");
         let mut command = Command::new(program);
         command.arg(clients.join(script));
         command
     }
 
-    /// Begins to play `steps` against a server at `url`.
+    /// Starts to play `steps` against a server at `url`.
     pub fn begin_over_http(self, url: &str, steps: &[Value]) -> Playing {
         self.begin(&[], Over::Http(url), steps)
     }
 
-    /// The same over HTTP+SSE; `url` is that of the stream.
+    /// Starts to play `steps` over HTTP+SSE. `url` is that of the stream.
     pub fn begin_over_sse(self, url: &str, steps: &[Value]) -> Playing {
         self.begin(&[], Over::Sse(url), steps)
     }
 
-    /// Begins to play `steps` against a `goblin stdio` of its own.
+    /// Starts to play `steps` against a new `goblin stdio`.
     pub fn begin_over_stdio(self, config: &Value, steps: &[Value]) -> Playing {
         self.begin(&[], Over::Goblin(config), steps)
     }
 
-    /// A client that answers what it is asked, each time with this mark.
+    /// Starts a client that answers every server request with this mark.
     pub fn begin_answering(self, mark: &str, over: Over<'_>, steps: &[Value]) -> Playing {
         self.begin(&["--answer", mark], over, steps)
     }
 
-    /// The same without a handshake.
+    /// Starts such a client in the modern era.
     pub fn begin_modern(self, mark: &str, over: Over<'_>, steps: &[Value]) -> Playing {
         self.begin(&["--era", "modern", "--answer", mark], over, steps)
     }
@@ -100,19 +100,19 @@ impl Sdk {
     }
 }
 
-/// What a client speaks to.
+/// The server that a client connects to.
 #[derive(Clone, Copy, Debug)]
 pub enum Over<'a> {
     Http(&'a str),
-    /// The URL is that of the stream.
+    /// HTTP+SSE. The URL is that of the stream.
     Sse(&'a str),
-    /// A `goblin stdio` of its own, with this configuration.
+    /// A new `goblin stdio` with this configuration.
     Goblin(&'a Value),
-    /// Any program that speaks the protocol.
+    /// Any program that implements the protocol.
     Program(&'a [&'a str]),
 }
 
-/// A client at work.
+/// A running client.
 pub struct Playing {
     sdk: Sdk,
     child: Child,
@@ -142,14 +142,14 @@ impl Playing {
         .await;
     }
 
-    /// Waits for the end and tells what the client saw.
+    /// Waits for the end and returns the client's report.
     pub async fn report(mut self) -> Report {
         let mut words = String::new();
         let status = loop {
             if let Ok(status) = tokio::time::timeout(PATIENCE, self.child.wait()).await {
                 break status.expect("it can be waited for");
             }
-            // A script is long; each step has its time.
+            // A script is long, so the timeout applies to each step.
             let so_far = self.written("stderr");
             assert!(so_far.len() > words.len(), "{:?} does not end: {so_far}", self.sdk);
             words = so_far;
@@ -161,7 +161,7 @@ impl Playing {
     }
 }
 
-/// What a client saw.
+/// The report of a client.
 pub struct Report {
     pub sdk: Sdk,
     report: Value,
@@ -173,45 +173,46 @@ impl Report {
         &self.report[name]
     }
 
-    /// What came of a step.
+    /// Returns the outcome of a step.
     pub fn step(&self, index: usize) -> &Value {
         &self.report["steps"][index]
     }
 
-    /// What came of the first step of this kind.
+    /// Returns the outcome of the first step of this kind.
     pub fn first(&self, kind: &str) -> &Value {
         let steps = self.report["steps"].as_array().expect("steps");
         steps.iter().find(|step| step["do"] == kind).unwrap_or_else(|| panic!("{:?}: no {kind}", self.sdk))
     }
 
-    /// One member of all entries that the first list of this kind brought.
+    /// Returns one member of all entries of the first list of this kind.
     pub fn listed(&self, kind: &str, list: &str, member: &str) -> Vec<String> {
         let step = self.first(kind);
         let entries = step["result"][list].as_array().unwrap_or_else(|| panic!("{:?}: {step}", self.sdk));
         entries.iter().map(|entry| entry[member].as_str().expect("text").to_owned()).collect()
     }
 
-    /// What the client was asked and has answered: the params of each ask of this method.
+    /// Returns the params of each server request of this method that the client answered.
     pub fn asks(&self, method: &str) -> Vec<&Value> {
         let all = self.report["asks"].as_array().expect("asks").iter().filter(|ask| ask["method"] == method);
         all.map(|ask| &ask["params"]).collect()
     }
 
-    /// The notifications of a method, without progress.
+    /// Returns the notifications of a method. Progress is reported separately.
     pub fn notifications(&self, method: &str) -> Vec<&Value> {
         let all = self.report["notifications"].as_array().expect("notifications");
         all.iter().filter(|notification| notification["method"] == method).collect()
     }
 
-    /// The progress that reached a step.
+    /// Returns the progress of a step.
     pub fn progress(&self, step: usize) -> Vec<(f64, f64)> {
         let all = self.report["progress"].as_array().expect("progress").iter().filter(|entry| entry["step"] == step);
         let number = |entry: &Value, name: &str| entry[name].as_f64().expect("a number");
         all.map(|entry| (number(entry, "progress"), number(entry, "total"))).collect()
     }
 
-    /// How many progress notifications the SDK got and did not know what to do with: the TypeScript SDKs forget a call as
-    /// they read its answer, and look at notifications of the same read only then. They do so without a gateway too.
+    /// Returns the number of progress notifications that the SDK could not assign. The TypeScript SDKs remove a call
+    /// when they read its response, before they handle notifications of the same read. This happens without a gateway
+    /// too.
     pub fn lost_progress(&self) -> usize {
         self.words.matches("Received a progress notification for an unknown token").count()
     }

@@ -1,4 +1,6 @@
 //! The official Rust SDK as a client of `goblin stdio`.
+//!
+//! The other SDKs run as separate programs; this one is linked into the test.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -14,7 +16,7 @@ use tokio::sync::Notify;
 use crate::fixture_http::HttpFixture;
 use crate::harness::{GOBLIN, PATIENCE, Scratch, eventually, fixture_server, servers_only};
 
-/// Hears of changed tools.
+/// A receiver of notifications about changed tools.
 #[derive(Clone, Default)]
 struct Ears(Arc<Notify>);
 
@@ -32,7 +34,7 @@ struct Client {
 }
 
 impl Client {
-    /// With the fixture as `a`, once it is there.
+    /// Starts a gateway with the fixture as `a`, and waits until it is ready.
     async fn start() -> Client {
         let scratch = Scratch::new();
         let config = json!({ "policies": { "pageSize": 7 }, "mcpServers": { "a": fixture_server(&[]) } });
@@ -76,7 +78,7 @@ fn object(value: Value) -> JsonObject {
     value.as_object().expect("an object").clone()
 }
 
-/// As it would be on the wire.
+/// Converts a result to its JSON form.
 fn value(result: impl Serialize) -> Value {
     serde_json::to_value(result).expect("JSON")
 }

@@ -1,4 +1,4 @@
-//! What the SDKs' clients are asked to do in a tour, and what must come of it. The servers are `pipe` and `web` (fixtures),
+//! The steps of the SDKs' clients in a tour, and their expected outcomes. The servers are `pipe` and `web` (fixtures),
 //! `every` and `files` (reference servers).
 
 use std::path::Path;
@@ -10,10 +10,10 @@ use crate::sdk::Sdk;
 pub const MESSAGE: &str = "notifications/message";
 const CHANGED: &str = "notifications/tools/list_changed";
 
-/// A step and what must come of it: values by their JSON pointer.
+/// A step and its expected outcome: values by their JSON pointer.
 pub type Step = (Value, Vec<(&'static str, Value)>);
 
-/// The whole tour. In the directory `files` lies `a file.txt`.
+/// Returns the whole tour. The directory `files` contains `a file.txt`.
 pub fn script(sdk: Sdk, files: &Path) -> Vec<Step> {
     let mut script = arrival();
     for id in ["pipe", "web"] {
@@ -27,8 +27,8 @@ pub fn script(sdk: Sdk, files: &Path) -> Vec<Step> {
     script
 }
 
-/// Until everything is there: over stdio the client starts the gateway, and with it the backends. A server that is slow to
-/// list its prompts or resources has its tools published before them, so one list says nothing of the others.
+/// Returns the steps that wait until everything is listed, because over stdio the client starts the gateway and the
+/// backends. The lists of a slow server are published independently, so each one is awaited.
 fn arrival() -> Vec<Step> {
     let of_tools = ["pipe_widget", "web_widget", "every_simulate-research-query", "files_list_allowed_directories"];
     let mut steps: Vec<Step> = of_tools.map(|name| ok(json!({"do": "await_tool", "name": name}))).into();
@@ -74,7 +74,7 @@ fn calls(id: &str) -> Vec<Step> {
                 ("/result/structuredContent", json!({"a": "ü", "b": [1, null]})),
             ],
         ),
-        // Its result has an output schema, by which the SDK judges it.
+        // The tool has an output schema, and the SDK validates the result with it.
         (call(format!("{id}_add"), json!({"a": 2, "b": 3})), vec![("/result/structuredContent/sum", json!(5))]),
         (progress, vec![("/result/content/0/text", json!("3 steps"))]),
         (call(format!("{id}_fail"), json!({})), vec![("/result/isError", json!(true))]),
@@ -125,7 +125,7 @@ fn prompts(id: &str) -> Vec<Step> {
     ]
 }
 
-/// Native URIs, what the fixture says of them, and how Python 1.x spells them, in what it sends and in what it shows.
+/// Native URIs, their content at the fixture, and their spelling by Python 1.x in requests and results.
 const READ: [(&str, &str, &str); 8] = [
     ("note:///alpha", "note alpha", "note:///alpha"),
     ("note:///gamma", "note gamma", "note:///gamma"),
@@ -137,7 +137,7 @@ const READ: [(&str, &str, &str); 8] = [
     ("NOTE:///Up", "upper", "note:///Up"),
 ];
 
-/// D3: whatever the SDK makes of a URI, the backend gets its own spelling, which is in its answer.
+/// D3: the backend receives its own spelling, even if the SDK changes a URI. Its response contains that spelling.
 fn reads(id: &str, sdk: Sdk) -> Vec<Step> {
     let read = |uri: &str| json!({"do": "read_resource", "uri": format!("{id}+{uri}")});
     let mut steps: Vec<Step> = READ
@@ -150,7 +150,7 @@ fn reads(id: &str, sdk: Sdk) -> Vec<Step> {
         .collect();
     steps.push((read("blob:///bin"), vec![("/result/contents/0/blob", json!("AAECA/3+/w=="))]));
     let unknown = json!(format!("{id}+nope:///x"));
-    // TypeScript 2.x makes -32602 of the server's -32002 and keeps of its data the URI.
+    // TypeScript 2.x turns the server's -32002 into -32602 and keeps only the URI of its data.
     let (code, data) = match sdk {
         Sdk::TypeScript2 => (-32602, json!({ "uri": unknown })),
         _ => (-32002, json!({"code": "RESOURCE_NOT_FOUND", "uri": unknown})),
@@ -192,7 +192,7 @@ fn reference_servers(files: &Path) -> Vec<Step> {
             vec![("/result/content/0/text", json!("Echo: hello"))],
         ),
         (weather, vec![("/result/structuredContent/conditions", json!("Light rain / drizzle"))]),
-        // Only one server has it, so its native URI will do.
+        // Only one server has this resource, so its native URI is sufficient.
         (native, vec![("/result/contents/0/uri", json!("every+demo://resource/dynamic/text/7"))]),
         (read("a file.txt"), vec![("/result/content/0/text", json!("some words"))]),
         (read("none.txt"), vec![("/result/isError", json!(true))]),

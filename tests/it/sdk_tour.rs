@@ -1,5 +1,5 @@
-//! The official SDKs as clients of the gateway: all they can do in the 2025 versions of the protocol, over every front,
-//! with four backends behind it: the fixture over stdio and over HTTP, and two reference servers.
+//! The official SDKs as clients of the gateway. They use all features of the 2025 protocol versions over every front.
+//! The four backends are the fixture over stdio and over HTTP, and two reference servers.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -78,7 +78,7 @@ async fn http1_http2_typescript_2_over_sse() {
     tour(Sdk::TypeScript2, Front::Sse).await;
 }
 
-/// All clients number their requests and progress tokens alike; they begin when the last has connected.
+/// All clients use the same request ids and progress tokens, and start after the last one has connected.
 #[tokio::test]
 async fn srv5_clients_side_by_side_get_their_own_answers() {
     const ROUNDS: usize = 20;
@@ -110,7 +110,7 @@ async fn srv5_clients_side_by_side_get_their_own_answers() {
     }
 }
 
-/// So many that nobody's progress can be taken for another's.
+/// Returns a number of steps that is different for each client, so that progress can be attributed.
 fn own_steps(sdk: Sdk) -> usize {
     match sdk {
         Sdk::Python1 => 2,
@@ -124,7 +124,7 @@ fn text(step: &Value) -> &str {
     step["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{step}"))
 }
 
-/// What a client sees of so many steps.
+/// Returns the expected progress of a call with this many steps.
 fn progress_of(steps: usize) -> Vec<(f64, f64)> {
     (1..=steps).map(|number| (number as f64, steps as f64)).collect()
 }
@@ -171,7 +171,7 @@ async fn tour(sdk: Sdk, front: Front) {
     assert_eq!(levels, ["error"; 4], "{sdk:?}: only what was asked for");
 }
 
-/// The client is gone, and with its stream its session.
+/// Waits until the session has ended with its client and stream.
 async fn no_session_is_left(gateway: &Gateway) {
     let client = Client::new(gateway.address);
     eventually("no session is left", || async {
@@ -181,7 +181,7 @@ async fn no_session_is_left(gateway: &Gateway) {
     .await;
 }
 
-/// Each of these steps has got all of its progress, but for what the SDK itself has lost.
+/// Asserts that each of these steps received all of its progress, except for that lost by the SDK itself.
 fn check_all_progress(report: &Report, front: Front, steps: &[usize]) {
     let (sdk, lost, expected) = (report.sdk, report.lost_progress(), progress_of(3));
     let mut seen = 0;
@@ -216,7 +216,7 @@ async fn check_lists(report: &Report, fixture: &HttpFixture) {
     let of = |server: &str| -> Vec<&String> {
         tools.iter().filter(|name| name.starts_with(&format!("{server}_"))).collect()
     };
-    // The fixture has got one more since.
+    // The fixture has one more tool now.
     let native: Vec<_> =
         fixture.client().await.tool_names().await.into_iter().filter(|name| name != "added_0001").collect();
     for id in ["pipe", "web"] {
@@ -225,7 +225,7 @@ async fn check_lists(report: &Report, fixture: &HttpFixture) {
     }
     assert_eq!((of("every").len(), of("files").len()), (16, 14), "{sdk:?}: {tools:?}");
     assert_eq!(tools.len(), 2 * native.len() + 16 + 14, "{sdk:?}: {tools:?}");
-    // TypeScript 2.x does not tell.
+    // TypeScript 2.x does not report the pages.
     if sdk != Sdk::TypeScript2 {
         assert_eq!(report.first("list_tools")["pages"], tools.len().div_ceil(PAGE_SIZE), "{sdk:?}");
     }

@@ -1,5 +1,5 @@
-//! How well the right tool is found, on the labelled set of `tests/search`: on the half of the queries that nobody looked at
-//! while the order was tuned, next to what one would write in an afternoon.
+//! The quality of the search on the labelled set of `tests/search`. It is measured on the half of the queries that was
+//! not used for tuning, and compared with simple baselines.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -11,9 +11,9 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
-/// How many tools the bar is about.
+/// The number of tools for the bar.
 const BAR_ENTRIES: usize = 1000;
-/// In percent of the held-out half: the right tool first, and among the first five.
+/// The bar in percent of the held-out half: the right tool first, and among the first five.
 const BAR: (f64, f64) = (80.0, 95.0);
 
 #[derive(Deserialize)]
@@ -29,7 +29,7 @@ struct Labelled {
 }
 
 struct Tool {
-    /// As labels name it.
+    /// The name in the labels.
     label: String,
     exposed: String,
     native: String,
@@ -42,7 +42,7 @@ impl Tool {
         document::tool(&self.definition, &self.exposed, &self.native, &self.server)
     }
 
-    /// All its words in one, as a simple search sees them.
+    /// Returns all words of the tool as one text, for a simple search.
     fn text(&self) -> String {
         let Document { name, title, description, arguments, .. } = self.document();
         let arguments = arguments.iter().flat_map(|(name, about)| [&**name, &**about]);
@@ -83,12 +83,12 @@ fn queries() -> Vec<Labelled> {
     serde_json::from_str(&text).expect("queries")
 }
 
-/// Whether a query belongs to the half that nobody looks at.
+/// Reports whether a query belongs to the held-out half.
 fn is_held_out(query: &str) -> bool {
     Sha256::digest(query.as_bytes())[0] % 2 == 1
 }
 
-/// So many tools: all that are an answer, and others by chance, which is a hash.
+/// Returns `count` tools: all that answer a query, and others that a hash selects.
 fn some_of(tools: Vec<Tool>, queries: &[Labelled], count: usize) -> Vec<Tool> {
     let answers: HashSet<&str> = queries.iter().flat_map(|query| query.answers.iter().map(String::as_str)).collect();
     let mut tools = tools;
@@ -99,7 +99,7 @@ fn some_of(tools: Vec<Tool>, queries: &[Labelled], count: usize) -> Vec<Tool> {
     tools
 }
 
-/// A way to search: the places of what it finds, best first.
+/// A search algorithm. It returns the indices of the results, best first.
 type Way<'a> = (&'static str, Box<dyn Fn(&str) -> Vec<usize> + 'a>);
 
 fn ways(tools: &[Tool]) -> [Way<'_>; 3] {
@@ -168,7 +168,7 @@ fn best(scores: impl Iterator<Item = f64>) -> Vec<usize> {
     scored.into_iter().take(5).map(|(place, _)| place).collect()
 }
 
-/// How often the right tool is first, and among the first five, in percent.
+/// Returns the percentages of queries with the right tool first, and among the first five.
 fn measure(tools: &[Tool], queries: &[&Labelled], search: &dyn Fn(&str) -> Vec<usize>) -> (f64, f64) {
     let (mut first, mut five) = (0, 0);
     for labelled in queries {
@@ -213,7 +213,7 @@ fn meta5_the_right_tool_is_found_and_the_page_says_how_often() {
     assert!(ours.0 >= BAR.0 && ours.1 >= BAR.1, "the bar is {BAR:?}, and this is {ours:?}\n{table}");
 }
 
-/// The table stands in the page, between the marks.
+/// Asserts that the page contains this table between the marks.
 fn check_page(table: &str) {
     const MARKS: (&str, &str) = ("<!-- quality -->\n", "<!-- end of quality -->");
     let path = directory().join("../../docs/search.md");

@@ -1,4 +1,6 @@
-//! The fuzz seeds and the committed corpus as regression tests: every file passes the properties of its target.
+//! The fuzz seeds and the committed corpus as regression tests.
+//!
+//! Every file must pass the properties of its target, and every target must have seeds.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,6 @@
-//! `goblin tools`, `resources` and `prompts`: what there is, from a running gateway and straight from a configuration.
+//! `goblin tools`, `resources` and `prompts`: their lists, from a running gateway and directly from a configuration.
+//!
+//! Both sources must give the same output. A pipe receives plain and complete tables.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +15,7 @@ fn two_servers() -> Value {
     json!({ "a": fixture_server(&[]), "b": fixture_server(&["--tools", "3"]) })
 }
 
-/// A command with what comes last, as another gateway is asked.
+/// Appends arguments to a command.
 fn with<'a>(arguments: &[&'a str], last: &[&'a str]) -> Vec<&'a str> {
     [arguments, last].concat()
 }

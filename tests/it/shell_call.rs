@@ -1,4 +1,6 @@
-//! Tools called, resources read and prompts filled in from a shell.
+//! Calling tools, reading resources and filling in prompts from a shell.
+//!
+//! The exit code reports the outcome. JSON output and binary resources keep every byte.
 
 use std::process::Stdio;
 
@@ -68,7 +70,7 @@ async fn as_json_a_result_is_printed_token_for_token() {
     let (_gateway, _client) = home.gateway("a_echo").await;
     let result = home.run(&["tools", "call", "a_lossless", "--json"]).await;
     assert_eq!(result.text().trim_end(), goblin_fixture::lossless::LOSSLESS);
-    // What no reader of JSON goes down to does not keep the rest from being shown.
+    // A part that is nested too deep does not prevent the display of the rest.
     let shown = home.run(&["tools", "call", "a_lossless"]).await;
     assert!(shown.text().starts_with("café é / / 😀") && shown.text().ends_with("[x-unknown-block]\n"), "{shown:?}");
 }

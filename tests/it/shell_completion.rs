@@ -1,4 +1,6 @@
-//! Completion in a real bash: of what the program knows, and of what only a running gateway knows.
+//! Completion in a real bash: of static words, and of names that only a running gateway has.
+//!
+//! The tests run the generated script, because quoting and word splitting are bash's own.
 
 use std::process::Stdio;
 
@@ -8,9 +10,9 @@ use tokio::process::Command;
 use crate::harness::{GOBLIN, PATIENCE, fixture_server};
 use crate::home::Home;
 
-/// What bash offers after `line`, as it would be inserted.
+/// Returns the completions of bash after `line`, as it would insert them.
 async fn offered(home: &Home, line: &str) -> Vec<String> {
-    // As readline splits a line: blanks separate, and `:` and `=` are words of their own.
+    // The script splits like readline: blanks separate words, and `:` and `=` are words.
     let script = r#"
         source <(goblin completions bash)
         COMP_LINE=$1 COMP_POINT=${#1} COMP_WORDS=()
@@ -51,7 +53,7 @@ async fn names_of_a_running_gateway_are_completed() {
         ("goblin tools call a_ec", &["a_echo"][..]),
         ("goblin tools describe a_subsc", &["a_subscriptions", "a_subscribed"]),
         ("goblin prompts get a_", &["a_greet", "a_linked"]),
-        // Bash keeps what stands before the last colon.
+        // Bash keeps the text before the last colon.
         ("goblin resources read a+note:///al", &["///alpha"]),
         ("goblin resources read a+no", &["a+note:///alpha", "a+note:///beta"]),
         ("goblin resources read a+file:///lo", &["///logs/app\\ log.txt"]),

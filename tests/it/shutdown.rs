@@ -1,4 +1,6 @@
-//! Stopping: what was begun is finished within the grace, and nothing is left (F26).
+//! Shutdown: open requests finish within the grace period, and nothing is left behind (F26).
+//!
+//! Calls beyond the grace period are cut and named in the log. A second signal ends the wait at once.
 
 use serde_json::json;
 use tokio::net::TcpStream;
@@ -145,11 +147,11 @@ async fn f26_a_second_signal_ends_a_stdio_gateway_at_once_too() {
     let mut client = StdioClient::initialized(config, "2025-11-25").await;
     client.await_tool("a_hang").await;
     client.write(r#"{"jsonrpc":"2.0","id":"never","method":"tools/call","params":{"name":"a_hang"}}"#).await;
-    // Lines are taken in order, so the call is open when this is answered.
+    // Lines are handled in order, so the call is open when this response arrives.
     client.request("ping", json!({})).await;
     let server = pid_in(&file).await;
     let gateway = client.child.id().expect("it runs");
-    // Two signals that come at once are one, so it is asked until it ends.
+    // Two signals at the same time may merge into one, so the signal is repeated until the process ends.
     let code = eventually("it ends", || {
         let ended = client.child.try_wait().expect("it can be waited for");
         if ended.is_none() {
@@ -202,7 +204,7 @@ async fn f26_a_stdio_gateway_ends_at_sigterm() {
     is_gone(server).await;
 }
 
-/// No connection is taken any more, so no answer can come.
+/// The gateway accepts no connections any more, so no response can arrive.
 #[tokio::test]
 async fn f26_an_open_ask_does_not_hold_the_shutdown_and_its_call_is_answered() {
     let config = json!({ "gateway": { "grace": "1h" }, "mcpServers": { "a": fixture_server(&[]) } });

@@ -1,4 +1,6 @@
-//! The gateway as a whole, in a few breaths.
+//! A short test of the whole gateway: one call over HTTP, and one over stdio.
+//!
+//! It needs only the fixture, so it is the first test to look at if many fail.
 
 use serde_json::json;
 

@@ -1,4 +1,6 @@
 //! A gateway on a Unix socket, beside TCP or instead of it (HARD-10).
+//!
+//! Every command and the dashboard must work over the socket alone.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -71,7 +73,7 @@ async fn hard10_every_command_works_over_the_socket_alone() {
     assert!(!doctor.text().contains("port"), "there is no port to look at: {doctor:?}");
 }
 
-/// Starts `goblin stdio`. Returns the client with the line that says which gateway it uses.
+/// Starts `goblin stdio`. Returns the client and the line that names the gateway it uses.
 async fn stdio(home: &Home, arguments: &[&str]) -> (StdioClient, String) {
     let mut command = home.goblin(&["stdio"]);
     command.args(arguments).stderr(Stdio::piped());
@@ -134,7 +136,7 @@ async fn hard10_beside_tcp_the_uid_replaces_the_token_of_clients_only() {
     };
     let host = || ("host", "localhost".to_owned());
     assert_eq!(change(vec![host()]).await, StatusCode::UNAUTHORIZED, "a change needs the admin token");
-    // The rules for Host and Origin hold as over TCP: a program may forward a port to the socket.
+    // The rules for Host and Origin also apply to the socket, because a program may forward a port to it.
     let body = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
     for headers in [&[("host", "evil.example")][..], &[("host", "localhost"), ("origin", "http://evil.example")]] {
         let answer = send(&socket, Method::POST, "/mcp", headers, body).await;

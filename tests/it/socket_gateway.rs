@@ -1,4 +1,6 @@
 //! A gateway that listens on a Unix socket, and requests over that socket.
+//!
+//! `socket` and `hostile_socket` use it.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -19,7 +21,7 @@ use crate::home::Home;
 /// The path of the socket below the home.
 pub const SOCKET: &str = "private/goblin.sock";
 
-/// Returns a home whose gateway listens on [`SOCKET`] only, with these keys of `gateway` besides.
+/// Returns a home for a gateway that listens on [`SOCKET`] only, with these additional keys of `gateway`.
 pub fn home_with(gateway: Value) -> Home {
     let mut keys = json!({ "socket": SOCKET, "tcp": false, "grace": "60s" });
     let object = keys.as_object_mut().expect("an object");
@@ -32,7 +34,7 @@ pub fn socket_of(home: &Home) -> PathBuf {
     home.scratch.path().join(SOCKET)
 }
 
-/// `goblin serve` without flags for TCP.
+/// A `goblin serve` process without flags for TCP.
 pub struct SocketGateway {
     pub child: Child,
     log: Arc<Mutex<Vec<String>>>,
@@ -63,7 +65,7 @@ impl SocketGateway {
         SocketGateway { child, log }
     }
 
-    /// Waits until the gateway listens on its socket or ends. Returns the exit code of one that ended.
+    /// Waits until the gateway listens on its socket or ends. Returns the exit code if it ended.
     pub async fn outcome(&mut self) -> Option<i32> {
         let deadline = tokio::time::Instant::now() + PATIENCE;
         loop {
@@ -86,7 +88,7 @@ impl SocketGateway {
         self.log().iter().any(|line| line.contains(words))
     }
 
-    /// Ends the gateway by this signal and waits for its end.
+    /// Ends the gateway with this signal and waits for its end.
     pub async fn end(&mut self, name: &str) {
         signal(self.child.id().expect("the gateway runs"), name);
         tokio::time::timeout(PATIENCE, self.child.wait()).await.expect("the gateway ends").expect("a child");
@@ -110,7 +112,7 @@ pub async fn send(socket: &Path, method: Method, path: &str, headers: &[(&str, &
     Answer { status: parts.status, headers: parts.headers, body }
 }
 
-/// Calls a tool over a socket in a session of its own. Returns the result.
+/// Calls a tool over a socket in a new session. Returns the result.
 pub async fn call(socket: &Path, tool: &str, arguments: Value) -> Value {
     let hello = json!({
         "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "raw", "version": "0" },
@@ -134,7 +136,7 @@ pub async fn post(socket: &Path, session: Option<&str>, method: &str, params: &V
     send(socket, Method::POST, "/mcp", &headers, &body).await
 }
 
-/// Waits until the gateway lists the tool `a_echo`, over the socket.
+/// Waits until the tool `a_echo` responds over the socket.
 pub async fn await_tools(socket: &Path) {
     crate::harness::eventually("the tool a_echo answers", || async {
         let result = call(socket, "a_echo", json!({ "text": "hello" })).await;

@@ -1,4 +1,6 @@
-//! A client over HTTP+SSE: one stream for all that comes, a POST for each message that goes.
+//! A client over HTTP+SSE: one stream for all incoming messages, a POST for each outgoing one.
+//!
+//! The tests of that transport and the ledgers use it.
 
 use std::net::SocketAddr;
 
@@ -9,14 +11,14 @@ use crate::harness::{Answer, Client, Gateway, Listener, PATIENCE};
 
 pub struct SseClient {
     pub http: Client,
-    /// Where to POST to, as the stream said.
+    /// The path of the POSTs, from the first event.
     pub path: String,
     pub stream: Listener,
     next: u64,
 }
 
 impl SseClient {
-    /// Opens the stream, before any handshake.
+    /// Opens the stream without a handshake.
     pub async fn open(address: SocketAddr) -> SseClient {
         let http = Client::new(address);
         let mut stream = http.listen_at("/sse").await;
@@ -32,7 +34,7 @@ impl SseClient {
         client
     }
 
-    /// A client with a session of the newest version, once the tool of this name is listed.
+    /// Returns a client with a session of the newest legacy version, after the tool of this name is listed.
     pub async fn seeing(gateway: &Gateway, tool: &str) -> SseClient {
         gateway.client_seeing(tool).await;
         SseClient::connect(gateway, "2025-11-25").await
@@ -52,7 +54,7 @@ impl SseClient {
         self.stream.next().await.expect("another message")
     }
 
-    /// The next message that is no notification.
+    /// Returns the next message that is not a notification.
     pub async fn answer(&mut self) -> Value {
         tokio::time::timeout(PATIENCE, async {
             loop {
@@ -66,7 +68,7 @@ impl SseClient {
         .expect("an answer in time")
     }
 
-    /// A request with a fresh id; passes over notifications until its answer.
+    /// Sends a request with a fresh id and returns its response. Skips notifications.
     pub async fn request(&mut self, method: &str, params: Value) -> Value {
         self.next += 1;
         let id = self.next;

@@ -1,4 +1,6 @@
-//! A gateway with one server `a` behind it, for every pair of transports: how the client comes and where the server speaks.
+//! A gateway with one server `a`, for every pair of transports on the client and the server side.
+//!
+//! Tests iterate over [`pairs`], so that each property holds for all of them.
 
 use std::path::PathBuf;
 
@@ -10,7 +12,7 @@ use crate::harness::{Client, Gateway, Scratch, StdioClient, eventually, fixture_
 use crate::peer::{Peer, raw_member};
 use crate::support::path_text;
 
-/// How a client reaches the gateway.
+/// The transport of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Front {
     Http,
@@ -18,38 +20,38 @@ pub enum Front {
     Stdio,
 }
 
-/// Where the server speaks to the gateway.
+/// The transport and stream of the server's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Back {
     Stdio,
-    /// Streamable HTTP, on the stream of the call's own POST.
+    /// Streamable HTTP, on the stream of the call's POST.
     Post,
-    /// Streamable HTTP, on the stream of the session.
+    /// Streamable HTTP, on the session's stream.
     Get,
     Sse,
 }
 
 impl Front {
     pub const ALL: [Front; 3] = [Front::Http, Front::Sse, Front::Stdio];
-    /// Those that several clients can share.
+    /// The fronts that several clients can share.
     pub const SHARED: [Front; 2] = [Front::Http, Front::Sse];
 }
 
 impl Back {
     pub const ALL: [Back; 4] = [Back::Stdio, Back::Post, Back::Get, Back::Sse];
-    /// Those that do not tell which call something belongs to.
+    /// The backs that do not identify the call of a message.
     pub const SHARED: [Back; 3] = [Back::Stdio, Back::Get, Back::Sse];
 }
 
-/// All pairs.
+/// Returns all pairs.
 pub fn pairs() -> impl Iterator<Item = (Front, Back)> {
     Front::ALL.into_iter().flat_map(|front| Back::ALL.map(|back| (front, back)))
 }
 
-/// The fixture, which keeps what it hears in a file: looking there disturbs nothing.
+/// The fixture. It records the messages it receives in a file, which tests can read without side effects.
 pub struct Backend {
     back: Back,
-    /// For a test that fails.
+    /// A name for error messages.
     name: String,
     fixture: Option<HttpFixture>,
     heard: PathBuf,
@@ -71,7 +73,7 @@ impl Backend {
         Backend { back, name: format!("{back:?}"), fixture, heard, _scratch: scratch }
     }
 
-    /// An entry of the configuration.
+    /// Returns the entry of the configuration.
     pub fn server(&self) -> Value {
         match &self.fixture {
             Some(fixture) => fixture.server(),
@@ -79,13 +81,13 @@ impl Backend {
         }
     }
 
-    /// The arguments of a tool of the fixture that speaks; `rest` are further members, each after a comma.
+    /// Returns the arguments of a fixture tool that sends messages. `rest` holds further members, each after a comma.
     pub fn arguments(&self, method: &str, rest: &str) -> String {
         let via = if self.back == Back::Get { "get" } else { "post" };
         format!(r#"{{"method":"{method}","via":"{via}"{rest}}}"#)
     }
 
-    /// The notifications and answers that came, as spelled.
+    /// Returns the original text of the received notifications and responses.
     pub fn heard(&self) -> Vec<String> {
         let text = std::fs::read_to_string(&self.heard).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
@@ -98,14 +100,14 @@ impl Backend {
         .await
     }
 
-    /// The answer to the ask whose id is spelled so.
+    /// Returns the response to the server request with this id, given as JSON text.
     pub async fn answer_to(&self, id: &str) -> Value {
         let is_it = |message: &str| raw_member(message, "id").as_deref() == Some(id);
         let answer = self.hears(&format!("the answer to {id}"), is_it).await;
         serde_json::from_str(&answer).expect("a message")
     }
 
-    /// The params of a notification.
+    /// Returns the params of a notification.
     pub async fn told(&self, method: &str) -> String {
         let is_it = |message: &str| raw_member(message, "method") == Some(format!("{method:?}"));
         let message = self.hears(method, is_it).await;
@@ -125,14 +127,14 @@ impl Stage {
         Stage::configured(front, back, json!({}), json!({})).await
     }
 
-    /// With these policies, and these members in the entry of the server.
+    /// Starts a gateway with these policies, and these members in the server's entry.
     pub async fn configured(front: Front, back: Back, policies: Value, members: Value) -> Stage {
         let backend = Backend { name: format!("{front:?} {back:?}"), ..Backend::start(back).await };
         let mut server = backend.server();
         for (name, value) in members.as_object().expect("an object") {
             server[name] = value.clone();
         }
-        // So long that an end which waits for what cannot come is found out.
+        // The grace period is long, so that a shutdown that waits in vain fails the test.
         let gateway = json!({ "grace": "10m" });
         let config = json!({ "gateway": gateway, "policies": policies, "mcpServers": { "a": server } });
         let gateway = match front {
@@ -142,7 +144,7 @@ impl Stage {
         Stage { front, config, gateway, backend }
     }
 
-    /// A client with these capabilities that sees the tools. Over stdio there can be one only.
+    /// Returns a client with these capabilities that sees the tools. Over stdio there can be only one.
     pub async fn peer(&self, capabilities: Value) -> Peer {
         let mut peer = match (self.front, &self.gateway) {
             (Front::Http, Some(gateway)) => Peer::over_http(gateway.address, capabilities).await,
@@ -156,14 +158,14 @@ impl Stage {
         peer
     }
 
-    /// A client over Streamable HTTP that opens no stream of its session.
+    /// Returns a client over Streamable HTTP without the session's stream.
     pub async fn client(&self, capabilities: Value) -> Client {
         let mut client = Client::new(self.gateway.as_ref().expect("a front over HTTP").address);
         client.initialize_with("2025-11-25", capabilities).await;
         client
     }
 
-    /// The value of a metric, with its labels; 0 while it is not told.
+    /// Returns the value of a metric with its labels, or 0 if it is absent.
     pub async fn metric(&self, name: &str) -> u64 {
         let gateway = self.gateway.as_ref().expect("metrics are for fronts over HTTP");
         let told = Client::new(gateway.address).send(Method::GET, "/metrics", &[], "").await.body;
@@ -176,8 +178,8 @@ impl Stage {
     }
 }
 
-/// Waits until that many calls of this client have reached the server, those that ask for the count not among them. Nobody
-/// else may have called anything.
+/// Waits until this many calls of the client have reached the server, without those that query the count. No other
+/// client may have made calls.
 pub async fn arrived(peer: &mut Peer, count: u64) {
     let mut asked = 0;
     loop {

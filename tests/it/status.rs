@@ -1,4 +1,6 @@
-//! `goblin status`: what it shows, how it ends, and that it goes on where a gateway is restarted.
+//! `goblin status`: its output, its end, and its behaviour across a restart of the gateway.
+//!
+//! The JSON output is the response of the API, byte for byte.
 
 use std::process::Stdio;
 
@@ -24,7 +26,7 @@ async fn raw_status(gateway: &Gateway) -> String {
     look(&Client::new(gateway.address), "/api/status").await.body
 }
 
-/// Waits until this server stands so.
+/// Waits until this server has this state.
 async fn await_state(gateway: &Gateway, id: &str, state: &str) {
     eventually(&format!("{id} is {state}"), || async {
         let status: Value = serde_json::from_str(&raw_status(gateway).await).expect("JSON");
@@ -34,7 +36,7 @@ async fn await_state(gateway: &Gateway, id: &str, state: &str) {
     .await;
 }
 
-/// The cells of the line that begins with this one, in the table below this column.
+/// Returns the cells of the row that begins with this id, in the table with this column.
 fn cells(text: &str, column: &str, id: &str) -> Vec<String> {
     let table = text.lines().skip_while(|line| !(line.starts_with("SERVER ") && line.contains(column)));
     let row = table.map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
@@ -92,7 +94,7 @@ async fn on_a_terminal_it_is_coloured_and_fits_80_columns() {
     }
 }
 
-/// A part of a line without the end of the colour it begins with.
+/// Returns a part of a line without the rest of the colour sequence at its start.
 fn strip(at: usize, part: &str) -> &str {
     if at == 0 { part } else { part.split_once('m').map_or(part, |(_, rest)| rest) }
 }
@@ -108,7 +110,7 @@ async fn json_is_what_the_api_answers() {
     let token = token.to_str().expect("text");
     let url = gateway.url();
     for arguments in [&["status", "--json"][..], &["status", "--json", "--url", &url, "--token-file", token]] {
-        // Time passes between two looks, so it takes some until both see the same.
+        // The values change between two requests, so it may take several attempts until both match.
         eventually("both say the same", || async {
             let raw = raw_status(&gateway).await;
             let Ran { code, stdout, stderr } = home.run(arguments).await;

@@ -1,4 +1,6 @@
-//! What the tests of subscriptions share: subscribing, hearing of changes, and asking the fixture what it was told.
+//! Helpers for the tests of subscriptions: subscribing, receiving updates, and querying the fixture.
+//!
+//! A fence resource proves that an update will not arrive any more, so no test waits for a timeout.
 
 use serde_json::{Value, json};
 
@@ -10,21 +12,21 @@ use crate::stage::Stage;
 pub const UPDATED: &str = "notifications/resources/updated";
 pub const DELETED: &str = "notifications/resources/deleted";
 pub const ACTIVE: &str = "mcp_resource_subscriptions_active";
-/// Told after all else, so that what did not come before it does not come.
+/// A resource that is touched last. An update that did not arrive before it will not arrive.
 const FENCE: &str = "note:///fence";
 
-/// The params of an update that the fixture makes of `uri`, as clients get them.
+/// Returns the params of an update that the fixture sends for `uri`, as clients receive them.
 pub fn touched(uri: &str, version: u64) -> String {
     format!(r#"{{"uri":"{uri}","version":{version},"x-extra":{{"odd":1.0}},"_meta":{{"dev.fixture/touched":1e0}}}}"#)
 }
 
-/// URIs and versions of updates, in short.
+/// Returns the URIs and versions of updates in a short form.
 pub fn short(updates: &[Value]) -> Vec<String> {
     let version = |params: &Value| params["version"].as_u64().map_or(String::new(), |version| format!(" {version}"));
     updates.iter().map(|params| format!("{}{}", params["uri"].as_str().expect("a URI"), version(params))).collect()
 }
 
-/// Asserts that an answer is a subscription; gives its `_meta`.
+/// Asserts that a response is a subscription. Returns its `_meta`.
 pub fn meta(answer: &Value) -> Value {
     let meta = &answer["result"]["_meta"];
     let id = meta["dev.goblin/subscriptionId"].as_str().unwrap_or_else(|| panic!("{answer}"));
@@ -32,7 +34,7 @@ pub fn meta(answer: &Value) -> Value {
     meta.clone()
 }
 
-/// Subscribes with these options, whose names stand without their prefix.
+/// Returns the params of a subscribe request with these options. The option names have no prefix.
 pub fn wish(uri: &str, options: &Value) -> Value {
     let options = options.as_object().expect("an object").iter();
     let options: serde_json::Map<_, _> =
@@ -45,7 +47,7 @@ impl Peer {
         meta(&self.request("resources/subscribe", json!({ "uri": uri })).await)
     }
 
-    /// Subscribes with these options, whose names stand without their prefix.
+    /// Subscribes with these options. The option names have no prefix.
     pub async fn wish(&mut self, uri: &str, options: Value) -> Value {
         meta(&self.request("resources/subscribe", wish(uri, &options)).await)
     }
@@ -59,7 +61,7 @@ impl Peer {
         self.call_text("a_touch", &json!({"uri": uri, "count": count}).to_string()).await;
     }
 
-    /// Has the server say that this changed, in these words: the params of the update.
+    /// Makes the server send an update with these params.
     pub async fn say_updated(&mut self, params: &str) {
         self.call_text("a_tell", &format!(r#"{{"method":"{UPDATED}","params":{params}}}"#)).await;
     }
@@ -69,7 +71,7 @@ impl Peer {
         self.call_text("a_change_resources", &change.to_string()).await;
     }
 
-    /// Lists these from now on, and waits until the gateway does.
+    /// Lists these resources from now on, and waits until the gateway lists them.
     pub async fn define(&mut self, natives: &[&str]) {
         for native in natives {
             self.change(json!({ "define": native })).await;
@@ -79,7 +81,7 @@ impl Peer {
         }
     }
 
-    /// Waits until the gateway lists this, or does not.
+    /// Waits until the gateway lists this resource, or no longer lists it.
     pub async fn lists(&mut self, uri: &str, is_listed: bool) {
         let deadline = Deadline::new();
         loop {
@@ -92,12 +94,12 @@ impl Peer {
         }
     }
 
-    /// The next update.
+    /// Returns the next update.
     pub async fn updated(&mut self) -> Heard {
         self.told(UPDATED).await
     }
 
-    /// The updates that came and come, up to one that is made now.
+    /// Returns all updates up to one that is made now.
     pub async fn updates(&mut self) -> Vec<Value> {
         let fence = format!("a+{FENCE}");
         self.subscribe(&fence).await;
@@ -113,17 +115,18 @@ impl Peer {
         }
     }
 
-    /// What the server was told, without our fences: `+` and `-` with the URI.
+    /// Returns the subscribe and unsubscribe requests that the server received, as `+` and `-` with the URI. The fences
+    /// are excluded.
     pub async fn said_upstream(&mut self) -> Vec<String> {
         without_fences(&self.call_text("a_subscribed", "{}").await)
     }
 
-    /// Waits until the server was told exactly this.
+    /// Waits until the server has received exactly these requests.
     pub async fn upstream_hears(&mut self, expected: &[&str]) {
         self.upstream_comes_to_hear(expected, |said| said).await;
     }
 
-    /// Waits until the server was told exactly this, in whatever order.
+    /// Waits until the server has received exactly these requests, in any order.
     pub async fn upstream_hears_all(&mut self, expected: &[&str]) {
         let sorted = |mut said: Vec<String>| {
             said.sort();
@@ -150,7 +153,7 @@ pub fn without_fences(text: &str) -> Vec<String> {
     said.into_iter().filter(|entry| !entry.ends_with(FENCE)).collect()
 }
 
-/// The same for a client that has no stream of its own.
+/// Waits until the server has received exactly these requests, for a client without a stream.
 pub async fn upstream_heard(client: &Client, expected: &[&str]) {
     eventually(&format!("the server was told {expected:?}"), || async {
         let said = without_fences(&client.call_text("a_subscribed", json!({})).await);
@@ -168,13 +171,13 @@ pub async fn touch(client: &Client, uri: &str, count: u64) {
 }
 
 impl Stage {
-    /// Waits until there are so many subscriptions.
+    /// Waits until there are this many subscriptions.
     pub async fn has_subscriptions(&self, count: u64) {
         self.metric_becomes(ACTIVE, count).await;
     }
 }
 
-/// All subscriptions as operators see them: the URI and how it stands.
+/// Returns all subscriptions in the operators' view: the URI and the state.
 pub async fn states(address: std::net::SocketAddr) -> Vec<(String, String)> {
     let answer = look(&Client::new(address), "/api/subscriptions").await;
     let list: Value = serde_json::from_str(&answer.body).expect("JSON");
@@ -183,7 +186,7 @@ pub async fn states(address: std::net::SocketAddr) -> Vec<(String, String)> {
     subscriptions.map(|subscription| (text(&subscription["uri"]), text(&subscription["state"]))).collect()
 }
 
-/// Waits until the subscriptions stand so.
+/// Waits until the subscriptions have these states.
 pub async fn states_become(address: std::net::SocketAddr, expected: &[(&str, &str)]) {
     let expected: Vec<_> = expected.iter().map(|(uri, state)| ((*uri).to_owned(), (*state).to_owned())).collect();
     eventually(&format!("the subscriptions are {expected:?}"), || async {

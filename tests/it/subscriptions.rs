@@ -1,4 +1,6 @@
-//! `resources/subscribe` and `resources/unsubscribe`: what clients are told, and what servers are.
+//! `resources/subscribe` and `resources/unsubscribe`: the updates for clients, and the requests to servers.
+//!
+//! Many clients share one upstream subscription, and an update reaches each of them once.
 
 use serde_json::{Value, json};
 
@@ -26,7 +28,7 @@ async fn sub1_sub2_sub4_sub13_updates_pass_whole_over_every_pair_of_transports()
             assert_eq!(heard.raw("params"), touched(ALPHA, version), "{front:?} {back:?}");
             assert_eq!((heard.way, heard.json()["id"].is_null()), (Way::Session, true), "{front:?} {back:?}");
         }
-        // Whatever stream the server says it on.
+        // The server may send the update on any stream.
         let said = r#","params":{"x":1.0,"uri":"note:\/\/\/alpha"}"#;
         peer.call_text("a_tell", &stage.backend.arguments(UPDATED, said)).await;
         assert_eq!(peer.updated().await.raw("params"), format!(r#"{{"x":1.0,"uri":"{ALPHA}"}}"#), "{front:?} {back:?}");
@@ -161,7 +163,7 @@ async fn sub5_subx5_updates_come_in_order_and_a_slow_client_sees_the_last() {
         assert!(versions.is_sorted_by(|one, two| one < two), "{uri}: {versions:?}");
         assert_eq!(versions.last(), Some(&MANY), "{uri}");
     }
-    // It comes with a stream only now.
+    // The client opens its stream only now.
     let mut stream = slow.listen().await;
     for uri in [ALPHA, BETA] {
         let text = stream.next_text().await.expect("an update");
@@ -181,7 +183,7 @@ async fn sub6_what_nobody_subscribed_to_reaches_nobody() {
         two.touch("note:///alpha", 1).await;
         assert_eq!(short(&one.updates().await), [format!("{ALPHA} 1")], "{back:?}");
         assert_eq!(two.updates().await, Vec::<Value>::new(), "{back:?}");
-        // Words that are no update of anything.
+        // Params that are not a valid update.
         for params in ["{}", r#"{"uri":7}"#, r#"{"uri":""}"#, r#"{"uri":"\ud800"}"#] {
             let said = format!(r#","params":{params}"#);
             one.call_text("a_tell", &stage.backend.arguments(UPDATED, &said)).await;
@@ -336,12 +338,12 @@ async fn sub18_sub5_d13_what_is_inside_a_subscribed_resource_is_told_once_and_ca
     }
     let answer = peer.request("resources/read", read).await;
     assert_eq!(answer["error"]["message"], "Resource not found", "the server itself was asked: {answer}");
-    // Handed out, so it can be subscribed too; what lies inside of both is told once.
+    // The URI was part of an update, so it can be subscribed too. A resource inside both is notified once.
     peer.subscribe(inside).await;
     tell(&mut peer, "note:///alpha/part/1/x").await;
     tell(&mut peer, "note:///alpha/part/1").await;
     assert_eq!(short(&peer.updates().await), ["a+note:///alpha/part/1/x", inside]);
-    // Who ends the inner one still wants the outer one.
+    // Ending the inner subscription keeps the outer one.
     peer.unsubscribe(inside).await;
     tell(&mut peer, "note:///alpha/part/1").await;
     assert_eq!(short(&peer.updates().await), [inside]);
@@ -407,7 +409,7 @@ async fn subx3_sub11_updates_are_spaced_until_it_is_wanted_otherwise_and_the_las
     let last = peer.hear("the last", |message| message["params"]["version"] == 20).await;
     assert_eq!(last.json()["params"]["uri"], BETA);
     let before = peer.others().await.iter().filter(|message| message["method"] == UPDATED).count();
-    // The slower the machine, the more there may be.
+    // A slower machine permits more updates.
     let most = began.elapsed().as_millis() / u128::from(INTERVAL_MS);
     assert!(before as u128 <= most, "{before} updates came before the last");
 }
@@ -455,7 +457,7 @@ async fn subx4_the_more_important_comes_first_and_bad_options_are_refused_by_nam
         assert!(answer["error"]["message"].as_str().is_some_and(|message| message.contains(word)), "{answer}");
     }
     upstream_heard(&client, &["+note:///low", "+note:///plain", "+note:///high", "+note:///also"]).await;
-    // What is not ours to know is no option of ours.
+    // Foreign members of `_meta` are not options of the gateway.
     let other = json!({"uri": ALPHA, "_meta": {"progressToken": 1, "example.org/x": true}});
     meta(&client.request("resources/subscribe", other).await);
 }

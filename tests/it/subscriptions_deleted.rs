@@ -1,4 +1,7 @@
-//! Deletion: a subscribed resource that is gone is told so, stays subscribed, and is told when it is back.
+//! Deletion of subscribed resources.
+//!
+//! The subscriber is notified, stays subscribed, and is notified again when the resource returns. A failed or
+//! restarting server deletes nothing.
 
 use std::fs;
 
@@ -12,17 +15,17 @@ use crate::subscriber::{DELETED, UPDATED, short, states_become};
 use crate::subscriptions_patterns::glob;
 use crate::support::path_text;
 
-/// Listed, matched by no template.
+/// A listed resource that no template matches.
 const NATIVE: &str = "blob:///bin";
 const BIN: &str = "a+blob:///bin";
 const LIST_CHANGED: &str = "notifications/resources/list_changed";
 
-/// What a client declares that knows of deletions.
+/// Returns the capabilities of a client that supports deletions.
 fn knowing() -> Value {
     json!({"experimental": {"dev.goblin/subscriptions": {}}})
 }
 
-/// The params that tell a plain client of a deletion.
+/// Returns the params that announce a deletion to a plain client.
 fn marked(uri: &str) -> Value {
     json!({"uri": uri, "_meta": {"dev.goblin/deleted": true}})
 }
@@ -64,14 +67,14 @@ async fn sub14_d10_who_knows_of_deletions_is_told_in_so_many_words() {
     let mut peers = Vec::new();
     for capabilities in capabilities {
         let mut peer = stage.peer(capabilities).await;
-        // However many reasons there are, it is told once.
+        // The client is notified once, however many subscriptions cover the resource.
         peer.subscribe(BIN).await;
         peer.wish("a+blob:///*", glob()).await;
         peers.push(peer);
     }
     let mut indifferent = stage.peer(knowing()).await;
     for peer in peers.iter_mut().chain([&mut indifferent]) {
-        // Of how it began.
+        // The messages from the set-up are dropped.
         peer.others().await;
     }
     indifferent.change(json!({ "remove": NATIVE })).await;
@@ -91,7 +94,7 @@ async fn sub14_d10_who_knows_of_deletions_is_told_in_so_many_words() {
     }
 }
 
-/// Updates and deletions that nobody waited for.
+/// Returns the pending updates and deletions.
 async fn told_of_resources(peer: &mut Peer) -> Vec<Value> {
     let mut others = peer.others().await;
     others.retain(|message| message["method"] == UPDATED || message["method"] == DELETED);
@@ -114,7 +117,7 @@ async fn d10_what_is_gone_stays_subscribed_and_is_listed_as_missing() {
     peer.change(json!({ "remove": NATIVE })).await;
     assert_eq!(peer.updated().await.json()["params"], marked(BIN));
     states_become(gateway.address, &[(BIN, "missing"), ("a+note:///alpha", "subscribed")]).await;
-    // It cannot be subscribed anew, and ends only by its name, as ever.
+    // The resource cannot be subscribed again, and the subscription still ends by its name.
     let answer = peer.request("resources/subscribe", json!({ "uri": BIN })).await;
     assert_eq!(answer["error"]["data"]["code"], "RESOURCE_NOT_FOUND", "{answer}");
     peer.change(json!({ "restore": NATIVE })).await;
@@ -151,7 +154,7 @@ async fn d10_what_a_pattern_covered_is_told_as_gone_and_as_new() {
 #[tokio::test]
 async fn d10_what_is_not_listed_may_still_be_there() {
     let (gateway, mut peer) = alone(fixture_server(&[])).await;
-    // It can be read still, it has a template, and it was never listed.
+    // The first can still be read, the second matches a template, and the third was never listed.
     for uri in [BIN, "a+note:///alpha", "a+note:///missing"] {
         peer.subscribe(uri).await;
     }
@@ -161,7 +164,7 @@ async fn d10_what_is_not_listed_may_still_be_there() {
     peer.change(json!({"remove": "note:///alpha"})).await;
     peer.lists(BIN, false).await;
     peer.lists("a+note:///alpha", false).await;
-    // Told after them, in the same way.
+    // A deletion of one of them would have been notified before this one.
     peer.change(json!({"remove": "file:///marker"})).await;
     assert_eq!(peer.updated().await.json()["params"], marked("a+file:///marker"));
     let subscribed = |uri| (uri, "subscribed");
@@ -171,7 +174,7 @@ async fn d10_what_is_not_listed_may_still_be_there() {
         peer.touch(native, 1).await;
         assert_eq!(short(&peer.updates().await), [format!("a+{native} 1")]);
     }
-    // What is gone then is told then.
+    // A later deletion is notified when it happens.
     peer.change(json!({ "remove": NATIVE })).await;
     assert_eq!(peer.updated().await.json()["params"], marked(BIN));
 }
@@ -200,7 +203,7 @@ async fn d10_d14_a_server_that_fails_or_dies_makes_nothing_vanish() {
     peer.change(json!({"broken": false})).await;
     assert_eq!(peer.updated().await.json()["params"], marked("a+file:///marker"), "now it is known");
 
-    // The next one has never heard of the marker.
+    // The next process does not know the marker.
     peer.change(json!({"restore": "file:///marker"})).await;
     assert_eq!(peer.updated().await.json()["params"], json!({"uri": "a+file:///marker"}));
     let crash = peer.begin_call("a_crash", "{}").await;
@@ -213,12 +216,13 @@ async fn d10_d14_a_server_that_fails_or_dies_makes_nothing_vanish() {
     assert_eq!(peer.updates().await, Vec::<Value>::new(), "once");
 }
 
-/// A files server has a template for all its files, so what was removed has not vanished; its own watcher tells of it.
+/// A files server has a template for all its files, so a removed file does not vanish from the catalog. The server's
+/// own watcher notifies of it.
 #[tokio::test]
 async fn d10_a_file_that_is_removed_or_comes_back_is_told_once() {
     let scratch = Scratch::new();
     let root = scratch.path().canonicalize().expect("it is there");
-    // A rename is one change, seen whole.
+    // A rename is a single atomic change.
     let write = |name: &str, text: &str| {
         scratch.write(".new", text);
         fs::rename(root.join(".new"), root.join(name)).expect("it can be renamed");
@@ -248,7 +252,7 @@ async fn d10_a_file_that_is_removed_or_comes_back_is_told_once() {
         for peer in &mut peers {
             peer.lists(&gone, is_there).await;
         }
-        // In one look the order is any; after a second one nothing of the first is left.
+        // One scan notifies in any order. After a second scan no notification of the first is left.
         let mut told = [Vec::new(), Vec::new()];
         for _ in 0..2 {
             fences += 1;

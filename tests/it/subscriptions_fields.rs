@@ -1,4 +1,6 @@
-//! Subscriptions to chosen fields: an update is told when one of them changed, or when nobody can know.
+//! Subscriptions to selected fields: an update is sent if one of them changed, or if that is unknown.
+//!
+//! No change of a selected field may be lost, even if the list of the server fails.
 
 use serde_json::{Value, json};
 
@@ -7,11 +9,11 @@ use crate::peer::Peer;
 use crate::stage::{Back, Front, Stage, pairs};
 use crate::subscriber::short;
 
-/// Listed, matched by no template.
+/// A listed resource that no template matches.
 const DATA: &str = "file:///data";
 const EXPOSED: &str = "a+file:///data";
 
-/// A client that subscribed to the fields of this, with the options given, beside one that wants everything.
+/// Returns a client that subscribed to fields of this resource with these options.
 async fn scene(stage: &Stage, members: Value, options: Value) -> Peer {
     let mut peer = stage.peer(json!({})).await;
     peer.change(json!({"define": DATA, "members": members})).await;
@@ -34,10 +36,10 @@ async fn subx2_an_update_that_has_the_field_is_told_when_it_changed_over_every_p
             (r#""size":2,"annotations":{"lastModified":"x"}"#, true),
             (r#""size":2,"annotations":{"lastModified":"z"}"#, true),
             (r#""size":2,"annotations":{"lastModified":"z"}"#, false),
-            // In the metadata it counts too.
+            // A field in the metadata counts too.
             (r#""_meta":{"size":3},"annotations":{"lastModified":"z"}"#, true),
             (r#""_meta":{"size":3},"annotations":{"lastModified":"z"}"#, false),
-            // Neither here nor in the list: nobody can know.
+            // The field is neither in the update nor in the list, so a change is unknown.
             (r#""title":"z""#, true),
             (r#""title":"z""#, true),
         ]
@@ -59,10 +61,10 @@ async fn subx2_where_only_the_list_has_the_field_the_next_list_decides() {
         let mut all = stage.peer(json!({})).await;
         all.subscribe(EXPOSED).await;
 
-        // The size is what it was.
+        // The size has not changed.
         peer.touch(DATA, 1).await;
         assert_eq!(short(&all.updates().await), [format!("{EXPOSED} 1")], "{back:?}: who wants all hears all");
-        // Another size, in a list that the server does not tell of.
+        // The size changes in a list, without a notification of the server.
         peer.call_text("a_toggle_quiet", "{}").await;
         peer.change(json!({"define": DATA, "members": {"size": 2}})).await;
         peer.call_text("a_toggle_quiet", "{}").await;
@@ -71,7 +73,7 @@ async fn subx2_where_only_the_list_has_the_field_the_next_list_decides() {
         assert_eq!((&params["uri"], &params["version"]), (&json!(EXPOSED), &json!(2)), "{back:?}: with its words");
         assert_eq!(short(&all.updates().await), [format!("{EXPOSED} 2")], "{back:?}");
 
-        // A list that the server tells of is news by itself, to who chose the field.
+        // A notified list change alone is an update for clients that selected the field.
         peer.change(json!({"define": DATA, "members": {"size": 3}})).await;
         assert_eq!(peer.updated().await.json()["params"], json!({ "uri": EXPOSED }), "{back:?}: our own words");
         peer.change(json!({"define": DATA, "members": {"size": 3, "title": "other"}})).await;
@@ -108,26 +110,26 @@ async fn subx2_fields_go_with_patterns_and_with_paces() {
     let mut peer = stage.peer(json!({})).await;
     peer.define(&["file:///d/1", "file:///d/2"]).await;
     peer.wish("a+file:///d/*", json!({"pattern": "glob", "fields": ["size"], "priority": 1})).await;
-    // Of each resource it is compared with its own.
+    // Each resource is compared with its own earlier values.
     for (words, expected) in [
         (r#""uri":"file:///d/1","size":1"#, vec!["a+file:///d/1"]),
         (r#""uri":"file:///d/2","size":2"#, vec!["a+file:///d/2"]),
         (r#""uri":"file:///d/1","size":1"#, vec![]),
         (r#""uri":"file:///d/1","size":2"#, vec!["a+file:///d/1"]),
         (r#""uri":"file:///d/2","size":2"#, vec![]),
-        // Nothing is listed of it, so nothing is remembered.
+        // The resource is not listed, so no values are stored.
         (r#""uri":"file:///d/9","size":2"#, vec!["a+file:///d/9"]),
         (r#""uri":"file:///d/9","size":2"#, vec!["a+file:///d/9"]),
     ] {
         peer.say_updated(&format!("{{{words}}}")).await;
         assert_eq!(short(&peer.updates().await), expected, "{words}");
     }
-    // One that is new is told as such, then by its fields.
+    // A new resource is notified as such, and later by its fields.
     peer.change(json!({"define": "file:///d/3", "members": {"size": 5}})).await;
     assert_eq!(short(&[peer.updated().await.json()["params"].clone()]), ["a+file:///d/3"]);
     peer.say_updated(r#"{"uri":"file:///d/3","size":5}"#).await;
     assert_eq!(peer.updates().await, Vec::<Value>::new());
-    // Subscribing anew for other fields is another choice.
+    // A new subscription with other fields replaces the selection.
     peer.wish("a+file:///d/*", json!({"pattern": "glob", "fields": ["title"]})).await;
     peer.say_updated(r#"{"uri":"file:///d/3","size":5}"#).await;
     assert_eq!(short(&peer.updates().await), ["a+file:///d/3"], "nobody can know its title");

@@ -1,4 +1,4 @@
-//! A server over HTTP whose standing stream is not there for a while: what it says meanwhile is heard by nobody.
+//! A server over HTTP that loses its session stream for a while. Its notifications are lost in the meantime.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::support::http_server;
 
 const NOTE: &str = "s+note:///one";
 
-/// A server with a handshake and one note, to which one can subscribe.
+/// Answers like a legacy server with one note that supports subscriptions.
 fn notes(seen: &Seen) -> Reply {
     match seen.method() {
         "initialize" => seen.result(json!({
@@ -29,12 +29,13 @@ fn notes(seen: &Seen) -> Reply {
     }
 }
 
-/// The beginning of a stream of events without ids.
+/// Returns the beginning of an event stream without ids.
 fn stream() -> Vec<u8> {
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\nretry: 500\n\n".to_vec()
 }
 
-/// A client that has subscribed to the note of this server, behind a gateway. By another server it knows that it heard all.
+/// Returns a client behind a gateway that is subscribed to the note of this server. A second server provides the fence
+/// for updates.
 async fn subscribed(server: &Scripted) -> (Gateway, Peer) {
     let gateway = Gateway::with_servers(json!({ "s": http_server(server.address), "a": fixture_server(&[]) })).await;
     let client = gateway.client_seeing("a_touch").await;
@@ -92,7 +93,7 @@ async fn sub16_what_may_have_been_said_before_the_stream_was_there_is_told_once(
     assert!(peer.updates().await.is_empty());
 }
 
-/// Where the stream is there from the beginning nothing can be missed, and nothing is told.
+/// A stream that exists from the beginning can miss nothing, so no extra update is sent.
 #[tokio::test]
 async fn sub16_the_stream_is_there_before_anything_is_asked_for() {
     let server = Scripted::start(|seen, _| match seen.verb() {

@@ -1,4 +1,6 @@
-//! How long subscriptions live: with their client, beyond streams, connections and servers.
+//! The lifetime of subscriptions: they end with their client, and survive streams, connections and servers.
+//!
+//! A client that may have missed an update receives one for each subscription.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -15,7 +17,7 @@ use crate::support::{gauge, http_server, path_text, scripted_server, starts, try
 const ALPHA: &str = "a+note:///alpha";
 const BETA: &str = "a+note:///beta";
 
-/// A gateway in front of this server, for whose clients `goblin stdio` is a bridge.
+/// A gateway in front of this server, with `goblin stdio` as a bridge for its clients.
 struct Home {
     scratch: Scratch,
     gateway: Gateway,
@@ -43,7 +45,7 @@ impl Home {
     }
 }
 
-/// Waits until exactly this is subscribed at the fixture, by whomever.
+/// Waits until exactly these resources are subscribed at the fixture, by any client.
 async fn subscribed(watcher: &Client, expected: &Value) {
     eventually(&format!("{expected} is subscribed"), || async {
         let all = watcher.call_text("subscriptions", json!({"all": true})).await;
@@ -70,7 +72,7 @@ async fn sub7_met2_the_end_of_a_client_ends_its_subscriptions_however_it_ends() 
             "silence" => {
                 let client = home.gateway.client().await;
                 subscribe(&client, ALPHA, json!({})).await;
-                // It never comes again.
+                // This client never returns.
                 subscribed(&watcher, &json!(["note:///beta"])).await;
                 continue;
             }
@@ -115,13 +117,13 @@ async fn sub7_the_end_of_input_ends_subscriptions_too() {
     subscribed(&watcher, &json!([])).await;
 }
 
-/// Ends a server, so that another takes its place.
+/// A way to end a server, so that another one replaces it.
 enum Fall {
-    /// Its process dies of a call.
+    /// The process crashes during a call.
     Crash,
-    /// It forgets all sessions.
+    /// The server forgets all sessions.
     Forget,
-    /// Somebody starts another one at its address, with these switches.
+    /// Another server starts at the same address with these options.
     Replace(Box<HttpFixture>, &'static [&'static str]),
 }
 
@@ -203,7 +205,7 @@ async fn sub10_what_is_subscribed_while_the_server_is_away_is_made_up_for() {
     assert_eq!(short(&peer.updates().await), [format!("{ALPHA} 1")]);
 }
 
-/// The id and the params of the next update.
+/// Returns the event id and the params of the next update.
 async fn update(stream: &mut crate::harness::Listener) -> (String, Value) {
     loop {
         let event = stream.next_event().await.expect("another event");
@@ -240,7 +242,7 @@ async fn subx6_what_was_written_before_a_cut_is_replayed_and_what_came_after_it_
         let version = params["version"].as_u64().expect("the server's own words");
         if params["uri"] == ALPHA { newest.0 = version } else { newest.1 = version }
     }
-    // At least once: what is asked for again comes again.
+    // Delivery is at least once: events after the named one are sent again.
     drop(stream);
     let (_, mut stream) = client.get("/mcp", &[("last-event-id", &second)]).await;
     assert!(update(&mut stream).await.1["version"].as_u64().is_some_and(|version| version > 2));
@@ -267,7 +269,7 @@ async fn subx6_a_gap_is_told_as_one_update_of_each_subscription() {
         (_, stream) = client.get("/mcp", &[("last-event-id", wrong)]).await;
         told(&mut stream, wrong).await;
     }
-    // It does not say what it has seen.
+    // The client sends no event id.
     stream = client.listen().await;
     told(&mut stream, "a second stream").await;
     touch(&client, "note:///alpha", 1).await;

@@ -1,4 +1,6 @@
-//! Subscriptions to resources of servers without sessions: what clients ask for one by one is listened for on a few streams.
+//! Subscriptions to resources of modern servers: the gateway merges single subscriptions into a few listens.
+//!
+//! A merged stream is replaced without a gap, and a lost one leads to one update for each resource.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +15,7 @@ use crate::support::{assert_error, gauge, next_pid_in, path_text, pid_in};
 const MODERN: [&str; 2] = ["--era", "modern"];
 const ALPHA: &str = "a+note:///alpha";
 
-/// A gateway with one server `a` without sessions.
+/// A gateway with one modern server `a`.
 struct Stage {
     gateway: Gateway,
     web: Option<HttpFixture>,
@@ -42,7 +44,7 @@ impl Stage {
     }
 }
 
-/// What is listened for on each stream that is open at the server.
+/// Returns the filter of each stream that is open at the server.
 async fn streams(client: &Client) -> Vec<Value> {
     let listens: Vec<Value> = serde_json::from_str(&client.call_text("a_listens", json!({})).await).expect("a list");
     listens.into_iter().map(|listen| listen["notifications"].clone()).collect()
@@ -53,7 +55,7 @@ fn uris(streams: &[Value]) -> BTreeSet<String> {
     uris.map(|uri| uri.as_str().expect("a URI").to_owned()).collect()
 }
 
-/// Waits until there is one stream, with exactly these.
+/// Waits until there is one stream with exactly these URIs.
 async fn merged(client: &Client, expected: &[&str]) {
     eventually(&format!("one stream tells of {expected:?}"), || async {
         let streams = streams(client).await;
@@ -62,7 +64,7 @@ async fn merged(client: &Client, expected: &[&str]) {
     .await;
 }
 
-/// The open streams, when there are no more than so many. The server sees later than we that one was closed.
+/// Returns the open streams when there are at most `most`. The server notices a closed stream with a delay.
 async fn at_most(client: &Client, most: usize) -> Vec<Value> {
     eventually(&format!("at most {most} streams are open"), || async {
         Some(streams(client).await).filter(|streams| streams.len() <= most)
@@ -92,11 +94,11 @@ async fn sub1_sub2_updates_of_a_server_without_sessions_pass_whole() {
     }
 }
 
-/// However many there are, they are listened for on few streams.
+/// Many resources share a few streams.
 #[tokio::test]
 async fn sub2_sub5_many_resources_are_few_streams_and_all_are_told() {
     const MANY: usize = 200;
-    /// So many that each has fewer requests open than it may have at once, which are 64.
+    /// The number of clients. Each stays below the limit of 64 open requests.
     const PEERS: usize = 4;
     let name = |number: usize| format!("note:///many-{number}");
     for stage in Stage::both().await {
@@ -110,7 +112,7 @@ async fn sub2_sub5_many_resources_are_few_streams_and_all_are_told() {
             let uri = json!({ "uri": format!("a+{}", name(number)) });
             begun.push(peers[number % PEERS].begin("resources/subscribe", uri).await);
             if number % 50 == 0 {
-                // A base, a delta, and what takes their place.
+                // A base, a delta, and the stream that replaces them.
                 at_most(&client, 3).await;
             }
         }
@@ -181,7 +183,8 @@ async fn reg3_changed_lists_of_a_server_without_sessions_reach_clients() {
     }
 }
 
-/// Nothing is told twice by a server, so whoever may have missed something is told once; and calls go on.
+/// A server does not repeat notifications, so clients that may have missed one receive one update. Calls are not
+/// affected.
 #[tokio::test]
 async fn sub14_a_stream_that_ends_is_opened_anew_and_nothing_else_ends() {
     for stage in Stage::both().await {

@@ -1,4 +1,7 @@
-//! Subscriptions to patterns: what they cover, who is told of it, what the server is asked for, and what is refused.
+//! Subscriptions to patterns: the covered resources, the updates for clients, the requests to the server, and the
+//! errors.
+//!
+//! A pattern covers present and future resources. Overlapping patterns share upstream requests.
 
 use serde_json::{Value, json};
 
@@ -14,14 +17,14 @@ pub fn glob() -> Value {
     json!({ "pattern": "glob" })
 }
 
-/// A pattern, another one that covers the same, and what is meant by them.
+/// A pattern, another one with the same coverage, and example URIs.
 struct Case {
     kind: &'static str,
     pattern: &'static str,
     other: &'static str,
     listed: &'static str,
     late: &'static str,
-    /// Not covered.
+    /// A URI that is not covered.
     beyond: &'static str,
 }
 
@@ -81,7 +84,7 @@ async fn subx1_a_pattern_covers_what_matches_now_and_later_over_every_pair_of_tr
             peer.upstream_hears_all(&heard.iter().map(String::as_str).collect::<Vec<_>>()).await;
             peer.touch(listed, 1).await;
             assert_eq!(peer.updates().await, Vec::<Value>::new(), "{who}: it is over");
-            // What was said last came in any order.
+            // The last requests arrived in any order.
             heard = peer.said_upstream().await;
         }
     }
@@ -123,7 +126,7 @@ async fn subx1_sub2_overlapping_patterns_are_one_request_and_leave_what_others_w
     }
 }
 
-/// The URIs of the next updates, up to one of `a+note:///fence`, which is made now.
+/// Returns the URIs of the next updates, up to one of `a+note:///fence` that is made now.
 async fn told(client: &Client, stream: &mut Listener) -> Vec<String> {
     const FENCE: &str = "a+note:///fence";
     subscribe(client, FENCE, json!({})).await;
@@ -151,7 +154,7 @@ async fn subx1_sub18_what_is_not_listed_is_told_and_too_much_of_it_is_told_as_th
         for uri in &uris {
             client.call("a_touch", json!({ "uri": uri })).await;
         }
-        // It comes with a stream only now.
+        // The client opens its stream only now.
         let mut stream = client.listen().await;
         let expected = match is_folded {
             true => vec![LOGS.to_owned()],
@@ -193,7 +196,7 @@ async fn subx1_what_is_no_pattern_is_refused_in_words() {
     for server in ["a", "b"] {
         assert_eq!(client.call_text(&format!("{server}_subscribed"), json!({})).await, "[]");
     }
-    // Nor where there is one server only, which it does not name.
+    // The same applies with a single server that the pattern does not name.
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
     let client = gateway.client_seeing("a_touch").await;
     let answer = client.request("resources/subscribe", wish("c+note:///*", &glob())).await;
@@ -268,7 +271,7 @@ async fn alone(server: Value) -> (Gateway, Peer) {
     narrow(1000, server).await
 }
 
-/// A gateway with room for so many resources upstream.
+/// Starts a gateway with a limit of `most` upstream resources.
 async fn narrow(most: usize, server: Value) -> (Gateway, Peer) {
     let config = json!({ "subscriptions": { "maxUpstream": most }, "mcpServers": { "a": server } });
     let gateway = Gateway::start(config).await;
@@ -289,7 +292,7 @@ async fn subx1_d6_what_covers_too_much_is_refused_and_leaves_no_trace() {
     assert_eq!(peer.said_upstream().await, [""; 0]);
     assert_eq!(states(gateway.address).await, []);
 
-    // Exactly this many fit; those that have names of their own do not need any room.
+    // Exactly this many fit. Resources with single subscriptions do not count.
     peer.wish("a+note:///numbered/000[1-3]", glob()).await;
     peer.upstream_hears_all(&["+note:///numbered/0001", "+note:///numbered/0002", "+note:///numbered/0003"]).await;
     peer.wish("a+note:///numbered/000[12]", glob()).await;
@@ -323,7 +326,7 @@ async fn subx1_a_pattern_that_grows_past_the_room_is_partial() {
     peer.touch("file:///d/3.log", 1).await;
     let told = short(&peer.updates().await);
     assert_eq!(told, ["a+file:///d/1.log 1", "a+file:///d/3.log 1"], "what the server tells anyway is told");
-    // There is room again, and that is seen when the server lists the next time.
+    // A slot is free again, and the next list of the server uses it.
     peer.change(json!({"remove": "file:///d/1.log"})).await;
     peer.upstream_hears(&["+file:///d/1.log", "+file:///d/2.log", "-file:///d/1.log"]).await;
     peer.change(json!({"define": "file:///elsewhere"})).await;

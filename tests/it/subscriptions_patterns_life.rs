@@ -1,4 +1,6 @@
-//! Patterns beyond streams, connections and servers, and what must never reach who subscribed to one.
+//! Patterns across streams, connections and servers, and the updates that must never reach their subscribers.
+//!
+//! A gap leads to one update of the pattern. Denied resources stay invisible.
 
 use serde_json::{Value, json};
 
@@ -14,7 +16,7 @@ const NUMBERED: &str = "a+note:///numbered/*";
 const ONE: &str = "note:///numbered/0001";
 const TWO: &str = "note:///numbered/0002";
 
-/// A client of one server, who sees the numbered notes.
+/// Returns a client of one server that sees the numbered notes.
 async fn peer_of(gateway: &Gateway) -> Peer {
     let mut peer = Peer::over_http(gateway.address, json!({})).await;
     peer.await_tool("a_touch").await;
@@ -69,7 +71,7 @@ async fn subx1_subx6_a_gap_is_told_as_one_update_of_the_pattern() {
     touch(&client, ONE, 1).await;
     assert_eq!(stream.await_method(UPDATED).await["params"]["version"], 1);
     for _ in 0..2 {
-        // It does not say what it has seen.
+        // The client sends no event id.
         stream = client.listen().await;
         assert_eq!(stream.await_method(UPDATED).await["params"], json!({ "uri": NUMBERED }));
     }
@@ -102,7 +104,7 @@ async fn own_subx1_each_client_subscribes_over_its_own_connection_and_is_told_on
     let gateway = Gateway::with_servers(json!({ "a": own_process(&["--resources", "2"]) })).await;
     let (mut one, mut two) = (peer_of(&gateway).await, peer_of(&gateway).await);
     one.wish(NUMBERED, glob()).await;
-    // Nothing that it covers is listed.
+    // No listed resource matches this pattern.
     one.wish("a+nothing:///*", glob()).await;
     one.upstream_hears_all(&[&format!("+{ONE}"), &format!("+{TWO}")]).await;
     two.upstream_hears(&[]).await;
@@ -117,7 +119,7 @@ async fn own_subx1_each_client_subscribes_over_its_own_connection_and_is_told_on
     assert_eq!(two.updates().await, Vec::<Value>::new());
 }
 
-/// What the configuration hides does not exist for clients, however wide their patterns are.
+/// A hidden resource does not exist for clients, however wide their patterns are.
 #[tokio::test]
 async fn subx1_what_is_denied_never_reaches_a_pattern() {
     let mut server = fixture_server(&["--resources", "3"]);
@@ -136,7 +138,7 @@ async fn subx1_what_is_denied_never_reaches_a_pattern() {
         assert_eq!(hidden, None, "the server was told");
     };
     said(peer.said_upstream().await);
-    // Listed, told of its own accord, new, and with fields.
+    // Changes of denied resources: a listed one, an unsolicited update, a new one, and one with fields.
     peer.touch(TWO, 3).await;
     peer.touch("file:///secret/a", 1).await;
     peer.say_updated(r#"{"uri":"file:///secret/a/b","size":7}"#).await;

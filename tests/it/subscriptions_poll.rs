@@ -1,4 +1,6 @@
-//! Polling: servers that never tell are read, and what is other than it was is told.
+//! Polling: the gateway reads the resources of servers that never notify, and sends an update when the content differs.
+//!
+//! A change is notified once, and unchanged content never.
 
 use std::collections::BTreeSet;
 
@@ -13,13 +15,13 @@ use crate::subscriptions_patterns::glob;
 const ALPHA: &str = "a+note:///alpha";
 const BETA: &str = "a+note:///beta";
 
-/// This server is read every 200 ms.
+/// Returns the server with a poll interval of 200 ms.
 fn polled(mut server: Value) -> Value {
     server["poll"] = json!("200ms");
     server
 }
 
-/// A client of a server that keeps all changes to itself.
+/// Returns a client of a server that suppresses all notifications.
 async fn quiet_peer(gateway: &Gateway) -> Peer {
     let mut peer = Peer::over_http(gateway.address, json!({})).await;
     peer.await_tool("a_touch").await;
@@ -27,7 +29,7 @@ async fn quiet_peer(gateway: &Gateway) -> Peer {
     peer
 }
 
-/// The URI of the next update, which must be of our own words.
+/// Returns the URI of the next update, which must come from the gateway.
 async fn told(peer: &mut Peer) -> String {
     let params = peer.updated().await.json()["params"].clone();
     assert_eq!(params, json!({"uri": params["uri"]}));
@@ -51,17 +53,17 @@ async fn subx9_a_change_is_told_once_and_no_change_never() {
         let mut peer = quiet_peer(&gateway).await;
         peer.name = what.to_owned();
         assert!(peer.subscribe(ALPHA).await["dev.goblin/state"].is_null(), "{what}");
-        // At once: what it was like is known before the answer.
+        // The first change is found, because the initial content is read before the response to the subscribe.
         peer.touch("note:///alpha", 1).await;
         assert_eq!(told(&mut peer).await, ALPHA, "{what}");
         peer.subscribe(BETA).await;
         states_become(gateway.address, &[(ALPHA, "subscribed"), (BETA, "subscribed")]).await;
-        // Each is found by a later round than the one before: whoever is told without a change would come between.
+        // Each change is found by a later poll. An update without a change would arrive in between.
         for round in 0..4 {
             peer.touch("note:///beta", 1).await;
             assert_eq!(told(&mut peer).await, BETA, "{what} {round}");
         }
-        // Each may be on several streams, one after the other.
+        // Each resource may be on several streams, one after the other.
         let asked: BTreeSet<_> = peer.said_upstream().await.into_iter().filter(|said| said.starts_with('+')).collect();
         let expected: &[&str] = match what {
             "subscribable" | "listened to" => &["+note:///alpha", "+note:///beta"],
@@ -103,7 +105,7 @@ async fn subx9_a_server_that_tells_is_heard_at_once_and_nothing_gets_lost() {
     peer.subscribe(ALPHA).await;
     for version in 1..=3 {
         touch(&client, "note:///alpha", 1).await;
-        // What is read may be other than it was, too, before it is told or after.
+        // A poll may also find a difference, before or after the notification.
         let is_it = |message: &Value| message["params"]["version"] == version;
         peer.hear(&format!("version {version}"), is_it).await;
     }
@@ -116,7 +118,7 @@ async fn subx9_subx1_a_pattern_sees_what_is_new_though_the_server_never_tells() 
     let mut peer = quiet_peer(&gateway).await;
     peer.change(json!({"define": "file:///d/1"})).await;
     peer.wish("a+file:///d/*", glob()).await;
-    // Whether it was listed in time does not matter, whether it is told afterwards does.
+    // The resource may have been listed before the subscription or not. Only the later notification matters.
     peer.lists("a+file:///d/1", true).await;
     peer.change(json!({"define": "file:///d/2"})).await;
     let mut news = vec![told(&mut peer).await];

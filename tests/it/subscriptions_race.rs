@@ -1,4 +1,6 @@
-//! Subscriptions while the server is being asked: who changes their mind, goes, or cancels leaves the server as it should be.
+//! Races of subscriptions: a client unsubscribes, disconnects or cancels before the server's response.
+//!
+//! The server must end up with exactly the subscriptions that clients still want.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +28,7 @@ async fn sub12_who_unsubscribes_while_the_server_is_asked_gets_both_answers() {
         two.call_text("a_release", "{}").await;
         two.upstream_hears(&["+note:///held-x", "-note:///held-x"]).await;
 
-        // Somebody else wants it meanwhile: the first's change of mind is none of theirs.
+        // Another client subscribes meanwhile and is not affected by the first client's unsubscribe.
         let begun = one.begin("resources/subscribe", json!({ "uri": HELD })).await;
         stage.has_subscriptions(1).await;
         let other = two.begin("resources/subscribe", json!({ "uri": HELD })).await;
@@ -75,7 +77,7 @@ async fn sub10_sub16_a_server_that_dies_while_it_is_asked_makes_it_pending() {
     assert!(two.answer_to(crash).await["error"].is_object());
     assert_eq!(meta(&one.answer_to(begun).await)["dev.goblin/state"], "pending");
     stage.metric_becomes(r#"goblin_backend_up{server_id="a"}"#, 1).await;
-    // The new one was asked as soon as it was there, and holds it too.
+    // The new server received the subscribe as soon as it was ready, and delays it too.
     two.upstream_hears(&["+note:///held-x"]).await;
     two.call_text("a_release", "{}").await;
     assert_eq!(one.updated().await.json()["params"], json!({ "uri": HELD }));
@@ -83,7 +85,7 @@ async fn sub10_sub16_a_server_that_dies_while_it_is_asked_makes_it_pending() {
     assert_eq!(short(&one.updates().await), [format!("{HELD} 1")]);
 }
 
-/// What is told to a server in spite of the order in which it works: the answer that came too late counts.
+/// The server's late response counts: it accepted the subscription after the timeout, so the gateway unsubscribes.
 #[tokio::test]
 async fn sub10_a_server_that_is_late_fails_all_who_wait_and_what_it_agrees_to_then_is_taken_back() {
     for (front, back) in [(Front::Http, Back::Stdio), (Front::Sse, Back::Post), (Front::Http, Back::Sse)] {
@@ -118,7 +120,7 @@ async fn sub10_a_server_that_is_late_fails_all_who_wait_and_what_it_agrees_to_th
             let asked = said[before..].iter().filter(|entry| entry.starts_with('+')).count();
             assert_eq!(asked, 1, "{front:?} {back:?}: {said:?}");
         }
-        // Nothing is left of it: whoever wants it now gets it.
+        // No state is left, so a new subscription succeeds.
         let begun = two.begin("resources/subscribe", json!({ "uri": HELD })).await;
         stage.has_subscriptions(1).await;
         let deadline = Deadline::new();
@@ -143,11 +145,11 @@ async fn d13_sub2_what_the_server_lists_just_now_can_be_subscribed() {
     assert_eq!(gauge(&client, ACTIVE).await, 3);
 }
 
-/// A client that changes its mind all the time; what it wants in the end.
+/// Subscribes and unsubscribes at random. Returns the final subscriptions.
 async fn waver(client: crate::harness::Client, mut state: u64) -> BTreeSet<String> {
     let mut wanted = BTreeMap::new();
     for _ in 0..120 {
-        // Any numbers will do, and these are the same each time (xorshift).
+        // A pseudo-random sequence (xorshift), the same in each run.
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;

@@ -1,4 +1,6 @@
-//! Subscriptions while the configuration changes: of servers that stay as they are, that change, that come and that go.
+//! Subscriptions during changes of the configuration: servers that stay, change, appear and disappear.
+//!
+//! A subscription keeps its id. It moves to the changed server, or its client is notified of a deletion.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -21,7 +23,7 @@ use crate::subscriber::{DELETED, UPDATED, short, states, states_become};
 use crate::subscriptions_patterns::glob;
 use crate::support::{path_text, starts};
 
-/// A gateway in this process, whose configuration can be replaced.
+/// A gateway in this process with a replaceable configuration.
 struct Live {
     app: App,
     address: SocketAddr,
@@ -48,7 +50,7 @@ impl Live {
         Peer::over_http(self.address, capabilities).await
     }
 
-    /// The ids of all subscriptions, by client and URI.
+    /// Returns the ids of all subscriptions, by client and URI.
     async fn ids(&self) -> BTreeMap<(String, String), String> {
         let answer = look(&Client::new(self.address), "/api/subscriptions").await;
         let list: Value = serde_json::from_str(&answer.body).expect("JSON");
@@ -58,7 +60,7 @@ impl Live {
     }
 }
 
-/// What a server was told, sorted.
+/// Returns the sorted requests that a server received.
 async fn said(peer: &mut Peer, server: &str) -> Vec<String> {
     let text = peer.call_text(&format!("{server}_subscribed"), "{}").await;
     let mut said: Vec<String> = serde_json::from_str(&text).expect("a list");
@@ -67,7 +69,7 @@ async fn said(peer: &mut Peer, server: &str) -> Vec<String> {
     said
 }
 
-/// The next so many messages of this method: their params, sorted.
+/// Returns the sorted params of the next `count` messages of this method.
 async fn told(peer: &mut Peer, method: &str, count: usize) -> Vec<Value> {
     let mut told = Vec::new();
     for _ in 0..count {
@@ -138,7 +140,7 @@ async fn d10_servers_are_added_changed_and_removed_and_subscriptions_follow() {
     plain.subscribe("d+note:///alpha").await;
     plain.call_text("d_touch", r#"{"uri":"note:///alpha"}"#).await;
     assert_eq!(short(&told(plain, UPDATED, 1).await), ["d+note:///alpha 1"], "who is new is served");
-    // What was carried over ends like any other.
+    // A carried-over subscription ends like any other.
     for peer in [&mut *plain, &mut *knows] {
         for uri in ["b+note:///alpha", "b+note:///numbered/*"] {
             peer.unsubscribe(uri).await;
@@ -170,7 +172,7 @@ async fn sub10_who_waits_for_a_server_that_changes_is_answered_and_gets_it_from_
     live.reload(json!({ "a": fixture_server(&["--instructions", "other"]) }));
     let answer = one.answer_to(begun).await;
     assert_eq!(answer["result"]["_meta"]["dev.goblin/state"], "pending", "{answer}");
-    // The old one may still be asked, until the new one is there.
+    // The old server may still receive calls until the new one is ready.
     let deadline = Deadline::new();
     loop {
         let id = two.begin_call("a_hello", "{}").await;
@@ -207,7 +209,7 @@ async fn sub14_what_a_changed_server_does_not_have_any_more_is_told_as_deleted()
     assert_eq!(told(&mut peer, UPDATED, 1).await, [marked("a+blob:///bin")], "and found to be gone");
     states_become(live.address, &[("a+blob:///bin", "missing")]).await;
     peer.change(json!({"restore": "blob:///bin"})).await;
-    // It says nothing, so it must be told that it is looked at again.
+    // The server sends no notifications, so the gateway sends an update when polling starts again.
     live.reload(with("30s"));
     assert_eq!(told(&mut peer, UPDATED, 1).await, [json!({"uri": "a+blob:///bin"})]);
     states_become(live.address, &[("a+blob:///bin", "subscribed")]).await;
@@ -231,7 +233,7 @@ async fn d10_what_is_denied_from_now_on_is_told_as_deleted_and_not_asked_for() {
     live.reload(denying(json!(["blob:///*"])));
     assert_eq!(told(&mut peer, UPDATED, 2).await, [marked("a+blob:///bin"), json!({ "uri": ALL })]);
     states_become(live.address, &[("a+blob:///bin", "missing"), (ALL, "subscribed")]).await;
-    // The new one has heard nothing.
+    // The new server has received no subscribe.
     eventually_said(&mut peer, "a", &[]).await;
     peer.touch("blob:///bin", 1).await;
     peer.touch("blob:///other", 1).await;
@@ -279,7 +281,8 @@ async fn own_d10_the_subscriptions_of_a_clients_own_connection_follow_too() {
     live.app.stop().await;
 }
 
-/// Nobody can dial for a client that did not call; one connection for all can carry what each had.
+/// A server that becomes per-client loses its subscriptions, because the gateway cannot connect for a client without a
+/// call. A server that becomes shared keeps them.
 #[tokio::test]
 async fn own_d10_a_server_that_is_shared_no_more_or_from_now_on() {
     let mut live = Live::start(json!({ "a": fixture_server(&[]), "b": own_process(&[]) })).await;

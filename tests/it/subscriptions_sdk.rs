@@ -1,5 +1,7 @@
-//! Subscriptions between programs that others wrote: clients of the official SDKs, and server-everything, which tells its
-//! subscribers of changes it makes up.
+//! Subscriptions between third-party programs: clients of the official SDKs, and server-everything, which sends
+//! simulated updates.
+//!
+//! The same steps run without a gateway too, so that a failure can be attributed.
 
 use serde_json::{Value, json};
 
@@ -18,7 +20,7 @@ fn everything_over_stdio() -> Value {
     reference_server("server-everything", &["stdio"])
 }
 
-/// Subscribes, has the resource changed by a call, hears of it, and unsubscribes.
+/// Returns the steps: subscribe, change the resource by a call, receive the update, and unsubscribe.
 fn rounds() -> Vec<Value> {
     let round = |uri: &str, tool: &str, arguments: Value| {
         [
@@ -45,7 +47,8 @@ async fn sub1_sub2_sub5_typescript_clients_are_told_over_every_transport() {
 async fn play(sdks: [Sdk; 2]) {
     let config = json!({ "mcpServers": { "a": fixture_server(&[]), "every": everything_over_stdio() } });
     for sdk in sdks {
-        // Each with servers of its own: what server-everything makes up, it makes up until it is toggled again.
+        // Each gateway has its own servers, because server-everything continues its simulated updates until it is
+        // toggled again.
         let gateways = [Gateway::start(config.clone()).await, Gateway::start(config.clone()).await];
         let (http, sse) = (gateways[0].url(), format!("http://{}/sse", gateways[1].address));
         let steps = rounds();
@@ -66,7 +69,7 @@ async fn play(sdks: [Sdk; 2]) {
     }
 }
 
-/// Two clients, one upstream; one leaves and the other is told on.
+/// Checks two clients with one upstream subscription. One leaves, and the other still receives updates.
 async fn check(server: Value) {
     let gateway = Gateway::with_servers(json!({ "every": server })).await;
     let mut one = Peer::over_http(gateway.address, json!({})).await;
@@ -80,7 +83,7 @@ async fn check(server: Value) {
         assert_eq!(peer.updated().await.json()["params"], json!({ "uri": DEMO }));
     }
     one.unsubscribe(DEMO).await;
-    // It says so again after some seconds.
+    // The server repeats the update after some seconds.
     assert_eq!(two.updated().await.json()["params"], json!({ "uri": DEMO }));
     two.unsubscribe(DEMO).await;
     let client = gateway.client().await;
@@ -94,7 +97,7 @@ async fn sub2_sub12_everything_tells_over_every_transport() {
     check(Everything::start("sse").await.server()).await;
 }
 
-/// The clients understand the fixture without us.
+/// The clients work with the fixture without a gateway.
 #[tokio::test]
 async fn sub1_clients_of_the_sdks_are_told_without_a_gateway() {
     let program = crate::harness::fixture();

@@ -1,4 +1,6 @@
-//! What the tests of backends and faults share: fixtures over HTTP, processes seen through `/proc`, answers taken apart.
+//! Helpers for the tests of backends and faults: fixtures over HTTP, processes in `/proc`, and parsed responses.
+//!
+//! Functions that wait do so with the timeout of the harness.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -12,12 +14,12 @@ use tokio::net::TcpStream;
 
 use crate::harness::{Client, Gateway, PATIENCE, eventually, fixture};
 
-/// An HTTP server entry of the configuration.
+/// Returns an HTTP server entry of the configuration.
 pub fn http_server(address: SocketAddr) -> Value {
     json!({ "url": format!("http://{address}/mcp") })
 }
 
-/// The fixture behind `sh -c SCRIPT`, in which `$@` is the fixture with `arguments`.
+/// Returns the fixture behind `sh -c SCRIPT`. `$@` in the script is the fixture with `arguments`.
 pub fn scripted_server(script: &str, arguments: &[&str]) -> Value {
     let fixture = fixture();
     let mut args = vec!["-c", script, "sh", &fixture];
@@ -25,14 +27,14 @@ pub fn scripted_server(script: &str, arguments: &[&str]) -> Value {
     json!({ "command": "sh", "args": args })
 }
 
-/// One member of `/proc/PID/stat` after the name; nothing when the process is gone.
+/// Returns one field of `/proc/PID/stat` after the name. Returns `None` if the process is gone.
 fn stat(pid: u32, index: usize) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let after_name = stat.rsplit_once(") ")?.1;
     after_name.split(' ').nth(index).map(str::to_owned)
 }
 
-/// A zombie is gone: only its status waits for somebody.
+/// Reports whether a process is alive. A zombie is not.
 pub fn is_alive(pid: u32) -> bool {
     stat(pid, 0).is_some_and(|state| !matches!(state.as_str(), "Z" | "X"))
 }
@@ -41,7 +43,7 @@ pub fn parent(pid: u32) -> u32 {
     stat(pid, 1).and_then(|parent| parent.parse().ok()).expect("a living process has a parent")
 }
 
-/// The processes that it started and that are not gone.
+/// Returns the living child processes.
 pub fn children(pid: u32) -> BTreeSet<u32> {
     let processes = std::fs::read_dir("/proc").expect("there is a /proc").flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -52,7 +54,7 @@ pub async fn is_gone(pid: u32) {
     eventually(&format!("process {pid} is gone"), || async { (!is_alive(pid)).then_some(()) }).await;
 }
 
-/// The process id in this file, once it is there.
+/// Waits for this file and returns the process id in it.
 pub async fn pid_in(path: &Path) -> u32 {
     eventually(&format!("{} is there", path.display()), || async {
         std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok())
@@ -60,7 +62,7 @@ pub async fn pid_in(path: &Path) -> u32 {
     .await
 }
 
-/// The process id in this file, once it is another than `old`.
+/// Waits until the process id in this file differs from `old`, and returns it.
 pub async fn next_pid_in(path: &Path, old: u32) -> u32 {
     eventually(&format!("{} names another process", path.display()), || async {
         let pid = std::fs::read_to_string(path).ok()?.trim().parse().ok()?;
@@ -69,13 +71,13 @@ pub async fn next_pid_in(path: &Path, old: u32) -> u32 {
     .await
 }
 
-/// How many times a fixture with `--start-log` was started.
+/// Returns the number of starts of a fixture with `--start-log`.
 pub fn starts(path: &Path) -> usize {
     std::fs::read_to_string(path).map_or(0, |text| text.lines().count())
 }
 
-/// The processes of a fixture with `--start-log` that are not gone. Their command line names the log, so a number that
-/// somebody else has by now does not count.
+/// Returns the living processes of a fixture with `--start-log`. Their command line contains the log, so a reused
+/// process id does not count.
 pub fn started_and_alive(path: &Path) -> BTreeSet<u32> {
     let command = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let is_ours = |pid: &u32| is_alive(*pid) && command(*pid).contains(path_text(path));
@@ -87,7 +89,7 @@ pub fn path_text(path: &Path) -> &str {
     path.to_str().expect("scratch paths are text")
 }
 
-/// The line of the log that holds all of `words`, once it is there.
+/// Waits for a line of the log with all of `words`, and returns it.
 pub async fn logged(gateway: &Gateway, words: &[&str]) -> String {
     eventually(&format!("the log has {words:?}"), || async {
         gateway.log().into_iter().find(|line| words.iter().all(|word| line.contains(word)))
@@ -95,7 +97,7 @@ pub async fn logged(gateway: &Gateway, words: &[&str]) -> String {
     .await
 }
 
-/// Asserts that an answer is this error of the gateway; gives its `data`.
+/// Asserts that a response is this error of the gateway. Returns its `data`.
 pub fn assert_error(answer: &Value, code: i64, name: &str) -> Value {
     assert_eq!(answer["error"]["code"], code, "{answer}");
     assert_eq!(answer["error"]["data"]["code"], name, "{answer}");
@@ -106,7 +108,7 @@ pub fn is_error(answer: &Value, name: &str) -> bool {
     answer["error"]["data"]["code"] == name
 }
 
-/// A tool call's whole answer, error or not.
+/// Calls a tool and returns the whole response, which may be an error.
 pub async fn try_call(client: &Client, tool: &str, arguments: Value) -> Value {
     client.request("tools/call", json!({ "name": tool, "arguments": arguments })).await
 }
@@ -119,13 +121,14 @@ pub async fn await_call(client: &Client, tool: &str) {
     .await;
 }
 
-/// A call on its way, in a task of its own.
+/// Starts a call in a task.
 pub fn begin_call(client: &Client, tool: &str, arguments: Value) -> tokio::task::JoinHandle<Value> {
     let (client, tool) = (client.clone(), tool.to_owned());
     tokio::spawn(async move { try_call(&client, &tool, arguments).await })
 }
 
-/// Counts the calls that have reached a backend, besides those that ask for the count. Nobody else may ask for it.
+/// A counter of the calls that have reached a backend, without those that query the count. No other client may query
+/// it.
 pub struct Arrivals {
     watcher: Client,
     tool: String,
@@ -148,17 +151,17 @@ impl Arrivals {
     }
 }
 
-/// Waits until `count` calls have reached a backend that nobody has asked for the count yet.
+/// Waits until `count` calls have reached a backend. No client may have queried the count yet.
 pub async fn arrived(watcher: &Client, server: &str, count: u64) {
     Arrivals::new(watcher.clone(), server).reach(count).await;
 }
 
-/// The end of a call begun by [`begin_call`].
+/// Returns the response to a call that [`begin_call`] started.
 pub async fn ended(call: tokio::task::JoinHandle<Value>) -> Value {
     tokio::time::timeout(PATIENCE, call).await.expect("an end in time").expect("no panic")
 }
 
-/// One raw request, `Connection: close`; the stream to read from or to leave.
+/// Sends one raw request with `Connection: close`. Returns the stream of the response.
 pub async fn raw_post(client: &Client, body: &str) -> TcpStream {
     let mut stream = TcpStream::connect(client.address).await.expect("the gateway listens");
     let mut head = format!("POST /mcp HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n", client.address);
@@ -170,14 +173,14 @@ pub async fn raw_post(client: &Client, body: &str) -> TcpStream {
     stream
 }
 
-/// What the peer still says before it closes.
+/// Reads until the peer closes the connection.
 pub async fn rest(mut stream: TcpStream) -> String {
     let mut bytes = Vec::new();
     tokio::time::timeout(PATIENCE, stream.read_to_end(&mut bytes)).await.expect("an end in time").expect("bytes");
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// What a scrape says of a gauge, all its series added up.
+/// Returns the sum of all series of a gauge in a scrape.
 pub async fn gauge(client: &Client, family: &str) -> usize {
     let answer = client.send(http::Method::GET, "/metrics", &[], "").await;
     let series =

@@ -1,4 +1,6 @@
-//! TASK-1 where both sides speak 2025-11-25: tasks are made, followed, fetched and cancelled by ids of the gateway.
+//! TASK-1 with 2025-11-25 on both sides: clients create, follow, fetch and cancel tasks by ids of the gateway.
+//!
+//! A task is visible only to the client that created it.
 
 use serde_json::{Value, json};
 
@@ -68,7 +70,7 @@ async fn task1_a_task_is_seen_by_the_client_that_made_it_alone() {
     assert_eq!(statuses, ["cancelled", "working"]);
 }
 
-/// The only task that a server ever makes, whatever it is called with.
+/// Returns the same task for every call.
 fn same(arguments: &Value) -> Vec<u8> {
     let task = json!({"taskId": "same", "status": "working", "ttl": null, "createdAt": "x", "lastUpdatedAt": "x"});
     let body = json!({"jsonrpc": "2.0", "id": arguments["id"], "result": {"task": task}}).to_string();

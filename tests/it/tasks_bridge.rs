@@ -1,5 +1,7 @@
-//! TASK-1 between the versions: tasks of 2025-11-25 for clients of the extension, the other way round, and for clients
-//! that know no tasks at all.
+//! TASK-1 between the versions: tasks of 2025-11-25 for clients of the extension, the reverse, and clients without
+//! tasks.
+//!
+//! The gateway translates the protocol. A client without tasks receives the final result of its call.
 
 use serde_json::{Value, json};
 
@@ -86,7 +88,7 @@ async fn task1_who_knows_no_tasks_waits_for_the_result() {
         assert_eq!(older.call_text("a_task_required", json!({"polls": 3, "text": "old"})).await, "old");
         let broken = stranger.call("a_task_required", json!({"fail": "error", "text": "broken"})).await;
         assert_eq!(broken["error"]["message"], "broken", "{broken}");
-        // What it asks is asked as anything is that a tool asks.
+        // The input requests of the task are like those of any tool.
         let asked = stranger.call("a_task_required", json!({"ask": true})).await["result"].clone();
         assert_eq!(asked["resultType"], "input_required", "{asked}");
         let key = asked["inputRequests"].as_object().and_then(|asked| asked.keys().next()).expect("a key").clone();

@@ -1,4 +1,6 @@
-//! Clients that make tasks: of 2025-11-25, and of the extension of 2026-07-28, whose requests carry all there is to know.
+//! Clients that create tasks: of 2025-11-25, and of the extension of 2026-07-28 with its independent requests.
+//!
+//! `tasks`, `tasks_bridge` and `tasks_modern` use them.
 
 use http::Method;
 use http::response::Parts;
@@ -9,14 +11,14 @@ use crate::harness::{Answer, Client, Gateway, Listener, eventually, fixture_serv
 
 pub const META: &str = "io.modelcontextprotocol/";
 
-/// Where the fixture with tasks speaks to the gateway.
+/// The transport between the fixture with tasks and the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {
     Stdio,
     Http,
 }
 
-/// A gateway with a server `a` behind it that has tasks, in this era.
+/// A gateway with a server `a` that has tasks, in this era.
 pub struct Scene {
     pub gateway: Gateway,
     _fixture: Option<HttpFixture>,
@@ -37,12 +39,12 @@ impl Scene {
         Scene { gateway, _fixture: fixture }
     }
 
-    /// A gateway with whatever is behind it.
+    /// Returns a scene with any gateway.
     pub fn of(gateway: Gateway) -> Scene {
         Scene { gateway, _fixture: None }
     }
 
-    /// Waits until so many streams at the server tell of tasks.
+    /// Waits until this many streams at the server include tasks.
     pub async fn listens(&self, count: usize) {
         eventually(&format!("{count} streams tell of tasks"), || async {
             let told = self.stranger().call("a_listens", json!({})).await;
@@ -52,25 +54,25 @@ impl Scene {
         .await;
     }
 
-    /// A client of 2025-11-25 that can be asked.
+    /// Returns a client of 2025-11-25 with elicitation.
     pub async fn client(&self) -> Client {
         let mut client = Client::new(self.gateway.address);
         client.initialize_with("2025-11-25", json!({ "elicitation": {} })).await;
         client
     }
 
-    /// A client of the extension that can be asked.
+    /// Returns a client of the extension with elicitation.
     pub fn visitor(&self) -> Visitor {
         let capabilities = json!({ "elicitation": {}, "extensions": { format!("{META}tasks"): {} } });
         Visitor { client: Client::new(self.gateway.address), capabilities }
     }
 
-    /// A client of 2026-07-28 that can be asked and knows no tasks.
+    /// Returns a client of 2026-07-28 with elicitation but without tasks.
     pub fn stranger(&self) -> Visitor {
         Visitor { capabilities: json!({ "elicitation": {} }), ..self.visitor() }
     }
 
-    /// The tasks of the server, by its own ids: each with how it stands.
+    /// Returns the server's tasks: the native ids and the states.
     pub async fn natives(&self) -> Vec<(String, String)> {
         let told = self.stranger().call("a_tasks", json!({})).await;
         let text = told["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{told}")).to_owned();
@@ -81,7 +83,7 @@ impl Scene {
 }
 
 impl Client {
-    /// Calls a tool as a task; the task.
+    /// Calls a tool as a task and returns the task.
     pub async fn make(&self, tool: &str, arguments: Value, task: Value) -> Value {
         let params = json!({ "name": tool, "arguments": arguments, "task": task });
         let answer = self.request("tools/call", params).await;
@@ -89,7 +91,7 @@ impl Client {
         answer["result"]["task"].clone()
     }
 
-    /// A request about a task; the whole answer.
+    /// Sends a request about a task and returns the whole response.
     pub async fn about(&self, method: &str, task: &Value) -> Value {
         self.request(method, json!({ "taskId": task["taskId"] })).await
     }
@@ -122,7 +124,7 @@ impl Visitor {
         headers
     }
 
-    /// A request whose header names `name` instead of what the body does.
+    /// Sends a request with `name` in its header instead of the name in the body.
     pub async fn send(&self, method: &str, params: Value, name: Option<&str>) -> Answer {
         let message = self.message(method, params);
         self.client.send(Method::POST, "/mcp", &Visitor::headers(&message, name), message.to_string()).await
@@ -138,19 +140,19 @@ impl Visitor {
         self.request("tools/call", json!({ "name": tool, "arguments": arguments })).await
     }
 
-    /// Calls a tool that makes a task of it; the task.
+    /// Calls a tool that becomes a task and returns the task.
     pub async fn make(&self, tool: &str, arguments: Value) -> Value {
         let answer = self.call(tool, arguments).await;
         assert_eq!(answer["result"]["resultType"], "task", "{answer}");
         answer["result"].clone()
     }
 
-    /// A request about a task; the whole answer.
+    /// Sends a request about a task and returns the whole response.
     pub async fn about(&self, method: &str, task: &Value) -> Value {
         self.request(method, json!({ "taskId": task["taskId"] })).await
     }
 
-    /// How a task stands, once it stands so.
+    /// Waits until a task has this status, and returns the task.
     pub async fn becomes(&self, task: &Value, status: &str) -> Value {
         eventually(&format!("{task} is {status}"), || async {
             let answer = self.about("tasks/get", task).await;

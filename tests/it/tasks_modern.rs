@@ -1,4 +1,6 @@
-//! TASK-1 where both sides speak 2026-07-28: the extension of tasks, by ids of the gateway.
+//! TASK-1 with 2026-07-28 on both sides: the tasks extension, with ids of the gateway.
+//!
+//! Both sides must declare the extension.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,6 @@
-//! URI templates: listed under their server, and matched against what clients read.
+//! URI templates: listed with their server, and matched against the URIs that clients read.
+//!
+//! A listed resource takes precedence over a template. A URI without a match contacts no backend.
 
 use serde_json::{Value, json};
 
@@ -74,7 +76,7 @@ async fn res8_the_owner_of_the_template_is_asked_and_no_other() {
     let gateway = Gateway::with_servers(json!({ "a": who("a"), "b": b })).await;
     let client = gateway.client_seeing("a_echo").await;
     client.await_tool("b_echo").await;
-    // Only `a` has rows; both have notes.
+    // Only `a` has rows, but both servers have notes.
     check_read(&client, "db://users/7", "a+db://users/7", r#"{"table":"users","id":"7"}"#).await;
     assert_eq!(read(&client, "b+db://users/7").await["error"]["data"]["code"], "RESOURCE_NOT_FOUND");
     let error = read(&client, "note:///gamma").await["error"].clone();
@@ -101,7 +103,7 @@ async fn d12_what_matches_a_template_and_is_missing_is_told_in_the_backends_word
     assert_eq!(error["data"], json!({"code": "RESOURCE_NOT_FOUND", "uri": "a+note:///missing"}));
 }
 
-/// A scheme has no case: a client whose URI type writes it in lower case means the listed resource.
+/// A scheme is case-insensitive. Some clients change it to lower case, and still refer to the listed resource.
 #[tokio::test]
 async fn d3_a_listed_resource_in_another_spelling_comes_before_a_template() {
     let (_gateway, client) = one(fixture_server(&[])).await;

@@ -1,4 +1,6 @@
-//! A terminal that a program writes to and, where a test wants it, reads from.
+//! A terminal that a program writes to and optionally reads from.
+//!
+//! Unlike `screen`, it stores the raw output and interprets no escape sequences.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -16,7 +18,7 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Gives it to `command` as stdout and stderr.
+    /// Connects `command`'s stdout and stderr to a new terminal.
     pub fn of(command: &mut Command) -> Terminal {
         use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
         let keyboard = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
@@ -37,7 +39,7 @@ impl Terminal {
         Terminal { written, keyboard, screen }
     }
 
-    /// Gives it to `command` as stdin too.
+    /// Connects `command`'s stdin to the terminal too.
     pub fn with_keyboard(self, command: &mut Command) -> Terminal {
         command.stdin(self.screen.try_clone().expect("another"));
         self

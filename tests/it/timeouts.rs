@@ -1,4 +1,6 @@
-//! How long a call may take, and how it ends before its answer (ROUTE-3).
+//! The timeouts of calls, and other ends before their response (ROUTE-3).
+//!
+//! A call that ends early is cancelled at its backend, and a late response is dropped.
 
 use serde_json::{Value, json};
 
@@ -47,7 +49,7 @@ async fn route3_a_late_answer_is_dropped() {
             .request("tools/call", json!({"name": "a_nonce", "arguments": {"nonce": "late", "delayMs": 1000}}))
             .await,
     );
-    // Asked after, answered after: the late answer comes in between.
+    // This call is sent and answered later, so the late response arrives in between.
     assert_eq!(client.call_text("a_sleep", json!({"ms": 1500})).await, "slept");
     eventually("the late answer is noted", || async {
         gateway.log().iter().any(|line| line.contains("backend answered what nobody waits for")).then_some(())
@@ -57,7 +59,7 @@ async fn route3_a_late_answer_is_dropped() {
 
 #[tokio::test]
 async fn route3_the_nearest_word_on_the_timeout_counts() {
-    // Gateway, server, tool: the innermost wins, and 0 means none.
+    // The timeouts of the gateway, the server and the tool: the most specific one applies, and 0 means none.
     for (policies, server, tools, in_time) in [
         (json!("200ms"), json!("1h"), json!({}), true),
         (json!("200ms"), json!(3_600_000), json!({}), true),
@@ -98,7 +100,7 @@ async fn route3_progress_restarts_the_deadline() {
     let server = with(fixture_server(&[]), "tools", json!({ "timeouts": { "progress": "4s" } }));
     let gateway = Gateway::with_servers(json!({ "a": server })).await;
     let client = gateway.client_seeing("a_progress").await;
-    // In all longer than the timeout, each step much shorter.
+    // The call exceeds the timeout, but each step is much shorter.
     let params =
         json!({"name": "a_progress", "arguments": {"steps": 5, "delayMs": 1000}, "_meta": {"progressToken": 1}});
     let answer = client.request("tools/call", params).await;
@@ -140,7 +142,7 @@ async fn route3_a_client_on_stdio_can_cancel() {
     client
         .write(&json!({"jsonrpc": "2.0", "id": "h", "method": "tools/call", "params": {"name": "a_hang"}}).to_string())
         .await;
-    // A call that is cancelled before it was sent never reaches the backend.
+    // The cancellation must follow the arrival, because a call that is cancelled earlier never reaches the backend.
     for asked in 1_u64.. {
         let answer = client.request("tools/call", json!({"name": "a_call_count"})).await;
         let counted = answer["result"]["content"][0]["text"].as_str().and_then(|count| count.parse().ok());
@@ -149,7 +151,7 @@ async fn route3_a_client_on_stdio_can_cancel() {
         }
     }
     client.write(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"h"}}"#).await;
-    // The answer would have to come before those of later calls.
+    // A response would arrive before those of later calls.
     let mut told = json!("[]");
     while told == "[]" {
         let id = "count";

@@ -1,4 +1,6 @@
-//! Traces: what clients say of theirs reaches servers, and each call is a span where a collector is named.
+//! Traces: the context of clients reaches servers, and each call is a span if a collector is configured.
+//!
+//! An unreachable collector costs no call.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -14,10 +16,10 @@ use crate::support::{gauge, http_server};
 
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-/// One POST: its head, in lower case, and its body.
+/// The head of a POST, in lower case, and its body.
 type Post = (String, Value);
 
-/// Keeps what it is sent: a server with one tool, `t`, and a collector in one.
+/// A recorder of all requests. It is both a server with one tool, `t`, and a collector.
 struct Recorder {
     address: SocketAddr,
     posts: Arc<Mutex<Vec<Post>>>,
@@ -38,7 +40,7 @@ impl Recorder {
                     let message: Value = serde_json::from_slice(&body).unwrap_or_default();
                     let answer = answer(&head, &message);
                     kept.lock().expect("nobody panics here").push((head.to_ascii_lowercase(), message));
-                    // A peer that went away misses its own answer only.
+                    // A disconnected peer only misses its own response.
                     let _ = tokio::io::AsyncWriteExt::write_all(&mut stream, &answer).await;
                 });
             }
@@ -84,7 +86,7 @@ fn header(head: &str, name: &str) -> Option<String> {
     head.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(": ")?.to_owned()))
 }
 
-/// A call of `r_t` with these headers and this `_meta`, spelled as it is here.
+/// Calls `r_t` with these headers and this `_meta` as text.
 async fn call(client: &Client, headers: &[(&str, &str)], meta: &str) {
     let body = format!(r#"{{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{{"name":"r_t"{meta}}}}}"#);
     let answer = client.send(Method::POST, "/mcp", &[&client.headers()[..], headers].concat(), body).await;
@@ -122,13 +124,13 @@ async fn trace_each_call_is_a_span_between_its_client_and_its_server() {
     client.await_tool("a_fail").await;
     call(&client, &[("traceparent", PARENT), ("tracestate", "a=1")], "").await;
     call(&client, &[], "").await;
-    // Whoever came before does not keep it, and neither do we.
+    // The parent span is not sampled, so the gateway does not sample its span either.
     let unsampled = PARENT.replace("-01", "-00");
     call(&client, &[], &format!(r#","_meta":{{"traceparent":"{unsampled}"}}"#)).await;
     client.call("a_fail", json!({})).await;
     client.request("tools/call", json!({ "name": "a_none" })).await;
     eventually("all spans have come", || async { (collector.spans().len() == 4).then_some(()) }).await;
-    // The last are sent when it ends.
+    // The last spans are sent at the shutdown.
     client.request("resources/read", json!({ "uri": "a+note:///alpha" })).await;
     assert!(gateway.terminate().await.success());
     let (spans, calls) = (collector.spans(), recorder.calls());

@@ -1,4 +1,6 @@
-//! `goblin top` in a terminal, driven by keys, beside a real gateway.
+//! `goblin top` in a terminal, controlled by keys, with a real gateway.
+//!
+//! The terminal must be restored at every end of the program.
 
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
@@ -18,7 +20,7 @@ use crate::screen::Screen;
 const ENTER: &str = "\r";
 const ESCAPE: &str = "\x1b";
 
-/// A gateway with files and two fixtures, and a home in which it is found.
+/// A gateway with files and two fixtures, and the home directory in which it is found.
 struct Stage {
     gateway: Gateway,
     home: Scratch,
@@ -51,7 +53,7 @@ impl Stage {
         Stage { gateway, home }
     }
 
-    /// `goblin top` once it shows the gateway.
+    /// Starts `goblin top` and waits until it shows the gateway.
     async fn top(&self, columns: u16, rows: u16) -> Screen {
         let mut command = goblin(self.home.path());
         command.arg("top");
@@ -88,7 +90,7 @@ async fn tui2_a_filter_shows_one_server_only() {
     screen.shows("one_echo").await;
     screen.press("f");
     screen.shows("all servers").await;
-    // The servers are listed by id behind that line.
+    // The servers are listed by id after that line.
     screen.press("jjjj");
     screen.shows("> two").await;
     screen.press(ENTER);
@@ -187,7 +189,7 @@ async fn a_tool_is_called_by_a_form_and_a_resource_is_read() {
     assert!(text.contains('5'), "{text}");
     screen.press(ESCAPE);
     screen.hides("Esc closes").await;
-    // The search still holds; and what follows an escape at once is read as one key with it.
+    // The search is still active. A key right after an escape would be read as one key with it.
     screen.press(ESCAPE);
     screen.hides("· /one_add").await;
     screen.press("5");
@@ -238,7 +240,7 @@ async fn events_and_servers_are_shown_as_they_are() {
     screen.wait("the second row is selected", |text| text.lines().nth(5).is_some_and(|line| line.contains("> "))).await;
 }
 
-/// A gateway of which only the admin API is there; it keeps what it is told to do.
+/// Starts a fake gateway with only the admin API. It records the commands it receives.
 async fn stand_in(status: Value) -> (String, Arc<Mutex<Vec<String>>>) {
     let told = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&told);

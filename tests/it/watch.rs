@@ -1,4 +1,6 @@
-//! `goblin watch`: what it prints, what it runs, and how it ends.
+//! `goblin watch`: its output, its commands, and its end.
+//!
+//! It survives a restart of the gateway, and reports an update for everything it may have missed.
 
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
@@ -14,7 +16,7 @@ use crate::raw_gateway::RawGateway;
 
 const ALPHA: &str = "a+note:///alpha";
 
-/// A directory in which gateways are found, and a configuration there.
+/// A directory in which gateways are found, with a configuration.
 struct Home {
     scratch: Scratch,
     config: PathBuf,
@@ -45,7 +47,7 @@ impl Home {
         (gateway, client)
     }
 
-    /// A watch that has begun.
+    /// Starts a watch and waits until it has begun.
     async fn watch(&self, arguments: &[&str]) -> Watch {
         let watch = Watch::start(self.goblin(&[&["watch"], arguments].concat()));
         watch.says("goblin: watching ").await;
@@ -53,7 +55,7 @@ impl Home {
     }
 }
 
-/// A running watch, and what it has written.
+/// A running watch and its output.
 struct Watch {
     child: Child,
     stdout: Arc<Mutex<Vec<String>>>,
@@ -201,7 +203,7 @@ async fn a_command_runs_for_one_update_at_a_time_and_the_newest_of_each_resource
     for _ in 0..5 {
         touch(&client, "note:///alpha").await;
     }
-    // All of them have come, and wait as one.
+    // All updates have arrived, and are merged into one.
     watch.prints(r#""version":6"#).await;
     touch(&client, "note:///beta").await;
     watch.prints("note:///beta").await;
@@ -223,7 +225,7 @@ async fn it_outlives_a_restart_of_the_gateway() {
     watch.prints(r#""version":1"#).await;
     gateway.child.kill().await.expect("it can be killed");
     let (_again, client) = home.gateway().await;
-    // Something may have been missed.
+    // An update may have been missed.
     watch.prints(r#""params":{"uri":"a+note:///alpha"}"#).await;
     for _ in 0..2 {
         touch(&client, "note:///alpha").await;
@@ -257,7 +259,7 @@ async fn with_a_configuration_it_starts_a_gateway_of_its_own() {
     let home = Home::new(&server.server());
     let config = home.config.display().to_string();
     let mut watch = home.watch(&["--config", &config, ALPHA]).await;
-    // Another client of the same server.
+    // This gateway is another client of the same server.
     let (_gateway, client) = home.gateway().await;
     touch(&client, "note:///alpha").await;
     watch.prints(ALPHA).await;
@@ -276,7 +278,7 @@ async fn patterns_fields_and_deletions_are_asked_for_and_told() {
     let mut watch = Watch::start(home.goblin(&arguments));
     let (said, mut stream) = gateway.begin("one").await;
     assert!(said.contains(r#""capabilities":{"experimental":{"dev.goblin/subscriptions":{}}}"#), "{said}");
-    // What is listed is no pattern, on whatever page.
+    // A listed URI is not a pattern, on any page of the list.
     let (first, second) = (gateway.request("resources/list").await, "p2");
     first.reply(json!({"resources": [{"uri": "a+file:///x"}], "nextCursor": second})).await;
     let page = gateway.request("resources/list").await;
@@ -313,7 +315,7 @@ async fn subx1_subx2_a_pattern_with_fields_is_watched_at_a_gateway() {
     touch(&client, "note:///beta").await;
     touch(&client, "note:///alpha").await;
     assert!(watch.prints(r#""version":1"#).await.contains(r#""uri":"a+note:///alpha","server":"a""#));
-    // One that says nothing new is not told.
+    // An update without a new value is not printed.
     for version in [1, 2] {
         let params = json!({"uri": "note:///alpha", "version": version, "x": "again"});
         client.call_text("a_tell", json!({"method": "notifications/resources/updated", "params": params})).await;

@@ -1,7 +1,7 @@
 //! `cargo xtask attack`: runs every hostile test against the release build and prints the cost of each attack.
 //!
-//! The tests assert that the neighbour's calls succeed. This task adds the table of their times, which only a release build
-//! shows well. One attack runs at a time, so that no attack slows the neighbour of another.
+//! The tests assert that the neighbour's calls succeed. This task adds the table of their times, which only a release
+//! build shows well. One attack runs at a time, so that no attack slows the neighbour of another.
 
 use std::fs;
 use std::path::Path;

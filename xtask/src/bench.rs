@@ -1,4 +1,6 @@
-//! `cargo xtask bench`: release builds, then goblin-bench against the gateway just built.
+//! `cargo xtask bench`: makes release builds, then runs goblin-bench against the fresh gateway.
+//!
+//! All further arguments go to goblin-bench.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +10,7 @@ use anyhow::Result;
 use crate::process::{cargo, run as run_command, target_directory};
 
 pub fn run(root: &Path, arguments: &[String]) -> Result<()> {
-    // One after the other: what is measured shall have the features that users get, not those of the yardsticks too.
+    // Builds one package at a time. A common build would unify features and measure a gateway that users do not get.
     for package in ["goblin-gateway", "goblin-bench"] {
         run_command(&mut cargo(root, &["build", "--release", "--package", package, "--bins"]))?;
     }

@@ -1,6 +1,6 @@
-//! The sums of all fuzz runs: `fuzz/hours.json`, and the same as a table in `docs/security.md`.
+//! The sums of all fuzz runs, kept in `fuzz/hours.json` and shown as a table in `docs/security.md`.
 //!
-//! The task that fuzzes writes both files. `tidy` fails if they differ.
+//! `cargo xtask fuzz` writes both files. `tidy` fails if they differ.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -64,7 +64,7 @@ impl Figures {
         fs::write(&path, self.put_into(&document)?).with_context(|| format!("cannot write {DOCUMENT}"))
     }
 
-    /// Returns the document with this table in it.
+    /// Returns the document with its table replaced by these figures.
     fn put_into(&self, document: &str) -> Result<String> {
         let parts = document.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
         let (before, after) = parts.with_context(|| format!("{DOCUMENT} has no place for the figures"))?;
@@ -91,14 +91,14 @@ impl Figures {
     }
 }
 
-/// Returns an error if the document has other figures than the file.
+/// Returns an error if the document shows other figures than the file has.
 pub fn check(root: &Path, document: &str) -> Result<()> {
     let fresh = Figures::read(root)?.put_into(document)?;
     ensure!(fresh == document, "the figures of fuzzing are not those of {FILE}; cargo xtask fuzz writes both");
     Ok(())
 }
 
-/// `1234567` as `1,234,567`.
+/// Formats `1234567` as `1,234,567`.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut grouped = String::new();

@@ -1,9 +1,9 @@
-//! `cargo xtask fuzz`: runs the fuzz targets, keeps what they found and adds up the figures.
+//! `cargo xtask fuzz`: runs the fuzz targets, keeps their inputs and adds up the figures.
 //!
-//! The engine is libFuzzer by cargo-fuzz. The targets run under AddressSanitizer with a nightly toolchain, and
-//! otherwise on the toolchain of the workspace, which has no sanitizer. Inputs with new coverage collect in `fuzz/target/corpus`. After
-//! each run a minimised copy replaces `fuzz/corpus`, which is committed and which `cargo test` runs through the same
-//! functions. `fuzz/hours.json` has the sum of all runs, and `docs/security.md` shows it.
+//! The engine is libFuzzer by cargo-fuzz. The targets run under AddressSanitizer if a nightly toolchain is installed.
+//! Otherwise they run on the toolchain of the workspace, which has no sanitizer. Inputs with new coverage collect in
+//! `fuzz/target/corpus`. After each run a minimised copy replaces `fuzz/corpus`, which is committed; `cargo test` runs
+//! it through the same functions.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -15,11 +15,11 @@ use crate::figures::Figures;
 use crate::process::{cargo, output_of, run as run_command, show};
 use crate::tools;
 
-/// A target that takes longer for one input has a finding. In seconds.
+/// The seconds that one input may take. A longer time is a finding.
 const INPUT_TIMEOUT: u32 = 10;
-/// A target that uses more memory has a finding. In MiB.
+/// The memory that a target may use, in MiB. More is a finding.
 const MEMORY_LIMIT: u32 = 1024;
-/// Longer inputs find little that shorter ones do not. In bytes.
+/// The longest input in bytes. Longer inputs find little that shorter ones do not.
 const MAX_INPUT: u32 = 4096;
 
 pub fn run(root: &Path, seconds: u32, wanted: &[String]) -> Result<()> {
@@ -85,7 +85,8 @@ impl Engine<'_> {
         if self.has_nightly { "nightly with AddressSanitizer" } else { "the toolchain of the workspace, no sanitizer" }
     }
 
-    /// The nightly cargo comes by rustup, because the cargo that started this program belongs to another toolchain.
+    /// Returns a `cargo fuzz` command. The nightly cargo is started by rustup, because the cargo that started this
+    /// program belongs to another toolchain.
     fn fuzz(&self, arguments: &[&str]) -> Command {
         let mut command = if self.has_nightly {
             let mut command = Command::new("rustup");
@@ -98,7 +99,7 @@ impl Engine<'_> {
         command
     }
 
-    /// Runs one target. `times` of the shell prints the CPU time of its children behind it.
+    /// Runs one target. The shell's `times` prints the CPU time of the target after it ends.
     fn run(&self, target: &str, seconds: u32) -> Result<Outcome> {
         let working = self.working_corpus(target)?;
         let log = self.root.join(format!("fuzz/target/{target}.log"));
@@ -127,7 +128,7 @@ impl Engine<'_> {
         Ok(Outcome { cpu_seconds, executions, has_finding, last_lines: last_lines(&text) })
     }
 
-    /// Replaces the committed corpus by the smallest inputs that reach all that was ever reached.
+    /// Replaces the committed corpus by the smallest set of inputs with the same coverage.
     fn minimise(&self, target: &str) -> Result<()> {
         let minimised = self.root.join(format!("fuzz/target/minimised/{target}"));
         if minimised.exists() {
@@ -170,7 +171,8 @@ fn executions(log: &str) -> Option<u64> {
     log.lines().rev().find_map(|line| line.strip_prefix("stat::number_of_executed_units:")?.trim().parse().ok())
 }
 
-/// Reads what the shell's `times` prints: a line for the shell, then a line for its children, each as `0m1.20s 0m0.30s`.
+/// Parses the output of the shell's `times`: a line for the shell, then a line for its children, each as `0m1.20s
+/// 0m0.30s`.
 fn cpu_seconds(times: &str) -> Option<u64> {
     let seconds = |time: &str| {
         let (minutes, seconds) = time.strip_suffix('s')?.split_once('m')?;

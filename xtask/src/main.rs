@@ -1,7 +1,7 @@
 //! Goblin's development tasks: `cargo xtask TASK`.
 //!
 //! This file turns arguments into a [`Task`] and an outcome into an exit code. Each task is one file with one public
-//! function; [`process`] is how they all start programs. Whatever CI checks, `cargo xtask test` checks.
+//! function. All tasks start programs through [`process`]. `cargo xtask test` runs every check of CI.
 
 mod attack;
 mod bench;
@@ -29,7 +29,7 @@ usage: cargo xtask TASK
   fuzz [--seconds N] [TARGET...]
                          fuzz each target for N seconds (60), keep the corpus and add up the figures";
 
-/// How long `fuzz` runs each target unless the arguments name another time.
+/// The seconds that `fuzz` runs each target by default.
 const FUZZ_SECONDS: u32 = 60;
 
 #[derive(Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Starting programs: in the workspace root, with an error that names the command so that it can be repeated by hand.
+//! Starts programs in the workspace root. An error names the command, so that a developer can repeat it by hand.
 
 use std::env;
 use std::ffi::OsString;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::tools;
 
-/// Runs a command whose output is for the user to read.
+/// Runs a command and shows its output.
 pub fn run(command: &mut Command) -> Result<()> {
     let shown = show(command);
     let status = command.status().with_context(|| format!("cannot start: {shown}"))?;
@@ -19,7 +19,7 @@ pub fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command whose output matters only when it fails.
+/// Runs a command and shows its output only if it fails.
 pub fn run_quietly(command: &mut Command) -> Result<()> {
     let shown = show(command);
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start: {shown}"))?;
@@ -31,27 +31,27 @@ pub fn run_quietly(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// What a command prints on stdout, or `None` when it cannot be started or fails.
+/// Returns the stdout of a command. Returns `None` if the command cannot be started or fails.
 pub fn output_of(command: &mut Command) -> Option<String> {
     let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     output.status.success().then_some(text)
 }
 
-/// Returns the cargo that started this program, so that a toolchain override holds for the commands below it too. It finds the
-/// subcommands that `tools` installed.
+/// Returns the cargo that started this program, so that a toolchain override also applies to the commands below it. Its
+/// `PATH` includes the subcommands that `tools` installed.
 pub fn cargo(root: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
     command.current_dir(root).args(arguments).env("PATH", tools::search_path(root));
     command
 }
 
-/// Where cargo puts what it builds.
+/// Returns the directory of cargo's build output.
 pub fn target_directory(root: &Path) -> PathBuf {
     root.join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| OsString::from("target")))
 }
 
-/// Returns a command as it can be repeated by hand.
+/// Formats a command so that a developer can repeat it by hand.
 pub fn show(command: &Command) -> String {
     let mut words = vec![match Path::new(command.get_program()).file_name() {
         Some(name) if name == "cargo" => "cargo".to_string(),

@@ -1,4 +1,6 @@
-//! `cargo xtask test`: all checks in order, each with its time, up to the first that fails.
+//! `cargo xtask test`: runs all checks in order, reports the time of each, and stops at the first failure.
+//!
+//! CI runs this task, so a local run gives the same verdict, except for advisories.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
-//! `cargo xtask tidy`: what can be told from the files alone.
+//! `cargo xtask tidy`: checks that need nothing but the files.
 //!
-//! It reads every file that is in the repository or could be added to it, and reports all problems at once. The rules
-//! are functions from a text to its problems; this file alone touches the disk.
+//! The task reads every file that is in the repository or could be added to it, and reports all problems at once. The
+//! rules are functions from a text to its problems. Only this file accesses the disk.
 
 mod links;
 mod text;
@@ -16,7 +16,7 @@ use anyhow::{Context, Result, bail};
 use crate::figures;
 use crate::process::output_of;
 
-/// One thing to mend. Lines count from 1.
+/// An untidy place. Lines count from 1.
 #[derive(Debug, PartialEq, Eq)]
 struct Problem {
     line: usize,
@@ -59,7 +59,7 @@ fn problems_of(root: &Path, files: &BTreeMap<PathBuf, String>, path: &Path, text
     problems
 }
 
-/// Says what is wrong with a link of the document at `path`, if anything.
+/// Returns the problem of a link in the document at `path`, or `None` if the link is fine.
 fn broken_link(root: &Path, files: &BTreeMap<PathBuf, String>, path: &Path, target: &str) -> Option<String> {
     let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
     let linked = if file.is_empty() {
@@ -82,7 +82,8 @@ fn broken_link(root: &Path, files: &BTreeMap<PathBuf, String>, path: &Path, targ
         .then(|| format!("link to a heading that does not exist: {target}"))
 }
 
-/// The path from the root of what `file` means in the document at `path`; `None` if it leaves the root.
+/// Returns the path of `file` from the root, for a link in the document at `path`. Returns `None` if the path leaves
+/// the root.
 fn resolve(path: &Path, file: &str) -> Option<PathBuf> {
     let from_root = match file.strip_prefix('/') {
         Some(absolute) => PathBuf::from(absolute),
@@ -99,7 +100,7 @@ fn resolve(path: &Path, file: &str) -> Option<PathBuf> {
     Some(resolved)
 }
 
-/// The text files of the repository by their path from the root. Other files hold nothing that can be checked.
+/// Reads the text files of the repository, by their path from the root. Files that are not UTF-8 are skipped.
 fn read_files(root: &Path) -> Result<BTreeMap<PathBuf, String>> {
     let mut files = BTreeMap::new();
     for path in list_files(root)? {
@@ -128,7 +129,7 @@ fn list_files(root: &Path) -> Result<Vec<PathBuf>> {
     }
 }
 
-/// For a checkout without git, such as an unpacked release.
+/// Lists the files of a checkout without git, such as an unpacked release.
 fn walk(root: &Path, directory: &Path, paths: &mut Vec<PathBuf>) -> Result<()> {
     let absolute = root.join(directory);
     for entry in fs::read_dir(&absolute).with_context(|| format!("cannot list {}", absolute.display()))? {
@@ -153,7 +154,7 @@ mod tests {
             (PathBuf::from("docs/guide.md"), "# The guide\n\n## Set-up, quickly\n".to_string()),
             (PathBuf::from("README.md"), "# Goblin\n".to_string()),
         ]);
-        // The package itself stands in for the disk: `src` and `Cargo.toml` exist in it.
+        // The package directory serves as the repository: `src` and `Cargo.toml` exist in it.
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let found = broken_link(root, &files, Path::new(path), target);
         assert_eq!(found.as_deref().map(|what| what.split(": ").next().unwrap()), expected, "{target}");

@@ -1,9 +1,9 @@
-//! `cargo xtask tools`: installs the MCP clients and servers the tests run against.
+//! `cargo xtask tools`: installs the MCP clients and servers that the tests run against.
 //!
 //! Four bundles go to `target/tools`, where the tests look for them: npm packages (`node_modules`), the Python SDK 1.x
-//! (`py1`) and 2.x (`py2`), and the conformance suite (`conformance`) with the Node it needs. What to install is committed
-//! in `tests/clients` and `tests/conformance`. A bundle is installed again only when that changed: next to it lies a
-//! stamp, a copy of everything it was made from, written after the installation succeeded.
+//! (`py1`) and 2.x (`py2`), and the conformance suite (`conformance`) with the Node it needs. Their sources are
+//! committed in `tests/clients` and `tests/conformance`. Each bundle has a stamp file with a copy of its inputs,
+//! written after the installation succeeded. A bundle is installed again only if its inputs differ from the stamp.
 
 use std::env;
 use std::ffi::OsString;
@@ -30,7 +30,8 @@ pub fn install(root: &Path) -> Result<()> {
     let suite = root.join("tests/conformance");
     let tools = root.join("target/tools");
     fs::create_dir_all(&tools).with_context(|| format!("cannot create {}", tools.display()))?;
-    // Two of us at once would install into the same directories. Held until the end, freed even by a crash.
+    // Two runs at once would install into the same directories. The lock is held until the end, and the system releases
+    // it after a crash.
     let lock = File::create(tools.join(".lock")).context("cannot create the lock file of target/tools")?;
     lock.lock().context("cannot lock target/tools")?;
 
@@ -43,7 +44,7 @@ pub fn install(root: &Path) -> Result<()> {
         python_environment(&sources, &tools, "1", python)?,
         python_environment(&sources, &tools, "2", python)?,
     ];
-    // Side by side: they wait for the network most of the time.
+    // The installers run in parallel, because they spend most of their time on the network.
     let outcomes = thread::scope(|scope| {
         let threads = bundles.map(|bundle| scope.spawn(move || bundle.ensure()));
         threads.map(|thread| thread.join().unwrap_or_else(|_| Err(anyhow!("an installer panicked"))))
@@ -51,13 +52,13 @@ pub fn install(root: &Path) -> Result<()> {
     outcomes.into_iter().collect()
 }
 
-/// A subcommand of cargo that a task needs.
+/// A cargo subcommand that a task needs.
 #[derive(Clone, Copy)]
 pub struct CargoTool {
     name: &'static str,
-    /// The version that is installed if there is none.
+    /// The version to install if none is present.
     version: &'static str,
-    /// Any version from here on will do.
+    /// The oldest version that is accepted.
     minimum: Version,
 }
 
@@ -66,7 +67,7 @@ pub const CARGO_DENY: CargoTool =
 pub const CARGO_FUZZ: CargoTool =
     CargoTool { name: "fuzz", version: "0.13.2", minimum: Version { major: 0, minor: 12 } };
 
-/// Builds a subcommand of cargo into `target/tools/cargo`, unless there is one already.
+/// Builds a cargo subcommand into `target/tools/cargo`, unless a sufficient version is installed already.
 pub fn install_cargo_tool(root: &Path, tool: CargoTool) -> Result<()> {
     let version = output_of(&mut cargo(root, &[tool.name, "--version"])).as_deref().and_then(Version::parse);
     if version.is_some_and(|version| version >= tool.minimum) {
@@ -76,14 +77,14 @@ pub fn install_cargo_tool(root: &Path, tool: CargoTool) -> Result<()> {
     eprintln!("tools: cargo-{name} {version}: installing, which takes some minutes ...");
     let start = Instant::now();
     let mut install = cargo(root, &["install", "--locked", "--force", "--version", version, &format!("cargo-{name}")]);
-    // A build directory of its own, because the features of its dependencies are others than those of the workspace.
+    // A separate build directory, because the dependencies have other features here than in the workspace.
     install.arg("--root").arg(cargo_tools(root)).arg("--target-dir").arg(root.join("target/tools/build"));
     run_quietly(&mut install).with_context(|| format!("cannot install cargo-{name}"))?;
     eprintln!("tools: cargo-{name} {version}: installed, {:.1} s", start.elapsed().as_secs_f32());
     Ok(())
 }
 
-/// Returns `PATH` with the subcommands of cargo behind all others.
+/// Returns `PATH` with the directory of the installed cargo subcommands at the end.
 pub fn search_path(root: &Path) -> OsString {
     let mut path = env::var_os("PATH").unwrap_or_default();
     if !path.is_empty() {
@@ -124,7 +125,7 @@ fn python_environment(sources: &Path, tools: &Path, major: &str, python: Version
     install.arg(&requirements);
     Ok(Bundle {
         name: if major == "1" { "python sdk 1.x" } else { "python sdk 2.x" },
-        // An environment belongs to the Python that made it.
+        // A virtual environment works only with the Python that created it.
         inputs: format!("{}.{}\n{}", python.major, python.minor, read(&requirements)?),
         stamp: tools.join(format!("py{major}.stamp")),
         directory,
@@ -133,12 +134,12 @@ fn python_environment(sources: &Path, tools: &Path, major: &str, python: Version
     })
 }
 
-/// Something to install as a whole.
+/// A set of packages that is installed as a whole.
 struct Bundle {
     name: &'static str,
-    /// All that decides what the installation will be.
+    /// Every input that determines the result of the installation.
     inputs: String,
-    /// Holds the inputs of the installation that is there.
+    /// The file with the inputs of the present installation.
     stamp: PathBuf,
     directory: PathBuf,
     files: Vec<(PathBuf, String)>,
@@ -180,7 +181,7 @@ struct Version {
 }
 
 impl Version {
-    /// Reads `v20.20.2`, `11.19.1` and `Python 3.11.7`.
+    /// Parses versions such as `v20.20.2`, `11.19.1` and `Python 3.11.7`.
     fn parse(text: &str) -> Option<Version> {
         let digits = text.trim().trim_start_matches(|character: char| !character.is_ascii_digit());
         let mut parts = digits.split('.');
@@ -243,7 +244,7 @@ mod tests {
         ensure("one", work).unwrap();
         ensure("two", work).unwrap();
         let error = ensure("three", "echo no network; exit 3").unwrap_err();
-        ensure("two", work).unwrap(); // the failure has left no stamp behind
+        ensure("two", work).unwrap(); // the failed installation left no stamp
 
         assert_eq!(fs::read_to_string(&log).unwrap(), "installed\n".repeat(3));
         assert!(format!("{error:#}").contains("no network"), "{error:#}");

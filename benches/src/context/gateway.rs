@@ -1,4 +1,7 @@
-//! A running Goblin before servers with chosen tools, and one client that asks it.
+//! A running Goblin in front of servers with chosen tools, and one client of it.
+//!
+//! The context measurement starts one gateway for each mode and number of tools. The client returns definitions as raw
+//! JSON, because their tokens are counted.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +23,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 pub struct Gateway {
     client: Client,
-    /// What it tells clients when they come.
+    /// The instructions in the `initialize` result.
     pub instructions: String,
     _goblin: Child,
 }
@@ -64,13 +67,13 @@ struct Total {
 }
 
 impl Gateway {
-    /// Once it has all tools of `servers`. None when Goblin is not measured.
+    /// Starts a gateway and waits until it has all tools of `servers`. Returns `None` if Goblin is not measured.
     pub async fn start(yard: &Yard, setting: Setting, servers: &[Published]) -> Result<Option<Self>> {
         let Some(goblin) = yard.goblin(&config(setting, servers)?)? else { return Ok(None) };
         let expected: usize = servers.iter().map(|server| server.tools.len()).sum();
         let begin = Instant::now();
         while begin.elapsed() < PATIENCE {
-            // What a client is told when it comes depends on what is there by then, so it comes anew each time.
+            // The instructions depend on the catalog at the time of `initialize`, so each attempt connects anew.
             let mut client = Client::connect(goblin.address).await?;
             let (_, answer) = client.learn_setup().await?;
             let Initialized { instructions } = result(&answer)?;
@@ -83,7 +86,7 @@ impl Gateway {
         bail!("goblin did not have {expected} tools in {PATIENCE:?}; it says:\n{}", goblin.last_lines())
     }
 
-    /// All pages of the list of tools, each tool as it came.
+    /// Returns the tools of all pages, each as the gateway sent it.
     pub async fn list(&mut self) -> Result<Vec<Box<RawValue>>> {
         list(&mut self.client).await
     }
@@ -107,7 +110,7 @@ impl Said {
         Ok(self.structured_content.as_deref().context("no structured content")?.get())
     }
 
-    /// Whether it is what every tool of a [`shelf`](crate::context::shelf) answers.
+    /// Returns an error if this is not the result of every tool of a [`shelf`](crate::context::shelf).
     pub fn check_done(&self) -> Result<()> {
         ensure!(self.text()? == DONE, "not what the tool answers: {}", self.text()?);
         Ok(())
@@ -129,7 +132,7 @@ fn config(setting: Setting, servers: &[Published]) -> Result<Value> {
     }))
 }
 
-/// How many tools of its servers the gateway has by now, whether it lists them or not.
+/// Returns the number of backend tools that the gateway has now, listed or not.
 async fn tools(client: &mut Client, setting: Setting) -> Result<usize> {
     if !setting.has_own() {
         return Ok(list(client).await?.len());

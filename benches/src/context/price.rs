@@ -1,40 +1,41 @@
-//! What a conversation pays for its tokens, and from how many tools on it pays less when it searches. Only arithmetic.
+//! Computes the price of a conversation's tokens, and the number of tools from which a search is cheaper. This module
+//! only does arithmetic.
 //!
-//! The model: a client sends everything so far with each request, and a request ends with one call of a tool or with the
-//! last answer. What is sent for the first time is paid in full; what was sent before costs a part of it: all where
-//! nothing is cached, little where it is, nothing where only the room in the context counts.
+//! The model: a client sends the whole conversation with each request, and a request ends with one tool call or with
+//! the last answer. Tokens that are sent for the first time cost the full price. Tokens that are sent again cost a part
+//! of it: all of it if nothing is cached, little if it is cached, nothing if only the room in the context counts.
 
 use serde::Serialize;
 
-/// What clients and models differ in.
+/// The parameters that differ between clients and models.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Terms {
-    /// Of the price of a token, for one that was sent before.
+    /// The price of a repeated token, as a fraction of the full price.
     pub again: f64,
-    /// Tokens that are there before any tool is: instructions and the question.
+    /// The tokens before any tool: instructions and the question.
     pub begin: f64,
-    /// Tokens of what a tool answers.
+    /// The tokens of a tool's result.
     pub result: f64,
 }
 
-/// Tokens of finding one tool and calling it, arguments and answers together.
+/// The tokens of finding and calling one tool, with arguments and results.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Use {
     pub search: f64,
     pub describe: f64,
-    /// The arguments of the call around those of the tool.
+    /// The arguments of `call_tool` around the tool's own arguments.
     pub call: f64,
-    /// What a call takes that needs no such wrapping.
+    /// A call by the tool's own name.
     pub direct: f64,
 }
 
-/// Requests that a conversation makes, the one with the last answer among them.
+/// Returns the requests of a conversation without and with a search, including the last answer.
 pub fn requests(uses: usize) -> (usize, usize) {
     (uses + 1, 3 * uses + 1)
 }
 
-/// How many tools must be listed at least for the search to be cheaper, at `each` tokens for a tool in the list and
-/// `own` for the gateway's. Each use is of another tool, which is the worst for the search.
+/// Returns the smallest number of listed tools for which the search is cheaper. A listed tool costs `each` tokens and
+/// the gateway's own tools cost `own`. Each use is of another tool, which is the worst case for the search.
 pub fn break_even(terms: Terms, uses: usize, step: Use, own: f64, each: f64) -> usize {
     let searching = [step.search, step.describe, step.call + terms.result];
     let searched = paid(terms, terms.begin + own, (0..uses).flat_map(|_| searching));
@@ -45,7 +46,7 @@ pub fn break_even(terms: Terms, uses: usize, step: Use, own: f64, each: f64) -> 
     least.max(0.0) as usize + 1
 }
 
-/// The whole conversation: what it begins with, and what each step adds.
+/// Returns the price of a whole conversation, from its first tokens and the tokens that each step adds.
 fn paid(terms: Terms, begin: f64, steps: impl Iterator<Item = f64>) -> f64 {
     let (mut context, mut paid) = (begin, begin);
     for step in steps {
@@ -75,16 +76,17 @@ mod tests {
     #[test]
     fn a_search_pays_from_some_number_of_tools_on() {
         let own = 340.0;
-        // Room alone: own + uses * (100 + 50 + 20 - 10) tokens make place for that many tools of 100, and one more.
+        // Only room counts: own + uses * (100 + 50 + 20 - 10) tokens equal that many tools of 100 tokens, and one more
+        // breaks even.
         for (uses, expected) in [(0, 4), (1, 6), (3, 9), (10, 20)] {
             assert_eq!(break_even(terms(0.0), uses, STEP, own, 100.0), expected, "{uses}");
         }
-        // Nothing cached, one use: 340 + 440 + 490 + 510 less 10, where a tool costs 200 in two requests.
+        // Nothing is cached, one use: 340 + 440 + 490 + 510 less 10. A tool costs 200 in two requests.
         assert_eq!(break_even(terms(1.0), 1, STEP, own, 100.0), 1770 / 200 + 1);
-        // A long question is sent twice more.
+        // The search sends a long question two more times.
         let long = Terms { begin: 1000.0, ..terms(1.0) };
         assert_eq!(break_even(long, 1, STEP, own, 100.0), 3770 / 200 + 1);
-        // As is what a tool answers, after the first of several.
+        // The search also repeats the result of each tool before the last.
         let talkative = Terms { result: 1000.0, ..terms(1.0) };
         assert_eq!(break_even(talkative, 1, STEP, own, 100.0), break_even(terms(1.0), 1, STEP, own, 100.0));
         assert!(break_even(talkative, 2, STEP, own, 100.0) > break_even(terms(1.0), 2, STEP, own, 100.0));

@@ -1,6 +1,6 @@
-//! The tools and the queries of a measurement: chosen from published servers, the same ones each time.
+//! The tools and queries of a measurement, chosen from published servers. Every run chooses the same ones.
 //!
-//! Smaller choices are part of larger ones. Servers take turns, so that no large one has more than its share.
+//! Smaller choices are subsets of larger ones. The servers take turns, so that no large server dominates.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 
 const SEED: u64 = 20_260_728;
 
-/// A published server, with its tools as it gave them, in an order of chance; a choice has the first of them.
+/// A published server with its tools in a pseudo-random order. A choice takes the first of them.
 pub struct Published {
     pub id: String,
     pub tools: Vec<Tool>,
@@ -24,14 +24,14 @@ pub struct Tool {
     pub definition: Box<RawValue>,
 }
 
-/// What somebody looks for, and the tools that are right: `server/name`.
+/// A search query and the tools that answer it, as `server/name`.
 #[derive(Deserialize)]
 pub struct Query {
     pub query: String,
     pub answers: Vec<String>,
 }
 
-/// What a file of a catalog has of interest.
+/// The members of a catalog file that are used.
 #[derive(Deserialize)]
 struct Catalog {
     id: String,
@@ -43,7 +43,7 @@ struct Named {
     name: String,
 }
 
-/// All servers there are, in an order of chance.
+/// Returns all published servers in a pseudo-random order.
 pub fn published() -> Result<Vec<Published>> {
     let directory = data().join("catalogs");
     let files = fs::read_dir(&directory).with_context(|| format!("cannot read {}", directory.display()))?;
@@ -53,7 +53,7 @@ pub fn published() -> Result<Vec<Published>> {
     Ok(servers)
 }
 
-/// One of them.
+/// Returns the server with this id.
 pub fn server(id: &str) -> Result<Published> {
     read_server(&data().join("catalogs").join(format!("{id}.json")))
 }
@@ -72,7 +72,7 @@ impl Tool {
     }
 }
 
-/// Some of all tools: one of each server, a second one of each, until there are enough.
+/// Chooses `count` tools in rounds: one of each server, then a second one of each, until there are enough.
 pub fn choose(servers: &[Published], count: usize) -> Vec<Published> {
     let mut chosen: BTreeMap<usize, Vec<Tool>> = BTreeMap::new();
     let longest = servers.iter().map(|server| server.tools.len()).max().unwrap_or(0);
@@ -86,7 +86,7 @@ pub fn choose(servers: &[Published], count: usize) -> Vec<Published> {
     chosen.into_iter().map(|(place, tools)| Published { id: servers[place].id.clone(), tools }).collect()
 }
 
-/// Some of the queries that a tool among `servers` is right for.
+/// Returns `count` of the queries that a tool of `servers` answers.
 pub fn queries(servers: &[Published], count: usize) -> Result<Vec<Query>> {
     let mut queries: Vec<Query> = read(&data().join("queries.json"))?;
     let is_there = |answer: &String| {
@@ -110,7 +110,7 @@ fn read<Content: for<'a> Deserialize<'a>>(file: &Path) -> Result<Content> {
     serde_json::from_str(&text).with_context(|| format!("{} is not what was expected", file.display()))
 }
 
-/// A number that looks random and is the same on every machine and with every compiler: FNV-1a, its bits mixed.
+/// Returns a pseudo-random number that is the same on every machine and with every compiler: FNV-1a with mixed bits.
 fn chance(text: &str) -> u64 {
     let hash = text
         .bytes()

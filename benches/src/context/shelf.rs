@@ -1,4 +1,7 @@
-//! A stdio MCP server that offers tools of a published one and answers every call of them alike.
+//! A stdio MCP server that offers the tools of a published server and returns the same result for every call.
+//!
+//! The context measurement starts one process of it for each published server. The definitions are sent exactly as they
+//! were captured.
 
 use std::io::{self, BufRead, Write};
 
@@ -7,7 +10,7 @@ use anyhow::Result;
 use crate::context::sample;
 use crate::envelope::{self, Method};
 
-/// What any call of any tool is answered with.
+/// The result of every tool call.
 pub const DONE: &str = "done";
 
 /// Serves the first `count` tools of `server` until stdin ends.

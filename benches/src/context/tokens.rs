@@ -1,4 +1,6 @@
-//! Texts as a model reads them: in tokens of `o200k_base`, whose vocabulary is part of this binary.
+//! Counts the tokens of a text in `o200k_base`, which this binary contains.
+//!
+//! A list of tools is counted twice: as it was sent, and reduced to the members that most clients pass to a model.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -8,16 +10,16 @@ pub fn count(text: &str) -> usize {
     o200k_base_singleton().encode_ordinary(text).len()
 }
 
-/// Definitions of tools, in tokens.
+/// The size of tool definitions, in tokens.
 #[derive(Clone, Copy, Default, Serialize)]
 pub struct Size {
-    /// As they came, with all their members.
+    /// The definitions with all their members.
     pub whole: usize,
-    /// With nothing but what most clients give to a model.
+    /// The definitions with only the members that most clients pass to a model.
     pub bare: usize,
 }
 
-/// What most clients give to a model.
+/// The members that most clients pass to a model.
 #[derive(Serialize, Deserialize)]
 struct Bare<'a> {
     #[serde(borrow)]
@@ -29,7 +31,7 @@ struct Bare<'a> {
 }
 
 impl Size {
-    /// Of definitions that stand in a list together.
+    /// Returns the size of definitions that are listed together.
     pub fn of_list(definitions: &[Box<RawValue>]) -> serde_json::Result<Self> {
         let bare = definitions.iter().map(|it| serde_json::from_str(it.get())).collect::<Result<Vec<Bare<'_>>, _>>()?;
         Ok(Self { whole: count(&serde_json::to_string(definitions)?), bare: count(&serde_json::to_string(&bare)?) })

@@ -1,13 +1,15 @@
-//! The tables of what lists of tools cost in context.
+//! The tables of the context cost of tool lists.
+//!
+//! [`Context`] has the token counts, and `context::price` computes the break-even. The functions here only format.
 
 use super::{line, median};
 use crate::context::{Context, Setting, Size, Step, Terms, Use, Walk, break_even, requests};
 
 const USES: [usize; 3] = [1, 3, 10];
-/// What a tool answers, in tokens.
+/// The tokens of a tool's result.
 const RESULT: f64 = 500.0;
-/// What a token costs that was sent before: nothing, as is usual where prompts are cached, and as much as any other. The
-/// conversation begins short, as in a chat, or long, as with an agent that has much to obey.
+/// The price of a repeated token: free, a tenth as with a prompt cache, and the full price. The conversation starts
+/// short like a chat, or long like an agent with many instructions.
 const TERMS: [(&str, Terms); 5] = [
     ("room alone", terms(0.0, 2_000.0)),
     ("cached, 2,000 before", terms(0.1, 2_000.0)),
@@ -20,7 +22,7 @@ const fn terms(again: f64, begin: f64) -> Terms {
     Terms { again, begin, result: RESULT }
 }
 
-/// A part of an answer that a client shows.
+/// The part of a result that a client shows.
 type Shown = fn(&Step) -> usize;
 const SHOWN: [(&str, Shown); 2] = [("text", |step| step.text), ("structured", |step| step.structured)];
 
@@ -92,7 +94,7 @@ fn walks_table(context: &Context) -> String {
     text
 }
 
-/// From how many tools on a search is cheaper than a list that has no meta tools in it.
+/// Returns the table of the number of tools from which a search is cheaper than a list without meta tools.
 fn break_even_table(context: &Context) -> String {
     let tools = context.most_tools();
     let (Some(plain), Some(search)) = (context.list(Setting::Plain, tools), context.list(Setting::Search, tools))
@@ -119,7 +121,7 @@ fn break_even_table(context: &Context) -> String {
     text
 }
 
-/// The use of a tool with the mean of each of its parts: a list is paid for by the mean of its tools, too.
+/// Returns the use of a tool with the mean of each part. The price of a list is a mean over its tools too.
 fn typical(walks: &[Walk], shown: Shown) -> Use {
     Use {
         search: mean(walks, &|walk| walk.search.asked + shown(&walk.search)),

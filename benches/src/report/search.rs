@@ -1,4 +1,6 @@
-//! The table and bars of what search costs.
+//! The table and bars of the cost of search.
+//!
+//! The bars apply to the largest catalog. The functions here only format and compare.
 
 use super::{Bar, KIB, MIB, line, time};
 use crate::search::{SIZES, Search};

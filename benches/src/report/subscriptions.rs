@@ -1,4 +1,7 @@
-//! The tables and bars of what subscriptions cost.
+//! The tables and bars of the cost of subscriptions.
+//!
+//! One part covers the fan-out of updates, the other the memory and the end of subscriptions. The functions here only
+//! format and compare.
 
 use super::{Bar, KIB, MIB, line, median, time};
 use crate::fan::{Fan, FanOut};
@@ -7,7 +10,8 @@ use crate::scenario::Through;
 
 const FAN_LIMIT: f64 = 1.5;
 const KEPT_LIMIT: usize = 300;
-/// A hundred times as many others make it a hundred times dearer if each is looked at, and a little if caches are too small.
+/// The limit for the growth of the cost of an end with a hundred times as many other subscriptions. A scan of all of
+/// them costs a hundred times as much; cache misses cost a little more.
 const END_LIMIT: f64 = 5.0;
 
 pub fn fan_table(fan_out: &FanOut) -> String {
@@ -29,7 +33,7 @@ pub fn fan_table(fan_out: &FanOut) -> String {
     text
 }
 
-/// The ratio of the medians decides, as everywhere.
+/// Compares the CPU of both servers. The ratio of the medians decides.
 pub fn fan_bar(fan_out: &FanOut) -> Bar {
     let ratio = cpu_each(fan_out, &fan_out.goblin) / cpu_each(fan_out, &fan_out.bare);
     let of_rounds =
@@ -43,7 +47,7 @@ pub fn fan_bar(fan_out: &FanOut) -> Bar {
     }
 }
 
-/// Microseconds for an update of one session.
+/// Returns the microseconds of CPU per update and session.
 fn cpu_each(fan_out: &FanOut, fans: &[Fan]) -> f64 {
     let all = median(fans.iter().map(|fan| fan.cpu.as_secs_f64()).collect());
     all * 1e6 / fan_out.deliveries() as f64

@@ -1,9 +1,9 @@
-//! Asking the client in the middle of a request, in the way of either era.
+//! Requests input from the client during a request, in the way of either era.
 //!
-//! A tool or prompt that asks is a function of the answers so far: it is done, it is refused, or it asks for more. On a
-//! 2026-07-28 request its questions are the result, and the client calls again with the answers. In a session of an
-//! older version they are pushed as requests of their own, and the function is called again here. So every asking tool
-//! works in both eras, and a gateway between a client of one and a server of the other can be tested with all of them.
+//! A tool or prompt that needs input is a function of the responses so far: it is done, it is refused, or it asks for
+//! more. For a 2026-07-28 request the input requests are the result, and the client calls again with its responses. In
+//! a session of an older version they are sent as server requests, and this module calls the function again. Every such
+//! tool therefore works in both eras, and all of them can test a gateway between the eras.
 
 use rmcp::model::{
     ClientCapabilities, ClientResult, ElicitResult, ElicitationAction, ErrorData, InputRequest, InputRequests,
@@ -12,7 +12,7 @@ use rmcp::model::{
 use rmcp::service::{RequestContext, RoleServer, ServiceError};
 use serde_json::{Value, json};
 
-/// How often a client of an older version is asked before the call fails.
+/// The limit of rounds of server requests before a call in a session fails.
 const ROUNDS: usize = 5;
 
 pub enum Step<T> {
@@ -39,7 +39,7 @@ impl<T> Step<T> {
         Step::Ask(Ask { requests: InputRequests::from([(key.to_owned(), request)]), state: None })
     }
 
-    /// Has the client send `state` along with its answers, if there is something to ask.
+    /// Makes the client return `state` with its responses. Has no effect if nothing is asked.
     pub fn with_state(self, state: String) -> Step<T> {
         match self {
             Step::Ask(ask) => Step::Ask(Ask { state: Some(state), ..ask }),
@@ -54,7 +54,7 @@ pub enum Reply<T> {
     InputRequired(InputRequiredResult),
 }
 
-/// What the client has sent with a call, or has answered since.
+/// The input responses and the state that the client has sent.
 #[derive(Default)]
 pub struct Answers {
     pub given: InputResponses,
@@ -66,7 +66,7 @@ impl Answers {
         Answers { given: given.unwrap_or_default(), state }
     }
 
-    /// What the user filled in; asks when there is no answer that can be read.
+    /// Returns the content of an elicitation. Asks if there is no valid response.
     pub fn elicited(&self, key: &str, request: InputRequest) -> Step<Value> {
         let answer = self.given.get(key).and_then(|answer| serde_json::from_value(answer.clone()).ok());
         match answer {
@@ -78,7 +78,7 @@ impl Answers {
         }
     }
 
-    /// One text that the user filled in; asks when it is not there.
+    /// Returns one text field of an elicitation. Asks if it is missing.
     pub fn field(&self, key: &str, field: &str, request: InputRequest) -> Step<String> {
         match self.elicited(key, request.clone()) {
             Step::Done(content) => match content[field].as_str() {
@@ -89,15 +89,15 @@ impl Answers {
         }
     }
 
-    /// The text that the client's model wrote.
+    /// Returns the text from the client's model. Asks if it is missing.
     pub fn sampled(&self, key: &str, request: InputRequest) -> Step<String> {
         let content = self.given.get(key).map(|answer| &answer["content"]);
-        // A single block, or since 2025-11-25 a list of them.
+        // The content is a single block, or a list of blocks since 2025-11-25.
         let text = content.and_then(|content| content.get(0).unwrap_or(content)["text"].as_str());
         text.map_or_else(|| Step::ask(key, request), |text| Step::Done(text.to_owned()))
     }
 
-    /// The URIs of the client's roots.
+    /// Returns the URIs of the client's roots. Asks if they are missing.
     pub fn roots(&self, key: &str, request: InputRequest) -> Step<Vec<String>> {
         let Some(roots) = self.given.get(key).and_then(|answer| answer["roots"].as_array()) else {
             return Step::ask(key, request);
@@ -106,7 +106,7 @@ impl Answers {
     }
 }
 
-/// A form with these fields, all of which are required.
+/// Returns a form with these fields, all of them required.
 pub fn form(message: &str, properties: &Value) -> Result<InputRequest, ErrorData> {
     let required: Vec<_> = properties.as_object().into_iter().flat_map(|properties| properties.keys()).collect();
     let schema = json!({"type": "object", "properties": properties, "required": required});
@@ -135,7 +135,7 @@ pub fn capabilities(context: &RequestContext<RoleServer>) -> ClientCapabilities 
     context.client_capabilities().unwrap_or_default()
 }
 
-/// Takes steps until there is something to tell the client.
+/// Takes steps until there is a result, a refusal, or input to request from a modern client.
 pub async fn drive<T>(
     context: &RequestContext<RoleServer>,
     mut answers: Answers,
@@ -155,7 +155,7 @@ pub async fn drive<T>(
     Err(ErrorData::invalid_request(format!("no usable answer in {ROUNDS} rounds"), None))
 }
 
-/// Sends the questions to a client of an older version, one after the other.
+/// Sends the input requests to a client of an older version, one after the other.
 async fn push(context: &RequestContext<RoleServer>, ask: Ask) -> Result<Answers, ErrorData> {
     let mut given = InputResponses::new();
     for (key, request) in ask.requests {

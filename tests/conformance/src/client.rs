@@ -1,8 +1,8 @@
-//! The client that the suite starts for a scenario in which clients are judged.
+//! The client that the suite starts for a scenario that judges clients.
 //!
-//! The suite plays the server and judges whoever speaks to it. With a gateway in between that is the gateway, and this
-//! client is only its user: it calls what the scenario wants called and answers what it is asked. Without a gateway it
-//! is judged itself, which shows that it plays its part well.
+//! The suite plays the server and judges its client. If a gateway is in between, the gateway is judged, and this client
+//! only uses it: it makes the calls of the scenario and answers server requests. If there is no gateway, this client
+//! itself is judged, which proves that it behaves correctly.
 
 mod gateway;
 mod mirror;
@@ -20,21 +20,21 @@ use tokio::time::timeout;
 use crate::client::gateway::Gateway;
 use crate::client::peer::{Peer, is_modern};
 
-/// Names the gateway's binary; without it the client speaks to the suite itself.
+/// The variable that names the gateway's binary. If it is not set, the client connects to the suite directly.
 pub const GATEWAY: &str = "GOBLIN_CONFORMANCE_GATEWAY";
-/// Names the version that the client speaks; without it, it is the one that the suite's server speaks.
+/// The variable that names the client's protocol version. The default is the version of the suite's server.
 pub const SPOKEN: &str = "GOBLIN_CONFORMANCE_SPOKEN";
 
-/// The suite gives up on its client after 30 s and would leave the gateway behind.
+/// The time limit of a scenario. The suite kills its client after 30 s, which would leave the gateway running.
 const PATIENCE: Duration = Duration::from_secs(25);
 
-/// What is to be played, as the suite has put it into the environment.
+/// The scenario to play, from the environment that the suite sets.
 pub struct Part {
     pub scenario: String,
     pub context: Value,
-    /// The version that the suite's server speaks.
+    /// The protocol version of the suite's server.
     server: String,
-    /// The version that this client speaks.
+    /// The protocol version of this client.
     spoken: String,
 }
 
@@ -60,8 +60,8 @@ impl Part {
         outcome
     }
 
-    /// For a client with a handshake a gateway would look for a server with one, and the suite's servers of 2026-07-28
-    /// answer that too, but count it as a fault.
+    /// Returns the `protocol` setting of the gateway. For a legacy client, `auto` would probe for a legacy server
+    /// first. The suite's servers of 2026-07-28 answer such a probe but count it as a failure.
     fn protocol(&self) -> &'static str {
         if is_modern(&self.server) && !is_modern(&self.spoken) { "modern" } else { "auto" }
     }
@@ -74,6 +74,6 @@ impl Part {
 
 pub async fn play(url: &str) -> Result<()> {
     let part = Part::from_environment()?;
-    // A gateway that is still there then ends with this.
+    // On a timeout the drop kills a gateway that still runs.
     timeout(PATIENCE, part.play(url)).await.context("the scenario did not come to its end")?
 }

@@ -1,6 +1,7 @@
-//! A response whose stream the server can cut, to have the client come back for the rest of it.
+//! A response with a stream that the server can cut, so that the client resumes it.
 //!
-//! `rmcp` keeps what a cut stream has missed only until the call is answered, so the answer has to wait for the client.
+//! `rmcp` keeps the missed events of a cut stream only until the call has its response. The response must therefore
+//! wait for the client.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -16,17 +17,17 @@ use http_body_util::combinators::BoxBody;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-/// How long a cut stream waits for its client.
+/// The time that a cut stream waits for its client.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The sessions whose clients should come back.
+/// The sessions with a client that should resume.
 #[derive(Default)]
 pub struct Awaited {
     sessions: Mutex<HashMap<String, Arc<Notify>>>,
 }
 
 impl Awaited {
-    /// Tells when the client of a session is back.
+    /// Returns a signal that fires when the client of the session resumes.
     fn expect(&self, session: &str) -> Arc<Notify> {
         let back = Arc::new(Notify::new());
         let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
@@ -34,7 +35,7 @@ impl Awaited {
         back
     }
 
-    /// The client of a session asks for the rest of a stream.
+    /// Records that the client of a session resumes a stream.
     pub fn is_back(&self, session: &str) {
         let back = self.sessions.lock().unwrap_or_else(PoisonError::into_inner).remove(session);
         if let Some(back) = back {
@@ -47,7 +48,7 @@ pub fn session_of(headers: &HeaderMap) -> Option<&str> {
     headers.get("mcp-session-id")?.to_str().ok()
 }
 
-/// Cuts the stream of one response. It lies in the extensions of the HTTP request.
+/// A handle that cuts the stream of one response. It is in the extensions of the HTTP request.
 #[derive(Clone)]
 pub struct Scissors {
     asked: Arc<Notify>,
@@ -60,12 +61,12 @@ impl Scissors {
         Scissors { asked: Arc::default(), gone: Arc::default(), awaited }
     }
 
-    /// Ends the stream behind what it has sent so far, and waits until the client of the session is back.
+    /// Ends the stream after the events sent so far, and waits until the client of the session resumes.
     pub async fn cut(&self, session: &str) {
         let back = self.awaited.expect(session);
         self.asked.notify_one();
         self.gone.notified().await;
-        // A client that stays away gets no answer, whenever it is given.
+        // A client that does not resume gets no response in any case.
         let _ = timeout(PATIENCE, back.notified()).await;
     }
 }
@@ -91,7 +92,7 @@ impl Body for CuttableBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        // What is there goes out first: without its first event nobody could ask for the rest of the stream.
+        // Pending frames are sent first. A client needs the first event to resume the stream.
         if let Poll::Ready(frame) = Pin::new(&mut self.inner).poll_frame(context) {
             return Poll::Ready(frame);
         }

@@ -1,4 +1,4 @@
-//! Streamable HTTP at `/mcp`, by `rmcp`. Ours is the listener, and that a stream can be cut.
+//! Streamable HTTP at `/mcp` by `rmcp`. This module adds the listener and the cutting of streams.
 
 use std::convert::Infallible;
 use std::io::{self, Write};
@@ -24,13 +24,13 @@ use crate::server::Server;
 use crate::world::World;
 
 const PATH: &str = "/mcp";
-/// How long a client should wait before it asks for the rest of a stream that was cut.
+/// The delay that a cut stream requests from its client.
 const RETRY: Duration = Duration::from_millis(200);
 
 type Service = StreamableHttpService<Server, LocalSessionManager>;
 type Answer = Response<BoxBody<Bytes, Infallible>>;
 
-/// Serves until the process is ended.
+/// Serves until the process is killed.
 pub async fn serve() -> Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("cannot listen on 127.0.0.1")?;
     let address = listener.local_addr().context("the listener has no address")?;
@@ -44,7 +44,7 @@ pub async fn serve() -> Result<()> {
         let (service, awaited) = (service.clone(), Arc::clone(&awaited));
         tokio::spawn(async move {
             let answer = service_fn(|request| answer(&service, &awaited, request));
-            // A client that goes away is no concern of the others.
+            // A client that disconnects does not affect the others.
             let _ = http1::Builder::new().serve_connection(TokioIo::new(connection), answer).await;
         });
     }

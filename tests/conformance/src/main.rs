@@ -1,10 +1,9 @@
-//! The server that the official MCP conformance suite asks for, and a runner of that suite.
+//! The server that the official MCP conformance suite requires, and a runner of that suite.
 //!
-//! `serve` is a backend with every tool, prompt and resource that the suite's scenarios name, in both eras of the
-//! protocol. `run` plays the suite against a URL and tells the outcome check by check. Played once against the server
-//! itself and once through the gateway in front of it, the two outcomes can be compared: what the server passes, the
-//! gateway must not break. `run-client` has the suite play servers, and `client` is what it starts to use them, with the
-//! gateway in between: what the suite judges then is how the gateway speaks to servers.
+//! `serve` is a backend with every tool, prompt and resource that the suite's scenarios name, in both eras. `run` plays
+//! the suite against a URL and reports the outcome of each check. Two runs, one against the server and one through the
+//! gateway, show the checks that the gateway breaks. `run-client` lets the suite play servers. It starts `client`,
+//! which uses them through the gateway, so that the suite judges the gateway as a client.
 
 mod ask;
 mod client;
@@ -110,7 +109,7 @@ struct Selection {
 }
 
 impl Selection {
-    /// As the suite wants to be told.
+    /// Returns the selection as options of the suite.
     fn options(self) -> Vec<String> {
         if let Some(version) = self.requirements {
             return vec!["--requirements".to_owned(), version];
@@ -151,7 +150,7 @@ fn run(arguments: RunArguments) -> Result<ExitCode> {
 }
 
 fn run_client(arguments: RunClientArguments) -> Result<ExitCode> {
-    // Extensions belong to no version, and are played in the one that is named all the same.
+    // Extensions belong to no version. `--force` plays them in the named version.
     let selection = ["--scenario", &arguments.scenario, "--spec-version", &arguments.spec_version, "--force"];
     let suite = Suite {
         tools: arguments.common.tools,

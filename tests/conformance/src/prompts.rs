@@ -1,4 +1,6 @@
-//! Prompts and their completion.
+//! The prompts that the suite's scenarios name, and their completion.
+//!
+//! A prompt may request input first, like a tool, so it is a function of the responses so far.
 
 use rmcp::ErrorData;
 use rmcp::model::{
@@ -11,7 +13,7 @@ use crate::ask::{Answers, Step, form};
 use crate::tools::content::PIXEL;
 use crate::world::{Subject, World};
 
-/// What the argument `arg1` may be completed to.
+/// The completions of the argument `arg1`.
 const WORDS: [&str; 4] = ["paris", "park", "party", "testing"];
 
 pub fn list(world: &World) -> Vec<Prompt> {
@@ -36,7 +38,7 @@ pub fn list(world: &World) -> Vec<Prompt> {
     ]
 }
 
-/// The next step towards the messages of a prompt.
+/// Takes the next step towards the messages of a prompt.
 pub fn step(name: &str, arguments: &JsonObject, answers: &Answers) -> Result<Step<GetPromptResult>, ErrorData> {
     let user = |content| PromptMessage::new(Role::User, content);
     let text = |text: &str| user(ContentBlock::text(text));
@@ -68,7 +70,7 @@ pub fn step(name: &str, arguments: &JsonObject, answers: &Answers) -> Result<Ste
     Ok(Step::Done(GetPromptResult::new(messages)))
 }
 
-/// The words that go on as the argument begins.
+/// Returns the words that start with the argument's value.
 pub fn complete(request: &CompleteRequestParams) -> Vec<String> {
     match &request.r#ref {
         Reference::Prompt(prompt) if prompt.name == "test_prompt_with_arguments" => {

@@ -1,5 +1,5 @@
-//! The outcome of a run, read from the files that the suite writes: a directory per scenario with `checks.json` in it.
-//! What it prints on the console is for people, and changes from release to release.
+//! The outcome of a run, read from the suite's files: one directory per scenario with a `checks.json`. The console
+//! output is not used, because it changes from release to release.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,13 +10,13 @@ use anyhow::{Context, Result, bail};
 use serde::ser::SerializeStruct;
 use serde::{Deserialize, Serialize, Serializer};
 
-/// A directory is called a prefix, the scenario, and when it began: `-2026-07-28T12-00-00-000Z`.
+/// The length of the time at the end of a directory's name. The name is a prefix, the scenario and its start time.
 const TIME_LENGTH: usize = "-2026-07-28T12-00-00-000Z".len();
 
 #[derive(Debug, Default, PartialEq)]
 pub struct Report {
-    /// The suite's own verdict, by its exit code. Where it judges clients, a warning is a failure to it, and so is a
-    /// client that ends badly or not at all.
+    /// The suite's own verdict, from its exit code. In scenarios that judge clients, a warning and a failed or hanging
+    /// client also count as failures.
     pub accepted: bool,
     pub scenarios: BTreeMap<String, Outcome>,
 }
@@ -30,7 +30,7 @@ pub struct Outcome {
 
 #[derive(Debug, PartialEq, Serialize)]
 pub struct Check {
-    /// Id and name: many checks of a scenario have the same id.
+    /// The id and the name. Many checks of a scenario share an id.
     pub check: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
@@ -118,7 +118,7 @@ impl Outcome {
         Ok(outcome)
     }
 
-    /// Of a scenario that threw instead of judging.
+    /// Returns the outcome of a scenario that threw an exception instead of judging.
     fn broken() -> Outcome {
         let message = "the scenario left no checks: it broke down, or is not one of this version".to_owned();
         Outcome {
@@ -128,7 +128,7 @@ impl Outcome {
     }
 }
 
-/// A check as the suite writes it.
+/// A check in the suite's file format.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Record {

@@ -1,4 +1,6 @@
-//! Resources and the one template.
+//! The resources and the resource template that the suite's scenarios name.
+//!
+//! Only [`WATCHED`] ever changes.
 
 use rmcp::ErrorData;
 use rmcp::model::{Resource, ResourceContents, ResourceTemplate};
@@ -7,7 +9,7 @@ use serde_json::json;
 use crate::tools::content::PIXEL;
 use crate::world::{Subject, World};
 
-/// The one resource that changes, by the tool `test_trigger_resource_change`.
+/// The only resource that changes. The tool `test_trigger_resource_change` changes it.
 pub const WATCHED: &str = "test://watched-resource";
 const STATIC_TEXT: &str = "test://static-text";
 const STATIC_BINARY: &str = "test://static-binary";
@@ -41,7 +43,7 @@ pub fn read(world: &World, uri: &str) -> Result<ResourceContents, ErrorData> {
     }
 }
 
-/// The `{id}` of a URI that the template gives.
+/// Returns the `{id}` of a URI that matches the template.
 fn id_of(uri: &str) -> Option<&str> {
     let id = uri.strip_prefix("test://template/")?.strip_suffix("/data")?;
     (!id.is_empty() && !id.contains('/')).then_some(id)

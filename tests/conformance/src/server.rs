@@ -1,4 +1,7 @@
-//! The MCP side: one `Server` per session, or per request where there are no sessions.
+//! The MCP server: one `Server` per session, or per request in the modern era.
+//!
+//! It implements the handler of `rmcp` and delegates to the modules for tools, prompts and resources. The shared
+//! [`World`] holds everything that outlives a session.
 #![expect(deprecated, reason = "older versions of the protocol are served too")]
 
 use std::collections::BTreeSet;
@@ -23,9 +26,9 @@ use crate::{prompts, resources, tools};
 
 pub struct Server {
     world: Arc<World>,
-    /// Watching since before the client knows that we do: a change right after that must not be missed.
+    /// The subscription to changes. It starts before the client sees the server, so that no change is missed.
     changes: Changes,
-    /// The URIs of a session. Shared with the task that tells its client about changes.
+    /// The URIs that a session subscribed to, shared with the task that notifies its client.
     subscribed: Arc<Mutex<BTreeSet<String>>>,
     level: Mutex<LoggingLevel>,
 }
@@ -41,7 +44,7 @@ impl Server {
         &self.world
     }
 
-    /// Tells the client at level info, if it wants to hear that.
+    /// Sends a log message at level info, if the client's level includes it.
     pub async fn log(&self, context: &RequestContext<RoleServer>, message: &str) {
         let level = if is_modern(context) {
             context.meta.log_level()
@@ -50,7 +53,7 @@ impl Server {
         };
         if matches!(level, Some(LoggingLevel::Debug | LoggingLevel::Info)) {
             let message = LoggingMessageNotificationParam::new(LoggingLevel::Info, json!(message));
-            // The call goes on whether or not somebody still listens.
+            // The call continues even if the client has disconnected.
             let _ = context.peer.notify_logging_message(message).await;
         }
     }
@@ -81,7 +84,7 @@ impl ServerHandler for Server {
         Ok(ListToolsResult::with_all_items(tools::list(&self.world)))
     }
 
-    /// By its schema `rmcp` judges the headers that mirror arguments.
+    /// Returns the tool by name. `rmcp` uses its schema to check the headers that mirror arguments.
     fn get_tool(&self, name: &str) -> Option<Tool> {
         tools::list(&self.world).into_iter().find(|tool| tool.name == name)
     }
@@ -177,7 +180,7 @@ impl ServerHandler for Server {
         Ok(())
     }
 
-    /// A session hears of changes from here on.
+    /// Starts to notify the session of changes.
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
         tokio::spawn(tell_session(context.peer, self.changes.clone(), Arc::clone(&self.subscribed)));
     }
@@ -222,7 +225,7 @@ impl ServerHandler for Server {
     }
 }
 
-/// Tells the client of a session about changes, until the first that it cannot be told.
+/// Notifies the client of a session about changes, until a notification fails.
 async fn tell_session(peer: Peer<RoleServer>, mut changes: Changes, subscribed: Arc<Mutex<BTreeSet<String>>>) {
     loop {
         let sent = match changes.next().await {

@@ -1,4 +1,7 @@
-//! Runs the official suite with the Node that is installed beside it.
+//! Runs the official suite with the Node that is installed next to it.
+//!
+//! The suite writes its results to a temporary directory, which [`Report`] reads. The exit code alone cannot
+//! distinguish failed checks from a suite that did not run.
 
 use std::env;
 use std::fs;
@@ -10,9 +13,9 @@ use anyhow::{Context, Result, bail};
 use crate::client;
 use crate::report::Report;
 
-/// How much of its output is shown when the suite breaks down.
+/// The number of output lines to show if the suite does not run.
 const SHOWN_LINES: usize = 20;
-/// Names this program to the suite.
+/// The variable that names this program to the suite.
 const PROGRAM: &str = "GOBLIN_CONFORMANCE_PROGRAM";
 
 pub enum Edition {
@@ -20,24 +23,24 @@ pub enum Edition {
     Stable,
 }
 
-/// On which side of the wire the suite stands.
+/// The side of the connection that the suite plays.
 pub enum Side {
-    /// It plays the client of the server at this URL.
+    /// The suite plays the client of the server at this URL.
     Client { url: String },
-    /// It plays a server, and judges whoever is its client: this program, or the gateway before it.
+    /// The suite plays a server and judges its client: this program, or the gateway in front of it.
     Server {
         gateway: Option<PathBuf>,
-        /// The version that this program speaks, if not the suite's.
+        /// The protocol version of this program, if it differs from the suite's.
         spoken: Option<String>,
     },
 }
 
 pub struct Suite {
-    /// Where `cargo xtask tools` has put the packages.
+    /// The directory of the packages that `cargo xtask tools` installed.
     pub tools: PathBuf,
     pub edition: Edition,
     pub side: Side,
-    /// The options by which the suite chooses its scenarios.
+    /// The suite's options that choose scenarios.
     pub selection: Vec<String>,
 }
 
@@ -60,7 +63,7 @@ impl Suite {
         command.args(&self.selection).arg("--output-dir").arg(&results.directory).stdin(Stdio::null());
         let output = command.output().context("cannot start node; run `cargo xtask tools`")?;
         let report = Report::read(&results.directory, self.side.prefix(), output.status.success())?;
-        // It exits with 1 when checks fail, too. Without any results it has refused to begin.
+        // The suite also exits with 1 if checks fail. If there are no results, it did not start.
         if report.scenarios.is_empty() && !output.status.success() {
             bail!("the suite did not run: {}\n{}", output.status, last_lines(&output));
         }
@@ -72,7 +75,7 @@ impl Suite {
 }
 
 impl Side {
-    /// How the names of the directories begin in which it leaves results.
+    /// Returns the prefix of the suite's result directories.
     fn prefix(&self) -> &'static str {
         match self {
             Side::Client { .. } => "server-",
@@ -89,7 +92,7 @@ fn against_server(node: &Path, program: &Path, url: &str) -> Command {
 
 fn against_client(node: &Path, program: &Path, gateway: Option<&Path>, spoken: Option<&str>) -> Result<Command> {
     let mut command = secluded(node);
-    // The suite has a shell start its client, so the path comes by a variable, whatever is in it.
+    // The suite starts its client with a shell. The variable protects special characters of the path.
     command.arg(program).args(["client", "--command", &format!("\"${PROGRAM}\" client")]);
     command.env(PROGRAM, env::current_exe().context("this program does not know where it is")?);
     command.envs(gateway.map(|gateway| (client::GATEWAY, gateway)));
@@ -97,7 +100,8 @@ fn against_client(node: &Path, program: &Path, gateway: Option<&Path>, spoken: O
     Ok(command)
 }
 
-/// The suite's servers listen on all interfaces, so where that is possible it gets a network without any but its own.
+/// Returns a command in a network namespace of its own, if the system permits one. The suite's servers listen on all
+/// interfaces.
 fn secluded(program: &Path) -> Command {
     let attempt = Command::new("unshare").args(["-rn", "ip", "link", "set", "lo", "up"]).output();
     if !attempt.is_ok_and(|output| output.status.success()) {
@@ -115,7 +119,7 @@ fn last_lines(output: &process::Output) -> String {
     lines[lines.len().saturating_sub(SHOWN_LINES)..].join("\n")
 }
 
-/// A directory of this run alone, removed at its end.
+/// A directory for this run, removed at its end.
 struct Results {
     directory: PathBuf,
 }
@@ -128,7 +132,7 @@ impl Results {
         Ok(Results { directory })
     }
 
-    /// What the suite's clients have said on stderr. With a gateway in between, its log is among it.
+    /// Returns the stderr of the suite's clients, which includes the gateway's log.
     fn said_by_clients(&self) -> Result<String> {
         let mut said = String::new();
         for entry in fs::read_dir(&self.directory).context("cannot list the results")? {
@@ -146,6 +150,6 @@ impl Drop for Results {
 }
 
 fn remove(directory: &Path) {
-    // What cannot be removed lies in the directory for temporary files.
+    // A leftover directory is below the one for temporary files.
     let _ = fs::remove_dir_all(directory);
 }

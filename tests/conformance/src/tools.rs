@@ -1,4 +1,6 @@
-//! The tools: what they are called, and which file answers a call.
+//! The tools: their names, and the module that answers each call.
+//!
+//! The suite defines the names and the required results.
 
 mod asking;
 pub mod content;
@@ -51,7 +53,7 @@ pub async fn call(
     Ok(result.into())
 }
 
-/// Calls of tools that ask before they answer or become a task.
+/// Calls tools that request input first or become a task.
 async fn converse(
     world: &World,
     name: &str,

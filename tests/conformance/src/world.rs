@@ -1,7 +1,7 @@
-//! What all requests share: what changes, the tasks, and the seal of `requestState`.
+//! The state that all requests share: the changing lists, the tasks, and the key of `requestState`.
 //!
-//! A change is a number that grows. Whoever tells clients about it watches that number, so that changes in a burst
-//! become one notification and none is missed.
+//! A change increments a counter. The tasks that notify clients watch the counter, so a burst of changes becomes one
+//! notification and none is missed.
 
 use rmcp::ErrorData;
 use rmcp::model::{RequestStateCodec, SealOptions};
@@ -9,7 +9,7 @@ use rmcp::task_manager::TaskManager;
 use serde_json::Value;
 use tokio::sync::watch;
 
-/// It need not be secret: what it protects is a conversation with a test suite.
+/// The key of `requestState`. It need not be secret, because it only protects test conversations.
 const STATE_KEY: &[u8] = b"goblin-conformance: the seal of requestState";
 
 pub struct World {
@@ -32,12 +32,12 @@ impl Default for World {
     }
 }
 
-/// Things that can change while the server runs.
+/// The lists and the resource that can change while the server runs.
 #[derive(Clone, Copy)]
 pub enum Subject {
     Tools,
     Prompts,
-    /// The one resource that can be watched.
+    /// The only resource that clients can watch.
     Watched,
 }
 
@@ -54,17 +54,17 @@ impl World {
         self.sender(subject).send_modify(|count| *count += 1);
     }
 
-    /// How often it has changed.
+    /// Returns the number of changes so far.
     pub fn changes(&self, subject: Subject) -> u64 {
         *self.sender(subject).borrow()
     }
 
-    /// Sees every change from now on.
+    /// Returns a receiver of every change from now on.
     pub fn watch(&self) -> Changes {
         Changes { tools: self.tools.subscribe(), prompts: self.prompts.subscribe(), watched: self.watched.subscribe() }
     }
 
-    /// A `requestState` that only `opener`, a tool, can open again.
+    /// Seals a `requestState` that only the tool `opener` can open.
     pub fn seal(&self, opener: &str, state: &Value) -> Result<String, ErrorData> {
         let options = SealOptions::new().associated_data(opener.as_bytes());
         let sealed = self.codec.seal_json_with(state, &options);
@@ -85,7 +85,7 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Waits for the next change. Never returns once the world is gone.
+    /// Waits for the next change. Never returns after the world is dropped.
     pub async fn next(&mut self) -> Subject {
         tokio::select! {
             Ok(()) = self.tools.changed() => Subject::Tools,

@@ -1,13 +1,14 @@
-//! Links and headings of a Markdown document, as far as tidy needs them: no parser of the whole language.
+//! Finds the links and headings of a Markdown document. This is not a full Markdown parser; it covers the syntax that
+//! tidy needs.
 
-/// A link inside the repository. The lines count from 1.
+/// A link to a file or heading of the repository. Lines count from 1.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Link {
     pub line: usize,
     pub target: String,
 }
 
-/// All links that lead to something in the repository; links to the outside are not ours to check.
+/// Returns all links into the repository. Links to other sites are not checked.
 pub fn find(text: &str) -> Vec<Link> {
     let mut links = Vec::new();
     for (line, prose) in prose_lines(text) {
@@ -20,7 +21,7 @@ pub fn find(text: &str) -> Vec<Link> {
     links
 }
 
-/// What `#...` may name in this document: its headings as GitHub spells them, and explicit anchors.
+/// Returns every valid target of `#...` in this document: its headings as GitHub spells them, and explicit anchors.
 pub fn anchors(text: &str) -> Vec<String> {
     let mut anchors: Vec<String> = Vec::new();
     let mut seen: Vec<String> = Vec::new();
@@ -38,7 +39,7 @@ pub fn anchors(text: &str) -> Vec<String> {
     anchors
 }
 
-/// The lines outside fenced code, with their numbers.
+/// Yields the lines outside fenced code with their numbers.
 fn prose_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut fence: Option<&str> = None;
     text.lines().enumerate().filter_map(move |(index, line)| {
@@ -67,7 +68,7 @@ fn targets(line: &str) -> Vec<String> {
     {
         targets.push(definition.to_string());
     }
-    // `[text](target "title")` and `[text](<target>)`
+    // Reduces `[text](target "title")` and `[text](<target>)` to the target.
     let bare = |target: &String| target.split_whitespace().next().unwrap_or("").trim_matches(['<', '>']).to_string();
     targets.iter().map(bare).filter(|target| !target.is_empty()).collect()
 }

@@ -1,14 +1,16 @@
-//! Rules on the lines of one file.
+//! Rules for the lines of one file: registries, developers' paths, the length and name of sources.
+//!
+//! The functions are pure. The parent module reads the files.
 
 use std::path::Path;
 
 use super::Problem;
 
-/// Lines of a source file, its tests not counted. A longer one has a second file inside.
+/// The limit for the lines of a source file, without its tests. A longer file should be split.
 const MAX_SOURCE_LINES: usize = 600;
 
-/// Where packages are fetched from is the business of the machine that fetches, never of the repository. Written in two
-/// halves, since this file is checked as well.
+/// Hosts of package registries. The registry is a setting of the machine, so the repository must not name one. Each
+/// name is written in two halves, because tidy checks this file too.
 const REGISTRY_HOSTS: [&str; 6] = [
     concat!("registry.", "npmjs.org"),
     concat!("registry.", "yarnpkg.com"),
@@ -18,11 +20,11 @@ const REGISTRY_HOSTS: [&str; 6] = [
     concat!("static.", "crates.io"),
 ];
 
-/// How absolute paths begin that exist on one developer's machine only.
+/// Prefixes of absolute paths that exist on one developer's machine only.
 const DEVELOPER_PATHS: [&str; 4] =
     [concat!("/ho", "me/"), concat!("/ro", "ot/"), concat!("/wo", "rk/"), concat!("/tmp", "/h-")];
 
-/// What others wrote and is kept as they did: their examples name such paths.
+/// Captured catalogs of published servers. Their examples name such paths, and they are kept unchanged.
 const CAPTURED: &str = "tests/search/catalogs";
 
 pub fn check(path: &Path, text: &str) -> Vec<Problem> {
@@ -67,7 +69,7 @@ fn lines_before_tests(text: &str) -> usize {
         .unwrap_or(lines.len())
 }
 
-/// Whether a configuration file chooses the registry, whatever its host: the way a private mirror gets in.
+/// Reports whether a configuration file selects a registry by any host name. This catches private mirrors.
 fn sets_registry(path: &Path, line: &str) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let line = line.trim_start();
@@ -84,8 +86,8 @@ fn sets_registry(path: &Path, line: &str) -> bool {
     }
 }
 
-/// Whether a path that begins with `start` stands in the line. In `build/x/` and `file:///x/` no path begins at `/x/`:
-/// the first is relative, the second names no machine.
+/// Reports whether the line contains a path that begins with `start`. No path begins at `/x/` in `build/x/` and
+/// `file:///x/`: the first is relative, the second names no machine.
 fn begins_path(line: &str, start: &str) -> bool {
     line.match_indices(start).any(|(index, _)| {
         let before = line[..index].chars().next_back();

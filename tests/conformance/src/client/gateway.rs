@@ -1,4 +1,7 @@
 //! A gateway between this client and the suite's server, for one scenario.
+//!
+//! The client starts it, plays the scenario through it, and ends it. Dropping it kills the process and removes its
+//! directory.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -15,7 +18,7 @@ use tokio::time::sleep;
 
 use crate::client::wire::{Messages, send};
 
-/// Between two looks whether it is ready.
+/// The interval of the readiness checks.
 const PAUSE: Duration = Duration::from_millis(20);
 
 pub struct Gateway {
@@ -25,7 +28,8 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// With the server at `backend` behind it, spoken to as `protocol` says, once it has listed that.
+    /// Starts a gateway with the server at `backend` behind it, and waits until that server is ready. `protocol` is the
+    /// server's setting.
     pub async fn start(program: &OsStr, backend: &str, protocol: &str) -> Result<Gateway> {
         let directory = env::temp_dir().join(format!("goblin-conformance-gateway-{}", process::id()));
         fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
@@ -50,7 +54,7 @@ impl Gateway {
         Ok(gateway)
     }
 
-    /// Ends it as an operator would.
+    /// Ends the gateway with a signal, like an operator would.
     pub async fn stop(mut self) -> Result<()> {
         let id = self.process.id().context("the gateway has ended before its time")?;
         let status = Command::new("kill").args(["-TERM", &id.to_string()]).status().await;
@@ -63,12 +67,12 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        // What cannot be removed lies in the directory for temporary files.
+        // A leftover directory is below the one for temporary files.
         let _ = fs::remove_dir_all(&self.directory);
     }
 }
 
-/// Where the gateway says it listens. The lines are repeated: the suite keeps them.
+/// Returns the address in the gateway's log. The lines are printed again, because the suite stores them.
 async fn address(log: &mut Lines<BufReader<ChildStderr>>) -> Result<String> {
     while let Some(line) = log.next_line().await? {
         eprintln!("{line}");
@@ -79,7 +83,7 @@ async fn address(log: &mut Lines<BufReader<ChildStderr>>) -> Result<String> {
     bail!("the gateway has ended without listening")
 }
 
-/// Waits until the one server is there. The gateway calls itself ready sooner when that takes long.
+/// Waits until the server is ready. The gateway reports itself ready earlier if the server takes long.
 async fn settled(address: &str) -> Result<()> {
     let url = format!("http://{address}/readyz");
     loop {

@@ -1,4 +1,6 @@
-//! The headers of 2026-07-28 that repeat what stands in a request.
+//! The headers of 2026-07-28 that repeat parts of a request.
+//!
+//! The peer adds them to each request. The suite judges missing and wrong headers.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -7,7 +9,7 @@ use serde_json::{Map, Value};
 
 use crate::client::wire::Header;
 
-/// What a request of this method is about: the tool, the prompt, the resource.
+/// Returns the subject of a request: the name of the tool or prompt, or the URI of the resource.
 pub fn name<'a>(method: &str, params: &'a Value) -> Option<&'a str> {
     match method {
         "tools/call" | "prompts/get" => params["name"].as_str(),
@@ -16,7 +18,7 @@ pub fn name<'a>(method: &str, params: &'a Value) -> Option<&'a str> {
     }
 }
 
-/// `Mcp-Param-*` of the arguments that the tool's schema wants in headers.
+/// Returns the `Mcp-Param-*` headers for the arguments that the tool's schema marks.
 pub fn arguments(schema: &Value, arguments: &Value) -> Vec<Header> {
     let mut headers = Vec::new();
     for (property, schema) in schema["properties"].as_object().into_iter().flatten() {
@@ -28,7 +30,7 @@ pub fn arguments(schema: &Value, arguments: &Value) -> Vec<Header> {
     headers
 }
 
-/// None where there is nothing to repeat, or no header could have that name.
+/// Returns `None` if the value cannot be repeated, or the name is not valid in a header.
 fn header(name: &str, value: &Value) -> Option<Header> {
     let name = HeaderName::try_from(format!("mcp-param-{name}")).ok()?;
     let value = match value {
@@ -46,7 +48,7 @@ pub fn encode(text: &str) -> String {
     if is_plain && !looks_encoded { text.to_owned() } else { format!("=?base64?{}?=", STANDARD.encode(text)) }
 }
 
-/// Arguments with which a tool can be called: of each property that it needs, some value of its type.
+/// Returns valid arguments for a tool: a value of the right type for each required property.
 pub fn some_arguments(schema: &Value) -> Value {
     let mut arguments = Map::new();
     for property in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
@@ -55,7 +57,7 @@ pub fn some_arguments(schema: &Value) -> Value {
     Value::Object(arguments)
 }
 
-/// What a user who changes nothing fills in.
+/// Returns the value of a form field that the user left unchanged.
 pub fn some_value(schema: &Value) -> Value {
     if let Some(default) = schema.get("default") {
         return default.clone();

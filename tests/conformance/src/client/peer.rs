@@ -1,8 +1,8 @@
-//! The other side of the wire, spoken to in either era.
+//! The client of a server in either era.
 //!
-//! Requests of older versions belong to a session, and whoever is asked something during a call answers with a request
-//! of its own. Requests of 2026-07-28 stand alone, and what is asked is the result of the call, which is repeated with
-//! the answers.
+//! Requests of older versions belong to a session, and server requests arrive during a call and are answered
+//! separately. Requests of 2026-07-28 are independent. There the result of a call holds the input requests, and the
+//! call is repeated with the responses.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,16 +17,16 @@ use crate::client::mirror::{self, encode, some_value};
 use crate::client::wire::{Header, Messages, send};
 
 const FIRST_MODERN: &str = "2026-07-28";
-/// The first version whose requests name it in a header.
+/// The first version that is named in a header of each request.
 const FIRST_IN_HEADER: &str = "2025-06-18";
-/// How often a call is repeated with answers.
+/// The limit of repetitions of a call with input responses.
 const ROUNDS: usize = 10;
-/// Between two looks at what is listed.
+/// The interval of list requests.
 const PAUSE: Duration = Duration::from_millis(20);
 
 pub struct Peer {
     line: Line,
-    /// Listed before the first call: they say which arguments headers repeat.
+    /// The tools, listed before the first call. Their schemas define which arguments go into headers.
     tools: OnceLock<Vec<Value>>,
     next: AtomicU64,
 }
@@ -44,13 +44,13 @@ impl Peer {
         Ok(peer)
     }
 
-    /// The result; an error is one here too.
+    /// Sends a request and returns its result. An error response is an error.
     pub async fn request(&self, method: &str, params: Value) -> Result<Value> {
         let answer = self.ask(method, params).await?;
         answer.get("result").cloned().with_context(|| format!("{method} was refused: {answer}"))
     }
 
-    /// The answer, whatever it is.
+    /// Sends a request and returns the response, also if it is an error.
     pub async fn ask(&self, method: &str, params: Value) -> Result<Value> {
         if self.line.is_modern() {
             self.ask_in_rounds(method, params).await
@@ -59,7 +59,7 @@ impl Peer {
         }
     }
 
-    /// Waits until there are some: a gateway lists them when it has them.
+    /// Lists tools until there are some. A gateway may list none before its backend is ready.
     pub async fn tools(&self) -> Result<&[Value]> {
         loop {
             if let Some(tools) = self.tools.get() {
@@ -73,7 +73,7 @@ impl Peer {
         }
     }
 
-    /// The first text of what a tool answers.
+    /// Calls a tool and returns the first text of its result.
     pub async fn call(&self, name: &str, arguments: Value) -> Result<String> {
         let result = self.request("tools/call", json!({"name": name, "arguments": arguments})).await?;
         let text = result["content"][0]["text"].as_str();
@@ -102,7 +102,7 @@ impl Peer {
         bail!("{method} still asks after {ROUNDS} rounds")
     }
 
-    /// Sends one request and reads until its answer.
+    /// Sends one request and reads until its response. Resumes the stream of a session if it is cut.
     async fn exchange(&self, method: &str, params: &Value) -> Result<Value> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let message = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
@@ -122,7 +122,7 @@ impl Peer {
         }
     }
 
-    /// What headers repeat of a request.
+    /// Returns the headers that repeat parts of a request.
     fn mirrored(&self, method: &str, params: &Value) -> Vec<Header> {
         if !self.line.is_modern() {
             return Vec::new();
@@ -136,7 +136,7 @@ impl Peer {
     }
 }
 
-/// How the other side is reached.
+/// The address, version and session of the server.
 #[derive(Clone)]
 struct Line {
     url: String,
@@ -162,14 +162,14 @@ impl Line {
         self.post(&[], &initialized).await.map(drop)
     }
 
-    /// Answers what the server asks on no call's stream, if it has a stream for that. Ends with the process.
+    /// Answers server requests on the session's own stream, if the server offers one. The task ends with the process.
     async fn attend(&self) -> Result<()> {
         let response = send(&self.url, Method::GET, &self.headers(), String::new()).await?;
         if response.status().is_success() {
             let (line, mut messages) = (self.clone(), Messages::of(response));
             tokio::spawn(async move {
                 while let Ok(Some(message)) = messages.next().await {
-                    // Who asked in vain says so in the call that it asked for.
+                    // A failure shows in the call that caused the request.
                     let _ = line.answer(&message).await;
                 }
             });
@@ -177,7 +177,7 @@ impl Line {
         Ok(())
     }
 
-    /// A message of the server during a call: a question, or news that nobody here needs.
+    /// Answers a server request that arrives during a call. Ignores notifications.
     async fn answer(&self, message: &Value) -> Result<()> {
         if message["id"].is_null() {
             return Ok(());
@@ -210,7 +210,7 @@ impl Line {
     }
 }
 
-/// Whether a version has no sessions.
+/// Reports whether a version has no sessions.
 pub fn is_modern(version: &str) -> bool {
     version >= FIRST_MODERN
 }
@@ -228,7 +228,7 @@ fn capabilities() -> Value {
     json!({"elicitation": {}, "sampling": {}, "roots": {}})
 }
 
-/// The answer of a user who agrees to everything and changes nothing.
+/// Returns the response of a user that accepts everything and changes nothing.
 fn reply(request: &Value) -> Value {
     match request["method"].as_str().unwrap_or_default() {
         "elicitation/create" => {

@@ -1,4 +1,6 @@
-//! What the client does in each scenario, and what it must hear.
+//! The steps of the client in each scenario, and the results it must receive.
+//!
+//! A failed step ends the client with an error, which the suite counts as a failure.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
@@ -7,7 +9,7 @@ use crate::client::Part;
 use crate::client::mirror::some_arguments;
 use crate::client::peer::Peer;
 
-/// A server answers so to a method it does not have.
+/// The error code for an unknown method.
 const METHOD_NOT_FOUND: i64 = -32601;
 
 pub async fn play(part: &Part, peer: &Peer) -> Result<()> {
@@ -42,7 +44,7 @@ async fn expect(peer: &Peer, tool: &str, arguments: Value, expected: &str) -> Re
     Ok(())
 }
 
-/// Uses whatever the server has, all of it.
+/// Uses every tool, resource and prompt of the server.
 async fn everything(peer: &Peer) -> Result<()> {
     every_tool(peer).await?;
     for (list, member, method, key) in
@@ -73,7 +75,7 @@ async fn calls_of(context: &Value, peer: &Peer) -> Result<()> {
     Ok(())
 }
 
-/// Calls that ask back, and one beside them that must not carry what they carry.
+/// Makes calls that request input, and one call beside them that must not carry their state.
 async fn rounds(peer: &Peer) -> Result<()> {
     peer.tools().await?;
     tokio::try_join!(
@@ -84,7 +86,7 @@ async fn rounds(peer: &Peer) -> Result<()> {
     expect(peer, "test_mrtr_no_result_type", json!({}), "no-result-type-test-ok").await
 }
 
-/// Gives a schema back as it was listed.
+/// Sends a schema back as it was listed.
 async fn echo(peer: &Peer) -> Result<()> {
     let tools = peer.tools().await?.iter();
     let tool = tools.clone().find(|tool| tool["name"] == "json_schema_2020_12_tool");
@@ -92,7 +94,7 @@ async fn echo(peer: &Peer) -> Result<()> {
     expect(peer, "json_schema_echo", json!({ "schema": schema }), "echoed").await
 }
 
-/// None when there is nobody to list them: whoever stands in between need not know skills.
+/// Lists the skills. Returns `None` if the method is unknown, because a gateway need not support skills.
 async fn skills(peer: &Peer) -> Result<Option<Value>> {
     let answer = peer.ask("skills/list", json!({})).await?;
     if answer["error"]["code"] == METHOD_NOT_FOUND {
@@ -101,7 +103,7 @@ async fn skills(peer: &Peer) -> Result<Option<Value>> {
     Ok(Some(answer["result"]["skills"].clone()))
 }
 
-/// Reads the first file of the skill. It is not what the list says, so the rest is left alone.
+/// Reads the first file of the skill. Its content does not match the list, so the other files are not read.
 async fn first_file(peer: &Peer) -> Result<()> {
     let Some(skills) = skills(peer).await? else { return Ok(()) };
     peer.request("resources/read", json!({"uri": skills[0]["uri"]})).await.map(drop)

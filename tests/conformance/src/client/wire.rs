@@ -1,4 +1,7 @@
-//! HTTP with a connection per request, and the messages of a response one by one.
+//! HTTP with one connection per request, and an iterator over the messages of a response.
+//!
+//! A response may be one JSON text or an event stream. The iterator remembers the last event id, so that the peer can
+//! resume a cut stream.
 
 use std::time::Duration;
 
@@ -20,7 +23,7 @@ pub async fn send(url: &str, method: Method, headers: &[Header], body: String) -
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
     let stream = TcpStream::connect(authority).await.with_context(|| format!("nobody listens at {url}"))?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    // Ends with the response.
+    // The connection ends with the response.
     tokio::spawn(async move { drop(connection.await) });
     let mut request = Request::builder().method(method).uri(path).header("host", authority);
     for (name, value) in headers {
@@ -30,14 +33,14 @@ pub async fn send(url: &str, method: Method, headers: &[Header], body: String) -
     sender.send_request(request).await.with_context(|| format!("no answer from {url}"))
 }
 
-/// What a response says, whether it is one JSON text or a stream of events.
+/// The messages of a response, which is one JSON text or an event stream.
 pub struct Messages {
     body: Incoming,
     text: String,
     is_stream: bool,
-    /// Where to go on when the stream is cut.
+    /// The id of the last event, to resume a cut stream.
     pub last_event: Option<String>,
-    /// How long to wait before that.
+    /// The delay before the stream is resumed.
     pub retry: Duration,
 }
 
@@ -49,7 +52,7 @@ impl Messages {
         Messages { body, text: String::new(), is_stream, last_event: None, retry: Duration::ZERO }
     }
 
-    /// The next message; nothing at the end.
+    /// Returns the next message, or `None` at the end.
     pub async fn next(&mut self) -> Result<Option<Value>> {
         loop {
             while let Some((event, rest)) = self.text.split_once("\n\n").filter(|_| self.is_stream) {
@@ -70,7 +73,8 @@ impl Messages {
         }
     }
 
-    /// An event may carry no message: a comment, or the first one of a stream.
+    /// Parses an event. Returns `None` for an event without a message, such as a comment or the first event of a
+    /// stream.
     fn event(&mut self, event: &str) -> Result<Option<Value>> {
         let mut message = None;
         for line in event.lines() {

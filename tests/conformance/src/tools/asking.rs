@@ -1,4 +1,7 @@
-//! Tools that ask the user, the client's model or the client before they answer.
+//! Tools that request input from the user, the client's model or the client.
+//!
+//! Each tool is a function of the responses so far, so it works in both eras. Tools with several rounds keep their
+//! progress in the sealed `requestState`.
 
 use rmcp::model::{CallToolResult, ClientCapabilities, ErrorData, InputRequest, InputRequests, JsonObject};
 use serde_json::{Value, json};
@@ -8,7 +11,7 @@ use crate::tools::content::text;
 use crate::tools::{text_argument, unknown};
 use crate::world::World;
 
-/// What a tool can know when it takes a step.
+/// The inputs of a tool's step.
 pub struct Call<'a> {
     pub world: &'a World,
     pub name: &'a str,
@@ -16,7 +19,7 @@ pub struct Call<'a> {
     pub capabilities: &'a ClientCapabilities,
 }
 
-/// The next step of a tool that asks.
+/// Takes the next step of a tool that requests input.
 pub fn step(call: &Call<'_>, answers: &Answers) -> Result<Step<CallToolResult>, ErrorData> {
     match call.name {
         "test_missing_capability" => missing_capability(call.capabilities),
@@ -79,7 +82,7 @@ fn defaults() -> Value {
     })
 }
 
-/// The five ways to write a choice.
+/// Returns the five forms of a choice in a schema.
 fn choices() -> Value {
     let plain = ["option1", "option2", "option3"];
     let titled = json!([
@@ -100,7 +103,8 @@ fn choices() -> Value {
     })
 }
 
-/// The state the tool gave the client, `None` in the first round. An error when the client has changed it.
+/// Returns the state that the tool gave the client, or `None` in the first round. Returns an error if the client has
+/// changed it.
 fn state_of(call: &Call<'_>, answers: &Answers) -> Result<Option<Value>, ErrorData> {
     answers.state.as_deref().map(|sealed| call.world.open(call.name, sealed)).transpose()
 }
@@ -114,7 +118,7 @@ fn confirmed(call: &Call<'_>, answers: &Answers) -> Result<Step<CallToolResult>,
     Ok(step.with_state(call.world.seal(call.name, &json!("asked"))?))
 }
 
-/// Asks for a name, a greeting and the roots at once. An answer counts only together with the others of its round.
+/// Requests a name, a greeting and the roots at once. A response counts only together with the others of its round.
 fn everything(call: &Call<'_>, answers: &Answers) -> Result<Step<CallToolResult>, ErrorData> {
     state_of(call, answers)?;
     let [name, greeting, roots] = [name_form()?, sampling("write a greeting")?, roots()?];
@@ -154,7 +158,7 @@ fn two_rounds(call: &Call<'_>, answers: &Answers) -> Result<Step<CallToolResult>
     }
 }
 
-/// Asks only what the client has said it can answer.
+/// Requests only the input that the client's capabilities cover.
 fn whatever_is_possible(
     capabilities: &ClientCapabilities,
     answers: &Answers,
@@ -180,7 +184,7 @@ fn whatever_is_possible(
 mod tests {
     use super::*;
 
-    /// Takes a step of a tool: the text of its result, `refused`, or the keys it asks for.
+    /// Takes one step of a tool. Returns the text of its result, `refused`, or the requested keys.
     fn take(world: &World, name: &str, answers: &Answers) -> Result<String, ErrorData> {
         let capabilities = ClientCapabilities::default();
         let call = Call { world, name, arguments: &JsonObject::new(), capabilities: &capabilities };

@@ -1,4 +1,6 @@
-//! Tools that only answer: one per kind of content.
+//! Tools that only return content, one for each kind.
+//!
+//! They have no inputs and no side effects, so their results are constants.
 
 use rmcp::model::{CallToolResult, ContentBlock, ResourceContents};
 use serde_json::json;
@@ -13,7 +15,7 @@ pub fn text(text: impl Into<String>) -> CallToolResult {
     CallToolResult::success(vec![ContentBlock::text(text)])
 }
 
-/// The answer of a tool that needs nothing to give it.
+/// Returns the result of a tool without inputs. Returns `None` for other tools.
 pub fn answer(name: &str) -> Option<CallToolResult> {
     let pixel = || ContentBlock::image(PIXEL, "image/png");
     let resource = |text: &str, uri: &str, mime_type: &str| {

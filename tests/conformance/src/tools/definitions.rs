@@ -1,4 +1,4 @@
-//! What `tools/list` shows. The names are the suite's; it knows most tools by name only.
+//! The definitions in `tools/list`. The names are given by the suite, which knows most tools by name only.
 
 use std::borrow::Cow;
 
@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use crate::world::{Subject, World};
 
-/// Name, description, and the texts that are the arguments. The suite calls the first tool of the list to test headers, so it must be one that just
-/// answers.
+/// The name, description and text arguments of each tool. The suite calls the first tool of the list to test headers,
+/// so that tool must return a result at once.
 const TOOLS: [(&str, &str, &[&str]); 33] = [
     ("test_simple_text", "answers with a text", &[]),
     ("test_image_content", "answers with an image", &[]),
@@ -62,7 +62,7 @@ fn tool(name: &'static str, description: impl Into<Cow<'static, str>>, schema: V
     Tool::new(name, description, schema)
 }
 
-/// A schema of required texts.
+/// Returns a schema of required strings.
 fn strings(names: &[&str]) -> Value {
     let properties: JsonObject = names.iter().map(|name| (name.to_string(), json!({"type": "string"}))).collect();
     match names {

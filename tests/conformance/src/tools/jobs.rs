@@ -1,4 +1,6 @@
-//! Tools that become tasks, for clients that know the tasks extension.
+//! Tools that become tasks, for clients with the tasks extension.
+//!
+//! A client without the extension gets the result of an optional task directly, and an error for a required one.
 
 use std::time::Duration;
 
@@ -14,10 +16,10 @@ use crate::tools::{text_argument, unknown};
 use crate::world::World;
 
 const POLL_INTERVAL_MS: u64 = 100;
-/// How long a job takes that says nothing of its time.
+/// The duration of a job without a given one.
 const WORK: Duration = Duration::from_millis(200);
 
-/// `slow_compute`: a task only when it takes time and the client can follow it.
+/// Runs `slow_compute`. It becomes a task only if it takes time and the client supports tasks.
 pub async fn slow(
     world: &World,
     arguments: &JsonObject,
@@ -42,7 +44,7 @@ pub async fn slow(
     }))
 }
 
-/// The tools that cannot do without a task.
+/// Runs a tool that requires a task.
 pub fn required(
     world: &World,
     name: &str,
@@ -79,7 +81,7 @@ pub fn require_tasks(capabilities: &ClientCapabilities) -> Result<(), ErrorData>
     Err(ErrorData::missing_required_client_capability(ClientCapabilities::builder().enable_tasks().build()))
 }
 
-/// A task that greets.
+/// Starts a task that returns a greeting.
 pub fn greet(world: &World, name: String) -> CallToolResponse {
     start(world, |_| {
         Box::pin(async move {

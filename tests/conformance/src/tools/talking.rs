@@ -1,4 +1,6 @@
-//! Tools that say something before they answer: progress, log messages, a cut stream.
+//! Tools that send messages before their result: progress, log messages, a cut stream.
+//!
+//! A failed message does not end the call, because the client may have disconnected.
 
 use std::time::Duration;
 
@@ -13,14 +15,14 @@ use crate::cut::{Scissors, session_of};
 use crate::server::Server;
 use crate::tools::content::text;
 
-/// Between two messages, so that they are not one write.
+/// The pause between two messages, so that they are separate writes.
 const PAUSE: Duration = Duration::from_millis(20);
 
 pub async fn progress(context: &RequestContext<RoleServer>) -> Result<CallToolResult, ErrorData> {
     if let Some(token) = context.meta.get_progress_token() {
         for done in [0.0, 50.0, 100.0] {
             let progress = ProgressNotificationParam::new(token.clone(), done).with_total(100.0);
-            // The call goes on whether or not somebody still wants to know how far it is.
+            // The call continues even if the client has disconnected.
             let _ = context.peer.notify_progress(progress).await;
             sleep(PAUSE).await;
         }
@@ -36,8 +38,8 @@ pub async fn logging(server: &Server, context: &RequestContext<RoleServer>) -> R
     Ok(text("three messages"))
 }
 
-/// Answers after its stream is gone, so that the client must ask for the rest of it. 2026-07-28 has no such thing: there
-/// the end of the stream is the end of the call.
+/// Returns a result after its stream is cut, so that the client must resume it. In 2026-07-28 the end of the stream
+/// ends the call, so nothing is cut there.
 pub async fn reconnection(context: &RequestContext<RoleServer>) -> Result<CallToolResult, ErrorData> {
     let parts = context.extensions.get::<Parts>().filter(|_| !is_modern(context));
     let scissors = parts.and_then(|parts| parts.extensions.get::<Scissors>());

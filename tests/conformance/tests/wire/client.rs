@@ -1,4 +1,6 @@
-//! As much of a client as the tests need: raw requests, and the events of a stream one by one.
+//! A minimal client for the tests: raw requests, and the events of a stream one by one.
+//!
+//! It does no checks of its own beyond the HTTP status, so each test asserts exactly what it needs.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -14,10 +16,10 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_goblin-conformance");
-/// How long a message may take before a test gives up on it.
+/// The time that a test waits for a message.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A server of its own, ended with the test.
+/// A server process that ends with its test.
 pub struct Server {
     process: Child,
     pub url: String,
@@ -34,7 +36,7 @@ impl Server {
         Server { process, url }
     }
 
-    /// A `tools/call` of 2026-07-28 by a client that can ask its user.
+    /// Makes a `tools/call` of 2026-07-28 as a client with elicitation.
     pub async fn call_modern(&self, mut params: Value) -> Value {
         let name = params["name"].as_str().expect("a tool has a name").to_owned();
         params["_meta"] = json!({
@@ -92,7 +94,7 @@ impl Session {
         self.start("tools/call", json!({"name": tool, "arguments": {}})).await
     }
 
-    /// Answers a request of the server.
+    /// Answers a server request.
     pub async fn answer(&self, request: &Value, result: Value) {
         let response = self.post(json!({"jsonrpc": "2.0", "id": request["id"], "result": result})).await;
         assert_eq!(response.status(), 202);
@@ -139,7 +141,7 @@ async fn send(url: &str, method: Method, headers: &[(&str, &str)], body: String)
     let address = url.trim_start_matches("http://").split('/').next().expect("a URL has an address");
     let stream = TcpStream::connect(address).await.expect("the server listens");
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.expect("HTTP");
-    // Ends with the response, whose body the test may drop at any time.
+    // The connection ends with the response. The test may drop its body at any time.
     tokio::spawn(async move { drop(connection.await) });
     let mut request = Request::builder().method(method).uri(url).header("host", address);
     let kinds = "application/json, text/event-stream";

@@ -1,4 +1,6 @@
-//! What the suite says of the server.
+//! The results of the suite for this server.
+//!
+//! Every scenario must pass without a warning. The tests also check the errors of the runner itself.
 
 use std::process::Command;
 
@@ -6,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::client::{PROGRAM, Server};
 
-/// Runs the suite and gives its report.
+/// Runs the suite and returns its report.
 fn run(options: &[&str]) -> Value {
     let server = Server::start();
     let mut command = Command::new(PROGRAM);
@@ -29,9 +31,9 @@ fn the_server_passes_the_suite() {
     check(&["--stable"], 32);
     check(&["--spec-version", "2025-03-26"], 1);
     check(&["--spec-version", "2025-06-18"], 27);
-    // The scenarios that came with 2026-07-28 in that version, older ones in 2025-11-25, and the extensions.
+    // Scenarios of 2026-07-28 in that version, older ones in 2025-11-25, and the extensions.
     check(&[], 65);
-    // All that there is in 2026-07-28 in that version, and the extension for tasks.
+    // All scenarios that apply to 2026-07-28, in that version, and the tasks extension.
     check(&["--requirements", "2026-07-28"], 50);
 }
 
@@ -58,7 +60,7 @@ fn a_server_that_is_not_there_fails_its_checks() {
     assert_eq!(report["scenarios"]["ping"]["failed"][0]["check"], "ping/Ping", "{report:#}");
 }
 
-/// Has the suite play a server, and gives its report and what was told beside it.
+/// Lets the suite play a server. Returns its report and the client's stderr.
 fn run_client(options: &[&str]) -> (Value, String) {
     let output = Command::new(PROGRAM).args(["run-client", "--json"]).args(options).output().expect("it starts");
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -90,10 +92,10 @@ fn the_client_plays_its_part() {
 
 #[test]
 fn a_client_that_does_wrong_is_not_accepted() {
-    // It calls whatever is listed, which the suite counts, and says so.
+    // The client calls every listed tool, also the invalid ones, and the suite counts that as failures.
     let (report, _) = run_client(&["--scenario", "http-invalid-tool-headers", "--spec-version", "2026-07-28"]);
     assert_eq!((&report["accepted"], &report["failed"]), (&json!(false), &json!(11)), "{report:#}");
-    // It ends badly, which no check shows.
+    // The client exits with an error, which no check shows.
     let scene = ["--scenario", "sep-2640-client-no-prefetch", "--spec-version", "2025-11-25"];
     let (report, told) = run_client(&[&scene[..], &["--gateway", "/nowhere/goblin"]].concat());
     assert_eq!((&report["accepted"], &report["failed"]), (&json!(false), &json!(0)), "{report:#}");

@@ -1,4 +1,6 @@
-//! What the suite does not ask: each era in its own way, and changes in a session.
+//! Behaviour that the suite does not test: the way of each era, and changes in a session.
+//!
+//! A tool sends its questions as requests in a session, and returns them as its result without one.
 
 use serde_json::json;
 
@@ -37,7 +39,7 @@ async fn a_session_hears_of_changes_it_asked_for() {
     let server = Server::start();
     let session = Session::open(&server, json!({})).await;
     let mut stream = session.listen().await;
-    // Not subscribed yet: the first thing to be heard is the change of the tools.
+    // The session has no subscription yet, so the first notification is the change of the tools.
     session.call("test_trigger_resource_change").await.message().await;
     session.call("test_trigger_tool_change").await.message().await;
     assert_eq!(stream.message().await["method"], "notifications/tools/list_changed");
