@@ -1,7 +1,7 @@
 //! Measures Goblin against a direct connection, a bare hyper proxy and a static body.
 //!
 //! Each role is a process of its own, so that its CPU time can be read from `/proc`; `run` starts them all, is itself
-//! the load generator, and prints the table of `docs/performance.md`. It needs Linux and knows nothing of Goblin but
+//! the load generator, and prints the table of `docs/reference/performance.md`. It needs Linux and knows nothing of Goblin but
 //! its command line, its configuration file and the wire.
 #![forbid(unsafe_code)]
 

@@ -3,7 +3,7 @@
 //! An [`Index`] belongs to one snapshot of the catalog: it is built once from all entries, never changes, and goes with
 //! the snapshot. It knows documents by their place; what a client may see is for the caller to say. Everything is
 //! decided by the texts alone: no clock, no chance, no learning, so that the same question has the same answer on
-//! every node. `docs/search.md` tells how the order comes about and why no search engine is used.
+//! every node. `docs/reference/search.md` tells how the order comes about and why no search engine is used.
 
 pub mod deeds;
 pub mod dictionary;

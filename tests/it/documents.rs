@@ -288,22 +288,22 @@ fn the_order_of_modules_is_told_the_same_everywhere() {
 
 #[test]
 fn every_error_has_its_row() {
-    let (source, page) = (read("src/protocol/error.rs"), read("docs/errors.md"));
+    let (source, page) = (read("src/protocol/error.rs"), read("docs/reference/errors.md"));
     let rows: Vec<_> = source.split("=> row(").skip(1).filter_map(|rest| rest.split_once(')')).collect();
     assert!(!rows.is_empty());
     for (row, _) in rows {
         let parts: Vec<_> = row.split(',').map(|part| part.trim().trim_matches('"')).collect();
         let expected = format!("| `{}` | {} | {} |", parts[2], parts[0], parts[1]);
-        assert!(page.contains(&expected), "docs/errors.md lacks: {expected}");
+        assert!(page.contains(&expected), "docs/reference/errors.md lacks: {expected}");
     }
 }
 
 #[test]
 fn every_key_of_the_configuration_is_described() {
-    let page = read("docs/configuration.md");
+    let page = read("docs/reference/configuration.md");
     let keys = goblin::config::schema::keys();
     assert!(!keys.is_empty());
     for key in keys {
-        assert!(page.contains(&format!("`{key}`")), "docs/configuration.md does not say what {key} is");
+        assert!(page.contains(&format!("`{key}`")), "docs/reference/configuration.md does not say what {key} is");
     }
 }

@@ -1,5 +1,5 @@
 //! Which SDKs prove that every feature works between clients and servers of each era, also as the document
-//! `docs/interop.md`.
+//! `docs/reference/interop.md`.
 
 use std::fmt::Write as _;
 
@@ -84,11 +84,11 @@ const INTRODUCTION: &str = "\
 MCP clients and servers up to 2025-11-25 (*legacy*: with `initialize` and sessions) and of 2026-07-28 (*modern*: every
 request for itself) meet in the gateway. This page says what works between them. `tests/it/interop.rs` proves it with
 programs made with the official SDKs of five generations on both ends and the gateway, over HTTP, between them;
-`GOBLIN_BLESS=1` writes it anew. [The programs](../tests/clients/README.md) also run without the gateway
+`GOBLIN_BLESS=1` writes it anew. [The programs](../../tests/clients/README.md) also run without the gateway
 (`tests/it/interop_direct.rs`), so what fails here only is the gateway's fault.
 ";
 
-/// `docs/interop.md`.
+/// `docs/reference/interop.md`.
 pub fn document() -> String {
     let mut page = format!("{INTRODUCTION}\n## Features\n\nA number says how many pairs of SDKs prove it.\n\n");
     page += "| feature | legacy client, legacy server | legacy client, modern server | modern client, legacy server \
@@ -152,13 +152,13 @@ fn every_feature_is_proved_by_two_pairs_and_every_sdk_stands_on_both_ends() {
 
 #[test]
 fn the_page_about_both_eras_is_not_stale() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/interop.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/reference/interop.md");
     if std::env::var_os("GOBLIN_BLESS").is_some() {
         std::fs::write(path, document()).expect("the page can be written");
     }
     let committed = std::fs::read_to_string(path).unwrap_or_default();
     assert!(
         committed == document(),
-        "docs/interop.md is stale, run: GOBLIN_BLESS=1 cargo test --test it interop_table"
+        "docs/reference/interop.md is stale, run: GOBLIN_BLESS=1 cargo test --test it interop_table"
     );
 }

@@ -202,9 +202,9 @@ async fn the_snippets_of_the_readme_are_json_and_name_the_endpoint() {
     assert!(snippets.len() >= 3, "{snippets:?}");
     for snippet in snippets {
         let value: Value = serde_json::from_str(&snippet).unwrap_or_else(|error| panic!("{error}: {snippet}"));
-        let servers = value.get("mcpServers").or_else(|| value.get("servers")).expect("servers");
-        let goblin = &servers["goblin"];
-        let is_http = goblin["url"] == WRITTEN_URL;
+        let servers = ["/mcpServers", "/servers", "/mcp/servers"].iter().find_map(|key| value.pointer(key));
+        let goblin = &servers.expect("servers")["goblin"];
+        let is_http = goblin["url"] == WRITTEN_URL || goblin["httpUrl"] == WRITTEN_URL;
         let is_stdio = goblin["command"] == "goblin" && goblin["args"][0] == "stdio";
         assert!(is_http || is_stdio, "{snippet}");
     }

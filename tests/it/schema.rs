@@ -54,7 +54,7 @@ fn blocks(document: &str, language: &str) -> Vec<String> {
 fn the_configurations_of_the_documents_are_good() {
     let validator = validator();
     let texts: Vec<String> =
-        ["README.md", "docs/configuration.md"].iter().flat_map(|path| blocks(path, "jsonc")).collect();
+        ["README.md", "docs/reference/configuration.md"].iter().flat_map(|path| blocks(path, "jsonc")).collect();
     assert!(texts.len() >= 2, "{} blocks", texts.len());
     for text in texts {
         reader_accepts(&text).unwrap_or_else(|problems| panic!("{problems}\n{text}"));

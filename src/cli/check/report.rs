@@ -1,4 +1,4 @@
-//! What a check found. These types are the JSON document; its keys are described in docs/cli.md.
+//! What a check found. These types are the JSON document; its keys are described in docs/reference/cli.md.
 
 use std::path::PathBuf;
 use std::time::Duration;
