@@ -51,7 +51,9 @@ fn files(directory: &str, extension: &str) -> Vec<PathBuf> {
 }
 
 fn documents() -> Vec<PathBuf> {
-    let mut documents: Vec<_> = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"].map(PathBuf::from).to_vec();
+    let names =
+        ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md"];
+    let mut documents: Vec<_> = names.map(PathBuf::from).to_vec();
     documents.extend(files("docs", "md"));
     documents
 }

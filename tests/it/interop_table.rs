@@ -92,7 +92,8 @@ reach it over HTTP. [The programs](../../tests/clients/README.md) also run witho
 
 /// `docs/reference/interop.md`.
 pub fn document() -> String {
-    let mut page = format!("{INTRODUCTION}\n## Features\n\nEach number is the number of SDK pairs that prove the feature.\n\n");
+    let mut page =
+        format!("{INTRODUCTION}\n## Features\n\nEach number is the number of SDK pairs that prove the feature.\n\n");
     page += "| feature | legacy client, legacy server | legacy client, modern server | modern client, legacy server \
              | modern client, modern server |\n|---|---|---|---|---|\n";
     for feature in FEATURES {
