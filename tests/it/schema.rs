@@ -59,9 +59,14 @@ fn check_configuration(validator: &Validator, name: &str, text: &str) {
 #[test]
 fn the_configurations_of_the_documents_are_good() {
     let validator = validator();
-    for document in
-        ["README.md", "docs/connect.md", "docs/servers.md", "docs/context.md", "docs/reference/configuration.md"]
-    {
+    for document in [
+        "README.md",
+        "docs/connect.md",
+        "docs/servers.md",
+        "docs/context.md",
+        "docs/security.md",
+        "docs/reference/configuration.md",
+    ] {
         let texts = blocks(document, "jsonc");
         assert!(!texts.is_empty(), "{document} has no configuration");
         texts.iter().for_each(|text| check_configuration(&validator, document, text));
