@@ -85,9 +85,10 @@ This page lists the features that work between clients and servers of both eras.
 2025-11-25, with `initialize` and sessions. The *modern* era is 2026-07-28, without sessions.
 [Protocol versions](versions.md) explains the translation.
 
-`tests/it/interop.rs` proves the tables with the official SDKs of five generations on both ends. The gateway is between them, and clients
-reach it over HTTP. [The programs](../../tests/clients/README.md) also run without the gateway
-(`tests/it/interop_direct.rs`), so a failure in this page alone is a fault of the gateway. `GOBLIN_BLESS=1` writes this page again.
+`tests/it/interop.rs` proves the tables with the official SDKs of five generations on both ends. The gateway is between
+them, and clients reach it over HTTP. [The programs](../../tests/clients/README.md) also run without the gateway
+(`tests/it/interop_direct.rs`), so a failure in this page alone is a fault of the gateway. `GOBLIN_BLESS=1` writes this
+page again.
 ";
 
 /// `docs/reference/interop.md`.
