@@ -1,7 +1,7 @@
 //! Measures Goblin against a direct connection, a bare hyper proxy and a static body.
 //!
 //! Each role is a separate process, so that its CPU time can be read from `/proc`. `run` starts them all, generates the
-//! load, and prints the table of `docs/performance.md`. It needs Linux. It uses only Goblin's command line,
+//! load, and prints the table of `docs/reference/performance.md`. It needs Linux. It uses only Goblin's command line,
 //! configuration file and wire protocol.
 #![forbid(unsafe_code)]
 

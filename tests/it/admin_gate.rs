@@ -334,7 +334,7 @@ async fn an_operator_switches_servers_and_reads_the_file_anew() {
 
 #[test]
 fn every_route_is_on_the_page_and_no_other() {
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/admin.md");
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/admin.md");
     let page = std::fs::read_to_string(page).expect("the page");
     let told: BTreeSet<_> = page.lines().filter_map(|line| line.strip_prefix("### `")?.strip_suffix('`')).collect();
     let routes: Vec<_> = ROUTES.iter().map(|route| format!("{} {}", route.verb(), route.path)).collect();

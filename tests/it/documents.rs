@@ -50,7 +50,9 @@ fn files(directory: &str, extension: &str) -> Vec<PathBuf> {
 }
 
 fn documents() -> Vec<PathBuf> {
-    let mut documents: Vec<_> = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"].map(PathBuf::from).to_vec();
+    let names =
+        ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md"];
+    let mut documents: Vec<_> = names.map(PathBuf::from).to_vec();
     documents.extend(files("docs", "md"));
     documents
 }
@@ -288,22 +290,22 @@ fn the_order_of_modules_is_told_the_same_everywhere() {
 
 #[test]
 fn every_error_has_its_row() {
-    let (source, page) = (read("src/protocol/error.rs"), read("docs/errors.md"));
+    let (source, page) = (read("src/protocol/error.rs"), read("docs/reference/errors.md"));
     let rows: Vec<_> = source.split("=> row(").skip(1).filter_map(|rest| rest.split_once(')')).collect();
     assert!(!rows.is_empty());
     for (row, _) in rows {
         let parts: Vec<_> = row.split(',').map(|part| part.trim().trim_matches('"')).collect();
         let expected = format!("| `{}` | {} | {} |", parts[2], parts[0], parts[1]);
-        assert!(page.contains(&expected), "docs/errors.md lacks: {expected}");
+        assert!(page.contains(&expected), "docs/reference/errors.md lacks: {expected}");
     }
 }
 
 #[test]
 fn every_key_of_the_configuration_is_described() {
-    let page = read("docs/configuration.md");
+    let page = read("docs/reference/configuration.md");
     let keys = goblin_config::schema::keys();
     assert!(!keys.is_empty());
     for key in keys {
-        assert!(page.contains(&format!("`{key}`")), "docs/configuration.md does not say what {key} is");
+        assert!(page.contains(&format!("`{key}`")), "docs/reference/configuration.md does not say what {key} is");
     }
 }

@@ -48,7 +48,7 @@ impl Maker {
     /// Returns the reason if a client of this SDK does not support a feature.
     pub fn client_lacks(self, era: Era, feature: &str) -> Option<&'static str> {
         match (feature, era, self) {
-            ("cancellation", _, Maker::Python1) => Some("does not tell the server that it gave a call up"),
+            ("cancellation", _, Maker::Python1) => Some("sends no cancellation to the server"),
             ("tasks", Era::Legacy, Maker::Python2 | Maker::TypeScript2 | Maker::Rust) => {
                 Some("has no tasks of 2025-11-25")
             }

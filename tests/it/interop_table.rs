@@ -1,5 +1,5 @@
 //! The pairs of SDKs that prove every feature between clients and servers of each era. They are also the source of
-//! `docs/interop.md`.
+//! `docs/reference/interop.md`.
 
 use std::fmt::Write as _;
 
@@ -79,29 +79,33 @@ impl Pair {
 }
 
 const INTRODUCTION: &str = "\
-# Two eras, one gateway
+# Interoperability
 
-MCP clients and servers up to 2025-11-25 (*legacy*: with `initialize` and sessions) and of 2026-07-28 (*modern*: every
-request for itself) meet in the gateway. This page says what works between them. `tests/it/interop.rs` proves it with
-programs made with the official SDKs of five generations on both ends and the gateway, over HTTP, between them;
-`GOBLIN_BLESS=1` writes it anew. [The programs](../tests/clients/README.md) also run without the gateway
-(`tests/it/interop_direct.rs`), so what fails here only is the gateway's fault.
+This page lists the features that work between clients and servers of both eras. The *legacy* era is every version up to
+2025-11-25, with `initialize` and sessions. The *modern* era is 2026-07-28, without sessions.
+[Protocol versions](versions.md) explains the translation.
+
+`tests/it/interop.rs` proves the tables with the official SDKs of five generations on both ends. The gateway is between
+them, and clients reach it over HTTP. [The programs](../../tests/clients/README.md) also run without the gateway
+(`tests/it/interop_direct.rs`), so a failure in this page alone is a fault of the gateway. `GOBLIN_BLESS=1` writes this
+page again.
 ";
 
-/// Returns the text of `docs/interop.md`.
+/// Returns the text of `docs/reference/interop.md`.
 pub fn document() -> String {
-    let mut page = format!("{INTRODUCTION}\n## Features\n\nA number says how many pairs of SDKs prove it.\n\n");
+    let mut page =
+        format!("{INTRODUCTION}\n## Features\n\nEach number is the number of SDK pairs that prove the feature.\n\n");
     page += "| feature | legacy client, legacy server | legacy client, modern server | modern client, legacy server \
              | modern client, modern server |\n|---|---|---|---|---|\n";
     for feature in FEATURES {
         let cells = QUADRANTS.map(|(client, server)| format!("yes, {}", proofs(client, server, feature)));
         line(&mut page, &format!("| {feature} | {} |", cells.join(" | ")));
     }
-    page += "\nA legacy server gets a client's roots only over a connection that is that client's own: \
-             `\"session\": \"per-client\"`. Clients without a session that can do the same share one, and a server that asks \
-             there is answered by the one whose call alone is open. A tool of 2025-11-25 becomes a task for a modern client where \
-             it must run as one; where it need not, it is called plainly.\n";
-    page += "\n## Pairs\n\n| client | server | transport to the server | not tried, because |\n|---|---|---|---|\n";
+    page += "\nA legacy server gets the roots of a client only over that client's own connection: \
+             `\"session\": \"per-client\"`. Clients without a session and with the same capabilities share one connection. A request \
+             of the server there goes to the only client with an open call. A tool of 2025-11-25 becomes a task for a modern client \
+             if the tool requires a task; otherwise it is called without one.\n";
+    page += "\n## Pairs\n\n| client | server | transport to the server | not tested, because |\n|---|---|---|---|\n";
     for pair in PAIRS {
         line(&mut page, &row(&pair));
     }
@@ -152,13 +156,13 @@ fn every_feature_is_proved_by_two_pairs_and_every_sdk_stands_on_both_ends() {
 
 #[test]
 fn the_page_about_both_eras_is_not_stale() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/interop.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/interop.md");
     if std::env::var_os("GOBLIN_BLESS").is_some() {
         std::fs::write(path, document()).expect("the page can be written");
     }
     let committed = std::fs::read_to_string(path).unwrap_or_default();
     assert!(
         committed == document(),
-        "docs/interop.md is stale, run: GOBLIN_BLESS=1 cargo test --test it interop_table"
+        "docs/reference/interop.md is stale, run: GOBLIN_BLESS=1 cargo test --test it interop_table"
     );
 }

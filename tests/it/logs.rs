@@ -170,7 +170,7 @@ async fn audit_is_off_unless_it_is_wanted() {
 
 #[test]
 fn log_every_kind_is_documented_and_every_documented_one_is_there() {
-    let page = include_str!("../../docs/logs.md");
+    let page = include_str!("../../docs/reference/logs.md");
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
     // A level in a row may be followed by a comma and more text.
     let level = |rest: &str| rest.split([' ', ',']).next().unwrap_or_default().to_owned();

@@ -178,22 +178,22 @@ async fn d7_every_family_is_documented_and_every_documented_one_is_there() {
     let client = gateway.client_seeing("a_echo").await;
     let told = scrape(&client).await;
     let told = families(told.iter().map(String::as_str));
-    let page = include_str!("../../docs/metrics.md");
-    assert_eq!(families(page.lines()), told, "the scrape in docs/metrics.md");
+    let page = include_str!("../../docs/reference/metrics.md");
+    assert_eq!(families(page.lines()), told, "the scrape in docs/reference/metrics.md");
     let table = page.split("## Families").nth(1).and_then(|rest| rest.split("\n\n`method`").next());
-    let table = table.expect("docs/metrics.md has the table of families");
+    let table = table.expect("docs/reference/metrics.md has the table of families");
     let rows: BTreeSet<_> =
         table.lines().filter_map(|line| line.strip_prefix("| `")?.split(['`', '{']).next()).collect();
     for family in &told {
         let name = |suffix: &str| rows.contains(&*format!("{family}{suffix}"));
-        assert!(name("") || name("_total") || name("_info"), "docs/metrics.md has no row for {family}");
+        assert!(name("") || name("_total") || name("_info"), "docs/reference/metrics.md has no row for {family}");
     }
     assert_eq!(rows.len(), told.len(), "{rows:?} {told:?}");
 }
 
 #[tokio::test]
 async fn d7_the_example_dashboard_asks_for_what_there_is() {
-    let page = include_str!("../../docs/metrics.md");
+    let page = include_str!("../../docs/reference/metrics.md");
     let families = families(page.lines());
     let dashboard: Value = serde_json::from_str(include_str!("../../examples/grafana.json")).expect("JSON");
     let targets = dashboard["panels"].as_array().expect("panels").iter().flat_map(|panel| panel["targets"].as_array());

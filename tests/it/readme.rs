@@ -18,10 +18,13 @@ use crate::sdk::tool;
 
 const WRITTEN_URL: &str = "http://127.0.0.1:3000/mcp";
 
-/// Returns the fenced blocks of the README in one language, in order.
-fn blocks(language: &str) -> Vec<String> {
+const README: &str = include_str!("../../README.md");
+const CONNECT: &str = include_str!("../../docs/connect.md");
+
+/// Returns the fenced blocks of a page in one language, in order.
+fn blocks(page: &str, language: &str) -> Vec<String> {
     let mut blocks = Vec::new();
-    let mut lines = include_str!("../../README.md").lines();
+    let mut lines = page.lines();
     while let Some(line) = lines.next() {
         let Some(fence) = line.strip_prefix("```") else { continue };
         let block: Vec<&str> = lines.by_ref().take_while(|line| *line != "```").collect();
@@ -33,7 +36,12 @@ fn blocks(language: &str) -> Vec<String> {
 }
 
 fn commands() -> Vec<String> {
-    blocks("sh").iter().flat_map(|block| block.lines()).filter(|line| !line.is_empty()).map(str::to_owned).collect()
+    blocks(README, "sh")
+        .iter()
+        .flat_map(|block| block.lines())
+        .filter(|line| !line.is_empty())
+        .map(str::to_owned)
+        .collect()
 }
 
 /// A user's machine: a home directory, a project, and the programs on the path.
@@ -196,16 +204,19 @@ async fn every_command_of_the_readme_does_what_it_says() {
     assert!(status.success(), "Ctrl-C ends it: {status}");
 }
 
-#[tokio::test]
-async fn the_snippets_of_the_readme_are_json_and_name_the_endpoint() {
-    let snippets = blocks("json");
-    assert!(snippets.len() >= 3, "{snippets:?}");
-    for snippet in snippets {
-        let value: Value = serde_json::from_str(&snippet).unwrap_or_else(|error| panic!("{error}: {snippet}"));
-        let servers = value.get("mcpServers").or_else(|| value.get("servers")).expect("servers");
-        let goblin = &servers["goblin"];
-        let is_http = goblin["url"] == WRITTEN_URL;
-        let is_stdio = goblin["command"] == "goblin" && goblin["args"][0] == "stdio";
-        assert!(is_http || is_stdio, "{snippet}");
+#[test]
+fn the_snippets_for_clients_are_json_and_name_the_endpoint() {
+    for page in [README, CONNECT] {
+        let snippets = blocks(page, "json");
+        assert!(snippets.len() >= 5, "{snippets:?}");
+        for snippet in snippets {
+            let value: Value = serde_json::from_str(&snippet).unwrap_or_else(|error| panic!("{error}: {snippet}"));
+            let keys = ["/mcpServers", "/servers", "/context_servers", "/mcp/servers"];
+            let servers = keys.iter().find_map(|key| value.pointer(key)).expect("servers");
+            let goblin = &servers["goblin"];
+            let is_http = goblin["url"] == WRITTEN_URL || goblin["httpUrl"] == WRITTEN_URL;
+            let is_stdio = goblin["command"] == "goblin" && goblin["args"][0] == "stdio";
+            assert!(is_http || is_stdio, "{snippet}");
+        }
     }
 }

@@ -22,9 +22,9 @@ fn validator() -> Validator {
     jsonschema::draft202012::new(&schema::schema()).expect("it is a schema")
 }
 
-/// Parses a configuration. Every variable is set to a value that is valid at all places of use.
+/// Parses a configuration. Every variable is set. Two variables have two values, since the tokens of a file must differ.
 fn reader_accepts(text: &str) -> Result<Config, String> {
-    let environment = |_: &str| Some("value-of-a-variable".to_owned());
+    let environment = |name: &str| Some(format!("value-of-the-variable-{name}"));
     let loaded = parse(text, &Origin::new("goblin.json", "/etc/goblin"), &environment);
     loaded.map(|loaded| loaded.config).map_err(|problems| problems.to_string())
 }
@@ -52,17 +52,47 @@ fn blocks(document: &str, language: &str) -> Vec<String> {
     fenced.map(|rest| rest.split("```").next().expect("it is closed").to_owned()).collect()
 }
 
+/// Checks a text with the reader and with the schema.
+fn check_configuration(validator: &Validator, name: &str, text: &str) {
+    reader_accepts(text).unwrap_or_else(|problems| panic!("{name}: {problems}\n{text}"));
+    schema_accepts(validator, &plain(text)).unwrap_or_else(|errors| panic!("{name}: {errors}\n{text}"));
+}
+
 #[test]
 fn the_configurations_of_the_documents_are_good() {
     let validator = validator();
-    let texts: Vec<String> =
-        ["README.md", "docs/configuration.md"].iter().flat_map(|path| blocks(path, "jsonc")).collect();
-    assert!(texts.len() >= 2, "{} blocks", texts.len());
-    for text in texts {
-        reader_accepts(&text).unwrap_or_else(|problems| panic!("{problems}\n{text}"));
-        let value = plain(&text);
-        schema_accepts(&validator, &value).unwrap_or_else(|errors| panic!("{errors}\n{text}"));
+    for document in [
+        "README.md",
+        "docs/connect.md",
+        "docs/servers.md",
+        "docs/context.md",
+        "docs/security.md",
+        "docs/reference/configuration.md",
+    ] {
+        let texts = blocks(document, "jsonc");
+        assert!(!texts.is_empty(), "{document} has no configuration");
+        texts.iter().for_each(|text| check_configuration(&validator, document, text));
     }
+}
+
+#[test]
+fn the_configurations_of_the_examples_are_good() {
+    let validator = validator();
+    let index = read("examples/README.md");
+    let directory = Path::new(crate::harness::ROOT).join("examples");
+    let mut checked = 0;
+    for entry in std::fs::read_dir(directory).expect("the examples") {
+        let name = entry.expect("an entry").file_name().into_string().expect("names of ours are UTF-8");
+        if name == "README.md" {
+            continue;
+        }
+        assert!(index.contains(&format!("({name})")), "examples/README.md does not mention {name}");
+        if name != "grafana.json" {
+            check_configuration(&validator, &name, &read(&format!("examples/{name}")));
+            checked += 1;
+        }
+    }
+    assert!(checked >= 5, "{checked} examples");
 }
 
 /// Parses a text with comments and trailing commas.

@@ -216,7 +216,7 @@ fn meta5_the_right_tool_is_found_and_the_page_says_how_often() {
 /// Asserts that the page contains this table between the marks.
 fn check_page(table: &str) {
     const MARKS: (&str, &str) = ("<!-- quality -->\n", "<!-- end of quality -->");
-    let path = directory().join("../../docs/search.md");
+    let path = directory().join("../../docs/reference/search.md");
     let page = std::fs::read_to_string(&path).expect("the page");
     let (before, rest) = page.split_once(MARKS.0).expect("the first mark");
     let (written, after) = rest.split_once(MARKS.1).expect("the second mark");
@@ -226,6 +226,6 @@ fn check_page(table: &str) {
     }
     assert!(
         written == table,
-        "docs/search.md is stale, run: GOBLIN_BLESS=1 cargo test --test it search_quality\n{table}"
+        "docs/reference/search.md is stale, run: GOBLIN_BLESS=1 cargo test --test it search_quality\n{table}"
     );
 }

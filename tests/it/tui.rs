@@ -374,7 +374,7 @@ async fn serve_shows_its_own_gateway_and_ends_with_it() {
 
 #[test]
 fn the_manual_lists_the_keys_of_the_help() {
-    let path = std::path::Path::new(crate::harness::ROOT).join("docs/tui.md");
+    let path = std::path::Path::new(crate::harness::ROOT).join("docs/reference/tui.md");
     let text = std::fs::read_to_string(path).expect("the manual");
     let rows: Vec<_> = text.lines().filter(|line| line.starts_with("| `")).collect();
     let expected: Vec<_> = KEYS

@@ -2,7 +2,7 @@
 //!
 //! An [`Index`] belongs to one snapshot of the catalog. It is built once from all entries and never changes. It
 //! identifies documents by number. The caller decides which documents a client may see. Results depend on the texts
-//! alone: without clock, randomness or learning, the same query has the same result on every node. `docs/search.md`
+//! alone: without clock, randomness or learning, the same query has the same result on every node. `docs/reference/search.md`
 //! explains the ranking and why the gateway does not use a search engine.
 
 pub mod deeds;

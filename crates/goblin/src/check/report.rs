@@ -1,4 +1,4 @@
-//! The result of a check. These types define the JSON document; docs/cli.md describes its keys.
+//! The result of a check. These types define the JSON document; docs/reference/cli.md describes its keys.
 
 use std::path::PathBuf;
 use std::time::Duration;
