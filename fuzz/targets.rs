@@ -15,12 +15,12 @@ use goblin_config::file::Origin;
 use goblin_config::import::merge::merge;
 use goblin_config::import::{Client, Ground, Source, translate};
 use goblin_engine::front::body;
+use goblin_subscriptions::glob as subscription;
 use goblin_wire::canonical::{MAX_SEPARATORS, canonical, is_plain, readings};
 use goblin_wire::framing::{Event, Events, Frame, HEAD_KEPT, Lines};
 use goblin_wire::json::{self, Pieces, Span, Splice};
 use goblin_wire::template::{Bindings, MAX_URI_BYTES, Template, Value as TemplateValue};
 use goblin_wire::{Id, Message, Response};
-use goblin_subscriptions::glob as subscription;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 

@@ -13,17 +13,11 @@ use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use crate::context;
-use crate::fan;
 use crate::fleet::{Fleet, Yard};
-use crate::ledger;
 use crate::load::Load;
-use crate::memory;
-use crate::procfs;
 use crate::report::{Measured, Report, Row, Sample};
 use crate::scenario::Scenario;
-use crate::search;
-use crate::start;
+use crate::{context, fan, ledger, memory, procfs, search, start};
 
 /// The file descriptors of a process that are not sessions.
 const OTHER_DESCRIPTORS: usize = 500;

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use goblin_config::inherit::Inherit;
 use goblin_engine::upstream::child::{self, Child, Command, Exit, SpawnError};
 use goblin_engine::upstream::guard;
-use goblin_config::inherit::Inherit;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 

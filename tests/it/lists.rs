@@ -5,9 +5,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use goblin_engine::app::App;
 use goblin_client::connect::ProxyEnvironment;
 use goblin_config::file::Origin;
+use goblin_engine::app::App;
 use serde_json::{Value, json};
 
 use crate::harness::{

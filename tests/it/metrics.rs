@@ -5,10 +5,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use goblin_engine::app::App;
 use goblin_client::connect::ProxyEnvironment;
 use goblin_config::Config;
 use goblin_config::file::Origin;
+use goblin_engine::app::App;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 

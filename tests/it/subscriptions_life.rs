@@ -2,10 +2,9 @@
 //!
 //! A client that may have missed an update receives one for each subscription.
 
+use goblin_fixture::fault::FaultProxy;
 use http::Method;
 use serde_json::{Value, json};
-
-use goblin_fixture::fault::FaultProxy;
 
 use crate::fixture_http::HttpFixture;
 use crate::harness::{Client, Gateway, Scratch, StdioClient, eventually, fixture_server, goblin, signal};

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use goblin_engine::admin::permit::Permit;
-use goblin_engine::app::App;
 use goblin_client::connect::ProxyEnvironment;
 use goblin_config::Gateway;
 use goblin_config::admin::AdminSettings;
+use goblin_engine::admin::permit::Permit;
+use goblin_engine::app::App;
 use serde_json::{Value, json};
 
 use crate::fixture_http::HttpFixture;

@@ -5,13 +5,12 @@
 //! committed in `tests/clients` and `tests/conformance`. Each bundle has a stamp file with a copy of its inputs,
 //! written after the installation succeeded. A bundle is installed again only if its inputs differ from the stamp.
 
-use std::env;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread;
 use std::time::Instant;
+use std::{env, thread};
 
 use anyhow::{Context, Result, anyhow, bail};
 

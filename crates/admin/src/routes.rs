@@ -1,12 +1,14 @@
 //! The table of every route for operators. The router matches requests against it, and the OpenAPI document is
 //! generated from it. A test compares the documentation with it.
 
+use goblin_catalog::listing::List;
 use http::Method as Verb;
 use percent_encoding::percent_decode_str;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
-use crate::api::{EntryList, EventInfo, Missed, Ready, Reloaded, ServerList, ServerStatus, SessionList, Status, SubscriptionList};
-use goblin_catalog::listing::List;
+use crate::api::{
+    EntryList, EventInfo, Missed, Ready, Reloaded, ServerList, ServerStatus, SessionList, Status, SubscriptionList,
+};
 
 /// The length to which a path is cut before it is compared with the routes.
 const LONGEST_COMPARED: usize = 128;

@@ -4,17 +4,17 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::listing::List;
-use crate::listing::Definition;
-use crate::meta::MetaSet;
-use crate::name::{self, Wish};
-use crate::resources::{Resource, Resources, TemplateEntry};
-use crate::{Catalog, Entry, Listed, Names, Source, Upstream, definition, uri};
 use goblin_config::exposure::Exposure;
 use goblin_config::{Config, Filter, NamePolicy, Server, UriPolicy};
 use goblin_wire::json::quote;
 use goblin_wire::mirror::Mirrors;
 use goblin_wire::template::Template;
+
+use crate::listing::{Definition, List};
+use crate::meta::MetaSet;
+use crate::name::{self, Wish};
+use crate::resources::{Resource, Resources, TemplateEntry};
+use crate::{Catalog, Entry, Listed, Names, Source, Upstream, definition, uri};
 
 /// The maximum length of the joined instructions, in bytes.
 const LONGEST_INSTRUCTIONS: usize = 16 * 1024;
@@ -210,7 +210,11 @@ fn identifiers<U: Upstream>(sources: &[Source<U>], entries: &[(usize, &Definitio
 
 /// Returns the exposed URI of each entry, by alias or by the policy of its backend. If several entries claim the same
 /// URI, all of them get a namespaced URI.
-fn expose_all<U: Upstream>(sources: &[Source<U>], entries: &[(usize, &Definition)], identifiers: Option<&[String]>) -> Vec<String> {
+fn expose_all<U: Upstream>(
+    sources: &[Source<U>],
+    entries: &[(usize, &Definition)],
+    identifiers: Option<&[String]>,
+) -> Vec<String> {
     let wanted: Vec<String> = entries
         .iter()
         .enumerate()

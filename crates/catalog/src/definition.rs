@@ -2,10 +2,10 @@
 //! rest of the definition stays as the backend wrote it.
 
 use bytes::Bytes;
+use goblin_wire::json::{self, Span, Splice, quote};
+use goblin_wire::mime::Mime;
 
 use crate::listing::Definition;
-use goblin_wire::mime::Mime;
-use goblin_wire::json::{self, Span, Splice, quote};
 
 const NATIVE: &str = "dev.goblin/native";
 const SERVER: &str = "dev.goblin/server";
@@ -137,9 +137,10 @@ fn add_origin(text: &str, whole: Span, native: &str, server: &str, edits: &mut S
 
 #[cfg(test)]
 mod tests {
+    use goblin_wire::Text;
+
     use super::*;
     use crate::listing::List;
-    use goblin_wire::Text;
 
     fn check(raw: &str, expected: &str) {
         let text = Text::new(Bytes::copy_from_slice(raw.as_bytes())).expect("UTF-8");

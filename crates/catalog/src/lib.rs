@@ -22,22 +22,21 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, MutexGuard, OnceLock};
 
 use bytes::{Bytes, BytesMut};
-
-use crate::listing::List;
-use crate::listing::Listing;
-use crate::build::Terms;
-use crate::indexes::Indexes;
-use crate::meta::MetaSet;
-use crate::resources::Resources;
-use crate::schema::{Schema, Unjudged};
 use goblin_config::exposure::Mode;
 use goblin_config::{Server, ServerId};
-use crate::handed::Handed;
 use goblin_wire::dialect::{Dialect, DialectClass};
 use goblin_wire::error::Error;
 use goblin_wire::json::quote;
 use goblin_wire::mirror::Mirrors;
 use goblin_wire::modern::{FRESHNESS, IDENTITY, SERVER_INFO};
+
+use crate::build::Terms;
+use crate::handed::Handed;
+use crate::indexes::Indexes;
+use crate::listing::{List, Listing};
+use crate::meta::MetaSet;
+use crate::resources::Resources;
+use crate::schema::{Schema, Unjudged};
 
 pub struct Catalog<U: Upstream> {
     pub version: u64,

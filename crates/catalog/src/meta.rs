@@ -8,9 +8,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use goblin_config::exposure::MetaTools;
 
 use crate::schema::{Schema, Unjudged};
-use goblin_config::exposure::MetaTools;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MetaTool {

@@ -2,9 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use sha2::{Digest, Sha256};
-
 use goblin_config::{NamePolicy, Namespacing, ServerId};
+use sha2::{Digest, Sha256};
 
 /// The number of hash characters at the end of a shortened or contested name.
 const HASH_LETTERS: usize = 6;

@@ -7,13 +7,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use goblin_config::Filter;
+use goblin_config::exposure::{Profile, ProfileTools};
+use goblin_config::uri_filter::UriFilter;
+
 use crate::build::{Terms, instructions};
 use crate::name::{self, Wish};
 use crate::resources::{Resource, Resources, TemplateEntry};
 use crate::{Catalog, Entry, Listed, Names, Source, Upstream, definition};
-use goblin_config::Filter;
-use goblin_config::exposure::{Profile, ProfileTools};
-use goblin_config::uri_filter::UriFilter;
 
 /// Narrows `whole` to the entries that `profile` admits.
 pub fn narrow<U: Upstream>(whole: &Catalog<U>, profile: &Profile, terms: &Terms) -> Catalog<U> {

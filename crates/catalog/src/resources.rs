@@ -8,17 +8,16 @@ use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
-
-use crate::{Source, Upstream};
-use crate::uri;
 use goblin_config::UriPolicy;
 use goblin_config::uri_filter::UriFilter;
-use goblin_wire::limits::Limit;
-use goblin_wire::mime::Mime;
 use goblin_wire::canonical;
 use goblin_wire::error::Error;
+use goblin_wire::limits::Limit;
+use goblin_wire::mime::Mime;
 use goblin_wire::template::index::TemplateIndex;
 use goblin_wire::template::{Budget, MAX_MATCH_STEPS, Template};
+
+use crate::{Source, Upstream, uri};
 
 #[derive(Default)]
 pub struct Resources {

@@ -10,12 +10,11 @@
 
 mod size;
 
+use goblin_wire::json;
 use serde_json::Value;
 
-use crate::schema::size::Size;
-use goblin_wire::json;
-
 pub use crate::schema::size::MAX_SCHEMA_NODES;
+use crate::schema::size::Size;
 
 /// The maximum of schema nodes times argument bytes. It takes about one second in the worst case.
 const MAX_WORK: usize = 100_000_000;

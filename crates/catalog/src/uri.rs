@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 
-use crate::name;
 use goblin_config::ServerId;
+
+use crate::name;
 
 /// Returns the exposed URI (D1): the folded server id, `+`, and the native URI. A `ui://` URI keeps its scheme, because
 /// hosts of MCP Apps reject any other.

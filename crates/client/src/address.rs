@@ -5,11 +5,11 @@
 use std::path::Path;
 
 use anyhow::{Result, anyhow};
+use goblin_config::exposure::ProfileName;
+use goblin_config::mask;
 use http::Uri;
 
 use crate::connect::{HttpClient, ProxyEnvironment};
-use goblin_config::exposure::ProfileName;
-use goblin_config::mask;
 
 const UNIX: &str = "unix:";
 pub const ENDPOINT: &str = "/mcp";

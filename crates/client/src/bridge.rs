@@ -30,6 +30,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use goblin_telemetry::worker;
+use goblin_wire::error::Error;
+use goblin_wire::framing::{Frame, Lines};
+use goblin_wire::json::single_line;
+use goblin_wire::method::Method;
+use goblin_wire::{Id, Request};
 use http::{HeaderMap, StatusCode};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -43,12 +49,6 @@ use crate::bridge::repeated::Repeated;
 use crate::bridge::stream::Stream;
 use crate::bridge::subscriptions::Subscriptions;
 use crate::bridge::wire::{Answers, Broken, Wire};
-use goblin_wire::error::Error;
-use goblin_wire::framing::{Frame, Lines};
-use goblin_wire::json::single_line;
-use goblin_wire::method::Method;
-use goblin_wire::{Id, Request};
-use goblin_telemetry::worker;
 
 /// The maximum number of open requests of the client.
 const MOST_CALLS: usize = 256;

@@ -5,13 +5,12 @@ use goblin_config::exposure::ProfileName;
 use goblin_config::secret::Secret;
 use tokio::io::DuplexStream;
 
-use crate::address;
-use crate::bridge;
 use crate::bridge::wire::{Target, Wire};
 use crate::connect::ProxyEnvironment;
 use crate::environment::environment;
 use crate::runtime::identity::Identity;
 use crate::runtime::{Places, Record};
+use crate::{address, bridge};
 
 /// What may be between a command and the gateway behind the pipe; beyond it whoever writes waits.
 pub const PIPE_BYTES: usize = 64 * 1024;

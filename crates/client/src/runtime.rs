@@ -17,16 +17,16 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use goblin_config::Environment;
+use goblin_config::secret::Secret;
 use http::header::{ACCEPT, HeaderValue};
 use http_body_util::{BodyExt, Full, Limited};
 use serde::{Deserialize, Serialize};
 
-use crate::connect::ProxyEnvironment;
 use crate::address::{self, ENDPOINT};
+use crate::connect::ProxyEnvironment;
 use crate::environment::{Variables, environment};
 use crate::runtime::identity::{Fingerprints, Identity, hex};
-use goblin_config::Environment;
-use goblin_config::secret::Secret;
 
 /// The maximum size of a record. Real ones have a few hundred bytes.
 const LARGEST_RECORD: u64 = 256 * 1024;

@@ -2,10 +2,9 @@
 //!
 //! It does not validate. A schema that it does not understand allows any value, and the server validates the call.
 
+use goblin_wire::json::quote;
 use serde_json::Value;
 use serde_json::value::RawValue;
-
-use goblin_wire::json::quote;
 
 /// The maximum depth for following references and alternatives.
 const DEEPEST: usize = 8;

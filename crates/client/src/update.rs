@@ -1,8 +1,7 @@
 //! Notifications that a resource changed or is gone.
 
-use goblin_wire::Notification;
-use goblin_wire::json;
 use goblin_wire::method::Method;
+use goblin_wire::{Notification, json};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 

@@ -7,9 +7,8 @@
 use std::fmt;
 use std::path::Path;
 
-use crate::Environment;
-use crate::bounded;
 use crate::problem::{Fault, quoted};
+use crate::{Environment, bounded};
 
 /// The size limit of a `${file:}` reference. A secret is a line or a key, so a larger file is the wrong one.
 const MAX_FILE_SIZE: u64 = 64 << 10;

@@ -1,9 +1,8 @@
 //! The configuration file on disk: its location, its content and its trust.
 
-use std::fmt;
-use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::{fmt, io};
 
 use crate::Environment;
 use crate::bounded::{self, ReadError};

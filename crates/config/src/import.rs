@@ -7,11 +7,10 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::consent;
 use crate::edit::Draft;
-use crate::network;
 use crate::tree::Tree;
 use crate::visible::escaped;
+use crate::{consent, network};
 
 pub mod block;
 pub mod merge;

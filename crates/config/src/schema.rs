@@ -9,9 +9,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use crate::exposure::ProfileName;
-use crate::vocabulary::{
-    self, ASK_MEMBERS, Change, FILES_MEMBERS, HTTP_MEMBERS, Key, Keys, STDIO_MEMBERS, Shape,
-};
+use crate::vocabulary::{self, ASK_MEMBERS, Change, FILES_MEMBERS, HTTP_MEMBERS, Key, Keys, STDIO_MEMBERS, Shape};
 use crate::{ServerId, quantity, roots, views};
 
 const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";

@@ -2,9 +2,10 @@
 
 use std::borrow::Cow;
 
+use goblin_wire::canonical::{self, Readings};
+
 use crate::Filter;
 use crate::glob::Glob;
-use goblin_wire::canonical::{self, Readings};
 
 /// A [`Filter`] for URIs of resources and templates. Every check of a resource goes through [`UriFilter::admits`].
 ///

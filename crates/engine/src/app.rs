@@ -20,12 +20,18 @@ use std::time::{Instant, SystemTime};
 
 use anyhow::{Context, Result, bail};
 use futures_util::future::{JoinAll, join_all};
+use goblin_admin::api::Reloaded;
+use goblin_client::connect::ProxyEnvironment;
+use goblin_config::admin::{AdminSettings, Listen};
+use goblin_config::exposure::ProfileName;
+use goblin_config::{Config, Gateway, Policies, ServerId};
+use goblin_telemetry::worker::{self, Watchdog};
+use goblin_telemetry::{Event, Observe};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 
-use goblin_admin::api::Reloaded;
 use crate::admin::command::{Commands, MOST_WAITING};
 use crate::admin::configuration::Configuration;
 use crate::admin::events::MOST_READERS;
@@ -36,24 +42,17 @@ use crate::app::connections::Connections;
 use crate::app::fleet::Fleet;
 use crate::app::listener::{Listener, Listeners};
 use crate::app::operate::{Operator, Source};
-use crate::upstream::Backend;
-use crate::upstream::actor::Surroundings;
-use crate::upstream::ask::Translate;
-use goblin_client::connect::ProxyEnvironment;
-use crate::upstream::descriptors;
-use crate::directory::Directory;
-use goblin_config::admin::{AdminSettings, Listen};
-use goblin_config::exposure::ProfileName;
-use goblin_config::{Config, Gateway, Policies, ServerId};
-use crate::front::gate::Gate;
-use crate::front::http::Audience;
-use crate::front::{http, stdio};
-use goblin_telemetry::{Event, Observe};
-use crate::router::Router;
 use crate::client::session::Sessions;
 use crate::client::session::account::Accounts;
 use crate::client::session::desk::Desk;
-use goblin_telemetry::worker::{self, Watchdog};
+use crate::directory::Directory;
+use crate::front::gate::Gate;
+use crate::front::http::Audience;
+use crate::front::{http, stdio};
+use crate::router::Router;
+use crate::upstream::actor::Surroundings;
+use crate::upstream::ask::Translate;
+use crate::upstream::{Backend, descriptors};
 
 /// A running gateway: backends, catalog and desk. It serves clients when a front is started.
 pub struct App {

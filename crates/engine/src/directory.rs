@@ -10,23 +10,22 @@ use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, Guard};
 use bytes::Bytes;
-use tokio::sync::{Notify, watch};
-
-use crate::upstream::Backend;
-use crate::upstream::actor::stopped;
-use goblin_catalog::listing::List;
-use crate::client::caller::Caller;
 use goblin_catalog::build::{Terms, build};
+use goblin_catalog::listing::List;
 use goblin_catalog::profile::narrow;
 use goblin_catalog::{Cursor, LongPages, Page};
 use goblin_config::Config;
 use goblin_config::exposure::{Exposure, Profile, ProfileName};
-use crate::client::mailbox::Versions;
-use goblin_wire::memory::{Kind, Reservation};
-use goblin_wire::limits::Limit;
-use goblin_telemetry::{Event, Observe};
+use goblin_telemetry::{Event, Observe, worker};
 use goblin_wire::error::Error;
-use goblin_telemetry::worker;
+use goblin_wire::limits::Limit;
+use goblin_wire::memory::{Kind, Reservation};
+use tokio::sync::{Notify, watch};
+
+use crate::client::caller::Caller;
+use crate::client::mailbox::Versions;
+use crate::upstream::Backend;
+use crate::upstream::actor::stopped;
 
 pub type Catalog = goblin_catalog::Catalog<Backend>;
 pub type Source = goblin_catalog::Source<Backend>;
@@ -346,9 +345,10 @@ impl Shelf {
 mod tests {
     use std::sync::atomic::AtomicBool;
 
+    use goblin_wire::json;
+
     use super::*;
     use crate::client::lane::Call;
-    use goblin_wire::json;
 
     fn next_cursor(page: &Bytes) -> Option<String> {
         let text = std::str::from_utf8(page).expect("text");

@@ -14,18 +14,19 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use goblin_catalog::listing::List;
-use crate::upstream::standing::Standing;
-use crate::client::caller::Caller;
 use goblin_catalog::meta::{MetaEntry, MetaTool};
-use crate::directory::{Catalog, View};
-use crate::client::lane::Call;
-use crate::meta::arguments::Arguments;
-use crate::meta::words::tool_not_found;
+use goblin_telemetry::worker;
 use goblin_wire::json::{self, Span, Splice, quote};
 use goblin_wire::method::Method;
 use goblin_wire::{Message, Request};
+
+use crate::client::caller::Caller;
+use crate::client::lane::Call;
+use crate::directory::{Catalog, View};
+use crate::meta::arguments::Arguments;
+use crate::meta::words::tool_not_found;
 use crate::router::{Router, find_resource};
-use goblin_telemetry::worker;
+use crate::upstream::standing::Standing;
 
 /// The result of a tool, in two forms: for programs and for readers.
 struct Answer {

@@ -18,33 +18,32 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-
-use crate::upstream::ask::Translate;
-use crate::upstream::call::ending;
-use crate::upstream::{Answered, Backend, CallEnd, Outgoing};
-use crate::client::caller::{Caller, SessionId};
-use crate::directory::Directory;
 use goblin_catalog::resources::Owner;
-use crate::directory::{Catalog, View};
 use goblin_catalog::uri;
 use goblin_config::{Policies, ServerId};
-use crate::client::lane::{Call, Patience};
 use goblin_subscriptions::tally::Tally;
-use goblin_wire::limits::Limit;
 use goblin_telemetry::meter::{Endings, ReadStatus};
-use goblin_wire::mime::Mime;
 use goblin_telemetry::{Event, Observe};
 use goblin_wire::dialect::{Dialect, Era};
 use goblin_wire::error::Error;
 use goblin_wire::json::{self, Pieces, Span, Splice, quote};
+use goblin_wire::limits::Limit;
 use goblin_wire::method::Method;
+use goblin_wire::mime::Mime;
 use goblin_wire::mirror::Mirrors;
 use goblin_wire::params::required;
 use goblin_wire::{Notification, Outcome, Request, Response};
+
+use crate::client::caller::{Caller, SessionId};
+use crate::client::lane::{Call, Patience};
+use crate::directory::{Catalog, Directory, View};
 use crate::router::inputs::Exchange;
 use crate::router::state::States;
 use crate::router::tasks::book::{Book, Native};
 use crate::router::tasks::{Came, makes_tasks};
+use crate::upstream::ask::Translate;
+use crate::upstream::call::ending;
+use crate::upstream::{Answered, Backend, CallEnd, Outgoing};
 
 /// The longest time to wait for an unknown URI while lists are being fetched (D13).
 const REFRESH_PATIENCE: Duration = Duration::from_secs(1);

@@ -37,35 +37,34 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
+use goblin_catalog::Upstream;
+use goblin_catalog::handed::Handed;
+use goblin_catalog::listing::{List, Listing};
+use goblin_config::{Policies, Server, ServerId};
+use goblin_telemetry::Observe;
+use goblin_telemetry::meter::{Endings, Meter};
+use goblin_wire::dialect::Dialect;
+use goblin_wire::error::Error;
+use goblin_wire::json::{Span, Splice};
+use goblin_wire::limits::Limit;
+use goblin_wire::method::Method;
+use goblin_wire::mirror::Mirrors;
+use goblin_wire::{Request, Response};
 use tokio::sync::{Semaphore, watch};
 
+use crate::client::caller::SessionId;
+use crate::client::lane::Call;
+use crate::client::subscriptions::Subscription;
 use crate::upstream::ask::Translate;
 use crate::upstream::ear::Client;
-use goblin_catalog::handed::Handed;
 use crate::upstream::inbox::Inbox;
-use goblin_catalog::listing::List;
 use crate::upstream::link::{Link, LinkError};
 use crate::upstream::listing::LeftOut;
-use goblin_catalog::listing::Listing;
 use crate::upstream::offered::Offered;
 use crate::upstream::own::OwnLinks;
 use crate::upstream::register::{Home, Register};
 use crate::upstream::trouble::public;
 use crate::upstream::twin::Twin;
-use crate::client::caller::SessionId;
-use goblin_config::{Policies, Server, ServerId};
-use crate::client::lane::Call;
-use goblin_telemetry::Observe;
-use goblin_wire::limits::Limit;
-use goblin_telemetry::meter::{Endings, Meter};
-use goblin_catalog::Upstream;
-use goblin_wire::dialect::Dialect;
-use goblin_wire::error::Error;
-use goblin_wire::json::{Span, Splice};
-use goblin_wire::method::Method;
-use goblin_wire::mirror::Mirrors;
-use goblin_wire::{Request, Response};
-use crate::client::subscriptions::Subscription;
 
 /// The shared handle of one backend. Only the backend's actor writes the link, the listing and the state.
 pub struct Backend {
@@ -460,4 +459,3 @@ impl Upstream for Backend {
         self.meter.tool(tool)
     }
 }
-

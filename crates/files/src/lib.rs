@@ -22,12 +22,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
-use tokio::sync::Semaphore;
-
-use self::resources::Named;
-use self::rule::Excluded;
-use self::tree::{Missing, Stop, Tree};
-use self::watch::Watch;
 use goblin_config::Files;
 use goblin_telemetry::Event;
 use goblin_wire::dialect::Dialect;
@@ -37,6 +31,12 @@ use goblin_wire::limits::MAX_LIST_ENTRIES;
 use goblin_wire::method::Method;
 use goblin_wire::params::required;
 use goblin_wire::{Message, Notification, Request, Response};
+use tokio::sync::Semaphore;
+
+use self::resources::Named;
+use self::rule::Excluded;
+use self::tree::{Missing, Stop, Tree};
+use self::watch::Watch;
 
 /// The largest number of requests that access the disk at once. Waiting requests hold a slot of the backend, which
 /// limits them.

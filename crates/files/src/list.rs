@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use goblin_config::roots::encode;
+use goblin_wire::date;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -12,8 +14,6 @@ use crate::path::{self, Relative};
 use crate::rule::Glob;
 use crate::tools;
 use crate::tree::{Item, Kind, Next, Stop, Tree};
-use goblin_config::roots::encode;
-use goblin_wire::date;
 
 const USUAL_LIMIT: usize = 500;
 const MOST: usize = 5000;

@@ -4,17 +4,16 @@ use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 
+use goblin_wire::error::Error;
+use goblin_wire::json::{self, quote};
+use goblin_wire::params::required;
+use goblin_wire::{Request, date};
 use serde::Serialize;
 
 use crate::content::{self, Contents, LARGEST_FILE};
 use crate::path::{self, PathError, Relative};
 use crate::tree::{Item, Kind, Missing, Next, Spot, Stop, Tree};
 use crate::{Refusal, explain, to_json};
-use goblin_wire::Request;
-use goblin_wire::date;
-use goblin_wire::error::Error;
-use goblin_wire::json::{self, quote};
-use goblin_wire::params::required;
 
 /// The protocol's limit of values in one completion.
 const MOST_VALUES: usize = 100;

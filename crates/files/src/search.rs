@@ -5,10 +5,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::content::{self, LARGEST_FILE, ToolResult};
-use crate::list;
 use crate::rule::Glob;
-use crate::tools;
 use crate::tree::{Item, Kind, Next, Stop, Tree};
+use crate::{list, tools};
 
 const USUAL_LIMIT: usize = 100;
 const MOST: usize = 1000;

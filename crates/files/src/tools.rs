@@ -3,6 +3,9 @@
 //!
 //! Wrong arguments and paths become tool errors that explain the correction, so that an agent can act on them.
 
+use goblin_wire::Request;
+use goblin_wire::error::Error;
+use goblin_wire::params::required;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -10,9 +13,6 @@ use crate::content::ToolResult;
 use crate::path::Relative;
 use crate::tree::{Missing, Next, Spot, Stop, Tree};
 use crate::{Refusal, explain, list, read, search, to_json};
-use goblin_wire::Request;
-use goblin_wire::error::Error;
-use goblin_wire::params::required;
 
 /// The limits of the search for a similar path: the number of paths compared, and their length in bytes.
 const MOST_COMPARED: usize = 20_000;

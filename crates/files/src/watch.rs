@@ -20,6 +20,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use goblin_telemetry::{Event, worker};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
@@ -31,8 +32,6 @@ use self::touched::{Touch, Touched};
 use crate::path::Relative;
 use crate::tree::{Spot, Stop};
 use crate::{Served, StopOnDrop};
-use goblin_telemetry::Event;
-use goblin_telemetry::worker;
 
 const QUIET: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_millis(500);

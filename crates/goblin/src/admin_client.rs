@@ -8,21 +8,20 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clap::Args;
+use goblin_admin::api::Refused;
+use goblin_client::address::{self, ENDPOINT};
+use goblin_client::bridge::wire::{Target, Wire};
+use goblin_client::connect::ProxyEnvironment;
+use goblin_client::environment::environment;
+use goblin_client::runtime;
+use goblin_client::runtime::{FindError, Places, Record};
+use goblin_config::mask;
+use goblin_telemetry::clean;
 use http::StatusCode;
 use http_body_util::{BodyExt, Limited};
 
-use goblin_admin::api::Refused;
-use goblin_client::connect::ProxyEnvironment;
-use goblin_client::address::{self, ENDPOINT};
-use goblin_client::bridge::wire::{Target, Wire};
 use crate::catalog::Failure;
-use goblin_client::environment::environment;
-use goblin_client::runtime::{FindError, Places, Record};
-use crate::stdio;
-use crate::load;
-use goblin_client::runtime;
-use goblin_config::mask;
-use goblin_telemetry::clean;
+use crate::{load, stdio};
 
 /// The timeout for a response.
 const PATIENCE: Duration = Duration::from_secs(10);

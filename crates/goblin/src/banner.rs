@@ -5,14 +5,14 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tokio::sync::watch;
-
 use goblin_engine::admin::readiness::Readiness;
-use goblin_engine::upstream::State;
 use goblin_engine::directory::Directory;
-use crate::style::{is_colourful, paint_if, plural, print, shell_word};
+use goblin_engine::upstream::State;
 use goblin_telemetry::clean;
 use goblin_wire::json::quote;
+use tokio::sync::watch;
+
+use crate::style::{is_colourful, paint_if, plural, print, shell_word};
 
 pub struct Banner {
     /// The URL of the TCP listener.

@@ -18,19 +18,19 @@ use std::process::ExitCode;
 use anyhow::bail;
 use clap::Args;
 use clap_complete::ArgValueCompleter;
-use tokio::sync::watch;
-
-use crate::cli::BAD_CONFIGURATION;
-use crate::catalog::client::Client;
-use crate::door::{Closed, Door, Reach};
 use goblin_client::gateway::PIPE_BYTES;
-use crate::log::LogFlags;
 use goblin_client::peer::Peer;
 use goblin_client::runtime::FindError;
+use goblin_config::exposure::ProfileName;
+use tokio::sync::watch;
+
+use crate::catalog::client::Client;
+use crate::cli::BAD_CONFIGURATION;
+use crate::door::{Closed, Door, Reach};
+use crate::log::LogFlags;
 use crate::serve::termination;
 use crate::stdio::profile_name;
 use crate::style::fail;
-use goblin_config::exposure::ProfileName;
 
 /// The exit code if the gateway or a server behind it cannot be reached.
 pub const UNAVAILABLE: u8 = 3;

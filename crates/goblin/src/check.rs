@@ -16,18 +16,18 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
-
-use crate::check::profile::ProfileReport;
-use crate::check::report::{Finding, Report, ServerReport};
-use crate::load::{self, Found, From, Given, Trouble};
-use crate::log::LogFlags;
-use crate::style::{is_colourful, print, width};
-use crate::cli::{BAD_CONFIGURATION, Source};
-use crate::log;
 use goblin_config::exposure::{Profile, ProfileName};
 use goblin_config::file::LoadError;
 use goblin_config::{Log, LogLevel};
 use goblin_telemetry::Observe;
+
+use crate::check::profile::ProfileReport;
+use crate::check::report::{Finding, Report, ServerReport};
+use crate::cli::{BAD_CONFIGURATION, Source};
+use crate::load::{self, Found, From, Given, Trouble};
+use crate::log;
+use crate::log::LogFlags;
+use crate::style::{is_colourful, print, width};
 
 /// The exit code if a server failed, or with `--strict` if there is a warning.
 const SERVER_FAILED: u8 = 1;

@@ -3,8 +3,10 @@
 //! Printing happens here: the modules that the commands call return values and errors. Only the dashboard
 //! (`crate::tui`) draws its own screen.
 
-
-use crate::{check, doctor, edit, generate, import, prompts, resources, schema, serve, status, stdio, subscriptions, tools, top, watch};
+use crate::{
+    check, doctor, edit, generate, import, prompts, resources, schema, serve, status, stdio, subscriptions, tools, top,
+    watch,
+};
 use std::path::PathBuf;
 use std::process::ExitCode;
 

@@ -12,17 +12,17 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use goblin_client::environment::environment;
+use goblin_client::runtime::Places;
+use goblin_telemetry::Observe;
 
-use crate::cli::Source;
 use crate::check::report::{self, Report};
 use crate::check::{self, Check};
+use crate::cli::Source;
 use crate::doctor::finding::{Findings, Verdict};
 use crate::load::{self, Found, Given};
-use goblin_client::environment::environment;
 use crate::log::LogFlags;
-use goblin_client::runtime::Places;
 use crate::style::{is_colourful, plural, print};
-use goblin_telemetry::Observe;
 
 const CONFIGURATION: &str = "configuration";
 

@@ -4,7 +4,6 @@
 //! bridge that `goblin stdio` uses, so that cut streams go on and messages are framed once and for all, or an [`App`] that
 //! listens nowhere.
 
-use goblin_client::gateway;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,21 +11,18 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use futures_util::future::join_all;
-use tokio::io::DuplexStream;
-
-use goblin_engine::app::App;
-use goblin_engine::upstream::child::own_executable;
-use goblin_client::connect::ProxyEnvironment;
 use goblin_client::bridge::wire::Wire;
-use crate::log::LogFlags;
+use goblin_client::connect::ProxyEnvironment;
 use goblin_client::runtime::FindError;
-use crate::stdio;
-use crate::log;
-use crate::load;
-use goblin_client::runtime;
-use goblin_client::address;
+use goblin_client::{address, gateway, runtime};
 use goblin_config::exposure::ProfileName;
 use goblin_config::{Log, mask};
+use goblin_engine::app::App;
+use goblin_engine::upstream::child::own_executable;
+use tokio::io::DuplexStream;
+
+use crate::log::LogFlags;
+use crate::{load, log, stdio};
 
 /// How long the command waits for its own servers to list what they offer.
 const SETTLING_PATIENCE: Duration = Duration::from_secs(120);

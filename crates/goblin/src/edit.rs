@@ -5,16 +5,15 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-
-use crate::cli::Source;
 use goblin_client::environment::environment;
-use crate::style::{print, tell, warn, width, wrap};
-use goblin_config::consent;
 use goblin_config::edit::Draft;
 use goblin_config::pin::unpinned;
 use goblin_config::tree::Tree;
 use goblin_config::visible::escaped;
-use goblin_config::{file, import};
+use goblin_config::{consent, file, import};
+
+use crate::cli::Source;
+use crate::style::{print, tell, warn, width, wrap};
 
 #[derive(Debug, Args)]
 #[command(override_usage = "goblin add [OPTIONS] <NAME> -- <COMMAND> [ARGS]...\n       \

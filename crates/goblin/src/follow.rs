@@ -9,15 +9,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use goblin_client::runtime::Published;
+use goblin_config::Config;
+use goblin_engine::app::operate::{Fresh, Source};
+use goblin_telemetry::worker;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use goblin_engine::app::operate::{Fresh, Source};
 use crate::load::{self, Found, From};
-use goblin_client::runtime::Published;
-use goblin_config::Config;
-use goblin_telemetry::worker;
 
 const LOOK: Duration = Duration::from_secs(1);
 

@@ -13,17 +13,17 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-
-use crate::cli::Source as Target;
-use crate::import::report::Plan;
 use goblin_client::environment::environment;
-use crate::style::{print, print_json, tell, width};
 use goblin_config::bounded::{self, ReadError};
 use goblin_config::edit::Draft;
 use goblin_config::import::merge::merge;
 use goblin_config::import::{Client, Found, Ground, Note, Source, place, translate};
 use goblin_config::visible::escaped;
 use goblin_config::{Gateway, file, parse};
+
+use crate::cli::Source as Target;
+use crate::import::report::Plan;
+use crate::style::{print, print_json, tell, width};
 
 /// The maximum size of a user's file. Some clients store years of history in it.
 const MAX_USER_FILE: u64 = 32 << 20;

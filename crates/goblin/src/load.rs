@@ -6,12 +6,13 @@
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
-use goblin_client::runtime::identity::Identity;
-use crate::style::{plural, warn};
 use goblin_client::environment::{Variables, environment};
+use goblin_client::runtime::identity::Identity;
+use goblin_config::Config;
 use goblin_config::file::{self, LoadError, Located, Origin};
 use goblin_config::problem::Problem;
-use goblin_config::Config;
+
+use crate::style::{plural, warn};
 
 /// A valid configuration and its origin.
 pub struct Given {

@@ -4,6 +4,9 @@ use std::fmt::{Debug, Result as Written};
 use std::time::Duration;
 
 use clap::Args;
+use goblin_config::{Log, LogFormat};
+use goblin_telemetry::audit::TARGET;
+use goblin_telemetry::line::tracing_level;
 use tracing::Level;
 use tracing::field::{Field, Visit};
 use tracing_subscriber::field::{RecordFields, VisitOutput};
@@ -14,9 +17,6 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::style::is_colourful;
-use goblin_config::{Log, LogFormat};
-use goblin_telemetry::audit::TARGET;
-use goblin_telemetry::line::tracing_level;
 
 #[derive(Debug, Args)]
 pub struct LogFlags {
@@ -102,8 +102,9 @@ impl Visit for Fields<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use goblin_config::LogLevel;
+
+    use super::*;
 
     #[test]
     fn an_audit_is_written_at_any_level_and_nothing_else_is() {

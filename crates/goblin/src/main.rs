@@ -31,6 +31,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use goblin_engine::upstream::guard;
+
 use crate::cli::Cli;
 
 #[global_allocator]

@@ -5,19 +5,18 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCompleter;
+use goblin_client::content::Block;
+use goblin_client::schema::Schema;
+use goblin_telemetry::clean;
+use goblin_wire::json::quote;
+use goblin_wire::method::Method;
 use serde_json::{Value, json};
 
 use crate::catalog::cards::{self, Kind};
 use crate::catalog::client::Client;
-use crate::catalog::content;
-use goblin_client::content::Block;
-use goblin_client::schema::Schema;
-use crate::catalog::{self, Common, EXIT_CODES, Failure, Filter, arguments, complete};
+use crate::catalog::{self, Common, EXIT_CODES, Failure, Filter, arguments, complete, content};
 use crate::style::print_json;
 use crate::tools::list;
-use goblin_telemetry::clean;
-use goblin_wire::json::quote;
-use goblin_wire::method::Method;
 
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true, after_help = EXIT_CODES)]

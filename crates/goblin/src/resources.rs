@@ -6,17 +6,16 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCompleter;
+use goblin_client::content::Block;
+use goblin_wire::json::quote;
+use goblin_wire::method::Method;
 use serde_json::{Value, json};
 
 use crate::catalog::cards::{self, Kind};
 use crate::catalog::client::Client;
-use crate::catalog::content;
-use goblin_client::content::Block;
-use crate::catalog::{self, Common, EXIT_CODES, Failure, Filter, complete, show};
+use crate::catalog::{self, Common, EXIT_CODES, Failure, Filter, complete, content, show};
 use crate::style::print_json;
 use crate::tools::list;
-use goblin_wire::json::quote;
-use goblin_wire::method::Method;
 
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true, after_help = EXIT_CODES)]

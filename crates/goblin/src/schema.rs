@@ -4,9 +4,9 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
+use goblin_config::schema;
 
 use crate::style::print;
-use goblin_config::schema;
 
 #[derive(Debug, Args)]
 pub struct Schema {}

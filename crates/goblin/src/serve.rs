@@ -10,38 +10,32 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
-use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
-
+use goblin_client::address::{self, ENDPOINT};
+use goblin_client::connect::ProxyEnvironment;
+use goblin_client::environment::environment;
+use goblin_client::runtime::identity::Fingerprints;
+use goblin_client::runtime::{self, Places, Published, TokenFile, Tokens};
+use goblin_config::Gateway;
+use goblin_config::admin::Listen;
 use goblin_engine::admin::permit::Permit;
 use goblin_engine::app::listener::Listeners;
 use goblin_engine::app::operate::Source;
 use goblin_engine::app::socket::SocketListener;
 use goblin_engine::app::{self, App};
 use goblin_engine::upstream::child::own_executable;
-use goblin_client::connect::ProxyEnvironment;
-use goblin_client::address::{self, ENDPOINT};
+use goblin_telemetry::{Observe, worker};
+use goblin_tui;
+use goblin_tui::remote::Remote;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
 use crate::banner::{self, Banner};
 use crate::follow::{Amend, Record};
 use crate::load::{From, Given};
-use goblin_client::environment::environment;
 use crate::log::LogFlags;
-use goblin_client::runtime::identity::Fingerprints;
-use goblin_client::runtime::{self, Places, Published, TokenFile, Tokens};
 use crate::style::{shell_word, tell, warn};
-use crate::cli;
-use crate::top;
-use crate::port;
-use crate::follow;
-use crate::log;
-use crate::load;
-use goblin_config::Gateway;
-use goblin_config::admin::Listen;
-use goblin_telemetry::Observe;
-use goblin_tui;
-use goblin_tui::remote::Remote;
-use goblin_telemetry::worker;
+use crate::{cli, follow, load, log, port, top};
 
 #[derive(Debug, Args)]
 pub struct Serve {

@@ -9,8 +9,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use clap::Args;
-
 use goblin_admin::api;
+
 use crate::admin_client::{AdminClient, Which};
 use crate::catalog::{self, Failure};
 use crate::serve::termination;

@@ -10,29 +10,25 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::Args;
-
-use goblin_engine::app::App;
-use goblin_engine::upstream::child::own_executable;
-use goblin_client::connect::ProxyEnvironment;
 use goblin_client::bridge::wire::{Target, Wire};
-use crate::load::Found;
+use goblin_client::connect::ProxyEnvironment;
 use goblin_client::environment::environment;
-use crate::log::LogFlags;
 use goblin_client::runtime::identity::Identity;
 use goblin_client::runtime::{Places, Record};
+use goblin_client::{address, bridge, runtime};
+use goblin_config::exposure::ProfileName;
+use goblin_config::secret::Secret;
+use goblin_config::{Config, Log, mask};
+use goblin_engine::app::App;
+use goblin_engine::upstream::child::own_executable;
+use goblin_telemetry::Observe;
+
+use crate::cli::Source;
+use crate::load::Found;
+use crate::log::LogFlags;
 use crate::serve::termination;
 use crate::style::{note, tell, warn};
-use crate::cli::Source;
-use crate::log;
-use crate::load;
-use goblin_client::runtime;
-use goblin_client::bridge;
-use goblin_client::address;
-use goblin_config::exposure::ProfileName;
-use goblin_config::mask;
-use goblin_config::secret::Secret;
-use goblin_config::{Config, Log};
-use goblin_telemetry::Observe;
+use crate::{load, log};
 
 /// The variable with the client token of the gateway at --url.
 const TOKEN_VARIABLE: &str = "GOBLIN_TOKEN";
@@ -204,8 +200,9 @@ pub fn difference(record: &Record, own: &Identity, here: impl Fn(&str) -> Option
 mod tests {
     use std::path::Path;
 
-    use super::*;
     use goblin_client::runtime::identity::Fingerprints;
+
+    use super::*;
 
     fn record(text: &str) -> Record {
         let identity = Identity::of_file(Path::new("/x/goblin.json"), text, Path::new("/x"));

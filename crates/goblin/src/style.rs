@@ -3,10 +3,10 @@
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
+use goblin_config::visible::escaped_json;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::cli::BAD_CONFIGURATION;
-use goblin_config::visible::escaped_json;
 
 /// Prints why nothing was done. Returns the exit code for a bad configuration.
 pub fn tell(problem: &str) -> ExitCode {

@@ -4,15 +4,14 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use goblin_admin::api::{SubscriptionInfo, SubscriptionList};
+use goblin_telemetry::clean;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::admin_client::{AdminClient, Which};
 use crate::catalog::{self, Failure};
 use crate::check::table::lay_out;
 use crate::style::{is_colourful, plural, print, width};
-use goblin_telemetry::clean;
-use goblin_admin::api::SubscriptionInfo;
-use goblin_admin::api::SubscriptionList;
 
 const ROUTE: &str = "/api/subscriptions";
 /// The characters of a query that need no percent-encoding.

@@ -1,22 +1,20 @@
 //! `goblin tools`: lists, searches, describes and calls the gateway's tools.
 
-use goblin_client::content::blocks;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCompleter;
+use goblin_client::content::{Outcomes, blocks};
+use goblin_client::schema::Schema;
+use goblin_telemetry::clean;
 use serde_json::json;
 
 use crate::catalog::cards::{self, Kind};
 use crate::catalog::client::Client;
-use goblin_client::content::Outcomes;
-use crate::catalog::content;
-use goblin_client::schema::Schema;
-use crate::catalog::{self, Common, EXIT_CODES, Failure, Filter, arguments, complete, definition, show};
+use crate::catalog::{self, Common, EXIT_CODES, Failure, Filter, arguments, complete, content, definition, show};
 use crate::style::{is_colourful, print, print_json, width};
-use goblin_telemetry::clean;
 
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true, after_help = EXIT_CODES)]

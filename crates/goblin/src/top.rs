@@ -6,19 +6,18 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-
-use crate::catalog::UNAVAILABLE;
+use goblin_client::address;
 use goblin_client::environment::environment;
 use goblin_client::runtime::{self, FindError};
-use crate::serve::termination;
-use crate::style::{fail, is_colourful, tell};
-use crate::stdio;
-use crate::load;
-use goblin_client::address;
 use goblin_tui;
 use goblin_tui::remote::Remote;
 use goblin_tui::remote::api::Gateway;
 use goblin_tui::view::theme::Theme;
+
+use crate::catalog::UNAVAILABLE;
+use crate::serve::termination;
+use crate::style::{fail, is_colourful, tell};
+use crate::{load, stdio};
 
 /// Each paragraph is one line, because clap wraps it to the width of the terminal.
 pub const LONG_ABOUT: &str = "\

@@ -13,19 +13,19 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
+use goblin_client::gateway::PIPE_BYTES;
+use goblin_client::peer::Peer;
+use goblin_config::quantity;
 use tokio::sync::watch;
 
 use crate::door::{Closed, Door, Reach};
-use goblin_client::gateway::PIPE_BYTES;
 use crate::log::LogFlags;
-use goblin_client::peer::Peer;
 use crate::serve::termination;
 use crate::style::tell;
 use crate::watch::exec::Commands;
 use crate::watch::show::Shown;
 use crate::watch::watching::Watching;
 use crate::watch::wish::{Kind, Options, Wishes};
-use goblin_config::quantity;
 
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use goblin_config::exposure::Profile;
+
 use crate::audience::Audience;
 use crate::glob::LONGEST_URI;
 use crate::pattern::Pattern;

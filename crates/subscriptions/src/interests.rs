@@ -9,11 +9,11 @@ use std::collections::hash_map::Entry as Slot;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use crate::tally::{Full, Place};
 use crate::audience::Audience;
 use crate::covers::{CoverId, Covers};
 use crate::glob::LONGEST_URI;
 use crate::pattern::Pattern;
+use crate::tally::{Full, Place};
 use crate::{Affected, ClientId, Entry, Name, Notice, Offers, Outcome, Standing, Subscriber, Subscription, Wish};
 
 /// The table of all subscriptions over one link.

@@ -27,15 +27,15 @@ use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwapOption;
 use futures_channel::oneshot::Receiver;
-
-use crate::tally::Place;
-use crate::updates::{Pace, Receipt};
 use goblin_config::exposure::Profile;
 use goblin_wire::Response;
 use goblin_wire::json::Span;
+
 use crate::id::SubscriptionId;
 use crate::pattern::Pattern;
 use crate::selection::{Seen, Selection, Verdict};
+use crate::tally::Place;
+use crate::updates::{Pace, Receipt};
 
 /// A client during one run of the gateway. Ids are not reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

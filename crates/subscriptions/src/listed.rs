@@ -5,11 +5,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use goblin_config::exposure::Profile;
-use crate::tally::Full;
+
 use crate::audience::Audience;
 use crate::covers::{CoverId, shows};
 use crate::interests::{Interests, State, Topic, Upstream};
 use crate::pattern::Pattern;
+use crate::tally::Full;
 use crate::{ClientId, Name, Notice, Offers, Subscriber, Subscription};
 
 /// What follows from a fresh listing.

@@ -2,6 +2,7 @@
 //! it possible to find the patterns of a URI without testing all of them.
 
 use goblin_wire::template::Template;
+
 use crate::glob::Glob;
 
 pub enum Pattern {

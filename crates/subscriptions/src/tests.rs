@@ -1,10 +1,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use goblin_wire::json;
+
 use super::interests::outer;
 use super::*;
 use crate::tally::{Full, Tally};
-use goblin_wire::json;
 
 #[test]
 fn sub18_a_uri_is_inside_of_its_beginnings_at_a_boundary() {

@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use goblin_config::LogLevel;
+use goblin_wire::date;
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
 use tokio::sync::watch;
 
-use goblin_config::LogLevel;
 use crate::line::Field;
 use crate::told::{Told, Value};
-use goblin_wire::date;
 
 /// The maximum number of records.
 pub const KEPT: usize = 1000;

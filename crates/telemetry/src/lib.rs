@@ -27,12 +27,13 @@ use std::time::Duration;
 
 use goblin_config::LogLevel;
 use goblin_config::visible::is_hidden;
-use goblin_wire::memory::Memory;
-use crate::feed::Feed;
+use goblin_wire::error::Error;
 use goblin_wire::limits::{Limit, LimitCounts};
+use goblin_wire::memory::Memory;
+
+use crate::feed::Feed;
 use crate::meter::{Durations, FINE_BOUNDS};
 use crate::told::Told;
-use goblin_wire::error::Error;
 
 /// Something that an operator may want to know.
 #[derive(Debug)]

@@ -3,9 +3,9 @@
 //! `tracing` needs the field names at each call site. There is one call site per level with all field names, and a
 //! field without a value does not appear in the line.
 
+use goblin_config::LogLevel;
 use tracing::level_filters::LevelFilter;
 
-use goblin_config::LogLevel;
 use crate::told::Told;
 
 /// Reports whether the log records this level. Costs one atomic load.

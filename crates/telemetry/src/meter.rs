@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use goblin_wire::mime::Mime;
 use goblin_wire::method::Method;
+use goblin_wire::mime::Mime;
 
 /// The upper bounds of the duration buckets in nanoseconds. They range from a call over loopback to a slow tool.
 pub const BOUNDS: [u64; 15] = [

@@ -8,15 +8,15 @@ use std::fmt::Error;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use goblin_config::ServerId;
+use goblin_wire::mime::Mime;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use goblin_config::ServerId;
 use crate::clean;
 use crate::meter::{Asked, Durations, Ending, Meter, ReadStatus};
-use goblin_wire::mime::Mime;
 
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 

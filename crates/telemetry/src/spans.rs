@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use goblin_wire::trace::Context;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::{Event, Observe};
-use goblin_wire::trace::Context;
 
 /// The capacity of the queue.
 const MOST_WAITING: usize = 2048;

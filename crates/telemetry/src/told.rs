@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use goblin_config::LogLevel;
+
 use crate::line::Field;
 use crate::{Event, Kind, cleaned};
 

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
+use goblin_admin::api::{EntryList, EventInfo, SessionList, Status, SubscriptionList};
 use serde_json::{Value, json};
 
-use goblin_admin::api::{EntryList, EventInfo, SessionList, Status};
-use goblin_admin::api::SubscriptionList;
 use crate::state::data::{Item, Kind};
 use crate::state::{Action, Link, Message, State};
 

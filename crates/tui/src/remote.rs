@@ -8,15 +8,14 @@ pub mod calls;
 
 use std::time::Duration;
 
+use goblin_admin::api::{EntryList, EventInfo, Missed, Reloaded, SessionList, Status, SubscriptionList};
+use goblin_client::bridge::wire::Answers;
+use goblin_wire::framing::Event;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use goblin_admin::api::{EntryList, EventInfo, Missed, Reloaded, SessionList, Status};
-use goblin_client::bridge::wire::Answers;
-use goblin_wire::framing::Event;
-use goblin_admin::api::SubscriptionList;
 use crate::remote::api::{Api, Gateway};
 use crate::state::data::{Item, Kind};
 use crate::state::{Command, Effect, Link, Message, Notice, Panel};

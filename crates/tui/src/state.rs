@@ -16,9 +16,9 @@ pub mod words;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use goblin_admin::api::{EventInfo, SessionList, Status};
+use goblin_admin::api::{EventInfo, SessionList, Status, SubscriptionList};
 use goblin_telemetry::clean;
-use goblin_admin::api::SubscriptionList;
+
 use crate::state::data::{Data, Item, Kind};
 use crate::state::detail::Detail;
 use crate::state::dialog::{Dialog, Reader};

@@ -6,9 +6,9 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use crate::limits::Limit;
 use crate::dialect::Dialect;
 use crate::json::quote;
+use crate::limits::Limit;
 
 /// An error that a peer receives instead of a result.
 #[derive(Clone, Debug, thiserror::Error)]

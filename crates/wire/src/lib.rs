@@ -40,10 +40,10 @@ use bytestring::ByteString;
 use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::limits::Limit;
 use crate::depth::{MAX_DEPTH, is_too_deep};
 use crate::error::Error;
 use crate::json::{Pieces, Span, Splice};
+use crate::limits::Limit;
 use crate::method::Method;
 use crate::params::Params;
 

@@ -2,9 +2,8 @@
 //! output is not used, because it changes from release to release.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::fs;
 use std::path::Path;
+use std::{fmt, fs};
 
 use anyhow::{Context, Result, bail};
 use serde::ser::SerializeStruct;

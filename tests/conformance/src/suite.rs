@@ -3,10 +3,9 @@
 //! The suite writes its results to a temporary directory, which [`Report`] reads. The exit code alone cannot
 //! distinguish failed checks from a suite that did not run.
 
-use std::env;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command, Stdio};
+use std::{env, fs};
 
 use anyhow::{Context, Result, bail};
 

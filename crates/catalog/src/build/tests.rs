@@ -1,15 +1,15 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use goblin_config::ServerId;
+use goblin_config::file::Origin;
+use goblin_wire::dialect::Dialect;
+use goblin_wire::memory::Memory;
+use goblin_wire::{Text, json};
 use proptest::prelude::*;
 
 use super::*;
 use crate::handed::Handed;
 use crate::listing::Listing;
-use goblin_config::file::Origin;
-use goblin_config::ServerId;
-use goblin_wire::dialect::Dialect;
-use goblin_wire::memory::Memory;
-use goblin_wire::{Text, json};
 
 /// A server without a connection.
 pub struct TestServer {
@@ -98,7 +98,11 @@ fn source(offer: &Offer<'_>) -> Source {
         ..Listing::default()
     };
     Source {
-        backend: Arc::new(TestServer { id, config: server, handed: Mutex::new(Handed::new(&Arc::<Memory>::default())) }),
+        backend: Arc::new(TestServer {
+            id,
+            config: server,
+            handed: Mutex::new(Handed::new(&Arc::<Memory>::default())),
+        }),
         listing: Arc::new(listing),
     }
 }

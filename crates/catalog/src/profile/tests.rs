@@ -1,9 +1,10 @@
-use super::*;
-use crate::listing::List;
-use crate::build::tests::{CLIENT, Catalog, catalog, owner, resources, terms, tools, with};
 use goblin_config::exposure::{Exposure, Mode};
 use goblin_config::glob::Glob;
 use goblin_wire::error::Error;
+
+use super::*;
+use crate::build::tests::{CLIENT, Catalog, catalog, owner, resources, terms, tools, with};
+use crate::listing::List;
 
 fn globs(texts: &[&str]) -> Vec<Glob> {
     texts.iter().map(|text| Glob::new(text).expect("a glob")).collect()

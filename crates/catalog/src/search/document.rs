@@ -4,8 +4,9 @@
 
 use std::borrow::Cow;
 
-use crate::search::Document;
 use goblin_wire::json::{self, Span};
+
+use crate::search::Document;
 
 const MOST_ARGUMENTS: usize = 64;
 /// The maximum number of enum values read from an argument. The values are often the verbs of a tool with many

@@ -9,6 +9,10 @@ use std::collections::HashMap;
 use std::sync::{MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use goblin_wire::error::Error;
+use goblin_wire::json::{Span, Splice, quote};
+use goblin_wire::method::Method;
+use goblin_wire::{Id, Notification, Request};
 use http::StatusCode;
 
 use crate::bridge::call::Way;
@@ -16,10 +20,6 @@ use crate::bridge::keeper::{Pace, Session};
 use crate::bridge::message::{self, Outgoing, Said};
 use crate::bridge::wire::Answers;
 use crate::bridge::{ASIDE, Bridge, MOST_TRIES, Output};
-use goblin_wire::error::Error;
-use goblin_wire::json::{Span, Splice, quote};
-use goblin_wire::method::Method;
-use goblin_wire::{Id, Notification, Request};
 
 /// The maximum number of asks that one client may have open. Further asks are rejected.
 pub const MOST_ASKS: usize = 256;
@@ -239,8 +239,9 @@ pub struct Unread;
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use goblin_wire::Message;
+
+    use super::*;
 
     fn id(token: &str) -> Id {
         let raw = Bytes::copy_from_slice(token.as_bytes());

@@ -9,14 +9,14 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+use goblin_wire::error::Error;
+use goblin_wire::method::Method;
 use http::{HeaderMap, StatusCode};
 
 use crate::bridge::message::Said;
 use crate::bridge::stream::{Step, Trail, is_passing};
 use crate::bridge::wire::{Answers, Broken};
 use crate::bridge::{Bridge, Output};
-use goblin_wire::error::Error;
-use goblin_wire::method::Method;
 
 pub const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a request waits for the next session after the gateway rejected the current one.

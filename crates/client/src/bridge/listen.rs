@@ -10,20 +10,20 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use goblin_wire::error::Error;
+use goblin_wire::json::{self, Span, Splice, quote};
+use goblin_wire::listen::Filter;
+use goblin_wire::method::Method;
+use goblin_wire::modern::SUBSCRIPTION_ID;
+use goblin_wire::{Notification, Outcome, Request, Response};
 use tokio::sync::oneshot;
 
-use goblin_wire::listen::Filter;
 use crate::bridge::keeper::{LASTING, Pace};
 use crate::bridge::message::cancelled_id;
 use crate::bridge::stream::is_passing;
 use crate::bridge::visit::{Word, answer_to, failure, next_word};
 use crate::bridge::wire::{Answers, Broken};
 use crate::bridge::{ASIDE, Bridge, Output};
-use goblin_wire::error::Error;
-use goblin_wire::json::{self, Span, Splice, quote};
-use goblin_wire::method::Method;
-use goblin_wire::modern::SUBSCRIPTION_ID;
-use goblin_wire::{Notification, Outcome, Request, Response};
 
 /// Forwards notifications to the client until the client cancels, stops reading, or the gateway ends the stream for
 /// good.
@@ -250,8 +250,9 @@ fn is_retryable(text: &str, error: Span) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use goblin_wire::Message;
+
+    use super::*;
 
     fn request(notifications: &str) -> Request {
         let params = format!(r#"{{"notifications":{notifications},"x":1}}"#);

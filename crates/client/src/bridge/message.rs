@@ -2,7 +2,6 @@
 //! how it affects the session; the rest stays unparsed.
 
 use bytes::Bytes;
-
 use goblin_telemetry::clean;
 use goblin_wire::json::{self, Splice};
 use goblin_wire::method::Method;

@@ -9,20 +9,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use goblin_wire::json::{self, Span};
+use goblin_wire::method::Method;
+use goblin_wire::mirror::{Mirrors, encode};
+use goblin_wire::mirrored::About;
+use goblin_wire::modern::{CLIENT_CAPABILITIES, PROTOCOL_VERSION as VERSION_KEY};
+use goblin_wire::{Id, Message, Outcome, Request, Response, mirrored};
 use http::HeaderMap;
 use http::header::HeaderValue;
 use tokio::sync::Semaphore;
 
-use goblin_wire::mirrored;
-use goblin_wire::mirrored::About;
 use crate::bridge::Bridge;
 use crate::bridge::visit::{Word, next_word};
 use crate::bridge::wire::{Answers, PROTOCOL_VERSION};
-use goblin_wire::json::{self, Span};
-use goblin_wire::method::Method;
-use goblin_wire::mirror::{Mirrors, encode};
-use goblin_wire::modern::{CLIENT_CAPABILITIES, PROTOCOL_VERSION as VERSION_KEY};
-use goblin_wire::{Id, Message, Outcome, Request, Response};
 
 /// The maximum number of pages of the tool list. Tools on later pages are called without mirrored arguments.
 const MOST_PAGES: usize = 100;

@@ -9,13 +9,13 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use goblin_wire::error::Error;
+use goblin_wire::framing::Event;
 use http::{HeaderValue, StatusCode};
 
 use crate::bridge::Bridge;
 use crate::bridge::keeper::{LASTING, Pace, Session};
 use crate::bridge::wire::{Answers, Broken};
-use goblin_wire::error::Error;
-use goblin_wire::framing::Event;
 
 /// How many resumptions in a row may bring nothing before the request fails.
 const MOST_IN_VAIN: usize = 6;

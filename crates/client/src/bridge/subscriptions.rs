@@ -11,16 +11,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
+use goblin_telemetry::clean;
+use goblin_wire::json::{self, Splice, quote};
+use goblin_wire::method::Method;
+use goblin_wire::{Id, Message, Outcome, Request, Response};
 use http::StatusCode;
 
 use crate::bridge::keeper::{Pace, Session};
 use crate::bridge::message::{Kind, Outgoing, Said};
 use crate::bridge::wire::Answers;
 use crate::bridge::{Bridge, Output};
-use goblin_telemetry::clean;
-use goblin_wire::json::{self, Splice, quote};
-use goblin_wire::method::Method;
-use goblin_wire::{Id, Message, Outcome, Request, Response};
 
 /// The maximum number of remembered subscriptions. Those above it end with their session; the gateway has its own
 /// limit.

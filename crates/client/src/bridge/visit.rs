@@ -7,15 +7,15 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
-use tokio::sync::oneshot;
-
-use crate::connect::RequestError;
-use crate::bridge::wire::{self, Answers, Broken};
-use crate::bridge::{Bridge, Output};
 use goblin_wire::error::Error;
 use goblin_wire::json::{self, Splice};
 use goblin_wire::{Message, Notification, Outcome, Request, Response};
+use http::{HeaderMap, StatusCode};
+use tokio::sync::oneshot;
+
+use crate::bridge::wire::{self, Answers, Broken};
+use crate::bridge::{Bridge, Output};
+use crate::connect::RequestError;
 
 /// Runs a request until its response, unless the client cancels it.
 pub async fn visit(bridge: Arc<Bridge>, request: Request, output: Output, cancelled: oneshot::Receiver<()>) {

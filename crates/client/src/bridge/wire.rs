@@ -6,19 +6,19 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use bytes::{Bytes, BytesMut};
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use http::{Method as Verb, Request, StatusCode, Uri};
-use http_body_util::{BodyExt, Full};
-
-use crate::connect::{HttpClient, ProxyEnvironment, Received, RequestError};
-use crate::address;
-use crate::bridge::LARGEST_MESSAGE;
-use crate::runtime::Record;
 use goblin_config::mask;
 use goblin_config::secret::Secret;
 use goblin_wire::dialect::Dialect;
 use goblin_wire::error::Error;
 use goblin_wire::framing::{Event, Events, Frame};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::{Method as Verb, Request, StatusCode, Uri};
+use http_body_util::{BodyExt, Full};
+
+use crate::address;
+use crate::bridge::LARGEST_MESSAGE;
+use crate::connect::{HttpClient, ProxyEnvironment, Received, RequestError};
+use crate::runtime::Record;
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 pub const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");

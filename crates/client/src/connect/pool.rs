@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::{Either, ready};
+use goblin_telemetry::worker;
 use http::{Request, Response};
 use http_body_util::Full;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::client::conn::http1::{SendRequest, handshake};
 
 use crate::connect::dial::{DialError, Dialer};
-use goblin_telemetry::worker;
 
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 const MOST_IDLE: usize = 256;

@@ -52,9 +52,7 @@ fn hard9_load_asks_the_file_itself_and_every_directory() {
     // Others cannot replace files in a sticky directory.
     set(&directory, 0o1777);
     let loaded = load().unwrap();
-    let crate::Transport::Stdio { cwd, .. } = &loaded.config.servers["a"].transport else {
-        panic!("not stdio")
-    };
+    let crate::Transport::Stdio { cwd, .. } = &loaded.config.servers["a"].transport else { panic!("not stdio") };
     assert_eq!(cwd, &inner.join("sub"));
     // The permission problem is reported together with all other problems.
     set(&path, 0o606);

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
 use axum::response::Response;
+use goblin_admin::routes::Wish;
+use goblin_config::ServerId;
 use http::StatusCode;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::oneshot;
 
 use crate::admin::command::{Command, Refusal};
-use goblin_admin::routes::Wish;
 use crate::admin::{Admin, Denied, ok};
-use goblin_config::ServerId;
 
 /// The size limit of a command's body. The largest meaningful body is `{}`.
 const LARGEST_BODY: usize = 1024;

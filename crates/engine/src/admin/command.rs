@@ -2,11 +2,10 @@
 //!
 //! Invariant: no command carries a program to run. Programs come from the configuration file alone.
 
-use tokio::sync::{mpsc, oneshot};
-
 use goblin_admin::api::Reloaded;
 use goblin_admin::routes::Wish;
 use goblin_config::ServerId;
+use tokio::sync::{mpsc, oneshot};
 
 /// The capacity of the command queue. A command is rejected while the queue is full.
 pub const MOST_WAITING: usize = 16;

@@ -10,16 +10,16 @@ use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream::unfold;
+use goblin_admin::api::{EventInfo, Missed};
+use goblin_config::LogLevel;
+use goblin_telemetry::feed::{News, Reader, Record};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName};
 use http::{HeaderValue, StatusCode};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
-use goblin_admin::api::{EventInfo, Missed};
 use crate::admin::readiness::Readiness;
 use crate::admin::{Admin, Denied};
-use goblin_config::LogLevel;
 use crate::front::body::KEEP_ALIVE;
-use goblin_telemetry::feed::{News, Reader, Record};
 
 /// The maximum number of concurrent readers.
 pub const MOST_READERS: usize = 16;
@@ -115,9 +115,10 @@ fn level_word(level: LogLevel) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use goblin_telemetry::feed::KEPT;
     use goblin_telemetry::{Event, Observe};
+
+    use super::*;
 
     #[test]
     fn what_was_missed_is_told_before_the_rest() {

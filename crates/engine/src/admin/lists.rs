@@ -4,16 +4,16 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use goblin_admin::api::{Entry, EntryList, SessionInfo, SessionList};
+use goblin_catalog::definition;
+use goblin_catalog::listing::List;
+use goblin_telemetry::clean;
 use serde_json::value::RawValue;
 
 use crate::admin::Admin;
-use goblin_admin::api::{Entry, EntryList, SessionInfo, SessionList};
 use crate::admin::status::iso;
-use goblin_catalog::listing::List;
-use crate::directory::Catalog;
-use goblin_catalog::definition;
-use goblin_telemetry::clean;
 use crate::client::session::Session;
+use crate::directory::Catalog;
 
 /// The maximum number of listed sessions. The response also has the total number.
 pub const MOST_SESSIONS: usize = 1000;

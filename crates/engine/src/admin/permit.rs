@@ -6,13 +6,13 @@
 
 use std::path::PathBuf;
 
+use goblin_config::Gateway;
+use goblin_config::admin::AdminSettings;
+use goblin_config::secret::Secret;
 use http::StatusCode;
 use http::header::{HeaderMap, ORIGIN};
 
 use crate::admin::Denied;
-use goblin_config::Gateway;
-use goblin_config::admin::AdminSettings;
-use goblin_config::secret::Secret;
 use crate::front::gate::{has_token, single};
 
 /// The number of random bytes in a generated token.

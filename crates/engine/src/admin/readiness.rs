@@ -7,13 +7,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use goblin_admin::api::ServerCounts;
+use goblin_config::ServerId;
 use tokio::sync::watch;
 
-use goblin_admin::api::ServerCounts;
+use crate::directory::Directory;
 use crate::upstream::Backend;
 use crate::upstream::standing::Standing;
-use crate::directory::Directory;
-use goblin_config::ServerId;
 
 /// The time limit for servers to settle.
 pub const SETTLE_PATIENCE: Duration = Duration::from_secs(3);

@@ -7,19 +7,20 @@ use goblin_admin::api::{
     Calls, CatalogStatus, ConfigurationStatus, Conflict, Entries, Metrics, ProcessStatus, ReadCount, RequestCount,
     ServerStatus, SessionCounts, Status,
 };
-use crate::admin::latency::latency;
-use crate::admin::readiness::Readiness;
-use crate::admin::{Admin, process};
-use crate::upstream::standing::{Seen, Standing, lacking};
-use crate::upstream::{Backend, State};
-use crate::directory::Catalog;
 use goblin_catalog::Counts;
 use goblin_config::{ServerId, Sharing};
 use goblin_telemetry::clean;
 use goblin_telemetry::meter::{Asked, Ending, Meter, ReadStatus};
 use goblin_telemetry::metrics::Process;
-use goblin_wire::mime::Mime;
 use goblin_wire::date;
+use goblin_wire::mime::Mime;
+
+use crate::admin::latency::latency;
+use crate::admin::readiness::Readiness;
+use crate::admin::{Admin, process};
+use crate::directory::Catalog;
+use crate::upstream::standing::{Seen, Standing, lacking};
+use crate::upstream::{Backend, State};
 
 /// The state of a server that the configuration or an operator disabled.
 const DISABLED: &str = "disabled";

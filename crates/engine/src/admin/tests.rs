@@ -1,17 +1,17 @@
 //! Tests the routes as a service. The test plays the application that carries out commands.
 
 use axum::body::Body;
+use goblin_admin::api::Reloaded;
+use goblin_admin::routes::Wish;
+use goblin_config::admin::AdminSettings;
+use goblin_config::{Config, Gateway, Server, Transport};
 use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tower_service::Service;
 
 use super::*;
-use goblin_admin::api::Reloaded;
 use crate::admin::command::{Command, Refusal};
-use goblin_admin::routes::Wish;
-use goblin_config::admin::AdminSettings;
-use goblin_config::{Config, Gateway, Server, Transport};
 
 /// Returns the admin service of a gateway with one disabled server called `off`.
 fn admin(readiness: &watch::Sender<Readiness>, commands: Option<Commands>) -> Admin {
@@ -59,7 +59,9 @@ fn sub15_the_query_has_one_uri_or_none() {
         ("url=a", Err("nothing else")),
         ("uri=%ff", Err("UTF-8")),
     ] {
-        let Found::Route(route, _) = goblin_admin::routes::find(&http::Method::GET, "/api/subscriptions") else { panic!("none") };
+        let Found::Route(route, _) = goblin_admin::routes::find(&http::Method::GET, "/api/subscriptions") else {
+            panic!("none")
+        };
         match (read_query(route, query), expected) {
             (Ok(uri), Ok(expected)) => assert_eq!(uri.as_deref(), expected, "{query}"),
             (Err(denied), Err(words)) => assert!(denied.message.contains(words), "{query}: {}", denied.message),

@@ -5,16 +5,16 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
+use goblin_telemetry::worker;
 use hyper_util::rt::TokioIo;
 use tokio::sync::watch;
 
 use crate::app::connections::Connections;
 use crate::app::listener::{Listener, Stream};
-use crate::upstream::actor::stopped;
 use crate::front::attention::{Attended, Attention};
 use crate::front::http;
 use crate::front::io::Impatient;
-use goblin_telemetry::worker;
+use crate::upstream::actor::stopped;
 
 /// The limit in bytes of the head of a request.
 const LARGEST_HEAD: usize = 16 * 1024;

@@ -8,12 +8,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
-use crate::front::attention::Attention;
 use goblin_telemetry::Observe;
 use goblin_wire::limits::Limit;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
 use crate::client::session::victims::{Candidate, Victims};
+use crate::front::attention::Attention;
 
 /// The number of connections per session, because a client may open several.
 const CONNECTIONS_PER_SESSION: usize = 4;

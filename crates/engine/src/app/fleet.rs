@@ -8,18 +8,18 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use indexmap::IndexMap;
-use tokio::sync::watch;
-use tokio::task::{AbortHandle, JoinHandle};
-
 use goblin_admin::api::Reloaded;
-use crate::upstream::actor::{self, Surroundings, stopped};
-use crate::upstream::{Backend, State};
-use crate::directory::Directory;
 use goblin_config::diff::{Change, diff};
 use goblin_config::{Config, Server, ServerId};
 use goblin_telemetry::meter::Meter;
 use goblin_telemetry::worker;
+use indexmap::IndexMap;
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinHandle};
+
+use crate::directory::Directory;
+use crate::upstream::actor::{self, Surroundings, stopped};
+use crate::upstream::{Backend, State};
 
 /// The time in which a call that already found its server in an old catalog can still be sent.
 const LINGER: Duration = Duration::from_secs(1);

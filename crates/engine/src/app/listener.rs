@@ -4,12 +4,12 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use goblin_telemetry::Observe;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 
 use crate::app::socket::SocketListener;
 use crate::front::io::{WRITE_PATIENCE, give_up_the_vanished};
-use goblin_telemetry::Observe;
 
 /// The listeners for clients.
 #[derive(Debug, Default)]

@@ -7,17 +7,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use tokio::sync::{Notify, mpsc, watch};
-
 use goblin_admin::api::Reloaded;
-use crate::admin::command::{Command, Refusal};
 use goblin_admin::routes::Wish;
-use crate::admin::configuration::Configuration;
-use crate::app::fleet::Fleet;
 use goblin_catalog::search::nearest;
 use goblin_config::diff::frozen;
 use goblin_config::{Config, Server, ServerId};
 use goblin_telemetry::{Event, Observe};
+use tokio::sync::{Notify, mpsc, watch};
+
+use crate::admin::command::{Command, Refusal};
+use crate::admin::configuration::Configuration;
+use crate::app::fleet::Fleet;
 
 /// The source of the configuration.
 pub struct Source {

@@ -12,12 +12,11 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use goblin_telemetry::{Event, Observe};
 use rustix::fs::Mode;
 use rustix::process::{geteuid, umask};
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{UnixListener, UnixStream};
-
-use goblin_telemetry::{Event, Observe};
 
 const ROOT: u32 = 0;
 /// The mode bits that give access to other users.

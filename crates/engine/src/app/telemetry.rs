@@ -7,6 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use goblin_client::connect::{HttpClient, ProxyEnvironment};
+use goblin_config::Telemetry;
+use goblin_telemetry::spans::{Span, Spans, encode};
+use goblin_telemetry::{Event, Observe, worker};
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, Uri};
 use http_body_util::Full;
@@ -14,11 +18,6 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::upstream::actor::stopped;
-use goblin_client::connect::{HttpClient, ProxyEnvironment};
-use goblin_config::Telemetry;
-use goblin_telemetry::spans::{Span, Spans, encode};
-use goblin_telemetry::{Event, Observe};
-use goblin_telemetry::worker;
 
 /// The path of traces, relative to the collector's URL.
 const TRACES: &str = "/v1/traces";

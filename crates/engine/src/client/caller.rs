@@ -26,7 +26,6 @@ pub struct Caller {
     pub abilities: Arc<Abilities>,
 }
 
-
 /// The maximum stored length of a client's name or version, in characters.
 const LONGEST_WORD: usize = 64;
 
@@ -246,8 +245,9 @@ impl Level {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use goblin_wire::Message;
+
+    use super::*;
 
     #[test]
     fn abilities_are_what_was_declared() {

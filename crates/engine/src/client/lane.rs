@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::task::AtomicWaker;
+use goblin_subscriptions::ClientId;
+use goblin_wire::Request;
 use tokio::sync::Notify;
 
 use crate::client::caller::Caller;
 use crate::client::mailbox::Mailbox;
-use goblin_subscriptions::ClientId;
-use goblin_wire::Request;
 
 /// The limits, in messages and in bytes, of the progress and log messages that wait for a slow client.
 const MOST_MESSAGES: usize = 256;
@@ -207,7 +207,8 @@ impl Call {
             level: Some(crate::client::caller::Level::Info),
             abilities: Arc::default(),
         };
-        let mailbox = Mailbox::new(Default::default(), Default::default(), crate::client::mailbox::replay::Replay::new(0));
+        let mailbox =
+            Mailbox::new(Default::default(), Default::default(), crate::client::mailbox::replay::Replay::new(0));
         let request = br#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}"#;
         match goblin_wire::Message::parse(Bytes::from_static(request)) {
             Ok(goblin_wire::Message::Request(request)) => Call::new(caller, Arc::new(mailbox), request, None),

@@ -14,16 +14,16 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
 use bytes::Bytes;
+use goblin_config::exposure::Profile;
+use goblin_subscriptions::tally::Tally;
+use goblin_subscriptions::updates::{Pace, Receipt, Update, Updates};
+use goblin_subscriptions::{ClientId, Subscriber};
+use goblin_wire::method::Method;
 use tokio::sync::Notify;
 
 use crate::client::caller::{Introduction, Level, SessionId};
-use goblin_subscriptions::{ClientId, Subscriber};
-use goblin_config::exposure::Profile;
 use crate::client::mailbox::asks::Asks;
 use crate::client::mailbox::replay::{KEPT_FOR, Replay};
-use goblin_subscriptions::tally::Tally;
-use goblin_subscriptions::updates::{Pace, Receipt, Update, Updates};
-use goblin_wire::method::Method;
 
 /// The limits, in messages and in bytes, of the queue that waits for a stream of the client.
 const MOST_WAITING: usize = 256;

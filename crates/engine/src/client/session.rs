@@ -19,18 +19,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
-use crate::client::caller::{Caller, Introduction, Level, Node, Principal, SessionId, random_epoch};
 use goblin_config::exposure::ProfileName;
-use crate::client::lane::Call;
-use crate::client::mailbox::replay::{Kept, Replay};
-use crate::client::mailbox::{Mailbox, Versions};
-use goblin_wire::limits::Limit;
 use goblin_telemetry::{Event, Observe};
 use goblin_wire::Id;
 use goblin_wire::dialect::Dialect;
 use goblin_wire::error::Error;
+use goblin_wire::limits::Limit;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::client::caller::{Caller, Introduction, Level, Node, Principal, SessionId, random_epoch};
+use crate::client::lane::Call;
+use crate::client::mailbox::replay::{Kept, Replay};
+use crate::client::mailbox::{Mailbox, Versions};
 use crate::client::session::inflight::{Inflight, Pulse, Ticket};
 use crate::client::session::levels::Levels;
 use crate::client::session::victims::{Candidate, Victims};

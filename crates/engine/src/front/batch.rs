@@ -8,19 +8,19 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::{join_all, select_all};
+use goblin_wire::error::Error;
+use goblin_wire::json::Pieces;
+use goblin_wire::{Message, error_reply, trace};
 use http::header::HeaderMap;
 use http::{Response, StatusCode};
 
+use crate::client::mailbox::replay::{Kind, Replay};
+use crate::client::session::Session;
+use crate::client::session::desk::{Begun, Next};
 use crate::front::body::{self, Body, empty, json};
 use crate::front::http::Front;
 use crate::front::request::{Accepted, Refusal};
 use crate::front::stream::Carried;
-use crate::client::mailbox::replay::{Kind, Replay};
-use goblin_wire::error::Error;
-use goblin_wire::json::Pieces;
-use goblin_wire::{Message, error_reply, trace};
-use crate::client::session::Session;
-use crate::client::session::desk::{Begun, Next};
 
 impl Front {
     pub(super) async fn batch(

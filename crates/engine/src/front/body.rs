@@ -5,13 +5,12 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_util::Stream;
+use goblin_wire::Id;
+use goblin_wire::error::Error;
+use goblin_wire::json::Pieces;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Response, StatusCode};
 use http_body::{Frame, SizeHint};
-
-use goblin_wire::error::Error;
-use goblin_wire::json::Pieces;
-use goblin_wire::Id;
 
 /// The size up to which the pieces of a body are copied into one slice.
 const COPIED: usize = 16 * 1024;

@@ -6,11 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-
 use goblin_config::exposure::ProfileName;
-use crate::front::guest::{Greeted, Guests, Leash};
-use crate::front::stream::Carried;
-use crate::front::visit::Visit;
 use goblin_telemetry::Observe;
 use goblin_wire::dialect::Dialect;
 use goblin_wire::error::Error;
@@ -18,9 +14,13 @@ use goblin_wire::json::Pieces;
 use goblin_wire::method::Method;
 use goblin_wire::modern::is_visit;
 use goblin_wire::{Malformed, Message, Notification, Request};
+
 use crate::client::session::desk::{Begun, Desk};
 use crate::client::session::listening::Listening;
 use crate::client::session::{self, Place, Session};
+use crate::front::guest::{Greeted, Guests, Leash};
+use crate::front::stream::Carried;
+use crate::front::visit::Visit;
 
 pub struct Dialogue {
     desk: Arc<Desk>,

@@ -6,14 +6,14 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use goblin_config::Gateway;
+use goblin_config::secret::Secret;
+use goblin_wire::error::Error;
 use http::header::{AUTHORIZATION, HOST, HeaderMap, HeaderName, ORIGIN, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode, Uri};
 use subtle::ConstantTimeEq;
 
-use goblin_config::Gateway;
-use goblin_config::secret::Secret;
 use crate::front::body::{Body, json_error};
-use goblin_wire::error::Error;
 
 /// The default origins of the MCP Inspector. They may use the MCP endpoints unless `gateway.allowedOrigins` is set.
 const INSPECTOR_ORIGINS: [&str; 2] = ["http://localhost:6274", "http://127.0.0.1:6274"];

@@ -5,16 +5,15 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use tokio::sync::oneshot;
-
 use goblin_config::exposure::ProfileName;
 use goblin_wire::error::Error;
 use goblin_wire::json::{self, Pieces};
 use goblin_wire::{Id, Notification, Request};
+use tokio::sync::oneshot;
+
 use crate::client::session::desk::Desk;
 use crate::client::session::listening::Listening;
 use crate::client::session::visit::{Guest, Visited, check_meta, check_version};
-
 use crate::front::visit::Visit;
 
 /// The open requests of one client, by the client's ids.

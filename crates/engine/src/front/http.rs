@@ -8,6 +8,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
+use goblin_config::exposure::ProfileName;
+use goblin_telemetry::{Event, Observe};
+use goblin_wire::dialect::{Dialect, Era};
+use goblin_wire::error::Error;
+use goblin_wire::method::Method;
+use goblin_wire::modern::is_visit;
+use goblin_wire::{Malformed, Message, Request, error_reply, trace};
 use http::header::{HeaderMap, HeaderName, ORIGIN, VARY};
 use http::{HeaderValue, Method as Verb, Response, StatusCode};
 use tokio::sync::watch;
@@ -15,7 +22,9 @@ use tower_service::Service;
 
 use crate::admin::PROBES;
 use crate::client::caller::SessionId;
-use goblin_config::exposure::ProfileName;
+use crate::client::mailbox::replay::{Gap, Reader, Resumed, SESSION_STREAM};
+use crate::client::session::Session;
+use crate::client::session::desk::{Begun, Desk, Next};
 use crate::front::body::{self, Body, empty, json, json_error};
 use crate::front::gate::{Gate, LAST_EVENT_ID, SESSION_ID, Source, is_repeated, reject_origin, single};
 use crate::front::modern::missing_meta;
@@ -24,15 +33,6 @@ use crate::front::request::{
 };
 use crate::front::sse::{MESSAGES, SSE, Streams};
 use crate::front::stream::{Carried, Changes, ResumedCall, SessionStream};
-use crate::client::mailbox::replay::{Gap, Reader, Resumed, SESSION_STREAM};
-use goblin_telemetry::{Event, Observe};
-use goblin_wire::dialect::{Dialect, Era};
-use goblin_wire::error::Error;
-use goblin_wire::method::Method;
-use goblin_wire::modern::is_visit;
-use goblin_wire::{Malformed, Message, Request, error_reply, trace};
-use crate::client::session::Session;
-use crate::client::session::desk::{Begun, Desk, Next};
 
 const MCP: &str = "/mcp";
 /// The path segment between an endpoint and the name of a profile.

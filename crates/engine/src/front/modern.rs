@@ -4,20 +4,19 @@
 //! required `_meta`, matching version, supported version, matching method, name and arguments, known method. All later
 //! errors have status 200.
 
+use goblin_wire::error::Error;
+use goblin_wire::json as text_json;
+use goblin_wire::method::Method;
+use goblin_wire::{Request, mirror};
 use http::header::{HeaderMap, HeaderName};
 use http::{Response, StatusCode};
 
+use crate::client::session::visit::{Guest, Visited, check_meta, check_version};
 use crate::front::body::{self, Body, json};
 use crate::front::http::{Front, PROTOCOL_VERSION};
 use crate::front::request::{Accepted, Refusal};
 use crate::front::visit::{Told, Visit, Word};
-use goblin_wire::Request;
-use goblin_wire::error::Error;
-use goblin_wire::json as text_json;
-use goblin_wire::method::Method;
-use goblin_wire::mirror;
 use crate::router::Reply;
-use crate::client::session::visit::{Guest, Visited, check_meta, check_version};
 
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const NAME: HeaderName = HeaderName::from_static("mcp-name");

@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 use futures_util::task::AtomicWaker;
-
 use goblin_wire::json::Pieces;
 
 /// The limits of the queue: for all messages, and for those that may be dropped. A client that reads without delay must

@@ -6,16 +6,16 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use goblin_telemetry::Observe;
+use goblin_wire::error::Error;
+use goblin_wire::memory::{Full, Kind, Memory, Reservation, SMALL};
+use goblin_wire::{Id, Malformed, Request};
 use http::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
 
 use crate::front::body::{Body, empty, json_error};
-use goblin_wire::memory::{Full, Kind, Memory, Reservation, SMALL};
-use goblin_telemetry::Observe;
-use goblin_wire::error::Error;
-use goblin_wire::{Id, Malformed, Request};
 
 /// The longest time that the body of a request may take to arrive.
 const BODY_PATIENCE: Duration = Duration::from_secs(30);

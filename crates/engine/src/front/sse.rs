@@ -9,26 +9,25 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
 use futures_util::Stream;
+use goblin_telemetry::{Event, Observe, worker};
+use goblin_wire::Malformed;
+use goblin_wire::error::Error;
+use goblin_wire::json::Pieces;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method as Verb, Response, StatusCode};
 use tokio::sync::watch;
 
-use crate::upstream::actor::stopped;
 use crate::client::caller::SessionId;
+use crate::client::lane::Said;
+use crate::client::session::Session;
+use crate::client::session::desk::Next;
 use crate::front::body::{self, Body, KEEP_ALIVE, event};
 use crate::front::dialogue::{Dialogue, Heard, refusal};
 use crate::front::http::Front;
 use crate::front::outlet::{Outlet, Refused, Writer};
 use crate::front::request::{HttpRequest, Refusal, check_is_json, check_takes_stream, other_verb, whole_body};
 use crate::front::stream::{Carried, Changes, KEEP_ALIVE_EVERY, all_events, unasked};
-use crate::client::lane::Said;
-use goblin_telemetry::{Event, Observe};
-use goblin_wire::Malformed;
-use goblin_wire::error::Error;
-use goblin_wire::json::Pieces;
-use crate::client::session::Session;
-use crate::client::session::desk::Next;
-use goblin_telemetry::worker;
+use crate::upstream::actor::stopped;
 
 pub const SSE: &str = "/sse";
 pub const MESSAGES: &str = "/messages";

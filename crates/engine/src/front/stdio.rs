@@ -6,26 +6,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use goblin_config::exposure::ProfileName;
+use goblin_telemetry::{Event, Observe, worker};
+use goblin_wire::Message;
+use goblin_wire::error::Error;
+use goblin_wire::framing::{Frame, Lines};
+use goblin_wire::json::Pieces;
+use goblin_wire::memory::{Full, Kind, SMALL};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::upstream::actor::stopped;
-use goblin_config::exposure::ProfileName;
+use crate::client::lane::Said;
+use crate::client::session::Session;
+use crate::client::session::desk::{Desk, Next};
 use crate::front::dialogue::{Dialogue, Heard, refusal};
 use crate::front::guest::Leash;
 use crate::front::stream::{Carried, Changes, unasked};
 use crate::front::visit::{Told, Visit, Word};
-use crate::client::lane::Said;
-use goblin_wire::memory::{Full, Kind, SMALL};
-use goblin_telemetry::{Event, Observe};
-use goblin_wire::error::Error;
-use goblin_wire::framing::{Frame, Lines};
-use goblin_wire::json::Pieces;
-use goblin_wire::Message;
-use crate::client::session::Session;
-use crate::client::session::desk::{Desk, Next};
-use goblin_telemetry::worker;
+use crate::upstream::actor::stopped;
 
 /// The number of messages that wait for the client to read. If the queue is full, calls wait before they send their
 /// answer.

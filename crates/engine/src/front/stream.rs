@@ -14,22 +14,21 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, Stream, StreamExt};
-use tokio::sync::watch;
-use tokio::time::{Instant, Sleep};
-
-use crate::upstream::actor::stopped;
-use crate::front::NOTIFY_INTERVAL;
-use crate::front::body::{KEEP_ALIVE, event};
-use crate::client::lane::Said;
-use crate::client::mailbox::replay::{self, Kind, Reader, Replay};
-use crate::client::mailbox::{Mailbox, Versions};
-use goblin_telemetry::{Event, Observe};
+use goblin_telemetry::{Event, Observe, worker};
 use goblin_wire::error::Error;
 use goblin_wire::json::Pieces;
 use goblin_wire::{Id, Message};
+use tokio::sync::watch;
+use tokio::time::{Instant, Sleep};
+
+use crate::client::lane::Said;
+use crate::client::mailbox::replay::{self, Kind, Reader, Replay};
+use crate::client::mailbox::{Mailbox, Versions};
 use crate::client::session::desk::{Next, Pending};
 use crate::client::session::{self, Session};
-use goblin_telemetry::worker;
+use crate::front::NOTIFY_INTERVAL;
+use crate::front::body::{KEEP_ALIVE, event};
+use crate::upstream::actor::stopped;
 
 pub const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
 
@@ -390,9 +389,10 @@ impl ResumedCall {
 
 #[cfg(test)]
 mod tests {
+    use goblin_wire::dialect::Dialect;
+
     use super::*;
     use crate::client::caller::Introduction;
-    use goblin_wire::dialect::Dialect;
     use crate::client::session::desk::Desk;
 
     #[tokio::test(start_paused = true)]

@@ -8,18 +8,18 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::Stream;
-use tokio::sync::watch;
-
-use crate::upstream::actor::stopped;
-use crate::front::body::{KEEP_ALIVE, event};
-use crate::front::stream::{Changes, KEEP_ALIVE_EVERY, all_events};
-use crate::client::lane::Said;
+use goblin_telemetry::worker;
 use goblin_wire::Id;
 use goblin_wire::json::Pieces;
-use crate::router::Reply;
+use tokio::sync::watch;
+
+use crate::client::lane::Said;
 use crate::client::session::desk::{Desk, Next, Pending};
 use crate::client::session::listening::Listening;
-use goblin_telemetry::worker;
+use crate::front::body::{KEEP_ALIVE, event};
+use crate::front::stream::{Changes, KEEP_ALIVE_EVERY, all_events};
+use crate::router::Reply;
+use crate::upstream::actor::stopped;
 
 /// An open call. Dropping it before the answer cancels the call.
 pub struct Visit {

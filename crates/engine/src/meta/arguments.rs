@@ -1,11 +1,11 @@
 //! The arguments of the gateway's own tools, checked against the schema that clients received. Errors are written for
 //! agents: they name the problem and how to correct it.
 
-use serde_json::Value;
-
 use goblin_catalog::Cursor;
 use goblin_catalog::meta::{Limit, MetaTool};
 use goblin_catalog::schema::Schema;
+use serde_json::Value;
+
 use crate::meta::Look;
 use crate::meta::words::{LONGEST_PROBLEM, cut, did_you_mean};
 
@@ -95,8 +95,9 @@ pub fn read_cursor(text: &str) -> Option<Cursor> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use goblin_catalog::listing::List;
+
+    use super::*;
 
     #[test]
     fn meta5_a_limit_out_of_range_is_brought_into_it_and_told() {

@@ -1,10 +1,11 @@
 //! Cards: short forms of catalog entries, with enough information to choose between them. The list and search tools
 //! return cards. Descriptions are cut, so a page costs little of an agent's context.
 
-use goblin_catalog::listing::List;
 use goblin_catalog::indexes::Shown;
-use crate::meta::words::{cut, one_line};
+use goblin_catalog::listing::List;
 use goblin_wire::json::{self, quote};
+
+use crate::meta::words::{cut, one_line};
 
 /// The maximum length of a description in a card, and in a line of text.
 const LONGEST_DESCRIPTION: usize = 300;

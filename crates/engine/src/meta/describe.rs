@@ -4,10 +4,11 @@
 use goblin_catalog::meta::MetaTool;
 use goblin_catalog::resources::Owner;
 use goblin_catalog::{Listed, uri};
+use goblin_wire::json::{self, Span, quote};
+
 use crate::meta::cards::{Members, text_of};
 use crate::meta::words::{compact, did_you_mean, not_found, one_line, tool_not_found};
 use crate::meta::{Answer, Look};
-use goblin_wire::json::{self, Span, quote};
 use crate::router::find_resource;
 
 impl Look<'_> {

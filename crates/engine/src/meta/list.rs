@@ -1,9 +1,10 @@
 //! Lists of entries: all of them in pages, or those that match a query. Both see only what the caller sees, restricted
 //! by server and MIME type.
 
-use goblin_catalog::listing::List;
 use goblin_catalog::Cursor;
+use goblin_catalog::listing::List;
 use goblin_catalog::meta::MetaTool;
+
 use crate::meta::arguments::{Arguments, read_cursor, write_cursor};
 use crate::meta::cards::{Card, Members, card, text_of};
 use crate::meta::{Answer, Look};

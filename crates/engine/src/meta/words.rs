@@ -1,10 +1,11 @@
 //! Texts for agents: shortening, formatting on one line, and messages about unknown names. The gateway's own tools and
 //! the admin API use them.
 
-use crate::directory::Catalog;
 use goblin_catalog::meta::MetaTool;
 use goblin_catalog::search::nearest;
 use goblin_wire::error::Error;
+
+use crate::directory::Catalog;
 
 /// The maximum length of client input that an error message repeats.
 pub const LONGEST_PROBLEM: usize = 300;

@@ -7,15 +7,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::directory::Catalog;
 use goblin_catalog::schema::{MAX_SCHEMA_NODES, Schema, Unjudged};
-use crate::client::lane::Call;
-use goblin_telemetry::Event;
-use goblin_wire::limits::Limit;
+use goblin_telemetry::{Event, worker};
 use goblin_wire::Request;
 use goblin_wire::json::quote;
+use goblin_wire::limits::Limit;
+
+use crate::client::lane::Call;
+use crate::directory::Catalog;
 use crate::router::Router;
-use goblin_telemetry::worker;
 
 /// The longest time that a call waits for the check, including the wait for a free thread.
 const VALIDATION_TIMEOUT: Duration = Duration::from_secs(2);

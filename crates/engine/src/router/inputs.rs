@@ -7,18 +7,17 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-
-use crate::upstream::Backend;
-use crate::client::caller::Caller;
-use crate::client::lane::Call;
 use goblin_wire::error::Error;
 use goblin_wire::json::{self, Span, Splice, quote};
 use goblin_wire::keyword::Keyword;
 use goblin_wire::method::Method;
 use goblin_wire::{Id, Message, Request, Response};
-use crate::router::content;
+
+use crate::client::caller::Caller;
+use crate::client::lane::Call;
 use crate::router::state::State;
-use crate::router::{Reply, Router};
+use crate::router::{Reply, Router, content};
+use crate::upstream::Backend;
 
 /// The lifetime of a state that refers to nothing in this gateway.
 const LIFE: Duration = Duration::from_secs(3600);

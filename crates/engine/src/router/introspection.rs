@@ -10,15 +10,16 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, UNIX_EPOCH};
 
 use goblin_admin::api::{ClientCount, ClientInfo, Options, SubscriptionInfo, SubscriptionList};
-use goblin_subscriptions::ClientId;
-use crate::upstream::Backend;
-use crate::directory::Catalog;
 use goblin_config::ServerId;
+use goblin_subscriptions::ClientId;
 use goblin_subscriptions::updates::Pace;
 use goblin_wire::date;
 use goblin_wire::error::Error;
-use crate::router::Router;
+
 use crate::client::subscriptions::Subscription;
+use crate::directory::Catalog;
+use crate::router::Router;
+use crate::upstream::Backend;
 
 /// The largest number of subscriptions in the list. The counts include all.
 const MOST_LISTED: usize = 10_000;

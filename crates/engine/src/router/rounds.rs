@@ -8,19 +8,19 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use smallvec::SmallVec;
-
-use crate::upstream::ask::{Recipient, Translate};
-use crate::upstream::ear::check_ability;
-use crate::upstream::{Answered, Backend, CallEnd, Outgoing};
-use crate::client::lane::{Call, Patience};
-use crate::client::mailbox::asks::Word;
 use goblin_wire::error::Error;
 use goblin_wire::json::{self, Span, Splice, quote};
 use goblin_wire::method::Method;
 use goblin_wire::{Message, Outcome, Request};
+use smallvec::SmallVec;
+
+use crate::client::lane::{Call, Patience};
+use crate::client::mailbox::asks::Word;
 use crate::router::inputs::needs_input;
 use crate::router::{Router, content};
+use crate::upstream::ask::{Recipient, Translate};
+use crate::upstream::ear::check_ability;
+use crate::upstream::{Answered, Backend, CallEnd, Outgoing};
 
 /// The largest number of rounds in one call. The protocol has no limit, but SDKs have this one.
 const MOST_ROUNDS: usize = 10;

@@ -10,12 +10,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use aws_lc_rs::aead::{AES_256_GCM, Aad, RandomizedNonceKey};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use goblin_wire::error::Error;
+use goblin_wire::{Request, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::client::caller::{Caller, Principal};
-use goblin_wire::Request;
-use goblin_wire::error::Error;
-use goblin_wire::json;
 
 const KEY_LENGTH: usize = 32;
 const NONCE_LENGTH: usize = 12;
@@ -133,9 +132,10 @@ fn bound_to(caller: &Caller, request: &Request) -> [u8; 32] {
 
 #[cfg(test)]
 mod tests {
+    use goblin_wire::Message;
+
     use super::*;
     use crate::client::lane::Call;
-    use goblin_wire::Message;
 
     fn request(params: &str) -> Request {
         let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#);

@@ -6,29 +6,29 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::upstream::register::{Register, Subscribed, Unsubscribable};
-use crate::upstream::trouble::public;
-use crate::upstream::{Backend, CallEnd};
-use crate::client::caller::SessionId;
-use crate::directory::View;
 use goblin_catalog::resources::Owner;
-use crate::client::lane::Call;
-use crate::client::mailbox::Mailbox;
+use goblin_subscriptions::glob::Glob;
+use goblin_subscriptions::id::SubscriptionId;
+use goblin_subscriptions::pattern::Pattern;
+use goblin_subscriptions::selection::Selection;
 use goblin_subscriptions::tally::{Full, Place};
 use goblin_subscriptions::updates::Pace;
+use goblin_subscriptions::{Outcome, Terms};
 use goblin_telemetry::Event;
 use goblin_wire::error::Error;
 use goblin_wire::json::{self, Pieces, Span, Splice, quote};
 use goblin_wire::params::required;
 use goblin_wire::{Outcome as Answer, Request, Response};
+
+use crate::client::caller::SessionId;
+use crate::client::lane::Call;
+use crate::client::mailbox::Mailbox;
+use crate::client::subscriptions::{Subscription, Wish};
+use crate::directory::View;
 use crate::router::{Router, find_resource};
-use goblin_subscriptions::glob::Glob;
-use goblin_subscriptions::id::SubscriptionId;
-use goblin_subscriptions::pattern::Pattern;
-use goblin_subscriptions::selection::Selection;
-use goblin_subscriptions::{Outcome, Terms};
-use crate::client::subscriptions::Wish;
-use crate::client::subscriptions::Subscription;
+use crate::upstream::register::{Register, Subscribed, Unsubscribable};
+use crate::upstream::trouble::public;
+use crate::upstream::{Backend, CallEnd};
 
 /// The receiver of the updates of a subscription: a session or a `subscriptions/listen` stream.
 pub struct Listener {
@@ -325,8 +325,9 @@ fn priority(text: &str, at: Span, key: &str) -> Result<i8, Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use goblin_wire::Message;
+
+    use super::*;
 
     fn read(meta: &str) -> Result<Options, String> {
         let text = format!(

@@ -14,13 +14,8 @@ mod words;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::upstream::ask::Translate;
-use crate::upstream::{Answered, Backend, CallEnd, Outgoing, Tasks};
-use crate::client::caller::{Caller, SessionId};
 use goblin_catalog::definition::requires_task;
-use crate::directory::{Catalog, Source};
 use goblin_config::ServerId;
-use crate::client::lane::{Call, Patience};
 use goblin_wire::dialect::{Dialect, Era};
 use goblin_wire::error::Error;
 use goblin_wire::json::{self, Pieces, Span, Splice, quote};
@@ -28,10 +23,16 @@ use goblin_wire::method::Method;
 use goblin_wire::modern::{IDENTITY, RELATED_TASK, SERVER_INFO, TASKS_DECLARED};
 use goblin_wire::params::{related_task, required};
 use goblin_wire::{Id, Message, Notification, Outcome, Request};
+
+use crate::client::caller::{Caller, SessionId};
+use crate::client::lane::{Call, Patience};
+use crate::directory::{Catalog, Source};
 use crate::router::inputs::Exchange;
 use crate::router::tasks::book::{Made, Native, Owner, Place, Task};
 use crate::router::tasks::words::Told;
 use crate::router::{Reply, Router, Target, content};
+use crate::upstream::ask::Translate;
+use crate::upstream::{Answered, Backend, CallEnd, Outgoing, Tasks};
 
 /// The code of a backend that needs a task for a call that does not declare support for tasks.
 const MISSING_CAPABILITY: &str = "-32021";

@@ -11,32 +11,28 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use goblin_catalog::listing::{Definition, List, Listing};
+use goblin_client::connect::ProxyEnvironment;
+use goblin_config::{Policies, Server, ServerId, Sharing};
+use goblin_telemetry::meter::Meter;
+use goblin_telemetry::{Event, Observe, worker};
+use goblin_wire::hello::Hello;
+use goblin_wire::method::Method;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
+use crate::client::caller::Level;
 use crate::upstream::ask::Translate;
-use goblin_client::connect::ProxyEnvironment;
 use crate::upstream::dial::{Dialler, Greeting};
 use crate::upstream::ear::Ear;
 use crate::upstream::era::For;
 use crate::upstream::health::{self, Health};
-use goblin_catalog::listing::{Definition, List, Listing};
 use crate::upstream::link::{End, Link, LinkError, shared_capabilities};
-use goblin_wire::hello::Hello;
-use crate::upstream::listing::{
-    self, Budget, Fetched, LeftOut, MAX_LIST_BYTES, Refused, leave_out_misannotated,
-};
+use crate::upstream::listing::{self, Budget, Fetched, LeftOut, MAX_LIST_BYTES, Refused, leave_out_misannotated};
 use crate::upstream::own::OwnLinks;
 use crate::upstream::register::SETTLED_AFTER;
-use crate::upstream::trouble;
 use crate::upstream::twin::Twin;
-use crate::upstream::{Backend, State};
-use crate::client::caller::Level;
-use goblin_config::{Policies, Server, ServerId, Sharing};
-use goblin_telemetry::meter::Meter;
-use goblin_telemetry::{Event, Observe};
-use goblin_wire::method::Method;
-use goblin_telemetry::worker;
+use crate::upstream::{Backend, State, trouble};
 
 /// The shortest time between two fetches of the lists. A burst of change notifications costs a few fetches per second.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(300);

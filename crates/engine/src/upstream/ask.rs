@@ -8,21 +8,21 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use smallvec::SmallVec;
-use tokio::sync::oneshot;
-
-use crate::upstream::ear::{Ear, Mouth, Opened};
-use crate::client::caller::{Abilities, SessionId};
 use goblin_config::ServerId;
-use crate::client::lane::Call;
-use crate::client::mailbox::Mailbox;
-use crate::client::mailbox::asks::{Ask, MOST_ASKS, Refused, Word};
+use goblin_telemetry::worker;
 use goblin_wire::dialect::Dialect;
 use goblin_wire::error::Error;
 use goblin_wire::json::{self, Splice, quote};
 use goblin_wire::method::Method;
 use goblin_wire::{Id, Notification, Request};
-use goblin_telemetry::worker;
+use smallvec::SmallVec;
+use tokio::sync::oneshot;
+
+use crate::client::caller::{Abilities, SessionId};
+use crate::client::lane::Call;
+use crate::client::mailbox::Mailbox;
+use crate::client::mailbox::asks::{Ask, MOST_ASKS, Refused, Word};
+use crate::upstream::ear::{Ear, Mouth, Opened};
 
 /// Maps between a backend's native names and the exposed names that clients see. The router implements this trait.
 pub trait Translate: Send + Sync {

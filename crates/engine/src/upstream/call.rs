@@ -9,27 +9,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use goblin_catalog::listing::List;
+use goblin_telemetry::meter::{Asked, Ending};
+use goblin_telemetry::worker;
+use goblin_wire::dialect::Dialect;
+use goblin_wire::error::Error;
+use goblin_wire::json::{self, Splice, quote};
+use goblin_wire::listen::Filter;
+use goblin_wire::method::Method;
+use goblin_wire::mirror::Mirrors;
+use goblin_wire::mirrored::About;
+use goblin_wire::{Id, Outcome, Response};
 use tokio::sync::SemaphorePermit;
 
-use goblin_catalog::listing::List;
+use crate::client::caller::SessionId;
+use crate::client::lane::{Call, End, Patience, SLOW_AFTER};
 use crate::upstream::link::{Link, LinkError};
-use goblin_wire::mirrored::About;
 use crate::upstream::listen::Listen;
-use goblin_wire::listen::Filter;
 use crate::upstream::own::OwnLinks;
 use crate::upstream::stamp::Stamped;
 use crate::upstream::twin::Twin;
 use crate::upstream::{Answered, Backend, CallEnd, Outgoing, State};
-use crate::client::caller::SessionId;
-use crate::client::lane::{Call, End, Patience, SLOW_AFTER};
-use goblin_telemetry::meter::{Asked, Ending};
-use goblin_wire::dialect::Dialect;
-use goblin_wire::error::Error;
-use goblin_wire::json::{self, Splice, quote};
-use goblin_wire::method::Method;
-use goblin_wire::mirror::Mirrors;
-use goblin_wire::{Id, Outcome, Response};
-use goblin_telemetry::worker;
 
 /// The longest wait for a free slot at a busy backend.
 const SLOT_PATIENCE: Duration = Duration::from_secs(1);
@@ -316,13 +316,14 @@ fn tell_cancelled(link: &Arc<Link>, id: u64, reason: &str) {
 mod tests {
     use std::time::Instant;
 
+    use goblin_client::connect::{HttpClient, ProxyEnvironment};
+    use goblin_config::{Policies, Server, ServerId};
+
     use super::*;
     use crate::upstream::Tasks;
-    use goblin_client::connect::{HttpClient, ProxyEnvironment};
     use crate::upstream::ear::Ear;
     use crate::upstream::http::HttpLink;
     use crate::upstream::link::Wire;
-    use goblin_config::{Policies, Server, ServerId};
 
     /// The backend forgot the session and never reconnects. The call must still end when its timeout expires.
     #[tokio::test(start_paused = true)]

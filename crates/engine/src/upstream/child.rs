@@ -22,6 +22,10 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use goblin_config::expand::Expanded;
+use goblin_config::inherit::Inherit;
+use goblin_config::{Transport, mask};
+use goblin_telemetry::worker;
 use rustix::io::FdFlags;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
@@ -30,10 +34,6 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
 use crate::upstream::{descriptors, guard};
-use goblin_config::expand::Expanded;
-use goblin_config::inherit::Inherit;
-use goblin_config::{Transport, mask};
-use goblin_telemetry::worker;
 
 /// The time that a command has to end by itself after its stdin was closed.
 pub const VOLUNTARY_GRACE: Duration = Duration::from_secs(1);

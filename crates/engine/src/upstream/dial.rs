@@ -10,22 +10,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use goblin_client::connect::{HttpClient, ProxyEnvironment};
+use goblin_config::secret::Secret;
+use goblin_config::{HttpKind, Protocol, Server, Transport};
+use goblin_files::FilesServer;
+use goblin_wire::hello::Hello;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use crate::upstream::actor::Surroundings;
 use crate::upstream::child::Command;
-use goblin_client::connect::{HttpClient, ProxyEnvironment};
 use crate::upstream::ear::Ear;
 use crate::upstream::era::{self, Eras, For, Greet, Said};
-use goblin_files::FilesServer;
 use crate::upstream::http::HttpLink;
 use crate::upstream::link::{Link, LinkError, Wire};
-use goblin_wire::hello::Hello;
 use crate::upstream::sse::SseLink;
 use crate::upstream::stdio::StdioLink;
 use crate::upstream::trouble::Trouble;
-use goblin_config::secret::Secret;
-use goblin_config::{HttpKind, Protocol, Server, Transport};
 
 /// The time that a process may leave `server/discover` unanswered before the dialler also sends `initialize`.
 const SILENCE: Duration = Duration::from_secs(10);

@@ -13,25 +13,25 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use smallvec::SmallVec;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
-
-use crate::upstream::ask::{self, Recipient};
-use crate::upstream::inbox::Inbox;
 use goblin_catalog::listing::List;
-use crate::upstream::register::Register;
-use crate::client::caller::{Abilities, Caller, Level, SessionId};
 use goblin_config::{Declare, Root, Server};
-use crate::client::lane::Call;
-use crate::client::mailbox::Mailbox;
-use goblin_wire::memory::Kind;
 use goblin_files::Host;
 use goblin_telemetry::Event;
 use goblin_wire::error::Error;
 use goblin_wire::json::{self, Span, Splice, quote};
+use goblin_wire::memory::Kind;
 use goblin_wire::method::Method;
 use goblin_wire::params::related_task;
 use goblin_wire::{Id, Malformed, Notification, Request};
+use smallvec::SmallVec;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use crate::client::caller::{Abilities, Caller, Level, SessionId};
+use crate::client::lane::Call;
+use crate::client::mailbox::Mailbox;
+use crate::upstream::ask::{self, Recipient};
+use crate::upstream::inbox::Inbox;
+use crate::upstream::register::Register;
 
 /// The limit of open server requests per link. Further requests are rejected.
 const MOST_ASKS: usize = 256;

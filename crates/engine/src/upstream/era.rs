@@ -7,9 +7,9 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use goblin_wire::hello::Hello;
 use goblin_config::Protocol;
 use goblin_wire::dialect::Dialect;
+use goblin_wire::hello::Hello;
 use goblin_wire::json::{self, Span};
 use goblin_wire::{Outcome, Response};
 
@@ -167,8 +167,9 @@ impl Eras {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use goblin_wire::Message;
+
+    use super::*;
 
     #[test]
     fn srv2_answers_tell_the_generation() {

@@ -27,27 +27,26 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, TryFutureExt};
+use goblin_client::connect::{HttpClient, Received, RequestError};
+use goblin_telemetry::{Event, worker};
+use goblin_wire::dialect::Dialect;
+use goblin_wire::framing::Frame;
+use goblin_wire::method::Method;
+use goblin_wire::mirrored::Repeated;
+use goblin_wire::{Id, Malformed, Message, Notification, Request, Response};
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Method as Verb, Request as HttpRequest, Response as HttpResponse, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
 use tokio::sync::{Semaphore, watch};
 
-use goblin_client::connect::{HttpClient, Received, RequestError};
+use crate::client::lane::Call;
 use crate::upstream::ear::{Ear, Mouth, Whose};
 use crate::upstream::http::body::{ASIDE, LONGEST_REFUSAL, is_session_unknown, is_stream, parse_answer, whole_body};
 use crate::upstream::http::listen::keep_listening;
-use goblin_wire::mirrored::Repeated;
 use crate::upstream::http::resume::Awaited;
 use crate::upstream::link::{End, LinkError};
 use crate::upstream::open::{OpenCalls, beyond_limit, is_answer, request_of};
 use crate::upstream::trouble::Trouble;
-use crate::client::lane::Call;
-use goblin_telemetry::Event;
-use goblin_wire::dialect::Dialect;
-use goblin_wire::framing::Frame;
-use goblin_wire::method::Method;
-use goblin_wire::{Id, Malformed, Message, Notification, Request, Response};
-use goblin_telemetry::worker;
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
@@ -479,12 +478,12 @@ fn is_passing(status: StatusCode) -> bool {
 mod tests {
     use std::time::Duration;
 
+    use goblin_client::connect::ProxyEnvironment;
+    use goblin_wire::framing;
     use tokio::io::AsyncReadExt;
     use tokio::net::TcpListener;
 
     use super::*;
-    use goblin_client::connect::ProxyEnvironment;
-    use goblin_wire::framing;
 
     fn link(address: &str) -> HttpLink {
         let url: Uri = format!("http://{address}/mcp").parse().expect("a url");

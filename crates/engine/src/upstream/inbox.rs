@@ -4,21 +4,21 @@
 //! however often the backend announces it. The actor takes the set when it is ready to fetch. The inbox also remembers
 //! which client received which URL elicitation, to notify only that client of the end.
 
-use goblin_catalog::listing::List;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use tokio::sync::Notify;
-
-use crate::upstream::ask::Translate;
-use crate::client::caller::SessionId;
+use goblin_catalog::listing::List;
 use goblin_config::ServerId;
-use crate::client::mailbox::Mailbox;
 use goblin_telemetry::{Event, Observe};
 use goblin_wire::dialect::Dialect;
 use goblin_wire::json::{self, Span, Splice};
 use goblin_wire::{Notification, Request};
+use tokio::sync::Notify;
+
+use crate::client::caller::SessionId;
+use crate::client::mailbox::Mailbox;
+use crate::upstream::ask::Translate;
 
 /// The number of URL elicitations that are remembered until they end. The oldest is forgotten first.
 const MOST_ELICITED: usize = 1000;
@@ -180,9 +180,10 @@ impl Inbox {
 
 #[cfg(test)]
 mod tests {
+    use goblin_wire::Message;
+
     use super::*;
     use crate::client::mailbox::replay::Replay;
-    use goblin_wire::Message;
 
     fn inbox() -> Inbox {
         Inbox::new(ServerId::new("a").expect("a valid id"), Arc::default(), Arc::new(()))

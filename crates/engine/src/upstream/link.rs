@@ -4,29 +4,28 @@
 //! two clients may use the same ids and progress tokens, so neither is ever sent to a backend. The protocol version of
 //! a link is fixed once, by the handshake or by `server/discover`.
 
-use goblin_wire::mirrored::About;
-use goblin_wire::hello::Hello;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::Either;
-
+use goblin_config::Server;
 use goblin_files::FilesServer;
-use crate::upstream::http::HttpLink;
-use goblin_wire::mirrored::{self, Repeated};
-use crate::upstream::listen::Listen;
+use goblin_wire::dialect::Dialect;
+use goblin_wire::hello::Hello;
+use goblin_wire::json::{self, quote};
 use goblin_wire::listen::Filter;
+use goblin_wire::method::Method;
+use goblin_wire::mirrored::{self, About, Repeated};
+use goblin_wire::{Id, Outcome, Response, trace};
+
+use crate::client::lane::Call;
+use crate::upstream::http::HttpLink;
+use crate::upstream::listen::Listen;
 use crate::upstream::sse::SseLink;
 use crate::upstream::stamp::{declaring_tasks, own_params};
 use crate::upstream::stdio::StdioLink;
 use crate::upstream::trouble::{Place, Trouble};
-use goblin_config::Server;
-use crate::client::lane::Call;
-use goblin_wire::dialect::Dialect;
-use goblin_wire::json::{self, quote};
-use goblin_wire::method::Method;
-use goblin_wire::{Id, Outcome, Response, trace};
 
 /// The longest wait for the acknowledgement of a notification stream.
 const LISTEN_PATIENCE: Duration = Duration::from_secs(10);
@@ -145,9 +144,10 @@ impl Link {
             }
             Wire::Sse(link) => Either::Right(Either::Right(Either::Left(link.request(id, body, call)))),
             Wire::Files(link) => {
-                let answered = async move { link.request(body).await.map_err(|reason| LinkError::Protocol(reason.to_owned())) };
+                let answered =
+                    async move { link.request(body).await.map_err(|reason| LinkError::Protocol(reason.to_owned())) };
                 Either::Right(Either::Right(Either::Right(answered)))
-            },
+            }
         }
     }
 
@@ -323,8 +323,7 @@ fn read_hello(answer: &Response) -> Result<Hello, String> {
     let word = |of, key| json::member(text, of, key).and_then(|span| json::string(text, span));
     let version = word(result, "protocolVersion").ok_or("its handshake names no protocolVersion")?;
     let dialect = Dialect::parse(&version).filter(|dialect| dialect.has_handshake());
-    let dialect = dialect.ok_or_else(|| {
-        format!("it speaks protocol version {}, which this gateway does not know", quote(&version))
-    })?;
+    let dialect = dialect
+        .ok_or_else(|| format!("it speaks protocol version {}, which this gateway does not know", quote(&version)))?;
     Ok(Hello::read(text, result, dialect))
 }

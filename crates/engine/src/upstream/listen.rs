@@ -1,8 +1,7 @@
 //! What a backend of 2026-07-28 is asked to tell of its own accord: `subscriptions/listen`.
 
-use tokio::sync::oneshot;
-
 use goblin_wire::listen::Filter;
+use tokio::sync::oneshot;
 
 /// A stream that the backend has acknowledged. Its drop closes it.
 pub struct Listen {

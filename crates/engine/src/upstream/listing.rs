@@ -7,15 +7,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-
 use goblin_catalog::listing::{Definition, List, read_entries, weight};
-use crate::upstream::link::{Link, LinkError};
-use goblin_wire::memory::{Kind, Memory, Reservation};
-use goblin_wire::limits::{Limit, MAX_LIST_ENTRIES};
+use goblin_telemetry::worker;
 use goblin_wire::json::{self, Span, quote};
+use goblin_wire::limits::{Limit, MAX_LIST_ENTRIES};
+use goblin_wire::memory::{Kind, Memory, Reservation};
 use goblin_wire::mirror::Mirrors;
 use goblin_wire::{Outcome, Text};
-use goblin_telemetry::worker;
+
+use crate::upstream::link::{Link, LinkError};
 
 /// The limit of pages per list.
 const MOST_PAGES: usize = 10_000;

@@ -1,12 +1,13 @@
 //! Reads the messages of a notification stream (`subscriptions/listen`), independently of the transport. All functions
 //! are pure.
 
-use crate::upstream::link::LinkError;
-use goblin_wire::listen::Filter;
 use goblin_wire::json::{self, Splice};
+use goblin_wire::listen::Filter;
 use goblin_wire::method::Method;
 use goblin_wire::modern::SUBSCRIPTION_ID;
 use goblin_wire::{Message, Notification, Outcome, Response};
+
+use crate::upstream::link::LinkError;
 
 /// Returns the filter that an acknowledgement accepts.
 pub fn honoured(acknowledgement: &Notification) -> Filter {

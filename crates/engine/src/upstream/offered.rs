@@ -4,14 +4,15 @@
 use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
 
-use crate::upstream::inbox::Inbox;
-use crate::upstream::listing::SHORT_LIST;
 use goblin_catalog::listing::{Definition, Listing};
 use goblin_config::Server;
-use goblin_wire::template::index::TemplateIndex;
-use goblin_wire::template::{Budget, MAX_MATCH_STEPS, Template};
 use goblin_subscriptions::Offers;
 use goblin_subscriptions::pattern::Pattern;
+use goblin_wire::template::index::TemplateIndex;
+use goblin_wire::template::{Budget, MAX_MATCH_STEPS, Template};
+
+use crate::upstream::inbox::Inbox;
+use crate::upstream::listing::SHORT_LIST;
 
 /// The number of exhaustive template lookups before the remaining subscribed resources count as not offered.
 const TEMPLATE_LOOKUPS: usize = 4;

@@ -12,16 +12,16 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::oneshot;
-
 use goblin_subscriptions::ClientId;
-use crate::upstream::ear::{Ear, Mouth, Whose};
-use crate::upstream::link::LinkError;
-use crate::client::lane::Call;
 use goblin_telemetry::Event;
 use goblin_wire::error::Error;
 use goblin_wire::method::Method;
 use goblin_wire::{Id, Malformed, Notification, Request, Response};
+use tokio::sync::oneshot;
+
+use crate::client::lane::Call;
+use crate::upstream::ear::{Ear, Mouth, Whose};
+use crate::upstream::link::LinkError;
 
 /// The time for which a cancelled call still counts as open.
 const LINGER: Duration = Duration::from_secs(5);
@@ -286,9 +286,10 @@ fn find(head: &[u8], word: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use goblin_wire::dialect::Dialect;
+
     use super::*;
     use crate::client::mailbox::Mailbox;
-    use goblin_wire::dialect::Dialect;
 
     #[test]
     fn p2_while_a_call_of_another_was_just_cancelled_nothing_is_certain() {

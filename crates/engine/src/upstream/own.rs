@@ -13,8 +13,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use goblin_config::{Declare, Server};
+use goblin_telemetry::{Event, worker};
+use goblin_wire::error::Error;
+use goblin_wire::json;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
+use crate::client::caller::{Abilities, Caller, Introduction, Node, SessionId};
+use crate::client::lane::Call;
+use crate::client::mailbox::replay::Replay;
+use crate::client::mailbox::{Mailbox, Versions};
+use crate::client::subscriptions::Subscription;
 use crate::upstream::dial::Dialler;
 use crate::upstream::ear::Client;
 use crate::upstream::inbox::Inbox;
@@ -23,16 +32,6 @@ use crate::upstream::own::keeper::Keeper;
 use crate::upstream::register::{Home, Register};
 use crate::upstream::trouble::public;
 use crate::upstream::{Backend, HandedOver};
-use crate::client::caller::{Abilities, Caller, Introduction, Node, SessionId};
-use goblin_config::{Declare, Server};
-use crate::client::lane::Call;
-use crate::client::mailbox::replay::Replay;
-use crate::client::mailbox::{Mailbox, Versions};
-use goblin_telemetry::Event;
-use goblin_wire::error::Error;
-use goblin_wire::json;
-use crate::client::subscriptions::Subscription;
-use goblin_telemetry::worker;
 
 /// The limit of a client's queued notifications. Further ones are dropped and counted.
 const MOST_TOLD: usize = 64;

@@ -17,32 +17,25 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
+use goblin_catalog::listing::List;
+use goblin_config::Server;
+use goblin_subscriptions::id::SubscriptionId;
+use goblin_subscriptions::pattern::Pattern;
+use goblin_subscriptions::tally::{Full, Place};
+use goblin_subscriptions::updates::{Update, Whole};
+use goblin_subscriptions::{ClientId, Name, Outcome, Standing};
+use goblin_telemetry::{Event, worker};
+use goblin_wire::Notification;
+use goblin_wire::json::{self, Splice, quote};
+use goblin_wire::method::Method;
 use tokio::sync::Notify;
 
-use goblin_subscriptions::ClientId;
+use crate::client::mailbox::{Holder, Mailbox};
+use crate::client::subscriptions::{Affected, Entry, Interests, Notice, Subscription, Wish};
 use crate::upstream::inbox::Inbox;
-use goblin_catalog::listing::List;
 use crate::upstream::offered::{Covered, Exposed, Offered};
 use crate::upstream::register::selective::Held;
 use crate::upstream::register::upkeep::Chores;
-use goblin_config::Server;
-use goblin_subscriptions::tally::{Full, Place};
-use goblin_subscriptions::updates::{Update, Whole};
-use crate::client::mailbox::{Holder, Mailbox};
-use goblin_telemetry::Event;
-use goblin_wire::json::{self, Splice, quote};
-use goblin_wire::method::Method;
-use goblin_wire::Notification;
-use goblin_subscriptions::id::SubscriptionId;
-use crate::client::subscriptions::Interests;
-use goblin_subscriptions::pattern::Pattern;
-use goblin_subscriptions::{Name, Outcome, Standing};
-use crate::client::subscriptions::Wish;
-use crate::client::subscriptions::Subscription;
-use crate::client::subscriptions::Notice;
-use crate::client::subscriptions::Entry;
-use crate::client::subscriptions::Affected;
-use goblin_telemetry::worker;
 
 /// The state that all registers of one backend share.
 #[derive(Clone)]

@@ -16,6 +16,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use goblin_client::connect::{HttpClient, Received, RequestError};
+use goblin_telemetry::{Event, worker};
+use goblin_wire::framing::{self, Events, Frame};
+use goblin_wire::method::Method;
+use goblin_wire::{Id, Message, Response};
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method as Verb, Request as HttpRequest, Response as HttpResponse, Uri};
 use http_body_util::{BodyExt, Full, Limited};
@@ -23,19 +28,13 @@ use hyper::body::Body;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
-use goblin_client::connect::{HttpClient, Received, RequestError};
+use crate::client::lane::Call;
 use crate::upstream::ear::{Ear, Mouth};
 use crate::upstream::http::MOST_ASIDES;
 use crate::upstream::http::body::{ASIDE, LONGEST_REFUSAL, finish, is_session_unknown, is_stream, whole_body};
 use crate::upstream::link::{End, LinkError};
 use crate::upstream::open::OpenRequests;
 use crate::upstream::trouble::Trouble;
-use crate::client::lane::Call;
-use goblin_telemetry::Event;
-use goblin_wire::framing::{self, Events, Frame};
-use goblin_wire::method::Method;
-use goblin_wire::{Id, Message, Response};
-use goblin_telemetry::worker;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
@@ -390,11 +389,11 @@ fn is_json(headers: &HeaderMap) -> bool {
 #[cfg(test)]
 mod tests {
     use futures_util::stream::unfold;
+    use goblin_client::connect::ProxyEnvironment;
     use http_body_util::StreamBody;
     use tokio::sync::mpsc;
 
     use super::*;
-    use goblin_client::connect::ProxyEnvironment;
 
     fn link() -> SseLink {
         let url: Uri = "http://127.0.0.1:9/sse".parse().expect("a url");

@@ -6,15 +6,15 @@
 //! own.
 
 use bytes::Bytes;
-
-use crate::upstream::Tasks;
-use crate::client::caller::{Caller, Level};
 use goblin_config::Declare;
 use goblin_wire::Request;
 use goblin_wire::dialect::Dialect;
 use goblin_wire::json::{self, Span, Splice, quote};
 use goblin_wire::keyword::Keyword;
 use goblin_wire::modern::{CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION, RESERVED, TASKS};
+
+use crate::client::caller::{Caller, Level};
+use crate::upstream::Tasks;
 
 /// A client's request and the data about its sender.
 pub struct Stamped<'a> {
@@ -223,9 +223,10 @@ fn insert_members(edits: &mut Splice, text: &str, span: Span, members: &[(&str, 
 mod tests {
     use std::sync::Arc;
 
+    use goblin_wire::Message;
+
     use super::*;
     use crate::client::caller::{Abilities, Principal};
-    use goblin_wire::Message;
 
     const ALL: Declare = Declare { sampling: true, elicitation: true };
     const MODERN: Dialect = Dialect::V2026_07_28;

@@ -1,8 +1,9 @@
 //! The status of a server in the words that operators and agents see.
 
-use crate::upstream::{Backend, State};
 use goblin_telemetry::clean;
 use goblin_wire::dialect::Era;
+
+use crate::upstream::{Backend, State};
 
 /// The status of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

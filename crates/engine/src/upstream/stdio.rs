@@ -18,23 +18,22 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::future::BoxFuture;
+use goblin_telemetry::{Event, worker};
+use goblin_wire::framing::{Frame, Lines};
+use goblin_wire::json::single_line;
+use goblin_wire::{Message, Response};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
+use crate::client::lane::Call;
 use crate::upstream::child::{self, Command, Exit, Process, SpawnError};
 use crate::upstream::ear::{Ear, Mouth};
 use crate::upstream::link::LinkError;
 use crate::upstream::open::OpenRequests;
 use crate::upstream::stdio::news::Streams;
 use crate::upstream::trouble::{MOST_LINES, Trouble, quotable};
-use crate::client::lane::Call;
-use goblin_telemetry::Event;
-use goblin_wire::framing::{Frame, Lines};
-use goblin_wire::json::single_line;
-use goblin_wire::{Message, Response};
-use goblin_telemetry::worker;
 
 /// The longest wait of a request for space in the queue to the child.
 pub const QUEUE_PATIENCE: Duration = Duration::from_secs(1);

@@ -7,10 +7,10 @@
 use std::fmt;
 use std::time::Duration;
 
+use goblin_telemetry::clean;
 use http::StatusCode;
 
 use crate::upstream::child::{Exit, SpawnError};
-use goblin_telemetry::clean;
 
 /// The beginning of the reason for a process that ended.
 const ENDED: &str = "the process ended with ";

@@ -9,6 +9,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use goblin_telemetry::worker;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -16,7 +17,6 @@ use crate::upstream::actor::{Actor, Surroundings};
 use crate::upstream::dial::Dialler;
 use crate::upstream::link::Link;
 use crate::upstream::{Backend, State};
-use goblin_telemetry::worker;
 
 /// The time that a call waits for the first connection of the twin.
 const FIRST_PATIENCE: Duration = Duration::from_secs(10);

@@ -4,14 +4,15 @@ use std::collections::HashSet;
 use std::io;
 use std::path::PathBuf;
 
+use goblin_wire::Message;
+use goblin_wire::json::quote;
+use goblin_wire::method::Method;
+
 use crate::path::Relative;
 use crate::tree::{Kind, Missing, Stop, Tree};
 use crate::watch::Touched;
 use crate::watch::system::{Handle, Watched};
 use crate::{Served, resources};
-use goblin_wire::json::quote;
-use goblin_wire::method::Method;
-use goblin_wire::Message;
 
 /// The tree as a look found it.
 #[derive(Default)]

@@ -2,16 +2,16 @@
 //!
 //! If the gateway serves meta tools, they return the cards. Otherwise the lists of the protocol are read to their end.
 
-use serde_json::value::RawValue;
-use serde_json::{Value, json};
-
 use goblin_catalog::search::nearest;
-use crate::catalog::client::Client;
 use goblin_client::content::Outcomes;
-use crate::catalog::{Failure, Filter};
 use goblin_telemetry::clean;
 use goblin_wire::json::{self, quote};
 use goblin_wire::method::Method;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use crate::catalog::client::Client;
+use crate::catalog::{Failure, Filter};
 
 /// The number of cards per page, which is also the gateway's maximum.
 const PAGE: usize = 1000;

@@ -2,20 +2,20 @@
 //!
 //! While it waits for a response, it prints progress and answers elicitations of the server (see [`form`]).
 
-use goblin_client::content::Outcomes;
 use std::io::{IsTerminal, Write};
 
-use serde_json::Value;
-use serde_json::value::RawValue;
-
-use goblin_wire::extensions::META_TOOLS;
-use crate::catalog::{Failure, form};
+use goblin_client::content::Outcomes;
 use goblin_client::peer::{Heard, Peer};
-use crate::style::note;
 use goblin_telemetry::clean;
+use goblin_wire::extensions::META_TOOLS;
 use goblin_wire::json::quote;
 use goblin_wire::method::Method;
 use goblin_wire::{Id, Notification, Outcome, Response};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::catalog::{Failure, form};
+use crate::style::note;
 
 /// Error codes of the gateway that mean that a server or the gateway cannot be reached.
 const OUT_OF_REACH: [&str; 5] = ["BACKEND_UNAVAILABLE", "BACKEND_PROTOCOL", "OVERLOADED", "SHUTTING_DOWN", "TIMEOUT"];

@@ -9,24 +9,22 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap_complete::CompletionCandidate;
+use goblin_client::environment::environment;
+use goblin_client::gateway::PIPE_BYTES;
+use goblin_client::peer::Peer;
+use goblin_client::schema::Schema;
+use goblin_client::{address, runtime};
+use goblin_config::Config;
+use goblin_config::exposure::ProfileName;
+use goblin_telemetry::clean;
 use serde_json::{Value, json};
 
 use crate::catalog::cards::{self, Kind};
 use crate::catalog::client::Client;
-use goblin_client::schema::Schema;
 use crate::catalog::{Failure, Filter};
 use crate::door::{Door, Reach};
-use goblin_client::gateway::PIPE_BYTES;
 use crate::load::Found;
-use goblin_client::environment::environment;
-use goblin_client::peer::Peer;
-use crate::prompts;
-use crate::load;
-use goblin_client::runtime;
-use goblin_client::address;
-use goblin_config::exposure::ProfileName;
-use goblin_config::Config;
-use goblin_telemetry::clean;
+use crate::{load, prompts};
 
 /// The timeout for a completion, while the user waits.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -3,15 +3,16 @@
 //! Text of a server goes to a pipe unchanged. On a terminal, control characters are removed, because the terminal would
 //! obey them.
 
-use goblin_client::content::Block;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
+use goblin_client::content::Block;
+
+use goblin_config::visible::is_command;
+use goblin_telemetry::clean;
 
 use crate::catalog::Failure;
 use crate::style::note;
-use goblin_config::visible::is_command;
-use goblin_telemetry::clean;
 
 /// Prints blocks to stdout, one below the other.
 pub fn print(blocks: &[Block]) -> std::io::Result<()> {

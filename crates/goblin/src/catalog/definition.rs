@@ -2,13 +2,13 @@
 
 use std::fmt::Write as _;
 
+use goblin_client::schema::Schema;
+use goblin_telemetry::clean;
 use serde_json::Value;
 
 use crate::catalog::cards::Definition;
-use goblin_client::schema::Schema;
 use crate::check::table::lay_out;
 use crate::style::{paint_if, shell_word};
-use goblin_telemetry::clean;
 
 /// The annotations of a tool, each with its text for `true` and for `false`.
 const HINTS: [(&str, &str, &str); 4] = [

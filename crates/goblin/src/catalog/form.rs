@@ -3,14 +3,14 @@
 
 use std::io::{IsTerminal, Write};
 
-use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, BufReader};
-
 use goblin_client::schema::Schema;
-use crate::style::note;
 use goblin_telemetry::clean;
 use goblin_wire::Request;
 use goblin_wire::json::quote;
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+use crate::style::note;
 
 const DECLINED: &str = r#"{"action":"decline"}"#;
 const CANCELLED: &str = r#"{"action":"cancel"}"#;

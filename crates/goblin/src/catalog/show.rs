@@ -1,10 +1,11 @@
 //! Prints cards as a table.
 
 use goblin_client::content::bytes;
+use goblin_telemetry::clean;
+
 use crate::catalog::cards::{Card, Cards, Kind};
 use crate::check::table::{SIZE, lay_out};
 use crate::style::{is_colourful, note, plural, print, width};
-use goblin_telemetry::clean;
 
 /// Prints the cards, and on stderr how many are left out.
 pub fn cards(cards: &Cards) -> std::io::Result<()> {

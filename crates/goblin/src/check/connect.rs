@@ -7,20 +7,20 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-
-use goblin_engine::app::App;
-use goblin_engine::upstream::child::own_executable;
+use goblin_catalog::build::{Terms, build};
+use goblin_catalog::{Counts, name};
 use goblin_client::connect::ProxyEnvironment;
+use goblin_config::{Config, NamePolicy, Namespacing};
+use goblin_engine::app::App;
+use goblin_engine::directory::{Catalog, Names, Source};
+use goblin_engine::upstream::child::own_executable;
 use goblin_engine::upstream::standing::{self, lacking};
 use goblin_engine::upstream::{Backend, State};
-use goblin_catalog::build::{Terms, build};
-use goblin_engine::directory::{Catalog, Names, Source};
-use goblin_catalog::{Counts, name};
+use goblin_telemetry::{Observe, clean};
+
 use crate::check::profile::Held;
 use crate::check::report::{Conflict, Cut, Finding, Report, Seen, Standing, milliseconds};
 use crate::style::width;
-use goblin_config::{Config, NamePolicy, Namespacing};
-use goblin_telemetry::{Observe, clean};
 
 /// The measurements of one server.
 struct Answer {

@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
-use serde::Serialize;
-
+use goblin_catalog::Listed;
 use goblin_catalog::build::Terms;
 use goblin_catalog::profile::narrow;
-use goblin_engine::directory::Catalog;
-use goblin_catalog::Listed;
 use goblin_config::exposure::{Exposure, Mode, Profile, ProfileName};
 use goblin_config::glob::Glob;
 use goblin_config::{Config, Filter};
+use goblin_engine::directory::Catalog;
+use serde::Serialize;
 
 #[derive(Debug, Serialize)]
 pub struct ProfileReport {

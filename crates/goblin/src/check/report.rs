@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::Serialize;
-
-use crate::check::profile::ProfileReport;
 use goblin_config::expand::Expanded;
 use goblin_config::problem::Problem;
 use goblin_config::{HttpKind, Server, ServerId, Transport, mask, pin};
+use serde::Serialize;
+
+use crate::check::profile::ProfileReport;
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]

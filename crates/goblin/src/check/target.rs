@@ -2,10 +2,10 @@
 //! anything that looks like a secret is masked.
 
 use goblin_client::environment::Variables;
-use crate::style::shell_word;
-use goblin_config::Transport;
-use goblin_config::mask;
+use goblin_config::{Transport, mask};
 use goblin_telemetry::clean;
+
+use crate::style::shell_word;
 
 /// The minimum length of a value that is replaced. A shorter one occurs in too many unrelated words.
 const SHORTEST_VALUE: usize = 4;
@@ -38,10 +38,11 @@ fn with_variables(text: &str, variables: &Variables) -> String {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::*;
     use goblin_config::HttpKind;
     use goblin_config::expand::Expanded;
     use goblin_config::inherit::Inherit;
+
+    use super::*;
 
     #[test]
     fn a_command_is_shown_without_its_secrets() {

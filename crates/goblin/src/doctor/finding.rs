@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
+use goblin_telemetry::clean;
 use serde::Serialize;
 
 use crate::style::{paint_if, plural};
-use goblin_telemetry::clean;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]

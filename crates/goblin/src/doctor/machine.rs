@@ -3,19 +3,18 @@
 
 use std::net::TcpListener;
 
-use rustix::process::{Resource, getrlimit};
-
-use goblin_engine::app::socket;
-use goblin_engine::upstream::descriptors::raised;
-use crate::doctor::finding::Findings;
 use goblin_client::environment::environment;
-use crate::port;
 use goblin_client::runtime::Record;
 use goblin_client::runtime::identity::Identity;
 use goblin_client::runtime::inspect::{Inspected, Unusable};
-use crate::stdio;
-use crate::style::shell_word;
 use goblin_config::{Config, Gateway};
+use goblin_engine::app::socket;
+use goblin_engine::upstream::descriptors::raised;
+use rustix::process::{Resource, getrlimit};
+
+use crate::doctor::finding::Findings;
+use crate::style::shell_word;
+use crate::{port, stdio};
 
 /// The file descriptors of one session: one connection for requests and one for notifications.
 const DESCRIPTORS_PER_SESSION: u64 = 2;
@@ -188,8 +187,9 @@ fn people(passwd: &str, own: u32) -> Vec<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use goblin_config::secret::Secret;
+
+    use super::*;
 
     const PASSWD: &str = "root:x:0:0:root:/root:/bin/bash\ndaemon:x:1:1::/:/usr/sbin/nologin\n\
                           me:x:1000:1000::/:/bin/bash\nada:x:1001:1001::/:/bin/zsh\n\

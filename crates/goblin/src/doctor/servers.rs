@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 
-use goblin_engine::upstream::child::{self, Command, SpawnError};
 use goblin_catalog::search::nearest;
+use goblin_config::Config;
+use goblin_engine::upstream::child::{self, Command, SpawnError};
+use goblin_telemetry::feed::News;
+
 use crate::check::report::{Report, ServerReport, Standing};
 use crate::doctor::finding::Findings;
 use crate::style::{plural, shell_word};
-use goblin_config::Config;
-use goblin_telemetry::feed::News;
 
 const MOST_SUGGESTED: usize = 3;
 /// Common commands of servers, with instructions for installing them.

@@ -3,10 +3,6 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use serde_json::{Value, json};
-use unicode_width::UnicodeWidthStr;
-
-use crate::style::wrap;
 use goblin_config::consent;
 use goblin_config::edit::Draft;
 use goblin_config::import::merge::{Candidate, Merged};
@@ -15,6 +11,10 @@ use goblin_config::pin::{Unpinned, unpinned};
 use goblin_config::problem::Problem;
 use goblin_config::tree::Tree;
 use goblin_config::visible::escaped;
+use serde_json::{Value, json};
+use unicode_width::UnicodeWidthStr;
+
+use crate::style::wrap;
 
 pub struct Plan {
     /// The target file with the new servers added.

@@ -3,9 +3,10 @@
 use std::fmt::Write as _;
 
 use goblin_admin::api::{Conflict, ServerStatus, Status};
+use goblin_telemetry::clean;
+
 use crate::check::table::{COUNTS, lay_out};
 use crate::style::{paint_if, plural};
-use goblin_telemetry::clean;
 
 const RED: &str = "1;31";
 const YELLOW: &str = "1;33";
@@ -155,8 +156,9 @@ fn duration(seconds: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use goblin_admin::api::{Calls, Entries, Latency};
+
+    use super::*;
 
     fn example() -> Status {
         let busy = ServerStatus {

@@ -7,12 +7,12 @@
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use goblin_client::update::Update;
+use goblin_telemetry::clean;
 use indexmap::IndexMap;
 use tokio::process::{Child, Command};
 
 use crate::style::warn;
-use goblin_client::update::Update;
-use goblin_telemetry::clean;
 
 /// The maximum number of resources with a waiting update.
 const MOST_WAITING: usize = 4096;

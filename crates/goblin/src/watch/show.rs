@@ -1,10 +1,10 @@
 //! An update, as people and as programs read it.
 
 use goblin_client::update::Update;
-
-use crate::style::{is_colourful, paint_if};
 use goblin_telemetry::clean;
 use goblin_wire::json::quote;
+
+use crate::style::{is_colourful, paint_if};
 
 /// Who reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +40,9 @@ fn json_line(update: &Update, time: &str, server: Option<&str>) -> String {
 }
 #[cfg(test)]
 mod tests {
-    use super::*;
     use goblin_wire::Message;
+
+    use super::*;
 
     fn update(params: &str) -> Option<Update> {
         told("updated", params)

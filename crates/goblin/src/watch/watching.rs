@@ -5,22 +5,20 @@ use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow};
+use goblin_client::bridge::message::complaint;
+use goblin_client::peer::{Heard, Peer};
+use goblin_client::update::{Update, now};
+use goblin_telemetry::clean;
+use goblin_wire::extensions::SUBSCRIPTIONS;
+use goblin_wire::method::Method;
+use goblin_wire::{Notification, Outcome, Response, json};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
 
-use goblin_wire::extensions::SUBSCRIPTIONS;
-use goblin_client::bridge::message::complaint;
-use goblin_client::peer::{Heard, Peer};
 use crate::style::{fail, note, plural};
 use crate::watch::exec::Commands;
 use crate::watch::show::{self, Shown};
-use goblin_client::update::now;
-use goblin_client::update::Update;
 use crate::watch::wish::{Kind, Wish, Wishes};
-use goblin_telemetry::clean;
-use goblin_wire::json;
-use goblin_wire::method::Method;
-use goblin_wire::{Notification, Outcome, Response};
 
 /// The maximum number of concurrent subscribe requests. A gateway may reject more.
 const AT_ONCE: usize = 16;

@@ -4,7 +4,6 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use clap::ValueEnum;
-
 use goblin_wire::json::{self, Span, quote};
 
 /// How a URI of the command line is meant.

@@ -8,21 +8,21 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
+use goblin_admin::api::Refused;
+use goblin_client::address;
+use goblin_client::bridge::wire::Response;
+use goblin_client::connect::{HttpClient, ProxyEnvironment};
+use goblin_client::environment::environment;
+use goblin_client::runtime::{Places, Record};
+use goblin_config::mask;
+use goblin_config::secret::Secret;
+use goblin_telemetry::clean;
 use http::header::{ACCEPT, AUTHORIZATION, HeaderName, HeaderValue};
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
-use goblin_admin::api::Refused;
-use goblin_client::connect::{HttpClient, ProxyEnvironment};
-use goblin_client::address;
-use goblin_client::bridge::wire::Response;
-use goblin_client::environment::environment;
-use goblin_client::runtime::{Places, Record};
-use goblin_config::mask;
-use goblin_config::secret::Secret;
-use goblin_telemetry::clean;
 use crate::remote::read;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");

@@ -3,22 +3,20 @@
 
 use std::collections::HashMap;
 
-use serde_json::Value;
-use tokio::sync::mpsc;
-
-use goblin_wire::extensions::SUBSCRIPTIONS;
 use goblin_client::bridge::message::complaint;
-use goblin_client::content::Outcomes;
-use goblin_client::content::Block;
 use goblin_client::bridge::wire::Wire;
+use goblin_client::content::{Block, Outcomes, blocks};
 use goblin_client::gateway::{self, PIPE_BYTES};
 use goblin_client::peer::{Heard, Peer};
 use goblin_client::runtime::Record;
-use goblin_client::content::blocks;
 use goblin_client::update::{Update, now};
+use goblin_wire::extensions::SUBSCRIPTIONS;
 use goblin_wire::json::quote;
 use goblin_wire::method::Method;
 use goblin_wire::{Id, Outcome, Response};
+use serde_json::Value;
+use tokio::sync::mpsc;
+
 use crate::remote::api::Gateway;
 use crate::state::words::clock;
 use crate::state::{Effect, Message, Notice};

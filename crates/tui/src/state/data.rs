@@ -2,11 +2,9 @@
 
 use std::collections::VecDeque;
 
-use serde_json::Value;
-
-use goblin_admin::api::{Entry, EventInfo, ServerStatus, SessionList, Status};
+use goblin_admin::api::{Entry, EventInfo, ServerStatus, SessionList, Status, SubscriptionList};
 use goblin_telemetry::clean;
-use goblin_admin::api::SubscriptionList;
+use serde_json::Value;
 
 /// The maximum number of events. The oldest are dropped.
 pub const MOST_EVENTS: usize = 1000;

@@ -1,10 +1,10 @@
 //! The lines of the side panel: all details of one row.
 
-use goblin_admin::api::{EventInfo, ServerStatus, SessionInfo};
+use goblin_admin::api::{EventInfo, ServerStatus, SessionInfo, SubscriptionInfo};
 use goblin_client::content::bytes;
 use goblin_telemetry::clean;
 use goblin_wire::json;
-use goblin_admin::api::SubscriptionInfo;
+
 use crate::state::data::{Data, Item, Kind};
 use crate::state::json::pretty;
 use crate::state::table::{What, milliseconds};

@@ -1,6 +1,7 @@
 //! The dialogs in front of a panel.
 
 use goblin_telemetry::clean;
+
 use crate::state::Command;
 use crate::state::form::Form;
 use crate::state::json::pretty;

@@ -1,10 +1,9 @@
 //! A form for the arguments of a tool. It has one field per property of the schema, required ones first.
 
-use serde_json::Value;
-
 use goblin_client::schema::Schema;
 use goblin_telemetry::clean;
 use goblin_wire::json::quote;
+use serde_json::Value;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Form {

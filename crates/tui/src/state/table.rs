@@ -4,10 +4,10 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use goblin_admin::api::{EventInfo, ServerStatus, SessionInfo};
+use goblin_admin::api::{EventInfo, ServerStatus, SessionInfo, SubscriptionInfo};
 use goblin_client::content::bytes;
 use goblin_telemetry::clean;
-use goblin_admin::api::SubscriptionInfo;
+
 use crate::state::data::{Data, Item, Kind};
 use crate::state::rates::{Rates, ServerRate};
 use crate::state::words::{clock, span, sparkline};

@@ -1,11 +1,11 @@
 //! Draws the dialog in front of the panel.
 
+use goblin_telemetry::clean;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Clear, Paragraph};
 
-use goblin_telemetry::clean;
 use crate::input::KEYS;
 use crate::state::State;
 use crate::state::dialog::{Dialog, Reader};

@@ -1,12 +1,12 @@
 //! Draws the overview panel: totals, servers with sparklines, and the last events.
 
+use goblin_admin::api::{EventInfo, Status};
+use goblin_client::content::bytes;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
-use goblin_admin::api::{EventInfo, Status};
-use goblin_client::content::bytes;
 use crate::state::State;
 use crate::state::table::{Tone, event_words, level_tone, rate};
 use crate::state::words::{clock, sparkline};

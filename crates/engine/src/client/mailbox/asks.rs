@@ -6,9 +6,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::{mpsc, oneshot};
-
 use goblin_wire::{Id, Notification, Response};
+use tokio::sync::{mpsc, oneshot};
 
 /// The largest number of requests that one client can have open at once.
 pub const MOST_ASKS: usize = 32;
@@ -135,8 +134,9 @@ impl Drop for Ask {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use goblin_wire::Message;
+
+    use super::*;
 
     fn response(text: String) -> Response {
         match Message::parse(text.into()) {

@@ -22,13 +22,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
+use goblin_wire::Id;
+use goblin_wire::json::{Pieces, single_line};
+use goblin_wire::memory::{self, Memory};
 use smallvec::SmallVec;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
-
-use goblin_wire::memory::{self, Memory};
-use goblin_wire::Id;
-use goblin_wire::json::{Pieces, single_line};
 
 /// The limits, in events and in bytes, of the buffer of a client. The newest event is kept even if it is larger, unless
 /// all clients together have reached [`MOST_KEPT`].

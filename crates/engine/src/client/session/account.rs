@@ -5,15 +5,15 @@
 
 use std::time::{Instant, SystemTime};
 
-use crate::client::caller::Principal;
-use crate::client::lane::Call;
 use goblin_telemetry::audit::Audited;
 use goblin_telemetry::clean;
 use goblin_telemetry::spans::{Span, Spans};
-use goblin_wire::json;
 use goblin_wire::method::Method;
 use goblin_wire::trace::{self, Context};
-use goblin_wire::{Message, Outcome, Request};
+use goblin_wire::{Message, Outcome, Request, json};
+
+use crate::client::caller::Principal;
+use crate::client::lane::Call;
 use crate::router::{Reply, Router};
 
 /// The enabled outputs.

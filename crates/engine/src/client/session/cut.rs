@@ -2,9 +2,10 @@
 
 use std::cmp::Reverse;
 
-use crate::client::lane::Call;
 use goblin_telemetry::{Event, Observe};
 use goblin_wire::json;
+
+use crate::client::lane::Call;
 use crate::client::session::desk::Desk;
 
 /// The number of calls that are logged one by one. The others are only counted.

@@ -11,27 +11,26 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-
 use goblin_catalog::listing::List;
-use crate::client::caller::{Caller, Introduction, Level};
-use goblin_wire::extensions::META_TOOLS;
-use goblin_wire::extensions::SUBSCRIPTIONS;
 use goblin_config::Policies;
 use goblin_config::exposure::ProfileName;
-use crate::client::lane::{Call, Said};
 use goblin_telemetry::Observe;
-use goblin_wire::limits::Limit;
 use goblin_wire::dialect::Dialect;
 use goblin_wire::error::Error;
+use goblin_wire::extensions::{META_TOOLS, SUBSCRIPTIONS};
 use goblin_wire::json::{self, Pieces, Span};
+use goblin_wire::limits::Limit;
 use goblin_wire::method::Method;
 use goblin_wire::modern::IDENTITY;
 use goblin_wire::params::required;
 use goblin_wire::{Id, Notification, Request, Response};
-use crate::router::{Reply, Router};
+
+use crate::client::caller::{Caller, Introduction, Level};
+use crate::client::lane::{Call, Said};
 use crate::client::session::account::{Account, Accounts};
 use crate::client::session::park::Park;
 use crate::client::session::{Place, Session, Sessions};
+use crate::router::{Reply, Router};
 
 /// The subscription options beyond the protocol. Clients set them in `_meta` under `dev.goblin/`.
 pub(super) const EXTENSION: &str = concat!(

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use goblin_wire::Id;
+use goblin_wire::error::Error;
 use tokio::sync::Notify;
 
 use crate::client::lane::Call;
-use goblin_wire::Id;
-use goblin_wire::error::Error;
 
 pub struct Inflight {
     book: Mutex<Book>,

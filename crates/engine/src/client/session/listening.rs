@@ -11,25 +11,25 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
+use goblin_telemetry::worker;
+use goblin_wire::error::Error;
+use goblin_wire::json::{self, Pieces, Splice};
+use goblin_wire::listen::Filter;
+use goblin_wire::method::Method;
+use goblin_wire::modern::SUBSCRIPTION_ID;
+use goblin_wire::{Id, Message, Notification, Request};
 use tokio::sync::oneshot;
 
-use goblin_wire::listen::Filter;
 use crate::client::caller::{Caller, Introduction, SessionId};
 use crate::client::lane::Call;
 use crate::client::mailbox::Mailbox;
 use crate::client::mailbox::replay::Replay;
-use goblin_wire::error::Error;
-use goblin_wire::json::{self, Pieces, Splice};
-use goblin_wire::method::Method;
-use goblin_wire::modern::SUBSCRIPTION_ID;
-use goblin_wire::{Id, Message, Notification, Request};
-use crate::router::Router;
-use crate::router::subscribe::Listener;
-use crate::router::tasks::check_declared;
 use crate::client::session::desk::Desk;
 use crate::client::session::visit::Guest;
 use crate::client::session::{Counted, Place};
-use goblin_telemetry::worker;
+use crate::router::Router;
+use crate::router::subscribe::Listener;
+use crate::router::tasks::check_declared;
 
 /// The number of subscribe requests that are sent at once for one stream.
 const MOST_ASKED: usize = 16;

@@ -10,17 +10,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
-use crate::client::lane::{Call, Said};
+use goblin_telemetry::worker;
 use goblin_wire::error::Error;
 use goblin_wire::json::Splice;
 use goblin_wire::{Id, Message, Request};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::client::lane::{Call, Said};
+use crate::client::session::desk::{Desk, Pending};
 use crate::router::Reply;
 use crate::router::inputs::{Question, input_required, question, refuse};
 use crate::router::state::State;
-use crate::client::session::desk::{Desk, Pending};
-use goblin_telemetry::worker;
 
 /// The largest number of suspended calls.
 const MOST_PARKED: usize = 1024;

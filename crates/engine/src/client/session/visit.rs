@@ -4,23 +4,24 @@
 use std::sync::Arc;
 
 use goblin_catalog::listing::List;
-use crate::client::caller::{Abilities, Caller, Introduction, Principal, SessionId};
-use goblin_wire::extensions::SUBSCRIPTIONS;
 use goblin_config::exposure::ProfileName;
-use crate::client::lane::Call;
-use crate::client::mailbox::replay::Replay;
-use crate::client::mailbox::{Mailbox, Versions};
+use goblin_wire::Request;
 use goblin_wire::dialect::Dialect;
 use goblin_wire::error::Error;
+use goblin_wire::extensions::SUBSCRIPTIONS;
 use goblin_wire::json::{self, Pieces, Span};
 use goblin_wire::method::Method;
 use goblin_wire::modern::{FRESHNESS, IDENTITY, SERVER_INFO, TASKS};
-use goblin_wire::Request;
-use crate::router::Reply;
-use crate::router::state::State;
+
+use crate::client::caller::{Abilities, Caller, Introduction, Principal, SessionId};
+use crate::client::lane::Call;
+use crate::client::mailbox::replay::Replay;
+use crate::client::mailbox::{Mailbox, Versions};
 use crate::client::session::desk::{Desk, EXTENSION, Pending, check_client_info, parse_level};
 use crate::client::session::listening::Listening;
 use crate::client::session::park::Resumed;
+use crate::router::Reply;
+use crate::router::state::State;
 
 /// The client of a request without a session.
 #[derive(Clone)]

@@ -7,19 +7,19 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use goblin_telemetry::worker;
+use goblin_wire::Request;
+use goblin_wire::json::Splice;
+use goblin_wire::method::Method;
 use tokio::sync::Notify;
 
-use crate::upstream::{Backend, Outgoing, Tasks};
 use crate::client::caller::{Caller, Introduction};
 use crate::client::lane::{Call, Patience, Said};
 use crate::client::mailbox::replay::Replay;
 use crate::client::mailbox::{Mailbox, Versions};
-use goblin_wire::Request;
-use goblin_wire::json::Splice;
-use goblin_wire::method::Method;
 use crate::router::inputs::{Question, question, refuse};
 use crate::router::tasks::{Errand, about};
-use goblin_telemetry::worker;
+use crate::upstream::{Backend, Outgoing, Tasks};
 
 /// The longest time that `tasks/get` waits for the backend to send its requests.
 const PATIENCE: Duration = Duration::from_secs(1);

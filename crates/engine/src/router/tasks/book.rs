@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-
-use goblin_subscriptions::ClientId;
-use crate::client::caller::{Caller, Principal, SessionId};
 use goblin_config::ServerId;
-use crate::client::mailbox::{Holder, Mailbox};
+use goblin_subscriptions::ClientId;
 use goblin_wire::dialect::Era;
 use goblin_wire::error::Error;
+
+use crate::client::caller::{Caller, Principal, SessionId};
+use crate::client::mailbox::{Holder, Mailbox};
 use crate::router::tasks::attendant::Attendant;
 
 /// The limits of tasks per client and in total.

@@ -5,19 +5,19 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-
-use crate::upstream::{Answered, CallEnd};
 use goblin_wire::Outcome;
 use goblin_wire::dialect::Era;
 use goblin_wire::error::Error;
 use goblin_wire::json::{self, Span, Splice, quote};
 use goblin_wire::method::Method;
 use goblin_wire::modern::RELATED_TASK;
+
 use crate::router::Reply;
 use crate::router::inputs::inside;
 use crate::router::rounds::Said;
 use crate::router::tasks::words::Told;
 use crate::router::tasks::{Errand, about, newer_result};
+use crate::upstream::{Answered, CallEnd};
 
 /// The code that a legacy backend returns if it cannot cancel a task because the task has ended.
 const INVALID_PARAMS: &str = "-32602";

@@ -6,16 +6,17 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::upstream::{Answered, Backend, CallEnd, Outgoing, Tasks};
-use crate::client::lane::{Call, Patience};
+use goblin_telemetry::worker;
 use goblin_wire::Outcome;
 use goblin_wire::dialect::Era;
 use goblin_wire::json::Splice;
 use goblin_wire::method::Method;
+
+use crate::client::lane::{Call, Patience};
 use crate::router::Router;
 use crate::router::tasks::about;
 use crate::router::tasks::words::Told;
-use goblin_telemetry::worker;
+use crate::upstream::{Answered, Backend, CallEnd, Outgoing, Tasks};
 
 /// The timeouts of a cancel request. No client waits for its answer.
 const CANCEL_PATIENCE: Patience = Patience { idle: Some(Duration::from_secs(10)), most: None };

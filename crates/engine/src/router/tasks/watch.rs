@@ -9,17 +9,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-
-use crate::upstream::Backend;
-use crate::upstream::link::LinkError;
-use crate::upstream::listen::Listen;
+use goblin_wire::dialect::Era;
 use goblin_wire::listen::Filter;
+
 use crate::client::caller::Caller;
 use crate::client::lane::Call;
 use crate::client::mailbox::Mailbox;
-use goblin_wire::dialect::Era;
 use crate::router::Router;
 use crate::router::tasks::book::Task;
+use crate::upstream::Backend;
+use crate::upstream::link::LinkError;
+use crate::upstream::listen::Listen;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);

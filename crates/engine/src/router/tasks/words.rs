@@ -10,6 +10,7 @@ use std::time::Duration;
 use goblin_wire::dialect::Era;
 use goblin_wire::json::{self, Span, Splice, quote};
 use goblin_wire::keyword::Keyword;
+
 use crate::router::tasks::book::LONGEST_LIFE;
 
 /// The poll interval if the backend gives none or an unusable one.

@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use goblin_client::connect::Received;
+use goblin_wire::{Message, Response};
 use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderMap};
 use http_body_util::{BodyExt, Limited};
 
-use goblin_client::connect::Received;
 use crate::upstream::ear::Ear;
 use crate::upstream::link::LinkError;
 use crate::upstream::open::beyond_limit;
 use crate::upstream::trouble::Trouble;
-use goblin_wire::{Message, Response};
 
 /// The timeout of messages that no caller waits for: notifications and the end of a session.
 pub const ASIDE: Duration = Duration::from_secs(5);

@@ -6,19 +6,19 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use http::StatusCode;
-use http_body_util::BodyExt;
-
-use goblin_client::connect::Received;
-use crate::upstream::http::body::is_stream;
-use crate::upstream::http::trail::Trail;
-use crate::upstream::http::{Shared, is_passing};
 use goblin_catalog::listing::List;
-use crate::upstream::link::End;
+use goblin_client::connect::Received;
 use goblin_telemetry::Event;
 use goblin_wire::framing::{Events, Frame};
 use goblin_wire::method::Method;
 use goblin_wire::{Malformed, Message};
+use http::StatusCode;
+use http_body_util::BodyExt;
+
+use crate::upstream::http::body::is_stream;
+use crate::upstream::http::trail::Trail;
+use crate::upstream::http::{Shared, is_passing};
+use crate::upstream::link::End;
 
 /// The number of failed reconnects in a row after which the backend counts as lost.
 const RECONNECTS_BEFORE_LOST: u32 = 2;

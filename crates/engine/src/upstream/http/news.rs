@@ -4,23 +4,22 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use goblin_client::connect::Received;
+use goblin_telemetry::{Event, worker};
+use goblin_wire::framing::{Events, Frame};
+use goblin_wire::listen::Filter;
+use goblin_wire::method::Method;
+use goblin_wire::mirrored::Repeated;
+use goblin_wire::{Id, Message, Notification};
 use http_body_util::BodyExt;
 use tokio::sync::oneshot;
 
-use goblin_client::connect::Received;
 use crate::upstream::ear::Whose;
 use crate::upstream::http::body::{is_stream, parse_answer, whole_body};
-use goblin_wire::mirrored::Repeated;
 use crate::upstream::http::{HttpLink, Shared};
 use crate::upstream::link::{End, LinkError};
 use crate::upstream::listen::{Listen, Over};
-use goblin_wire::listen::Filter;
 use crate::upstream::news::{ends, honoured, refusal_in, unsubscribed};
-use goblin_telemetry::Event;
-use goblin_wire::framing::{Events, Frame};
-use goblin_wire::method::Method;
-use goblin_wire::{Id, Message, Notification};
-use goblin_telemetry::worker;
 
 impl HttpLink {
     /// Requests a stream and waits for its acknowledgement.

@@ -11,21 +11,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use goblin_client::connect::Received;
+use goblin_telemetry::worker;
+use goblin_wire::framing::{Event, Events, Frame};
+use goblin_wire::method::Method;
+use goblin_wire::{Id, Message, Response};
 use http::Response as HttpResponse;
 use http_body_util::{BodyExt, Collected, Limited};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use goblin_client::connect::Received;
+use crate::client::lane::Call;
 use crate::upstream::http::body::{ASIDE, LONGEST_REFUSAL, finish, is_session_unknown, is_stream};
 use crate::upstream::http::trail::Trail;
 use crate::upstream::http::{Shared, is_passing};
 use crate::upstream::link::{End, LinkError};
 use crate::upstream::open::request_of;
-use crate::client::lane::Call;
-use goblin_wire::framing::{Event, Events, Frame};
-use goblin_wire::method::Method;
-use goblin_wire::{Id, Message, Response};
-use goblin_telemetry::worker;
 
 /// The number of fruitless attempts in a row after which the request fails.
 const MOST_IN_VAIN: u32 = 3;

@@ -9,9 +9,8 @@ use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-use http::HeaderValue;
-
 use goblin_wire::framing::Event;
+use http::HeaderValue;
 
 const FIRST_RECONNECT: Duration = Duration::from_secs(1);
 /// The shortest pause before a reconnect, even if the backend asks for a shorter one.

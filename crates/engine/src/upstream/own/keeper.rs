@@ -8,21 +8,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use goblin_telemetry::Event;
+use goblin_wire::error::Error;
+use goblin_wire::hello::Hello;
+use goblin_wire::method::Method;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 
+use crate::client::caller::{Caller, SessionId};
+use crate::client::mailbox::{Hold, Mailbox};
 use crate::upstream::actor::{SHORTEST_SESSION, stopped};
 use crate::upstream::dial::Greeting;
 use crate::upstream::ear::{Client, Ear};
 use crate::upstream::era::For;
 use crate::upstream::health::{self, Health};
 use crate::upstream::link::{End, Link};
-use goblin_wire::hello::Hello;
 use crate::upstream::own::{OwnLink, Shared, Standing, capabilities};
-use crate::client::caller::{Caller, SessionId};
-use crate::client::mailbox::{Hold, Mailbox};
-use goblin_telemetry::Event;
-use goblin_wire::error::Error;
-use goblin_wire::method::Method;
 
 /// The time that a call waits for the slot of a link that is closing.
 const ROOM_PATIENCE: Duration = Duration::from_secs(1);

@@ -14,17 +14,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
+use goblin_catalog::listing::List;
+use goblin_subscriptions::{Job, Reply};
+use goblin_telemetry::Event;
+use goblin_wire::Message;
+use goblin_wire::json::quote;
+use goblin_wire::listen::Filter;
 
 use crate::upstream::health::{self, Health};
-use goblin_catalog::listing::List;
 use crate::upstream::listen::{Listen, Over};
-use goblin_wire::listen::Filter;
 use crate::upstream::register::Register;
 use crate::upstream::register::plan::{Plan, Role, Settled, Step};
-use goblin_telemetry::Event;
-use goblin_wire::json::quote;
-use goblin_wire::Message;
-use goblin_subscriptions::{Job, Reply};
 
 /// Opens a stream with a filter.
 pub type Opener<'a> = Box<dyn Fn(Filter) -> BoxFuture<'a, Result<Listen, Unopened>> + Send + Sync + 'a>;

@@ -6,14 +6,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+pub use goblin_subscriptions::selection::Verdict;
+use goblin_wire::json::Span;
 
+use crate::client::subscriptions::{Affected, Interests, Subscription};
 use crate::upstream::offered::Offered;
 use crate::upstream::register::{Once, Register, put, updated};
-use goblin_wire::json::Span;
-use crate::client::subscriptions::Interests;
-pub use goblin_subscriptions::selection::Verdict;
-use crate::client::subscriptions::Subscription;
-use crate::client::subscriptions::Affected;
 
 /// Updates that wait for a listing. Only the newest update of each resource is held.
 #[derive(Default)]

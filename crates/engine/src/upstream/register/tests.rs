@@ -1,14 +1,13 @@
-use super::*;
-use goblin_catalog::listing::Definition;
-use goblin_catalog::listing::Listing;
-use goblin_config::ServerId;
-use goblin_config::{Files, Transport};
-use crate::client::mailbox::replay::Replay;
+use goblin_catalog::listing::{Definition, Listing};
+use goblin_config::{Files, ServerId, Transport};
+use goblin_subscriptions::Terms;
+use goblin_subscriptions::selection::Selection;
 use goblin_subscriptions::tally::Tally;
 use goblin_subscriptions::updates::Pace;
 use goblin_wire::{Message, Text};
-use goblin_subscriptions::Terms;
-use goblin_subscriptions::selection::Selection;
+
+use super::*;
+use crate::client::mailbox::replay::Replay;
 
 /// A register without a link, and a client.
 #[derive(Clone)]

@@ -13,16 +13,16 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-
 use goblin_catalog::listing::List;
-use crate::upstream::link::{Link, LinkError};
+use goblin_subscriptions::{Job, Reply};
 use goblin_wire::hello::Hello;
-use crate::upstream::register::listening::{Listening, Opener, Unopened};
-use crate::upstream::register::{Register, updated};
 use goblin_wire::json::{self, Span, quote};
 use goblin_wire::method::Method;
 use goblin_wire::{Outcome as Answer, Response};
-use goblin_subscriptions::{Job, Reply};
+
+use crate::upstream::link::{Link, LinkError};
+use crate::upstream::register::listening::{Listening, Opener, Unopened};
+use crate::upstream::register::{Register, updated};
 
 /// The limit of requests in progress at once.
 const MOST_JOBS: usize = 16;

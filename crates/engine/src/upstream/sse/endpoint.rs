@@ -1,9 +1,9 @@
 //! Resolves the `endpoint` event of an HTTP+SSE session to the URL for messages, which must have the same origin.
 
+use goblin_client::connect::origin;
 use http::Uri;
 use http::uri::PathAndQuery;
 
-use goblin_client::connect::origin;
 use crate::upstream::trouble::{Trouble, quotable};
 
 const LONGEST: usize = 8 * 1024;

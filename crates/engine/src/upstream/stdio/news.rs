@@ -8,17 +8,17 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use goblin_telemetry::worker;
+use goblin_wire::listen::Filter;
+use goblin_wire::method::Method;
+use goblin_wire::{Notification, notification};
 use tokio::sync::oneshot;
 
 use crate::upstream::ear::{Ear, Mouth, Whose};
 use crate::upstream::link::LinkError;
 use crate::upstream::listen::{Listen, Over};
-use goblin_wire::listen::Filter;
 use crate::upstream::news::{ends, honoured, refusal_in, subscription_of, unsubscribed};
 use crate::upstream::stdio::{Shared, StdioLink};
-use goblin_wire::method::Method;
-use goblin_wire::{Notification, notification};
-use goblin_telemetry::worker;
 
 /// The open and the requested streams, by the ids of their requests.
 #[derive(Default)]

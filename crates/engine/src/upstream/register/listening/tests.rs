@@ -2,18 +2,18 @@
 
 use std::sync::Mutex;
 
+use goblin_client::connect::{HttpClient, ProxyEnvironment};
+use goblin_subscriptions::Outcome;
+use goblin_telemetry::worker;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::*;
-use goblin_client::connect::{HttpClient, ProxyEnvironment};
 use crate::upstream::ear::Ear;
 use crate::upstream::http::HttpLink;
 use crate::upstream::link::{Link, Wire};
 use crate::upstream::register::plan::{MERGE_AFTER, MOST_APART};
 use crate::upstream::register::tests::Desk;
-use goblin_subscriptions::Outcome;
-use goblin_telemetry::worker;
 
 /// A request for a stream.
 struct Asked {
