@@ -8,19 +8,14 @@ use std::path::{Path, PathBuf};
 
 use goblin_wire::limits::Limit;
 
-/// The module groups. A module may use the modules of its own group and of earlier groups.
-const ORDER: [&[&str]; 10] = [
-    &["caller", "config", "memory", "observe", "protocol", "worker"],
-    &["lane", "mailbox"],
-    &["subscriptions"],
-    &["backend"],
-    &["catalog"],
-    &["meta", "router"],
-    &["session"],
-    &["admin", "front"],
-    &["app"],
-    &["cli", "tui"],
-];
+/// The crates in import order. Cargo enforces the order; the documents repeat it.
+const CRATES: [&str; 11] =
+    ["wire", "config", "telemetry", "catalog", "subscriptions", "files", "client", "admin", "engine", "tui", "goblin"];
+/// The crates without tokio: they do no I/O, start no threads and read no clock.
+const PURE: [&str; 4] = ["wire", "config", "catalog", "subscriptions"];
+/// The module groups of the engine. A module may use the modules of its own group and of earlier groups.
+const ORDER: [&[&str]; 7] =
+    [&["client"], &["upstream"], &["directory"], &["meta", "router"], &["session"], &["admin", "front"], &["app"]];
 
 fn root() -> &'static Path {
     Path::new(crate::harness::ROOT)
@@ -112,11 +107,19 @@ fn requirements(text: &str) -> Result<BTreeMap<String, Requirement>, String> {
     Ok(requirements)
 }
 
-/// Reports whether `module::name` is a test function of this package. The path omits the inner module `tests`.
+/// Reports whether `module::name` is a test of the wire tests, or `crate::module::name` one of a crate. The path omits the
+/// inner module `tests`.
 fn is_test(path: &str) -> bool {
     let Some((module, name)) = path.rsplit_once("::") else { return false };
-    let place = module.replace("::", "/");
-    let candidates = [format!("tests/it/{place}.rs"), format!("src/{place}.rs"), format!("src/{place}/tests.rs")];
+    let (krate, inner) = module.split_once("::").unwrap_or((module, ""));
+    let place = Path::new("crates").join(krate).join("src").join(inner.replace("::", "/"));
+    let place = place.to_str().expect("paths of ours are UTF-8").trim_end_matches('/');
+    let candidates = [
+        format!("tests/it/{}.rs", module.replace("::", "/")),
+        format!("{place}.rs"),
+        format!("{place}/tests.rs"),
+        format!("{place}/lib.rs"),
+    ];
     candidates.iter().any(|file| std::fs::read_to_string(root().join(file)).is_ok_and(|text| has_test(&text, name)))
 }
 
@@ -175,7 +178,7 @@ fn links_and_paths_lead_somewhere() {
             }
         }
         for word in code_words(&text) {
-            let ours = ["src/", "tests/", "benches/", "xtask/", "docs/"].iter().any(|start| word.starts_with(start));
+            let ours = ["crates/", "tests/", "benches/", "xtask/", "docs/"].iter().any(|start| word.starts_with(start));
             if ours && !word.contains(['*', ' ']) {
                 paths += 1;
                 assert!(root().join(word).exists(), "{shown}: there is no {word}");
@@ -187,7 +190,7 @@ fn links_and_paths_lead_somewhere() {
 
 #[test]
 fn constants_that_the_architecture_names_exist() {
-    let sources: String = files("src", "rs").iter().map(|path| text_of(path)).collect();
+    let sources: String = files("crates", "rs").iter().map(|path| text_of(path)).collect();
     let is_constant = |word: &&str| {
         word.contains('_')
             && word.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_' || byte.is_ascii_digit())
@@ -201,14 +204,15 @@ fn constants_that_the_architecture_names_exist() {
 }
 
 #[test]
-fn modules_use_only_what_stands_before_them() {
+fn modules_of_the_engine_use_only_what_stands_before_them() {
+    let source = "crates/engine/src";
     let rank = |module: &str| ORDER.iter().position(|group| group.contains(&module));
     let mut uses = 0;
-    for path in files("src", "rs") {
-        let inner = path.strip_prefix("src").expect("it is under src");
+    for path in files(source, "rs") {
+        let inner = path.strip_prefix(source).expect("it is a source of the engine");
         let first = inner.iter().next().and_then(|part| part.to_str()).expect("a file has a name");
         let module = first.trim_end_matches(".rs");
-        if matches!(module, "lib" | "main") {
+        if module == "lib" {
             continue;
         }
         let own = rank(module).unwrap_or_else(|| panic!("{module} has no place in the order"));
@@ -224,7 +228,40 @@ fn modules_use_only_what_stands_before_them() {
             }
         }
     }
-    assert!(uses > 0, "no file under src uses another");
+    assert!(uses > 0, "no file of the engine uses another");
+}
+
+/// Returns the crates of the workspace that the manifest of a crate names, and whether it names tokio.
+fn dependencies(krate: &str) -> (Vec<String>, bool) {
+    let manifest = read(&format!("crates/{krate}/Cargo.toml"));
+    let tables = manifest.split_once("[dependencies]").map_or("", |(_, rest)| rest);
+    let table = tables.split("\n[").next().unwrap_or_default();
+    let names = table.lines().filter_map(|line| line.split_once([' ', '.', '=']).map(|(name, _)| name));
+    let names: Vec<_> = names.collect();
+    let own = names.iter().filter_map(|name| name.strip_prefix("goblin-")).map(str::to_owned).collect();
+    (own, names.contains(&"tokio"))
+}
+
+#[test]
+fn crates_use_only_what_stands_before_them() {
+    let rank = |krate: &str| CRATES.iter().position(|known| *known == krate);
+    let mut all: Vec<_> = std::fs::read_dir(root().join("crates")).expect("the crates").collect();
+    all.retain(|entry| entry.as_ref().is_ok_and(|entry| entry.path().is_dir()));
+    assert_eq!(all.len(), CRATES.len(), "a crate has no place in the order");
+    for krate in CRATES {
+        let (uses, has_tokio) = dependencies(krate);
+        assert!(!has_tokio || !PURE.contains(&krate), "{krate} does no I/O, but it depends on tokio");
+        for used in uses {
+            assert!(rank(&used) < rank(krate), "{krate} uses {used}, which stands behind it");
+        }
+    }
+    assert!(dependencies("engine").0.len() > 3 && dependencies("engine").1, "the manifest is not read");
+    let told = CRATES.map(|krate| format!("`{krate}`")).join(" < ");
+    let text = read("ARCHITECTURE.md").replace('\n', " ");
+    assert!(text.contains(&told), "ARCHITECTURE.md does not have: {told}");
+    let group = |group: &&[&str]| group.iter().map(|module| format!("`{module}`")).collect::<Vec<_>>().join(", ");
+    let told = ORDER.iter().map(group).collect::<Vec<_>>().join(" < ");
+    assert!(text.contains(&told), "ARCHITECTURE.md does not have: {told}");
 }
 
 #[test]
@@ -241,56 +278,25 @@ fn every_limit_is_on_the_page_of_security() {
 #[test]
 fn hard4_every_task_is_spawned_where_the_watchdog_sees_it() {
     let mut spawned = 0;
-    for path in files("src", "rs") {
+    for path in files("crates", "rs") {
         let text = text_of(&path);
         let code = text.split("#[cfg(test)]").next().unwrap_or_default();
         spawned += code.matches("worker::spawn(").count();
         let is_worker = path.ends_with("src/worker.rs");
         assert!(is_worker || !code.contains("tokio::spawn("), "{}: use worker::spawn", path.display());
     }
-    assert!(spawned > 0, "no file under src spawns a task");
+    assert!(spawned > 0, "no crate spawns a task");
 }
 
 /// The dashboard is a client. It may use only the information of the admin API and MCP.
 #[test]
 fn the_dashboard_sees_of_the_gateway_only_what_clients_see() {
-    const SEEN: [&str; 9] = [
-        "admin::api::",
-        "backend::connect::",
-        "caller::SUBSCRIPTIONS",
-        "cli::",
-        "config::",
-        "observe::clean",
-        "protocol::",
-        "router::introspection::SubscriptionInfo",
-        "router::introspection::SubscriptionList",
-    ];
-    let mut uses = 0;
-    for path in files("src/tui", "rs") {
-        for used in text_of(&path).lines().filter_map(|line| line.strip_prefix("use crate::")) {
-            let is_seen = used.starts_with("tui") || SEEN.iter().any(|seen| used.starts_with(seen));
-            assert!(is_seen, "{}: it uses {used}", path.display());
-            uses += 1;
-        }
-    }
-    assert!(uses > 0, "no file of the dashboard uses anything");
-}
-
-#[test]
-fn the_order_of_modules_is_told_the_same_everywhere() {
-    let library = read("src/lib.rs");
-    let declared: Vec<_> =
-        library.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';')).collect();
-    assert_eq!(declared, ORDER.concat());
-    let group = |group: &&[&str]| group.iter().map(|module| format!("`{module}`")).collect::<Vec<_>>().join(", ");
-    let told = ORDER.iter().map(group).collect::<Vec<_>>().join(" < ");
-    let text = read("ARCHITECTURE.md").replace('\n', " ");
-    assert!(text.contains(&told), "ARCHITECTURE.md does not say: {told}");
+    assert_eq!(dependencies("tui").0, ["admin", "client", "config", "telemetry", "wire"]);
 }
 
 #[test]
 fn every_error_has_its_row() {
-    let (source, page) = (read("src/protocol/error.rs"), read("docs/reference/errors.md"));
+    let (source, page) = (read("crates/wire/src/error.rs"), read("docs/reference/errors.md"));
     let rows: Vec<_> = source.split("=> row(").skip(1).filter_map(|rest| rest.split_once(')')).collect();
     assert!(!rows.is_empty());
     for (row, _) in rows {

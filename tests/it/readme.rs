@@ -64,7 +64,7 @@ impl Machine {
         let cargo = format!(
             "case \"$*\" in\n\
              'run --release -- serve') exec '{GOBLIN}' serve --port 0 ;;\n\
-             'install --path .'|'xtask test') ;;\n\
+             'install --path crates/goblin'|'xtask test') ;;\n\
              *) echo \"no such command: cargo $*\" >&2; exit 9 ;;\nesac"
         );
         machine.program("cargo", &cargo);
@@ -162,7 +162,7 @@ async fn every_command_of_the_readme_does_what_it_says() {
         };
         match command.as_str() {
             "cargo run --release -- serve" => running = Some(machine.serve(&line).await),
-            "cargo xtask test" | "cargo install --path ." => drop(machine.run(&line).await),
+            "cargo xtask test" | "cargo install --path crates/goblin" => drop(machine.run(&line).await),
             "goblin import" => {
                 let told = machine.run(&line).await;
                 assert!(told.contains("hello") && told.contains("127.0.0.1:9/mcp"), "{told}");

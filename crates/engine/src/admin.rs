@@ -40,8 +40,8 @@ use crate::admin::command::Commands;
 use crate::admin::configuration::Configuration;
 use crate::admin::permit::Permit;
 use crate::admin::readiness::{Readiness, Servers};
-use crate::client::session::desk::Desk;
 use crate::meta::words::{LONGEST_PROBLEM, cut, did_you_mean};
+use crate::session::desk::Desk;
 use crate::upstream::standing::Standing;
 
 const JSON: &str = "application/json";

@@ -1,7 +1,6 @@
-//! The clients of the gateway: their identity, their sessions, their pending calls and their streams.
+//! The clients of the gateway: their identity, their pending calls, and the state that outlives a stream.
 
 pub mod caller;
 pub mod lane;
 pub mod mailbox;
-pub mod session;
 pub mod subscriptions;

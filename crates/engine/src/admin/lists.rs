@@ -12,8 +12,8 @@ use serde_json::value::RawValue;
 
 use crate::admin::Admin;
 use crate::admin::status::iso;
-use crate::client::session::Session;
 use crate::directory::Catalog;
+use crate::session::Session;
 
 /// The maximum number of listed sessions. The response also has the total number.
 pub const MOST_SESSIONS: usize = 1000;

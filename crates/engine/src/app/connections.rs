@@ -12,8 +12,8 @@ use goblin_telemetry::Observe;
 use goblin_wire::limits::Limit;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::client::session::victims::{Candidate, Victims};
 use crate::front::attention::Attention;
+use crate::session::victims::{Candidate, Victims};
 
 /// The number of connections per session, because a client may open several.
 const CONNECTIONS_PER_SESSION: usize = 4;

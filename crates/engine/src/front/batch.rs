@@ -15,12 +15,12 @@ use http::header::HeaderMap;
 use http::{Response, StatusCode};
 
 use crate::client::mailbox::replay::{Kind, Replay};
-use crate::client::session::Session;
-use crate::client::session::desk::{Begun, Next};
 use crate::front::body::{self, Body, empty, json};
 use crate::front::http::Front;
 use crate::front::request::{Accepted, Refusal};
 use crate::front::stream::Carried;
+use crate::session::Session;
+use crate::session::desk::{Begun, Next};
 
 impl Front {
     pub(super) async fn batch(

@@ -15,12 +15,12 @@ use goblin_wire::method::Method;
 use goblin_wire::modern::is_visit;
 use goblin_wire::{Malformed, Message, Notification, Request};
 
-use crate::client::session::desk::{Begun, Desk};
-use crate::client::session::listening::Listening;
-use crate::client::session::{self, Place, Session};
 use crate::front::guest::{Greeted, Guests, Leash};
 use crate::front::stream::Carried;
 use crate::front::visit::Visit;
+use crate::session::desk::{Begun, Desk};
+use crate::session::listening::Listening;
+use crate::session::{self, Place, Session};
 
 pub struct Dialogue {
     desk: Arc<Desk>,

@@ -11,10 +11,10 @@ use goblin_wire::json::{self, Pieces};
 use goblin_wire::{Id, Notification, Request};
 use tokio::sync::oneshot;
 
-use crate::client::session::desk::Desk;
-use crate::client::session::listening::Listening;
-use crate::client::session::visit::{Guest, Visited, check_meta, check_version};
 use crate::front::visit::Visit;
+use crate::session::desk::Desk;
+use crate::session::listening::Listening;
+use crate::session::visit::{Guest, Visited, check_meta, check_version};
 
 /// The open requests of one client, by the client's ids.
 pub struct Guests {

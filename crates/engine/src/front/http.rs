@@ -23,8 +23,6 @@ use tower_service::Service;
 use crate::admin::PROBES;
 use crate::client::caller::SessionId;
 use crate::client::mailbox::replay::{Gap, Reader, Resumed, SESSION_STREAM};
-use crate::client::session::Session;
-use crate::client::session::desk::{Begun, Desk, Next};
 use crate::front::body::{self, Body, empty, json, json_error};
 use crate::front::gate::{Gate, LAST_EVENT_ID, SESSION_ID, Source, is_repeated, reject_origin, single};
 use crate::front::modern::missing_meta;
@@ -33,6 +31,8 @@ use crate::front::request::{
 };
 use crate::front::sse::{MESSAGES, SSE, Streams};
 use crate::front::stream::{Carried, Changes, ResumedCall, SessionStream};
+use crate::session::Session;
+use crate::session::desk::{Begun, Desk, Next};
 
 const MCP: &str = "/mcp";
 /// The path segment between an endpoint and the name of a profile.

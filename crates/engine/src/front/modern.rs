@@ -11,12 +11,12 @@ use goblin_wire::{Request, mirror};
 use http::header::{HeaderMap, HeaderName};
 use http::{Response, StatusCode};
 
-use crate::client::session::visit::{Guest, Visited, check_meta, check_version};
 use crate::front::body::{self, Body, json};
 use crate::front::http::{Front, PROTOCOL_VERSION};
 use crate::front::request::{Accepted, Refusal};
 use crate::front::visit::{Told, Visit, Word};
 use crate::router::Reply;
+use crate::session::visit::{Guest, Visited, check_meta, check_version};
 
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const NAME: HeaderName = HeaderName::from_static("mcp-name");

@@ -19,14 +19,14 @@ use tokio::sync::watch;
 
 use crate::client::caller::SessionId;
 use crate::client::lane::Said;
-use crate::client::session::Session;
-use crate::client::session::desk::Next;
 use crate::front::body::{self, Body, KEEP_ALIVE, event};
 use crate::front::dialogue::{Dialogue, Heard, refusal};
 use crate::front::http::Front;
 use crate::front::outlet::{Outlet, Refused, Writer};
 use crate::front::request::{HttpRequest, Refusal, check_is_json, check_takes_stream, other_verb, whole_body};
 use crate::front::stream::{Carried, Changes, KEEP_ALIVE_EVERY, all_events, unasked};
+use crate::session::Session;
+use crate::session::desk::Next;
 use crate::upstream::actor::stopped;
 
 pub const SSE: &str = "/sse";
@@ -245,7 +245,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::client::session::desk::Desk;
+    use crate::session::desk::Desk;
 
     #[tokio::test(start_paused = true)]
     async fn http1_a_quiet_stream_shows_that_it_is_alive() {

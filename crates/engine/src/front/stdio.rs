@@ -18,12 +18,12 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::client::lane::Said;
-use crate::client::session::Session;
-use crate::client::session::desk::{Desk, Next};
 use crate::front::dialogue::{Dialogue, Heard, refusal};
 use crate::front::guest::Leash;
 use crate::front::stream::{Carried, Changes, unasked};
 use crate::front::visit::{Told, Visit, Word};
+use crate::session::Session;
+use crate::session::desk::{Desk, Next};
 use crate::upstream::actor::stopped;
 
 /// The number of messages that wait for the client to read. If the queue is full, calls wait before they send their

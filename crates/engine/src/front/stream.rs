@@ -24,10 +24,10 @@ use tokio::time::{Instant, Sleep};
 use crate::client::lane::Said;
 use crate::client::mailbox::replay::{self, Kind, Reader, Replay};
 use crate::client::mailbox::{Mailbox, Versions};
-use crate::client::session::desk::{Next, Pending};
-use crate::client::session::{self, Session};
 use crate::front::NOTIFY_INTERVAL;
 use crate::front::body::{KEEP_ALIVE, event};
+use crate::session::desk::{Next, Pending};
+use crate::session::{self, Session};
 use crate::upstream::actor::stopped;
 
 pub const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
@@ -393,7 +393,7 @@ mod tests {
 
     use super::*;
     use crate::client::caller::Introduction;
-    use crate::client::session::desk::Desk;
+    use crate::session::desk::Desk;
 
     #[tokio::test(start_paused = true)]
     async fn http1_a_stream_shows_life_when_it_was_quiet_and_not_before() {

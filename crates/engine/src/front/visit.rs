@@ -14,11 +14,11 @@ use goblin_wire::json::Pieces;
 use tokio::sync::watch;
 
 use crate::client::lane::Said;
-use crate::client::session::desk::{Desk, Next, Pending};
-use crate::client::session::listening::Listening;
 use crate::front::body::{KEEP_ALIVE, event};
 use crate::front::stream::{Changes, KEEP_ALIVE_EVERY, all_events};
 use crate::router::Reply;
+use crate::session::desk::{Desk, Next, Pending};
+use crate::session::listening::Listening;
 use crate::upstream::actor::stopped;
 
 /// An open call. Dropping it before the answer cancels the call.

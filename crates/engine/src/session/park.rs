@@ -17,10 +17,10 @@ use goblin_wire::{Id, Message, Request};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::client::lane::{Call, Said};
-use crate::client::session::desk::{Desk, Pending};
 use crate::router::Reply;
 use crate::router::inputs::{Question, input_required, question, refuse};
 use crate::router::state::State;
+use crate::session::desk::{Desk, Pending};
 
 /// The largest number of suspended calls.
 const MOST_PARKED: usize = 1024;

@@ -24,12 +24,12 @@ use crate::client::caller::{Caller, Introduction, SessionId};
 use crate::client::lane::Call;
 use crate::client::mailbox::Mailbox;
 use crate::client::mailbox::replay::Replay;
-use crate::client::session::desk::Desk;
-use crate::client::session::visit::Guest;
-use crate::client::session::{Counted, Place};
 use crate::router::Router;
 use crate::router::subscribe::Listener;
 use crate::router::tasks::check_declared;
+use crate::session::desk::Desk;
+use crate::session::visit::Guest;
+use crate::session::{Counted, Place};
 
 /// The number of subscribe requests that are sent at once for one stream.
 const MOST_ASKED: usize = 16;

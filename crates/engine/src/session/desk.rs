@@ -27,10 +27,10 @@ use goblin_wire::{Id, Notification, Request, Response};
 
 use crate::client::caller::{Caller, Introduction, Level};
 use crate::client::lane::{Call, Said};
-use crate::client::session::account::{Account, Accounts};
-use crate::client::session::park::Park;
-use crate::client::session::{Place, Session, Sessions};
 use crate::router::{Reply, Router};
+use crate::session::account::{Account, Accounts};
+use crate::session::park::Park;
+use crate::session::{Place, Session, Sessions};
 
 /// The subscription options beyond the protocol. Clients set them in `_meta` under `dev.goblin/`.
 pub(super) const EXTENSION: &str = concat!(

@@ -31,9 +31,9 @@ use crate::client::caller::{Caller, Introduction, Level, Node, Principal, Sessio
 use crate::client::lane::Call;
 use crate::client::mailbox::replay::{Kept, Replay};
 use crate::client::mailbox::{Mailbox, Versions};
-use crate::client::session::inflight::{Inflight, Pulse, Ticket};
-use crate::client::session::levels::Levels;
-use crate::client::session::victims::{Candidate, Victims};
+use crate::session::inflight::{Inflight, Pulse, Ticket};
+use crate::session::levels::Levels;
+use crate::session::victims::{Candidate, Victims};
 
 /// The interval at which the timeouts of calls are checked.
 const TICK: Duration = Duration::from_millis(100);

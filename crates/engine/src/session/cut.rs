@@ -6,7 +6,7 @@ use goblin_telemetry::{Event, Observe};
 use goblin_wire::json;
 
 use crate::client::lane::Call;
-use crate::client::session::desk::Desk;
+use crate::session::desk::Desk;
 
 /// The number of calls that are logged one by one. The others are only counted.
 pub const MOST_NAMED: usize = 20;

@@ -17,11 +17,11 @@ use crate::client::caller::{Abilities, Caller, Introduction, Principal, SessionI
 use crate::client::lane::Call;
 use crate::client::mailbox::replay::Replay;
 use crate::client::mailbox::{Mailbox, Versions};
-use crate::client::session::desk::{Desk, EXTENSION, Pending, check_client_info, parse_level};
-use crate::client::session::listening::Listening;
-use crate::client::session::park::Resumed;
 use crate::router::Reply;
 use crate::router::state::State;
+use crate::session::desk::{Desk, EXTENSION, Pending, check_client_info, parse_level};
+use crate::session::listening::Listening;
+use crate::session::park::Resumed;
 
 /// The client of a request without a session.
 #[derive(Clone)]
