@@ -2,6 +2,7 @@
 //!
 //! The first group of modules has the helpers, the second one the tests. Many names of tests begin with the ids of
 //! their requirements in `docs/requirements.md`.
+#![allow(unreachable_pub, reason = "the helpers are shared by the modules of this one program")]
 
 mod ask_player;
 mod fixture_http;

@@ -40,7 +40,7 @@ pub fn renamed(definition: &Bytes, name: &str, native: &str, server: &str) -> By
 }
 
 /// Returns a definition with another description.
-pub fn redescribed(definition: &Bytes, description: &str) -> Bytes {
+pub(crate) fn redescribed(definition: &Bytes, description: &str) -> Bytes {
     let Ok(text) = std::str::from_utf8(definition) else { return definition.clone() };
     let whole = json::whole(text);
     let mut edits = Splice::new();

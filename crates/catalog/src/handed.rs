@@ -12,9 +12,9 @@ use goblin_wire::memory::{Kind, Memory, Reservation};
 /// The largest number of remembered URIs per backend.
 pub const REMEMBERED: usize = 10_000;
 /// The bytes of all remembered URIs of one backend, each with its normal form.
-pub const MAX_BYTES: usize = 4 * 1024 * 1024;
+pub(crate) const MAX_BYTES: usize = 4 * 1024 * 1024;
 /// The length in bytes of the longest URI that is remembered.
-pub const MAX_URI: usize = 8 * 1024;
+pub(crate) const MAX_URI: usize = 8 * 1024;
 
 /// The remembered URIs of one backend.
 #[derive(Debug)]
@@ -88,7 +88,7 @@ impl Handed {
     }
 
     /// Returns the native URI with this normal form.
-    pub fn find_normalised(&self, form: &str) -> Option<&str> {
+    pub(crate) fn find_normalised(&self, form: &str) -> Option<&str> {
         self.by_normal_form.get(form).map(|uri| &**uri)
     }
 }

@@ -10,7 +10,7 @@ use crate::search::{Document, Index, document};
 use crate::{Catalog, Entry, Upstream};
 
 #[derive(Default)]
-pub struct Indexes([Arc<OnceLock<Index>>; 4]);
+pub(crate) struct Indexes([Arc<OnceLock<Index>>; 4]);
 
 /// An entry of any list.
 #[derive(Clone, Copy, PartialEq)]

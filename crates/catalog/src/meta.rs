@@ -2,7 +2,7 @@
 //!
 //! Their names are reserved. A backend's tool with such a name gets another name and is reported as a conflict.
 
-pub mod definitions;
+pub(crate) mod definitions;
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -119,7 +119,7 @@ impl MetaSet {
     }
 
     /// Returns instructions for clients that see only some of the tools.
-    pub fn guidance(&self) -> String {
+    pub(crate) fn guidance(&self) -> String {
         let [search, describe, call] = [MetaTool::SearchTools, MetaTool::DescribeTool, MetaTool::CallTool];
         format!(
             "## Finding tools\n\nMost tools are not listed. Find them with `{}`, see their arguments with `{}`, and call \

@@ -5,15 +5,15 @@
 //! alone: without clock, randomness or learning, the same query has the same result on every node. `docs/reference/search.md`
 //! explains the ranking and why the gateway does not use a search engine.
 
-pub mod deeds;
-pub mod dictionary;
-pub mod distance;
+pub(crate) mod deeds;
+pub(crate) mod dictionary;
+pub(crate) mod distance;
 pub mod document;
-pub mod postings;
-pub mod query;
-pub mod stem;
-pub mod synonyms;
-pub mod words;
+pub(crate) mod postings;
+pub(crate) mod query;
+pub(crate) mod stem;
+pub(crate) mod synonyms;
+pub(crate) mod words;
 
 use std::borrow::Cow;
 use std::cmp::Reverse;

@@ -49,13 +49,13 @@ pub fn identifier(server: &ServerId, native: &str) -> String {
 }
 
 /// Returns a unique identifier for a resource that would share its identifier with others.
-pub fn contested_identifier(server: &ServerId, native: &str) -> String {
+pub(crate) fn contested_identifier(server: &ServerId, native: &str) -> String {
     // Lookups collapse runs of `_`, so the result must not contain any.
     format!("{}_{}", identifier(server, native).trim_end_matches('_'), name::hash(server, native, 6))
 }
 
 /// Collapses runs of `_` in an identifier that a client sent.
-pub fn collapse_identifier(text: &str) -> String {
+pub(crate) fn collapse_identifier(text: &str) -> String {
     collapse(text, |character| character != '_')
 }
 
@@ -119,7 +119,7 @@ fn is_unsafe(byte: u8) -> bool {
 }
 
 /// Reports whether [`normalise`] would not change the URI. The check is fast and may return false for a normal URI.
-pub fn is_plainly_normal(uri: &str) -> bool {
+pub(crate) fn is_plainly_normal(uri: &str) -> bool {
     let Some((scheme, hierarchy)) = uri.split_once("://") else { return false };
     let Some((authority, path)) = hierarchy.split_once('/') else { return false };
     let is_lower = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'+' | b'-' | b'.');

@@ -13,15 +13,15 @@
 //! resumes broken streams. [`call`] runs requests and cancels them, and [`asks`] routes requests of the gateway.
 //! [`visit`] and [`listen`] run requests that carry their protocol version and need no session.
 
-pub mod asks;
-pub mod call;
-pub mod keeper;
-pub mod listen;
+pub(crate) mod asks;
+pub(crate) mod call;
+pub(crate) mod keeper;
+pub(crate) mod listen;
 pub mod message;
-pub mod repeated;
-pub mod stream;
-pub mod subscriptions;
-pub mod visit;
+pub(crate) mod repeated;
+pub(crate) mod stream;
+pub(crate) mod subscriptions;
+pub(crate) mod visit;
 pub mod wire;
 
 use std::collections::HashMap;
@@ -56,7 +56,7 @@ const MOST_CALLS: usize = 256;
 const OUTPUT_LINES: usize = 64;
 /// The maximum size of one message. The gateway has smaller limits; this one bounds the buffer for a stream without
 /// line ends.
-pub const LARGEST_MESSAGE: usize = 64 << 20;
+pub(crate) const LARGEST_MESSAGE: usize = 64 << 20;
 /// How often a message is sent before the bridge gives up because the gateway keeps losing the session.
 const MOST_TRIES: usize = 3;
 /// The timeout for messages that the client does not wait for, such as notifications and the end of the session.
@@ -66,7 +66,7 @@ const GRACE: Duration = Duration::from_secs(10);
 
 pub type Output = mpsc::Sender<Bytes>;
 
-pub struct Bridge {
+pub(crate) struct Bridge {
     wire: Wire,
     session: watch::Sender<Session>,
     /// The client's handshake. It is set once the gateway accepted it, and repeated for every later session.

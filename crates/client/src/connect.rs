@@ -120,7 +120,7 @@ impl HttpClient {
     }
 
     /// Creates a client for a gateway on a Unix socket. Its requests go to `http://localhost`.
-    pub fn over_socket(socket: &Path) -> HttpClient {
+    pub(crate) fn over_socket(socket: &Path) -> HttpClient {
         let target = Uri::from_static("http://localhost/");
         let origin = Origin { is_https: false, host: "localhost".to_owned(), port: 80 };
         let route = Route::Socket { path: socket.to_owned() };

@@ -16,7 +16,7 @@ use crate::problem::Problem;
 use crate::tree::Tree;
 use crate::{Environment, file, parse, vocabulary};
 
-pub mod disk;
+pub(crate) mod disk;
 
 /// The text of a new configuration file.
 const NEW: &str = "{\n  \"mcpServers\": {}\n}\n";

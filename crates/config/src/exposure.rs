@@ -90,7 +90,7 @@ impl Default for Profile {
 pub struct ProfileName(Arc<str>);
 
 impl ProfileName {
-    pub const MAX_LENGTH: usize = 64;
+    pub(crate) const MAX_LENGTH: usize = 64;
 
     pub fn new(text: &str) -> Option<ProfileName> {
         let is_plain = |character: char| character.is_ascii_alphanumeric() || matches!(character, '_' | '-');

@@ -19,7 +19,7 @@ pub enum GlobError {
 }
 
 impl Glob {
-    pub const MAX_LENGTH: usize = 2048;
+    pub(crate) const MAX_LENGTH: usize = 2048;
 
     pub fn new(text: &str) -> Result<Glob, GlobError> {
         if text.is_empty() {

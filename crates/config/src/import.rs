@@ -12,7 +12,7 @@ use crate::tree::Tree;
 use crate::visible::escaped;
 use crate::{consent, network};
 
-pub mod block;
+pub(crate) mod block;
 pub mod merge;
 pub mod place;
 pub mod show;
@@ -203,7 +203,7 @@ fn is_accepted(entry: &Tree, notes: &mut Vec<Remark>) -> bool {
 }
 
 /// Reports whether the entry leads back to this gateway: the `goblin` command, or the gateway's own address.
-pub fn is_ourselves(entry: &Tree, port: u16) -> bool {
+pub(crate) fn is_ourselves(entry: &Tree, port: u16) -> bool {
     let program = entry.get("command").and_then(Tree::as_text).map(Path::new).and_then(Path::file_name);
     let is_own = |url: &str| network::is_local_endpoint(url, port);
     let args = match entry.get("args") {

@@ -14,10 +14,10 @@ use crate::field::Field;
 use crate::problem::Fault;
 
 /// Variables with this prefix configure the gateway and may hold its tokens.
-pub const PRIVATE_PREFIX: &str = "GOBLIN_";
+pub(crate) const PRIVATE_PREFIX: &str = "GOBLIN_";
 
 /// The variables that every server gets: names, and prefixes that end in `*`. Case matters, as on Unix.
-pub const ALLOWED: [&str; 45] = [
+pub(crate) const ALLOWED: [&str; 45] = [
     "PATH",
     "HOME",
     "USER",

@@ -47,7 +47,7 @@ pub mod roots;
 pub mod schema;
 pub mod secret;
 pub mod tree;
-pub mod trust;
+mod trust;
 pub mod uri_filter;
 pub mod visible;
 
@@ -339,7 +339,7 @@ pub enum ServerIdError {
 }
 
 impl ServerId {
-    pub const MAX_LENGTH: usize = 64;
+    pub(crate) const MAX_LENGTH: usize = 64;
 
     pub fn new(text: &str) -> Result<ServerId, ServerIdError> {
         if text.is_empty() {

@@ -26,12 +26,12 @@ pub struct Problem {
 
 impl Problem {
     /// Reports whether both are the same fault, ignoring their positions.
-    pub fn is_like(&self, other: &Problem) -> bool {
+    pub(crate) fn is_like(&self, other: &Problem) -> bool {
         self.path == other.path && self.message == other.message
     }
 
     /// Returns the message without a position, for text that is not in a file yet.
-    pub fn without_place(&self) -> String {
+    pub(crate) fn without_place(&self) -> String {
         let cure = self.cure.iter().map(|cure| format!(", {cure}")).collect::<String>();
         format!("{}: {}{cure}", self.path, self.message)
     }

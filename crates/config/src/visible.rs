@@ -4,7 +4,7 @@
 //! loses every invisible character. A command that the user approves keeps them, as visible escapes.
 
 /// Reports whether the character changes the direction of text, so the text reads differently than it runs.
-pub fn is_bidi(letter: char) -> bool {
+pub(crate) fn is_bidi(letter: char) -> bool {
     matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 

@@ -5,13 +5,13 @@
 //! one table, and [`api`] defines the types of the responses.
 
 mod changes;
-pub mod command;
-pub mod configuration;
+pub(crate) mod command;
+pub(crate) mod configuration;
 pub mod events;
-pub mod latency;
+pub(crate) mod latency;
 mod lists;
 pub mod permit;
-pub mod process;
+pub(crate) mod process;
 pub mod readiness;
 mod status;
 
@@ -51,7 +51,7 @@ const TEXT: &str = "text/plain; charset=utf-8";
 const API: &str = "/api/";
 
 /// The paths that need no token.
-pub const PROBES: [&str; 2] = ["/healthz", "/readyz"];
+pub(crate) const PROBES: [&str; 2] = ["/healthz", "/readyz"];
 
 /// The state that the endpoints for operators read, and the sender of their commands.
 pub struct Admin {

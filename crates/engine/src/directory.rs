@@ -102,7 +102,7 @@ impl Directory {
         }
     }
 
-    pub fn has_profile(&self, name: &str) -> bool {
+    pub(crate) fn has_profile(&self, name: &str) -> bool {
         self.profiles.contains_key(name)
     }
 
@@ -117,7 +117,7 @@ impl Directory {
     }
 
     /// Returns the catalog of the clients of a profile.
-    pub fn catalog_of(&self, profile: Option<&ProfileName>) -> Guard<Arc<Catalog>> {
+    pub(crate) fn catalog_of(&self, profile: Option<&ProfileName>) -> Guard<Arc<Catalog>> {
         self.shelf(profile).current.load()
     }
 
@@ -125,7 +125,7 @@ impl Directory {
         self.watch_of(None)
     }
 
-    pub fn watch_of(&self, profile: Option<&ProfileName>) -> watch::Receiver<Versions> {
+    pub(crate) fn watch_of(&self, profile: Option<&ProfileName>) -> watch::Receiver<Versions> {
         self.shelf(profile).versions.subscribe()
     }
 
@@ -140,7 +140,7 @@ impl Directory {
         self.roster.load_full()
     }
 
-    pub fn set_backends(&self, backends: Vec<Arc<Backend>>) {
+    pub(crate) fn set_backends(&self, backends: Vec<Arc<Backend>>) {
         self.roster.store(Arc::new(backends));
         self.bell.notify_one();
     }

@@ -8,7 +8,7 @@ mod arguments;
 mod cards;
 mod describe;
 mod list;
-pub mod words;
+pub(crate) mod words;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -72,7 +72,7 @@ impl Router {
 
     /// Returns the call that a call of `call_tool` names. The gateway then handles that call in its place. Returns
     /// `None` if the request is not a valid call of `call_tool`.
-    pub fn unwrap_call(&self, caller: &Caller, request: &Request) -> Option<Request> {
+    pub(crate) fn unwrap_call(&self, caller: &Caller, request: &Request) -> Option<Request> {
         let name_at = request.params.name.filter(|_| request.method == Method::ToolsCall)?;
         let name = json::string(request.raw.as_str(), name_at)?;
         let catalog = self.directory.catalog_of(caller.profile.as_ref());

@@ -6,12 +6,12 @@
 
 mod arguments;
 mod content;
-pub mod inputs;
-pub mod introspection;
+pub(crate) mod inputs;
+pub(crate) mod introspection;
 mod rounds;
-pub mod state;
-pub mod subscribe;
-pub mod tasks;
+pub(crate) mod state;
+pub(crate) mod subscribe;
+pub(crate) mod tasks;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ const INVALID_REQUEST: i64 = -32600;
 const PARSE_ERROR: i64 = -32700;
 
 /// The destination of a request, and its changes on the way there.
-pub struct Route {
+pub(crate) struct Route {
     pub source: usize,
     /// The replacement of exposed names and URIs by the backend's own.
     pub edits: Splice,
@@ -66,7 +66,7 @@ pub struct Route {
 }
 
 /// The object of a request, as its backend knows it.
-pub enum Target {
+pub(crate) enum Target {
     /// The index of a tool in the catalog.
     Tool(usize),
     Prompt(usize),
@@ -155,7 +155,7 @@ impl Router {
     }
 
     /// Returns the answer to a request with a handler that panicked, and reports the panic.
-    pub fn after_panic(&self, call: &Call) -> Reply {
+    pub(crate) fn after_panic(&self, call: &Call) -> Reply {
         self.observe.emit(&Event::Panic { place: call.request.method.as_str() });
         self.error(&call.request, &call.caller, &Error::Internal("see the gateway's log".to_owned()))
     }
@@ -240,7 +240,7 @@ impl Router {
     }
 
     /// Returns an answer with a result of the gateway. `result` has the form of versions with sessions.
-    pub fn own_result(&self, caller: &Caller, request: &Request, result: &str) -> Reply {
+    pub(crate) fn own_result(&self, caller: &Caller, request: &Request, result: &str) -> Reply {
         let mut edits = Splice::new();
         if caller.dialect.has_result_types() {
             content::add_kind(&request.method, result, json::whole(result), &mut edits);
@@ -415,7 +415,7 @@ impl Translate for Router {
 }
 
 /// Returns the route of a request that a backend must answer. Returns an error if the catalog does not have its object.
-pub fn resolve(view: View<'_>, policies: &Policies, request: &Request) -> Result<Route, Error> {
+pub(crate) fn resolve(view: View<'_>, policies: &Policies, request: &Request) -> Result<Route, Error> {
     let text = request.raw.as_str();
     match &request.method {
         Method::ToolsCall => {
@@ -444,7 +444,7 @@ pub fn resolve(view: View<'_>, policies: &Policies, request: &Request) -> Result
 }
 
 /// Returns the owner of a URI. Returns an error if the URI is unknown, too long or has control characters.
-pub fn find_resource(view: View<'_>, uri: &str) -> Result<Owner, Error> {
+pub(crate) fn find_resource(view: View<'_>, uri: &str) -> Result<Owner, Error> {
     const LONGEST_URI: usize = 8 * 1024;
     if uri.len() > LONGEST_URI {
         return Err(Error::InvalidParams(format!("uri must not be longer than {LONGEST_URI} bytes")));

@@ -4,15 +4,15 @@
 //! transport. It answers a request from the catalog snapshot if possible. Other requests become a
 //! [`Pending`](desk::Pending) call.
 
-pub mod account;
-pub mod cut;
-pub mod desk;
-pub mod inflight;
-pub mod levels;
-pub mod listening;
-pub mod park;
-pub mod victims;
-pub mod visit;
+pub(crate) mod account;
+pub(crate) mod cut;
+pub(crate) mod desk;
+pub(crate) mod inflight;
+pub(crate) mod levels;
+pub(crate) mod listening;
+pub(crate) mod park;
+pub(crate) mod victims;
+pub(crate) mod visit;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -92,7 +92,7 @@ impl Session {
     }
 
     /// Records that the client sent a request after the handshake.
-    pub fn note_request(&self) {
+    pub(crate) fn note_request(&self) {
         if !self.has_requested.load(Ordering::Relaxed) {
             self.has_requested.store(true, Ordering::Relaxed);
         }
@@ -111,7 +111,7 @@ impl Session {
     }
 
     /// Registers a reader that resumes the stream of a call. The session is not idle until the guard is dropped.
-    pub fn enter_reader(self: &Arc<Session>) -> Present {
+    pub(crate) fn enter_reader(self: &Arc<Session>) -> Present {
         self.readers.fetch_add(1, Ordering::Relaxed);
         Present { session: Arc::clone(self) }
     }
@@ -132,7 +132,7 @@ impl Session {
     }
 
     /// Reports whether the client has ever opened a session stream.
-    pub fn had_stream(&self) -> bool {
+    pub(crate) fn had_stream(&self) -> bool {
         self.had_stream.load(Ordering::Relaxed)
     }
 
@@ -143,7 +143,7 @@ impl Session {
 }
 
 /// A guard for a client that reads the stream of a call. It keeps the session from being idle.
-pub struct Present {
+pub(crate) struct Present {
     pub session: Arc<Session>,
 }
 
@@ -168,7 +168,7 @@ impl Drop for Stream {
 }
 
 /// A guard that counts one open stream.
-pub struct Counted(Arc<AtomicUsize>);
+pub(crate) struct Counted(Arc<AtomicUsize>);
 
 impl Counted {
     fn new(all: &Arc<AtomicUsize>) -> Counted {
@@ -379,7 +379,7 @@ impl Sessions {
     }
 
     /// Registers a call without a session. The number of connections bounds the number of such calls.
-    pub fn admit_visit(&self, call: &Arc<Call>) -> Result<Ticket, Error> {
+    pub(crate) fn admit_visit(&self, call: &Arc<Call>) -> Result<Ticket, Error> {
         let number = self.last_visit.fetch_add(1, Ordering::Relaxed);
         self.visits.admit(&Id::from(number), call, usize::MAX)
     }
@@ -393,7 +393,7 @@ impl Sessions {
     }
 
     /// Ends all open server requests, because no client can answer any more.
-    pub fn close_asks(&self) {
+    pub(crate) fn close_asks(&self) {
         for open in self.sessions.read().unwrap_or_else(PoisonError::into_inner).values() {
             open.session.mailbox.asks.close();
         }
@@ -406,7 +406,7 @@ impl Sessions {
     }
 
     /// Reports a progress or log message that was dropped.
-    pub fn tell_dropped(&self, client: Option<SessionId>) {
+    pub(crate) fn tell_dropped(&self, client: Option<SessionId>) {
         let session = client.map_or_else(|| "none".to_owned(), |client| client.short());
         self.observe.emit(&Event::MessageDropped { session: &session });
     }
@@ -420,22 +420,22 @@ impl Sessions {
     }
 
     /// Counts a stream of a client without a session.
-    pub fn count_stream(&self) -> Counted {
+    pub(crate) fn count_stream(&self) -> Counted {
         Counted::new(&self.streams)
     }
 
     /// Returns the number of open streams. A stream counts until it is closed, even if its session has ended.
-    pub fn open_streams(&self) -> usize {
+    pub(crate) fn open_streams(&self) -> usize {
         self.streams.load(Ordering::Relaxed)
     }
 
     /// Returns the number of calls without an answer.
-    pub fn open_calls(&self) -> usize {
+    pub(crate) fn open_calls(&self) -> usize {
         self.pulse.open()
     }
 
     /// Returns all calls without an answer, each with its session if it has one.
-    pub fn each_open_call(&self) -> Vec<(Option<SessionId>, Arc<Call>)> {
+    pub(crate) fn each_open_call(&self) -> Vec<(Option<SessionId>, Arc<Call>)> {
         let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
         let calls = |session: &Arc<Session>| {
             let id = session.id;
@@ -446,7 +446,7 @@ impl Sessions {
     }
 
     /// Ends all idle sessions and discards old replay events.
-    pub fn sweep(&self) {
+    pub(crate) fn sweep(&self) {
         self.end_idle(self.idle());
     }
 
@@ -477,7 +477,7 @@ impl Sessions {
     }
 
     /// Checks the timeouts of all open calls every [`TICK`]. Sleeps while no call is open. Never returns.
-    pub async fn keep_time(&self) {
+    pub(crate) async fn keep_time(&self) {
         loop {
             self.pulse.begun().await;
             tokio::time::sleep(TICK).await;

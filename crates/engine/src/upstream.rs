@@ -5,32 +5,32 @@
 //! its connection keeps its listing, and its calls fail at once instead of being queued. If each client has a link of
 //! its own, calls use that link and the actor's link only fetches the lists.
 
-pub mod actor;
-pub mod ask;
-pub mod call;
+pub(crate) mod actor;
+pub(crate) mod ask;
+pub(crate) mod call;
 pub mod child;
 pub mod descriptors;
-pub mod dial;
-pub mod ear;
-pub mod era;
+pub(crate) mod dial;
+pub(crate) mod ear;
+pub(crate) mod era;
 pub mod guard;
-pub mod health;
-pub mod http;
-pub mod inbox;
-pub mod link;
-pub mod listen;
-pub mod listing;
-pub mod news;
-pub mod offered;
-pub mod open;
-pub mod own;
-pub mod register;
-pub mod sse;
-pub mod stamp;
+pub(crate) mod health;
+pub(crate) mod http;
+pub(crate) mod inbox;
+pub(crate) mod link;
+pub(crate) mod listen;
+pub(crate) mod listing;
+pub(crate) mod news;
+pub(crate) mod offered;
+pub(crate) mod open;
+pub(crate) mod own;
+pub(crate) mod register;
+pub(crate) mod sse;
+pub(crate) mod stamp;
 pub mod standing;
-pub mod stdio;
-pub mod trouble;
-pub mod twin;
+pub(crate) mod stdio;
+pub(crate) mod trouble;
+pub(crate) mod twin;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -228,7 +228,7 @@ impl Backend {
     }
 
     /// Returns the lists that failed in the last fetch, each with the reason.
-    pub fn failed_lists(&self) -> Vec<(List, String)> {
+    pub(crate) fn failed_lists(&self) -> Vec<(List, String)> {
         self.failed_lists.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -253,19 +253,19 @@ impl Backend {
         let _ = self.settled.subscribe().wait_for(|settled| *settled).await;
     }
 
-    pub fn has_settled(&self) -> bool {
+    pub(crate) fn has_settled(&self) -> bool {
         *self.settled.borrow()
     }
 
     /// Reports whether lists are being fetched or are marked for a fetch.
-    pub fn is_refreshing(&self) -> bool {
+    pub(crate) fn is_refreshing(&self) -> bool {
         self.refreshing.load(Ordering::Acquire) || self.inbox.has_changes()
     }
 
     /// Returns the register that keeps the subscriptions of the calling client. If clients have their own links,
     /// connects the client's link first. A link that cannot connect now is no error: the register makes the client's
     /// task dial again later.
-    pub async fn register_for(&self, call: &Call) -> Result<Arc<Register>, Error> {
+    pub(crate) async fn register_for(&self, call: &Call) -> Result<Arc<Register>, Error> {
         match &self.own {
             Some(own) => {
                 let session = own.client_of(&call.caller);
@@ -281,7 +281,7 @@ impl Backend {
 
     /// Returns the register for `session` without connecting a link. Returns `None` if the client has no link of its
     /// own yet.
-    pub fn known_register(&self, session: Option<SessionId>) -> Option<Arc<Register>> {
+    pub(crate) fn known_register(&self, session: Option<SessionId>) -> Option<Arc<Register>> {
         match (&self.own, session) {
             (Some(own), Some(session)) => own.register(session),
             _ => Some(Arc::clone(&self.register)),
@@ -289,7 +289,7 @@ impl Backend {
     }
 
     /// Reports whether the backend can notify of resource updates, or the gateway polls it for them.
-    pub fn can_tell(&self) -> bool {
+    pub(crate) fn can_tell(&self) -> bool {
         let hello = self.listing().hello.clone();
         self.config.poll.is_some() || hello.is_none_or(|hello| hello.capabilities.subscribe)
     }
@@ -299,7 +299,7 @@ impl Backend {
         self.registers().flat_map(|register| register.all()).collect()
     }
 
-    pub fn count_of_subscriptions(&self) -> usize {
+    pub(crate) fn count_of_subscriptions(&self) -> usize {
         self.registers().map(|register| register.count()).sum()
     }
 
@@ -348,7 +348,7 @@ impl Backend {
 
     /// Adds subscriptions from the replaced backend. Shared subscriptions end here if clients now have their own links:
     /// the gateway dials such a link only for a client that makes a call.
-    pub fn take_over(&self, handed: Vec<HandedOver>) {
+    pub(crate) fn take_over(&self, handed: Vec<HandedOver>) {
         if !handed.is_empty() {
             // An earlier listing of this backend was not compared with these subscriptions, so fetch it again.
             self.inbox.mark(&[List::Resources]);
@@ -363,12 +363,12 @@ impl Backend {
     }
 
     /// Ends all subscriptions. The gateway calls this when the server is removed from the configuration.
-    pub fn close_subscriptions(&self) {
+    pub(crate) fn close_subscriptions(&self) {
         self.registers().for_each(|register| register.close());
     }
 
     /// Returns the number of client calls in progress.
-    pub fn calls_in_flight(&self) -> usize {
+    pub(crate) fn calls_in_flight(&self) -> usize {
         self.most_calls - self.slots.available_permits()
     }
 
@@ -392,7 +392,7 @@ impl Backend {
     }
 
     /// Reports whether the backend is known to speak protocol versions with a handshake and versions without one.
-    pub fn has_both_eras(&self) -> bool {
+    pub(crate) fn has_both_eras(&self) -> bool {
         let lists_both = self.listing().hello.as_ref().is_some_and(|hello| hello.lists_handshake);
         lists_both || self.twin.as_ref().is_some_and(Twin::is_up)
     }
@@ -403,14 +403,14 @@ impl Backend {
     }
 
     /// Forwards a client's notification over the client's own link. Does nothing if clients share a link.
-    pub fn tell_own(&self, session: SessionId, notification: &Bytes) {
+    pub(crate) fn tell_own(&self, session: SessionId, notification: &Bytes) {
         if let Some(own) = &self.own {
             own.tell(session, notification);
         }
     }
 
     /// Makes the client's own link send the new log level, which is stored in the client's mailbox.
-    pub fn level_changed(&self, session: SessionId) {
+    pub(crate) fn level_changed(&self, session: SessionId) {
         if let Some(own) = &self.own {
             own.level_changed(session);
         }

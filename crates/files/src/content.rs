@@ -12,11 +12,11 @@ use serde_json::value::RawValue;
 use crate::path::Relative;
 
 /// The size above which a file is neither returned as a whole nor searched.
-pub const LARGEST_FILE: u64 = 4 << 20;
+pub(crate) const LARGEST_FILE: u64 = 4 << 20;
 
 /// The content of a resource.
 #[derive(Serialize)]
-pub struct Contents {
+pub(crate) struct Contents {
     pub uri: String,
     #[serde(rename = "mimeType")]
     mime: &'static str,
@@ -27,14 +27,14 @@ pub struct Contents {
 }
 
 impl Contents {
-    pub fn new(uri: String, path: &Relative, bytes: Vec<u8>) -> Contents {
+    pub(crate) fn new(uri: String, path: &Relative, bytes: Vec<u8>) -> Contents {
         match text(bytes) {
             Ok(text) => Contents { uri, mime: mime(path).unwrap_or("text/plain"), text: Some(text), blob: None },
             Err(bytes) => Contents::blob(uri, path, &bytes),
         }
     }
 
-    pub fn blob(uri: String, path: &Relative, bytes: &[u8]) -> Contents {
+    pub(crate) fn blob(uri: String, path: &Relative, bytes: &[u8]) -> Contents {
         Contents { uri, mime: binary_mime(path), text: None, blob: Some(STANDARD.encode(bytes)) }
     }
 }
@@ -42,14 +42,14 @@ impl Contents {
 /// A content block of a tool result.
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
-pub enum Block {
+pub(crate) enum Block {
     Text { text: String },
     Resource { resource: Contents },
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ToolResult {
+pub(crate) struct ToolResult {
     pub content: Vec<Block>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub structured_content: Option<Box<RawValue>>,
@@ -57,39 +57,39 @@ pub struct ToolResult {
 }
 
 impl ToolResult {
-    pub fn new(content: Vec<Block>) -> ToolResult {
+    pub(crate) fn new(content: Vec<Block>) -> ToolResult {
         ToolResult { content, structured_content: None, is_error: false }
     }
 
-    pub fn text(text: String) -> ToolResult {
+    pub(crate) fn text(text: String) -> ToolResult {
         ToolResult::new(vec![Block::Text { text }])
     }
 
     /// Returns a tool error, which an agent can read to correct its call.
-    pub fn error(text: String) -> ToolResult {
+    pub(crate) fn error(text: String) -> ToolResult {
         ToolResult { is_error: true, ..ToolResult::text(text) }
     }
 
-    pub fn structured(text: String, structure: &impl Serialize) -> ToolResult {
+    pub(crate) fn structured(text: String, structure: &impl Serialize) -> ToolResult {
         let structure = serde_json::value::to_raw_value(structure).expect("these structures have string keys only");
         ToolResult { structured_content: Some(structure), ..ToolResult::text(text) }
     }
 }
 
 /// Returns the MIME type for the extension of a file. Returns `None` if the extension is unknown.
-pub fn mime(path: &Relative) -> Option<&'static str> {
+pub(crate) fn mime(path: &Relative) -> Option<&'static str> {
     let extension = path.as_path().extension().and_then(OsStr::to_str)?;
     // The general table maps some of these extensions to video types.
     let typescript = ["ts", "mts", "cts", "tsx"].iter().any(|known| extension.eq_ignore_ascii_case(known));
     if typescript { Some("text/typescript") } else { mime_guess::from_ext(extension).first_raw() }
 }
 
-pub fn binary_mime(path: &Relative) -> &'static str {
+pub(crate) fn binary_mime(path: &Relative) -> &'static str {
     mime(path).unwrap_or("application/octet-stream")
 }
 
 /// Returns the bytes as text. Returns them unchanged as an error if they are not UTF-8 or contain a NUL.
-pub fn text(bytes: Vec<u8>) -> Result<String, Vec<u8>> {
+pub(crate) fn text(bytes: Vec<u8>) -> Result<String, Vec<u8>> {
     if memchr::memchr(0, &bytes).is_some() {
         return Err(bytes);
     }
@@ -97,7 +97,7 @@ pub fn text(bytes: Vec<u8>) -> Result<String, Vec<u8>> {
 }
 
 /// Reads a whole file. Returns `None` if it is larger than [`LARGEST_FILE`], even if it grows during the read.
-pub fn whole(file: File) -> io::Result<Option<Vec<u8>>> {
+pub(crate) fn whole(file: File) -> io::Result<Option<Vec<u8>>> {
     let size = file.metadata()?.len();
     if size > LARGEST_FILE {
         return Ok(None);

@@ -20,7 +20,7 @@ const MOST: usize = 5000;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     path: Option<String>,
     glob: Option<String>,
     limit: Option<usize>,
@@ -47,7 +47,7 @@ struct Entry {
     last_modified: String,
 }
 
-pub fn definition() -> Value {
+pub(crate) fn definition() -> Value {
     let mut definition = tools::definition(
         "list",
         "List files",
@@ -88,7 +88,7 @@ pub fn definition() -> Value {
     definition
 }
 
-pub fn call(tree: &Tree, arguments: &Arguments, stop: &Stop) -> Result<ToolResult, String> {
+pub(crate) fn call(tree: &Tree, arguments: &Arguments, stop: &Stop) -> Result<ToolResult, String> {
     let spot = tools::spot(tree, arguments.path.as_deref().unwrap_or("."), stop)?;
     let glob = arguments.glob.as_deref().map(Glob::new).transpose()?;
     let after = arguments.cursor.as_deref().map(read_cursor).transpose()?;
@@ -182,7 +182,7 @@ fn read_cursor(cursor: &str) -> Result<PathBuf, String> {
 }
 
 /// Returns the number of entries for an answer. Returns an error if the requested number is out of range.
-pub fn limit(asked: Option<usize>, usual: usize, most: usize) -> Result<usize, String> {
+pub(crate) fn limit(asked: Option<usize>, usual: usize, most: usize) -> Result<usize, String> {
     match asked {
         None => Ok(usual),
         Some(limit) if (1..=most).contains(&limit) => Ok(limit),

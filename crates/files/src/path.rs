@@ -16,11 +16,11 @@ const LONGEST_PATH: usize = 4096;
 
 /// A path below the root, of plain names without `.` and `..`. An empty one is the root itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Relative(PathBuf);
+pub(crate) struct Relative(PathBuf);
 
 /// The reason why a text names no path below the root.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PathError {
+pub(crate) enum PathError {
     #[error("a path must not be empty; \".\" is the root")]
     Empty,
     #[error("a path must not be longer than {LONGEST_PATH} bytes")]
@@ -36,27 +36,27 @@ pub enum PathError {
 }
 
 impl Relative {
-    pub fn as_path(&self) -> &Path {
+    pub(crate) fn as_path(&self) -> &Path {
         &self.0
     }
 
-    pub fn join(&self, name: &OsStr) -> Relative {
+    pub(crate) fn join(&self, name: &OsStr) -> Relative {
         Relative(self.0.join(name))
     }
 
     /// Returns the directories that contain it, from the nearest to the root.
-    pub fn above(&self) -> impl Iterator<Item = Relative> {
+    pub(crate) fn above(&self) -> impl Iterator<Item = Relative> {
         self.0.ancestors().skip(1).map(|directory| Relative(directory.to_owned()))
     }
 
     /// Converts a path from the system. Returns `None` if it has components other than plain names and `.`.
-    pub fn from_plain(path: &Path) -> Option<Relative> {
+    pub(crate) fn from_plain(path: &Path) -> Option<Relative> {
         let plain = |component| matches!(component, Component::Normal(_) | Component::CurDir);
         path.components().all(plain).then(|| Relative(path.components().filter(|part| plain_name(*part)).collect()))
     }
 
     /// Returns the path for display. Bytes that are not UTF-8 become �.
-    pub fn shown(&self) -> String {
+    pub(crate) fn shown(&self) -> String {
         if self.0.as_os_str().is_empty() { ".".to_owned() } else { self.0.to_string_lossy().into_owned() }
     }
 }
@@ -67,7 +67,7 @@ fn plain_name(component: Component<'_>) -> bool {
 
 /// The spellings of the root.
 #[derive(Debug)]
-pub struct Root {
+pub(crate) struct Root {
     /// The path with links resolved.
     path: PathBuf,
     /// The configured path, which agents may know.
@@ -77,24 +77,24 @@ pub struct Root {
 }
 
 impl Root {
-    pub fn new(path: PathBuf, asked: PathBuf) -> Root {
+    pub(crate) fn new(path: PathBuf, asked: PathBuf) -> Root {
         let encoded = encode(path.as_os_str().as_bytes());
         let uri = format!("file://{}", encoded.trim_end_matches('/'));
         Root { path, asked, uri }
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// Returns the URI of a file.
-    pub fn uri(&self, relative: &Relative) -> String {
+    pub(crate) fn uri(&self, relative: &Relative) -> String {
         format!("{}/{}", self.uri, encode(relative.as_path().as_os_str().as_bytes()))
     }
 
     /// Returns a tool argument that names the file: the relative path, or the URI if the path is ambiguous or not
     /// UTF-8.
-    pub fn named(&self, relative: &Relative) -> String {
+    pub(crate) fn named(&self, relative: &Relative) -> String {
         match relative.as_path().to_str() {
             Some("") => ".".to_owned(),
             Some(text) if strip_scheme(text).is_none() => text.to_owned(),
@@ -103,12 +103,12 @@ impl Root {
     }
 
     /// Returns the template that matches every file URI.
-    pub fn template(&self) -> String {
+    pub(crate) fn template(&self) -> String {
         format!("{}/{{+path}}", self.uri)
     }
 
     /// Parses a tool argument: a path relative to the root, an absolute path, or a file URI.
-    pub fn path_of(&self, text: &str) -> Result<Relative, PathError> {
+    pub(crate) fn path_of(&self, text: &str) -> Result<Relative, PathError> {
         if text.is_empty() {
             return Err(PathError::Empty);
         }
@@ -122,7 +122,7 @@ impl Root {
     }
 
     /// Parses a URI in its canonical spelling. Returns an error with that spelling for any other.
-    pub fn canonical_uri_of(&self, uri: &str) -> Result<Relative, PathError> {
+    pub(crate) fn canonical_uri_of(&self, uri: &str) -> Result<Relative, PathError> {
         let relative = self.uri_of(uri)?;
         let canonical = self.uri(&relative);
         if canonical == uri { Ok(relative) } else { Err(PathError::Spelling { uri: uri.to_owned(), canonical }) }
@@ -200,7 +200,7 @@ fn strip_scheme(uri: &str) -> Option<&str> {
 }
 
 /// Encodes a name as a value of `{+path}`. Its expansion keeps `?`, `#`, `[`, `]` and `%XX` and encodes the rest.
-pub fn template_value(name: &OsStr) -> String {
+pub(crate) fn template_value(name: &OsStr) -> String {
     let mut value = String::new();
     for chunk in name.as_bytes().utf8_chunks() {
         for character in chunk.valid().chars() {
@@ -215,7 +215,7 @@ pub fn template_value(name: &OsStr) -> String {
 }
 
 /// Decodes `%XX` once. Returns `None` if a `%` is not followed by two hex digits.
-pub fn decode(text: &str) -> Option<Vec<u8>> {
+pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
     let mut bytes = text.bytes();
     let mut decoded = Vec::with_capacity(text.len());
     while let Some(byte) = bytes.next() {

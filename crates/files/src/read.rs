@@ -19,7 +19,7 @@ const CHUNK: usize = 64 * 1024;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct Arguments {
+pub(crate) struct Arguments {
     path: String,
     start_line: Option<u64>,
     end_line: Option<u64>,
@@ -27,7 +27,7 @@ pub struct Arguments {
     length: Option<u64>,
 }
 
-pub fn definition() -> Value {
+pub(crate) fn definition() -> Value {
     let line = |description: &str| json!({ "type": "integer", "minimum": 1, "description": description });
     tools::definition(
         "read",
@@ -47,7 +47,7 @@ pub fn definition() -> Value {
     )
 }
 
-pub fn call(tree: &Tree, arguments: &Arguments, stop: &Stop) -> Result<ToolResult, String> {
+pub(crate) fn call(tree: &Tree, arguments: &Arguments, stop: &Stop) -> Result<ToolResult, String> {
     let asked = &arguments.path;
     let lines = arguments.start_line.or(arguments.end_line).is_some();
     let bytes = arguments.offset.or(arguments.length).is_some();

@@ -41,7 +41,7 @@ struct Annotations {
 }
 
 /// Handles `resources/list`.
-pub fn list(tree: &Tree, most: usize, stop: &Stop) -> Result<(String, Listing), Refusal> {
+pub(crate) fn list(tree: &Tree, most: usize, stop: &Stop) -> Result<(String, Listing), Refusal> {
     let mut resources = Vec::new();
     let listing = each(tree, most, stop, |item| {
         // Omit files that vanished meanwhile.
@@ -63,7 +63,7 @@ pub fn list(tree: &Tree, most: usize, stop: &Stop) -> Result<(String, Listing), 
 
 /// The properties of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Listing {
+pub(crate) struct Listing {
     /// A hash of the paths of all listed files, in order.
     pub fingerprint: u64,
     /// There are more files than the limit.
@@ -71,7 +71,12 @@ pub struct Listing {
 }
 
 /// Visits the listed files, at most `most`, and the directories that contain them.
-pub fn each(tree: &Tree, most: usize, stop: &Stop, mut visit: impl FnMut(&Item<'_>)) -> Result<Listing, Missing> {
+pub(crate) fn each(
+    tree: &Tree,
+    most: usize,
+    stop: &Stop,
+    mut visit: impl FnMut(&Item<'_>),
+) -> Result<Listing, Missing> {
     let root = tree.find(&Relative::default())?;
     let (mut count, mut is_cut) = (0, false);
     let mut fingerprint = DefaultHasher::new();
@@ -91,7 +96,7 @@ pub fn each(tree: &Tree, most: usize, stop: &Stop, mut visit: impl FnMut(&Item<'
 }
 
 /// Handles `resources/templates/list`.
-pub fn templates(tree: &Tree, most: usize) -> String {
+pub(crate) fn templates(tree: &Tree, most: usize) -> String {
     let description = format!(
         "Any file below {}, by its path relative to it. At most {most} of them are listed as resources.",
         tree.root.path().display()
@@ -104,7 +109,7 @@ pub fn templates(tree: &Tree, most: usize) -> String {
 }
 
 /// Handles `resources/read`.
-pub fn read(tree: &Tree, request: &Request) -> Result<String, Refusal> {
+pub(crate) fn read(tree: &Tree, request: &Request) -> Result<String, Refusal> {
     let Named { uri, path, spot } = named(tree, request)?;
     let bytes = spot.open().and_then(content::whole);
     let bytes = bytes.map_err(|error| unreadable(&uri, &error))?;
@@ -121,14 +126,14 @@ pub fn read(tree: &Tree, request: &Request) -> Result<String, Refusal> {
 }
 
 /// The file that a request names.
-pub struct Named<'a> {
+pub(crate) struct Named<'a> {
     pub uri: Cow<'a, str>,
     pub path: Relative,
     pub spot: Spot,
 }
 
 /// Returns the file with the URI in the parameters. Returns an error if it does not exist or is not a regular file.
-pub fn named<'a>(tree: &Tree, request: &'a Request) -> Result<Named<'a>, Refusal> {
+pub(crate) fn named<'a>(tree: &Tree, request: &'a Request) -> Result<Named<'a>, Refusal> {
     let uri = required(request.raw.as_str(), request.params.uri, "uri").map_err(Refusal::Error)?;
     let missing = |hint: String| Refusal::NotFound { uri: uri.to_string(), hint };
     let path = match tree.root.canonical_uri_of(&uri) {
@@ -157,7 +162,7 @@ fn unreadable(uri: &str, error: &io::Error) -> Refusal {
 }
 
 /// Handles `completion/complete` for the template variable `path`: completes names in the directory of the value.
-pub fn complete(tree: &Tree, request: &Request, stop: &Stop) -> Result<String, Refusal> {
+pub(crate) fn complete(tree: &Tree, request: &Request, stop: &Stop) -> Result<String, Refusal> {
     let text = request.raw.as_str();
     let member = |of, key| json::member(text, of?, key);
     let word = |at| at_string(text, at);

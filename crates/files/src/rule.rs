@@ -29,7 +29,7 @@ const LONGEST_RULES: u64 = 128 << 10;
 /// The longest glob of a client. The parser recurses for each brace, so this limits the stack as well.
 const LONGEST_GLOB: usize = 512;
 
-pub struct Rule {
+pub(crate) struct Rule {
     /// The absolute path of the root.
     root: PathBuf,
     hidden: bool,
@@ -38,7 +38,7 @@ pub struct Rule {
 
 /// The reason why a file does not exist for clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Excluded {
+pub(crate) enum Excluded {
     Git,
     Hidden,
     Ignored,
@@ -46,7 +46,7 @@ pub enum Excluded {
 
 /// The rule files that apply to one directory, the nearest last.
 #[derive(Clone, Default)]
-pub struct Layers(Vec<Arc<Layer>>);
+pub(crate) struct Layers(Vec<Arc<Layer>>);
 
 struct Layer {
     /// The absolute path of the directory to which the patterns are relative.
@@ -57,12 +57,12 @@ struct Layer {
 }
 
 impl Rule {
-    pub fn new(root: PathBuf, hidden: bool, ignored: bool) -> Rule {
+    pub(crate) fn new(root: PathBuf, hidden: bool, ignored: bool) -> Rule {
         Rule { root, hidden, ignored }
     }
 
     /// Checks the names of a path alone, without rule files.
-    pub fn judge_names(&self, path: &Path) -> Result<(), Excluded> {
+    pub(crate) fn judge_names(&self, path: &Path) -> Result<(), Excluded> {
         path.iter().try_for_each(|name| self.judge_name(name))
     }
 
@@ -74,7 +74,7 @@ impl Rule {
     }
 
     /// Checks a path in a directory that is served. `layers` are the rules of that directory.
-    pub fn judge(&self, layers: &Layers, path: &Path, is_directory: bool) -> Result<(), Excluded> {
+    pub(crate) fn judge(&self, layers: &Layers, path: &Path, is_directory: bool) -> Result<(), Excluded> {
         if let Some(name) = path.file_name() {
             self.judge_name(name)?;
         }
@@ -91,7 +91,7 @@ impl Rule {
     }
 
     /// Returns the rules from above the root: those of the repository that contains it.
-    pub fn above(&self) -> io::Result<Layers> {
+    pub(crate) fn above(&self) -> io::Result<Layers> {
         let mut layers = Layers::default();
         let Some((top, between)) = self.repository() else { return Ok(layers) };
         layers.push(top, open(&top.join(EXCLUDE)))?;
@@ -111,20 +111,20 @@ impl Rule {
     }
 
     /// Returns the directories outside the root with rule files that apply to it.
-    pub fn places(&self) -> Vec<PathBuf> {
+    pub(crate) fn places(&self) -> Vec<PathBuf> {
         let Some((top, between)) = self.repository() else { return Vec::new() };
         let exclude = top.join(EXCLUDE);
         exclude.parent().into_iter().chain(between).map(Path::to_owned).collect()
     }
 
     /// Reports whether a change of this path may change which files are served.
-    pub fn is_rules(&self, absolute: &Path) -> bool {
+    pub(crate) fn is_rules(&self, absolute: &Path) -> bool {
         let is_named = |name: &str| absolute.file_name().is_some_and(|known| known == name);
         !self.ignored && (is_named(RULES) || is_named(".git") || absolute.ends_with(EXCLUDE))
     }
 
     /// Adds the rules of a directory below the root.
-    pub fn enter(&self, layers: &mut Layers, directory: &Dir, path: &Path) -> io::Result<()> {
+    pub(crate) fn enter(&self, layers: &mut Layers, directory: &Dir, path: &Path) -> io::Result<()> {
         if self.ignored {
             return Ok(());
         }
@@ -132,7 +132,7 @@ impl Rule {
     }
 
     /// Removes the rules that [`enter`](Rule::enter) added for the directory.
-    pub fn leave(&self, layers: &mut Layers, path: &Path) {
+    pub(crate) fn leave(&self, layers: &mut Layers, path: &Path) {
         let at = self.root.join(path);
         layers.0.pop_if(|layer| layer.at == at);
     }
@@ -200,10 +200,10 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 /// A pattern of a client in the syntax of `.gitignore`, with `{one,other}` in addition.
-pub struct Glob(Gitignore);
+pub(crate) struct Glob(Gitignore);
 
 impl Glob {
-    pub fn new(text: &str) -> Result<Glob, String> {
+    pub(crate) fn new(text: &str) -> Result<Glob, String> {
         let problem = |reason: &str| format!("glob {text:?} cannot be used: {reason}");
         if text.len() > LONGEST_GLOB {
             return Err(format!("a glob must not be longer than {LONGEST_GLOB} bytes"));
@@ -217,7 +217,7 @@ impl Glob {
     }
 
     /// Reports whether the path of a file, or of a directory that contains it, matches.
-    pub fn matches(&self, path: &Path) -> bool {
+    pub(crate) fn matches(&self, path: &Path) -> bool {
         self.0.matched_path_or_any_parents(path, false).is_ignore()
     }
 }

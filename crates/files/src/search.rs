@@ -18,7 +18,7 @@ const BEFORE: usize = 100;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct Arguments {
+pub(crate) struct Arguments {
     query: String,
     #[serde(default, rename = "in")]
     place: Place,
@@ -66,7 +66,7 @@ struct Skipped {
     unreadable: usize,
 }
 
-pub fn definition() -> Value {
+pub(crate) fn definition() -> Value {
     let mut definition = tools::definition(
         "search",
         "Search files",
@@ -114,7 +114,7 @@ pub fn definition() -> Value {
     definition
 }
 
-pub fn call(tree: &Tree, arguments: &Arguments, stop: &Stop) -> Result<ToolResult, String> {
+pub(crate) fn call(tree: &Tree, arguments: &Arguments, stop: &Stop) -> Result<ToolResult, String> {
     if arguments.query.is_empty() || arguments.query.contains(['\n', '\r']) {
         return Err("query must be a text within one line".to_owned());
     }

@@ -20,12 +20,12 @@ const LONGEST_COMPARED: usize = 256;
 const LEAST_LIKENESS: f64 = 0.6;
 
 /// Returns the result of `tools/list`.
-pub fn definitions() -> String {
+pub(crate) fn definitions() -> String {
     json!({ "tools": [list::definition(), read::definition(), search::definition()] }).to_string()
 }
 
 /// Returns the definition of a tool. All tools have the same annotations, because they only read.
-pub fn definition(name: &str, title: &str, description: &str, input: Value, required: &[&str]) -> Value {
+pub(crate) fn definition(name: &str, title: &str, description: &str, input: Value, required: &[&str]) -> Value {
     json!({
         "name": name,
         "title": title,
@@ -40,7 +40,7 @@ pub fn definition(name: &str, title: &str, description: &str, input: Value, requ
 }
 
 /// Handles `tools/call`.
-pub fn call(tree: &Tree, request: &Request, stop: &Stop) -> Result<String, Refusal> {
+pub(crate) fn call(tree: &Tree, request: &Request, stop: &Stop) -> Result<String, Refusal> {
     let name = required(request.raw.as_str(), request.params.name, "name").map_err(Refusal::Error)?;
     let result = match &*name {
         "list" => arguments(request).and_then(|arguments| list::call(tree, &arguments, stop)),
@@ -58,7 +58,7 @@ fn arguments<T: DeserializeOwned>(request: &Request) -> Result<T, String> {
 }
 
 /// Returns the file or directory at a path that an agent gave. The error suggests a similar path if there is one.
-pub fn spot(tree: &Tree, asked: &str, stop: &Stop) -> Result<Spot, String> {
+pub(crate) fn spot(tree: &Tree, asked: &str, stop: &Stop) -> Result<Spot, String> {
     let path = tree.root.path_of(asked).map_err(|error| error.to_string())?;
     tree.find(&path).map_err(|missing| match missing {
         Missing::NotFound => match nearest(tree, &path, stop) {

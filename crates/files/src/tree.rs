@@ -25,14 +25,14 @@ const MOST_DEPTH: usize = 64;
 /// The number of names after which a walk ends.
 const MOST_NAMES: usize = 1_000_000;
 
-pub struct Tree {
+pub(crate) struct Tree {
     directory: Dir,
     pub root: Root,
     pub rule: Rule,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub(crate) enum Kind {
     File,
     Directory,
     Link,
@@ -42,7 +42,7 @@ pub enum Kind {
 
 /// The metadata of a file. If two of them differ, the content may differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub(crate) struct Facts {
     pub kind: Kind,
     pub size: u64,
     /// The modification time in seconds since 1970.
@@ -55,7 +55,7 @@ pub struct Facts {
 
 /// The reason why there is no file at a path.
 #[derive(Debug)]
-pub enum Missing {
+pub(crate) enum Missing {
     NotFound,
     /// The path is excluded. The answer is the same whether a file exists or not.
     Excluded(Excluded),
@@ -65,7 +65,7 @@ pub enum Missing {
 }
 
 /// An existing file or directory: a name in an open directory. The root is `.` in itself.
-pub struct Spot {
+pub(crate) struct Spot {
     parent: Dir,
     name: OsString,
     /// The real path, with links resolved.
@@ -82,7 +82,7 @@ enum Descent {
 }
 
 /// A file or directory on a walk.
-pub struct Item<'a> {
+pub(crate) struct Item<'a> {
     directory: &'a Dir,
     name: &'a OsStr,
     pub path: &'a Relative,
@@ -91,7 +91,7 @@ pub struct Item<'a> {
 
 /// The next step of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub(crate) enum Next {
     /// Continue, and enter the item if it is a directory.
     Into,
     /// Continue without entering the item.
@@ -101,14 +101,14 @@ pub enum Next {
 
 /// A flag that is set when no caller waits for the work any more.
 #[derive(Clone, Default)]
-pub struct Stop(Arc<AtomicBool>);
+pub(crate) struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    pub fn set(&self) {
+    pub(crate) fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    pub fn is_set(&self) -> bool {
+    pub(crate) fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -128,7 +128,7 @@ impl From<rustix::io::Errno> for Missing {
 
 impl Tree {
     /// Opens the root. `hidden` and `ignored` are the settings of the configuration.
-    pub fn open(root: &Path, hidden: bool, ignored: bool) -> io::Result<Tree> {
+    pub(crate) fn open(root: &Path, hidden: bool, ignored: bool) -> io::Result<Tree> {
         let asked = std::path::absolute(root)?;
         let path = root.canonicalize()?;
         let directory = Dir::open_ambient_dir(&path, ambient_authority())?;
@@ -137,7 +137,7 @@ impl Tree {
     }
 
     /// Returns the file or directory at a path of a client. Follows links within the root.
-    pub fn find(&self, path: &Relative) -> Result<Spot, Missing> {
+    pub(crate) fn find(&self, path: &Relative) -> Result<Spot, Missing> {
         if let Descent::There(spot) = self.descend(path)? {
             return Ok(*spot);
         }
@@ -191,7 +191,7 @@ impl Tree {
 
     /// Visits everything below `spot` in path order, or `spot` itself if it is a file. Returns `false` if something was
     /// omitted: an unreadable directory, or names beyond the limits.
-    pub fn walk(&self, spot: &Spot, stop: &Stop, mut visit: impl FnMut(&Item<'_>) -> Next) -> bool {
+    pub(crate) fn walk(&self, spot: &Spot, stop: &Stop, mut visit: impl FnMut(&Item<'_>) -> Next) -> bool {
         match spot.facts.kind {
             Kind::Directory => {}
             Kind::File => {
@@ -230,21 +230,21 @@ impl Tree {
 
 impl Spot {
     /// Opens the file for reading. Returns an error if it is not a regular file.
-    pub fn open(&self) -> io::Result<File> {
+    pub(crate) fn open(&self) -> io::Result<File> {
         open_file(&self.parent, &self.name)
     }
 }
 
 impl Item<'_> {
-    pub fn open(&self) -> io::Result<File> {
+    pub(crate) fn open(&self) -> io::Result<File> {
         open_file(self.directory, self.name)
     }
 
-    pub fn facts(&self) -> io::Result<Facts> {
+    pub(crate) fn facts(&self) -> io::Result<Facts> {
         Ok(facts(self.directory, self.name)?)
     }
 
-    pub fn name(&self) -> &OsStr {
+    pub(crate) fn name(&self) -> &OsStr {
         self.name
     }
 }
@@ -347,7 +347,7 @@ fn open_directory(parent: &Dir, name: &OsStr) -> rustix::io::Result<Dir> {
 }
 
 /// Opens a regular file in `parent`. Fails if it is a link.
-pub fn open_file(parent: &Dir, name: &OsStr) -> io::Result<File> {
+pub(crate) fn open_file(parent: &Dir, name: &OsStr) -> io::Result<File> {
     if facts(parent, name)?.kind != Kind::File {
         return Err(not_regular());
     }
@@ -356,11 +356,11 @@ pub fn open_file(parent: &Dir, name: &OsStr) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(not_regular()) }
 }
 
-pub fn not_regular() -> io::Error {
+pub(crate) fn not_regular() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")
 }
 
 /// Reports whether the error means that there is no regular file with this name, and not that it cannot be read.
-pub fn is_absent(error: &io::Error) -> bool {
+pub(crate) fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::InvalidInput)
 }

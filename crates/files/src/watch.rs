@@ -42,15 +42,15 @@ const REST: u32 = 4;
 const POLL_REST: u32 = 20;
 
 /// The handle of the watch task. Dropping it ends the task.
-pub struct Watch(JoinHandle<()>);
+pub(crate) struct Watch(JoinHandle<()>);
 
 impl Watch {
-    pub fn start(served: Arc<Served>) -> Watch {
+    pub(crate) fn start(served: Arc<Served>) -> Watch {
         let watcher = Watcher { served, system: None, seen: Arc::default(), touched: Touched::default() };
         Watch(worker::spawn(watcher.run()))
     }
 
-    pub fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.0.abort();
     }
 }
@@ -63,7 +63,7 @@ impl Drop for Watch {
 
 /// The state that requests and the watch task share.
 #[derive(Default)]
-pub struct Shared {
+pub(crate) struct Shared {
     pub subscribed: Subscribed,
     lists: Mutex<Lists>,
     /// Notified when there is a reason to check the whole tree.
@@ -82,7 +82,7 @@ struct Lists {
 impl Shared {
     /// Records the list that the gateway received. If the last look found another one, requests a look to find the
     /// current one.
-    pub fn given(&self, fingerprint: u64) {
+    pub(crate) fn given(&self, fingerprint: u64) {
         let mut lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
         lists.given = Some(fingerprint);
         lists.told = None;
@@ -102,7 +102,7 @@ impl Shared {
     }
 
     /// Adds a subscribed file and requests a look, which also watches the file's directory.
-    pub fn subscribe(&self, path: Relative, spot: &Spot) {
+    pub(crate) fn subscribe(&self, path: Relative, spot: &Spot) {
         if self.subscribed.insert(path, spot) {
             self.bell.notify_one();
         }

@@ -29,7 +29,7 @@ const LARGEST_ANSWER: usize = 64 * 1024 * 1024;
 
 /// Which running gateway is meant.
 #[derive(Clone, Debug, Default, Args)]
-pub struct Which {
+pub(crate) struct Which {
     /// Ask the gateway at this URL, or at unix:SOCKET, instead of the one that runs on this machine
     #[arg(long, value_name = "URL", value_parser = address::parse)]
     pub url: Option<String>,
@@ -38,14 +38,14 @@ pub struct Which {
     pub token_file: Option<PathBuf>,
 }
 
-pub struct AdminClient {
+pub(crate) struct AdminClient {
     wire: Wire,
     path: String,
 }
 
 impl AdminClient {
     /// Finds the gateway and prepares requests for `path`. Returns an error if no gateway runs or several fit.
-    pub async fn find(which: &Which, path: &str) -> Result<AdminClient, Failure> {
+    pub(crate) async fn find(which: &Which, path: &str) -> Result<AdminClient, Failure> {
         let path = path.to_owned();
         let unusable = |error: anyhow::Error| Failure::Usage(format!("{error:#}"));
         if let Some(url) = &which.url {
@@ -72,13 +72,13 @@ impl AdminClient {
     }
 
     /// Returns the current address of the gateway, for messages.
-    pub fn place(&self) -> String {
+    pub(crate) fn place(&self) -> String {
         let url = self.wire.url();
         format!("{}{ENDPOINT}", url.strip_suffix(&self.path).unwrap_or(&url))
     }
 
     /// Returns the body of the response unchanged. Returns a message for the user if there is no successful response.
-    pub async fn get(&self) -> Result<Bytes, String> {
+    pub(crate) async fn get(&self) -> Result<Bytes, String> {
         let late = |_| format!("the gateway at {} did not answer within {PATIENCE:?}", self.place());
         tokio::time::timeout(PATIENCE, self.ask()).await.map_err(late)?
     }

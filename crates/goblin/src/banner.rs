@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use crate::style::{is_colourful, paint_if, plural, print, shell_word};
 
-pub struct Banner {
+pub(crate) struct Banner {
     /// The URL of the TCP listener.
     pub url: Option<String>,
     pub socket: Option<PathBuf>,
@@ -36,7 +36,7 @@ struct Offer {
 }
 
 /// Prints the banner once the gateway is ready.
-pub async fn show(banner: Banner, mut readiness: watch::Receiver<Readiness>, directory: Arc<Directory>) {
+pub(crate) async fn show(banner: Banner, mut readiness: watch::Receiver<Readiness>, directory: Arc<Directory>) {
     // The gateway ended before it became ready.
     let Ok(_) = readiness.wait_for(Readiness::is_ready).await else { return };
     let colourful = is_colourful(&std::io::stdout());

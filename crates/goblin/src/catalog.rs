@@ -4,14 +4,14 @@
 //! gateway serves meta tools, lists and searches use them: the protocol's lists may show only a part of the catalog
 //! (`exposure`).
 
-pub mod arguments;
-pub mod cards;
-pub mod client;
-pub mod complete;
-pub mod content;
-pub mod definition;
-pub mod form;
-pub mod show;
+pub(crate) mod arguments;
+pub(crate) mod cards;
+pub(crate) mod client;
+pub(crate) mod complete;
+pub(crate) mod content;
+pub(crate) mod definition;
+pub(crate) mod form;
+pub(crate) mod show;
 
 use std::process::ExitCode;
 
@@ -33,17 +33,17 @@ use crate::stdio::profile_name;
 use crate::style::fail;
 
 /// The exit code if the gateway or a server behind it cannot be reached.
-pub const UNAVAILABLE: u8 = 3;
+pub(crate) const UNAVAILABLE: u8 = 3;
 /// The exit code after a signal, by the convention of shells.
 const INTERRUPTED: u8 = 130;
 
 /// Each paragraph is one line, because clap wraps it to the width of the terminal.
-pub const EXIT_CODES: &str = "\
+pub(crate) const EXIT_CODES: &str = "\
 Exit codes: 0 for success, 1 when the tool or the server answered with an error, 2 when the arguments or the \
 configuration cannot be used or nothing of that name is there, 3 when the gateway or the server cannot be reached.";
 
 #[derive(Debug, Args)]
-pub struct Common {
+pub(crate) struct Common {
     #[command(flatten)]
     pub reach: Reach,
     /// See what clients of this profile see
@@ -58,7 +58,7 @@ pub struct Common {
 
 /// How much of a list is wanted.
 #[derive(Debug, Args)]
-pub struct Filter {
+pub(crate) struct Filter {
     /// Only what this server offers
     #[arg(long, value_name = "ID", add = ArgValueCompleter::new(complete::servers))]
     pub server: Option<String>,
@@ -69,7 +69,7 @@ pub struct Filter {
 
 /// The reason why a command failed. Each variant has its own exit code.
 #[derive(Debug, thiserror::Error)]
-pub enum Failure {
+pub(crate) enum Failure {
     /// The tool or the server answered with an error, or the output could not be written.
     #[error("{0}")]
     Refused(String),
@@ -109,7 +109,7 @@ impl From<Closed> for Failure {
 }
 
 /// Runs `work` as a client of the gateway that the arguments name. Prints failures and returns their exit code.
-pub async fn run(
+pub(crate) async fn run(
     common: &Common,
     work: impl AsyncFnOnce(&mut Client) -> Result<(), Failure>,
 ) -> anyhow::Result<ExitCode> {
@@ -162,7 +162,7 @@ async fn is_stopped(mut stopped: watch::Receiver<bool>) {
 }
 
 /// Prints the failure and returns its exit code.
-pub fn told(failure: &Failure) -> ExitCode {
+pub(crate) fn told(failure: &Failure) -> ExitCode {
     fail(&failure.to_string());
     ExitCode::from(failure.code())
 }

@@ -5,8 +5,8 @@
 
 mod connect;
 mod profile;
-pub mod report;
-pub mod table;
+pub(crate) mod report;
+pub(crate) mod table;
 mod target;
 
 use std::path::PathBuf;
@@ -34,7 +34,7 @@ const SERVER_FAILED: u8 = 1;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Exit code: 0 all is well, 1 some server failed, 2 the configuration cannot be used.")]
-pub struct Check {
+pub(crate) struct Check {
     #[command(flatten)]
     pub source: Source,
     /// Connect to every server and list what it offers
@@ -53,7 +53,7 @@ pub struct Check {
     pub log: LogFlags,
 }
 
-pub async fn run(arguments: Check) -> Result<ExitCode> {
+pub(crate) async fn run(arguments: Check) -> Result<ExitCode> {
     let report = match load::find(arguments.source.config.as_deref()).and_then(Found::parse) {
         Ok(given) => examine(given, &arguments, Arc::default()).await?,
         Err(trouble) => unusable(&trouble),
@@ -63,7 +63,7 @@ pub async fn run(arguments: Check) -> Result<ExitCode> {
 }
 
 /// Builds the report of a valid configuration. Connects to its servers if the arguments ask for it.
-pub async fn examine(mut given: Given, arguments: &Check, observe: Arc<Observe>) -> Result<Report> {
+pub(crate) async fn examine(mut given: Given, arguments: &Check, observe: Arc<Observe>) -> Result<Report> {
     let mut report = Report::new(place(&given.from));
     report.warnings = given.warnings.iter().map(Finding::from).collect();
     report.servers = given
@@ -87,7 +87,7 @@ pub async fn examine(mut given: Given, arguments: &Check, observe: Arc<Observe>)
 }
 
 /// Builds the report of a configuration that cannot be used.
-pub fn unusable(trouble: &Trouble) -> Report {
+pub(crate) fn unusable(trouble: &Trouble) -> Report {
     match trouble {
         Trouble::Nothing(reason) => {
             let mut report = Report::new((None, std::env::current_dir().ok()));

@@ -14,12 +14,12 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 
 /// The exit code for a configuration that cannot be used.
-pub const BAD_CONFIGURATION: u8 = 2;
+pub(crate) const BAD_CONFIGURATION: u8 = 2;
 
 /// One MCP endpoint for many MCP servers.
 #[derive(Debug, Parser)]
 #[command(name = "goblin", version, about, long_about = LONG_ABOUT, subcommand_required = true, arg_required_else_help = true)]
-pub struct Cli {
+pub(crate) struct Cli {
     #[command(subcommand)]
     pub command: Command,
 }
@@ -36,7 +36,7 @@ configuration directory ($XDG_CONFIG_HOME or ~/.config). An `mcpServers` block o
 Without any configuration the files of the working directory are served.";
 
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Serve Streamable HTTP at /mcp
     Serve(serve::Serve),
     /// Serve one client on stdin and stdout
@@ -76,7 +76,7 @@ pub enum Command {
 }
 
 impl Cli {
-    pub async fn run(self) -> Result<ExitCode> {
+    pub(crate) async fn run(self) -> Result<ExitCode> {
         match self.command {
             Command::Serve(arguments) => serve::run(arguments).await,
             Command::Stdio(arguments) => stdio::run(arguments).await,
@@ -101,7 +101,7 @@ impl Cli {
 
 /// Where the configuration is.
 #[derive(Debug, Args)]
-pub struct Source {
+pub(crate) struct Source {
     /// The configuration file
     #[arg(long, short, value_name = "FILE")]
     pub config: Option<PathBuf>,

@@ -28,7 +28,7 @@ const CONFIGURATION: &str = "configuration";
 
 #[derive(Debug, Args)]
 #[command(after_help = "Exit code: 0 nothing is wrong (there may be warnings), 1 there is trouble.")]
-pub struct Doctor {
+pub(crate) struct Doctor {
     #[command(flatten)]
     pub source: Source,
     /// Print one JSON document
@@ -41,7 +41,7 @@ pub struct Doctor {
     pub log: LogFlags,
 }
 
-pub async fn run(arguments: Doctor) -> Result<ExitCode> {
+pub(crate) async fn run(arguments: Doctor) -> Result<ExitCode> {
     let (json, mut findings) = (arguments.json, Findings::default());
     match load::find(arguments.source.config.as_deref()).and_then(Found::parse) {
         Ok(given) => examine(given, arguments, &mut findings).await?,

@@ -29,7 +29,7 @@ const SETTLING_PATIENCE: Duration = Duration::from_secs(120);
 
 /// Which gateway is meant.
 #[derive(Clone, Debug, Default, Args)]
-pub struct Reach {
+pub(crate) struct Reach {
     /// Start the servers of this configuration instead of asking a gateway that runs
     #[arg(long, short, value_name = "FILE", conflicts_with = "url")]
     pub config: Option<PathBuf>,
@@ -42,14 +42,14 @@ pub struct Reach {
 }
 
 /// The gateway at the other end of the pipe.
-pub enum Door {
+pub(crate) enum Door {
     Running(Wire),
     Own { app: Box<App>, profile: Option<ProfileName>, place: String },
 }
 
 /// The reason why no gateway is available.
 #[derive(Debug, thiserror::Error)]
-pub enum Closed {
+pub(crate) enum Closed {
     /// All problems of the configuration.
     #[error("{0}")]
     Configuration(String),
@@ -64,7 +64,7 @@ pub enum Closed {
 
 impl Door {
     /// Finds or starts the gateway, and starts the log with its settings.
-    pub async fn open(reach: &Reach, profile: Option<&ProfileName>, flags: &LogFlags) -> Result<Door, Closed> {
+    pub(crate) async fn open(reach: &Reach, profile: Option<&ProfileName>, flags: &LogFlags) -> Result<Door, Closed> {
         if let Some(file) = &reach.config {
             return Door::of_configuration(file, profile, flags);
         }
@@ -73,7 +73,7 @@ impl Door {
     }
 
     /// Finds a gateway that already runs.
-    pub async fn to_running(reach: &Reach, profile: Option<&ProfileName>) -> Result<Door, Closed> {
+    pub(crate) async fn to_running(reach: &Reach, profile: Option<&ProfileName>) -> Result<Door, Closed> {
         if let Some(url) = &reach.url {
             let token = stdio::token(reach.token_file.as_deref()).map_err(Closed::Flags)?;
             return gateway::to_url(url, token.as_ref(), profile).map(Door::Running).map_err(Closed::Flags);
@@ -95,7 +95,7 @@ impl Door {
     }
 
     /// Returns the address of the gateway or the path of its configuration, for messages.
-    pub fn place(&self) -> String {
+    pub(crate) fn place(&self) -> String {
         match self {
             Door::Running(wire) => mask::url(&wire.url()),
             Door::Own { place, .. } => place.clone(),
@@ -103,7 +103,7 @@ impl Door {
     }
 
     /// Waits until the command's own servers have started or failed. Before that, their tools are not listed.
-    pub async fn settle(&self) {
+    pub(crate) async fn settle(&self) {
         let Door::Own { app, .. } = self else { return };
         let backends = app.backends();
         let all = join_all(backends.iter().map(|backend| backend.settled()));
@@ -111,7 +111,7 @@ impl Door {
     }
 
     /// Connects the pipe to the gateway until the command drops its end.
-    pub async fn carry(self, far: DuplexStream) -> Result<()> {
+    pub(crate) async fn carry(self, far: DuplexStream) -> Result<()> {
         match self {
             Door::Running(wire) => {
                 gateway::carry(wire, far).await;

@@ -19,7 +19,7 @@ use crate::style::{print, tell, warn, width, wrap};
 #[command(override_usage = "goblin add [OPTIONS] <NAME> -- <COMMAND> [ARGS]...\n       \
                             goblin add [OPTIONS] <NAME> <URL>\n       \
                             goblin add [OPTIONS] <NAME> --files <DIRECTORY>")]
-pub struct Add {
+pub(crate) struct Add {
     /// What the server is called; its tools are prefixed with it
     pub name: String,
     /// A server that is called over HTTP
@@ -48,7 +48,7 @@ pub struct Add {
 }
 
 #[derive(Debug, Args)]
-pub struct Remove {
+pub(crate) struct Remove {
     /// The servers to remove
     #[arg(required = true, value_name = "NAME")]
     pub names: Vec<String>,
@@ -56,11 +56,11 @@ pub struct Remove {
     pub source: Source,
 }
 
-pub fn add(arguments: &Add) -> Result<ExitCode> {
+pub(crate) fn add(arguments: &Add) -> Result<ExitCode> {
     finish(try_add(arguments))
 }
 
-pub fn remove(arguments: &Remove) -> Result<ExitCode> {
+pub(crate) fn remove(arguments: &Remove) -> Result<ExitCode> {
     finish(try_remove(arguments))
 }
 

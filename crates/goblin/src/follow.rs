@@ -22,13 +22,13 @@ use crate::load::{self, Found, From};
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The published record of this gateway, or `None` if it could not be written.
-pub type Record = Arc<Mutex<Option<Published>>>;
+pub(crate) type Record = Arc<Mutex<Option<Published>>>;
 
 /// Applies the flags of the command line to a configuration.
-pub type Amend = Arc<dyn Fn(&mut Config) + Send + Sync>;
+pub(crate) type Amend = Arc<dyn Fn(&mut Config) + Send + Sync>;
 
 /// Starts to follow the configuration file. Returns the source for reloads. Dropping the second value stops the task.
-pub fn follow(flag: Option<&Path>, from: &From, amend: Amend, record: Record) -> Result<(Source, Following)> {
+pub(crate) fn follow(flag: Option<&Path>, from: &From, amend: Amend, record: Record) -> Result<(Source, Following)> {
     let changed = Arc::<Notify>::default();
     let flag = flag.map(Path::to_owned);
     let read = Arc::new(move || read(flag.as_deref(), &amend, &record));
@@ -42,7 +42,7 @@ pub fn follow(flag: Option<&Path>, from: &From, amend: Amend, record: Record) ->
 }
 
 /// A task that follows a file. Dropping it aborts the task.
-pub struct Following(JoinHandle<()>);
+pub(crate) struct Following(JoinHandle<()>);
 
 impl Drop for Following {
     fn drop(&mut self) {

@@ -18,13 +18,13 @@ use crate::cli::Cli;
 use crate::style::print;
 
 #[derive(Debug, Args)]
-pub struct Completions {
+pub(crate) struct Completions {
     /// The shell to print it for
     pub shell: Shell,
 }
 
 #[derive(Debug, Args)]
-pub struct Man {
+pub(crate) struct Man {
     /// Write goblin.1 and a page for every command here instead of printing goblin.1
     #[arg(long, value_name = "DIRECTORY")]
     pub out: Option<PathBuf>,
@@ -35,7 +35,7 @@ const COMPLETING: &str = "GOBLIN_COMPLETE";
 
 const SHELLS: Shells<'static> = Shells(&[&WholeWords, &Elvish, &Fish, &Powershell, &Zsh]);
 
-pub fn completions(arguments: &Completions) -> Result<ExitCode> {
+pub(crate) fn completions(arguments: &Completions) -> Result<ExitCode> {
     let name = arguments.shell.to_string();
     let shell = SHELLS.completer(&name).with_context(|| format!("{name} cannot be completed for"))?;
     let mut script = Vec::new();
@@ -45,7 +45,7 @@ pub fn completions(arguments: &Completions) -> Result<ExitCode> {
 }
 
 /// Prints completions and exits the process if a completion script requests them. Does nothing otherwise.
-pub fn answer_completion_script() {
+pub(crate) fn answer_completion_script() {
     CompleteEnv::with_factory(Cli::command).var(COMPLETING).shells(SHELLS).complete();
 }
 
@@ -113,7 +113,7 @@ impl EnvCompleter for WholeWords {
     }
 }
 
-pub fn man(arguments: &Man) -> Result<ExitCode> {
+pub(crate) fn man(arguments: &Man) -> Result<ExitCode> {
     let Some(directory) = &arguments.out else {
         let mut page = Vec::new();
         clap_mangen::Man::new(Cli::command()).render(&mut page)?;

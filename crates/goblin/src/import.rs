@@ -4,7 +4,7 @@
 //! shown in full and the user agreed, on the terminal or by `--yes`. Only regular files are read, within limits of size
 //! and time.
 
-pub mod report;
+pub(crate) mod report;
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ const MAX_PROJECT_FILE: u64 = 4 << 20;
 const MAX_TOTAL: u64 = 64 << 20;
 
 #[derive(Debug, Args)]
-pub struct Import {
+pub(crate) struct Import {
     /// Only the servers of these clients; all by default
     #[arg(value_name = "CLIENT", value_parser = clients())]
     pub clients: Vec<Client>,
@@ -58,7 +58,7 @@ fn clients() -> impl TypedValueParser<Value = Client> {
     PossibleValuesParser::new(Client::ALL.map(Client::name)).try_map(named)
 }
 
-pub fn run(arguments: &Import) -> Result<ExitCode> {
+pub(crate) fn run(arguments: &Import) -> Result<ExitCode> {
     match arguments.plan() {
         Ok(plan) => arguments.carry_out(&plan),
         Err(problem) => Ok(tell(&problem)),

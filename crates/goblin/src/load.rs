@@ -15,7 +15,7 @@ use goblin_config::problem::Problem;
 use crate::style::{plural, warn};
 
 /// A valid configuration and its origin.
-pub struct Given {
+pub(crate) struct Given {
     pub config: Config,
     pub from: From,
     pub warnings: Vec<Problem>,
@@ -24,20 +24,20 @@ pub struct Given {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum From {
+pub(crate) enum From {
     File(PathBuf),
     /// The working directory, which is served if there is no file.
     Directory(PathBuf),
 }
 
 /// A configuration that is not parsed yet.
-pub enum Found {
+pub(crate) enum Found {
     File { path: PathBuf, text: String, origin: Origin },
     Directory(PathBuf),
 }
 
 /// The reason why there is no usable configuration.
-pub enum Trouble {
+pub(crate) enum Trouble {
     /// There is no file, and the working directory must not be served instead.
     Nothing(String),
     File {
@@ -47,7 +47,7 @@ pub enum Trouble {
 }
 
 /// Loads the configuration and prints its warnings. Returns a message with all problems if it is not valid.
-pub fn load(flag: Option<&Path>) -> Result<Given, String> {
+pub(crate) fn load(flag: Option<&Path>) -> Result<Given, String> {
     let given = find(flag).and_then(Found::parse).map_err(|trouble| trouble.to_string())?;
     for warning in &given.warnings {
         warn(&warning.to_string());
@@ -55,7 +55,7 @@ pub fn load(flag: Option<&Path>) -> Result<Given, String> {
     Ok(given)
 }
 
-pub fn find(flag: Option<&Path>) -> Result<Found, Trouble> {
+pub(crate) fn find(flag: Option<&Path>) -> Result<Found, Trouble> {
     match goblin_config::locate(flag, &environment) {
         Located::At(path) => match file::read(&path) {
             Ok((text, origin)) => Ok(Found::File { path, text, origin }),
@@ -68,14 +68,14 @@ pub fn find(flag: Option<&Path>) -> Result<Found, Trouble> {
 }
 
 impl Found {
-    pub fn identity(&self) -> Identity {
+    pub(crate) fn identity(&self) -> Identity {
         match self {
             Found::File { path, text, origin } => Identity::of_file(path, text, &origin.directory),
             Found::Directory(directory) => Identity::of_directory(directory),
         }
     }
 
-    pub fn parse(self) -> Result<Given, Trouble> {
+    pub(crate) fn parse(self) -> Result<Given, Trouble> {
         let identity = self.identity();
         match self {
             Found::Directory(directory) => Ok(Given {

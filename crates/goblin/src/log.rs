@@ -19,7 +19,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use crate::style::is_colourful;
 
 #[derive(Debug, Args)]
-pub struct LogFlags {
+pub(crate) struct LogFlags {
     /// How much to log on stderr: error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL")]
     pub log_level: Option<Level>,
@@ -33,13 +33,13 @@ fn format(word: &str) -> Result<LogFormat, String> {
     known.ok_or_else(|| format!("it is none of {}", LogFormat::ALL.map(|(name, _)| name).join(", ")))
 }
 
-pub fn start(log: &Log, flags: &LogFlags) {
+pub(crate) fn start(log: &Log, flags: &LogFlags) {
     start_at(Level::INFO, log, flags);
 }
 
 /// Starts the log of a command that shows a banner or a result on the same terminal. The default level is `warn`,
 /// because the banner already contains the information of `info`.
-pub fn start_below_banner(log: &Log, flags: &LogFlags) {
+pub(crate) fn start_below_banner(log: &Log, flags: &LogFlags) {
     start_at(Level::WARN, log, flags);
 }
 

@@ -20,12 +20,12 @@ struct Holder {
 
 /// Explains why `gateway` cannot listen, and suggests a command. `flags` are the flags of the failed command without
 /// --port.
-pub fn explain(gateway: &Gateway, error: &io::Error, flags: &str) -> String {
+pub(crate) fn explain(gateway: &Gateway, error: &io::Error, flags: &str) -> String {
     explain_among(&Places::of(&environment).running(), gateway, error, flags)
 }
 
 /// Does the same as [`explain`] with a known list of running gateways.
-pub fn explain_among(running: &[Record], gateway: &Gateway, error: &io::Error, flags: &str) -> String {
+pub(crate) fn explain_among(running: &[Record], gateway: &Gateway, error: &io::Error, flags: &str) -> String {
     let Gateway { host, port, .. } = gateway;
     let cause = match error.kind() {
         io::ErrorKind::AddrInUse => format!("cannot listen on {host}:{port}: {}", who_listens(*port, running)),
@@ -45,7 +45,7 @@ pub fn explain_among(running: &[Record], gateway: &Gateway, error: &io::Error, f
 }
 
 /// Returns the port in the URL of a gateway.
-pub fn of_url(url: &str) -> Option<u16> {
+pub(crate) fn of_url(url: &str) -> Option<u16> {
     url.parse::<http::Uri>().ok().and_then(|url| url.port_u16())
 }
 

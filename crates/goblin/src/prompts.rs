@@ -20,13 +20,13 @@ use crate::tools::list;
 
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true, after_help = EXIT_CODES)]
-pub struct Prompts {
+pub(crate) struct Prompts {
     #[command(subcommand)]
     pub verb: Verb,
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Verb {
+pub(crate) enum Verb {
     /// List all prompts
     List {
         #[command(flatten)]
@@ -53,7 +53,7 @@ Examples:
   goblin prompts get git_commit_message style=short
   goblin prompts get git_commit_message --json | jq -r '.messages[].content.text'";
 
-pub async fn run(arguments: Prompts) -> Result<ExitCode> {
+pub(crate) async fn run(arguments: Prompts) -> Result<ExitCode> {
     match arguments.verb {
         Verb::List { filter, common } => {
             catalog::run(&common, async |client| list(client, Kind::Prompts, &filter, common.json).await).await
@@ -83,7 +83,7 @@ async fn get(client: &mut Client, name: &str, words: &[String], json: bool) -> R
 }
 
 /// Returns the arguments of a prompt as a JSON schema. All of them are strings.
-pub fn schema(prompt: &Value) -> Value {
+pub(crate) fn schema(prompt: &Value) -> Value {
     let arguments = prompt["arguments"].as_array().map(Vec::as_slice).unwrap_or_default();
     let names = || arguments.iter().filter_map(|argument| Some((argument["name"].as_str()?, argument)));
     let properties: serde_json::Map<_, _> =

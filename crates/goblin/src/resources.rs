@@ -19,13 +19,13 @@ use crate::tools::list;
 
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true, after_help = EXIT_CODES)]
-pub struct Resources {
+pub(crate) struct Resources {
     #[command(subcommand)]
     pub verb: Verb,
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Verb {
+pub(crate) enum Verb {
     /// List all resources
     List {
         #[command(flatten)]
@@ -79,7 +79,7 @@ Examples:
   goblin resources search release notes
   goblin resources search --mime-type 'text/*' --server files --json notes | jq -r '.resources[].uri'";
 
-pub async fn run(arguments: Resources) -> Result<ExitCode> {
+pub(crate) async fn run(arguments: Resources) -> Result<ExitCode> {
     match arguments.verb {
         Verb::List { filter, common } => {
             catalog::run(&common, async |client| list(client, Kind::Resources, &filter, common.json).await).await

@@ -9,9 +9,9 @@ use goblin_config::schema;
 use crate::style::print;
 
 #[derive(Debug, Args)]
-pub struct Schema {}
+pub(crate) struct Schema {}
 
-pub fn run(_arguments: &Schema) -> Result<ExitCode> {
+pub(crate) fn run(_arguments: &Schema) -> Result<ExitCode> {
     print(&schema::text())?;
     Ok(ExitCode::SUCCESS)
 }

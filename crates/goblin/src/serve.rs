@@ -24,7 +24,6 @@ use goblin_engine::app::socket::SocketListener;
 use goblin_engine::app::{self, App};
 use goblin_engine::upstream::child::own_executable;
 use goblin_telemetry::{Observe, worker};
-use goblin_tui;
 use goblin_tui::remote::Remote;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -38,7 +37,7 @@ use crate::style::{shell_word, tell, warn};
 use crate::{cli, follow, load, log, port, top};
 
 #[derive(Debug, Args)]
-pub struct Serve {
+pub(crate) struct Serve {
     #[command(flatten)]
     pub source: cli::Source,
     #[command(flatten)]
@@ -58,7 +57,7 @@ pub struct Serve {
     pub tui: bool,
 }
 
-pub async fn run(arguments: Serve) -> Result<ExitCode> {
+pub(crate) async fn run(arguments: Serve) -> Result<ExitCode> {
     if arguments.tui
         && let Err(problem) = top::check_terminal()
     {
@@ -285,7 +284,7 @@ fn record(url: &str, given: &Given) -> std::io::Result<runtime::Record> {
 }
 
 /// Installs the signal handlers. Each call of the result waits for the next SIGINT or SIGTERM.
-pub fn termination() -> Result<impl AsyncFnMut()> {
+pub(crate) fn termination() -> Result<impl AsyncFnMut()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
     Ok(async move || {

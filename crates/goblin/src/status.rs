@@ -27,7 +27,7 @@ the arguments cannot be used, 3 when no gateway runs or it does not answer. With
 
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
-pub struct Status {
+pub(crate) struct Status {
     #[command(flatten)]
     pub which: Which,
     /// Print what the admin API answers, as it is
@@ -39,7 +39,7 @@ pub struct Status {
     pub watch: Option<u64>,
 }
 
-pub async fn run(arguments: Status) -> Result<ExitCode> {
+pub(crate) async fn run(arguments: Status) -> Result<ExitCode> {
     let Some(seconds) = arguments.watch else { return once(&arguments).await };
     let mut terminated = termination()?;
     tokio::select! {

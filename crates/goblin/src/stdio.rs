@@ -36,7 +36,7 @@ const TOKEN_VARIABLE: &str = "GOBLIN_TOKEN";
 const ADMIN_TOKEN_VARIABLE: &str = "GOBLIN_ADMIN_TOKEN";
 
 #[derive(Debug, Args)]
-pub struct Stdio {
+pub(crate) struct Stdio {
     #[command(flatten)]
     pub source: Source,
     #[command(flatten)]
@@ -56,11 +56,11 @@ pub struct Stdio {
 }
 
 /// Parses the name of a profile in an argument.
-pub fn profile_name(text: &str) -> Result<ProfileName, String> {
+pub(crate) fn profile_name(text: &str) -> Result<ProfileName, String> {
     ProfileName::new(text).ok_or_else(|| "a profile has a name of letters, digits, \"_\" and \"-\"".to_owned())
 }
 
-pub async fn run(arguments: Stdio) -> Result<ExitCode> {
+pub(crate) async fn run(arguments: Stdio) -> Result<ExitCode> {
     if let Some(url) = &arguments.url {
         let token = token(arguments.token_file.as_deref())?;
         let url = address::endpoint(url, arguments.profile.as_ref());
@@ -91,7 +91,7 @@ pub async fn run(arguments: Stdio) -> Result<ExitCode> {
 }
 
 /// Returns an error if the configuration does not have this profile.
-pub fn check_profile(config: &Config, profile: Option<&ProfileName>) -> Result<(), String> {
+pub(crate) fn check_profile(config: &Config, profile: Option<&ProfileName>) -> Result<(), String> {
     let Some(name) = profile.filter(|name| !config.profiles.contains_key(*name)) else { return Ok(()) };
     let known: Vec<_> = config.profiles.keys().map(ProfileName::as_str).collect();
     Err(match &known[..] {
@@ -126,13 +126,13 @@ async fn carry(wire: Wire, flags: &LogFlags) -> Result<ExitCode> {
 }
 
 /// Returns the client token of the gateway at --url, from the file or the variable.
-pub fn token(file: Option<&Path>) -> Result<Option<Secret>> {
+pub(crate) fn token(file: Option<&Path>) -> Result<Option<Secret>> {
     token_of(file, TOKEN_VARIABLE)
 }
 
 /// Returns the admin token of the gateway at --url. For a gateway of this user on this machine, the token is found in
 /// its record.
-pub fn admin_token(file: Option<&Path>, url: &str) -> Result<Option<Secret>> {
+pub(crate) fn admin_token(file: Option<&Path>, url: &str) -> Result<Option<Secret>> {
     Ok(token_of(file, ADMIN_TOKEN_VARIABLE)?.or_else(|| runtime::admin_token_at(url)))
 }
 
@@ -186,7 +186,7 @@ fn choose(running: &[Record], own: &Identity, here: impl Fn(&str) -> Option<Stri
 
 /// Describes how a running gateway of the same file differs from one that would start here. Returns `None` if it does
 /// not.
-pub fn difference(record: &Record, own: &Identity, here: impl Fn(&str) -> Option<String>) -> Option<String> {
+pub(crate) fn difference(record: &Record, own: &Identity, here: impl Fn(&str) -> Option<String>) -> Option<String> {
     let gateway = format!("the gateway at {} (pid {})", record.url, record.pid);
     let differing = record.fingerprints.differing(here);
     if record.identity != *own {

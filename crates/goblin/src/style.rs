@@ -9,22 +9,22 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 use crate::cli::BAD_CONFIGURATION;
 
 /// Prints why nothing was done. Returns the exit code for a bad configuration.
-pub fn tell(problem: &str) -> ExitCode {
+pub(crate) fn tell(problem: &str) -> ExitCode {
     fail(problem);
     ExitCode::from(BAD_CONFIGURATION)
 }
 
 /// Prints an error on stderr.
-pub fn fail(problem: &str) {
+pub(crate) fn fail(problem: &str) {
     say(&format!("{}: {problem}", paint("error", "1;31")));
 }
 
-pub fn warn(warning: &str) {
+pub(crate) fn warn(warning: &str) {
     say(&format!("{}: {warning}", paint("warning", "1;33")));
 }
 
 /// Prints information on stderr, for commands that need stdout for the protocol.
-pub fn note(text: &str) {
+pub(crate) fn note(text: &str) {
     say(&format!("goblin: {text}"));
 }
 
@@ -33,12 +33,12 @@ fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-pub fn plural(count: usize, noun: &str) -> String {
+pub(crate) fn plural(count: usize, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
 /// Prints to stdout. A reader that closed the pipe early, such as `head`, is no error.
-pub fn print(text: &str) -> std::io::Result<()> {
+pub(crate) fn print(text: &str) -> std::io::Result<()> {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error),
         _ => Ok(()),
@@ -46,7 +46,7 @@ pub fn print(text: &str) -> std::io::Result<()> {
 }
 
 /// Quotes a word for a shell, if it needs quotes.
-pub fn shell_word(word: &str) -> String {
+pub(crate) fn shell_word(word: &str) -> String {
     let plain = |character: char| character.is_alphanumeric() || "/._-@:=+,%".contains(character);
     match !word.is_empty() && word.chars().all(plain) {
         true => word.to_owned(),
@@ -59,7 +59,7 @@ const MIN_COLUMNS: usize = 20;
 
 /// Returns `text` after `before`, wrapped at the width of a terminal and indented by the width of `before`. A terminal
 /// would wrap at the left edge, where hostile text could pass for another line. Nothing is left out.
-pub fn wrap(before: &str, text: &str, width: Option<usize>) -> String {
+pub(crate) fn wrap(before: &str, text: &str, width: Option<usize>) -> String {
     let Some(width) = width else { return format!("{before}{text}\n") };
     // Characters of ambiguous width count as wide, so that the terminal never wraps a line itself.
     let indent = before.width_cjk();
@@ -83,7 +83,7 @@ pub fn wrap(before: &str, text: &str, width: Option<usize>) -> String {
 }
 
 /// Prints JSON. On a terminal, control characters are replaced by escapes. In a pipe every byte is unchanged.
-pub fn print_json(text: &str) -> std::io::Result<()> {
+pub(crate) fn print_json(text: &str) -> std::io::Result<()> {
     match std::io::stdout().is_terminal() {
         true => print(&(escaped_json(text) + "\n")),
         false => print(&format!("{text}\n")),
@@ -91,22 +91,22 @@ pub fn print_json(text: &str) -> std::io::Result<()> {
 }
 
 /// Returns the columns of a terminal, or `None` for a pipe.
-pub fn width(stream: &(impl IsTerminal + std::os::fd::AsFd)) -> Option<usize> {
+pub(crate) fn width(stream: &(impl IsTerminal + std::os::fd::AsFd)) -> Option<usize> {
     let size = stream.is_terminal().then(|| rustix::termios::tcgetwinsize(stream).ok()).flatten()?;
     (size.ws_col > 0).then_some(usize::from(size.ws_col))
 }
 
 /// Paints text for stderr.
-pub fn paint(text: &str, code: &str) -> String {
+pub(crate) fn paint(text: &str, code: &str) -> String {
     paint_if(is_colourful(&std::io::stderr()), text, code)
 }
 
 /// Reports whether `stream` is a terminal and the user did not disable colours by `NO_COLOR`.
-pub fn is_colourful(stream: &impl IsTerminal) -> bool {
+pub(crate) fn is_colourful(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-pub fn paint_if(colourful: bool, text: &str, code: &str) -> String {
+pub(crate) fn paint_if(colourful: bool, text: &str, code: &str) -> String {
     if colourful { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
 }
 

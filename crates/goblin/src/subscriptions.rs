@@ -19,7 +19,7 @@ const QUERY: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/').remove(b':');
 
 #[derive(Debug, Args)]
-pub struct Subscriptions {
+pub(crate) struct Subscriptions {
     /// Only those that an update of this resource reaches
     pub uri: Option<String>,
     #[command(flatten)]
@@ -29,7 +29,7 @@ pub struct Subscriptions {
     pub json: bool,
 }
 
-pub async fn run(arguments: Subscriptions) -> Result<ExitCode> {
+pub(crate) async fn run(arguments: Subscriptions) -> Result<ExitCode> {
     match text(&arguments).await {
         Ok(text) => {
             print(&text).context("cannot write to stdout")?;

@@ -18,13 +18,13 @@ use crate::style::{is_colourful, print, print_json, width};
 
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true, after_help = EXIT_CODES)]
-pub struct Tools {
+pub(crate) struct Tools {
     #[command(subcommand)]
     pub verb: Verb,
 }
 
 #[derive(Debug, Subcommand)]
-pub enum Verb {
+pub(crate) enum Verb {
     /// List all tools, those that clients must search for too
     #[command(after_long_help = LIST_EXAMPLES)]
     List {
@@ -93,7 +93,7 @@ A value is typed by the schema of the tool: count=3 is a number where it wants o
 JSON; key:=JSON is taken as it is written. Progress is told on stderr. Where the server asks for something, a terminal \
 gets the question; otherwise it is declined. Ctrl-C cancels the call.";
 
-pub async fn run(arguments: Tools) -> Result<ExitCode> {
+pub(crate) async fn run(arguments: Tools) -> Result<ExitCode> {
     match arguments.verb {
         Verb::List { filter, common } => {
             catalog::run(&common, async |client| list(client, Kind::Tools, &filter, common.json).await).await
@@ -112,7 +112,7 @@ pub async fn run(arguments: Tools) -> Result<ExitCode> {
 }
 
 /// Prints the list of one kind.
-pub async fn list(client: &mut Client, kind: Kind, filter: &Filter, json: bool) -> Result<(), Failure> {
+pub(crate) async fn list(client: &mut Client, kind: Kind, filter: &Filter, json: bool) -> Result<(), Failure> {
     let cards = cards::list(client, kind, filter).await?;
     match json {
         true => print_json(&cards.to_json())?,

@@ -9,7 +9,6 @@ use clap::Args;
 use goblin_client::address;
 use goblin_client::environment::environment;
 use goblin_client::runtime::{self, FindError};
-use goblin_tui;
 use goblin_tui::remote::Remote;
 use goblin_tui::remote::api::Gateway;
 use goblin_tui::view::theme::Theme;
@@ -20,7 +19,7 @@ use crate::style::{fail, is_colourful, tell};
 use crate::{load, stdio};
 
 /// Each paragraph is one line, because clap wraps it to the width of the terminal.
-pub const LONG_ABOUT: &str = "\
+pub(crate) const LONG_ABOUT: &str = "\
 See how a running gateway is doing, and act on it, in the terminal.
 
 It shows servers, tools, prompts, resources, subscriptions, sessions and events of the gateway as they change, calls tools, \
@@ -29,7 +28,7 @@ reads and watches resources, restarts and disables servers, and has the configur
 It needs a terminal of 80 columns and 24 rows, and does without colour where NO_COLOR is set.";
 
 #[derive(Debug, Args)]
-pub struct Top {
+pub(crate) struct Top {
     /// Show the gateway at this URL, or at unix:SOCKET, instead of the one that runs on this machine
     #[arg(long, value_name = "URL", value_parser = address::parse)]
     pub url: Option<String>,
@@ -41,7 +40,7 @@ pub struct Top {
     pub client_token_file: Option<PathBuf>,
 }
 
-pub async fn run(arguments: Top) -> Result<ExitCode> {
+pub(crate) async fn run(arguments: Top) -> Result<ExitCode> {
     if let Err(problem) = check_terminal() {
         return Ok(tell(&problem));
     }
@@ -66,7 +65,7 @@ pub async fn run(arguments: Top) -> Result<ExitCode> {
 }
 
 /// Returns an error if stdin or stdout is no terminal that can be drawn on.
-pub fn check_terminal() -> Result<(), String> {
+pub(crate) fn check_terminal() -> Result<(), String> {
     let elsewhere = "goblin tools, goblin resources and the admin API tell the same to programs";
     if !std::io::stdin().is_terminal() || !std::io::stdout().is_terminal() {
         return Err(format!("the dashboard needs a terminal, for keys and for the screen; {elsewhere}"));
@@ -79,7 +78,7 @@ pub fn check_terminal() -> Result<(), String> {
     }
 }
 
-pub fn theme() -> Theme {
+pub(crate) fn theme() -> Theme {
     if is_colourful(&std::io::stdout()) { Theme::Colour } else { Theme::Monochrome }
 }
 

@@ -3,10 +3,10 @@
 //! The command is an MCP client on an in-memory pipe (see [`crate::cli::door`]). It survives a restart of the gateway,
 //! because the bridge subscribes again. Its subscriptions end with its session. [`watching`] handles the messages.
 
-pub mod exec;
-pub mod show;
-pub mod watching;
-pub mod wish;
+pub(crate) mod exec;
+pub(crate) mod show;
+pub(crate) mod watching;
+pub(crate) mod wish;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -29,7 +29,7 @@ use crate::watch::wish::{Kind, Options, Wishes};
 
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
-pub struct Watch {
+pub(crate) struct Watch {
     /// The resources, by the URI or the identifier that the gateway lists them under, or patterns of them
     #[arg(required = true, value_name = "URI")]
     pub uris: Vec<String>,
@@ -58,7 +58,7 @@ pub struct Watch {
 }
 
 /// Each paragraph is one line, because clap wraps it to the width of the terminal.
-pub const LONG_ABOUT: &str = "\
+pub(crate) const LONG_ABOUT: &str = "\
 Tell when resources change, as it happens.
 
 Subscribes at the gateway that runs on this machine and prints a line for every update: the time (UTC) and the URI, and \
@@ -86,7 +86,7 @@ fn duration(text: &str) -> Result<Duration, String> {
     quantity::duration(text).map_err(|fault| fault.to_string())
 }
 
-pub async fn run(arguments: Watch) -> Result<ExitCode> {
+pub(crate) async fn run(arguments: Watch) -> Result<ExitCode> {
     // Install the signal handlers before anything starts that a signal must not leave behind.
     let mut terminated = termination()?;
     let door = match Door::open(&arguments.reach, None, &arguments.log).await {

@@ -8,7 +8,7 @@ use futures_channel::oneshot::{self, Receiver, Sender};
 
 use crate::{ClientId, Outcome, Subscriber, Subscription};
 
-pub struct Audience<S> {
+pub(crate) struct Audience<S> {
     subscribers: HashMap<ClientId, Arc<Subscription<S>>>,
     waiting: Vec<Waiting>,
 }
@@ -27,46 +27,46 @@ impl<S> Default for Audience<S> {
 }
 
 impl<S: Subscriber> Audience<S> {
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.subscribers.is_empty()
     }
 
-    pub fn has(&self, client: ClientId) -> bool {
+    pub(crate) fn has(&self, client: ClientId) -> bool {
         self.subscribers.contains_key(&client)
     }
 
-    pub fn get(&self, client: ClientId) -> Option<&Arc<Subscription<S>>> {
+    pub(crate) fn get(&self, client: ClientId) -> Option<&Arc<Subscription<S>>> {
         self.subscribers.get(&client)
     }
 
-    pub fn all(&self) -> impl Iterator<Item = &Arc<Subscription<S>>> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<Subscription<S>>> {
         self.subscribers.values()
     }
 
-    pub fn enter(&mut self, subscription: &Arc<Subscription<S>>) {
+    pub(crate) fn enter(&mut self, subscription: &Arc<Subscription<S>>) {
         self.subscribers.insert(subscription.subscriber.id(), Arc::clone(subscription));
     }
 
-    pub fn leave(&mut self, client: ClientId) -> Option<Arc<Subscription<S>>> {
+    pub(crate) fn leave(&mut self, client: ClientId) -> Option<Arc<Subscription<S>>> {
         let subscription = self.subscribers.remove(&client)?;
         self.waiting.retain(|waiting| waiting.client != client);
         Some(subscription)
     }
 
     /// Reports whether a client still waits for a response.
-    pub fn is_waited_for(&self) -> bool {
+    pub(crate) fn is_waited_for(&self) -> bool {
         self.waiting.iter().any(|waiting| !waiting.outcome.is_canceled())
     }
 
     /// Adds a waiting request. The receiver gets the outcome.
-    pub fn wait(&mut self, client: ClientId, is_new: bool) -> Receiver<Outcome> {
+    pub(crate) fn wait(&mut self, client: ClientId, is_new: bool) -> Receiver<Outcome> {
         let (outcome, settled) = oneshot::channel();
         self.waiting.push(Waiting { client, is_new, outcome });
         settled
     }
 
     /// Sends the outcome to all waiting requests. Returns the clients of those requests that created a subscription.
-    pub fn settle(&mut self, outcome: &Outcome) -> Vec<ClientId> {
+    pub(crate) fn settle(&mut self, outcome: &Outcome) -> Vec<ClientId> {
         let mut entered = Vec::new();
         for Waiting { client, is_new, outcome: sender } in std::mem::take(&mut self.waiting) {
             if is_new {
@@ -82,7 +82,7 @@ impl<S: Subscriber> Audience<S> {
 
     /// Removes the cancelled requests of a client. Returns true if they created the subscription and no other request
     /// of the client waits for it. The caller must then remove the subscription.
-    pub fn withdraw(&mut self, client: ClientId) -> bool {
+    pub(crate) fn withdraw(&mut self, client: ClientId) -> bool {
         let is_over = |waiting: &Waiting| waiting.client == client && waiting.outcome.is_canceled();
         let was_new = self.waiting.iter().any(|waiting| is_over(waiting) && waiting.is_new);
         self.waiting.retain(|waiting| !is_over(waiting));

@@ -12,10 +12,10 @@ use crate::pattern::Pattern;
 use crate::{Name, Notice, Offers, Outcome, Subscriber};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct CoverId(u64);
+pub(crate) struct CoverId(u64);
 
 /// A pattern, and the subscribers that see the same resources.
-pub struct Cover<S> {
+pub(crate) struct Cover<S> {
     pub name: Arc<Name>,
     pub pattern: Arc<Pattern>,
     /// The profile of the subscribers. The pattern covers no listed resource that the profile hides, so the backend
@@ -37,33 +37,33 @@ pub struct Cover<S> {
 
 impl<S: Subscriber> Cover<S> {
     /// Reports whether the subscribers of the pattern may see a listed resource.
-    pub fn shows(&self, native: &str, offers: &dyn Offers) -> bool {
+    pub(crate) fn shows(&self, native: &str, offers: &dyn Offers) -> bool {
         shows(self.profile.as_deref(), native, offers)
     }
 
-    pub fn is_partial(&self) -> bool {
+    pub(crate) fn is_partial(&self) -> bool {
         self.is_cut || !self.refused.is_empty()
     }
 
     /// Returns the first refusal if the backend refused every covered resource.
-    pub fn whole_refusal(&self) -> Option<Outcome> {
+    pub(crate) fn whole_refusal(&self) -> Option<Outcome> {
         let is_whole = !self.refused.is_empty() && self.refused.len() >= self.listed.len();
         self.refusal.clone().filter(|_| is_whole)
     }
 
     /// Returns notices about the whole pattern for all subscribers.
-    pub fn notices(&self) -> impl Iterator<Item = Notice<S>> {
+    pub(crate) fn notices(&self) -> impl Iterator<Item = Notice<S>> {
         self.audience.all().map(|it| Notice { subscription: Arc::clone(it), name: Arc::clone(&self.name) })
     }
 }
 
 /// Reports whether a profile shows a listed resource.
-pub fn shows(profile: Option<&Profile>, native: &str, offers: &dyn Offers) -> bool {
+pub(crate) fn shows(profile: Option<&Profile>, native: &str, offers: &dyn Offers) -> bool {
     profile.is_none_or(|profile| profile.resources.admits(&offers.expose(native)))
 }
 
 /// By the directory that all they cover is in: an update is compared with those alone whose directory it is in.
-pub struct Covers<S> {
+pub(crate) struct Covers<S> {
     all: HashMap<CoverId, Cover<S>>,
     by_directory: HashMap<Box<str>, Vec<CoverId>>,
     next: u64,
@@ -76,29 +76,29 @@ impl<S> Default for Covers<S> {
 }
 
 impl<S: Subscriber> Covers<S> {
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    pub fn get(&self, id: CoverId) -> Option<&Cover<S>> {
+    pub(crate) fn get(&self, id: CoverId) -> Option<&Cover<S>> {
         self.all.get(&id)
     }
 
-    pub fn get_mut(&mut self, id: CoverId) -> Option<&mut Cover<S>> {
+    pub(crate) fn get_mut(&mut self, id: CoverId) -> Option<&mut Cover<S>> {
         self.all.get_mut(&id)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (CoverId, &Cover<S>)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (CoverId, &Cover<S>)> {
         self.all.iter().map(|(id, cover)| (*id, cover))
     }
 
-    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut Cover<S>> {
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut Cover<S>> {
         self.all.values_mut()
     }
 
     /// Finds the pattern with this kind and spelling. Its subscribers must see the same resources as clients of
     /// `profile`.
-    pub fn find(&self, pattern: &Pattern, native: &str, profile: Option<&Arc<Profile>>) -> Option<CoverId> {
+    pub(crate) fn find(&self, pattern: &Pattern, native: &str, profile: Option<&Arc<Profile>>) -> Option<CoverId> {
         let near = self.by_directory.get(pattern.directory())?;
         let sees_same = |other: Option<&Arc<Profile>>| match (profile, other) {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other) || one.resources == other.resources,
@@ -110,7 +110,7 @@ impl<S: Subscriber> Covers<S> {
         near.iter().copied().find(|id| self.all.get(id).is_some_and(is_same))
     }
 
-    pub fn insert(&mut self, name: Arc<Name>, pattern: Arc<Pattern>, profile: Option<Arc<Profile>>) -> CoverId {
+    pub(crate) fn insert(&mut self, name: Arc<Name>, pattern: Arc<Pattern>, profile: Option<Arc<Profile>>) -> CoverId {
         let id = CoverId(self.next);
         self.next += 1;
         self.by_directory.entry(pattern.directory().into()).or_default().push(id);
@@ -130,7 +130,7 @@ impl<S: Subscriber> Covers<S> {
         id
     }
 
-    pub fn remove(&mut self, id: CoverId) -> Option<Cover<S>> {
+    pub(crate) fn remove(&mut self, id: CoverId) -> Option<Cover<S>> {
         let cover = self.all.remove(&id)?;
         let directory = cover.pattern.directory();
         if let Some(near) = self.by_directory.get_mut(directory) {
@@ -143,7 +143,7 @@ impl<S: Subscriber> Covers<S> {
     }
 
     /// Returns the patterns that cover a URI.
-    pub fn matching<'a>(&'a self, native: &'a str) -> impl Iterator<Item = CoverId> + 'a {
+    pub(crate) fn matching<'a>(&'a self, native: &'a str) -> impl Iterator<Item = CoverId> + 'a {
         // Most backends have no patterns, so skip the search. Also skip URIs that are too long to match, because
         // splitting them takes quadratic time.
         let text = if self.is_empty() || native.len() > LONGEST_URI { "" } else { native };

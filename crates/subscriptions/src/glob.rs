@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 /// The maximum length of a pattern, in bytes.
 pub const LONGEST_GLOB: usize = 1024;
 /// The maximum number of wildcards. Each may cost a pass over the whole URI, so this limits the time of a match.
-pub const MOST_WILDCARDS: usize = 64;
+pub(crate) const MOST_WILDCARDS: usize = 64;
 /// The maximum length of a URI, in bytes. A longer URI matches nothing.
 pub const LONGEST_URI: usize = 8 * 1024;
 

@@ -18,21 +18,21 @@ use crate::{Affected, ClientId, Entry, Name, Notice, Offers, Outcome, Standing, 
 
 /// The table of all subscriptions over one link.
 pub struct Interests<S> {
-    pub(super) topics: HashMap<Arc<str>, Topic<S>>,
-    pub(super) covers: Covers<S>,
+    pub(crate) topics: HashMap<Arc<str>, Topic<S>>,
+    pub(crate) covers: Covers<S>,
     clients: HashMap<ClientId, Vec<Arc<Subscription<S>>>>,
     /// The topics to compare with the upstream state.
-    pub(super) dirty: VecDeque<Arc<str>>,
+    pub(crate) dirty: VecDeque<Arc<str>>,
     /// The number of the current connection.
-    pub(super) link: u64,
-    pub(super) upstream: Upstream,
+    pub(crate) link: u64,
+    pub(crate) upstream: Upstream,
     /// The maximum number of topics. Beyond it, patterns cover no further resources.
-    pub(super) most_topics: usize,
+    pub(crate) most_topics: usize,
 }
 
 /// The state of the connection to the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Upstream {
+pub(crate) enum Upstream {
     Down,
     /// Connected, but the backend does not support subscriptions.
     Deaf,
@@ -40,7 +40,7 @@ pub(super) enum Upstream {
 }
 
 /// A resource with at least one subscriber or covering pattern.
-pub(super) struct Topic<S> {
+pub(crate) struct Topic<S> {
     pub name: Arc<Name>,
     pub audience: Audience<S>,
     /// The patterns that cover the resource.
@@ -63,7 +63,7 @@ pub(super) struct Topic<S> {
 
 /// The state of a URI upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(crate) enum State {
     Off,
     Asking,
     On,
@@ -75,7 +75,7 @@ pub(super) enum State {
 }
 
 impl<S: Subscriber> Topic<S> {
-    pub fn new(name: Name) -> Topic<S> {
+    pub(crate) fn new(name: Name) -> Topic<S> {
         Topic {
             name: Arc::new(name),
             audience: Audience::default(),
@@ -89,7 +89,7 @@ impl<S: Subscriber> Topic<S> {
         }
     }
 
-    pub fn standing(&self) -> &'static str {
+    pub(crate) fn standing(&self) -> &'static str {
         match self.state {
             _ if self.is_missing => "missing",
             State::On => "subscribed",
@@ -100,22 +100,22 @@ impl<S: Subscriber> Topic<S> {
     }
 
     /// Requests another subscribe, although the backend may still have the subscription.
-    pub fn ask_again(&mut self) {
+    pub(crate) fn ask_again(&mut self) {
         self.is_doubtful |= self.state == State::On;
         self.state = State::Off;
     }
 
     /// Reports whether the backend may need an unsubscribe when the resource is no longer wanted.
-    pub fn may_be_on(&self) -> bool {
+    pub(crate) fn may_be_on(&self) -> bool {
         self.state == State::On || self.is_doubtful && !matches!(self.state, State::Asking | State::Ending)
     }
 
-    pub fn is_wanted(&self) -> bool {
+    pub(crate) fn is_wanted(&self) -> bool {
         !self.audience.is_empty() || !self.covers.is_empty()
     }
 
     /// Returns notices about the resource for all subscribers.
-    pub fn notices(&self) -> impl Iterator<Item = Notice<S>> {
+    pub(crate) fn notices(&self) -> impl Iterator<Item = Notice<S>> {
         self.audience.all().map(|it| Notice { subscription: Arc::clone(it), name: Arc::clone(&self.name) })
     }
 }
@@ -175,7 +175,7 @@ impl<S: Subscriber> Interests<S> {
         audience.get(wish.subscriber.id()).cloned()
     }
 
-    pub(super) fn cover_of(&self, subscription: &Subscription<S>) -> Option<CoverId> {
+    pub(crate) fn cover_of(&self, subscription: &Subscription<S>) -> Option<CoverId> {
         let profile = subscription.subscriber.profile();
         self.covers.find(subscription.pattern.as_deref()?, &subscription.name.native, profile)
     }
@@ -206,7 +206,7 @@ impl<S: Subscriber> Interests<S> {
         Ok(subscription)
     }
 
-    pub(super) fn join(&mut self, subscription: &Arc<Subscription<S>>, cover: Option<CoverId>) {
+    pub(crate) fn join(&mut self, subscription: &Arc<Subscription<S>>, cover: Option<CoverId>) {
         let audience = match cover {
             Some(id) => self.covers.get_mut(id).map(|cover| &mut cover.audience),
             None => self.topics.get_mut(&subscription.name.native).map(|topic| &mut topic.audience),
@@ -306,7 +306,7 @@ impl<S: Subscriber> Interests<S> {
 
     /// Removes a topic without subscribers. If the backend may have the subscription, the topic stays until it is ended
     /// upstream.
-    pub(super) fn prune(&mut self, native: &str) {
+    pub(crate) fn prune(&mut self, native: &str) {
         let Some(topic) = self.topics.get(native).filter(|topic| !topic.is_wanted()) else { return };
         match topic.state {
             _ if topic.may_be_on() => self.dirty.push_back(Arc::clone(&topic.name.native)),
@@ -471,7 +471,7 @@ impl<'a, S: Subscriber> Found<'a, S> {
 /// by `/`, `?` or `#`.
 ///
 /// Looking up all prefixes takes quadratic time. A URI longer than [`LONGEST_URI`] therefore has no enclosing URIs.
-pub(super) fn outer(native: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn outer(native: &str) -> impl Iterator<Item = &str> {
     let native = if native.len() > LONGEST_URI { "" } else { native };
     let ends = native.char_indices().rev().filter(|(_, character)| matches!(character, '/' | '?' | '#'));
     ends.flat_map(|(at, character)| {

@@ -9,7 +9,7 @@ mod covers;
 pub mod glob;
 pub mod id;
 pub mod interests;
-pub mod listed;
+mod listed;
 #[cfg(test)]
 mod model;
 pub mod pattern;

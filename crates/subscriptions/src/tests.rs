@@ -18,7 +18,7 @@ fn sub18_a_uri_is_inside_of_its_beginnings_at_a_boundary() {
 
 /// A list of resources without templates.
 #[derive(Default)]
-pub struct Listed(pub BTreeSet<String>);
+pub(crate) struct Listed(pub BTreeSet<String>);
 
 impl Offers for Listed {
     fn listed(&self) -> Box<dyn Iterator<Item = &str> + '_> {
@@ -34,15 +34,15 @@ impl Offers for Listed {
     }
 }
 
-pub fn glob(text: &str) -> Arc<Pattern> {
+pub(crate) fn glob(text: &str) -> Arc<Pattern> {
     Arc::new(Pattern::Glob(glob::Glob::parse(text).expect("a glob")))
 }
 
 /// A client without a profile.
-pub struct TestClient(ClientId);
+pub(crate) struct TestClient(ClientId);
 
 impl TestClient {
-    pub fn new() -> Arc<TestClient> {
+    pub(crate) fn new() -> Arc<TestClient> {
         Arc::new(TestClient(ClientId::next()))
     }
 }
@@ -57,10 +57,10 @@ impl Subscriber for TestClient {
     }
 }
 
-pub type Entry = super::Entry<TestClient>;
-pub type Interests = super::interests::Interests<TestClient>;
-pub type Notice = super::Notice<TestClient>;
-pub type Subscription = super::Subscription<TestClient>;
+pub(crate) type Entry = super::Entry<TestClient>;
+pub(crate) type Interests = super::interests::Interests<TestClient>;
+pub(crate) type Notice = super::Notice<TestClient>;
+pub(crate) type Subscription = super::Subscription<TestClient>;
 
 /// A table with numbered clients.
 struct Stage {

@@ -13,7 +13,7 @@ use goblin_wire::method::Method;
 use goblin_wire::mime::Mime;
 
 /// The upper bounds of the duration buckets in nanoseconds. They range from a call over loopback to a slow tool.
-pub const BOUNDS: [u64; 15] = [
+pub(crate) const BOUNDS: [u64; 15] = [
     500_000,
     1_000_000,
     2_500_000,
@@ -32,7 +32,7 @@ pub const BOUNDS: [u64; 15] = [
 ];
 
 /// The bucket bounds for the gateway's own overhead, which is mostly below a millisecond.
-pub const FINE_BOUNDS: [u64; 15] = [
+pub(crate) const FINE_BOUNDS: [u64; 15] = [
     10_000,
     25_000,
     50_000,
@@ -130,7 +130,7 @@ impl Endings {
         self.0[ending as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    pub fn count_of(&self, ending: Ending) -> u64 {
+    pub(crate) fn count_of(&self, ending: Ending) -> u64 {
         self.0[ending as usize].load(Ordering::Relaxed)
     }
 }

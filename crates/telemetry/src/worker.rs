@@ -26,12 +26,12 @@ use tokio::sync::Semaphore;
 use crate::{Event, Observe};
 
 /// The processor time above which a poll is reported. Unoptimized builds compute several times slower.
-pub const BUSY_AFTER: Duration = Duration::from_millis(if cfg!(debug_assertions) { 500 } else { 100 });
+pub(crate) const BUSY_AFTER: Duration = Duration::from_millis(if cfg!(debug_assertions) { 500 } else { 100 });
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The number of computations that run at once. A computation cannot be stopped, so further ones wait. The system's
 /// scheduler shares the processors between them and the worker threads.
-pub const MAX_COMPUTATIONS: usize = 4;
+pub(crate) const MAX_COMPUTATIONS: usize = 4;
 static COMPUTATIONS: Semaphore = Semaphore::const_new(MAX_COMPUTATIONS);
 
 /// The low bit of [`Activity::poll`], set while the thread is inside a poll.

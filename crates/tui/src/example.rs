@@ -8,21 +8,21 @@ use serde_json::{Value, json};
 use crate::state::data::{Item, Kind};
 use crate::state::{Action, Link, Message, State};
 
-pub fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
+pub(crate) fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
     // Parse the text, because a `Value` cannot hold raw JSON.
     serde_json::from_str(&value.to_string()).expect("an example of this type")
 }
 
-pub fn act(state: &mut State, action: Action) {
+pub(crate) fn act(state: &mut State, action: Action) {
     state.update(Message::Act(action));
 }
 
-pub fn write(state: &mut State, text: &str) {
+pub(crate) fn write(state: &mut State, text: &str) {
     text.chars().for_each(|character| drop(state.update(Message::Write(character))));
 }
 
 /// Returns the status at this second. The number of calls grows with it.
-pub fn status(second: u64) -> Status {
+pub(crate) fn status(second: u64) -> Status {
     let calls = 40 * second;
     read(json!({
         "version": "0.1.0", "started": "2026-11-16T15:00:00Z", "uptimeSeconds": 3725 + second, "pid": 4711, "state": "ready",
@@ -164,7 +164,7 @@ fn sessions() -> SessionList {
 }
 
 /// Returns a dashboard that has polled the gateway for some seconds.
-pub fn state() -> State {
+pub(crate) fn state() -> State {
     let mut state = State::new("http://127.0.0.1:7777/mcp".to_owned());
     state.update(Message::Link(Link::Live));
     for second in 0..12 {

@@ -8,8 +8,8 @@
 mod example;
 pub mod input;
 pub mod remote;
-pub mod state;
-pub mod terminal;
+mod state;
+mod terminal;
 pub mod view;
 
 use std::time::Duration;

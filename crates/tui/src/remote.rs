@@ -4,7 +4,7 @@
 //! other client. If the gateway is gone, the dashboard reports it and retries with growing delays.
 
 pub mod api;
-pub mod calls;
+pub(crate) mod calls;
 
 use std::time::Duration;
 

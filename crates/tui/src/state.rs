@@ -4,14 +4,14 @@
 //! the gateway, and returns the effects to execute. The tests are therefore tables of messages.
 
 mod acts;
-pub mod data;
-pub mod detail;
-pub mod dialog;
-pub mod form;
-pub mod json;
-pub mod rates;
-pub mod table;
-pub mod words;
+pub(crate) mod data;
+pub(crate) mod detail;
+pub(crate) mod dialog;
+pub(crate) mod form;
+pub(crate) mod json;
+pub(crate) mod rates;
+pub(crate) mod table;
+pub(crate) mod words;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

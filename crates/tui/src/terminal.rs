@@ -19,13 +19,13 @@ use crate::state::State;
 use crate::view::theme::Theme;
 use crate::view::{self, Drawn, LEAST_COLUMNS, LEAST_ROWS};
 
-pub struct Terminal {
+pub(crate) struct Terminal {
     inner: ratatui::Terminal<CrosstermBackend<Stdout>>,
     theme: Theme,
 }
 
 impl Terminal {
-    pub fn open(theme: Theme) -> std::io::Result<Terminal> {
+    pub(crate) fn open(theme: Theme) -> std::io::Result<Terminal> {
         restore_on_panic();
         let options = TerminalOptions { viewport: Viewport::Fixed(size()) };
         let inner = ratatui::Terminal::with_options(CrosstermBackend::new(stdout()), options)?;
@@ -36,7 +36,7 @@ impl Terminal {
         Ok(terminal)
     }
 
-    pub fn draw(&mut self, state: &State) -> std::io::Result<Drawn> {
+    pub(crate) fn draw(&mut self, state: &State) -> std::io::Result<Drawn> {
         let mut drawn = Drawn::default();
         let size = size();
         if self.inner.get_frame().area() != size {

@@ -2,12 +2,12 @@
 //!
 //! A frame returns the positions of its parts ([`Drawn`]): mouse events need them, and they limit scrolling.
 
-pub mod details;
-pub mod dialog;
-pub mod header;
-pub mod overview;
-pub mod table;
-pub mod text;
+pub(crate) mod details;
+pub(crate) mod dialog;
+pub(crate) mod header;
+pub(crate) mod overview;
+pub(crate) mod table;
+pub(crate) mod text;
 pub mod theme;
 
 use ratatui::Frame;
@@ -19,8 +19,8 @@ use crate::state::{Measures, Panel, State};
 use crate::view::theme::Theme;
 
 /// The minimum size of the terminal. A smaller one only shows a message.
-pub const LEAST_COLUMNS: u16 = 80;
-pub const LEAST_ROWS: u16 = 24;
+pub(crate) const LEAST_COLUMNS: u16 = 80;
+pub(crate) const LEAST_ROWS: u16 = 24;
 
 /// From this width on, the side panel takes a smaller share of the width.
 const COMFORTABLE_COLUMNS: u16 = 110;
@@ -94,7 +94,7 @@ fn draw_sections(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme,
 }
 
 /// Returns a border with a title.
-pub fn framed(title: &str, theme: Theme) -> Block<'static> {
+pub(crate) fn framed(title: &str, theme: Theme) -> Block<'static> {
     Block::bordered().border_style(theme.dim()).title(Line::styled(format!(" {title} "), theme.title()))
 }
 

@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 
 /// The maximum number of rounds of decoding. A URI that is still encoded after them is ambiguous.
-pub const MAX_ROUNDS: usize = 8;
+pub(crate) const MAX_ROUNDS: usize = 8;
 /// The maximum number of `?`, `#` and `;`. Each of them adds a reading. A URI with more is ambiguous.
 pub const MAX_SEPARATORS: usize = 16;
 

@@ -3,10 +3,10 @@
 use crate::json::string_end;
 
 /// The maximum nesting of objects and arrays, in both directions.
-pub const MAX_DEPTH: usize = 512;
+pub(crate) const MAX_DEPTH: usize = 512;
 
 /// Reports whether a message is nested deeper than [`MAX_DEPTH`]. The message must be valid JSON.
-pub fn is_too_deep(message: &[u8]) -> bool {
+pub(crate) fn is_too_deep(message: &[u8]) -> bool {
     // Each level takes two bytes, so most messages are too short to be too deep. Most others have too few brackets.
     message.len() > 2 * MAX_DEPTH && openings(message) > MAX_DEPTH && nests_deeper(message)
 }

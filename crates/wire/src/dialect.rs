@@ -37,9 +37,6 @@ impl Dialect {
     /// The newest version without a handshake.
     pub const NEWEST_WITHOUT_HANDSHAKE: Dialect = Dialect::V2026_07_28;
 
-    /// The version of an HTTP request that names no version.
-    pub const ASSUMED: Dialect = Dialect::V2025_03_26;
-
     const ALL: [Dialect; 5] =
         [Dialect::V2024_11_05, Dialect::V2025_03_26, Dialect::V2025_06_18, Dialect::V2025_11_25, Dialect::V2026_07_28];
 
@@ -139,11 +136,6 @@ impl Dialect {
     /// Reports whether a form may have choices with titles, and multiple choice.
     pub fn has_rich_forms(self) -> bool {
         self >= Dialect::V2025_11_25
-    }
-
-    /// Reports whether `structuredContent` may be any value, not only an object.
-    pub fn has_free_structure(self) -> bool {
-        self.era() == Era::Modern
     }
 
     /// Returns the code that replaces a backend's error code that this version does not define. Returns `None` if the

@@ -198,7 +198,7 @@ impl Members<'_> {
         Some(key)
     }
 
-    pub fn next_value(&mut self) -> Option<Span> {
+    pub(crate) fn next_value(&mut self) -> Option<Span> {
         self.walk.next_value()
     }
 
@@ -282,7 +282,7 @@ fn value_end(bytes: &[u8], start: usize) -> usize {
 }
 
 /// Returns the end of the string that begins at `start`, after its closing quote.
-pub(super) fn string_end(bytes: &[u8], start: usize) -> usize {
+pub(crate) fn string_end(bytes: &[u8], start: usize) -> usize {
     let mut at = start + 1;
     while let Some(offset) = quote_or_escape(&bytes[at.min(bytes.len())..]) {
         at += offset;

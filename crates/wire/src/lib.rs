@@ -10,7 +10,7 @@
 
 pub mod canonical;
 pub mod date;
-pub mod depth;
+mod depth;
 pub mod dialect;
 pub mod error;
 pub mod extensions;
@@ -173,7 +173,7 @@ impl fmt::Debug for Text {
 }
 
 /// The maximum number of messages in one batch.
-pub const MAX_BATCH: usize = 100;
+pub(crate) const MAX_BATCH: usize = 100;
 
 /// The reason why bytes are not a valid message. The id is present if it was readable, for use in the error response.
 #[derive(Clone, Debug)]

@@ -24,9 +24,9 @@ use thiserror::Error;
 
 use self::parse::Step;
 
-pub const MAX_TEMPLATE_BYTES: usize = 2 * 1024;
+pub(crate) const MAX_TEMPLATE_BYTES: usize = 2 * 1024;
 /// The maximum number of variables. Each variable costs a pass over the whole URI, so this limits the time of a match.
-pub const MAX_VARIABLES: usize = 64;
+pub(crate) const MAX_VARIABLES: usize = 64;
 /// The maximum length of a URI. A longer URI matches no template.
 pub const MAX_URI_BYTES: usize = 8 * 1024;
 /// The maximum number of steps of one lookup over the templates of one backend. It takes some milliseconds.
@@ -93,7 +93,7 @@ impl Template {
     }
 
     /// Returns the text that every match begins with.
-    pub fn literal_prefix(&self) -> &str {
+    pub(crate) fn literal_prefix(&self) -> &str {
         match self.steps.first() {
             Some(Step::Literal(text)) => text,
             Some(Step::Variable(_)) | None => "",

@@ -12,7 +12,7 @@ use crate::handed::Handed;
 use crate::listing::Listing;
 
 /// A server without a connection.
-pub struct TestServer {
+pub(crate) struct TestServer {
     id: ServerId,
     config: Arc<Server>,
     handed: Mutex<Handed>,
@@ -39,12 +39,12 @@ impl Upstream for TestServer {
 }
 
 type Source = crate::Source<TestServer>;
-pub type Catalog = crate::Catalog<TestServer>;
+pub(crate) type Catalog = crate::Catalog<TestServer>;
 /// The version of the clients in tests.
-pub const CLIENT: Dialect = Dialect::V2025_11_25;
+pub(crate) const CLIENT: Dialect = Dialect::V2025_11_25;
 
 /// A backend with these entries and `settings` in its configuration, but without a connection.
-pub struct Offer<'a> {
+pub(crate) struct Offer<'a> {
     id: &'a str,
     settings: &'a str,
     tools: Vec<String>,
@@ -52,11 +52,11 @@ pub struct Offer<'a> {
     templates: Vec<String>,
 }
 
-pub fn tools<'a>(id: &'a str, names: &[&str]) -> Offer<'a> {
+pub(crate) fn tools<'a>(id: &'a str, names: &[&str]) -> Offer<'a> {
     Offer { id, settings: "", tools: owned(names), resources: vec![], templates: vec![] }
 }
 
-pub fn resources<'a>(id: &'a str, uris: &[&str], templates: &[&str]) -> Offer<'a> {
+pub(crate) fn resources<'a>(id: &'a str, uris: &[&str], templates: &[&str]) -> Offer<'a> {
     Offer { id, settings: "", tools: vec![], resources: owned(uris), templates: owned(templates) }
 }
 
@@ -64,7 +64,7 @@ fn owned(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-pub fn with<'a>(settings: &'a str, offer: Offer<'a>) -> Offer<'a> {
+pub(crate) fn with<'a>(settings: &'a str, offer: Offer<'a>) -> Offer<'a> {
     Offer { settings, ..offer }
 }
 
@@ -78,7 +78,7 @@ fn definitions(list: List, natives: &[String]) -> Arc<Vec<Definition>> {
 }
 
 /// Returns the settings of a gateway that does not list its own tools.
-pub fn terms() -> Terms {
+pub(crate) fn terms() -> Terms {
     let mut config = Config::empty();
     config.meta_tools.enabled = false;
     Terms::new(&config)
@@ -107,12 +107,12 @@ fn source(offer: &Offer<'_>) -> Source {
     }
 }
 
-pub fn catalog(offers: &[Offer<'_>]) -> Catalog {
+pub(crate) fn catalog(offers: &[Offer<'_>]) -> Catalog {
     build(1, &terms(), offers.iter().map(source).collect())
 }
 
 /// Returns the owner of `uri` as `id native`, or the candidates if it is ambiguous.
-pub fn owner(catalog: &Catalog, uri: &str) -> String {
+pub(crate) fn owner(catalog: &Catalog, uri: &str) -> String {
     match catalog.resources.find(&catalog.sources, uri) {
         Ok(owner) => format!("{} {}", catalog.source(owner.source).backend.id(), owner.native),
         Err(goblin_wire::error::Error::ResourceNotFound { candidates, .. }) => candidates.join(" or "),

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use crate::meta::{Limit, MetaTool};
 
 /// The key in `_meta` that identifies the tool. It does not depend on the prefix.
-pub const KEY: &str = "dev.goblin/meta";
+pub(crate) const KEY: &str = "dev.goblin/meta";
 
 const SERVER: &str = r#""serverId":{"type":"string","description":"only of this server"}"#;
 const CURSOR: &str = r#""cursor":{"type":"string","description":"nextCursor of the page before"}"#;
@@ -22,7 +22,7 @@ struct Words {
     result_required: &'static str,
 }
 
-pub fn definition(tool: MetaTool, prefix: &str) -> Bytes {
+pub(crate) fn definition(tool: MetaTool, prefix: &str) -> Bytes {
     let Words { title, description, arguments, required, result, result_required } = words(tool);
     let name = tool.name();
     let required = if required.is_empty() { String::new() } else { format!(r#","required":[{required}]"#) };

@@ -20,7 +20,7 @@ const NODES_PER_PATTERN: usize = 100;
 
 /// The size of an expanded schema.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Size {
+pub(crate) struct Size {
     /// The number of objects and array members.
     pub nodes: usize,
     pub levels: usize,
@@ -31,7 +31,7 @@ pub struct Size {
 impl Size {
     /// Measures a schema. Returns an error if the schema is too large or has references that this module cannot
     /// resolve.
-    pub fn of(schema: &Value) -> Result<Size, Unjudged> {
+    pub(crate) fn of(schema: &Value) -> Result<Size, Unjudged> {
         let is_draft4 = schema["$schema"].as_str().is_some_and(|uri| uri.contains("draft-04"));
         let id = if is_draft4 { "id" } else { "$id" };
         let mut anchors = HashMap::new();
@@ -41,12 +41,12 @@ impl Size {
         Ok(count.size)
     }
 
-    pub fn is_recursive(&self) -> bool {
+    pub(crate) fn is_recursive(&self) -> bool {
         self.recursions > 0
     }
 
     /// Returns the maximum number of nodes if recursive references are expanded for `levels` levels of arguments.
-    pub fn nodes_within(&self, levels: usize) -> usize {
+    pub(crate) fn nodes_within(&self, levels: usize) -> usize {
         // Each copy has `recursions` references to further copies. The sums saturate.
         let (mut copies, mut deepest) = (1_usize, 1_usize);
         for _ in 0..levels {

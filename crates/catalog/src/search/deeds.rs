@@ -16,7 +16,7 @@ const UNASKED: f32 = 0.85;
 
 /// The kinds of action, in the order of their impact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deed {
+pub(crate) enum Deed {
     Reads,
     Changes,
     Destroys,
@@ -46,24 +46,24 @@ const VERBS: [(Deed, &[&str]); 3] = [
 ];
 
 /// The fraction of its score that a document of each kind keeps.
-pub struct Asked([f32; 3]);
+pub(crate) struct Asked([f32; 3]);
 
 /// The verbs of an index by concept, and the kind of action of each document.
-pub struct Deeds {
+pub(crate) struct Deeds {
     verbs: HashMap<u32, Deed>,
     /// `None` if the name has no known verb. The document may then do anything.
     documents: Vec<Option<Deed>>,
 }
 
 impl Deeds {
-    pub fn new(builder: &mut Builder) -> Deeds {
+    pub(crate) fn new(builder: &mut Builder) -> Deeds {
         let verbs = VERBS.iter().flat_map(|(deed, words)| words.iter().map(|word| (*word, *deed)));
         Deeds { verbs: verbs.map(|(word, deed)| (builder.concept(word), deed)).collect(), documents: Vec::new() }
     }
 
     /// Adds the next document by its name. The first verb of the name counts, but a destroying verb counts at any
     /// position.
-    pub fn add(&mut self, name: &str, builder: &mut Builder) {
+    pub(crate) fn add(&mut self, name: &str, builder: &mut Builder) {
         let mut found = None;
         words::each_part(name, |word| {
             let deed = self.verbs.get(&builder.concept(word)).copied();
@@ -73,7 +73,7 @@ impl Deeds {
     }
 
     /// Returns the kind of action that a query asks for. Only the words themselves count, not their synonyms.
-    pub fn asked(&self, terms: &[Term]) -> Asked {
+    pub(crate) fn asked(&self, terms: &[Term]) -> Asked {
         let orders = terms.iter().filter(|term| term.may_order).filter_map(|term| term.meanings.first());
         let asked = orders.filter_map(|meaning| self.verbs.get(&meaning.concept)).next().copied();
         let asked = asked.unwrap_or(Deed::Reads);
@@ -82,12 +82,12 @@ impl Deeds {
     }
 
     /// Returns the fraction of its score that a document keeps.
-    pub fn fit(&self, asked: &Asked, document: usize) -> f32 {
+    pub(crate) fn fit(&self, asked: &Asked, document: usize) -> f32 {
         self.documents[document].map_or(1.0, |deed| asked.0[deed as usize])
     }
 
     /// Returns the size in bytes.
-    pub fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         self.documents.capacity() * size_of::<Option<Deed>>() + self.verbs.len() * size_of::<(u32, Deed)>()
     }
 }

@@ -7,7 +7,7 @@ use crate::search::distance::{Pattern, distance, letters, may_be_near};
 const CHUNK: usize = 32;
 
 #[derive(Debug, Default)]
-pub struct Dictionary {
+pub(crate) struct Dictionary {
     text: String,
     /// All entries, sorted by text.
     entries: Vec<Entry>,
@@ -23,7 +23,7 @@ struct Entry {
 }
 
 impl Dictionary {
-    pub fn build(mut pairs: Vec<(Box<str>, u32)>) -> Dictionary {
+    pub(crate) fn build(mut pairs: Vec<(Box<str>, u32)>) -> Dictionary {
         pairs.sort_unstable();
         pairs.dedup();
         let mut dictionary = Dictionary {
@@ -41,20 +41,20 @@ impl Dictionary {
     }
 
     /// Returns the number of a text. Returns the smallest number if the text has several.
-    pub fn find(&self, text: &str) -> Option<u32> {
+    pub(crate) fn find(&self, text: &str) -> Option<u32> {
         let place = self.entries.partition_point(|entry| self.text_of(*entry) < text);
         self.entries.get(place).filter(|entry| self.text_of(**entry) == text).map(|entry| entry.value)
     }
 
     /// Iterates over all texts that begin with `prefix`, in order.
-    pub fn starting_with<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a str, u32)> {
+    pub(crate) fn starting_with<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a str, u32)> {
         let place = self.entries.partition_point(|entry| self.text_of(*entry) < prefix);
         let pairs = self.entries[place..].iter().map(|entry| (self.text_of(*entry), entry.value));
         pairs.take_while(move |(text, _)| text.starts_with(prefix))
     }
 
     /// Returns the numbers of all texts with at most `MOST` typos relative to `word`.
-    pub fn near<const MOST: usize>(&self, word: &str) -> Vec<u32> {
+    pub(crate) fn near<const MOST: usize>(&self, word: &str) -> Vec<u32> {
         let wanted = word.chars().collect::<Vec<_>>();
         let pattern = Pattern::new(word);
         let is_near = |other: &str| match pattern.as_ref().and_then(|pattern| pattern.slips(other)) {
@@ -77,7 +77,7 @@ impl Dictionary {
     }
 
     /// Returns the size in bytes.
-    pub fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         self.text.capacity() + self.entries.capacity() * size_of::<Entry>() + self.letters.capacity() * size_of::<u32>()
     }
 

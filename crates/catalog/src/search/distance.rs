@@ -5,7 +5,7 @@
 const LONGEST: usize = 128;
 
 /// Returns the number of inserted, deleted, changed or swapped letters. Returns `None` if it exceeds `most`.
-pub fn distance(one: &[char], other: &[char], most: usize) -> Option<usize> {
+pub(crate) fn distance(one: &[char], other: &[char], most: usize) -> Option<usize> {
     if one.len().abs_diff(other.len()) > most || one.len().max(other.len()) > LONGEST {
         return None;
     }
@@ -39,7 +39,7 @@ pub fn distance(one: &[char], other: &[char], most: usize) -> Option<usize> {
 
 /// A short ASCII word that is compared with many others. One bit per letter computes a column of the table at a time
 /// (Hyyrö, "A bit-vector algorithm for computing Levenshtein and Damerau edit distances", 2003).
-pub struct Pattern {
+pub(crate) struct Pattern {
     length: u32,
     /// The positions of each letter in the word, as bits.
     places: [u64; 128],
@@ -47,7 +47,7 @@ pub struct Pattern {
 
 impl Pattern {
     /// Returns `None` if the word is empty, longer than 64 bytes or not ASCII.
-    pub fn new(word: &str) -> Option<Pattern> {
+    pub(crate) fn new(word: &str) -> Option<Pattern> {
         let length = u32::try_from(word.len()).ok().filter(|length| word.is_ascii() && (1..=64).contains(length))?;
         let mut places = [0; 128];
         for (place, letter) in word.bytes().enumerate() {
@@ -57,7 +57,7 @@ impl Pattern {
     }
 
     /// Returns the same number as [`distance`]. Returns `None` if `other` is not ASCII.
-    pub fn slips(&self, other: &str) -> Option<usize> {
+    pub(crate) fn slips(&self, other: &str) -> Option<usize> {
         // The differences between neighbours in a column: one more, one less.
         let (mut more, mut less) = (!0_u64, 0_u64);
         let (mut diagonal, mut before) = (0_u64, 0_u64);
@@ -80,7 +80,7 @@ impl Pattern {
 
 /// Returns the set of letters of a word, as bits. One typo sets at most one bit and clears at most one. Comparing the
 /// sets therefore excludes most words quickly.
-pub fn letters(word: &str) -> u32 {
+pub(crate) fn letters(word: &str) -> u32 {
     word.chars().fold(0, |letters, letter| {
         let bit =
             if letter.is_ascii_lowercase() { u32::from(letter) - u32::from('a') } else { 26 + u32::from(letter) % 6 };
@@ -89,7 +89,7 @@ pub fn letters(word: &str) -> u32 {
 }
 
 /// Reports whether the letters of two words permit at most `MOST` typos.
-pub fn may_be_near<const MOST: usize>(one: u32, other: u32) -> bool {
+pub(crate) fn may_be_near<const MOST: usize>(one: u32, other: u32) -> bool {
     has_at_most::<MOST>(one & !other) && has_at_most::<MOST>(other & !one)
 }
 

@@ -10,7 +10,7 @@ use crate::search::stem::stem;
 
 /// The part of a document that contains a word, in the order of `WEIGHTS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Field {
+pub(crate) enum Field {
     Name,
     Title,
     /// The beginning of the description. It usually states the purpose, and the rest explains the usage.
@@ -37,7 +37,7 @@ const SATURATION: f32 = 2.0;
 const RARITY: f32 = 0.75;
 
 #[derive(Clone, Copy, Debug)]
-pub struct Posting {
+pub(crate) struct Posting {
     /// The document number, with one bit for the name and one for the server. The packing keeps postings small.
     place: u32,
     /// The weight, between 0 and 1.
@@ -48,24 +48,24 @@ const IN_NAME: u32 = 1 << 31;
 const IN_SERVER: u32 = 1 << 30;
 
 impl Posting {
-    pub fn document(self) -> usize {
+    pub(crate) fn document(self) -> usize {
         (self.place & !(IN_NAME | IN_SERVER)) as usize
     }
 
     /// Reports whether the name has the word.
-    pub fn is_in_name(self) -> bool {
+    pub(crate) fn is_in_name(self) -> bool {
         self.place & IN_NAME != 0
     }
 
     /// Reports whether the server's id has the word.
-    pub fn is_in_server(self) -> bool {
+    pub(crate) fn is_in_server(self) -> bool {
         self.place & IN_SERVER != 0
     }
 }
 
 /// The postings of each concept. A concept is the set of all words with the same stem.
 #[derive(Debug)]
-pub struct Postings {
+pub(crate) struct Postings {
     /// The number of distinct words in the name of each document and in the id of its server.
     lengths: Vec<(u16, u16)>,
     /// The start of the postings of each concept, followed by the end of the last.
@@ -76,32 +76,32 @@ pub struct Postings {
 }
 
 impl Postings {
-    pub fn documents(&self) -> usize {
+    pub(crate) fn documents(&self) -> usize {
         self.lengths.len()
     }
 
     /// Returns the number of distinct words in the name of a document.
-    pub fn name_length(&self, document: usize) -> u16 {
+    pub(crate) fn name_length(&self, document: usize) -> u16 {
         self.lengths[document].0
     }
 
-    pub fn server_length(&self, document: usize) -> u16 {
+    pub(crate) fn server_length(&self, document: usize) -> u16 {
         self.lengths[document].1
     }
 
     /// Returns the postings of a concept, in document order.
-    pub fn of(&self, concept: u32) -> &[Posting] {
+    pub(crate) fn of(&self, concept: u32) -> &[Posting] {
         let concept = concept as usize;
         &self.postings[self.starts[concept] as usize..self.starts[concept + 1] as usize]
     }
 
     /// Returns the rarity of a concept. Rare concepts distinguish documents better.
-    pub fn rarity(&self, concept: u32) -> f32 {
+    pub(crate) fn rarity(&self, concept: u32) -> f32 {
         self.rarities[concept as usize]
     }
 
     /// Returns the size in bytes.
-    pub fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         let lengths = self.lengths.capacity() * size_of::<(u16, u16)>();
         let rarities = self.rarities.capacity() * size_of::<f32>();
         lengths + rarities + self.starts.capacity() * size_of::<u32>() + self.postings.capacity() * size_of::<Posting>()
@@ -110,7 +110,7 @@ impl Postings {
 
 /// Collects the words of all documents for an index.
 #[derive(Default)]
-pub struct Builder {
+pub(crate) struct Builder {
     words: HashMap<Box<str>, u32>,
     stems: HashMap<Box<str>, u32>,
     documents: u32,
@@ -131,7 +131,7 @@ struct Occurrence {
 
 impl Builder {
     /// Returns the concept of a word, which must be in lower case.
-    pub fn concept(&mut self, word: &str) -> u32 {
+    pub(crate) fn concept(&mut self, word: &str) -> u32 {
         if let Some(concept) = self.words.get(word) {
             return *concept;
         }
@@ -144,13 +144,13 @@ impl Builder {
     }
 
     /// Adds a word to a field of the current document.
-    pub fn word(&mut self, word: &str, field: Field) {
+    pub(crate) fn word(&mut self, word: &str, field: Field) {
         let concept = self.concept(word);
         self.at_hand.push((concept, field));
     }
 
     /// Finishes the current document.
-    pub fn end_document(&mut self) {
+    pub(crate) fn end_document(&mut self) {
         let mut lengths = [0_u16; FIELDS];
         self.at_hand.sort_unstable();
         for same in self.at_hand.chunk_by(|one, other| one == other) {
@@ -166,7 +166,7 @@ impl Builder {
 
     /// Returns all words with their concepts, and the postings. The words include the stems, so a query also finds a
     /// stem by a form of the word that no document has.
-    pub fn build(mut self) -> (Vec<(Box<str>, u32)>, Postings) {
+    pub(crate) fn build(mut self) -> (Vec<(Box<str>, u32)>, Postings) {
         // The sort must be stable to keep the documents of a concept in order.
         self.occurrences.sort_by_key(|occurrence| occurrence.concept);
         let usual = usual_lengths(&self.lengths);

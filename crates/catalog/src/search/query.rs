@@ -35,7 +35,7 @@ const LEAST_SPLIT: usize = 3;
 
 /// A word of a query.
 #[derive(Debug)]
-pub struct Term {
+pub(crate) struct Term {
     pub rarity: f32,
     /// True if the word is in imperative form, provided that it is a verb.
     pub may_order: bool,
@@ -43,27 +43,27 @@ pub struct Term {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Meaning {
+pub(crate) struct Meaning {
     pub concept: u32,
     /// The confidence in this meaning, at most 1.
     pub sureness: f32,
 }
 
 /// The tables for interpreting queries.
-pub struct Lexicon<'a> {
+pub(crate) struct Lexicon<'a> {
     pub words: &'a Dictionary,
     pub postings: &'a Postings,
     pub synonyms: &'a HashMap<u32, Vec<u32>>,
 }
 
 /// Returns the part of a query that is read.
-pub fn cut(query: &str) -> &str {
+pub(crate) fn cut(query: &str) -> &str {
     words::cut(query, LONGEST_QUERY)
 }
 
 impl Lexicon<'_> {
     /// Returns the terms of a query. Words without any meaning in the index have no term.
-    pub fn terms(&self, query: &str) -> Vec<Term> {
+    pub(crate) fn terms(&self, query: &str) -> Vec<Term> {
         let words = self.words_of(query);
         // A stop word has a term in two cases: the query has no other words, or the word forms a compound with the stop
         // word before it, as in `look up` or `to do`.

@@ -32,7 +32,7 @@ const IRREGULAR: [(&str, &str); 70] = [
 ];
 
 /// Reduces `word`, which must be in lower case, to its stem.
-pub fn stem(word: &mut String) {
+pub(crate) fn stem(word: &mut String) {
     if word.len() < 3 || !word.bytes().all(|byte| byte.is_ascii_lowercase()) {
         return;
     }
@@ -47,7 +47,7 @@ pub fn stem(word: &mut String) {
 }
 
 /// Reports whether a verb in this form may be an imperative: `create` and `creating`, but not `created` or `changes`.
-pub fn may_order(word: &str) -> bool {
+pub(crate) fn may_order(word: &str) -> bool {
     let is_plural = word.ends_with('s') && !word.ends_with("ss");
     let is_past = word.ends_with("ed") && !word.ends_with("eed");
     !is_plural && !is_past && IRREGULAR.binary_search_by_key(&word, |(form, _)| form).is_err()

@@ -6,7 +6,7 @@
 /// Groups of synonyms. A word in several groups is a synonym of all their words. Those words do not become synonyms of
 /// each other. Terms often written as two words appear here as one.
 #[rustfmt::skip]
-pub const GROUPS: [&[&str]; 896] = [
+pub(crate) const GROUPS: [&[&str]; 896] = [
     // Actions.
     &["delete", "remove", "erase", "destroy", "drop", "discard", "purge", "clear", "wipe", "trash", "uninstall", "getrid", "rm", "unlink", "forget"],
     &["remove", "detach", "exclude", "unassign", "strip"],

@@ -7,7 +7,7 @@
 use smallvec::SmallVec;
 
 /// The maximum length of a word. A longer word is cut, and its beginning still matches as a prefix.
-pub const LONGEST_WORD: usize = 40;
+pub(crate) const LONGEST_WORD: usize = 40;
 
 /// The minimum number of letters next to digits that form a separate word.
 const LEAST_BESIDE_DIGITS: usize = 3;
@@ -33,18 +33,18 @@ const STOP_WORDS: [&str; 206] = [
     "whose", "why", "will", "with", "within", "without", "would", "yes", "yet", "you", "your", "yours", "yourself",
 ];
 
-pub fn is_stop_word(word: &str) -> bool {
+pub(crate) fn is_stop_word(word: &str) -> bool {
     STOP_WORDS.binary_search(&word).is_ok()
 }
 
 /// Iterates over the runs of letters and digits in `text`.
-pub fn runs(text: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn runs(text: &str) -> impl Iterator<Item = &str> {
     text.split(|character: char| !character.is_alphanumeric()).filter(|run| !run.is_empty())
 }
 
 /// Splits a run by case, digits and script: `HTTPServer2` gives `HTTP`, `Server`, `2`. Text in scripts without spaces
 /// gives every pair of adjacent characters.
-pub fn parts(run: &str) -> SmallVec<[&str; 4]> {
+pub(crate) fn parts(run: &str) -> SmallVec<[&str; 4]> {
     if run.bytes().all(|byte| byte.is_ascii_lowercase()) {
         return SmallVec::from_slice(&[run]);
     }
@@ -66,7 +66,7 @@ pub fn parts(run: &str) -> SmallVec<[&str; 4]> {
 }
 
 /// Calls `each` for the words of `text` as they are indexed: in lower case, runs both as a whole and in parts.
-pub fn each_word(text: &str, mut each: impl FnMut(&str)) {
+pub(crate) fn each_word(text: &str, mut each: impl FnMut(&str)) {
     let mut word = String::with_capacity(LONGEST_WORD);
     for run in runs(text) {
         let parts = parts(run);
@@ -83,7 +83,7 @@ pub fn each_word(text: &str, mut each: impl FnMut(&str)) {
 
 /// Calls `each` for the parts of `text` in lower case. Names are indexed by parts only, because whole runs would only
 /// make them longer.
-pub fn each_part(text: &str, mut each: impl FnMut(&str)) {
+pub(crate) fn each_part(text: &str, mut each: impl FnMut(&str)) {
     let mut word = String::with_capacity(LONGEST_WORD);
     for part in runs(text).flat_map(parts) {
         fold(part, &mut word);
@@ -92,7 +92,7 @@ pub fn each_part(text: &str, mut each: impl FnMut(&str)) {
 }
 
 /// Returns `text` in the form in which names are compared: its parts in lower case, separated by single spaces.
-pub fn key(text: &str) -> String {
+pub(crate) fn key(text: &str) -> String {
     let mut key = String::new();
     each_part(text, |word| {
         if !key.is_empty() {
@@ -104,7 +104,7 @@ pub fn key(text: &str) -> String {
 }
 
 /// Puts `part` into `word` in lower case, cut to [`LONGEST_WORD`].
-pub fn fold(part: &str, word: &mut String) {
+pub(crate) fn fold(part: &str, word: &mut String) {
     word.clear();
     let part = cut(part, LONGEST_WORD);
     if part.is_ascii() {
@@ -116,7 +116,7 @@ pub fn fold(part: &str, word: &mut String) {
 }
 
 /// Returns the beginning of `text`, at most `most` bytes.
-pub fn cut(text: &str, most: usize) -> &str {
+pub(crate) fn cut(text: &str, most: usize) -> &str {
     &text[..text.floor_char_boundary(most)]
 }
 

@@ -22,13 +22,13 @@ use crate::bridge::wire::Answers;
 use crate::bridge::{ASIDE, Bridge, MOST_TRIES, Output};
 
 /// The maximum number of asks that one client may have open. Further asks are rejected.
-pub const MOST_ASKS: usize = 256;
+pub(crate) const MOST_ASKS: usize = 256;
 /// The session of an ask that no session waits for any more. Real generations start at 1.
 const NOBODY: u64 = 0;
 
 /// The asks that the client has not answered, by the id that the client knows.
 #[derive(Default)]
-pub struct Asks {
+pub(crate) struct Asks {
     open: HashMap<Id, Ask>,
     /// The number of ids that the bridge has generated.
     minted: u64,
@@ -133,7 +133,7 @@ impl Bridge {
     }
 
     /// Forwards a message that the gateway sent in `session`. Returns an error if the client does not read any more.
-    pub async fn tell(&self, said: Said, session: &Session, output: &Output) -> Result<(), Unread> {
+    pub(crate) async fn tell(&self, said: Said, session: &Session, output: &Output) -> Result<(), Unread> {
         let line = match said {
             Said::Plain(line) => line,
             Said::ResourcesChanged(line) => {
@@ -163,7 +163,7 @@ impl Bridge {
     }
 
     /// Sends a response of the client to the session that asked. Drops the response if that session is over.
-    pub async fn answer(&self, outgoing: &Outgoing, id: &Id, output: &Output) {
+    pub(crate) async fn answer(&self, outgoing: &Outgoing, id: &Id, output: &Output) {
         let session = self.session.borrow().clone();
         let asked = self.asks().settle(id, session.generation);
         let Some(asked) = asked else {
@@ -214,7 +214,7 @@ impl Bridge {
     }
 
     /// Sends the client a cancellation for each ask of the sessions before the current one.
-    pub async fn withdraw_asks(&self, output: &Output) {
+    pub(crate) async fn withdraw_asks(&self, output: &Output) {
         let session = self.session.borrow().generation;
         let abandoned = self.asks().abandon(session);
         for (known, _) in abandoned {
@@ -224,7 +224,7 @@ impl Bridge {
     }
 
     /// Rejects all open asks because the client is gone. The calls that wait for them can then end.
-    pub async fn refuse_open_asks(&self) {
+    pub(crate) async fn refuse_open_asks(&self) {
         let session = self.session.borrow().clone();
         let abandoned = self.asks().abandon(session.generation + 1);
         let error = Error::Internal("the client has closed its side and answers nothing more".to_owned());
@@ -235,7 +235,7 @@ impl Bridge {
 }
 
 /// The error if the client does not read its output any more.
-pub struct Unread;
+pub(crate) struct Unread;
 
 #[cfg(test)]
 mod tests {

@@ -20,7 +20,7 @@ const SHOWN_WITHIN: Duration = Duration::from_secs(10);
 
 /// The progress of one message, shared by the future that sends it and the one that cancels it.
 #[derive(Default)]
-pub struct Way {
+pub(crate) struct Way {
     /// Set once the gateway has the message.
     arrived: watch::Sender<bool>,
     /// Set once the client cancelled the request.
@@ -28,11 +28,11 @@ pub struct Way {
 }
 
 impl Way {
-    pub fn arrive(&self) {
+    pub(crate) fn arrive(&self) {
         self.arrived.send_replace(true);
     }
 
-    pub fn is_given_up(&self) -> bool {
+    pub(crate) fn is_given_up(&self) -> bool {
         self.given_up.load(Ordering::Relaxed)
     }
 
@@ -47,7 +47,7 @@ impl Way {
 }
 
 /// Runs `outgoing` until every request in it is answered. `cancel` receives the client's cancellation.
-pub async fn call(bridge: Arc<Bridge>, outgoing: Outgoing, output: Output, cancel: oneshot::Receiver<Outgoing>) {
+pub(crate) async fn call(bridge: Arc<Bridge>, outgoing: Outgoing, output: Output, cancel: oneshot::Receiver<Outgoing>) {
     answer(&bridge, &outgoing, &output, cancel).await;
     bridge.subscriptions().close(&outgoing);
 }

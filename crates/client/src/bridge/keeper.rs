@@ -18,17 +18,17 @@ use crate::bridge::stream::{Step, Trail, is_passing};
 use crate::bridge::wire::{Answers, Broken};
 use crate::bridge::{Bridge, Output};
 
-pub const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a request waits for the next session after the gateway rejected the current one.
 const RENEWAL_PATIENCE: Duration = Duration::from_secs(15);
 const FIRST_RECONNECT: Duration = Duration::from_millis(100);
 const SLOWEST_RECONNECT: Duration = Duration::from_secs(5);
 /// A session or stream that ends sooner than this counts as failed, and the next attempt waits longer.
-pub const LASTING: Duration = Duration::from_secs(1);
+pub(crate) const LASTING: Duration = Duration::from_secs(1);
 
 /// A session at the gateway.
 #[derive(Clone, Default)]
-pub struct Session {
+pub(crate) struct Session {
     /// The number of this session. 0 means that no handshake succeeded yet.
     pub generation: u64,
     pub headers: HeaderMap,
@@ -38,12 +38,12 @@ pub struct Session {
 }
 
 impl Session {
-    pub fn exists(&self) -> bool {
+    pub(crate) fn exists(&self) -> bool {
         self.generation > 0
     }
 
     /// Returns the session after this one.
-    pub fn next(&self, headers: HeaderMap) -> Session {
+    pub(crate) fn next(&self, headers: HeaderMap) -> Session {
         Session { generation: self.generation + 1, headers, ..self.clone() }
     }
 }
@@ -57,7 +57,7 @@ enum End {
 }
 
 /// A delay before the next attempt. It doubles with each attempt and starts over once something lasted.
-pub struct Pace(Duration);
+pub(crate) struct Pace(Duration);
 
 impl Default for Pace {
     fn default() -> Pace {
@@ -67,7 +67,7 @@ impl Default for Pace {
 
 impl Pace {
     /// Returns the delay after an attempt that `lasted` this long.
-    pub fn after(&mut self, lasted: Duration) -> Duration {
+    pub(crate) fn after(&mut self, lasted: Duration) -> Duration {
         if lasted >= LASTING {
             self.0 = FIRST_RECONNECT;
         }
@@ -76,13 +76,13 @@ impl Pace {
         pause
     }
 
-    pub fn after_failure(&mut self) -> Duration {
+    pub(crate) fn after_failure(&mut self) -> Duration {
         self.after(Duration::ZERO)
     }
 }
 
 /// Keeps the session until the task is aborted.
-pub async fn keep(bridge: Arc<Bridge>, output: Output) {
+pub(crate) async fn keep(bridge: Arc<Bridge>, output: Output) {
     let mut pace = Pace::default();
     let mut trail = Trail::default();
     let mut begun = Instant::now();
@@ -128,7 +128,7 @@ pub async fn keep(bridge: Arc<Bridge>, output: Output) {
 
 impl Bridge {
     /// Waits for the session after `met`, which the gateway does not know. Returns an error if the renewal fails.
-    pub async fn renewed(&self, met: &Session) -> Result<(), Error> {
+    pub(crate) async fn renewed(&self, met: &Session) -> Result<(), Error> {
         let mut session = self.session.subscribe();
         let failures = session.borrow().failures;
         self.lose(met);
@@ -142,13 +142,13 @@ impl Bridge {
     }
 
     /// Reports that the gateway does not know this session.
-    pub fn lose(&self, met: &Session) {
+    pub(crate) fn lose(&self, met: &Session) {
         self.lost.fetch_max(met.generation, Ordering::Relaxed);
         self.bell.notify_one();
     }
 
     /// Waits until another session has replaced this one.
-    pub async fn is_renewed(&self, session: &Session) {
+    pub(crate) async fn is_renewed(&self, session: &Session) {
         // Cannot fail: `self` holds the sender.
         let _ = self.session.subscribe().wait_for(|now| now.generation != session.generation).await;
     }

@@ -27,7 +27,7 @@ use crate::bridge::{ASIDE, Bridge, Output};
 
 /// Forwards notifications to the client until the client cancels, stops reading, or the gateway ends the stream for
 /// good.
-pub async fn listen(bridge: Arc<Bridge>, request: Request, output: Output, cancelled: oneshot::Receiver<()>) {
+pub(crate) async fn listen(bridge: Arc<Bridge>, request: Request, output: Output, cancelled: oneshot::Receiver<()>) {
     let mut listen = Listen { bridge: &bridge, request: &request, output: &output, honoured: None };
     let last = tokio::select! {
         biased;

@@ -86,7 +86,7 @@ fn notification_kind(notification: &Notification) -> Kind {
 }
 
 /// Returns the id of the request that a notification cancels.
-pub fn cancelled_id(notification: &Notification) -> Option<Id> {
+pub(crate) fn cancelled_id(notification: &Notification) -> Option<Id> {
     notification.params.request_id.and_then(|at| Id::parse(notification.raw.bytes(), at))
 }
 

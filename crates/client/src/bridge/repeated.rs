@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 type Tools = HashMap<String, Mirrors>;
 
-pub struct Repeated {
+pub(crate) struct Repeated {
     /// The tools with mirrored arguments, from the last listing.
     tools: ArcSwap<Tools>,
     /// One permit, so that concurrent rejections cause one listing.
@@ -45,12 +45,12 @@ impl Default for Repeated {
 
 impl Bridge {
     /// Returns the headers of a request, with the mirrored arguments as far as they are known.
-    pub fn headers_of(&self, request: &Request) -> HeaderMap {
+    pub(crate) fn headers_of(&self, request: &Request) -> HeaderMap {
         headers(request, &self.repeated.tools.load())
     }
 
     /// Returns different headers for a call that was rejected with `sent`. Returns `None` if the tool needs no others.
-    pub async fn learn(&self, request: &Request, sent: &HeaderMap) -> Option<HeaderMap> {
+    pub(crate) async fn learn(&self, request: &Request, sent: &HeaderMap) -> Option<HeaderMap> {
         if request.method != Method::ToolsCall {
             return None;
         }

@@ -26,7 +26,7 @@ const REMEMBERED: usize = 256;
 
 /// The position in a stream.
 #[derive(Default)]
-pub struct Trail {
+pub(crate) struct Trail {
     last: Option<HeaderValue>,
     retry: Duration,
     /// Hashes of event id and message.
@@ -36,7 +36,7 @@ pub struct Trail {
 
 impl Trail {
     /// Advances to this event. Returns its message, unless the event has none or is a duplicate.
-    pub fn follow(&mut self, event: Event) -> Step {
+    pub(crate) fn follow(&mut self, event: Event) -> Step {
         if let Some(retry) = event.retry {
             self.retry = Duration::from_millis(retry).min(LONGEST_RETRY);
         }
@@ -58,24 +58,24 @@ impl Trail {
     }
 
     /// Returns the id of the event to resume after.
-    pub fn last(&self) -> Option<&HeaderValue> {
+    pub(crate) fn last(&self) -> Option<&HeaderValue> {
         self.last.as_ref()
     }
 
     /// Clears the position. Returns `true` if there was one.
-    pub fn forget(&mut self) -> bool {
+    pub(crate) fn forget(&mut self) -> bool {
         self.last.take().is_some()
     }
 
     /// Returns the delay before the next connection: `pause`, or the gateway's `retry` if that is longer.
-    pub fn pause(&self, pause: Duration) -> Duration {
+    pub(crate) fn pause(&self, pause: Duration) -> Duration {
         pause.max(self.retry)
     }
 }
 
 /// The content of an event.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Step {
+pub(crate) enum Step {
     Message(Bytes),
     /// An event without a message: it only sets the position or the delay.
     Mark,
@@ -89,13 +89,13 @@ impl Step {
 }
 
 /// Reports whether the same request may succeed later.
-pub fn is_passing(status: StatusCode) -> bool {
+pub(crate) fn is_passing(status: StatusCode) -> bool {
     let passing = [StatusCode::REQUEST_TIMEOUT, StatusCode::CONFLICT, StatusCode::TOO_MANY_REQUESTS];
     passing.contains(&status) || status.is_server_error()
 }
 
 /// The response to a request, across as many connections as it takes.
-pub struct Stream<'a> {
+pub(crate) struct Stream<'a> {
     session: &'a Session,
     answers: Answers,
     trail: Trail,
@@ -105,13 +105,13 @@ pub struct Stream<'a> {
 }
 
 impl<'a> Stream<'a> {
-    pub fn new(answers: Answers, session: &'a Session) -> Stream<'a> {
+    pub(crate) fn new(answers: Answers, session: &'a Session) -> Stream<'a> {
         let (trail, pace) = (Trail::default(), Pace::default());
         Stream { session, answers, trail, pace, opened: Instant::now(), in_vain: 0 }
     }
 
     /// Returns the next message that is not a duplicate. Returns `None` at the end of a connection.
-    pub async fn next(&mut self) -> Result<Option<Bytes>, Broken> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Broken> {
         while let Some(event) = self.answers.next().await? {
             let step = self.trail.follow(event);
             if step != Step::Again {
@@ -126,7 +126,7 @@ impl<'a> Stream<'a> {
 
     /// Opens a new connection after the last one ended with the reason `cut`. Returns an error if the stream cannot
     /// continue.
-    pub async fn resume(&mut self, bridge: &Bridge, cut: &str) -> Result<(), Error> {
+    pub(crate) async fn resume(&mut self, bridge: &Bridge, cut: &str) -> Result<(), Error> {
         let ended = |why: &str| bridge.unavailable(format!("{cut}; {why}"), true);
         let Some(last) = self.trail.last().cloned() else { return Err(bridge.unavailable(cut.to_owned(), true)) };
         loop {

@@ -31,7 +31,7 @@ const AT_ONCE: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
-pub struct Subscriptions {
+pub(crate) struct Subscriptions {
     /// The subscriptions, by the URI that the client used.
     standing: HashMap<String, Standing>,
     /// The subscribe requests without a response: the URI and the request.
@@ -70,7 +70,7 @@ enum Again {
 impl Subscriptions {
     /// Tracks an outgoing subscribe or unsubscribe request. An unsubscribe that names a subscription id gets the URI
     /// instead: the id may belong to an earlier session.
-    pub fn look_at(&mut self, outgoing: &mut Outgoing) {
+    pub(crate) fn look_at(&mut self, outgoing: &mut Outgoing) {
         match &outgoing.kind {
             Kind::Request(id, Method::Subscribe) => {
                 if let Some((request, uri)) = subject(&outgoing.body) {
@@ -101,7 +101,7 @@ impl Subscriptions {
 
     /// Handles a response of the gateway in `session`. Returns `true` if it confirmed a subscription. A rejection
     /// changes nothing: an existing subscription to the same URI stays.
-    pub fn settle(&mut self, answer: &Response, session: u64) -> bool {
+    pub(crate) fn settle(&mut self, answer: &Response, session: u64) -> bool {
         let Some((uri, body)) = answer.id.as_ref().and_then(|id| self.open.remove(id)) else { return false };
         let Some(names) = Names::read(answer) else { return false };
         if self.standing.len() >= MOST_SUBSCRIPTIONS && !self.standing.contains_key(&uri) {
@@ -113,14 +113,14 @@ impl Subscriptions {
     }
 
     /// Stops tracking a request that ended without a response.
-    pub fn close(&mut self, outgoing: &Outgoing) {
+    pub(crate) fn close(&mut self, outgoing: &Outgoing) {
         if let Kind::Request(id, Method::Subscribe) = &outgoing.kind {
             self.open.remove(id);
         }
     }
 
     /// Marks all subscriptions as missing, because updates may have been lost.
-    pub fn doubt(&mut self) {
+    pub(crate) fn doubt(&mut self) {
         self.standing.values_mut().for_each(|standing| standing.session = 0);
     }
 
@@ -159,7 +159,7 @@ fn subject(body: &Bytes) -> Option<(Request, String)> {
 }
 
 /// Subscribes again in every new session, until the task is aborted.
-pub async fn keep(bridge: Arc<Bridge>, output: Output) {
+pub(crate) async fn keep(bridge: Arc<Bridge>, output: Output) {
     let mut pace = Pace::default();
     let mut sessions = bridge.session.subscribe();
     loop {
@@ -177,7 +177,7 @@ pub async fn keep(bridge: Arc<Bridge>, output: Output) {
 }
 
 impl Bridge {
-    pub fn subscriptions(&self) -> MutexGuard<'_, Subscriptions> {
+    pub(crate) fn subscriptions(&self) -> MutexGuard<'_, Subscriptions> {
         self.subscriptions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -18,7 +18,7 @@ use crate::bridge::{Bridge, Output};
 use crate::connect::RequestError;
 
 /// Runs a request until its response, unless the client cancels it.
-pub async fn visit(bridge: Arc<Bridge>, request: Request, output: Output, cancelled: oneshot::Receiver<()>) {
+pub(crate) async fn visit(bridge: Arc<Bridge>, request: Request, output: Output, cancelled: oneshot::Receiver<()>) {
     let answered = tokio::select! {
         biased;
         Ok(()) = cancelled => return,
@@ -29,12 +29,12 @@ pub async fn visit(bridge: Arc<Bridge>, request: Request, output: Output, cancel
 }
 
 /// Returns an error response of the bridge itself.
-pub fn failure(request: &Request, error: &Error) -> Bytes {
+pub(crate) fn failure(request: &Request, error: &Error) -> Bytes {
     goblin_wire::error_reply(Some(&request.id_as_written()), &error.to_json()).concat()
 }
 
 /// Returns the response with the id that the client used.
-pub fn answer_to(request: &Request, answer: &Response) -> Bytes {
+pub(crate) fn answer_to(request: &Request, answer: &Response) -> Bytes {
     match answer.id.as_ref() == Some(&request.id) {
         true => answer.raw.bytes().clone(),
         false => answer.rekeyed(&request.id_as_written(), Splice::new()).concat(),
@@ -42,14 +42,14 @@ pub fn answer_to(request: &Request, answer: &Response) -> Bytes {
 }
 
 /// A message on the stream of a request.
-pub enum Word {
+pub(crate) enum Word {
     Note(Box<Notification>),
     Answer(Response),
 }
 
 /// Returns the next message, or `None` at the end. Drops requests and invalid messages, which have no place on such a
 /// stream.
-pub async fn next_word(answers: &mut Answers) -> Result<Option<Word>, Broken> {
+pub(crate) async fn next_word(answers: &mut Answers) -> Result<Option<Word>, Broken> {
     while let Some(message) = answers.next_message().await? {
         match Message::parse(message) {
             Ok(Message::Notification(note)) => return Ok(Some(Word::Note(Box::new(note)))),
@@ -104,7 +104,7 @@ impl Bridge {
         }
     }
 
-    pub async fn post_visit(&self, body: &Bytes, headers: &HeaderMap) -> Result<wire::Response, Error> {
+    pub(crate) async fn post_visit(&self, body: &Bytes, headers: &HeaderMap) -> Result<wire::Response, Error> {
         self.wire.post(body.clone(), headers).await.map_err(|error| self.away(&error))
     }
 

@@ -155,12 +155,12 @@ impl Wire {
     }
 
     /// Returns the session id in a response to `initialize`.
-    pub fn session_of(response: &Response) -> Option<HeaderValue> {
+    pub(crate) fn session_of(response: &Response) -> Option<HeaderValue> {
         response.headers().get(SESSION_ID).cloned()
     }
 
     /// Returns the headers that all later messages of a session carry.
-    pub fn session_headers(session: Option<HeaderValue>, version: Option<&str>) -> HeaderMap {
+    pub(crate) fn session_headers(session: Option<HeaderValue>, version: Option<&str>) -> HeaderMap {
         let mut headers = HeaderMap::new();
         headers.extend(session.map(|session| (SESSION_ID, session)));
         let dialect = version.and_then(Dialect::parse).filter(|dialect| dialect.has_version_header());
@@ -231,7 +231,7 @@ impl Answers {
     }
 
     /// Returns the next event that carries a message.
-    pub async fn next_message(&mut self) -> Result<Option<Bytes>, Broken> {
+    pub(crate) async fn next_message(&mut self) -> Result<Option<Bytes>, Broken> {
         loop {
             match self.next().await? {
                 Some(event) if event.data.is_empty() => {}

@@ -39,7 +39,7 @@ const KEEPALIVE_PROBES: u32 = 3;
 
 /// The scheme, host and port of a connection.
 #[derive(PartialEq, Eq)]
-pub(super) struct Origin {
+pub(crate) struct Origin {
     pub is_https: bool,
     /// The host in lower case. An IPv6 address is in brackets.
     pub host: String,
@@ -47,7 +47,7 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    pub fn of(uri: &Uri) -> Option<Origin> {
+    pub(crate) fn of(uri: &Uri) -> Option<Origin> {
         let is_https = match uri.scheme_str()? {
             "https" => true,
             "http" => false,
@@ -59,7 +59,7 @@ impl Origin {
     }
 
     /// Returns the value of the `Host` header, without a default port.
-    pub fn authority(&self) -> String {
+    pub(crate) fn authority(&self) -> String {
         match (self.is_https, self.port) {
             (true, 443) | (false, 80) => self.host.clone(),
             (_, port) => format!("{}:{port}", self.host),
@@ -74,7 +74,7 @@ impl fmt::Display for Origin {
     }
 }
 
-pub(super) fn tcp_connector() -> HttpConnector {
+pub(crate) fn tcp_connector() -> HttpConnector {
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
     connector.set_nodelay(true);
@@ -87,7 +87,7 @@ pub(super) fn tcp_connector() -> HttpConnector {
 }
 
 /// Opens connections to one origin.
-pub(super) struct Dialer {
+pub(crate) struct Dialer {
     /// A URI at the origin.
     pub target: Uri,
     pub tcp: HttpConnector,
@@ -96,7 +96,7 @@ pub(super) struct Dialer {
 }
 
 /// The path of a connection.
-pub(super) enum Route {
+pub(crate) enum Route {
     Direct,
     /// To a proxy that reads the request, which is plain HTTP.
     Forward {
@@ -113,13 +113,13 @@ pub(super) enum Route {
     },
 }
 
-pub(super) struct Tls {
+pub(crate) struct Tls {
     pub connector: TlsConnector,
     pub name: ServerName<'static>,
 }
 
 impl Route {
-    pub fn tunnel(proxy: &Intercept, tcp: &HttpConnector) -> Route {
+    pub(crate) fn tunnel(proxy: &Intercept, tcp: &HttpConnector) -> Route {
         let tunnel = Tunnel::new(proxy.uri().clone(), tcp.clone());
         Route::Tunnel {
             proxy: proxy.uri().clone(),
@@ -140,7 +140,7 @@ impl Route {
 
 /// The reason why a connection could not be opened. The message contains the whole cause.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum DialError {
+pub(crate) enum DialError {
     #[error("no connection within {} s (can this machine reach it? is there a firewall or proxy?)", CONNECT_TIMEOUT.as_secs())]
     TimedOut,
     #[error("{0}")]
@@ -155,7 +155,7 @@ pub(super) enum DialError {
 
 impl Dialer {
     /// Opens a connection. Returns an error after [`CONNECT_TIMEOUT`].
-    pub async fn dial(&self) -> Result<Stream, DialError> {
+    pub(crate) async fn dial(&self) -> Result<Stream, DialError> {
         timeout(CONNECT_TIMEOUT, self.connect()).await.unwrap_or(Err(DialError::TimedOut))
     }
 
@@ -253,7 +253,7 @@ fn innermost(error: &(dyn Error + 'static)) -> String {
 }
 
 /// Returns all causes of an error, outermost first.
-pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
+pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = plain(error);
     let mut next = error.source();
     while let Some(error) = next {
@@ -277,7 +277,7 @@ fn plain(error: &(dyn Error + 'static)) -> String {
 }
 
 /// A connection to the backend or its proxy.
-pub(super) enum Stream {
+pub(crate) enum Stream {
     Plain(TokioIo<TcpStream>),
     Tls(Box<TokioIo<TlsStream<TcpStream>>>),
     Socket(TokioIo<UnixStream>),

@@ -32,13 +32,13 @@ const SOON: Duration = Duration::from_millis(100);
 type Connection = SendRequest<Full<Bytes>>;
 
 /// The connections to one origin, and the dialer for new ones.
-pub(super) struct Pool {
+pub(crate) struct Pool {
     dialer: Dialer,
     idle: Arc<Idle>,
 }
 
 /// The reason why a request got no response.
-pub(super) enum Failed {
+pub(crate) enum Failed {
     Dial(DialError),
     /// No byte of the request was written.
     Unsent(hyper::Error),
@@ -46,13 +46,16 @@ pub(super) enum Failed {
 }
 
 impl Pool {
-    pub fn new(dialer: Dialer) -> Pool {
+    pub(crate) fn new(dialer: Dialer) -> Pool {
         Pool { dialer, idle: Arc::default() }
     }
 
     /// Sends a request on an idle connection or on a new one. If a connection is ready, the request is passed on before
     /// the future is returned. A future that holds the request would be moved together with it.
-    pub fn send(&self, request: Request<Full<Bytes>>) -> impl Future<Output = Result<Response<Received>, Failed>> {
+    pub(crate) fn send(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> impl Future<Output = Result<Response<Received>, Failed>> {
         let Some(mut connection) = self.idle.take_ready() else {
             return Either::Right(Box::pin(self.send_late(request)));
         };

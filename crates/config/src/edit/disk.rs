@@ -6,13 +6,13 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// The mode of a new file. Only the owner has access, because the file may hold secrets and names commands to run.
-pub const NEW_MODE: u32 = 0o600;
+pub(crate) const NEW_MODE: u32 = 0o600;
 const NEW_DIRECTORY_MODE: u32 = 0o700;
 
 /// Writes `text` to a temporary file next to the target and renames it over the target. Returns an error if
 /// `is_unchanged` returns `false` before the rename. Replaces the target of a symbolic link, not the link. Keeps the
 /// file's permissions.
-pub fn replace(path: &Path, text: &str, is_unchanged: impl Fn() -> bool) -> Result<PathBuf> {
+pub(crate) fn replace(path: &Path, text: &str, is_unchanged: impl Fn() -> bool) -> Result<PathBuf> {
     let target = match path.canonicalize() {
         Ok(target) => target,
         Err(error) if error.kind() == ErrorKind::NotFound && !path.is_symlink() => std::path::absolute(path)?,

@@ -9,7 +9,7 @@ use crate::tree::Tree;
 use crate::vocabulary;
 
 /// Servers from one object of a file.
-pub struct Block {
+pub(crate) struct Block {
     pub scope: Scope,
     /// The directory that the client starts the servers in, if it uses one.
     pub project: Option<PathBuf>,
@@ -18,7 +18,7 @@ pub struct Block {
     pub inputs: Vec<(String, Tree)>,
 }
 
-pub fn blocks(source: &Source, text: &str, ground: &Ground) -> Result<Vec<Block>, String> {
+pub(crate) fn blocks(source: &Source, text: &str, ground: &Ground) -> Result<Vec<Block>, String> {
     let root = parse(source.client, text)?;
     let project = source.project.clone();
     let scope = if project.is_some() { Scope::Project } else { Scope::User };

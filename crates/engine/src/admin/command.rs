@@ -8,7 +8,7 @@ use goblin_config::ServerId;
 use tokio::sync::{mpsc, oneshot};
 
 /// The capacity of the command queue. A command is rejected while the queue is full.
-pub const MOST_WAITING: usize = 16;
+pub(crate) const MOST_WAITING: usize = 16;
 
 #[derive(Debug)]
 pub enum Command {
@@ -36,4 +36,4 @@ pub enum Refusal {
 }
 
 /// The sender of commands to the application.
-pub type Commands = mpsc::Sender<Command>;
+pub(crate) type Commands = mpsc::Sender<Command>;

@@ -4,7 +4,7 @@ use goblin_admin::api::Latency;
 use goblin_telemetry::meter::{Asked, Meter};
 
 /// Returns the response times of all requests to a server.
-pub fn latency(meter: &Meter) -> Latency {
+pub(crate) fn latency(meter: &Meter) -> Latency {
     let mut buckets: Vec<(f64, u64)> = Vec::new();
     let mut sum = 0.0;
     for asked in Asked::ALL {
@@ -25,7 +25,7 @@ pub fn latency(meter: &Meter) -> Latency {
 /// Returns the estimated quantile `part`, assuming an even distribution within each bucket. A bucket is an upper bound
 /// with its own count. The last bucket has no bound, so its lower bound is returned. Returns `None` if all buckets are
 /// empty.
-pub fn quantile(buckets: &[(f64, u64)], part: f64) -> Option<f64> {
+pub(crate) fn quantile(buckets: &[(f64, u64)], part: f64) -> Option<f64> {
     let total: u64 = buckets.iter().map(|(_, count)| count).sum();
     let rank = part * total as f64;
     let (mut lower, mut below) = (0.0, 0);

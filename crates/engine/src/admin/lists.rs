@@ -16,11 +16,11 @@ use crate::directory::Catalog;
 use crate::session::Session;
 
 /// The maximum number of listed sessions. The response also has the total number.
-pub const MOST_SESSIONS: usize = 1000;
+pub(crate) const MOST_SESSIONS: usize = 1000;
 
 impl Admin {
     /// Returns the entries of all servers, or of one server.
-    pub(super) fn entries(&self, list: List, server: Option<&str>) -> EntryList {
+    pub(crate) fn entries(&self, list: List, server: Option<&str>) -> EntryList {
         let catalog = Arc::clone(&self.desk.router.directory.catalog());
         let of_source = |source: usize, exposed: &str, native: &str, definition: &Bytes| {
             let id = &catalog.source(source).backend.id;
@@ -30,7 +30,7 @@ impl Admin {
         EntryList { version: catalog.number(), entries: each(&catalog, list, of_source) }
     }
 
-    pub(super) fn sessions(&self) -> SessionList {
+    pub(crate) fn sessions(&self) -> SessionList {
         let mut sessions = self.desk.sessions.all();
         let total = sessions.len();
         sessions.sort_by_cached_key(|session| (session.idle(), Reverse(session.opened)));

@@ -2,7 +2,7 @@
 
 use goblin_telemetry::metrics::Process;
 
-pub fn measure() -> Process {
+pub(crate) fn measure() -> Process {
     let statm = std::fs::read_to_string("/proc/self/statm").ok();
     let pages = statm.as_deref().and_then(resident_pages);
     let page_size = u64::try_from(rustix::param::page_size()).ok();

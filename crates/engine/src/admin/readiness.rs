@@ -16,7 +16,7 @@ use crate::upstream::Backend;
 use crate::upstream::standing::Standing;
 
 /// The time limit for servers to settle.
-pub const SETTLE_PATIENCE: Duration = Duration::from_secs(3);
+pub(crate) const SETTLE_PATIENCE: Duration = Duration::from_secs(3);
 
 /// The state of the gateway from start to stop.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl Cell {
     }
 
     /// Marks the gateway as ready. Reports whether it was still starting.
-    pub fn become_ready(&self, took: Duration, waiting: Vec<ServerId>) -> bool {
+    pub(crate) fn become_ready(&self, took: Duration, waiting: Vec<ServerId>) -> bool {
         self.0.send_if_modified(|readiness| {
             let was_starting = *readiness == Readiness::Starting;
             if was_starting {

@@ -29,7 +29,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Accepts connections until the gateway stops, then waits for those with open requests.
-pub async fn accept(
+pub(crate) async fn accept(
     listener: Listener,
     front: Arc<http::Front>,
     routes: axum::Router,
@@ -77,7 +77,7 @@ async fn serve_connection(
         let (front, routes, work) = (Arc::clone(&front), &routes, attention.begin_work());
         async move {
             let response = front.serve(request, routes).await;
-            Ok::<_, Infallible>(response.map(|body| Attended { body, work }))
+            Ok::<_, Infallible>(response.map(|body| Attended::new(body, work)))
         }
     });
     let connection = hyper::server::conn::http1::Builder::new()

@@ -30,7 +30,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_millis(100);
 /// The largest number of idle connections that are evicted for one new connection.
 const MAX_EVICTIONS: usize = 8;
 
-pub struct Connections {
+pub(crate) struct Connections {
     max: usize,
     room: Arc<Semaphore>,
     book: Mutex<Book>,
@@ -46,7 +46,7 @@ struct Book {
 }
 
 /// A connection that counts towards the limit until it is dropped.
-pub struct Connection {
+pub(crate) struct Connection {
     pub attention: Arc<Attention>,
     number: u64,
     connections: Arc<Connections>,
@@ -60,7 +60,7 @@ impl Drop for Connection {
 }
 
 /// Returns the limit of connections for this number of sessions, servers and descriptors.
-pub fn bound(max_sessions: usize, servers: usize, descriptors: Option<u64>) -> usize {
+pub(crate) fn bound(max_sessions: usize, servers: usize, descriptors: Option<u64>) -> usize {
     let wanted = max_sessions.saturating_mul(CONNECTIONS_PER_SESSION).min(Semaphore::MAX_PERMITS);
     let Some(descriptors) = descriptors.and_then(|limit| usize::try_from(limit).ok()) else { return wanted };
     let reserved = (OTHER_DESCRIPTORS + servers * DESCRIPTORS_PER_SERVER).max(descriptors / RESERVED_SHARE);
@@ -68,14 +68,14 @@ pub fn bound(max_sessions: usize, servers: usize, descriptors: Option<u64>) -> u
 }
 
 impl Connections {
-    pub fn new(max: usize, observe: Arc<Observe>) -> Arc<Connections> {
+    pub(crate) fn new(max: usize, observe: Arc<Observe>) -> Arc<Connections> {
         let (room, book) = (Arc::new(Semaphore::new(max)), Mutex::default());
         Arc::new(Connections { max, room, book, begin: Instant::now(), observe })
     }
 
     /// Admits a connection. If the limit is reached, waits until an idle connection has closed. Returns `None` if every
     /// connection is in use.
-    pub async fn admit(self: &Arc<Connections>) -> Option<Connection> {
+    pub(crate) async fn admit(self: &Arc<Connections>) -> Option<Connection> {
         if let Ok(permit) = Arc::clone(&self.room).try_acquire_owned() {
             return Some(self.enter(permit));
         }
@@ -104,7 +104,7 @@ impl Connections {
     }
 
     /// Asks the oldest idle connection to close. Returns `false` if there is none.
-    pub fn evict(&self) -> bool {
+    pub(crate) fn evict(&self) -> bool {
         let mut book = self.book();
         let Book { open, victims, .. } = &mut *book;
         loop {

@@ -70,7 +70,7 @@ impl Fleet {
     }
 
     /// Changes the running servers to match `config`. Returns which servers were started, changed and stopped.
-    pub fn become_as(self: &Arc<Fleet>, config: Config) -> Reloaded {
+    pub(crate) fn become_as(self: &Arc<Fleet>, config: Config) -> Reloaded {
         let mut crew = self.crew();
         let plan = diff(&crew.config, &config);
         crew.leaving.retain(|leaving| !leaving.is_finished());

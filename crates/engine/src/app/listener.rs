@@ -48,7 +48,7 @@ pub enum Stream {
 impl Stream {
     /// Sets the options of a TCP connection. The connection works without them, so errors are ignored: small answers
     /// are slower, or a dead connection stays open longer.
-    pub fn set_options(&self) {
+    pub(crate) fn set_options(&self) {
         let Stream::Tcp(stream) = self else { return };
         // Nagle's algorithm would delay small answers until an acknowledgement arrives.
         let _ = stream.set_nodelay(true);

@@ -8,7 +8,7 @@ const MAX_DEFAULT: u64 = 4 * 1024 * 1024 * 1024;
 const UNKNOWN_DEFAULT: u64 = 1024 * 1024 * 1024;
 
 /// Returns the default of `gateway.maxMemory`: a quarter of the memory, at most `MAX_DEFAULT`.
-pub fn default_max() -> usize {
+pub(crate) fn default_max() -> usize {
     let read = |path: &str| std::fs::read_to_string(Path::new("/").join(path)).ok();
     let default = allowed(read).map_or(UNKNOWN_DEFAULT, |bytes| bytes / 4);
     usize::try_from(default.min(MAX_DEFAULT)).unwrap_or(usize::MAX)

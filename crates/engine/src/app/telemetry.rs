@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const LAST_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Starts the export if a collector is configured. Returns the queue of spans and the task.
-pub fn start(
+pub(crate) fn start(
     telemetry: &Telemetry,
     proxies: &ProxyEnvironment,
     observe: &Arc<Observe>,
@@ -49,7 +49,7 @@ pub fn start(
 }
 
 /// Waits for the last spans to be sent, at most [`LAST_PATIENCE`].
-pub async fn finish(exporter: JoinHandle<()>) {
+pub(crate) async fn finish(exporter: JoinHandle<()>) {
     // Spans that take longer are lost.
     let _ = tokio::time::timeout(LAST_PATIENCE, exporter).await;
 }

@@ -127,7 +127,7 @@ impl Node {
 
 /// Returns a random number for event ids. It separates those of one client from others, and from those before a
 /// restart.
-pub fn random_epoch() -> u32 {
+pub(crate) fn random_epoch() -> u32 {
     random_bits() as u32 & 0x0fff_ffff
 }
 
@@ -223,7 +223,7 @@ impl Level {
     ];
 
     /// The level of a client that has not set one.
-    pub const DEFAULT: Level = Level::Info;
+    pub(crate) const DEFAULT: Level = Level::Info;
 
     pub fn parse(name: &str) -> Option<Level> {
         Level::ALL.into_iter().find(|level| level.as_str() == name)

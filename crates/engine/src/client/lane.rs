@@ -27,7 +27,7 @@ const MOST_BYTES: usize = 1024 * 1024;
 /// The number of queued bytes beyond which a server request is rejected. An empty queue accepts any size.
 const MOST_ASK_BYTES: usize = 16 * 1024 * 1024;
 /// The duration after which the reader of a call's lane learns that the call is slow.
-pub const SLOW_AFTER: Duration = Duration::from_secs(1);
+pub(crate) const SLOW_AFTER: Duration = Duration::from_secs(1);
 
 /// The queue of messages that precede the answer of one call.
 #[derive(Default)]
@@ -94,7 +94,7 @@ impl Lane {
         lock(&self.queue).closed = true;
     }
 
-    pub fn try_next(&self) -> Option<Said> {
+    pub(crate) fn try_next(&self) -> Option<Said> {
         let mut queue = lock(&self.queue);
         let message = queue.messages.pop_front()?;
         queue.bytes -= message.len();
@@ -102,7 +102,7 @@ impl Lane {
     }
 
     /// Wakes the reader once with `None`, because the call is slow.
-    pub fn tell_slow(&self) {
+    pub(crate) fn tell_slow(&self) {
         lock(&self.queue).slow = true;
         self.wake.wake();
     }
@@ -187,7 +187,7 @@ impl Call {
     }
 
     /// Adds the time that a backend took to answer.
-    pub fn count_upstream(&self, took: Duration) {
+    pub(crate) fn count_upstream(&self, took: Duration) {
         self.upstream.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
@@ -222,12 +222,12 @@ impl Call {
     }
 
     /// Returns the reason why the call must end, or `None` if it may go on.
-    pub fn end_so_far(&self) -> Option<End> {
+    pub(crate) fn end_so_far(&self) -> Option<End> {
         lock(&self.control).ended.clone()
     }
 
     /// Starts the timeouts, because the call is being sent.
-    pub fn start_clock(&self, patience: Patience) -> Instant {
+    pub(crate) fn start_clock(&self, patience: Patience) -> Instant {
         let now = Instant::now();
         lock(&self.control).clock = Some(Clock { begun: now, alive: now, patience, told_slow: false });
         now
@@ -239,7 +239,7 @@ impl Call {
     }
 
     /// Restarts the idle timeout. Returns the client's progress token, or `None` if the client wants no progress.
-    pub fn show_life(&self) -> Option<Bytes> {
+    pub(crate) fn show_life(&self) -> Option<Bytes> {
         let mut control = lock(&self.control);
         if let Some(clock) = &mut control.clock {
             clock.alive = Instant::now();
@@ -249,7 +249,7 @@ impl Call {
 
     /// Replaces the progress token, because the client resumed the call with another request. Progress may start anew,
     /// and the new reader learns again if the call is slow.
-    pub fn set_progress_token(&self, token: Option<Bytes>) {
+    pub(crate) fn set_progress_token(&self, token: Option<Bytes>) {
         let mut control = lock(&self.control);
         control.token = token;
         control.progress = None;
@@ -259,11 +259,11 @@ impl Call {
     }
 
     /// Suspends the idle timeout while a server request is open, until [`release_clock`](Call::release_clock).
-    pub fn hold_clock(&self) {
+    pub(crate) fn hold_clock(&self) {
         lock(&self.control).asks += 1;
     }
 
-    pub fn release_clock(&self) {
+    pub(crate) fn release_clock(&self) {
         let mut control = lock(&self.control);
         control.asks -= 1;
         if let Some(clock) = &mut control.clock {
@@ -308,7 +308,7 @@ impl Call {
     }
 
     /// Ends the call if a timeout has passed, and wakes the reader of its lane if the call is slow.
-    pub fn look_at_clock(&self, now: Instant) {
+    pub(crate) fn look_at_clock(&self, now: Instant) {
         let mut control = lock(&self.control);
         let is_held = control.asks > 0;
         let Some(clock) = &mut control.clock else { return };

@@ -5,8 +5,8 @@
 //! numbers, not as events: a client without an open stream misses nothing, and a burst produces one notification. The
 //! queue of messages is bounded. If it is full, [`Mailbox::post`] returns `false` and the caller counts the loss.
 
-pub mod asks;
-pub mod replay;
+pub(crate) mod asks;
+pub(crate) mod replay;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -87,7 +87,7 @@ struct Told {
 }
 
 /// A registry that keeps subscriptions or tasks of clients.
-pub trait Holder: Send + Sync {
+pub(crate) trait Holder: Send + Sync {
     /// Removes everything that belongs to the client of `mailbox`, which is closed.
     fn release(&self, mailbox: &Mailbox);
 
@@ -141,7 +141,7 @@ impl Mailbox {
     }
 
     /// Returns the short form of the session id, for people. It is empty for a client without a session.
-    pub fn session_name(&self) -> String {
+    pub(crate) fn session_name(&self) -> String {
         self.session.map(SessionId::short).unwrap_or_default()
     }
 
@@ -166,7 +166,7 @@ impl Mailbox {
     }
 
     /// Makes the announcements of the last [`KEPT_FOR`] due again. Called for a new stream that names no last event.
-    pub fn tell_again(&self) {
+    pub(crate) fn tell_again(&self) {
         let mut told = lock(&self.told);
         if told.at.elapsed() < KEPT_FOR {
             told.last = told.sure;
@@ -186,12 +186,12 @@ impl Mailbox {
         Hold(Arc::clone(self))
     }
 
-    pub fn is_holding(&self) -> bool {
+    pub(crate) fn is_holding(&self) -> bool {
         self.holds.load(Ordering::Relaxed) > 0 || self.subscriptions.count() > 0
     }
 
     /// Reports whether the client supports the notification of a deleted resource, an extension of the protocol.
-    pub fn knows_deletion(&self) -> bool {
+    pub(crate) fn knows_deletion(&self) -> bool {
         self.introduction.abilities.subscriptions
     }
 
@@ -201,7 +201,7 @@ impl Mailbox {
     }
 
     /// Returns the level that the client set, or `None` if it set none.
-    pub fn asked_level(&self) -> Option<Level> {
+    pub(crate) fn asked_level(&self) -> Option<Level> {
         Level::ALL.get(usize::from(self.level.load(Ordering::Relaxed))).copied()
     }
 
@@ -226,7 +226,7 @@ impl Mailbox {
         true
     }
 
-    pub fn try_next(&self) -> Option<Bytes> {
+    pub(crate) fn try_next(&self) -> Option<Bytes> {
         let mut waiting = lock(&self.waiting);
         let message = waiting.messages.pop_front()?;
         waiting.bytes -= message.len();
@@ -234,7 +234,7 @@ impl Mailbox {
     }
 
     /// Restricts the client to the resources that `profile` shows.
-    pub fn confine(&self, profile: Arc<Profile>) {
+    pub(crate) fn confine(&self, profile: Arc<Profile>) {
         // The profile of a client never changes, so a second call has no effect.
         let _ = self.scope.set(profile);
     }
@@ -244,7 +244,7 @@ impl Mailbox {
     }
 
     /// Reports whether the client may receive updates of the exposed URI `uri`.
-    pub fn may_hear_of(&self, uri: &str) -> bool {
+    pub(crate) fn may_hear_of(&self, uri: &str) -> bool {
         self.profile().is_none_or(|profile| profile.resources.admits(uri))
     }
 
@@ -303,7 +303,7 @@ impl Mailbox {
     }
 
     /// Registers `holder`, which keeps something for this client. Returns `false` if the client is already gone.
-    pub fn hold_for(&self, holder: &Arc<dyn Holder>) -> bool {
+    pub(crate) fn hold_for(&self, holder: &Arc<dyn Holder>) -> bool {
         let mut holders = lock(&self.holders);
         let holder = Arc::downgrade(holder);
         if !holders.iter().any(|other| other.ptr_eq(&holder)) {
@@ -317,7 +317,7 @@ impl Mailbox {
     }
 
     /// Queues one update of each subscribed resource, because the client may have missed some.
-    pub fn tell_missed(&self) {
+    pub(crate) fn tell_missed(&self) {
         for holder in self.holders() {
             holder.tell_missed(self);
         }
@@ -328,7 +328,7 @@ impl Mailbox {
     }
 
     /// Counts a stream that carries messages of no call: `true` when it opens, `false` when it ends.
-    pub fn count_stream(&self, begun: bool) {
+    pub(crate) fn count_stream(&self, begun: bool) {
         match begun {
             true => self.streams.fetch_add(1, Ordering::Relaxed),
             false => self.streams.fetch_sub(1, Ordering::Relaxed),
@@ -336,7 +336,7 @@ impl Mailbox {
     }
 
     /// Returns the number of open streams that carry messages of no call.
-    pub fn open_streams(&self) -> usize {
+    pub(crate) fn open_streams(&self) -> usize {
         self.streams.load(Ordering::Relaxed)
     }
 

@@ -18,7 +18,7 @@ use crate::front::body::Body;
 /// The value of `waiting_since` while a request is processed.
 const BUSY: u64 = u64::MAX;
 
-pub struct Attention {
+pub(crate) struct Attention {
     /// The start of the clock, which all connections share.
     begin: Instant,
     /// The microseconds from `begin` to the start of the connection.
@@ -33,35 +33,35 @@ pub struct Attention {
 
 impl Attention {
     /// Creates the record of a connection that opens now.
-    pub fn new(begin: Instant) -> Arc<Attention> {
+    pub(crate) fn new(begin: Instant) -> Arc<Attention> {
         let opened = micros(begin.elapsed());
         let (waiting_since, head_since) = (AtomicU64::new(opened), AtomicU64::new(0));
         Arc::new(Attention { begin, opened, waiting_since, head_since, evict: Notify::new() })
     }
 
     /// Returns the time since which the connection waits for a request, or `None` while it processes one.
-    pub fn idle_since(&self) -> Option<u64> {
+    pub(crate) fn idle_since(&self) -> Option<u64> {
         Some(self.waiting_since.load(Ordering::Relaxed)).filter(|since| *since != BUSY)
     }
 
     /// Reports whether the connection has had no request. `idle_since` is the result of
     /// [`idle_since`](Attention::idle_since).
-    pub fn is_new(&self, idle_since: u64) -> bool {
+    pub(crate) fn is_new(&self, idle_since: u64) -> bool {
         idle_since == self.opened
     }
 
     /// Asks the connection to close if it is idle.
-    pub fn evict(&self) {
+    pub(crate) fn evict(&self) {
         self.evict.notify_one();
     }
 
     /// Waits until the connection is asked to close.
-    pub async fn evicted(&self) {
+    pub(crate) async fn evicted(&self) {
         self.evict.notified().await;
     }
 
     /// Records received bytes. If the connection is idle, the first of them begin the head of a request.
-    pub fn hear(&self) {
+    pub(crate) fn hear(&self) {
         let waits = self.waiting_since.load(Ordering::Relaxed) != BUSY;
         if waits && self.head_since.load(Ordering::Relaxed) == 0 {
             self.head_since.store(self.now().max(1), Ordering::Relaxed);
@@ -69,14 +69,14 @@ impl Attention {
     }
 
     /// Marks the connection as busy until the returned guard is dropped, which is after the response was written.
-    pub fn begin_work(self: &Arc<Attention>) -> Work {
+    pub(crate) fn begin_work(self: &Arc<Attention>) -> Work {
         self.waiting_since.store(BUSY, Ordering::Relaxed);
         self.head_since.store(0, Ordering::Relaxed);
         Work(Arc::clone(self))
     }
 
     /// Reports whether the peer sent no request for `idle`, or did not finish the head of a request within `head`.
-    pub fn is_lost(&self, idle: Duration, head: Duration) -> bool {
+    pub(crate) fn is_lost(&self, idle: Duration, head: Duration) -> bool {
         let waiting_since = self.waiting_since.load(Ordering::Relaxed);
         let head_since = self.head_since.load(Ordering::Relaxed);
         let over = |since: u64, limit: Duration| self.now().saturating_sub(since) >= micros(limit);
@@ -93,7 +93,7 @@ fn micros(duration: Duration) -> u64 {
 }
 
 /// A guard for a request that is being processed.
-pub struct Work(Arc<Attention>);
+pub(crate) struct Work(Arc<Attention>);
 
 impl Drop for Work {
     fn drop(&mut self) {
@@ -102,9 +102,15 @@ impl Drop for Work {
 }
 
 /// A response body that keeps the connection busy until it is written.
-pub struct Attended {
-    pub body: Body,
-    pub work: Work,
+pub(crate) struct Attended {
+    body: Body,
+    _work: Work,
+}
+
+impl Attended {
+    pub(crate) fn new(body: Body, work: Work) -> Attended {
+        Attended { body, _work: work }
+    }
 }
 
 impl http_body::Body for Attended {

@@ -84,7 +84,7 @@ pub fn json(status: StatusCode, pieces: Pieces) -> Response<Body> {
 }
 
 /// Returns a response with a JSON-RPC error as its body.
-pub fn json_error(status: StatusCode, id: Option<&Id>, error: &Error) -> Response<Body> {
+pub(crate) fn json_error(status: StatusCode, id: Option<&Id>, error: &Error) -> Response<Body> {
     json(status, goblin_wire::error_reply(id, &error.to_json()))
 }
 
@@ -117,4 +117,4 @@ pub fn event(message: Pieces) -> Bytes {
 
 /// A comment line that shows the peer that the stream is alive. No empty line follows it, because some parsers take one
 /// for the end of an event if they have seen an id.
-pub const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n");
+pub(crate) const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n");

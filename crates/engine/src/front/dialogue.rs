@@ -22,7 +22,7 @@ use crate::session::desk::{Begun, Desk};
 use crate::session::listening::Listening;
 use crate::session::{self, Place, Session};
 
-pub struct Dialogue {
+pub(crate) struct Dialogue {
     desk: Arc<Desk>,
     observe: Arc<Observe>,
     profile: Option<ProfileName>,
@@ -39,7 +39,7 @@ enum State {
 }
 
 /// The outcome of a message.
-pub enum Heard {
+pub(crate) enum Heard {
     Nothing,
     /// The client finished the handshake. Before this it receives only answers.
     Initialized(Arc<Session>),
@@ -50,13 +50,17 @@ pub enum Heard {
 }
 
 impl Dialogue {
-    pub fn new(desk: &Arc<Desk>, observe: &Arc<Observe>, profile: Option<ProfileName>) -> Result<Dialogue, Error> {
+    pub(crate) fn new(
+        desk: &Arc<Desk>,
+        observe: &Arc<Observe>,
+        profile: Option<ProfileName>,
+    ) -> Result<Dialogue, Error> {
         let state = Mutex::new(State::Waiting(desk.reserve()?));
         Ok(Dialogue { desk: Arc::clone(desk), observe: Arc::clone(observe), profile, state, guests: None })
     }
 
     /// Creates a dialogue that also accepts requests without a handshake.
-    pub fn of_both_eras(
+    pub(crate) fn of_both_eras(
         desk: &Arc<Desk>,
         observe: &Arc<Observe>,
         profile: Option<ProfileName>,
@@ -66,19 +70,19 @@ impl Dialogue {
     }
 
     /// Returns the session. Returns `None` before the handshake and after the end.
-    pub fn session(&self) -> Option<Arc<Session>> {
+    pub(crate) fn session(&self) -> Option<Arc<Session>> {
         match &*self.state() {
             State::Begun(present) => Some(Arc::clone(&present.session)),
             State::Waiting(_) | State::Ended => None,
         }
     }
 
-    pub fn is_ended(&self) -> bool {
+    pub(crate) fn is_ended(&self) -> bool {
         matches!(*self.state(), State::Ended)
     }
 
     /// Ends the session and all open requests. A second call has no effect.
-    pub fn end(&self, reason: &str) {
+    pub(crate) fn end(&self, reason: &str) {
         let before = std::mem::replace(&mut *self.state(), State::Ended);
         if let State::Begun(present) = before {
             self.desk.sessions.end(present.session.id, reason);
@@ -90,7 +94,7 @@ impl Dialogue {
 
     /// Splits a batch into its messages. Returns `None` if `raw` is no batch, and an error if the version has no
     /// batches.
-    pub fn split_batch(&self, raw: &Bytes) -> Option<Result<Vec<Bytes>, Malformed>> {
+    pub(crate) fn split_batch(&self, raw: &Bytes) -> Option<Result<Vec<Bytes>, Malformed>> {
         let batch = Message::split_batch(raw)?.map_err(|malformed| self.refused(malformed));
         let dialect = self.session().map(|session| session.dialect);
         Some(batch.and_then(|batch| match check_batch(dialect, &batch) {
@@ -100,7 +104,7 @@ impl Dialogue {
     }
 
     /// Handles one message.
-    pub fn hear(&self, raw: Bytes) -> Result<Heard, Malformed> {
+    pub(crate) fn hear(&self, raw: Bytes) -> Result<Heard, Malformed> {
         Ok(match Message::parse(raw).map_err(|malformed| self.refused(malformed))? {
             Message::Request(request) => match &self.guests {
                 Some(guests) if is_visit(&request) => match guests.greet(request) {
@@ -192,7 +196,7 @@ fn handshake_first() -> Error {
 }
 
 /// Returns the answer to a malformed message.
-pub fn refusal(malformed: &Malformed) -> Pieces {
+pub(crate) fn refusal(malformed: &Malformed) -> Pieces {
     goblin_wire::error_reply(malformed.id.as_ref(), &malformed.error.to_json())
 }
 

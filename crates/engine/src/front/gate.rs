@@ -17,13 +17,13 @@ use crate::front::body::{Body, json_error};
 
 /// The default origins of the MCP Inspector. They may use the MCP endpoints unless `gateway.allowedOrigins` is set.
 const INSPECTOR_ORIGINS: [&str; 2] = ["http://localhost:6274", "http://127.0.0.1:6274"];
-pub const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
-pub const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+pub(crate) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// The headers that may occur only once. Headers that repeat a part of the body are compared with the body instead.
 const SINGLE_HEADERS: [HeaderName; 4] = [AUTHORIZATION, ORIGIN, LAST_EVENT_ID, SESSION_ID];
 
-pub struct Gate {
+pub(crate) struct Gate {
     /// The host names without a port. They match any port, since other ports are other programs on the same machine.
     hosts: Vec<String>,
     /// The host names with a port, which must match.
@@ -37,7 +37,7 @@ pub struct Gate {
 
 /// The sender of a request, as far as its headers show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub(crate) enum Source {
     /// A program: the request has no `Origin`.
     Program,
     /// A page of the gateway's own host and port.
@@ -49,7 +49,7 @@ pub enum Source {
 }
 
 impl Gate {
-    pub fn new(gateway: &Gateway) -> Gate {
+    pub(crate) fn new(gateway: &Gateway) -> Gate {
         let token = gateway.token.clone().map(|token| (token, "gateway.token"));
         let mut hosts: Vec<String> = ["localhost", "127.0.0.1", "[::1]"].map(str::to_owned).to_vec();
         let own =
@@ -68,18 +68,18 @@ impl Gate {
     }
 
     /// Returns the gate of the Unix socket. It needs no token, because the system reports the uid of each peer.
-    pub fn without_token(gateway: &Gateway) -> Gate {
+    pub(crate) fn without_token(gateway: &Gateway) -> Gate {
         Gate { token: None, ..Gate::new(gateway) }
     }
 
     /// Returns the gate of an admin address that other machines can reach. Every request needs the admin token.
-    pub fn with_admin_token(gateway: &Gateway, token: Secret) -> Gate {
+    pub(crate) fn with_admin_token(gateway: &Gateway, token: Secret) -> Gate {
         Gate { token: Some((token, "the admin token")), ..Gate::new(gateway) }
     }
 
     /// Checks the source of a request and returns it. Returns the response to send as an error if the source is not
     /// allowed.
-    pub fn check_source(&self, uri: &Uri, headers: &HeaderMap) -> Result<Source, Box<Response<Body>>> {
+    pub(crate) fn check_source(&self, uri: &Uri, headers: &HeaderMap) -> Result<Source, Box<Response<Body>>> {
         let Some(host) = self.own_host(uri, headers) else {
             return Err(reject(StatusCode::FORBIDDEN, "Host is not allowed (gateway.allowedHosts)"));
         };
@@ -93,13 +93,13 @@ impl Gate {
     }
 
     /// Checks the source of a probe. It may name any host, but pages of other sites are rejected.
-    pub fn check_probe(&self, headers: &HeaderMap) -> Result<(), Box<Response<Body>>> {
+    pub(crate) fn check_probe(&self, headers: &HeaderMap) -> Result<(), Box<Response<Body>>> {
         let is_allowed = || single(headers, &ORIGIN).is_some_and(|origin| self.is_allowed_origin(origin));
         if !comes_from_other_site(headers) || is_allowed() { Ok(()) } else { Err(reject_site()) }
     }
 
     /// Checks the token that a path needs. The admin API checks its own token.
-    pub fn check_token(&self, path: &str, headers: &HeaderMap) -> Result<(), Box<Response<Body>>> {
+    pub(crate) fn check_token(&self, path: &str, headers: &HeaderMap) -> Result<(), Box<Response<Body>>> {
         let Some((token, name)) = &self.token else { return Ok(()) };
         if is_of_operators(path) || has_token(headers, token) {
             return Ok(());
@@ -110,7 +110,7 @@ impl Gate {
     }
 
     /// Returns `true` on the first call only.
-    pub fn is_first_inspector(&self) -> bool {
+    pub(crate) fn is_first_inspector(&self) -> bool {
         !self.inspector_seen.swap(true, Ordering::Relaxed)
     }
 
@@ -165,7 +165,7 @@ fn check_repeated(headers: &HeaderMap) -> Result<(), Box<Response<Body>>> {
     }
 }
 
-pub fn is_repeated(headers: &HeaderMap, name: &HeaderName) -> bool {
+pub(crate) fn is_repeated(headers: &HeaderMap, name: &HeaderName) -> bool {
     headers.get_all(name).iter().nth(1).is_some()
 }
 
@@ -176,7 +176,7 @@ fn comes_from_other_site(headers: &HeaderMap) -> bool {
 }
 
 /// Reports whether a request carries `token`. The comparison takes constant time.
-pub fn has_token(headers: &HeaderMap, token: &Secret) -> bool {
+pub(crate) fn has_token(headers: &HeaderMap, token: &Secret) -> bool {
     let given = single(headers, &AUTHORIZATION).and_then(bearer);
     given.is_some_and(|given| given.as_bytes().ct_eq(token.expose().as_bytes()).into())
 }
@@ -188,7 +188,7 @@ fn bearer(value: &str) -> Option<&str> {
 }
 
 /// Returns the only value of a header. Returns `None` if it is missing, repeated or not visible ASCII.
-pub fn single<'a>(headers: &'a HeaderMap, name: &http::HeaderName) -> Option<&'a str> {
+pub(crate) fn single<'a>(headers: &'a HeaderMap, name: &http::HeaderName) -> Option<&'a str> {
     let mut values = headers.get_all(name).iter();
     let first = values.next()?;
     if values.next().is_some() { None } else { first.to_str().ok() }
@@ -207,7 +207,7 @@ fn is_port(port: &str) -> bool {
 }
 
 /// Returns the response to a page with an `Origin` that must not use the route.
-pub fn reject_origin() -> Box<Response<Body>> {
+pub(crate) fn reject_origin() -> Box<Response<Body>> {
     reject(StatusCode::FORBIDDEN, "Origin is not allowed (gateway.allowedOrigins)")
 }
 

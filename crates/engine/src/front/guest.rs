@@ -17,7 +17,7 @@ use crate::session::listening::Listening;
 use crate::session::visit::{Guest, Visited, check_meta, check_version};
 
 /// The open requests of one client, by the client's ids.
-pub struct Guests {
+pub(crate) struct Guests {
     desk: Arc<Desk>,
     profile: Option<ProfileName>,
     guest: OnceLock<Guest>,
@@ -40,7 +40,7 @@ struct Open {
 }
 
 /// A guard for an open request. Dropping it frees the request's id.
-pub struct Leash {
+pub(crate) struct Leash {
     book: Arc<Mutex<Book>>,
     id: Id,
     number: u64,
@@ -49,19 +49,19 @@ pub struct Leash {
 }
 
 /// The outcome of beginning a request.
-pub enum Greeted {
+pub(crate) enum Greeted {
     Answer(Pieces),
     Visit(Visit, Leash),
     Listening(Listening, Leash),
 }
 
 impl Guests {
-    pub fn new(desk: &Arc<Desk>, profile: Option<ProfileName>) -> Guests {
+    pub(crate) fn new(desk: &Arc<Desk>, profile: Option<ProfileName>) -> Guests {
         Guests { desk: Arc::clone(desk), profile, guest: OnceLock::new(), open: Arc::default() }
     }
 
     /// Begins a request. The answer is an error if the id is in use or too many requests are open.
-    pub fn greet(&self, request: Request) -> Greeted {
+    pub(crate) fn greet(&self, request: Request) -> Greeted {
         let id = request.id.clone();
         let refused = |error: Error| Greeted::Answer(goblin_wire::error_reply(Some(&id), &error.to_json()));
         let guest = self.guest.get_or_init(|| Guest::known(&self.desk, self.profile.clone()));
@@ -102,7 +102,7 @@ impl Guests {
     }
 
     /// Cancels the request that a notification names. Returns `false` if it is not in this table.
-    pub fn hear_cancelled(&self, notification: &Notification) -> bool {
+    pub(crate) fn hear_cancelled(&self, notification: &Notification) -> bool {
         let id = notification.params.request_id.and_then(|at| Id::parse(notification.raw.bytes(), at));
         let Some(open) = id.and_then(|id| self.lock().open.remove(&id)) else { return false };
         let text = notification.raw.as_str();
@@ -114,12 +114,12 @@ impl Guests {
     }
 
     /// Ends all `subscriptions/listen` streams. Their tasks then send the answers.
-    pub fn end_listening(&self) {
+    pub(crate) fn end_listening(&self) {
         self.lock().open.retain(|_, open| !open.listens);
     }
 
     /// Ends all requests and closes the mailbox, because the client is gone.
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         self.lock().open.clear();
         if let Some(Guest::Known { mailbox, .. }) = self.guest.get() {
             mailbox.close();

@@ -37,13 +37,13 @@ use crate::session::desk::{Begun, Desk, Next};
 const MCP: &str = "/mcp";
 /// The path segment between an endpoint and the name of a profile.
 const PROFILE: &str = "/p/";
-pub(super) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+pub(crate) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 /// The longest session id or event id that a header may have.
 const LONGEST_ID: usize = 256;
 
 /// The HTTP front of one address.
 #[derive(Clone)]
-pub struct Front {
+pub(crate) struct Front {
     pub desk: Arc<Desk>,
     pub audience: Audience,
     /// The profile of the clients, or `None` for the default endpoint.
@@ -57,7 +57,7 @@ pub struct Front {
 
 /// The users of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Audience {
+pub(crate) enum Audience {
     Clients,
     /// Operators. MCP endpoints are not available here.
     Operators,
@@ -82,7 +82,7 @@ fn door(path: &str) -> Option<(Door, Option<&str>)> {
 }
 
 /// Returns the routes other than the MCP endpoints, which [`Front::serve`] handles directly.
-pub fn routes() -> axum::Router {
+pub(crate) fn routes() -> axum::Router {
     axum::Router::new().fallback(async || {
         let error = Error::InvalidRequest("there is nothing here; the MCP endpoint is /mcp".to_owned());
         json_error(StatusCode::NOT_FOUND, None, &error)
@@ -110,7 +110,7 @@ fn preflight(asked_headers: Option<&HeaderValue>) -> Response<Body> {
 
 impl Front {
     /// Serves one request on any route, after the gate has accepted it.
-    pub async fn serve(&self, request: HttpRequest, routes: &axum::Router) -> Response<Body> {
+    pub(crate) async fn serve(&self, request: HttpRequest, routes: &axum::Router) -> Response<Body> {
         if PROBES.contains(&request.uri().path()) {
             return match self.gate.check_probe(request.headers()) {
                 Ok(()) => route(routes, request).await,
@@ -266,7 +266,7 @@ impl Front {
     }
 
     /// Returns the list changes that the clients of this front see.
-    pub(super) fn changes(&self) -> Changes {
+    pub(crate) fn changes(&self) -> Changes {
         Changes::new(self.desk.router.directory.watch_of(self.profile.as_ref()))
     }
 
@@ -368,7 +368,7 @@ impl Front {
     }
 
     /// Returns the session that a request names. Returns an error if the id or the protocol version is not valid.
-    pub(super) fn session(&self, headers: &HeaderMap) -> Result<Arc<Session>, Refusal> {
+    pub(crate) fn session(&self, headers: &HeaderMap) -> Result<Arc<Session>, Refusal> {
         check_version_once(headers)?;
         let version = headers.get(PROTOCOL_VERSION).map(|version| version.to_str().unwrap_or_default());
         let unknown = |version: &&str| Dialect::parse(version).is_none_or(|dialect| dialect.era() != Era::Legacy);

@@ -15,7 +15,7 @@ use tokio::time::Sleep;
 use crate::front::attention::Attention;
 
 /// The time after which a blocked write fails.
-pub const WRITE_PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const WRITE_PATIENCE: Duration = Duration::from_secs(30);
 /// The number of unanswered keep-alive probes after which a peer counts as gone.
 const PROBES: u32 = 3;
 /// The smallest unit of the system's probe times.
@@ -25,7 +25,7 @@ const SECOND: Duration = Duration::from_secs(1);
 ///
 /// Writes do not detect this, because the system's buffer accepts small messages for hours. Linux counts the time of
 /// unacknowledged data. If no data is in flight, and on other systems, unanswered keep-alive probes detect it.
-pub fn give_up_the_vanished(stream: &TcpStream, patience: Duration) -> io::Result<()> {
+pub(crate) fn give_up_the_vanished(stream: &TcpStream, patience: Duration) -> io::Result<()> {
     let socket = SockRef::from(stream);
     let (silence, pause) = (patience / 2, patience / 2 / PROBES);
     let probes =
@@ -37,7 +37,7 @@ pub fn give_up_the_vanished(stream: &TcpStream, patience: Duration) -> io::Resul
 }
 
 /// A stream that fails a write if the peer does not read for [`WRITE_PATIENCE`].
-pub struct Impatient<T> {
+pub(crate) struct Impatient<T> {
     inner: T,
     attention: Arc<Attention>,
     /// The timer of a blocked write.
@@ -45,7 +45,7 @@ pub struct Impatient<T> {
 }
 
 impl<T> Impatient<T> {
-    pub fn new(inner: T, attention: Arc<Attention>) -> Impatient<T> {
+    pub(crate) fn new(inner: T, attention: Arc<Attention>) -> Impatient<T> {
         Impatient { inner, attention, waiting: None }
     }
 

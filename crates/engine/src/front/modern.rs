@@ -23,7 +23,7 @@ const NAME: HeaderName = HeaderName::from_static("mcp-name");
 
 impl Front {
     /// Handles a request without a session.
-    pub(super) async fn visit(
+    pub(crate) async fn visit(
         &self,
         headers: &HeaderMap,
         request: Request,
@@ -66,7 +66,7 @@ impl Front {
 }
 
 /// Returns the error for a request with a version without sessions in its header, but not in `_meta`.
-pub fn missing_meta() -> Error {
+pub(crate) fn missing_meta() -> Error {
     Error::MissingMeta("_meta must have io.modelcontextprotocol/protocolVersion, as the header says".to_owned())
 }
 

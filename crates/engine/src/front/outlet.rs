@@ -23,7 +23,7 @@ struct Bound {
 }
 
 #[derive(Default)]
-pub struct Outlet {
+pub(crate) struct Outlet {
     queue: Mutex<Queue>,
     wake: AtomicWaker,
 }
@@ -51,19 +51,19 @@ impl Queue {
 
 /// The reason why a message was rejected.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Refused {
+pub(crate) enum Refused {
     Full,
     Closed,
 }
 
 impl Outlet {
     /// Queues a message that may be dropped. Returns `false` if it was rejected.
-    pub fn offer(&self, message: Pieces) -> bool {
+    pub(crate) fn offer(&self, message: Pieces) -> bool {
         self.push_within(message, MOST_DROPPABLE).is_ok()
     }
 
     /// Queues a message that must not be dropped. Returns an error if the queue is full or closed.
-    pub fn push(&self, message: Pieces) -> Result<(), Refused> {
+    pub(crate) fn push(&self, message: Pieces) -> Result<(), Refused> {
         self.push_within(message, MOST_QUEUED)
     }
 
@@ -82,7 +82,7 @@ impl Outlet {
     }
 
     /// Closes the queue and discards its messages.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         let mut queue = self.lock();
         queue.closed = true;
         let forgotten = std::mem::take(&mut queue.messages);
@@ -93,19 +93,19 @@ impl Outlet {
     }
 
     /// Ends the queue after the last writer is dropped and the last message is read.
-    pub fn finish(&self) {
+    pub(crate) fn finish(&self) {
         self.lock().finishing = true;
         self.wake.wake();
     }
 
     /// Registers a writer. [`finish`](Outlet::finish) has no effect until all writers are dropped.
-    pub fn writer(self: &Arc<Outlet>) -> Writer {
+    pub(crate) fn writer(self: &Arc<Outlet>) -> Writer {
         self.lock().writers += 1;
         Writer(Arc::clone(self))
     }
 
     /// Waits for the next message. Returns `None` at the end. Only one task may read the queue.
-    pub async fn next(&self) -> Option<Pieces> {
+    pub(crate) async fn next(&self) -> Option<Pieces> {
         poll_fn(|context| {
             // Register before the check, or a message between the check and the wait is lost.
             self.wake.register(context.waker());
@@ -126,7 +126,7 @@ impl Outlet {
     }
 }
 
-pub struct Writer(Arc<Outlet>);
+pub(crate) struct Writer(Arc<Outlet>);
 
 impl Drop for Writer {
     fn drop(&mut self) {

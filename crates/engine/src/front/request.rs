@@ -20,17 +20,17 @@ use crate::front::body::{Body, empty, json_error};
 /// The longest time that the body of a request may take to arrive.
 const BODY_PATIENCE: Duration = Duration::from_secs(30);
 
-pub type HttpRequest = http::Request<Incoming>;
+pub(crate) type HttpRequest = http::Request<Incoming>;
 
 /// The content types that a client accepts. A request without an `Accept` header accepts both.
 #[derive(Clone, Copy)]
-pub struct Accepted {
+pub(crate) struct Accepted {
     pub json: bool,
     pub stream: bool,
 }
 
 impl Accepted {
-    pub fn read(headers: &HeaderMap) -> Accepted {
+    pub(crate) fn read(headers: &HeaderMap) -> Accepted {
         let mut values = headers.get_all(ACCEPT).iter().peekable();
         let mut accepted = Accepted { json: values.peek().is_none(), stream: values.peek().is_none() };
         for value in values.filter_map(|value| value.to_str().ok()) {
@@ -49,7 +49,7 @@ impl Accepted {
 }
 
 /// Returns an error unless the client accepts an event stream, the only response to a GET.
-pub fn check_takes_stream(headers: &HeaderMap) -> Result<(), Refusal> {
+pub(crate) fn check_takes_stream(headers: &HeaderMap) -> Result<(), Refusal> {
     if Accepted::read(headers).stream {
         return Ok(());
     }
@@ -57,7 +57,7 @@ pub fn check_takes_stream(headers: &HeaderMap) -> Result<(), Refusal> {
 }
 
 /// Returns an error unless the body of a POST is JSON.
-pub fn check_is_json(headers: &HeaderMap) -> Result<(), Refusal> {
+pub(crate) fn check_is_json(headers: &HeaderMap) -> Result<(), Refusal> {
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json")) {
         return Ok(());
@@ -67,7 +67,7 @@ pub fn check_is_json(headers: &HeaderMap) -> Result<(), Refusal> {
 
 /// Reads the body of a request. Returns an error if it is larger than `largest` bytes, too slow, or the memory limit is
 /// reached. A large body counts towards that limit until its last slice is dropped, which is after the answer.
-pub async fn whole_body(mut body: Incoming, largest: usize, observe: &Observe) -> Result<Bytes, Refusal> {
+pub(crate) async fn whole_body(mut body: Incoming, largest: usize, observe: &Observe) -> Result<Bytes, Refusal> {
     if body.size_hint().lower() > largest as u64 {
         return Err(too_large(largest));
     }
@@ -147,29 +147,29 @@ async fn drain(mut body: Incoming, largest: usize) {
 }
 
 /// Returns the response to an HTTP method that the path does not support.
-pub fn other_verb(allowed: &'static str) -> Response<Body> {
+pub(crate) fn other_verb(allowed: &'static str) -> Response<Body> {
     let mut response = empty(StatusCode::METHOD_NOT_ALLOWED);
     response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
     response
 }
 
 /// The error response to a request that was not handled.
-pub struct Refusal {
+pub(crate) struct Refusal {
     pub status: StatusCode,
     pub error: Error,
     pub id: Option<Id>,
 }
 
 impl Refusal {
-    pub fn status(status: StatusCode, reason: &str) -> Refusal {
+    pub(crate) fn status(status: StatusCode, reason: &str) -> Refusal {
         Refusal { status, error: Error::InvalidRequest(reason.to_owned()), id: None }
     }
 
-    pub fn about(self, request: &Request) -> Refusal {
+    pub(crate) fn about(self, request: &Request) -> Refusal {
         Refusal { id: Some(request.id.clone()), ..self }
     }
 
-    pub fn into_response(self) -> Response<Body> {
+    pub(crate) fn into_response(self) -> Response<Body> {
         let mut response = json_error(self.status, self.id.as_ref(), &self.error);
         if self.status == StatusCode::SERVICE_UNAVAILABLE {
             response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("5"));

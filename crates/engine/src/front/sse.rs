@@ -29,13 +29,13 @@ use crate::session::Session;
 use crate::session::desk::Next;
 use crate::upstream::actor::stopped;
 
-pub const SSE: &str = "/sse";
-pub const MESSAGES: &str = "/messages";
+pub(crate) const SSE: &str = "/sse";
+pub(crate) const MESSAGES: &str = "/messages";
 
 impl Front {
     /// Handles a GET: opens a stream and reserves a session. Other methods get status 405, by which clients detect that
     /// the URL is of another transport.
-    pub(super) fn open_stream(&self, request: &HttpRequest) -> Result<Response<Body>, Refusal> {
+    pub(crate) fn open_stream(&self, request: &HttpRequest) -> Result<Response<Body>, Refusal> {
         if request.method() != Verb::GET {
             return Ok(other_verb("GET"));
         }
@@ -57,7 +57,7 @@ impl Front {
     }
 
     /// Handles a POST: a message of the client that the query names.
-    pub(super) async fn take_message(&self, request: HttpRequest) -> Result<Response<Body>, Refusal> {
+    pub(crate) async fn take_message(&self, request: HttpRequest) -> Result<Response<Body>, Refusal> {
         if request.method() != Verb::POST {
             return Ok(other_verb("POST"));
         }
@@ -81,7 +81,7 @@ fn unknown() -> Refusal {
 
 /// The open streams by their id.
 #[derive(Default)]
-pub struct Streams(RwLock<HashMap<SessionId, Arc<Client>>>);
+pub(crate) struct Streams(RwLock<HashMap<SessionId, Arc<Client>>>);
 
 impl Streams {
     fn enter(self: &Arc<Streams>, client: Arc<Client>) -> Listed {

@@ -30,7 +30,7 @@ use crate::upstream::actor::stopped;
 /// answer.
 const OUTPUT_MESSAGES: usize = 64;
 
-pub struct Front {
+pub(crate) struct Front {
     pub desk: Arc<Desk>,
     pub profile: Option<ProfileName>,
     pub observe: Arc<Observe>,
@@ -42,7 +42,11 @@ pub struct Front {
 type Output = mpsc::Sender<Pieces>;
 
 /// Serves the client until the input ends or the gateway stops. Open calls then have `grace` to finish.
-pub async fn serve(front: Front, input: impl AsyncRead + Unpin, output: impl AsyncWrite + Unpin + Send + 'static) {
+pub(crate) async fn serve(
+    front: Front,
+    input: impl AsyncRead + Unpin,
+    output: impl AsyncWrite + Unpin + Send + 'static,
+) {
     let (sender, receiver) = mpsc::channel(OUTPUT_MESSAGES);
     let writer = worker::spawn(write(receiver, output));
     let grace = front.grace;

@@ -30,11 +30,11 @@ use crate::session::desk::{Next, Pending};
 use crate::session::{self, Session};
 use crate::upstream::actor::stopped;
 
-pub const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
+pub(crate) const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
 
 /// A call that outlives its connection. A lost connection is no cancellation. If this is dropped before the answer, a
 /// task finishes the call.
-pub struct Carried {
+pub(crate) struct Carried {
     pending: Option<Pending>,
     session: Arc<Session>,
     observe: Arc<Observe>,
@@ -47,23 +47,23 @@ pub struct Carried {
 }
 
 impl Carried {
-    pub fn new(pending: Pending, session: Arc<Session>, observe: Arc<Observe>) -> Carried {
+    pub(crate) fn new(pending: Pending, session: Arc<Session>, observe: Arc<Observe>) -> Carried {
         Carried { pending: Some(pending), session, observe, first: None, stream: None, is_detached: false }
     }
 
     /// Returns the id of the request, or `None` after its answer.
-    pub fn id(&self) -> Option<&Id> {
+    pub(crate) fn id(&self) -> Option<&Id> {
         self.pending.as_ref().map(|pending| &pending.call.request.id)
     }
 
     /// Assigns the call to a stream that has already begun.
-    pub fn on(mut self, stream: u64) -> Carried {
+    pub(crate) fn on(mut self, stream: u64) -> Carried {
         self.stream = Some(stream);
         self
     }
 
     /// Waits for the next event of the call. It is cancel-safe.
-    pub async fn next(&mut self) -> Next {
+    pub(crate) async fn next(&mut self) -> Next {
         if let Some(said) = self.first.take() {
             return Next::Said(said);
         }
@@ -76,18 +76,18 @@ impl Carried {
     }
 
     /// Puts back a message that [`next`](Carried::next) yielded and the caller did not write.
-    pub fn give_back(&mut self, said: Said) {
+    pub(crate) fn give_back(&mut self, said: Said) {
         self.first = Some(said);
     }
 
     /// Reports a message that was dropped.
-    pub fn tell_dropped(&self) {
+    pub(crate) fn tell_dropped(&self) {
         self.observe.emit(&Event::MessageDropped { session: &self.session.id.short() });
     }
 
     /// Waits for the answer alone. Earlier messages are dropped, except server requests, which go to the session
     /// stream.
-    pub async fn answer(mut self) -> Option<Pieces> {
+    pub(crate) async fn answer(mut self) -> Option<Pieces> {
         loop {
             match self.next().await {
                 Next::Answer(answer) => return answer.map(|answer| answer.pieces),
@@ -114,12 +114,12 @@ impl Carried {
     }
 
     /// Reports an answer that no client can read.
-    pub fn tell_unread(&self) {
+    pub(crate) fn tell_unread(&self) {
         self.observe.emit(&Event::AnswerWithoutReader { session: &self.session.id.short() });
     }
 
     /// Converts the rest of the call to an event stream that can be resumed.
-    pub fn into_events(self) -> impl Stream<Item = Bytes> + Send + 'static {
+    pub(crate) fn into_events(self) -> impl Stream<Item = Bytes> + Send + 'static {
         futures_util::stream::unfold(self, async |mut carried| Some((carried.next_event().await?, carried)))
     }
 
@@ -197,21 +197,21 @@ impl Drop for Carried {
 }
 
 /// The list changes for one client. It reports them at most once per [`NOTIFY_INTERVAL`].
-pub struct Changes {
+pub(crate) struct Changes {
     versions: watch::Receiver<Versions>,
     /// The time before which no change is reported.
     quiet_until: Option<Instant>,
 }
 
 impl Changes {
-    pub fn new(mut versions: watch::Receiver<Versions>) -> Changes {
+    pub(crate) fn new(mut versions: watch::Receiver<Versions>) -> Changes {
         // Changes from before this call are due at once.
         versions.mark_changed();
         Changes { versions, quiet_until: None }
     }
 
     /// Waits for due notifications. Returns `None` if the gateway publishes no more changes.
-    pub async fn due(&mut self, mailbox: &Mailbox) -> Option<Vec<Bytes>> {
+    pub(crate) async fn due(&mut self, mailbox: &Mailbox) -> Option<Vec<Bytes>> {
         loop {
             if let Some(until) = self.quiet_until {
                 tokio::time::sleep_until(until).await;
@@ -229,7 +229,7 @@ impl Changes {
 }
 
 /// Waits for messages that belong to no call. Returns `None` if there will be no more. It is cancel-safe.
-pub async fn unasked(session: &Session, changes: &mut Changes) -> Option<Vec<Bytes>> {
+pub(crate) async fn unasked(session: &Session, changes: &mut Changes) -> Option<Vec<Bytes>> {
     tokio::select! {
         biased;
         // List changes come first. They are rare, so they cannot delay the updates, but a burst of updates could delay
@@ -240,12 +240,12 @@ pub async fn unasked(session: &Session, changes: &mut Changes) -> Option<Vec<Byt
 }
 
 /// Formats several messages as events without ids.
-pub fn all_events(messages: Vec<Bytes>) -> Bytes {
+pub(crate) fn all_events(messages: Vec<Bytes>) -> Bytes {
     messages.into_iter().flat_map(|message| event(message.into())).collect()
 }
 
 /// The session stream of a client. It ends when the client leaves, another stream takes over or the gateway stops.
-pub struct SessionStream {
+pub(crate) struct SessionStream {
     pub hold: session::Stream,
     pub reader: Reader,
     /// An event to send first.
@@ -255,7 +255,7 @@ pub struct SessionStream {
 }
 
 impl SessionStream {
-    pub fn into_events(self) -> impl Stream<Item = Bytes> + Send + 'static {
+    pub(crate) fn into_events(self) -> impl Stream<Item = Bytes> + Send + 'static {
         futures_util::stream::unfold(self.begin(), async |mut stream| Some((stream.next().await?, stream)))
     }
 
@@ -368,13 +368,13 @@ impl Quiet {
 }
 
 /// The rest of a call's stream, for a client that resumed it.
-pub struct ResumedCall {
+pub(crate) struct ResumedCall {
     pub present: session::Present,
     pub reader: Reader,
 }
 
 impl ResumedCall {
-    pub fn into_events(self) -> impl Stream<Item = Bytes> + Send + 'static {
+    pub(crate) fn into_events(self) -> impl Stream<Item = Bytes> + Send + 'static {
         futures_util::stream::unfold(self, async |mut call| Some((call.next().await?, call)))
     }
 

@@ -22,7 +22,7 @@ use crate::session::listening::Listening;
 use crate::upstream::actor::stopped;
 
 /// An open call. Dropping it before the answer cancels the call.
-pub struct Visit {
+pub(crate) struct Visit {
     desk: Arc<Desk>,
     /// The id of the request to answer: the one that began the call, or the one that resumed it.
     id: Id,
@@ -33,7 +33,7 @@ pub struct Visit {
 }
 
 /// An event of the call for its client.
-pub enum Word {
+pub(crate) enum Word {
     Note(Bytes),
     /// The answer takes long. Returned once.
     Slow,
@@ -42,12 +42,12 @@ pub enum Word {
 }
 
 impl Visit {
-    pub fn new(desk: &Arc<Desk>, id: Id, pending: Pending) -> Visit {
+    pub(crate) fn new(desk: &Arc<Desk>, id: Id, pending: Pending) -> Visit {
         Visit { desk: Arc::clone(desk), id, pending: Some(pending), notes: VecDeque::new(), answer: None }
     }
 
     /// Waits for the next event. It is cancel-safe.
-    pub async fn next(&mut self) -> Word {
+    pub(crate) async fn next(&mut self) -> Word {
         loop {
             if let Some(note) = self.notes.pop_front() {
                 return Word::Note(note);
@@ -86,25 +86,25 @@ impl Visit {
     }
 
     /// Cancels the call at the request of the client.
-    pub fn cancel(self, reason: &str) {
+    pub(crate) fn cancel(self, reason: &str) {
         if let Some(pending) = &self.pending {
             pending.call.cancel(reason);
         }
     }
 
     /// Reports a message that was dropped.
-    pub fn tell_dropped(&self) {
+    pub(crate) fn tell_dropped(&self) {
         let client = self.pending.as_ref().and_then(|pending| pending.call.caller.session);
         self.desk.sessions.tell_dropped(client);
     }
 
     /// Puts back a message that [`next`](Visit::next) yielded and the caller did not write.
-    pub fn give_back(&mut self, note: Bytes) {
+    pub(crate) fn give_back(&mut self, note: Bytes) {
         self.notes.push_front(note);
     }
 
     /// Converts the rest of the call to an event stream.
-    pub fn into_events(self) -> impl Stream<Item = Bytes> + Send + 'static {
+    pub(crate) fn into_events(self) -> impl Stream<Item = Bytes> + Send + 'static {
         futures_util::stream::unfold(Some(self), async |visit| {
             let mut visit = visit?;
             let word = tokio::select! {
@@ -132,7 +132,7 @@ impl Drop for Visit {
 }
 
 /// A `subscriptions/listen` stream. It ends when the client closes it or the gateway stops.
-pub struct Told {
+pub(crate) struct Told {
     listening: Listening,
     changes: Changes,
     stop: watch::Receiver<bool>,
@@ -147,16 +147,12 @@ enum Stage {
 }
 
 impl Told {
-    pub fn new(changes: Changes, listening: Listening, stop: watch::Receiver<bool>) -> Told {
+    pub(crate) fn new(changes: Changes, listening: Listening, stop: watch::Receiver<bool>) -> Told {
         Told { listening, changes, stop, stage: Stage::Begins }
     }
 
-    pub fn id(&self) -> &Id {
-        self.listening.id()
-    }
-
     /// Waits for the next messages. Returns `None` after the last one, which is the answer. It is cancel-safe.
-    pub async fn next(&mut self) -> Option<Vec<Bytes>> {
+    pub(crate) async fn next(&mut self) -> Option<Vec<Bytes>> {
         match self.stage {
             Stage::Begins => {
                 let acknowledgement = self.listening.acknowledgement().await;
@@ -181,12 +177,12 @@ impl Told {
     }
 
     /// Ends the stream. Returns its answer the first time, and `None` afterwards.
-    pub fn end(&mut self) -> Option<Pieces> {
+    pub(crate) fn end(&mut self) -> Option<Pieces> {
         let is_first = std::mem::replace(&mut self.stage, Stage::Over) != Stage::Over;
         is_first.then(|| self.listening.end())
     }
 
-    pub fn into_events(self) -> impl Stream<Item = Bytes> + Send + 'static {
+    pub(crate) fn into_events(self) -> impl Stream<Item = Bytes> + Send + 'static {
         futures_util::stream::unfold(self, async |mut told| {
             loop {
                 let messages = tokio::select! {

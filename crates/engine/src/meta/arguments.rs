@@ -11,7 +11,7 @@ use crate::meta::words::{LONGEST_PROBLEM, cut, did_you_mean};
 
 /// The arguments of a call. Absent ones are empty, `None` or their default.
 #[derive(Debug, Default)]
-pub struct Arguments {
+pub(crate) struct Arguments {
     pub name: String,
     pub uri: String,
     pub query: String,
@@ -26,7 +26,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    pub fn read(look: &Look<'_>) -> Result<Arguments, String> {
+    pub(crate) fn read(look: &Look<'_>) -> Result<Arguments, String> {
         let (entry, request) = (look.entry, &look.call.request);
         let text = request.params.arguments.map_or("{}", |at| at.get(request.raw.as_str()));
         let refused =
@@ -85,11 +85,11 @@ fn check_server(look: &Look<'_>, id: &str) -> Result<(), String> {
 
 /// Returns the cursor as text. It begins with `p`, unlike the cursors of lists, which begin with a hexadecimal digit.
 /// Neither parses as the other.
-pub fn write_cursor(cursor: Cursor) -> String {
+pub(crate) fn write_cursor(cursor: Cursor) -> String {
     format!("p{cursor}")
 }
 
-pub fn read_cursor(text: &str) -> Option<Cursor> {
+pub(crate) fn read_cursor(text: &str) -> Option<Cursor> {
     text.strip_prefix('p')?.parse().ok()
 }
 

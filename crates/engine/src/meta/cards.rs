@@ -12,12 +12,12 @@ const LONGEST_DESCRIPTION: usize = 300;
 const LONGEST_LINE: usize = 100;
 
 /// An entry as a JSON object, and as a line of text.
-pub struct Card {
+pub(crate) struct Card {
     pub json: String,
     pub line: String,
 }
 
-pub fn card(list: List, shown: &Shown<'_>) -> Card {
+pub(crate) fn card(list: List, shown: &Shown<'_>) -> Card {
     let text = |key| text_of(shown.definition, key);
     let size = size_of(shown.definition);
     let description = text("description").map(|text| cut(&one_line(&text), LONGEST_DESCRIPTION));
@@ -60,26 +60,26 @@ fn size_of(definition: &str) -> Option<&str> {
 }
 
 /// Returns a string member of a definition.
-pub fn text_of(definition: &str, key: &str) -> Option<String> {
+pub(crate) fn text_of(definition: &str, key: &str) -> Option<String> {
     let at = json::member(definition, json::whole(definition), key)?;
     json::string(definition, at).map(String::from)
 }
 
 /// The members of an object under construction.
 #[derive(Default)]
-pub struct Members(Vec<String>);
+pub(crate) struct Members(Vec<String>);
 
 impl Members {
-    pub fn string(&mut self, key: &str, value: Option<&str>) {
+    pub(crate) fn string(&mut self, key: &str, value: Option<&str>) {
         self.raw(key, value.map(quote).as_deref());
     }
 
     /// Adds a value that is already JSON.
-    pub fn raw(&mut self, key: &str, value: Option<&str>) {
+    pub(crate) fn raw(&mut self, key: &str, value: Option<&str>) {
         self.0.extend(value.map(|value| format!(r#""{key}":{value}"#)));
     }
 
-    pub fn object(&self) -> String {
+    pub(crate) fn object(&self) -> String {
         format!("{{{}}}", self.0.join(","))
     }
 }

@@ -12,7 +12,7 @@ use crate::meta::{Answer, Look};
 use crate::router::find_resource;
 
 impl Look<'_> {
-    pub fn describe_tool(&self, name: &str) -> Result<Answer, String> {
+    pub(crate) fn describe_tool(&self, name: &str) -> Result<Answer, String> {
         if let Some(own) = self.catalog.meta.find(name) {
             let shown = self.view.shown_tool(&own.definition);
             return Ok(described("tool", None, utf8(&shown), tool_text(utf8(&shown), "the gateway itself")));
@@ -24,7 +24,7 @@ impl Look<'_> {
         Ok(described("tool", Some(server), utf8(&shown), tool_text(utf8(&shown), server)))
     }
 
-    pub fn describe_prompt(&self, name: &str) -> Result<Answer, String> {
+    pub(crate) fn describe_prompt(&self, name: &str) -> Result<Answer, String> {
         let (_, entry) = self.view.prompt(name).map_err(|error| {
             let names = self.catalog.prompts.entries.iter().map(|entry| &*entry.exposed);
             let find = format!("; `{}` finds prompts", self.catalog.meta.name(MetaTool::SearchPrompts));
@@ -34,7 +34,7 @@ impl Look<'_> {
         Ok(described("prompt", Some(server), definition, prompt_text(definition, server)))
     }
 
-    pub fn describe_resource(&self, asked: &str) -> Result<Answer, String> {
+    pub(crate) fn describe_resource(&self, asked: &str) -> Result<Answer, String> {
         let owner = find_resource(self.view, asked).map_err(|error| {
             let uris = self.catalog.resources.entries.iter().map(|entry| &*entry.exposed);
             let find = format!("; `{}` finds resources", self.catalog.meta.name(MetaTool::SearchResources));

@@ -11,7 +11,7 @@ use crate::meta::{Answer, Look};
 
 impl Look<'_> {
     /// Returns one page of all entries of a list.
-    pub fn list_all(&self, list: List, arguments: &Arguments) -> Result<Answer, String> {
+    pub(crate) fn list_all(&self, list: List, arguments: &Arguments) -> Result<Answer, String> {
         let from = self.place_of(list, arguments.cursor.as_deref())?;
         let admitted: Vec<usize> =
             (0..self.catalog.count(list)).filter(|place| self.admits(list, *place, arguments)).collect();
@@ -24,7 +24,7 @@ impl Look<'_> {
     }
 
     /// Returns the best matches in each of some lists.
-    pub fn search(&self, lists: &[List], arguments: &Arguments) -> Result<Answer, String> {
+    pub(crate) fn search(&self, lists: &[List], arguments: &Arguments) -> Result<Answer, String> {
         let (mut parts, mut total) = (Vec::new(), 0);
         for list in lists.iter().copied() {
             let admits = |place| self.admits(list, place, arguments);
@@ -111,7 +111,7 @@ impl Page {
 }
 
 /// Returns the name of the member that holds the entries of a list.
-pub fn member(list: List) -> &'static str {
+pub(crate) fn member(list: List) -> &'static str {
     match list {
         List::Tools => "tools",
         List::Prompts => "prompts",

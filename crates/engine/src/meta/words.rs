@@ -8,12 +8,12 @@ use goblin_wire::error::Error;
 use crate::directory::Catalog;
 
 /// The maximum length of client input that an error message repeats.
-pub const LONGEST_PROBLEM: usize = 300;
+pub(crate) const LONGEST_PROBLEM: usize = 300;
 /// The maximum number of suggestions for an unknown name.
 const MOST_PROPOSED: usize = 3;
 
 /// Shortens a text to at most `most` characters, if possible at the end of a word.
-pub fn cut(text: &str, most: usize) -> String {
+pub(crate) fn cut(text: &str, most: usize) -> String {
     let Some((end, _)) = text.char_indices().nth(most) else { return text.to_owned() };
     let kept = &text[..end];
     let at_word = kept.rfind(char::is_whitespace).filter(|at| *at > end / 2).unwrap_or(end);
@@ -21,12 +21,12 @@ pub fn cut(text: &str, most: usize) -> String {
 }
 
 /// Joins a text to one line.
-pub fn one_line(text: &str) -> String {
+pub(crate) fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Removes the whitespace between the tokens of JSON.
-pub fn compact(json: &str) -> String {
+pub(crate) fn compact(json: &str) -> String {
     let mut compact = String::with_capacity(json.len());
     let (mut in_string, mut is_escaped) = (false, false);
     for character in json.chars() {
@@ -41,25 +41,31 @@ pub fn compact(json: &str) -> String {
 }
 
 /// Formats names with backticks, separated by commas.
-pub fn quoted<'a>(names: impl Iterator<Item = &'a str>) -> String {
+pub(crate) fn quoted<'a>(names: impl Iterator<Item = &'a str>) -> String {
     names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
 /// Returns a question that suggests similar names. Returns `None` if no name is similar.
-pub fn did_you_mean<'a>(wrong: &str, names: impl Iterator<Item = &'a str>) -> Option<String> {
+pub(crate) fn did_you_mean<'a>(wrong: &str, names: impl Iterator<Item = &'a str>) -> Option<String> {
     let near = nearest(wrong, names, MOST_PROPOSED);
     (!near.is_empty()).then(|| format!("; did you mean {}?", quoted(near.into_iter())))
 }
 
 /// Returns the message for an unknown tool.
-pub fn tool_not_found(catalog: &Catalog, name: &str, error: &Error) -> String {
+pub(crate) fn tool_not_found(catalog: &Catalog, name: &str, error: &Error) -> String {
     let names = catalog.tools.entries.iter().map(|entry| &*entry.exposed);
     let find = format!("; `{}` finds tools by what they do", catalog.meta.name(MetaTool::SearchTools));
     not_found("tool", name, error, || did_you_mean(name, names), &find)
 }
 
 /// Returns the message for an unknown name: the candidates of an ambiguous name, similar names, or how to search.
-pub fn not_found(kind: &str, name: &str, error: &Error, near: impl FnOnce() -> Option<String>, find: &str) -> String {
+pub(crate) fn not_found(
+    kind: &str,
+    name: &str,
+    error: &Error,
+    near: impl FnOnce() -> Option<String>,
+    find: &str,
+) -> String {
     let shown = cut(name, LONGEST_PROBLEM);
     let candidates = match error {
         Error::ToolNotFound { candidates, .. }

@@ -9,7 +9,7 @@ use goblin_wire::method::Method;
 use goblin_wire::modern::{FRESHNESS, IDENTITY, SERVER_INFO};
 
 /// Returns the positions of URIs in the result of `method`. A result without the bytes `uri"` or `Uri"` is not parsed.
-pub fn uris(method: &Method, text: &str, result: Span) -> Vec<Span> {
+pub(crate) fn uris(method: &Method, text: &str, result: Span) -> Vec<Span> {
     if !may_hold_uris(result.get(text)) {
         return Vec::new();
     }
@@ -72,7 +72,7 @@ fn one_or_many(text: &str, content: Span) -> Vec<Span> {
 
 /// Returns the changes to a server request for a client. Before 2025-11-25 a sampling message had one block instead of
 /// a list, so a list of one block becomes that block.
-pub fn ask_edits(
+pub(crate) fn ask_edits(
     dialect: Dialect,
     method: &Method,
     text: &str,
@@ -97,7 +97,7 @@ pub fn ask_edits(
 
 /// Returns the changes to an elicitation form for 2025-06-18, which has one mode and choices without titles of their
 /// own. Returns `None` for a form with multiple choices, which that version cannot express.
-pub fn plain_form(text: &str, params: Span) -> Option<Splice> {
+pub(crate) fn plain_form(text: &str, params: Span) -> Option<Splice> {
     let mut edits = Splice::new();
     json::cut_members(text, params, |key| key == "mode", &mut edits);
     let properties =
@@ -131,7 +131,7 @@ fn block_uri(text: &str, block: Span) -> Option<Span> {
 }
 
 /// Returns text replacements for the blocks that `dialect` does not support. `expose` maps URIs.
-pub fn downgrade(
+pub(crate) fn downgrade(
     dialect: Dialect,
     method: &Method,
     text: &str,
@@ -159,7 +159,7 @@ pub fn downgrade(
 }
 
 /// Returns all changes to a result for a client. `expose` maps a backend's URI and may record it.
-pub fn edits(
+pub(crate) fn edits(
     dialect: Dialect,
     method: &Method,
     text: &str,
@@ -192,7 +192,7 @@ pub fn edits(
 
 /// Adds the result type for a client that requires it, to a result of a backend without result types. The type is
 /// `complete`. If a freshness is required, the result is stale at once.
-pub fn add_kind(method: &Method, text: &str, result: Span, edits: &mut Splice) {
+pub(crate) fn add_kind(method: &Method, text: &str, result: Span, edits: &mut Splice) {
     static KIND: Keyword = Keyword::new("\"resultType\"");
     static META: Keyword = Keyword::new("\"_meta\"");
     let whole = result.get(text);
@@ -209,7 +209,7 @@ pub fn add_kind(method: &Method, text: &str, result: Span, edits: &mut Splice) {
 
 /// Removes result types for a client without them. Also removes `structuredContent` that is no object, because such a
 /// client would reject the whole result. `content` holds the same information.
-pub fn cut_foreign(has_kind: bool, method: &Method, text: &str, result: Span, edits: &mut Splice) {
+pub(crate) fn cut_foreign(has_kind: bool, method: &Method, text: &str, result: Span, edits: &mut Splice) {
     const STRUCTURE: &str = "structuredContent";
     static STRUCTURED: Keyword = Keyword::new(STRUCTURE);
     let structure = (*method == Method::ToolsCall && STRUCTURED.is_in(result.get(text)))

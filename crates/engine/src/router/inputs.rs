@@ -25,14 +25,14 @@ const URL_ELICITATION_REQUIRED: &str = "-32042";
 
 /// A request with its caller and its backend.
 #[derive(Clone, Copy)]
-pub(super) struct Exchange<'a> {
+pub(crate) struct Exchange<'a> {
     pub backend: &'a Backend,
     pub caller: &'a Caller,
     pub request: &'a Request,
 }
 
 /// A server request as an entry of `inputRequests`.
-pub struct Question {
+pub(crate) struct Question {
     /// The id in the client's table of open server requests.
     pub id: Id,
     /// The key and value in the result, as JSON.
@@ -42,12 +42,12 @@ pub struct Question {
 
 impl Question {
     /// Reports whether the backend still waits for the response.
-    pub fn is_open(&self, call: &Call) -> bool {
+    pub(crate) fn is_open(&self, call: &Call) -> bool {
         call.mailbox.asks.is_open(&self.id)
     }
 
     /// Delivers the input for this entry to the backend. Returns `false` if the request does not contain it.
-    pub fn answer(&self, call: &Call, request: &Request) -> bool {
+    pub(crate) fn answer(&self, call: &Call, request: &Request) -> bool {
         let text = request.raw.as_str();
         let answered = request.params.input_responses.and_then(|answers| json::member(text, answers, &self.key));
         let Some(answered) = answered.filter(|answered| answered.get(text).starts_with('{')) else { return false };
@@ -63,7 +63,7 @@ impl Question {
 impl Router {
     /// Replaces the sealed state in a request by the backend's own. Returns an error if the state is not valid, because
     /// the backend would begin the call again although a part of it has run.
-    pub(super) fn open_state(&self, exchange: Exchange<'_>, edits: &mut Splice) -> Result<(), Error> {
+    pub(crate) fn open_state(&self, exchange: Exchange<'_>, edits: &mut Splice) -> Result<(), Error> {
         let Exchange { backend, caller, request } = exchange;
         let params = &request.params;
         if caller.dialect.has_asks() || params.request_state.is_none() && params.input_responses.is_none() {
@@ -93,7 +93,7 @@ impl Router {
     }
 
     /// Seals the state in an `input_required` result and maps the URIs in its input requests.
-    pub(super) fn seal_state(
+    pub(crate) fn seal_state(
         &self,
         Exchange { backend, caller, request }: Exchange<'_>,
         (text, result): (&str, Span),
@@ -121,7 +121,7 @@ impl Router {
 
     /// Converts a backend's error that asks the client to visit URLs to an `input_required` result. Returns `None` for
     /// others.
-    pub(super) fn required_visit(&self, exchange: Exchange<'_>, response: &Response, error: Span) -> Option<Reply> {
+    pub(crate) fn required_visit(&self, exchange: Exchange<'_>, response: &Response, error: Span) -> Option<Reply> {
         let Exchange { caller, request, .. } = exchange;
         let text = response.raw.as_str();
         let is_it = json::member(text, error, "code").is_some_and(|code| code.get(text) == URL_ELICITATION_REQUIRED);
@@ -152,7 +152,7 @@ impl Router {
 }
 
 /// Returns the `input_required` result with these input requests, which are members of an object.
-pub fn input_required(asked: &str, state: &str) -> String {
+pub(crate) fn input_required(asked: &str, state: &str) -> String {
     format!(r#"{{"resultType":"input_required","inputRequests":{{{asked}}},"requestState":{}}}"#, quote(state))
 }
 
@@ -160,20 +160,20 @@ pub fn input_required(asked: &str, state: &str) -> String {
 static INPUT_REQUIRED: Keyword = Keyword::new("input_required");
 
 /// Reports whether a result has the type `input_required`.
-pub fn needs_input(text: &str, result: Span) -> bool {
+pub(crate) fn needs_input(text: &str, result: Span) -> bool {
     INPUT_REQUIRED.is_in(result.get(text))
         && json::member(text, result, "resultType").is_some_and(|kind| kind.get(text) == "\"input_required\"")
 }
 
 /// Returns the part of `text` at `span` after applying `edits`, which refer to the whole text.
-pub fn inside(text: &str, span: Span, edits: Splice) -> String {
+pub(crate) fn inside(text: &str, span: Span, edits: Splice) -> String {
     let whole = edits.apply(&Bytes::copy_from_slice(text.as_bytes()));
     let end = whole.len() - (text.len() - span.end as usize);
     String::from_utf8_lossy(&whole[span.start as usize..end]).into_owned()
 }
 
 /// Returns an object without the members for which `is_cut` returns `true`.
-pub fn without(object: &str, is_cut: impl Fn(&str) -> bool) -> String {
+pub(crate) fn without(object: &str, is_cut: impl Fn(&str) -> bool) -> String {
     let mut edits = Splice::new();
     json::cut_members(object, json::whole(object), is_cut, &mut edits);
     let left = edits.apply(&Bytes::copy_from_slice(object.as_bytes()));
@@ -181,7 +181,7 @@ pub fn without(object: &str, is_cut: impl Fn(&str) -> bool) -> String {
 }
 
 /// Converts a server request to an input request. Returns its id as an error if its method has no such form.
-pub fn question(ask: Bytes) -> Result<Question, Option<Id>> {
+pub(crate) fn question(ask: Bytes) -> Result<Question, Option<Id>> {
     let Ok(Message::Request(request)) = Message::parse(ask) else { return Err(None) };
     if !matches!(request.method, Method::Elicit | Method::Sample | Method::RootsList) {
         return Err(Some(request.id));
@@ -197,7 +197,7 @@ pub fn question(ask: Bytes) -> Result<Question, Option<Id>> {
 }
 
 /// Rejects a server request with an error to the backend.
-pub fn refuse(call: &Call, ask: Option<Id>, reason: &str) {
+pub(crate) fn refuse(call: &Call, ask: Option<Id>, reason: &str) {
     let error = Error::ClientUnavailable { reason: reason.to_owned() };
     let answer = goblin_wire::error_reply(ask.as_ref(), &error.to_json()).concat();
     if let Ok(Message::Response(answer)) = Message::parse(answer) {

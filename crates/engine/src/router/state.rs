@@ -47,7 +47,7 @@ impl Default for States {
 
 impl States {
     /// Encrypts the state of `request` for its caller. It expires after `life`.
-    pub fn seal(&self, state: &State, caller: &Caller, request: &Request, life: Duration) -> String {
+    pub(crate) fn seal(&self, state: &State, caller: &Caller, request: &Request, life: Duration) -> String {
         let expires = now() + life.as_secs();
         let mut sealed = expires.to_be_bytes().to_vec();
         match state {

@@ -42,7 +42,7 @@ const LONGEST_WAIT: u64 = 3_600_000;
 
 impl Router {
     /// Subscribes the session of a call. The answer has the subscription's id and its canonical URI in `_meta`.
-    pub(super) async fn subscribe(&self, call: &Arc<Call>) -> Result<Pieces, CallEnd> {
+    pub(crate) async fn subscribe(&self, call: &Arc<Call>) -> Result<Pieces, CallEnd> {
         let request = &call.request;
         let uri = required(request.raw.as_str(), request.params.uri, "uri")?;
         let Options { pattern, pace, selection } = Options::read(request)?;
@@ -104,7 +104,7 @@ impl Router {
     }
 
     /// Returns an error if an option in `_meta` is unknown or not valid.
-    pub fn check_options(request: &Request) -> Result<(), Error> {
+    pub(crate) fn check_options(request: &Request) -> Result<(), Error> {
         Options::read(request).map(drop)
     }
 
@@ -160,7 +160,7 @@ impl Router {
     }
 
     /// Ends a subscription. An unknown or unsubscribed URI is no error, because the client gets the state it wants.
-    pub(super) fn unsubscribe(&self, call: &Call) -> Result<Pieces, Error> {
+    pub(crate) fn unsubscribe(&self, call: &Call) -> Result<Pieces, Error> {
         let request = &call.request;
         let uri = required(request.raw.as_str(), request.params.uri, "uri")?;
         let (session, mailbox) = (call.caller.session, &*call.mailbox);

@@ -4,11 +4,11 @@
 //! sides use the same protocol, everything else passes unchanged. Otherwise `bridge` translates between the two. A
 //! client that does not support tasks waits for the result (`wait`).
 
-pub mod attendant;
-pub mod book;
+pub(crate) mod attendant;
+pub(crate) mod book;
 mod bridge;
 mod wait;
-pub mod watch;
+pub(crate) mod watch;
 mod words;
 
 use std::sync::Arc;
@@ -39,7 +39,7 @@ const MISSING_CAPABILITY: &str = "-32021";
 
 /// The task options of a call.
 #[derive(Default)]
-pub(super) struct Wish {
+pub(crate) struct Wish {
     pub tasks: Tasks,
     /// The reserved place for the task.
     place: Option<Place>,
@@ -49,7 +49,7 @@ pub(super) struct Wish {
 
 impl Wish {
     /// Reports whether the answer may contain a task, or an error because of a missing one.
-    pub fn may_come_true(&self, request: &Request, answered: &Answered) -> bool {
+    pub(crate) fn may_come_true(&self, request: &Request, answered: &Answered) -> bool {
         if self.tasks != Tasks::default() || self.full.is_some() {
             return true;
         }
@@ -63,7 +63,7 @@ impl Wish {
 }
 
 /// The outcome of an answer that may contain a task.
-pub(super) enum Came {
+pub(crate) enum Came {
     Reply(Reply),
     Result(Answered),
 }
@@ -78,7 +78,7 @@ struct Errand<'a> {
 
 impl Router {
     /// Reports whether a backend makes tasks. If so, the gateway declares the capability to clients.
-    pub fn offers_tasks(&self) -> bool {
+    pub(crate) fn offers_tasks(&self) -> bool {
         self.directory
             .backends()
             .iter()
@@ -87,7 +87,7 @@ impl Router {
 
     /// Returns the task options of a call. Returns an error if the client asks for a task and there is no place. If the
     /// backend decides about tasks and there is no place, the call is sent without support for tasks.
-    pub(super) fn task_wish(&self, call: &Call, catalog: &Catalog, target: &Target) -> Result<Wish, Error> {
+    pub(crate) fn task_wish(&self, call: &Call, catalog: &Catalog, target: &Target) -> Result<Wish, Error> {
         let Target::Tool(index) = target else { return Ok(Wish::default()) };
         let entry = &catalog.tools.entries[*index];
         let (caller, asked) = (&call.caller, call.request.params.task.is_some());
@@ -115,7 +115,7 @@ impl Router {
     }
 
     /// Handles the answer to a call. If it is a task, adds the task to the table or waits for its end.
-    pub(super) async fn came(
+    pub(crate) async fn came(
         &self,
         call: &Arc<Call>,
         backend: &Arc<Backend>,
@@ -175,7 +175,7 @@ impl Router {
 
     /// Answers `tasks/list` with the last known state of each task. Asking all backends would let a slow or lost one
     /// block the list. A client can request a single task for its exact state.
-    pub fn list_tasks(&self, caller: &Caller, request: &Request) -> Result<Pieces, Error> {
+    pub(crate) fn list_tasks(&self, caller: &Caller, request: &Request) -> Result<Pieces, Error> {
         let text = request.raw.as_str();
         if request.params.cursor.is_some_and(|at| at.get(text) != "null") {
             return Err(Error::InvalidCursor);
@@ -185,7 +185,7 @@ impl Router {
     }
 
     /// Handles a request about one task.
-    pub(super) async fn task_request(&self, call: &Arc<Call>) -> Result<Reply, CallEnd> {
+    pub(crate) async fn task_request(&self, call: &Arc<Call>) -> Result<Reply, CallEnd> {
         let request = &call.request;
         if !call.caller.dialect.has_handshake() {
             check_declared(&call.caller)?;
@@ -202,13 +202,13 @@ impl Router {
         }
     }
 
-    pub(super) fn backend(&self, server: &ServerId) -> Option<Arc<Backend>> {
+    pub(crate) fn backend(&self, server: &ServerId) -> Option<Arc<Backend>> {
         self.directory.backends().iter().find(|backend| backend.id == *server).cloned()
     }
 
     /// Replaces the task id in `_meta` of the object at `holder` by the caller's. Removes the entry if the caller does
     /// not know the task.
-    pub(super) fn related(&self, (backend, caller): (&Backend, &Caller), text: &str, holder: Span) -> Splice {
+    pub(crate) fn related(&self, (backend, caller): (&Backend, &Caller), text: &str, holder: Span) -> Splice {
         let mut edits = Splice::new();
         let Some(at) = related_task(text, holder) else { return edits };
         let own = if backend.own_links().is_some() { caller.session } else { None };
@@ -225,7 +225,7 @@ impl Router {
     }
 
     /// Replaces the task id in `_meta` of a request by the backend's.
-    pub(super) fn unrelate(&self, backend: &Backend, request: &Request, edits: &mut Splice) {
+    pub(crate) fn unrelate(&self, backend: &Backend, request: &Request, edits: &mut Splice) {
         let text = request.raw.as_str();
         let Some(at) = request.params.whole.and_then(|params| related_task(text, params)) else { return };
         if let Some(native) = json::string(text, at).and_then(|id| self.tasks.native(&backend.id, &id)) {
@@ -234,7 +234,7 @@ impl Router {
     }
 
     /// Handles a task notification of a backend. Returns `false` if no client receives it.
-    pub(super) fn hear_of_task(&self, server: &ServerId, own: Option<SessionId>, notification: &Notification) -> bool {
+    pub(crate) fn hear_of_task(&self, server: &ServerId, own: Option<SessionId>, notification: &Notification) -> bool {
         let text = notification.raw.as_str();
         let Some(params) = notification.params.whole else { return false };
         let era = if notification.method == Method::TaskStatus { Era::Legacy } else { Era::Modern };
@@ -372,12 +372,12 @@ fn knows_extension(caller: &Caller) -> bool {
 }
 
 /// Returns an error unless the request declares the tasks extension.
-pub fn check_declared(caller: &Caller) -> Result<(), Error> {
+pub(crate) fn check_declared(caller: &Caller) -> Result<(), Error> {
     if knows_extension(caller) { Ok(()) } else { Err(Error::MissingCapability { required: TASKS_DECLARED }) }
 }
 
 /// Reports whether the backend of a source declares tasks.
-pub(super) fn makes_tasks(source: &Source) -> bool {
+pub(crate) fn makes_tasks(source: &Source) -> bool {
     source.listing.hello.as_ref().is_some_and(|hello| hello.capabilities.tasks)
 }
 

@@ -9,13 +9,13 @@ use crate::client::lane::Call;
 use crate::session::desk::Desk;
 
 /// The number of calls that are logged one by one. The others are only counted.
-pub const MOST_NAMED: usize = 20;
+pub(crate) const MOST_NAMED: usize = 20;
 /// The length at which names are cut, because clients choose them.
 const LONGEST_NAME: usize = 80;
 
 impl Desk {
     /// Logs the calls that are still open, the oldest first.
-    pub fn tell_cut(&self, observe: &Observe) {
+    pub(crate) fn tell_cut(&self, observe: &Observe) {
         let mut open = self.sessions.each_open_call();
         // The cached key reads each age once. Ages grow during the sort, and a changing order could make the sort
         // panic.

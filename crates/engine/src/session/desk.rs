@@ -33,7 +33,7 @@ use crate::session::park::Park;
 use crate::session::{Place, Session, Sessions};
 
 /// The subscription options beyond the protocol. Clients set them in `_meta` under `dev.goblin/`.
-pub(super) const EXTENSION: &str = concat!(
+pub(crate) const EXTENSION: &str = concat!(
     r#"{"version":1,"options":["pattern","fields","minIntervalMs","batchMs","priority"],"#,
     r#""patterns":["glob","template"]}"#
 );
@@ -42,13 +42,13 @@ pub(super) const EXTENSION: &str = concat!(
 const TASKS: &str = r#""tasks":{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}},"#;
 
 /// The limit in bytes of the capabilities, name and version that a client sends.
-pub const MAX_CLIENT_INFO: usize = 16 * 1024;
+pub(crate) const MAX_CLIENT_INFO: usize = 16 * 1024;
 
 pub struct Desk {
     pub sessions: Sessions,
     pub router: Arc<Router>,
-    pub(super) policies: Policies,
-    pub(super) park: Park,
+    pub(crate) policies: Policies,
+    pub(crate) park: Park,
     /// The outputs of call records. `None` if audit and tracing are disabled.
     pub accounts: Option<Accounts>,
 }
@@ -66,7 +66,7 @@ pub enum Begun {
 pub struct Pending {
     pub call: Arc<Call>,
     /// The answer. `None` if the call was cancelled.
-    pub(super) answer: Pin<Box<dyn Future<Output = Option<Reply>> + Send>>,
+    pub(crate) answer: Pin<Box<dyn Future<Output = Option<Reply>> + Send>>,
 }
 
 /// An event of a call for its client.
@@ -105,7 +105,7 @@ impl Desk {
     }
 
     /// Returns the largest number of open requests per client.
-    pub fn most_in_flight(&self) -> usize {
+    pub(crate) fn most_in_flight(&self) -> usize {
         self.policies.max_in_flight
     }
 
@@ -216,7 +216,7 @@ impl Desk {
     }
 
     /// Returns one page of a list as the result of `request`.
-    pub(super) fn page(&self, caller: &Caller, request: &Request, list: List) -> Result<Bytes, Error> {
+    pub(crate) fn page(&self, caller: &Caller, request: &Request, list: List) -> Result<Bytes, Error> {
         let text = request.raw.as_str();
         let cursor = match request.params.cursor.filter(|at| at.get(text) != "null") {
             Some(at) => Some(json::string(text, at).ok_or(Error::InvalidCursor)?),
@@ -236,7 +236,7 @@ impl Desk {
     }
 
     /// Returns an error if the memory limit is reached and the gateway accepts no new work.
-    pub(super) fn check_memory(&self) -> Result<(), Error> {
+    pub(crate) fn check_memory(&self) -> Result<(), Error> {
         self.router.observe.memory.check().map_err(|full| {
             self.router.observe.limit_hit(full.limit);
             full.into()
@@ -264,12 +264,12 @@ impl Desk {
     }
 
     /// Opens the record of a call. Returns `None` if audit and tracing are disabled.
-    pub(super) fn open_account(&self, request: &mut Request) -> Option<Box<Account>> {
+    pub(crate) fn open_account(&self, request: &mut Request) -> Option<Box<Account>> {
         self.accounts.as_ref().map(|accounts| accounts.open(request))
     }
 
     /// Dispatches a call to the router. Calls `done` after its end.
-    pub(super) fn carry(
+    pub(crate) fn carry(
         &self,
         call: Arc<Call>,
         account: Option<Box<Account>>,
@@ -295,7 +295,7 @@ impl Desk {
     }
 
     /// Delivers the response to a server request. Reports a response that matches none.
-    pub fn hear_answer(&self, session: &Session, response: Response) {
+    pub(crate) fn hear_answer(&self, session: &Session, response: Response) {
         if !session.mailbox.asks.answer(response) {
             self.sessions.tell_unasked(session);
         }
@@ -321,7 +321,7 @@ impl Desk {
 }
 
 /// Returns an error if a client describes itself in more than [`MAX_CLIENT_INFO`] bytes, since its session keeps them.
-pub(super) fn check_client_info(observe: &Observe, said: impl Iterator<Item = Span>) -> Result<(), Error> {
+pub(crate) fn check_client_info(observe: &Observe, said: impl Iterator<Item = Span>) -> Result<(), Error> {
     let length: usize = said.map(|span| span.range().len()).sum();
     if length <= MAX_CLIENT_INFO {
         return Ok(());
@@ -345,7 +345,7 @@ fn read_level(request: &Request) -> Result<Level, Error> {
     parse_level(&name)
 }
 
-pub(super) fn parse_level(name: &str) -> Result<Level, Error> {
+pub(crate) fn parse_level(name: &str) -> Result<Level, Error> {
     Level::parse(name).ok_or_else(|| {
         let known: Vec<_> = Level::ALL.iter().map(|level| level.as_str()).collect();
         Error::InvalidParams(format!("level {} is none of {}", json::quote(name), known.join(", ")))

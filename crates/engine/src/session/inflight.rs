@@ -77,7 +77,7 @@ impl Inflight {
         Ok(Ticket { book: Arc::clone(self), id: id.clone() })
     }
 
-    pub fn look_at_clock(&self, now: Instant) {
+    pub(crate) fn look_at_clock(&self, now: Instant) {
         for call in self.lock().calls.values() {
             call.look_at_clock(now);
         }

@@ -33,7 +33,7 @@ const AFTERWARDS: Duration = Duration::from_secs(60);
 /// The interval at which expired calls are removed.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-pub struct Park {
+pub(crate) struct Park {
     book: Mutex<HashMap<u128, Parked>>,
     room: Arc<Semaphore>,
 }
@@ -47,7 +47,7 @@ struct Parked {
 }
 
 /// The outcome of a request that resumes a suspended call.
-pub enum Resumed {
+pub(crate) enum Resumed {
     /// The call needs more input and is suspended again.
     Asks(Reply),
     Pending(Pending),
@@ -65,7 +65,7 @@ impl Park {
     }
 
     /// Cancels the calls with an expired suspension.
-    pub fn forget_late(&self, now: Instant) {
+    pub(crate) fn forget_late(&self, now: Instant) {
         let late: Vec<_> = self.book().extract_if(|_, parked| parked.expires <= now).collect();
         for (_, parked) in late {
             parked.pending.call.cancel("the client did not come back with what it was asked");
@@ -75,7 +75,7 @@ impl Park {
 
 impl Desk {
     /// Cancels expired calls and removes expired tasks periodically. Never returns.
-    pub async fn keep_park(&self) {
+    pub(crate) async fn keep_park(&self) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             self.park.forget_late(Instant::now());
@@ -115,7 +115,7 @@ impl Desk {
     }
 
     /// Resumes the suspended call `id` with the input in `request`. Returns an error if there is no such call.
-    pub(super) fn resume(&self, id: u128, request: &Request, token: Option<Bytes>) -> Result<Resumed, Error> {
+    pub(crate) fn resume(&self, id: u128, request: &Request, token: Option<Bytes>) -> Result<Resumed, Error> {
         let Parked { mut pending, mut open, place, .. } = self.park.book().remove(&id).ok_or(Error::StaleState)?;
         // Set the token before the backend receives the input, so that its further progress carries the new token.
         // Progress queued before this point carries the old token, so it is dropped.

@@ -19,7 +19,7 @@ const NEW_SHARE: usize = 4;
 
 /// An entry that may be evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Candidate<K> {
+pub(crate) struct Candidate<K> {
     pub key: K,
     /// The entry was never used.
     pub is_new: bool,
@@ -28,7 +28,7 @@ pub struct Candidate<K> {
 }
 
 /// The victims that the last scan found, least recently used first.
-pub struct Victims<K> {
+pub(crate) struct Victims<K> {
     queue: VecDeque<Candidate<K>>,
     /// The time before which no scan begins.
     pause_ends: Option<Instant>,
@@ -41,12 +41,12 @@ impl<K> Default for Victims<K> {
 }
 
 impl<K> Victims<K> {
-    pub fn pop(&mut self) -> Option<Candidate<K>> {
+    pub(crate) fn pop(&mut self) -> Option<Candidate<K>> {
         self.queue.pop_front()
     }
 
     /// Selects victims from a scan of the table, which has `total` entries. Returns `false` if it found none.
-    pub fn refill(&mut self, total: usize, now: Instant, scan: impl FnOnce() -> Vec<Candidate<K>>) -> bool {
+    pub(crate) fn refill(&mut self, total: usize, now: Instant, scan: impl FnOnce() -> Vec<Candidate<K>>) -> bool {
         if self.pause_ends.is_some_and(|pause_ends| now < pause_ends) {
             return false;
         }

@@ -186,7 +186,7 @@ fn caller(guest: &Guest, request: &Request) -> Result<Caller, Error> {
 }
 
 /// Checks `_meta` of a request without a session. Returns an error if a required entry is missing.
-pub fn check_meta(request: &Request) -> Result<(), Error> {
+pub(crate) fn check_meta(request: &Request) -> Result<(), Error> {
     let (text, meta) = (request.raw.as_str(), &request.params.said);
     let missing = |what: &str| Err(Error::MissingMeta(format!("_meta must have {what}")));
     match (meta.version, meta.capabilities) {
@@ -197,7 +197,7 @@ pub fn check_meta(request: &Request) -> Result<(), Error> {
 }
 
 /// Returns an error unless the request names a version that works without a handshake.
-pub fn check_version(request: &Request) -> Result<(), Error> {
+pub(crate) fn check_version(request: &Request) -> Result<(), Error> {
     let requested =
         request.params.said.version.and_then(|at| json::string(request.raw.as_str(), at)).unwrap_or_default();
     if Dialect::parse(&requested).is_some_and(|dialect| !dialect.has_handshake()) {

@@ -44,7 +44,7 @@ const LIST_RETRY: Duration = Duration::from_secs(30);
 /// The number of left-out tools that one listing reports in the log. The status shows all of them.
 const MAX_REPORTED: usize = 100;
 /// A session that the backend forgets sooner than this is short. The second short session in a row counts as a failure.
-pub(super) const SHORTEST_SESSION: Duration = Duration::from_secs(1);
+pub(crate) const SHORTEST_SESSION: Duration = Duration::from_secs(1);
 
 /// The dependencies that all actors share.
 #[derive(Clone)]
@@ -63,7 +63,7 @@ pub struct Surroundings {
 
 /// Starts the actor of a backend and returns the backend's handle. `meter` continues the counters of a replaced
 /// backend. The actor runs until `stop` is `true` or its sender is dropped.
-pub fn start(
+pub(crate) fn start(
     id: ServerId,
     config: Arc<Server>,
     meter: Arc<Meter>,
@@ -86,7 +86,7 @@ pub fn start(
     (backend, worker::spawn(actor.run()))
 }
 
-pub struct Actor {
+pub(crate) struct Actor {
     backend: Arc<Backend>,
     surroundings: Surroundings,
     dialler: Arc<Dialler>,
@@ -121,7 +121,7 @@ impl Actor {
 
     /// Creates the actor of a second link that carries only calls. The first link fetches the lists and keeps the
     /// subscriptions.
-    pub fn beside(
+    pub(crate) fn beside(
         backend: Arc<Backend>,
         surroundings: Surroundings,
         dialler: Arc<Dialler>,
@@ -132,7 +132,7 @@ impl Actor {
 
     /// Connects and serves until the actor is stopped. After a loss, waits for the pause that [`Health`] returns and
     /// connects again.
-    pub async fn run(mut self) {
+    pub(crate) async fn run(mut self) {
         loop {
             let left = match self.connect().await {
                 Ok(Some((link, hello))) => {
@@ -458,7 +458,7 @@ impl Actor {
 }
 
 /// Waits until `stop` is `true`.
-pub async fn stopped(stop: &mut watch::Receiver<bool>) {
+pub(crate) async fn stopped(stop: &mut watch::Receiver<bool>) {
     // An error means that the sender is gone, which also stops the actor.
     let _ = stop.wait_for(|stop| *stop).await;
 }

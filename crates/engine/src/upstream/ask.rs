@@ -74,7 +74,7 @@ impl Translate for () {
 }
 
 /// The client that receives a server request.
-pub struct Recipient {
+pub(crate) struct Recipient {
     pub mailbox: Arc<Mailbox>,
     pub abilities: Arc<Abilities>,
     pub dialect: Dialect,
@@ -97,13 +97,13 @@ enum Ended {
 impl Recipient {
     /// Sends the request on the stream of one of the calls, or else on the session's stream. Returns whether a stream
     /// took it.
-    pub fn ask(&self, message: &Bytes) -> bool {
+    pub(crate) fn ask(&self, message: &Bytes) -> bool {
         self.calls.iter().any(|call| call.lane.ask(message.clone()))
             || self.mailbox.has_stream() && self.mailbox.post(message.clone())
     }
 
     /// Notifies the client that the server request with `id` was cancelled.
-    pub fn tell_cancelled(&self, id: u64, reason: &str) {
+    pub(crate) fn tell_cancelled(&self, id: u64, reason: &str) {
         if !self.dialect.has_asks() {
             // The client got the question as the result of a call. Its protocol version has no message that cancels
             // such a question.
@@ -148,7 +148,7 @@ impl Drop for Held<'_> {
 
 /// Relays a request that the link has registered under the backend's id. Returns at once; a new task waits for the
 /// response.
-pub fn relay(ear: &Arc<Ear>, request: Request, recipient: Recipient, mut opened: Opened, mouth: Arc<dyn Mouth>) {
+pub(crate) fn relay(ear: &Arc<Ear>, request: Request, recipient: Recipient, mut opened: Opened, mouth: Arc<dyn Mouth>) {
     let ask = match recipient.mailbox.asks.open() {
         Ok(ask) => ask,
         Err(refused) => {

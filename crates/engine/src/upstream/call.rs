@@ -256,7 +256,7 @@ impl Backend {
 
     /// Waits for the link that follows `old`. Returns an error at once unless the backend is [`State::Ready`], which it
     /// remains while it replaces a forgotten session.
-    pub(super) async fn next_link(&self, old: Option<&Arc<Link>>) -> Result<Arc<Link>, Error> {
+    pub(crate) async fn next_link(&self, old: Option<&Arc<Link>>) -> Result<Arc<Link>, Error> {
         let mut state = self.state.subscribe();
         let fresh = async {
             loop {
@@ -273,7 +273,7 @@ impl Backend {
 }
 
 /// Returns the label under which the meter counts this outcome.
-pub fn ending(ended: &Result<Answered, CallEnd>) -> Ending {
+pub(crate) fn ending(ended: &Result<Answered, CallEnd>) -> Ending {
     match ended {
         Ok(answered) => match answered.response.outcome {
             Outcome::Result(_) => Ending::Ok,

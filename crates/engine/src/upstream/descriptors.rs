@@ -31,7 +31,7 @@ pub fn raised(limit: Rlimit) -> Option<u64> {
 }
 
 /// Returns the soft limit for commands. Returns `None` if they inherit the gateway's limit unchanged.
-pub fn inherited() -> Option<u64> {
+pub(crate) fn inherited() -> Option<u64> {
     INHERITED.get().copied()
 }
 

@@ -31,7 +31,7 @@ use crate::upstream::trouble::Trouble;
 const SILENCE: Duration = Duration::from_secs(10);
 
 /// Opens links to one backend and remembers what worked.
-pub struct Dialler {
+pub(crate) struct Dialler {
     config: Arc<Server>,
     exe: PathBuf,
     proxies: ProxyEnvironment,
@@ -46,7 +46,7 @@ pub struct Dialler {
 }
 
 /// The parameters of one attempt: the declared capabilities and the handler of incoming messages.
-pub struct Greeting<'a, E> {
+pub(crate) struct Greeting<'a, E> {
     pub capabilities: &'a str,
     /// Creates a handler. Called once per link, because one attempt may try two transports.
     pub ear: E,
@@ -94,7 +94,7 @@ type Shaken = (Arc<Link>, Arc<Hello>);
 type Dialled = Result<Option<(Link, Hello)>, Failure>;
 
 impl Dialler {
-    pub fn new(config: Arc<Server>, surroundings: &Surroundings) -> Dialler {
+    pub(crate) fn new(config: Arc<Server>, surroundings: &Surroundings) -> Dialler {
         Dialler {
             eras: Eras::new(config.protocol),
             config,
@@ -109,7 +109,7 @@ impl Dialler {
 
     /// Returns an initialized link. Returns `None` if `given_up` resolves first. In that case, and on an error, the
     /// connection is already closed.
-    pub async fn dial<E: Fn() -> Ear>(
+    pub(crate) async fn dial<E: Fn() -> Ear>(
         &self,
         greeting: Greeting<'_, E>,
         given_up: impl Future<Output = ()>,
@@ -142,7 +142,7 @@ impl Dialler {
 
     /// Reports whether the backend may be asked with `server/discover`. File backends, HTTP+SSE and servers configured
     /// as legacy always use the handshake.
-    pub fn may_ask(&self) -> bool {
+    pub(crate) fn may_ask(&self) -> bool {
         let is_old = matches!(self.config.transport, Transport::Files(_) | Transport::Http { kind: HttpKind::Sse, .. });
         !is_old && self.config.protocol != Protocol::Legacy
     }

@@ -49,7 +49,7 @@ pub struct Ear {
     /// The configured roots, with which a shared link answers `roots/list`.
     roots: Vec<Root>,
     /// The timeout for a client's response to a server request.
-    pub(super) patience: Option<Duration>,
+    pub(crate) patience: Option<Duration>,
     /// The open server requests by the backend's ids. Sending a reason on the channel cancels the request. `None` once
     /// the link has ended.
     asks: Mutex<Option<HashMap<Id, oneshot::Sender<String>>>>,
@@ -79,7 +79,7 @@ impl Known {
 }
 
 /// A server request that is registered under the backend's id.
-pub struct Opened {
+pub(crate) struct Opened {
     pub withdrawn: oneshot::Receiver<String>,
     /// The slot of the request. Held until the response is sent.
     _place: OwnedSemaphorePermit,
@@ -173,7 +173,7 @@ impl Ear {
     }
 
     /// Counts and reports bytes that are not a valid message.
-    pub fn report_malformed(&self, malformed: &Malformed, reason: &str) {
+    pub(crate) fn report_malformed(&self, malformed: &Malformed, reason: &str) {
         self.inbox.observe().count_limit(&malformed.error);
         self.emit(&Event::BackendGarbage { server: self.server(), reason });
     }
@@ -204,7 +204,7 @@ impl Ear {
 
     /// Handles progress of `call`. Restarts the call's idle timeout, and forwards the notification if the client sent a
     /// progress token.
-    pub fn hear_progress(&self, notification: &Notification, call: &Call) {
+    pub(crate) fn hear_progress(&self, notification: &Notification, call: &Call) {
         let (Some(token), Some(at)) = (call.show_life(), notification.params.progress_token) else { return };
         let text = notification.raw.as_str();
         let progress = notification.params.whole.and_then(|params| json::member(text, params, "progress"));
@@ -260,7 +260,7 @@ impl Ear {
     }
 
     /// Replaces the native id of a related task with the id that the client sees.
-    pub(super) fn relate(&self, text: &str, params: Option<Span>, edits: &mut Splice) {
+    pub(crate) fn relate(&self, text: &str, params: Option<Span>, edits: &mut Splice) {
         let Some(at) = params.and_then(|params| related_task(text, params)) else { return };
         let id = json::string(text, at).and_then(|native| self.inbox.task_id(self.own_session(), &native));
         if let Some(id) = id {
@@ -269,7 +269,7 @@ impl Ear {
     }
 
     /// Returns the edit that replaces the task id in a client's response with the native one.
-    pub(super) fn unrelate(&self, text: &str, result: Span) -> Splice {
+    pub(crate) fn unrelate(&self, text: &str, result: Span) -> Splice {
         let mut edits = Splice::new();
         let Some(at) = related_task(text, result) else { return edits };
         if let Some(native) = json::string(text, at).and_then(|id| self.inbox.native_task(&id)) {
@@ -311,7 +311,7 @@ impl Ear {
     /// Handles a server request on a resumed stream. A server may repeat a request that another client answered
     /// earlier. That client's call may be over, and a different client may now be alone on the link, so such a request
     /// is rejected.
-    pub fn take_replayed_ask(self: &Arc<Ear>, ask: Request, whose: Whose, mouth: Arc<dyn Mouth>) {
+    pub(crate) fn take_replayed_ask(self: &Arc<Ear>, ask: Request, whose: Whose, mouth: Arc<dyn Mouth>) {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).has(&ask.id);
         if known && self.own.is_none() && !self.is_open(&ask.id) {
             let reason = "this was asked before, and nothing says whom it is for".to_owned();
@@ -325,13 +325,13 @@ impl Ear {
     }
 
     /// Rejects a registered server request.
-    pub(super) fn refuse(&self, ask: &Request, error: &Error, mouth: &dyn Mouth) {
+    pub(crate) fn refuse(&self, ask: &Request, error: &Error, mouth: &dyn Mouth) {
         self.leave(&ask.id);
         mouth.say(self.refusal(ask, error));
     }
 
     /// Reports a rejection and returns the error response.
-    pub(super) fn refusal(&self, ask: &Request, error: &Error) -> Bytes {
+    pub(crate) fn refusal(&self, ask: &Request, error: &Error) -> Bytes {
         let (server, method, reason) = (self.server(), ask.method.as_str(), error.to_string());
         self.emit(&Event::BackendAskRefused { server, method, reason: &reason });
         goblin_wire::error_reply(Some(&ask.id_as_written()), &error.to_json()).concat()
@@ -399,7 +399,7 @@ impl Ear {
         Ok(Some(Opened { withdrawn, _place }))
     }
 
-    pub(super) fn leave(&self, id: &Id) {
+    pub(crate) fn leave(&self, id: &Id) {
         if let Some(open) = &mut *self.lock() {
             open.remove(id);
         }
@@ -431,7 +431,7 @@ impl Ear {
 
 /// Returns an error if the client did not declare the capability for a server request. Unknown methods pass: the client
 /// decides on them.
-pub fn check_ability(ask: &Request, abilities: &Abilities) -> Result<(), Error> {
+pub(crate) fn check_ability(ask: &Request, abilities: &Abilities) -> Result<(), Error> {
     let text = ask.raw.as_str();
     let member = |key| ask.params.whole.and_then(|params| json::member(text, params, key));
     let missing = match ask.method {

@@ -18,7 +18,7 @@ use goblin_wire::{Outcome, Response};
 const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The interpretation of a response to `server/discover`.
-pub enum Said {
+pub(crate) enum Said {
     Hello(Box<Hello>),
     /// The backend works without a handshake but rejects the form of the request.
     Otherwise(String),
@@ -29,7 +29,7 @@ pub enum Said {
 }
 
 /// Interprets the response to `server/discover`.
-pub fn judge(answer: &Response) -> Said {
+pub(crate) fn judge(answer: &Response) -> Said {
     let text = answer.raw.as_str();
     match answer.outcome {
         Outcome::Result(result) => match Hello::discovered(text, result) {
@@ -60,7 +60,7 @@ fn judge_error(text: &str, error: Span) -> Said {
 
 /// The way to begin a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Greet {
+pub(crate) enum Greet {
     WithHandshake,
     WithoutHandshake,
     /// Send `server/discover` first. If the backend does not know the method, perform a handshake.
@@ -69,7 +69,7 @@ pub enum Greet {
 
 /// The clients that a link serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum For {
+pub(crate) enum For {
     /// All clients. The link uses the newest version that both sides know.
     All,
     /// Clients with a handshake. A tool that sends server requests may support only one generation's way of sending
@@ -81,7 +81,7 @@ pub enum For {
 
 /// The protocol generations that one backend is known to speak.
 #[derive(Debug)]
-pub struct Eras {
+pub(crate) struct Eras {
     protocol: Protocol,
     known: Mutex<Known>,
 }
@@ -98,13 +98,13 @@ struct Known {
 }
 
 impl Eras {
-    pub fn new(protocol: Protocol) -> Eras {
+    pub(crate) fn new(protocol: Protocol) -> Eras {
         Eras { protocol, known: Mutex::default() }
     }
 
     /// Returns how to begin a connection for the clients `whom`. The configuration takes precedence over the remembered
     /// state.
-    pub fn greet(&self, whom: For, now: Instant) -> Greet {
+    pub(crate) fn greet(&self, whom: For, now: Instant) -> Greet {
         let known = self.lock();
         let is_due = |until: Option<Instant>| until.is_some_and(|until| now < until);
         match (self.protocol, whom) {
@@ -118,42 +118,42 @@ impl Eras {
     }
 
     /// Reports whether clients with a handshake may get a second link to a backend that works without one.
-    pub fn may_have_both(&self, now: Instant) -> bool {
+    pub(crate) fn may_have_both(&self, now: Instant) -> bool {
         let is_open = matches!(self.protocol, Protocol::Auto | Protocol::MatchClient);
         is_open && self.lock().refuses_handshake.is_none_or(|until| now >= until)
     }
 
     /// Reports whether the backend has worked without a handshake before. If so, silence does not mean that it needs
     /// one.
-    pub fn has_done_without(&self) -> bool {
+    pub(crate) fn has_done_without(&self) -> bool {
         self.lock().has_done_without
     }
 
     /// Records a successful handshake.
-    pub fn shaken(&self) {
+    pub(crate) fn shaken(&self) {
         let mut known = self.lock();
         (known.refuses_handshake, known.ends_anyway) = (None, false);
     }
 
     /// Records that the process exited on `server/discover` and on `initialize`.
-    pub fn ends_anyway(&self) {
+    pub(crate) fn ends_anyway(&self) {
         self.lock().ends_anyway = true;
     }
 
     /// Records that the backend does not know `server/discover` and completed a handshake.
-    pub fn needs_handshake(&self, now: Instant) {
+    pub(crate) fn needs_handshake(&self, now: Instant) {
         *self.lock() = Known { needs_handshake: Some(now + REMEMBERED), ..Known::default() };
     }
 
     /// Records that the backend answered `server/discover`.
-    pub fn does_without(&self) {
+    pub(crate) fn does_without(&self) {
         let mut known = self.lock();
         known.has_done_without = true;
         known.needs_handshake = None;
     }
 
     /// Records that the backend rejected a handshake, and forgets earlier assumptions to the contrary.
-    pub fn refuses_handshake(&self, now: Instant) {
+    pub(crate) fn refuses_handshake(&self, now: Instant) {
         let mut known = self.lock();
         (known.needs_handshake, known.ends_anyway) = (None, false);
         known.refuses_handshake = Some(now + REMEMBERED);

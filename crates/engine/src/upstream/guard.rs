@@ -46,9 +46,9 @@ pub const MODE: &str = "__guard";
 /// The time that the group has to react to SIGTERM.
 pub const TERM_GRACE: Duration = Duration::from_secs(2);
 /// The time that the guard waits for the kernel to complete SIGKILL.
-pub const KILL_GRACE: Duration = Duration::from_secs(1);
+pub(crate) const KILL_GRACE: Duration = Duration::from_secs(1);
 /// Added to a signal's number to make an exit code, as in shells.
-pub const SIGNAL_OFFSET: i32 = 128;
+pub(crate) const SIGNAL_OFFSET: i32 = 128;
 
 /// The interval at which the guard checks whether the group is gone. Orphans of the group need not be children of the
 /// guard, so no event reports their end.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-pub const BREAKER_FAILURES: usize = 5;
+pub(crate) const BREAKER_FAILURES: usize = 5;
 const BREAKER_WINDOW: Duration = Duration::from_secs(60);
 const BREAKER_PAUSE: Duration = Duration::from_secs(30);
 /// A connection that lasted this long closes the breaker.
@@ -16,7 +16,7 @@ const PROVEN_AFTER: Duration = Duration::from_secs(10);
 
 /// The failures of one backend or link.
 #[derive(Debug, Default)]
-pub struct Health {
+pub(crate) struct Health {
     failures: VecDeque<Instant>,
     in_a_row: u32,
     /// Whether the breaker is open. Stays `true` until a connection has lasted.
@@ -25,13 +25,13 @@ pub struct Health {
 }
 
 impl Health {
-    pub fn connected(&mut self, now: Instant) {
+    pub(crate) fn connected(&mut self, now: Instant) {
         self.connected_at = Some(now);
     }
 
     /// Records that an attempt or a connection ended at `now`. Returns the pause before the next attempt. `jitter` is
     /// in 0..1 and spreads the retries of backends that failed together.
-    pub fn failed(&mut self, now: Instant, jitter: f64) -> Duration {
+    pub(crate) fn failed(&mut self, now: Instant, jitter: f64) -> Duration {
         let lasted = self.connected_at.take().is_some_and(|since| now.duration_since(since) >= PROVEN_AFTER);
         if lasted {
             self.failures.clear();
@@ -50,13 +50,13 @@ impl Health {
     }
 
     /// Reports whether the breaker is open. The backend is then still retried, with long pauses.
-    pub fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.open
     }
 }
 
 /// Returns a random number in 0..1.
-pub fn jitter() -> f64 {
+pub(crate) fn jitter() -> f64 {
     let mut byte = [0];
     let random = getrandom::fill(&mut byte).is_ok();
     if random { f64::from(byte[0]) / 255.0 } else { 0.5 }

@@ -14,7 +14,7 @@
 //! In versions without sessions a link is only a destination for requests. It has no GET stream, no DELETE and nothing
 //! to resume, and closing the connection cancels a request.
 
-pub(super) mod body;
+pub(crate) mod body;
 mod listen;
 mod news;
 mod resume;
@@ -55,7 +55,7 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const JSON_OR_STREAM: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 const STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 /// The limit of background messages in progress. Further ones are dropped.
-pub(super) const MOST_ASIDES: usize = 64;
+pub(crate) const MOST_ASIDES: usize = 64;
 /// The longest wait for the GET stream. Some servers send the response headers only with the first event.
 const STREAM_PATIENCE: Duration = Duration::from_millis(500);
 
@@ -94,7 +94,13 @@ impl HttpLink {
     }
 
     /// Creates a link for a version without sessions.
-    pub fn sessionless(client: HttpClient, url: Uri, headers: HeaderMap, limit: usize, ear: Arc<Ear>) -> HttpLink {
+    pub(crate) fn sessionless(
+        client: HttpClient,
+        url: Uri,
+        headers: HeaderMap,
+        limit: usize,
+        ear: Arc<Ear>,
+    ) -> HttpLink {
         let mut shared = Shared { has_sessions: false, ..Shared::new(client, url, headers, limit, ear) };
         let version = HeaderValue::from_static(Dialect::NEWEST_WITHOUT_HANDSHAKE.as_str());
         shared.headers.insert(PROTOCOL_VERSION, version);
@@ -107,7 +113,7 @@ impl HttpLink {
 
     /// Reports whether the server rejected the handshake like one that only supports HTTP+SSE. Other statuses, such as
     /// 401 or 503, show nothing about that.
-    pub fn may_be_sse(&self) -> bool {
+    pub(crate) fn may_be_sse(&self) -> bool {
         let tells = [StatusCode::BAD_REQUEST, StatusCode::NOT_FOUND, StatusCode::METHOD_NOT_ALLOWED];
         self.shared.dialect.get().is_none() && self.refused().is_some_and(|status| tells.contains(&status))
     }
@@ -127,7 +133,7 @@ impl HttpLink {
 
     /// Opens the GET stream for the life of the link, after the handshake. Returns when the stream is open, has failed
     /// or is late. The gateway fetches the lists only after that, so it does not miss their changes.
-    pub async fn listen_to_get(&self) {
+    pub(crate) async fn listen_to_get(&self) {
         self.shared.settled.get_or_init(|| self.shared.headers_so_far());
         let shared = Arc::clone(&self.shared);
         worker::spawn(async move {
@@ -432,7 +438,7 @@ impl Shared {
 }
 
 /// Returns the event for a server request in a version without server requests. No client can answer it.
-pub(super) fn unasked<'a>(server: &'a str, ask: &'a Request) -> Event<'a> {
+pub(crate) fn unasked<'a>(server: &'a str, ask: &'a Request) -> Event<'a> {
     let reason = "in this protocol version servers ask nothing of their own accord";
     Event::BackendAskRefused { server, method: ask.method.as_str(), reason }
 }

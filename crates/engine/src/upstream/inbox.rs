@@ -82,7 +82,7 @@ impl Inbox {
 
     /// Remembers the client of a URL elicitation. The user completes it elsewhere, and the backend announces the end
     /// later. Only this client may receive that notification.
-    pub fn remember_elicited(&self, ask: &Request, mailbox: &Arc<Mailbox>) {
+    pub(crate) fn remember_elicited(&self, ask: &Request, mailbox: &Arc<Mailbox>) {
         let text = ask.raw.as_str();
         let id = ask.params.whole.and_then(|params| json::member(text, params, "elicitationId"));
         if let Some(id) = id.and_then(|at| json::string(text, at)) {
@@ -91,7 +91,7 @@ impl Inbox {
     }
 
     /// Remembers the URL elicitations that an error response requires before the call can be repeated.
-    pub fn remember_required(&self, text: &str, error: Span, mailbox: &Arc<Mailbox>) {
+    pub(crate) fn remember_required(&self, text: &str, error: Span, mailbox: &Arc<Mailbox>) {
         const URL_ELICITATION_REQUIRED: &str = "-32042";
         if json::member(text, error, "code").is_none_or(|code| code.get(text) != URL_ELICITATION_REQUIRED) {
             return;
@@ -107,7 +107,7 @@ impl Inbox {
     }
 
     /// Returns the changes that a server request needs before it goes to a client.
-    pub fn translate_ask(&self, ask: &Request, dialect: Dialect) -> Splice {
+    pub(crate) fn translate_ask(&self, ask: &Request, dialect: Dialect) -> Splice {
         self.translate.ask(&self.server, ask, dialect)
     }
 
@@ -127,17 +127,17 @@ impl Inbox {
     }
 
     /// Returns the native task id for the id that the client sees.
-    pub fn native_task(&self, id: &str) -> Option<String> {
+    pub(crate) fn native_task(&self, id: &str) -> Option<String> {
         self.translate.native_task(&self.server, id)
     }
 
     /// Forwards a task notification. Returns whether a client wanted it.
-    pub fn hear_task(&self, own: Option<SessionId>, notification: &Notification) -> bool {
+    pub(crate) fn hear_task(&self, own: Option<SessionId>, notification: &Notification) -> bool {
         self.translate.hear_task(&self.server, own, notification)
     }
 
     /// Forwards the end of a URL elicitation to its client. Reports the notification if the client is unknown or gone.
-    pub fn hear_elicited(&self, notification: &Notification) {
+    pub(crate) fn hear_elicited(&self, notification: &Notification) {
         let text = notification.raw.as_str();
         let id = notification.params.whole.and_then(|params| json::member(text, params, "elicitationId"));
         let mailbox = id.and_then(|at| json::string(text, at)).and_then(|id| self.elicited().remove(&id));
@@ -160,7 +160,7 @@ impl Inbox {
         self.bell.notify_one();
     }
 
-    pub fn has_changes(&self) -> bool {
+    pub(crate) fn has_changes(&self) -> bool {
         self.changed.load(Ordering::Acquire) != 0
     }
 
@@ -172,7 +172,7 @@ impl Inbox {
     }
 
     /// Returns the marked lists and clears their marks.
-    pub fn take_changes(&self) -> Vec<List> {
+    pub(crate) fn take_changes(&self) -> Vec<List> {
         let bits = self.changed.swap(0, Ordering::AcqRel);
         List::ALL.into_iter().filter(|list| bits & list.bit() != 0).collect()
     }

@@ -111,7 +111,7 @@ impl Link {
     }
 
     /// Reports whether requests over this link repeat tool arguments in headers.
-    pub fn repeats_arguments(&self) -> bool {
+    pub(crate) fn repeats_arguments(&self) -> bool {
         matches!(self.wire, Wire::Http(_)) && !self.dialect().has_handshake()
     }
 
@@ -303,7 +303,7 @@ fn named(method: &Method, params: &str) -> Option<String> {
 
 /// Returns the capabilities to declare on a shared link: those that the gateway can relay, even if some clients lack
 /// them. Roots are declared only if the configuration lists any.
-pub fn shared_capabilities(config: &Server) -> String {
+pub(crate) fn shared_capabilities(config: &Server) -> String {
     let parts = [
         (config.declare.sampling, r#""sampling":{"context":{},"tools":{}}"#),
         (config.declare.elicitation, r#""elicitation":{"form":{},"url":{}}"#),

@@ -21,31 +21,31 @@ use crate::upstream::link::{Link, LinkError};
 const MOST_PAGES: usize = 10_000;
 /// The limit of bytes of all lists of one backend, as received. A page counts with its entries and the text around
 /// them.
-pub const MAX_LIST_BYTES: usize = 64 * 1024 * 1024;
+pub(crate) const MAX_LIST_BYTES: usize = 64 * 1024 * 1024;
 /// The factor by which listed bytes are reserved. The catalog also holds the entries under exposed names and as pages.
 const COPIES: usize = 3;
 /// The limit of templates per backend. The lookup of a URI may have to try many of them.
-pub const MAX_TEMPLATES: usize = 10_000;
+pub(crate) const MAX_TEMPLATES: usize = 10_000;
 /// The size in bytes up to which a page is parsed on a worker thread.
 const SHORT_PAGE: usize = 256 * 1024;
 /// The number of entries up to which a list is processed on a worker thread.
-pub const SHORT_LIST: usize = 1_000;
+pub(crate) const SHORT_LIST: usize = 1_000;
 
 /// One fetched list with its memory reservation.
 #[derive(Debug)]
-pub struct Fetched {
+pub(crate) struct Fetched {
     pub entries: Vec<Definition>,
     pub reserved: Reservation,
 }
 
 /// The limits of one fetch: the bytes of all lists that are fetched together, and the memory of all backends.
-pub struct Budget {
+pub(crate) struct Budget {
     fetched: AtomicUsize,
     memory: Arc<Memory>,
 }
 
 impl Budget {
-    pub fn new(memory: &Arc<Memory>) -> Budget {
+    pub(crate) fn new(memory: &Arc<Memory>) -> Budget {
         Budget { fetched: AtomicUsize::new(0), memory: Arc::clone(memory) }
     }
 
@@ -56,14 +56,14 @@ impl Budget {
     }
 
     /// Returns an empty list, for a list that the backend does not offer.
-    pub fn nothing(&self) -> Fetched {
+    pub(crate) fn nothing(&self) -> Fetched {
         Fetched { entries: Vec::new(), reserved: self.memory.hold(Kind::Listings, 0) }
     }
 }
 
 /// The reason why a list keeps its last entries.
 #[derive(Clone, Debug)]
-pub enum Refused {
+pub(crate) enum Refused {
     Failed(LinkError),
     /// The list exceeds a limit. `reason` names the cause and a remedy.
     TooLarge {
@@ -73,7 +73,7 @@ pub enum Refused {
 }
 
 impl Refused {
-    pub fn too_large() -> Refused {
+    pub(crate) fn too_large() -> Refused {
         let reason = format!(
             "its lists take more than listBytes, {MAX_LIST_BYTES} bytes (shorten its descriptions and schemas, or split \
              the server; its last lists stay)"
@@ -105,7 +105,7 @@ impl From<LinkError> for Refused {
 }
 
 /// Fetches all pages of one list. Each page must arrive within `patience`.
-pub async fn fetch(link: &Link, list: List, patience: Duration, budget: &Budget) -> Result<Fetched, Refused> {
+pub(crate) async fn fetch(link: &Link, list: List, patience: Duration, budget: &Budget) -> Result<Fetched, Refused> {
     let Fetched { mut entries, mut reserved } = budget.nothing();
     let mut cursor: Option<String> = None;
     for _ in 0..MOST_PAGES {
@@ -152,7 +152,7 @@ pub struct LeftOut {
 
 /// Removes the tools with invalid header annotations and returns them. The protocol forbids calls of such tools over
 /// HTTP.
-pub fn leave_out_misannotated(tools: &mut Vec<Definition>) -> Vec<LeftOut> {
+pub(crate) fn leave_out_misannotated(tools: &mut Vec<Definition>) -> Vec<LeftOut> {
     let mut left_out = Vec::new();
     tools.retain(|definition| match Mirrors::read(definition.raw.as_str()) {
         Ok(_) => true,

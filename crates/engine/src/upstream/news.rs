@@ -10,7 +10,7 @@ use goblin_wire::{Message, Notification, Outcome, Response};
 use crate::upstream::link::LinkError;
 
 /// Returns the filter that an acknowledgement accepts.
-pub fn honoured(acknowledgement: &Notification) -> Filter {
+pub(crate) fn honoured(acknowledgement: &Notification) -> Filter {
     let text = acknowledgement.raw.as_str();
     let filter = acknowledgement.params.whole.and_then(|params| json::member(text, params, "notifications"));
     filter.map_or_else(Filter::default, |filter| Filter::read(text, filter))
@@ -18,13 +18,13 @@ pub fn honoured(acknowledgement: &Notification) -> Filter {
 
 /// Reports whether a notification cancels the stream `id`. Some servers end a stream this way instead of answering its
 /// request.
-pub fn ends(news: &Notification, id: u64) -> bool {
+pub(crate) fn ends(news: &Notification, id: u64) -> bool {
     let named = news.params.request_id.and_then(|at| news.raw.get(at).parse().ok());
     news.method == Method::Cancelled && named == Some(id)
 }
 
 /// Returns the error for a response that arrived instead of an acknowledgement.
-pub fn refusal_in(answer: &Response) -> LinkError {
+pub(crate) fn refusal_in(answer: &Response) -> LinkError {
     let text = answer.raw.as_str();
     match answer.outcome {
         Outcome::Result(_) => LinkError::Protocol("it ended the stream instead of acknowledging it".to_owned()),
@@ -37,7 +37,7 @@ pub fn refusal_in(answer: &Response) -> LinkError {
 
 /// Returns the notification without the id of its stream, which only the gateway knows. Returns `None` if it has no
 /// such id.
-pub fn unsubscribed(notification: &Notification) -> Option<Notification> {
+pub(crate) fn unsubscribed(notification: &Notification) -> Option<Notification> {
     let text = notification.raw.as_str();
     let (params, meta) = (notification.params.whole?, notification.params.meta?);
     let mut edits = Splice::new();
@@ -51,7 +51,7 @@ pub fn unsubscribed(notification: &Notification) -> Option<Notification> {
 }
 
 /// Returns the id of the stream that a notification belongs to: the id of the gateway's request.
-pub fn subscription_of(notification: &Notification) -> Option<u64> {
+pub(crate) fn subscription_of(notification: &Notification) -> Option<u64> {
     let text = notification.raw.as_str();
     json::member(text, notification.params.meta?, SUBSCRIPTION_ID)?.get(text).parse().ok()
 }

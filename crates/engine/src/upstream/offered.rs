@@ -58,7 +58,7 @@ impl Offered {
     }
 
     /// Returns the admitted URIs that were not listed `before`. Walks both sorted lists once, because both may be long.
-    pub fn came_since<'a>(&'a self, before: &'a Offered) -> impl Iterator<Item = &'a str> + 'a {
+    pub(crate) fn came_since<'a>(&'a self, before: &'a Offered) -> impl Iterator<Item = &'a str> + 'a {
         let is_same = Arc::ptr_eq(&self.listing.resources, &before.listing.resources);
         let ours = if is_same { &[] } else { self.order() };
         let mut old = before.order().iter().map(|index| &*before.listing.resources[*index].native).peekable();
@@ -104,7 +104,7 @@ impl Offered {
 }
 
 /// The listed resources that patterns match, computed without a lock and outside of the worker threads.
-pub struct Covered {
+pub(crate) struct Covered {
     offered: Arc<Offered>,
     before: Arc<Offered>,
     /// Indexes into the list.
@@ -114,7 +114,7 @@ pub struct Covered {
 }
 
 impl Covered {
-    pub fn find(patterns: &[Arc<Pattern>], offered: Arc<Offered>, before: Arc<Offered>) -> Covered {
+    pub(crate) fn find(patterns: &[Arc<Pattern>], offered: Arc<Offered>, before: Arc<Offered>) -> Covered {
         let listed = offered.covered(patterns);
         let resources = &offered.listing.resources;
         let came = listed.iter().copied().filter(|place| before.definition(&resources[*place].native).is_none());
@@ -122,11 +122,11 @@ impl Covered {
     }
 
     /// Reports whether the lists are still the ones that were compared.
-    pub fn is_current(&self, offered: &Arc<Offered>, before: &Arc<Offered>) -> bool {
+    pub(crate) fn is_current(&self, offered: &Arc<Offered>, before: &Arc<Offered>) -> bool {
         Arc::ptr_eq(&self.offered, offered) && Arc::ptr_eq(&self.before, before)
     }
 
-    pub fn came(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn came(&self) -> impl Iterator<Item = &str> {
         self.natives(&self.came)
     }
 
@@ -136,7 +136,7 @@ impl Covered {
 }
 
 /// The offers of a backend under their exposed names.
-pub struct Exposed<'a> {
+pub(crate) struct Exposed<'a> {
     pub offered: &'a Offered,
     pub inbox: &'a Inbox,
     /// If present, the listed resources are limited to these.
@@ -147,7 +147,7 @@ pub struct Exposed<'a> {
 }
 
 impl<'a> Exposed<'a> {
-    pub fn new(offered: &'a Offered, inbox: &'a Inbox, covered: Option<&'a Covered>) -> Exposed<'a> {
+    pub(crate) fn new(offered: &'a Offered, inbox: &'a Inbox, covered: Option<&'a Covered>) -> Exposed<'a> {
         let budget = RefCell::new(Budget::new(TEMPLATE_LOOKUPS * MAX_MATCH_STEPS));
         Exposed { offered, inbox, covered, budget }
     }

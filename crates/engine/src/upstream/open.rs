@@ -61,7 +61,7 @@ impl Left {
 }
 
 /// The open requests of a link with one stream for all messages.
-pub struct OpenRequests {
+pub(crate) struct OpenRequests {
     ear: Arc<Ear>,
     table: Mutex<Table>,
 }
@@ -79,10 +79,10 @@ struct Waiting {
 }
 
 /// Receives the response to a request.
-pub type Answered = oneshot::Receiver<Result<Response, LinkError>>;
+pub(crate) type Answered = oneshot::Receiver<Result<Response, LinkError>>;
 
 /// The entry of a request. Dropping it removes the entry, and remembers the call as cancelled if it has no response.
-pub struct Slot<'a> {
+pub(crate) struct Slot<'a> {
     open: &'a OpenRequests,
     id: u64,
 }
@@ -98,12 +98,12 @@ impl Drop for Slot<'_> {
 }
 
 impl OpenRequests {
-    pub fn new(ear: Arc<Ear>) -> OpenRequests {
+    pub(crate) fn new(ear: Arc<Ear>) -> OpenRequests {
         OpenRequests { ear, table: Mutex::default() }
     }
 
     /// Adds a request. Returns `None` if the link is closed.
-    pub fn enter(&self, id: u64, call: Option<&Arc<Call>>) -> Option<(Slot<'_>, Answered)> {
+    pub(crate) fn enter(&self, id: u64, call: Option<&Arc<Call>>) -> Option<(Slot<'_>, Answered)> {
         let (answer, answered) = oneshot::channel();
         let waiting = Waiting { answer, call: call.cloned() };
         let mut table = self.lock();
@@ -114,12 +114,12 @@ impl OpenRequests {
         Some((Slot { open: self, id }, answered))
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.lock().requests.is_empty()
     }
 
     /// Passes a response to the request with its id. Reports a response without a request.
-    pub fn on_response(&self, response: Response) {
+    pub(crate) fn on_response(&self, response: Response) {
         let waiting = response.id.as_ref().and_then(Id::as_u64).and_then(|id| {
             let mut table = self.lock();
             table.left.forget(id);
@@ -134,7 +134,7 @@ impl OpenRequests {
 
     /// Handles a notification. Progress belongs to the call with the token; the owner of any other one is determined
     /// from the open calls.
-    pub fn on_notification(&self, notification: &Notification) {
+    pub(crate) fn on_notification(&self, notification: &Notification) {
         if notification.method == Method::Progress {
             let call = |id| self.lock().requests.get(&id).and_then(|waiting| waiting.call.clone());
             let call = request_of(notification).and_then(call);
@@ -147,12 +147,12 @@ impl OpenRequests {
         self.ear.hear(notification, || self.whose());
     }
 
-    pub fn on_ask(&self, ask: Request, mouth: Arc<dyn Mouth>) {
+    pub(crate) fn on_ask(&self, ask: Request, mouth: Arc<dyn Mouth>) {
         self.ear.take_ask(ask, self.whose(), mouth);
     }
 
     /// Reports that an oversized message was dropped. Fails the request that it answers, if its id can still be read.
-    pub fn on_too_long(&self, head: &[u8]) {
+    pub(crate) fn on_too_long(&self, head: &[u8]) {
         self.ear.emit(&Event::BackendTooLong { server: self.ear.server() });
         let waiting = id_in(head).and_then(|id| self.lock().requests.remove(&id));
         if let Some(waiting) = waiting {
@@ -162,7 +162,7 @@ impl OpenRequests {
     }
 
     /// Fails the request if its response exceeds a limit.
-    pub fn on_malformed(&self, malformed: &Malformed) {
+    pub(crate) fn on_malformed(&self, malformed: &Malformed) {
         let Some(error) = beyond_limit(malformed) else { return };
         let waiting = malformed.id.as_ref().and_then(Id::as_u64).and_then(|id| self.lock().requests.remove(&id));
         if let Some(waiting) = waiting {
@@ -172,7 +172,7 @@ impl OpenRequests {
     }
 
     /// Fails all open requests with `error` and rejects new ones.
-    pub fn close(&self, error: &LinkError) {
+    pub(crate) fn close(&self, error: &LinkError) {
         let orphans = {
             let mut table = self.lock();
             table.closed = true;
@@ -197,7 +197,7 @@ impl OpenRequests {
 
 /// The open calls of a link over Streamable HTTP.
 #[derive(Default)]
-pub struct OpenCalls(Mutex<Calls>);
+pub(crate) struct OpenCalls(Mutex<Calls>);
 
 #[derive(Default)]
 struct Calls {
@@ -206,27 +206,27 @@ struct Calls {
 }
 
 /// The entry of a call. Dropping it removes the entry, and remembers the call as cancelled if it has no response.
-pub struct Entered<'a> {
+pub(crate) struct Entered<'a> {
     open: &'a OpenCalls,
     id: u64,
 }
 
 impl OpenCalls {
-    pub fn enter(&self, id: u64, call: &Arc<Call>) -> Entered<'_> {
+    pub(crate) fn enter(&self, id: u64, call: &Arc<Call>) -> Entered<'_> {
         self.lock().open.insert(id, Arc::clone(call));
         Entered { open: self, id }
     }
 
     /// Removes a call that has its response.
-    pub fn answered(&self, id: u64) {
+    pub(crate) fn answered(&self, id: u64) {
         self.lock().open.remove(&id);
     }
 
-    pub fn get(&self, id: u64) -> Option<Arc<Call>> {
+    pub(crate) fn get(&self, id: u64) -> Option<Arc<Call>> {
         self.lock().open.get(&id).cloned()
     }
 
-    pub fn whose(&self) -> Whose {
+    pub(crate) fn whose(&self) -> Whose {
         let calls = self.lock();
         calls.left.judge(Whose::among(calls.open.values()), Instant::now())
     }
@@ -247,18 +247,18 @@ impl Drop for Entered<'_> {
 }
 
 /// Returns the request that a progress notification belongs to. The gateway's progress tokens are its request ids.
-pub fn request_of(progress: &Notification) -> Option<u64> {
+pub(crate) fn request_of(progress: &Notification) -> Option<u64> {
     progress.params.progress_token.and_then(|at| progress.raw.get(at).parse().ok())
 }
 
 /// Reports whether a message with this beginning is a response and not a request or notification.
-pub fn is_answer(head: &[u8]) -> bool {
+pub(crate) fn is_answer(head: &[u8]) -> bool {
     let asks = find(head, "\"method\"").min(find(head, "\"params\""));
     payload(head) < asks
 }
 
 /// Returns the error for a complete response that exceeds a limit.
-pub fn beyond_limit(malformed: &Malformed) -> Option<LinkError> {
+pub(crate) fn beyond_limit(malformed: &Malformed) -> Option<LinkError> {
     let Error::LimitExceeded { limit, value } = malformed.error else { return None };
     malformed.is_answer.then(|| LinkError::Protocol(format!("its answer is nested too deep: {limit} is {value}")))
 }

@@ -43,7 +43,7 @@ const HOLDERS: usize = 2;
 
 /// The links of all clients of one backend. Cheap to clone; clones share the state.
 #[derive(Clone)]
-pub struct OwnLinks(Arc<Shared>);
+pub(crate) struct OwnLinks(Arc<Shared>);
 
 struct Shared {
     config: Arc<Server>,
@@ -96,7 +96,7 @@ enum Standing {
 }
 
 impl OwnLinks {
-    pub fn new(
+    pub(crate) fn new(
         backend: &Backend,
         dialler: Arc<Dialler>,
         patience: Option<Duration>,
@@ -119,7 +119,7 @@ impl OwnLinks {
 
     /// Returns the id of the link that serves this caller. Callers without a session share an id per set of
     /// capabilities.
-    pub fn client_of(&self, caller: &Caller) -> SessionId {
+    pub(crate) fn client_of(&self, caller: &Caller) -> SessionId {
         caller.session.unwrap_or_else(|| {
             let mut kinds = self.0.kinds();
             if let Some(known) = kinds.get(&caller.abilities.raw) {
@@ -134,12 +134,12 @@ impl OwnLinks {
     }
 
     /// Returns the number of links that are connecting, connected or closing.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         most(&self.0.config) - self.0.room.available_permits()
     }
 
     /// Returns the link of a client, if it is connected.
-    pub fn up(&self, session: SessionId) -> Option<Arc<Link>> {
+    pub(crate) fn up(&self, session: SessionId) -> Option<Arc<Link>> {
         let own = self.0.find(session)?;
         own.touch();
         match &*own.standing.borrow() {
@@ -150,7 +150,12 @@ impl OwnLinks {
 
     /// Returns the client's link, and connects it if necessary. A link that is `old` has ended, so the call waits for
     /// its successor. Returns an error if the attempt fails or the limit of clients is reached.
-    pub async fn link(&self, session: SessionId, call: &Call, old: Option<&Arc<Link>>) -> Result<Arc<Link>, Error> {
+    pub(crate) async fn link(
+        &self,
+        session: SessionId,
+        call: &Call,
+        old: Option<&Arc<Link>>,
+    ) -> Result<Arc<Link>, Error> {
         if call.caller.session.is_none() && !self.0.kinds().values().any(|known| *known == session) {
             return Err(Error::LimitExceeded { limit: "maxClients", value: self.0.config.max_clients });
         }
@@ -181,16 +186,16 @@ impl OwnLinks {
     }
 
     /// Returns the subscriptions of a client. Returns `None` if the client has made no call yet.
-    pub fn register(&self, session: SessionId) -> Option<Arc<Register>> {
+    pub(crate) fn register(&self, session: SessionId) -> Option<Arc<Register>> {
         self.0.find(session).map(|own| Arc::clone(&own.register))
     }
 
-    pub fn registers(&self) -> Vec<Arc<Register>> {
+    pub(crate) fn registers(&self) -> Vec<Arc<Register>> {
         self.0.clients().values().map(|own| Arc::clone(&own.register)).collect()
     }
 
     /// Removes and returns the subscriptions of all clients, for the backend that replaces this one.
-    pub fn hand_over(&self) -> Vec<HandedOver> {
+    pub(crate) fn hand_over(&self) -> Vec<HandedOver> {
         let clients: Vec<_> = self.0.clients().values().cloned().collect();
         let handed = clients.iter().map(|own| {
             let subscriptions = own.register.hand_over();
@@ -200,14 +205,14 @@ impl OwnLinks {
     }
 
     /// Adds the subscriptions of one client and so makes its keeper connect.
-    pub fn take_over(&self, client: &Client, subscriptions: Vec<Arc<Subscription>>) {
+    pub(crate) fn take_over(&self, client: &Client, subscriptions: Vec<Arc<Subscription>>) {
         let Some(session) = client.caller.session else { return };
         self.find_or_begin(session, || client.clone()).register.take_over(subscriptions);
     }
 
     /// Queues a client's notification for its link. Ignores the notification if the link is neither connected nor
     /// requested.
-    pub fn tell(&self, session: SessionId, notification: &Bytes) {
+    pub(crate) fn tell(&self, session: SessionId, notification: &Bytes) {
         let Some(own) = self.0.find(session) else { return };
         let is_there = matches!(*own.standing.borrow(), Standing::Up(_) | Standing::Wanted { .. });
         if is_there && own.told.try_send(notification.clone()).is_err() {
@@ -216,14 +221,14 @@ impl OwnLinks {
     }
 
     /// Makes the link send the client's new log level, which is stored in the client's mailbox.
-    pub fn level_changed(&self, session: SessionId) {
+    pub(crate) fn level_changed(&self, session: SessionId) {
         if let Some(own) = self.0.find(session) {
             own.level.notify_one();
         }
     }
 
     /// Waits until all keepers have ended. They end when the backend is stopped.
-    pub async fn ended(&self) {
+    pub(crate) async fn ended(&self) {
         self.0.keepers.closed().await;
     }
 

@@ -199,17 +199,17 @@ impl Register {
     }
 
     /// Ends all subscriptions of the client under this exposed name, to a resource or a pattern, listed or not.
-    pub fn unsubscribe_exposed(&self, mailbox: &Mailbox, exposed: &str) -> bool {
+    pub(crate) fn unsubscribe_exposed(&self, mailbox: &Mailbox, exposed: &str) -> bool {
         self.end_those(mailbox, |subscription| &*subscription.name.exposed == exposed)
     }
 
     /// Ends the client's subscriptions to the pattern with this native form.
-    pub fn unsubscribe_pattern(&self, mailbox: &Mailbox, native: &str) -> bool {
+    pub(crate) fn unsubscribe_pattern(&self, mailbox: &Mailbox, native: &str) -> bool {
         self.end_those(mailbox, |subscription| subscription.pattern.is_some() && &*subscription.name.native == native)
     }
 
     /// Ends the client's subscription with this id.
-    pub fn unsubscribe_id(&self, mailbox: &Mailbox, id: SubscriptionId) -> bool {
+    pub(crate) fn unsubscribe_id(&self, mailbox: &Mailbox, id: SubscriptionId) -> bool {
         self.end_those(mailbox, |subscription| subscription.id == id)
     }
 
@@ -344,12 +344,12 @@ impl Register {
     }
 
     /// Discards pending deletion checks, because a new connection fetches the lists. The next listing decides anew.
-    pub fn list_connected(&self) {
+    pub(crate) fn list_connected(&self) {
         self.chores().suspect(Vec::new());
     }
 
     /// Prepares for a listing: it will decide the updates that are held until now.
-    pub fn list_begins(&self) {
+    pub(crate) fn list_begins(&self) {
         self.held().ask();
     }
 
@@ -408,7 +408,7 @@ impl Register {
     }
 
     /// Adds subscriptions of a replaced register. Drops those of clients that are gone.
-    pub fn take_over(self: &Arc<Register>, subscriptions: Vec<Arc<Subscription>>) {
+    pub(crate) fn take_over(self: &Arc<Register>, subscriptions: Vec<Arc<Subscription>>) {
         let mailboxes: Vec<_> = subscriptions.iter().map(|subscription| Arc::clone(&subscription.subscriber)).collect();
         let names: HashSet<_> =
             subscriptions.iter().map(|subscription| Arc::clone(&subscription.name.native)).collect();
@@ -436,7 +436,7 @@ impl Register {
     }
 
     /// Notifies the clients of these subscriptions that their resources were deleted.
-    pub fn disown(&self, subscriptions: Vec<Arc<Subscription>>) {
+    pub(crate) fn disown(&self, subscriptions: Vec<Arc<Subscription>>) {
         let notices =
             subscriptions.into_iter().map(|subscription| Notice { name: Arc::clone(&subscription.name), subscription });
         self.tell_deleted(&self.book(), &notices.collect::<Vec<_>>());
@@ -464,7 +464,7 @@ impl Register {
 }
 
 /// The age of a connection from which on its lists count as complete.
-pub const SETTLED_AFTER: Duration = Duration::from_secs(2);
+pub(crate) const SETTLED_AFTER: Duration = Duration::from_secs(2);
 
 /// Ensures that a client gets an update once, even if several of its subscriptions match.
 #[derive(Default)]

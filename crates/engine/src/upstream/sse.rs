@@ -102,7 +102,7 @@ impl SseLink {
         Ok(())
     }
 
-    pub fn has_endpoint(&self) -> bool {
+    pub(crate) fn has_endpoint(&self) -> bool {
         self.shared.endpoint.get().is_some()
     }
 

@@ -17,7 +17,7 @@ use crate::client::caller::{Caller, Level};
 use crate::upstream::Tasks;
 
 /// A client's request and the data about its sender.
-pub struct Stamped<'a> {
+pub(crate) struct Stamped<'a> {
     pub request: &'a Request,
     pub caller: &'a Caller,
     /// The log level that the client set by a request, if its version has such a request.
@@ -31,7 +31,7 @@ pub struct Stamped<'a> {
 
 impl Stamped<'_> {
     /// Returns the changes for a link that speaks `dialect`.
-    pub fn edits(self, dialect: Dialect) -> Splice {
+    pub(crate) fn edits(self, dialect: Dialect) -> Splice {
         let (request, tasks) = (self.request, self.tasks);
         let mut edits = match (self.caller.dialect.has_handshake(), dialect.has_handshake()) {
             (true, true) => self.token_alone(),
@@ -131,7 +131,7 @@ impl Stamped<'_> {
 }
 
 /// Returns the params of a request of the gateway itself, with `declared` as its capabilities.
-pub fn own_params(dialect: Dialect, declared: &str, params: &str) -> String {
+pub(crate) fn own_params(dialect: Dialect, declared: &str, params: &str) -> String {
     let mut edits = Splice::new();
     let meta = object(&introduction(dialect, declared));
     insert_members(&mut edits, params, json::whole(params), &[("_meta", meta)]);
@@ -178,7 +178,7 @@ fn with_tasks(extensions: &str) -> String {
 }
 
 /// Returns the gateway's own capabilities with tasks added, to receive task notifications.
-pub fn declaring_tasks(declared: &str) -> String {
+pub(crate) fn declaring_tasks(declared: &str) -> String {
     capabilities(declared, Declare { sampling: true, elicitation: true }, Tasks { welcome: true, required: false })
 }
 

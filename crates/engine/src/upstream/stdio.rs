@@ -36,7 +36,7 @@ use crate::upstream::stdio::news::Streams;
 use crate::upstream::trouble::{MOST_LINES, Trouble, quotable};
 
 /// The longest wait of a request for space in the queue to the child.
-pub const QUEUE_PATIENCE: Duration = Duration::from_secs(1);
+pub(crate) const QUEUE_PATIENCE: Duration = Duration::from_secs(1);
 const QUEUE_MESSAGES: usize = 1024;
 /// The unit in which the queue counts bytes. [`QUEUE_UNITS`] is the limit.
 const QUEUE_UNIT: usize = 1024;

@@ -25,7 +25,7 @@ const UNSTARTABLE: &str = "its command cannot be started: ";
 /// Replaces a quotation in the reason for clients.
 const ASK_OPERATOR: &str = "; goblin status shows more";
 /// The number of stderr lines that a failure quotes.
-pub const MOST_LINES: usize = 5;
+pub(crate) const MOST_LINES: usize = 5;
 /// The number of characters of a quoted line.
 const LONGEST_LINE: usize = 200;
 
@@ -34,7 +34,7 @@ const BY_HAND: &str = "run its command by hand to see more";
 
 /// A cause of failure. Its `Display` text is the explanation.
 #[derive(Debug)]
-pub enum Trouble<'a> {
+pub(crate) enum Trouble<'a> {
     Ended {
         exit: Exit,
         last_words: &'a [String],
@@ -78,7 +78,7 @@ pub enum Trouble<'a> {
 
 /// The kind of connection to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub(crate) enum Place {
     Pipe,
     Url,
 }
@@ -153,14 +153,14 @@ fn cure_of(status: StatusCode) -> &'static str {
 }
 
 /// Returns the part of a reason that stays the same when the same failure happens again.
-pub fn gist(reason: &str) -> &str {
+pub(crate) fn gist(reason: &str) -> &str {
     let cure = Some(" (").filter(|_| reason.starts_with(ENDED));
     let ends = [LAST_WORDS, BUT].into_iter().chain(cure).filter_map(|separator| reason.find(separator));
     &reason[..ends.min().unwrap_or(reason.len())]
 }
 
 /// Returns the reason for clients, without stderr, quoted output, errors of the server and command lines.
-pub fn public(reason: &str) -> String {
+pub(crate) fn public(reason: &str) -> String {
     let cut = gist(reason);
     let separators = [(SAID, ""), (UNSTARTABLE, UNSTARTABLE.trim_end_matches(": "))];
     let ends = separators.iter().filter_map(|(separator, kept)| Some(cut.find(separator)? + kept.len()));
@@ -170,7 +170,7 @@ pub fn public(reason: &str) -> String {
 
 /// Returns a line of a server in a form that is safe to quote: cleaned, trimmed and at most `LONGEST_LINE` characters
 /// long.
-pub fn quotable(line: &str) -> String {
+pub(crate) fn quotable(line: &str) -> String {
     let clean = clean(line);
     let mut quotable: String = clean.trim().chars().take(LONGEST_LINE).collect();
     if quotable.len() < clean.trim().len() {

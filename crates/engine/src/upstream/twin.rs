@@ -22,7 +22,7 @@ use crate::upstream::{Backend, State};
 const FIRST_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The second link of one backend, connected on demand.
-pub struct Twin {
+pub(crate) struct Twin {
     surroundings: Surroundings,
     dialler: Arc<Dialler>,
     stop: watch::Receiver<bool>,
@@ -35,27 +35,27 @@ struct Begun {
 }
 
 impl Twin {
-    pub fn new(surroundings: Surroundings, dialler: Arc<Dialler>, stop: watch::Receiver<bool>) -> Twin {
+    pub(crate) fn new(surroundings: Surroundings, dialler: Arc<Dialler>, stop: watch::Receiver<bool>) -> Twin {
         Twin { surroundings, dialler, stop, begun: Mutex::default() }
     }
 
     /// Reports whether the backend may support a handshake as well.
-    pub fn may_be(&self) -> bool {
+    pub(crate) fn may_be(&self) -> bool {
         self.dialler.may_ask() && self.dialler.eras.may_have_both(Instant::now())
     }
 
     /// Reports whether the twin is connected.
-    pub fn is_up(&self) -> bool {
+    pub(crate) fn is_up(&self) -> bool {
         self.lock().as_ref().is_some_and(|begun| begun.backend.link.load().is_some())
     }
 
     /// Returns the twin's link, if it is connected. Starts the twin if necessary.
-    pub fn link(&self, first: &Backend) -> Option<Arc<Link>> {
+    pub(crate) fn link(&self, first: &Backend) -> Option<Arc<Link>> {
         self.begin(first).link.load_full()
     }
 
     /// Waits for the twin's link that follows `old`. Returns `None` if the twin is unreachable.
-    pub async fn next_link(&self, first: &Backend, old: Option<&Arc<Link>>) -> Option<Arc<Link>> {
+    pub(crate) async fn next_link(&self, first: &Backend, old: Option<&Arc<Link>>) -> Option<Arc<Link>> {
         let backend = self.begin(first);
         let mut state = backend.watch_state();
         let is_begun = state.wait_for(|state| *state != State::Starting);
@@ -82,7 +82,7 @@ impl Twin {
     }
 
     /// Waits until the twin's actor has ended. It ends when the backend is stopped.
-    pub async fn ended(&self) {
+    pub(crate) async fn ended(&self) {
         let begun = self.lock().take();
         if let Some(begun) = begun {
             // A panic of the actor was already reported.

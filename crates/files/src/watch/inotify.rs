@@ -26,25 +26,25 @@ use crate::watch::Touch;
 const BUFFER: usize = 16 << 10;
 
 /// The watched directories by their watch number.
-pub type Watched = HashMap<i32, PathBuf>;
+pub(crate) type Watched = HashMap<i32, PathBuf>;
 
-pub struct System {
+pub(crate) struct System {
     hints: AsyncFd<Arc<OwnedFd>>,
     watched: Watched,
 }
 
 /// A handle for the blocking thread.
-pub struct Handle(Arc<OwnedFd>);
+pub(crate) struct Handle(Arc<OwnedFd>);
 
 /// A changed path. `None` if the system lost events because its queue was full.
-pub type Hint<'a> = Option<(&'a Path, Touch)>;
+pub(crate) type Hint<'a> = Option<(&'a Path, Touch)>;
 
 impl System {
     #[expect(
         deprecated,
         reason = "its successor is unsafe for the sake of those who replace the descriptor; nobody can here"
     )]
-    pub fn open() -> io::Result<System> {
+    pub(crate) fn open() -> io::Result<System> {
         let hints = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(|error| match error {
             Errno::MFILE => {
                 io::Error::other("too many programs watch; fs.inotify.max_user_instances sets how many may")
@@ -55,12 +55,12 @@ impl System {
         Ok(System { hints: AsyncFd::with_interest(hints, Interest::READABLE)?, watched: Watched::new() })
     }
 
-    pub fn handle(&self) -> Handle {
+    pub(crate) fn handle(&self) -> Handle {
         Handle(Arc::clone(self.hints.get_ref()))
     }
 
     /// Waits for events and passes them to `note`. It is cancel-safe.
-    pub async fn read(&self, mut note: impl FnMut(Hint<'_>)) -> io::Result<()> {
+    pub(crate) async fn read(&self, mut note: impl FnMut(Hint<'_>)) -> io::Result<()> {
         let mut ready = self.hints.readable().await?;
         let mut buffer = [MaybeUninit::uninit(); BUFFER];
         let mut reader = Reader::new(self.hints.get_ref(), &mut buffer);
@@ -99,7 +99,7 @@ impl System {
     }
 
     /// Replaces the set of watched directories. Returns whether one of them is new or has a new name.
-    pub fn adopt(&mut self, watched: Watched) -> bool {
+    pub(crate) fn adopt(&mut self, watched: Watched) -> bool {
         for number in self.watched.keys().filter(|number| !watched.contains_key(number)) {
             // An error means that the directory is gone, and its watch with it.
             let _ = inotify::remove_watch(self.hints.get_ref(), *number);
@@ -112,7 +112,7 @@ impl System {
 
 impl Handle {
     /// Adds a watch for each directory. Returns an error if the system has no watches left.
-    pub fn watch(&self, wanted: Vec<PathBuf>) -> io::Result<Watched> {
+    pub(crate) fn watch(&self, wanted: Vec<PathBuf>) -> io::Result<Watched> {
         let flags = WatchFlags::ATTRIB
             | WatchFlags::CREATE
             | WatchFlags::DELETE

@@ -16,7 +16,7 @@ use crate::{Served, resources};
 
 /// The tree as a look found it.
 #[derive(Default)]
-pub struct Seen {
+pub(crate) struct Seen {
     /// The listed files.
     files: HashSet<Relative>,
     /// The root and the directories that contain listed files. Incomplete if there are too many to watch.
@@ -24,7 +24,7 @@ pub struct Seen {
 }
 
 /// The result of a look.
-pub struct Looked {
+pub(crate) struct Looked {
     /// The new state of the tree. `None` if there was no reason to walk it.
     pub seen: Option<Seen>,
     /// The watched directories, or the reason why they cannot be watched.
@@ -32,7 +32,13 @@ pub struct Looked {
 }
 
 /// Checks the touched paths, or the whole tree, and reports changes. `handle` is `None` if the tree is polled.
-pub fn look(served: &Served, before: &Seen, mut touched: Touched, handle: Option<&Handle>, stop: &Stop) -> Looked {
+pub(crate) fn look(
+    served: &Served,
+    before: &Seen,
+    mut touched: Touched,
+    handle: Option<&Handle>,
+    stop: &Stop,
+) -> Looked {
     let Served { tree, host, watch, .. } = served;
     let is_other = |path: &Relative| before.differs(tree, path) || watch.subscribed.has_links();
     if touched.named().any(is_other) {

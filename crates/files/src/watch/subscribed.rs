@@ -13,7 +13,7 @@ const CLOCK_STEP: Duration = Duration::from_millis(20);
 
 /// The subscribed files by the path in the subscription, which may contain links. The register limits their number.
 #[derive(Default)]
-pub struct Subscribed(Mutex<Known>);
+pub(crate) struct Subscribed(Mutex<Known>);
 
 #[derive(Default)]
 struct Known {
@@ -59,7 +59,7 @@ impl Sight {
 
 impl Subscribed {
     /// Adds a file. Returns `false` if it is already subscribed.
-    pub fn insert(&self, path: Relative, spot: &Spot) -> bool {
+    pub(crate) fn insert(&self, path: Relative, spot: &Spot) -> bool {
         let mut known = self.lock();
         known.has_links |= path != spot.path;
         let is_new = !known.sights.contains_key(&path);
@@ -67,31 +67,31 @@ impl Subscribed {
         is_new
     }
 
-    pub fn remove(&self, path: &Relative) {
+    pub(crate) fn remove(&self, path: &Relative) {
         let mut known = self.lock();
         known.sights.remove(path);
         known.has_links &= !known.sights.is_empty();
     }
 
     /// Reports whether a path may lead through a link. If so, a change of any file may concern a subscription.
-    pub fn has_links(&self) -> bool {
+    pub(crate) fn has_links(&self) -> bool {
         self.lock().has_links
     }
 
     /// Reports whether a write to this path may concern a subscription.
-    pub fn is_wanted(&self, path: &Relative) -> bool {
+    pub(crate) fn is_wanted(&self, path: &Relative) -> bool {
         let known = self.lock();
         known.has_links || known.sights.contains_key(path)
     }
 
     /// Returns the directories that contain the files, by their subscribed and their real paths.
-    pub fn directories(&self) -> HashSet<Relative> {
+    pub(crate) fn directories(&self) -> HashSet<Relative> {
         let known = self.lock();
         known.sights.iter().flat_map(|(asked, sight)| asked.above().chain(sight.real.above())).collect()
     }
 
     /// Checks the files that may have changed. Returns those that have.
-    pub fn look(&self, tree: &Tree, touched: &Touched, stop: &Stop) -> Vec<Relative> {
+    pub(crate) fn look(&self, tree: &Tree, touched: &Touched, stop: &Stop) -> Vec<Relative> {
         let suspects: Vec<_> = {
             let known = self.lock();
             let is_suspect = |asked: &Relative, real: &Relative| asked != real || touched.contains(asked);

@@ -12,7 +12,7 @@ const MOST_TOUCHED: usize = 1024;
 
 /// The kinds of change that were reported for a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Touch {
+pub(crate) struct Touch {
     /// The content of the file changed.
     pub written: bool,
     /// The name was created or removed, or belongs to a directory.
@@ -20,7 +20,7 @@ pub struct Touch {
 }
 
 #[derive(Debug, Default)]
-pub struct Touched {
+pub(crate) struct Touched {
     paths: HashMap<Relative, Touch>,
     is_all: bool,
     /// The times of the first and the last event.
@@ -28,7 +28,7 @@ pub struct Touched {
 }
 
 impl Touched {
-    pub fn add(&mut self, path: Relative, touch: Touch, now: Instant) {
+    pub(crate) fn add(&mut self, path: Relative, touch: Touch, now: Instant) {
         self.hear(now);
         let known = self.paths.entry(path).or_default();
         *known = Touch { written: known.written || touch.written, named: known.named || touch.named };
@@ -39,13 +39,13 @@ impl Touched {
     }
 
     /// Marks the whole tree as changed. Writes to single paths stay recorded, since a look alone may not detect them.
-    pub fn add_all(&mut self, now: Instant) {
+    pub(crate) fn add_all(&mut self, now: Instant) {
         self.hear(now);
         self.is_all = true;
     }
 
     /// Extends the next look to the whole tree.
-    pub fn widen(&mut self) {
+    pub(crate) fn widen(&mut self) {
         self.is_all = true;
     }
 
@@ -55,23 +55,23 @@ impl Touched {
     }
 
     /// Returns the time of the next look, or `None` if nothing changed.
-    pub fn due(&self) -> Option<Instant> {
+    pub(crate) fn due(&self) -> Option<Instant> {
         self.heard.map(|(first, last)| (last + QUIET).min(first + LONGEST_WAIT))
     }
 
-    pub fn is_all(&self) -> bool {
+    pub(crate) fn is_all(&self) -> bool {
         self.is_all
     }
 
-    pub fn contains(&self, path: &Relative) -> bool {
+    pub(crate) fn contains(&self, path: &Relative) -> bool {
         self.is_all || self.paths.contains_key(path)
     }
 
-    pub fn is_written(&self, path: &Relative) -> bool {
+    pub(crate) fn is_written(&self, path: &Relative) -> bool {
         self.paths.get(path).is_some_and(|touch| touch.written)
     }
 
-    pub fn named(&self) -> impl Iterator<Item = &Relative> {
+    pub(crate) fn named(&self) -> impl Iterator<Item = &Relative> {
         self.paths.iter().filter(|(_, touch)| touch.named).map(|(path, _)| path)
     }
 }

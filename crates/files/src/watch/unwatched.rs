@@ -8,9 +8,9 @@ use crate::watch::Touch;
 
 pub type Watched = Infallible;
 pub struct System(Infallible);
-pub struct Handle(Infallible);
+pub(crate) struct Handle(Infallible);
 
-pub type Hint<'a> = Option<(&'a Path, Touch)>;
+pub(crate) type Hint<'a> = Option<(&'a Path, Touch)>;
 
 impl System {
     pub fn open() -> io::Result<System> {
@@ -25,7 +25,7 @@ impl System {
         match self.0 {}
     }
 
-    pub fn adopt(&mut self, watched: Watched) -> bool {
+    pub(crate) fn adopt(&mut self, watched: Watched) -> bool {
         match watched {}
     }
 }

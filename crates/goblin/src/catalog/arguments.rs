@@ -81,7 +81,7 @@ impl Members {
 
 /// Returns the arguments in `words` as a JSON object. Returns a message if a word is invalid or a required argument is
 /// missing.
-pub fn read(owner: &str, words: &[String], schema: Schema<'_>) -> Result<String, String> {
+pub(crate) fn read(owner: &str, words: &[String], schema: Schema<'_>) -> Result<String, String> {
     let mut members = Members::default();
     for word in words {
         match Word::read(word)? {

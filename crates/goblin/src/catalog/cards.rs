@@ -23,7 +23,7 @@ const MOST_BEGINNINGS: usize = 3;
 const SERVER: &str = "dev.goblin/server";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     Tools,
     Prompts,
     Resources,
@@ -32,7 +32,7 @@ pub enum Kind {
 
 impl Kind {
     /// Returns the member that holds the cards in the result of a meta tool.
-    pub fn member(self) -> &'static str {
+    pub(crate) fn member(self) -> &'static str {
         match self {
             Kind::Tools => "tools",
             Kind::Prompts => "prompts",
@@ -41,7 +41,7 @@ impl Kind {
         }
     }
 
-    pub fn noun(self) -> &'static str {
+    pub(crate) fn noun(self) -> &'static str {
         match self {
             Kind::Tools => "tool",
             Kind::Prompts => "prompt",
@@ -51,7 +51,7 @@ impl Kind {
     }
 
     /// Returns the member that identifies an entry.
-    pub fn key(self) -> &'static str {
+    pub(crate) fn key(self) -> &'static str {
         match self {
             Kind::Tools | Kind::Prompts => "name",
             Kind::Resources => "uri",
@@ -81,7 +81,7 @@ impl Kind {
 }
 
 /// An entry in short form.
-pub struct Card {
+pub(crate) struct Card {
     raw: String,
     value: Value,
 }
@@ -101,16 +101,16 @@ impl Card {
         Card { raw: value.to_string(), value }
     }
 
-    pub fn text(&self, key: &str) -> &str {
+    pub(crate) fn text(&self, key: &str) -> &str {
         self.value[key].as_str().unwrap_or_default()
     }
 
-    pub fn size(&self) -> Option<u64> {
+    pub(crate) fn size(&self) -> Option<u64> {
         self.value["size"].as_u64()
     }
 }
 
-pub struct Cards {
+pub(crate) struct Cards {
     pub kind: Kind,
     pub cards: Vec<Card>,
     /// The number of entries that match, including those that are not listed here.
@@ -130,7 +130,7 @@ impl Cards {
     }
 
     /// Returns the same JSON as the meta tool would, on one page.
-    pub fn to_json(&self) -> String {
+    pub(crate) fn to_json(&self) -> String {
         let cards: Vec<_> = self.cards.iter().map(|card| card.raw.as_str()).collect();
         let note = self.note.as_ref().map(|note| format!(r#","note":{}"#, quote(note))).unwrap_or_default();
         format!(r#"{{"{}":[{}],"total":{}{note}}}"#, self.kind.member(), cards.join(","), self.total)
@@ -138,7 +138,7 @@ impl Cards {
 }
 
 /// Lists the entries of one kind, up to the limit of `filter`.
-pub async fn list(client: &mut Client, kind: Kind, filter: &Filter) -> Result<Cards, Failure> {
+pub(crate) async fn list(client: &mut Client, kind: Kind, filter: &Filter) -> Result<Cards, Failure> {
     if !client.has_meta_tools() {
         return of_protocol(client, kind, filter).await;
     }
@@ -230,7 +230,12 @@ async fn definitions(client: &mut Client, kind: Kind) -> Result<Vec<(String, Val
 }
 
 /// Searches with the meta tool `tool`. Returns its structured content, with the best match first.
-pub async fn search(client: &mut Client, tool: &str, filter: &Filter, mut arguments: Value) -> Result<String, Failure> {
+pub(crate) async fn search(
+    client: &mut Client,
+    tool: &str,
+    filter: &Filter,
+    mut arguments: Value,
+) -> Result<String, Failure> {
     if !client.has_meta_tools() {
         return Err(Failure::Usage(format!(
             "the gateway at {} cannot search: it is of another kind or version; list instead",
@@ -248,12 +253,12 @@ pub async fn search(client: &mut Client, tool: &str, filter: &Filter, mut argume
 }
 
 /// Reads the cards of one kind from the structured content of a search.
-pub fn read(kind: Kind, structure: &str) -> Cards {
+pub(crate) fn read(kind: Kind, structure: &str) -> Cards {
     Cards::read(kind, structure)
 }
 
 /// An entry in full.
-pub struct Definition {
+pub(crate) struct Definition {
     pub server: String,
     /// The result of the meta tool, unchanged.
     pub json: String,
@@ -261,7 +266,7 @@ pub struct Definition {
 }
 
 /// Returns the tool or prompt with this name. Returns an error with a suggestion if there is none.
-pub async fn describe(client: &mut Client, kind: Kind, name: &str) -> Result<Definition, Failure> {
+pub(crate) async fn describe(client: &mut Client, kind: Kind, name: &str) -> Result<Definition, Failure> {
     let noun = kind.noun();
     if client.has_meta_tools() {
         let outcomes = client.ask(&format!("describe_{noun}"), &json!({ "name": name })).await?;

@@ -22,7 +22,7 @@ const OUT_OF_REACH: [&str; 5] = ["BACKEND_UNAVAILABLE", "BACKEND_PROTOCOL", "OVE
 /// Error codes of the gateway that mean that an entry does not exist.
 const NOT_FOUND: [&str; 3] = ["TOOL_NOT_FOUND", "PROMPT_NOT_FOUND", "RESOURCE_NOT_FOUND"];
 
-pub struct Client {
+pub(crate) struct Client {
     peer: Peer,
     /// The address of the gateway, for messages.
     pub place: String,
@@ -34,11 +34,11 @@ pub struct Client {
 }
 
 impl Client {
-    pub fn new(peer: Peer, place: String) -> Client {
+    pub(crate) fn new(peer: Peer, place: String) -> Client {
         Client { peer, place, prefix: None, open: None, progress: Progress::default() }
     }
 
-    pub async fn begin(&mut self) -> Result<(), Failure> {
+    pub(crate) async fn begin(&mut self) -> Result<(), Failure> {
         let answer = self.peer.begin("goblin", r#"{"elicitation":{}}"#).await;
         let hello: Value = serde_json::from_str(result(&answer.ok_or_else(gone)?)?.get()).unwrap_or_default();
         let served = &hello["capabilities"]["experimental"][META_TOOLS];
@@ -47,7 +47,7 @@ impl Client {
     }
 
     /// Ends the session. Cancels an open request first.
-    pub async fn end(mut self) {
+    pub(crate) async fn end(mut self) {
         if let Some(number) = self.open {
             let params = format!(r#"{{"requestId":{number},"reason":"interrupted"}}"#);
             self.peer.notify(&Method::Cancelled, Some(&params));
@@ -57,7 +57,7 @@ impl Client {
     }
 
     /// Sends a request and returns its result. Handles progress and requests of the server while it waits.
-    pub async fn request(&mut self, method: &Method, params: &str) -> Result<Box<RawValue>, Failure> {
+    pub(crate) async fn request(&mut self, method: &Method, params: &str) -> Result<Box<RawValue>, Failure> {
         let number = self.peer.request(method, params);
         self.open = Some(number);
         let answer = loop {
@@ -83,18 +83,18 @@ impl Client {
     }
 
     /// Calls a tool. `arguments` is a JSON object.
-    pub async fn call(&mut self, name: &str, arguments: &str) -> Result<Outcomes, Failure> {
+    pub(crate) async fn call(&mut self, name: &str, arguments: &str) -> Result<Outcomes, Failure> {
         let params = format!(r#"{{"name":{},"arguments":{arguments},"_meta":{{"progressToken":1}}}}"#, quote(name));
         self.request(&Method::ToolsCall, &params).await.map(|raw| Outcomes { raw })
     }
 
     /// Reports whether the gateway serves meta tools.
-    pub fn has_meta_tools(&self) -> bool {
+    pub(crate) fn has_meta_tools(&self) -> bool {
         self.prefix.is_some()
     }
 
     /// Calls a meta tool. An error of a meta tool is caused by wrong arguments, so it becomes [`Failure::Usage`].
-    pub async fn ask(&mut self, tool: &str, arguments: &Value) -> Result<Outcomes, Failure> {
+    pub(crate) async fn ask(&mut self, tool: &str, arguments: &Value) -> Result<Outcomes, Failure> {
         let name = format!("{}{tool}", self.prefix.as_deref().unwrap_or_default());
         let outcomes = self.call(&name, &arguments.to_string()).await?;
         match outcomes.is_error() {

@@ -35,29 +35,29 @@ const SWITCHES: [&str; 3] = ["--json", "--help", "-h"];
 /// A name and its description.
 type Candidate = (String, String);
 
-pub fn tools(current: &OsStr) -> Vec<CompletionCandidate> {
+pub(crate) fn tools(current: &OsStr) -> Vec<CompletionCandidate> {
     beginning_with(current, entries(Kind::Tools))
 }
 
-pub fn prompts(current: &OsStr) -> Vec<CompletionCandidate> {
+pub(crate) fn prompts(current: &OsStr) -> Vec<CompletionCandidate> {
     beginning_with(current, entries(Kind::Prompts))
 }
 
-pub fn resources(current: &OsStr) -> Vec<CompletionCandidate> {
+pub(crate) fn resources(current: &OsStr) -> Vec<CompletionCandidate> {
     beginning_with(current, entries(Kind::Resources))
 }
 
 /// Completes the arguments of the tool on the command line.
-pub fn tool_arguments(current: &OsStr) -> Vec<CompletionCandidate> {
+pub(crate) fn tool_arguments(current: &OsStr) -> Vec<CompletionCandidate> {
     beginning_with(current, arguments(Kind::Tools))
 }
 
 /// Completes the arguments of the prompt on the command line.
-pub fn prompt_arguments(current: &OsStr) -> Vec<CompletionCandidate> {
+pub(crate) fn prompt_arguments(current: &OsStr) -> Vec<CompletionCandidate> {
     beginning_with(current, arguments(Kind::Prompts))
 }
 
-pub fn servers(current: &OsStr) -> Vec<CompletionCandidate> {
+pub(crate) fn servers(current: &OsStr) -> Vec<CompletionCandidate> {
     let typed = Typed::read();
     let ids: Vec<String> = match &typed.reach.config {
         Some(file) => configuration(file.clone())
@@ -70,7 +70,7 @@ pub fn servers(current: &OsStr) -> Vec<CompletionCandidate> {
     beginning_with(current, plain(ids))
 }
 
-pub fn profiles(current: &OsStr) -> Vec<CompletionCandidate> {
+pub(crate) fn profiles(current: &OsStr) -> Vec<CompletionCandidate> {
     let typed = Typed::read();
     let file = typed.reach.config.clone().or_else(|| typed.running()?.identity.config);
     let config = file.and_then(configuration);

@@ -15,7 +15,7 @@ use crate::catalog::Failure;
 use crate::style::note;
 
 /// Prints blocks to stdout, one below the other.
-pub fn print(blocks: &[Block]) -> std::io::Result<()> {
+pub(crate) fn print(blocks: &[Block]) -> std::io::Result<()> {
     let text: String = blocks.iter().map(|block| ended(block.line())).collect();
     write_out(tame(&text).as_bytes())
 }
@@ -41,7 +41,7 @@ fn harmless(text: &str) -> String {
 }
 
 /// Writes bytes to stdout. A reader that closed the pipe early, such as `head`, is no error.
-pub fn write_out(bytes: &[u8]) -> std::io::Result<()> {
+pub(crate) fn write_out(bytes: &[u8]) -> std::io::Result<()> {
     let mut stdout = std::io::stdout();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error),
@@ -50,7 +50,7 @@ pub fn write_out(bytes: &[u8]) -> std::io::Result<()> {
 }
 
 /// Saves all binary blocks. The second and later files get a number.
-pub fn save(blocks: &[Block], path: &Path) -> Result<(), Failure> {
+pub(crate) fn save(blocks: &[Block], path: &Path) -> Result<(), Failure> {
     let all = blocks.iter().filter_map(|block| match block {
         Block::Bytes { bytes, .. } => Some(bytes.as_slice()),
         Block::Text(_) | Block::Other(_) => None,
@@ -75,13 +75,13 @@ fn numbered(path: &Path, number: usize) -> PathBuf {
     name.into()
 }
 
-pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     std::fs::write(path, bytes).map_err(|error| Failure::Refused(format!("cannot write {}: {error}", path.display())))
 }
 
 /// Writes the contents of a resource to stdout. A pipe gets the exact bytes. Returns an error for binary contents on a
 /// terminal.
-pub fn write_resource(uri: &str, blocks: &[Block]) -> Result<(), Failure> {
+pub(crate) fn write_resource(uri: &str, blocks: &[Block]) -> Result<(), Failure> {
     let is_terminal = std::io::stdout().is_terminal();
     let is_binary = blocks.iter().any(|block| matches!(block, Block::Bytes { .. }));
     if is_terminal && is_binary {
@@ -99,7 +99,7 @@ pub fn write_resource(uri: &str, blocks: &[Block]) -> Result<(), Failure> {
 }
 
 /// Returns the bytes of all text and binary blocks.
-pub fn joined(blocks: &[Block]) -> Vec<u8> {
+pub(crate) fn joined(blocks: &[Block]) -> Vec<u8> {
     let part = |block: &Block| match block {
         Block::Text(text) => text.clone().into_bytes(),
         Block::Bytes { bytes, .. } => bytes.clone(),

@@ -19,7 +19,7 @@ const HINTS: [(&str, &str, &str); 4] = [
 ];
 
 /// Renders a definition. Cuts the lines of the table to `width`; `None` means a pipe.
-pub fn render(tool: &Definition, width: Option<usize>, colourful: bool) -> String {
+pub(crate) fn render(tool: &Definition, width: Option<usize>, colourful: bool) -> String {
     let (definition, schema) = (&tool.value, Schema::new(&tool.value["inputSchema"]));
     let word = |value: &Value| clean(value.as_str().unwrap_or_default());
     let name = word(&definition["name"]);

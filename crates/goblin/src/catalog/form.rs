@@ -16,7 +16,7 @@ const DECLINED: &str = r#"{"action":"decline"}"#;
 const CANCELLED: &str = r#"{"action":"cancel"}"#;
 
 /// Returns the result for an `elicitation/create` request.
-pub async fn answer(ask: &Request) -> String {
+pub(crate) async fn answer(ask: &Request) -> String {
     let params = ask.params.whole.map_or("{}", |whole| whole.get(ask.raw.as_str()));
     let params: Value = serde_json::from_str(params).unwrap_or_default();
     let message = clean(params["message"].as_str().unwrap_or_default());

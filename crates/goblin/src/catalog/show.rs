@@ -8,14 +8,14 @@ use crate::check::table::{SIZE, lay_out};
 use crate::style::{is_colourful, note, plural, print, width};
 
 /// Prints the cards, and on stderr how many are left out.
-pub fn cards(cards: &Cards) -> std::io::Result<()> {
+pub(crate) fn cards(cards: &Cards) -> std::io::Result<()> {
     table(cards.kind, &cards.cards)?;
     left_out(cards.cards.len(), cards, cards.kind.noun());
     Ok(())
 }
 
 /// Prints search results of two kinds. The gateway counts them together.
-pub fn both(first: &Cards, second: &Cards) -> std::io::Result<()> {
+pub(crate) fn both(first: &Cards, second: &Cards) -> std::io::Result<()> {
     table(first.kind, &first.cards)?;
     if !first.cards.is_empty() && !second.cards.is_empty() {
         print("\n")?;

@@ -31,7 +31,7 @@ struct Answer {
 }
 
 /// Starts all servers, fills in the report, and stops the servers again.
-pub async fn connect(config: Config, observe: Arc<Observe>, report: &mut Report) -> Result<()> {
+pub(crate) async fn connect(config: Config, observe: Arc<Observe>, report: &mut Report) -> Result<()> {
     let (terms, patience) = (Terms::new(&config), config.policies.start_timeout);
     let profiles = config.profiles.clone();
     let begin = Instant::now();

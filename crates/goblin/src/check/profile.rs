@@ -12,7 +12,7 @@ use goblin_engine::directory::Catalog;
 use serde::Serialize;
 
 #[derive(Debug, Serialize)]
-pub struct ProfileReport {
+pub(crate) struct ProfileReport {
     pub name: String,
     /// The path at which clients of the profile connect.
     pub path: String,
@@ -28,7 +28,7 @@ pub struct ProfileReport {
 
 /// The number of entries in a profile.
 #[derive(Debug, Serialize)]
-pub struct Held {
+pub(crate) struct Held {
     pub tools: usize,
     /// The number of tools that clients see in `tools/list`.
     pub listed: usize,
@@ -38,14 +38,14 @@ pub struct Held {
 }
 
 #[derive(Debug, Serialize)]
-pub struct FilterReport {
+pub(crate) struct FilterReport {
     pub allow: Vec<String>,
     pub deny: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ExposureReport {
+pub(crate) struct ExposureReport {
     pub mode: &'static str,
     pub pinned: Vec<String>,
     pub auto_above: usize,
@@ -53,7 +53,7 @@ pub struct ExposureReport {
 }
 
 impl ProfileReport {
-    pub fn new(name: &ProfileName, profile: &Profile, config: &Config) -> ProfileReport {
+    pub(crate) fn new(name: &ProfileName, profile: &Profile, config: &Config) -> ProfileReport {
         let enabled = config.servers.iter().filter(|(_, server)| server.enabled).map(|(id, _)| id);
         let has = |id: &str| profile.servers.iter().any(|glob| glob.matches(id));
         ProfileReport {
@@ -69,7 +69,7 @@ impl ProfileReport {
     }
 
     /// Returns the cells of the profile's row. `enabled` is the number of enabled servers.
-    pub fn row(&self, enabled: usize) -> Vec<String> {
+    pub(crate) fn row(&self, enabled: usize) -> Vec<String> {
         let servers = match self.servers.len() {
             0 => "none".to_owned(),
             count if count == enabled => "all".to_owned(),
@@ -90,7 +90,7 @@ impl ProfileReport {
 }
 
 impl Held {
-    pub fn new(whole: &Catalog, profile: &Profile, terms: &Terms) -> Held {
+    pub(crate) fn new(whole: &Catalog, profile: &Profile, terms: &Terms) -> Held {
         let (page_size, exposure) = (terms.page_size, profile.exposure.clone());
         let catalog = narrow(whole, profile, &Terms { page_size, exposure, meta: Arc::clone(&terms.meta) });
         let tools = catalog.tools.entries.len();

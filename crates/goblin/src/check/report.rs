@@ -12,7 +12,7 @@ use crate::check::profile::ProfileReport;
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Report {
+pub(crate) struct Report {
     pub ok: bool,
     pub config: Option<PathBuf>,
     pub directory: Option<PathBuf>,
@@ -28,7 +28,7 @@ pub struct Report {
 
 /// A problem or warning, with its position if it has one.
 #[derive(Clone, Debug, Serialize)]
-pub struct Finding {
+pub(crate) struct Finding {
     pub file: Option<String>,
     pub line: Option<usize>,
     pub column: Option<usize>,
@@ -39,7 +39,7 @@ pub struct Finding {
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ServerReport {
+pub(crate) struct ServerReport {
     pub id: String,
     pub state: Standing,
     pub transport: &'static str,
@@ -53,7 +53,7 @@ pub struct ServerReport {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Standing {
+pub(crate) enum Standing {
     Disabled,
     /// The check did not connect to the server.
     Unchecked,
@@ -63,7 +63,7 @@ pub enum Standing {
 
 /// A package without a version, so the newest one is fetched at each start.
 #[derive(Debug, Serialize)]
-pub struct Unpinned {
+pub(crate) struct Unpinned {
     pub runner: String,
     pub package: String,
     pub cure: String,
@@ -72,7 +72,7 @@ pub struct Unpinned {
 /// The results of a connection.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Seen {
+pub(crate) struct Seen {
     pub software: String,
     pub protocol: &'static str,
     pub era: &'static str,
@@ -87,7 +87,7 @@ pub struct Seen {
 
 /// A name that several entries want, and the names that they got.
 #[derive(Debug, Serialize)]
-pub struct Conflict {
+pub(crate) struct Conflict {
     pub kind: &'static str,
     pub name: String,
     pub exposed: Vec<String>,
@@ -95,7 +95,7 @@ pub struct Conflict {
 
 /// A name that exceeds the maximum length, and its replacement.
 #[derive(Debug, Serialize)]
-pub struct Cut {
+pub(crate) struct Cut {
     pub kind: &'static str,
     pub server: String,
     pub native: String,
@@ -103,7 +103,7 @@ pub struct Cut {
 }
 
 impl Report {
-    pub fn new((config, directory): (Option<PathBuf>, Option<PathBuf>)) -> Report {
+    pub(crate) fn new((config, directory): (Option<PathBuf>, Option<PathBuf>)) -> Report {
         Report {
             ok: false,
             config,
@@ -118,12 +118,12 @@ impl Report {
         }
     }
 
-    pub fn has_failed_servers(&self) -> bool {
+    pub(crate) fn has_failed_servers(&self) -> bool {
         self.servers.iter().any(|server| server.state == Standing::Failed)
     }
 
     /// Reports whether there are warnings for `--strict`. A cut name is no warning, because it works like any other.
-    pub fn has_warnings(&self) -> bool {
+    pub(crate) fn has_warnings(&self) -> bool {
         let unpinned = self.servers.iter().any(|server| server.unpinned.is_some());
         unpinned || !self.warnings.is_empty() || !self.conflicts.is_empty()
     }
@@ -131,7 +131,7 @@ impl Report {
 
 impl Finding {
     /// Creates a finding without a position.
-    pub fn bare(message: String) -> Finding {
+    pub(crate) fn bare(message: String) -> Finding {
         Finding { file: None, line: None, column: None, path: None, message, cure: None }
     }
 }
@@ -163,7 +163,7 @@ impl std::fmt::Display for Finding {
 }
 
 impl ServerReport {
-    pub fn new(id: &ServerId, server: &Server, target: String) -> ServerReport {
+    pub(crate) fn new(id: &ServerId, server: &Server, target: String) -> ServerReport {
         let (transport, unpinned) = match &server.transport {
             Transport::Stdio { command, args, .. } => ("stdio", unpinned(command, args)),
             Transport::Http { kind: HttpKind::Sse, .. } => ("sse", None),
@@ -198,7 +198,7 @@ fn unpinned(command: &Expanded, args: &[Expanded]) -> Option<pin::Unpinned> {
 }
 
 impl Standing {
-    pub fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
             Standing::Disabled => "disabled",
             Standing::Unchecked => "unchecked",
@@ -208,6 +208,6 @@ impl Standing {
     }
 }
 
-pub fn milliseconds(duration: Duration) -> f64 {
+pub(crate) fn milliseconds(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 10_000.0).round() / 10.0
 }

@@ -9,16 +9,16 @@ use crate::style::{paint_if, plural};
 const NUMBERS: [&str; 6] = ["HANDSHAKE", "PING", "TOOLS", "PROMPTS", "RESOURCES", "TEMPLATES"];
 const LISTED: &str = "LISTED";
 /// The right-aligned column of resource tables.
-pub const SIZE: &str = "SIZE";
+pub(crate) const SIZE: &str = "SIZE";
 /// The right-aligned columns of the status tables.
-pub const COUNTS: [&str; 7] = ["P50", "P95", "CALLS", "ERRORS", "OPEN", "RESTARTS", "SUBS"];
+pub(crate) const COUNTS: [&str; 7] = ["P50", "P95", "CALLS", "ERRORS", "OPEN", "RESTARTS", "SUBS"];
 const STATE: &str = "STATE";
 const GAP: usize = 2;
 /// The maximum number of cut names in the text.
 const MOST_CUT: usize = 5;
 
 /// Renders a report. Cuts lines to `width`; `None` means a pipe.
-pub fn render(report: &Report, width: Option<usize>, colourful: bool) -> String {
+pub(crate) fn render(report: &Report, width: Option<usize>, colourful: bool) -> String {
     let mut text = headline(report) + "\n";
     for problem in &report.problems {
         let _ = writeln!(text, "{problem}");
@@ -101,7 +101,7 @@ fn rows(report: &Report) -> Vec<Vec<String>> {
 }
 
 /// Renders rows as aligned lines. The first row is the header. A row may have fewer cells than the header.
-pub fn lay_out(rows: &[Vec<String>], width: Option<usize>, colourful: bool) -> String {
+pub(crate) fn lay_out(rows: &[Vec<String>], width: Option<usize>, colourful: bool) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let length = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
     let lengths: Vec<usize> = (0..columns).map(|column| length(column).unwrap_or_default()).collect();

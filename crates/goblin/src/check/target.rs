@@ -10,7 +10,7 @@ use crate::style::shell_word;
 /// The minimum length of a value that is replaced. A shorter one occurs in too many unrelated words.
 const SHORTEST_VALUE: usize = 4;
 
-pub fn of(transport: &Transport, variables: &Variables) -> String {
+pub(crate) fn of(transport: &Transport, variables: &Variables) -> String {
     let shown = match transport {
         Transport::Stdio { command, args, .. } => {
             // Replace values before quoting, because quoting may change them.

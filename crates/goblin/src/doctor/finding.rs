@@ -9,7 +9,7 @@ use crate::style::{paint_if, plural};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Verdict {
+pub(crate) enum Verdict {
     Ok,
     Warning,
     Trouble,
@@ -34,7 +34,7 @@ impl Verdict {
 }
 
 #[derive(Debug, Serialize)]
-pub struct Finding {
+pub(crate) struct Finding {
     verdict: Verdict,
     /// The part of the system, for example a server.
     about: String,
@@ -44,7 +44,7 @@ pub struct Finding {
 
 /// The JSON document.
 #[derive(Debug, Serialize)]
-pub struct Document<'a> {
+pub(crate) struct Document<'a> {
     ok: bool,
     troubles: usize,
     warnings: usize,
@@ -52,18 +52,18 @@ pub struct Document<'a> {
 }
 
 #[derive(Debug, Default)]
-pub struct Findings(Vec<Finding>);
+pub(crate) struct Findings(Vec<Finding>);
 
 impl Findings {
-    pub fn ok(&mut self, about: &str, what: impl AsRef<str>) {
+    pub(crate) fn ok(&mut self, about: &str, what: impl AsRef<str>) {
         self.push(Verdict::Ok, about, what.as_ref(), None);
     }
 
-    pub fn warning(&mut self, about: &str, what: impl AsRef<str>, cure: impl AsRef<str>) {
+    pub(crate) fn warning(&mut self, about: &str, what: impl AsRef<str>, cure: impl AsRef<str>) {
         self.push(Verdict::Warning, about, what.as_ref(), Some(cure.as_ref()));
     }
 
-    pub fn trouble(&mut self, about: &str, what: impl AsRef<str>, cure: impl AsRef<str>) {
+    pub(crate) fn trouble(&mut self, about: &str, what: impl AsRef<str>, cure: impl AsRef<str>) {
         self.push(Verdict::Trouble, about, what.as_ref(), Some(cure.as_ref()));
     }
 
@@ -74,24 +74,24 @@ impl Findings {
         self.0.push(Finding { verdict, about, what, cure });
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    pub fn append(&mut self, mut others: Findings) {
+    pub(crate) fn append(&mut self, mut others: Findings) {
         self.0.append(&mut others.0);
     }
 
-    pub fn count(&self, verdict: Verdict) -> usize {
+    pub(crate) fn count(&self, verdict: Verdict) -> usize {
         self.0.iter().filter(|finding| finding.verdict == verdict).count()
     }
 
-    pub fn document(&self) -> Document<'_> {
+    pub(crate) fn document(&self) -> Document<'_> {
         let (troubles, warnings) = (self.count(Verdict::Trouble), self.count(Verdict::Warning));
         Document { ok: troubles == 0, troubles, warnings, findings: &self.0 }
     }
 
-    pub fn text(&self, colourful: bool) -> String {
+    pub(crate) fn text(&self, colourful: bool) -> String {
         let mut text = String::new();
         for Finding { verdict, about, what, cure } in &self.0 {
             let word = paint_if(colourful, &format!("{:7}", verdict.word()), verdict.colour());

@@ -32,7 +32,7 @@ const NO_SHELLS: [&str; 6] = ["nologin", "false", "sync", "shutdown", "halt", "g
 const DIRECTORY: &str = "runtime directory";
 const GATEWAY: &str = "gateway";
 
-pub fn directories(inspected: &Inspected, findings: &mut Findings) {
+pub(crate) fn directories(inspected: &Inspected, findings: &mut Findings) {
     let Some((first, state)) = inspected.directories.first() else {
         let what = "none of XDG_RUNTIME_DIR, XDG_STATE_HOME and HOME is set, so other commands do not find a gateway";
         return findings.trouble(DIRECTORY, what, "set XDG_RUNTIME_DIR to a directory of yours");
@@ -54,7 +54,7 @@ pub fn directories(inspected: &Inspected, findings: &mut Findings) {
 }
 
 /// Examines running gateways and records of killed ones.
-pub async fn gateways(inspected: &Inspected, own: &Identity, findings: &mut Findings) {
+pub(crate) async fn gateways(inspected: &Inspected, own: &Identity, findings: &mut Findings) {
     for record in &inspected.running {
         let Record { url, pid, identity, .. } = record;
         match identity.is_same_place(own) {
@@ -99,7 +99,7 @@ async fn of_this_configuration(record: &Record, own: &Identity, findings: &mut F
 }
 
 /// Reports whether a gateway can listen on its port. Skips the check if a gateway of this configuration has the port.
-pub fn port(gateway: &Gateway, running: &[Record], own: &Identity, findings: &mut Findings) {
+pub(crate) fn port(gateway: &Gateway, running: &[Record], own: &Identity, findings: &mut Findings) {
     let Gateway { host, port, .. } = gateway;
     let is_own = |record: &&Record| record.identity.is_same_place(own) && port::of_url(&record.url) == Some(*port);
     if !gateway.tcp || *port == 0 || running.iter().any(|record| is_own(&record)) {
@@ -114,7 +114,7 @@ pub fn port(gateway: &Gateway, running: &[Record], own: &Identity, findings: &mu
 }
 
 /// Reports whether a gateway can listen on its Unix socket.
-pub fn socket(gateway: &Gateway, running: &[Record], own: &Identity, findings: &mut Findings) {
+pub(crate) fn socket(gateway: &Gateway, running: &[Record], own: &Identity, findings: &mut Findings) {
     let Some(path) = &gateway.socket else { return };
     let is_own = |record: &Record| record.identity.is_same_place(own) && record.socket.as_ref() == Some(path);
     if running.iter().any(is_own) {
@@ -130,7 +130,7 @@ pub fn socket(gateway: &Gateway, running: &[Record], own: &Identity, findings: &
     }
 }
 
-pub fn descriptors(config: &Config, findings: &mut Findings) {
+pub(crate) fn descriptors(config: &Config, findings: &mut Findings) {
     let limit = getrlimit(Resource::Nofile);
     let Some(current) = raised(limit) else { return findings.ok("descriptors", "as many as it takes") };
     let (sessions, servers) = (config.gateway.max_sessions as u64, config.servers.len() as u64);
@@ -154,7 +154,7 @@ pub fn descriptors(config: &Config, findings: &mut Findings) {
 
 /// Warns if other people can log in to this machine and reach the gateway without a token. Users of a directory service
 /// are not in `/etc/passwd`, so the absence of a warning proves nothing.
-pub fn users(gateway: &Gateway, findings: &mut Findings) {
+pub(crate) fn users(gateway: &Gateway, findings: &mut Findings) {
     let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     others(&people(&passwd, rustix::process::getuid().as_raw()), gateway, findings);
 }

@@ -25,7 +25,7 @@ const RUNNERS: [(&str, &str); 7] = [
 ];
 
 /// Reports the commands that cannot be started. Returns the ids of their servers.
-pub fn commands(config: &Config, findings: &mut Findings) -> BTreeSet<String> {
+pub(crate) fn commands(config: &Config, findings: &mut Findings) -> BTreeSet<String> {
     let mut unstartable = BTreeSet::new();
     for (id, server) in config.servers.iter().filter(|(_, server)| server.enabled) {
         let Some(command) = Command::of(&server.transport) else { continue };
@@ -84,7 +84,7 @@ fn split(reason: &str) -> (String, Option<String>) {
 
 /// Adds the results of a check. The second argument is the result of [`commands`]: errors of those servers are already
 /// reported.
-pub fn examined(report: &Report, told: &BTreeSet<String>, findings: &mut Findings) {
+pub(crate) fn examined(report: &Report, told: &BTreeSet<String>, findings: &mut Findings) {
     for server in &report.servers {
         standing(server, told, findings);
         if let Some(unpinned) = &server.unpinned {
@@ -128,7 +128,7 @@ fn by_hand(server: &ServerReport) -> String {
 }
 
 /// Warns about servers that write invalid messages to stdout. Quotes the first one of each server.
-pub fn noise(news: &News, findings: &mut Findings) {
+pub(crate) fn noise(news: &News, findings: &mut Findings) {
     let mut told = BTreeSet::new();
     for record in news.records.iter().filter(|record| record.kind == "backend_garbage") {
         let Some(server) = record.server.as_deref().filter(|server| told.insert(server.to_owned())) else { continue };

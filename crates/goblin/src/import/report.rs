@@ -16,7 +16,7 @@ use unicode_width::UnicodeWidthStr;
 
 use crate::style::wrap;
 
-pub struct Plan {
+pub(crate) struct Plan {
     /// The target file with the new servers added.
     pub draft: Draft,
     pub merged: Merged,
@@ -27,13 +27,13 @@ pub struct Plan {
 }
 
 impl Plan {
-    pub fn new_servers(&self) -> impl Iterator<Item = &Candidate> {
+    pub(crate) fn new_servers(&self) -> impl Iterator<Item = &Candidate> {
         self.merged.servers.iter().filter(|server| !server.is_present)
     }
 
     /// Returns everything that the user needs for the decision. Wraps lines at `width`, the width of the terminal, so
     /// that no part of a hostile line can pass for a separate line.
-    pub fn text(&self, width: Option<usize>) -> String {
+    pub(crate) fn text(&self, width: Option<usize>) -> String {
         let mut text = String::new();
         if self.merged.servers.is_empty() {
             text.push_str("no servers were found\n");
@@ -87,7 +87,7 @@ impl Plan {
         rows.iter().map(line).collect()
     }
 
-    pub fn json(&self, written: bool) -> Value {
+    pub(crate) fn json(&self, written: bool) -> Value {
         let server = |server: &Candidate| {
             json!({
                 "id": server.id,
@@ -111,7 +111,7 @@ impl Plan {
     }
 }
 
-pub fn done(count: usize, path: &Path) -> String {
+pub(crate) fn done(count: usize, path: &Path) -> String {
     let noun = if count == 1 { "server" } else { "servers" };
     format!(
         "added {count} {noun} to {}\n\nnext:\n  goblin check --connect   to see whether they answer\n  \

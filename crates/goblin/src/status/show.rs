@@ -14,7 +14,7 @@ const FAINT: &str = "2";
 const DISABLED: &str = "disabled";
 
 /// Renders a status. Cuts tables to `width`; `None` means a pipe.
-pub fn render(status: &Status, place: &str, width: Option<usize>, colourful: bool) -> String {
+pub(crate) fn render(status: &Status, place: &str, width: Option<usize>, colourful: bool) -> String {
     let mut text = head(status, place, colourful);
     for table in [doing(&status.servers), offering(&status.servers)] {
         if table.len() > 1 {

@@ -19,7 +19,7 @@ const MOST_WAITING: usize = 4096;
 /// How long a running command may take after the watch ended. Then it is killed.
 const GRACE: Duration = Duration::from_secs(10);
 
-pub struct Commands {
+pub(crate) struct Commands {
     command: String,
     /// Set if stdout carries JSON, so the command's output goes to stderr.
     has_own_stdout: bool,
@@ -28,21 +28,21 @@ pub struct Commands {
 }
 
 impl Commands {
-    pub fn new(command: String, has_own_stdout: bool) -> Commands {
+    pub(crate) fn new(command: String, has_own_stdout: bool) -> Commands {
         Commands { command, has_own_stdout, waiting: IndexMap::new(), running: None }
     }
 
-    pub fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.waiting.len() < MOST_WAITING
     }
 
-    pub fn put(&mut self, update: Update) {
+    pub(crate) fn put(&mut self, update: Update) {
         self.waiting.insert(update.uri.clone(), update);
         self.start_next();
     }
 
     /// Waits for the running command and starts the next. Never returns if no command runs. Cancel safe.
-    pub async fn advance(&mut self) {
+    pub(crate) async fn advance(&mut self) {
         let Some((uri, child)) = &mut self.running else { return std::future::pending().await };
         let ended = child.wait().await;
         report(uri, ended);
@@ -72,7 +72,7 @@ impl Commands {
     }
 
     /// Waits for the running command and drops the waiting updates.
-    pub async fn finish(mut self) {
+    pub(crate) async fn finish(mut self) {
         self.waiting.clear();
         if self.running.is_some() {
             let _ = tokio::time::timeout(GRACE, self.advance()).await;

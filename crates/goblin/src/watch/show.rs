@@ -8,20 +8,20 @@ use crate::style::{is_colourful, paint_if};
 
 /// Who reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shown {
+pub(crate) enum Shown {
     Plain,
     Colourful,
     Json,
 }
 
 impl Shown {
-    pub fn for_people() -> Shown {
+    pub(crate) fn for_people() -> Shown {
         if is_colourful(&std::io::stdout()) { Shown::Colourful } else { Shown::Plain }
     }
 }
 
 /// One line, with its end.
-pub fn line(update: &Update, shown: Shown, time: &str, server: Option<&str>) -> String {
+pub(crate) fn line(update: &Update, shown: Shown, time: &str, server: Option<&str>) -> String {
     let is_colourful = match shown {
         Shown::Json => return json_line(update, time, server),
         Shown::Plain => false,

@@ -26,7 +26,7 @@ const AT_ONCE: usize = 16;
 /// The maximum number of pages to read from the resource list.
 const MOST_PAGES: usize = 1000;
 
-pub struct Watching {
+pub(crate) struct Watching {
     peer: Peer,
     shown: Shown,
     commands: Option<Commands>,
@@ -60,18 +60,18 @@ enum End {
 }
 
 impl Watching {
-    pub fn new(peer: Peer, wishes: Wishes, shown: Shown, place: String) -> Watching {
+    pub(crate) fn new(peer: Peer, wishes: Wishes, shown: Shown, place: String) -> Watching {
         let (asked, standing) = (HashMap::new(), Vec::new());
         Watching { peer, shown, commands: None, place, wishes, begun: 0, asked, standing }
     }
 
     /// Adds commands that run for each update.
-    pub fn with(self, commands: Commands) -> Watching {
+    pub(crate) fn with(self, commands: Commands) -> Watching {
         Watching { commands: Some(commands), ..self }
     }
 
     /// Watches until `stopped` is set, or until nothing is left to watch.
-    pub async fn run(mut self, mut stopped: watch::Receiver<bool>) -> Result<ExitCode> {
+    pub(crate) async fn run(mut self, mut stopped: watch::Receiver<bool>) -> Result<ExitCode> {
         let end = tokio::select! {
             end = self.watch() => end,
             _ = stopped.wait_for(|stopped| *stopped) => Ok(End::Asked),

@@ -8,7 +8,7 @@ use goblin_wire::json::{self, Span, quote};
 
 /// How a URI of the command line is meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// One resource
     Exact,
     /// All that match: * stops at a slash, ** does not, ? is one character, [ab] one of several
@@ -39,14 +39,14 @@ impl Kind {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wish {
+pub(crate) struct Wish {
     pub uri: String,
     pub kind: Kind,
 }
 
 impl Wish {
     /// Returns the prefix that all matching URIs share.
-    pub fn literal<'a>(&self, uri: &'a str) -> &'a str {
+    pub(crate) fn literal<'a>(&self, uri: &'a str) -> &'a str {
         match self.kind {
             Kind::Exact => uri,
             Kind::Glob | Kind::Template => uri.split(['*', '?', '[', '{']).next().unwrap_or_default(),
@@ -56,7 +56,7 @@ impl Wish {
 
 /// All resources and patterns to watch.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Wishes {
+pub(crate) struct Wishes {
     pub wishes: Vec<Wish>,
     /// The members of `_meta` that all requests share.
     options: Vec<String>,
@@ -65,7 +65,7 @@ pub struct Wishes {
 
 /// The delivery options of updates.
 #[derive(Default)]
-pub struct Options<'a> {
+pub(crate) struct Options<'a> {
     pub min_interval: Option<Duration>,
     pub batch: Option<Duration>,
     pub fields: &'a [String],
@@ -73,7 +73,7 @@ pub struct Options<'a> {
 
 impl Wishes {
     /// Creates one entry per distinct URI. Guesses the kind if `kind` is `None`.
-    pub fn new(uris: &[String], kind: Option<Kind>, options: &Options<'_>) -> Wishes {
+    pub(crate) fn new(uris: &[String], kind: Option<Kind>, options: &Options<'_>) -> Wishes {
         let mut seen = HashSet::new();
         let uris = uris.iter().filter(|uri| seen.insert(*uri));
         let wish = |uri: &String| Wish { uri: uri.clone(), kind: kind.unwrap_or_else(|| Kind::guess(uri)) };
@@ -81,12 +81,12 @@ impl Wishes {
     }
 
     /// Reports whether a URI that looks like a pattern may be an exact resource.
-    pub fn is_doubtful(&self) -> bool {
+    pub(crate) fn is_doubtful(&self) -> bool {
         self.is_guessed && self.wishes.iter().any(|wish| wish.kind != Kind::Exact)
     }
 
     /// Marks the entries that a `resources/list` result contains as exact, by the listed URI or by the server's own.
-    pub fn hear_of(&mut self, text: &str, result: Span) {
+    pub(crate) fn hear_of(&mut self, text: &str, result: Span) {
         let Some(resources) = json::member(text, result, "resources") else { return };
         for resource in json::elements(text, resources) {
             let uri = json::member(text, resource, "uri").and_then(|uri| json::string(text, uri));
@@ -98,7 +98,7 @@ impl Wishes {
     }
 
     /// Returns the params of the subscribe request for an entry.
-    pub fn params(&self, wish: &Wish) -> String {
+    pub(crate) fn params(&self, wish: &Wish) -> String {
         let pattern = wish.kind.word().map(|word| format!(r#""dev.goblin/pattern":"{word}""#));
         let members: Vec<_> = self.options.iter().cloned().chain(pattern).collect();
         let meta = if members.is_empty() { String::new() } else { format!(r#","_meta":{{{}}}"#, members.join(",")) };

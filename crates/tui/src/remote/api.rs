@@ -128,7 +128,7 @@ impl Api {
     }
 
     /// Reports a restart of the gateway to the event stream.
-    pub fn begin_anew(&self) {
+    pub(crate) fn begin_anew(&self) {
         self.gateways.send_modify(|gateways| *gateways += 1);
     }
 

@@ -29,7 +29,7 @@ enum Open {
     Unwatch { uri: String },
 }
 
-pub async fn run(gateway: &Gateway, news: &mpsc::Sender<Message>, mut called: mpsc::Receiver<Effect>) {
+pub(crate) async fn run(gateway: &Gateway, news: &mpsc::Sender<Message>, mut called: mpsc::Receiver<Effect>) {
     let mut first = called.recv().await;
     while let Some(effect) = first {
         let (near, far) = tokio::io::duplex(PIPE_BYTES);

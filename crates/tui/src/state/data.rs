@@ -7,7 +7,7 @@ use goblin_telemetry::clean;
 use serde_json::Value;
 
 /// The maximum number of events. The oldest are dropped.
-pub const MOST_EVENTS: usize = 1000;
+pub(crate) const MOST_EVENTS: usize = 1000;
 
 /// A list of the catalog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +105,7 @@ impl Data {
         }
     }
 
-    pub fn set_items(&mut self, kind: Kind, items: Vec<Item>) {
+    pub(crate) fn set_items(&mut self, kind: Kind, items: Vec<Item>) {
         match kind {
             Kind::Tools => self.tools = items,
             Kind::Prompts => self.prompts = items,
@@ -114,7 +114,7 @@ impl Data {
         }
     }
 
-    pub fn add_event(&mut self, event: EventInfo) {
+    pub(crate) fn add_event(&mut self, event: EventInfo) {
         self.events.push_front(event);
         self.events.truncate(MOST_EVENTS);
     }

@@ -5,7 +5,7 @@ const INDENT: &str = "  ";
 const DEEPEST: usize = 32;
 
 /// Returns the lines of `text`. Text that is not valid JSON causes no error, but its lines may look odd.
-pub fn pretty(text: &str) -> Vec<String> {
+pub(crate) fn pretty(text: &str) -> Vec<String> {
     let mut lines = vec![String::new()];
     let mut depth = 0_usize;
     let mut characters = text.chars().peekable();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use goblin_admin::api::{Calls, Latency, ServerStatus, Status};
 
 /// The number of polls in a sparkline.
-pub const MOST_LOOKS: usize = 60;
+pub(crate) const MOST_LOOKS: usize = 60;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rates {

@@ -137,7 +137,7 @@ impl Cell {
     }
 }
 
-pub fn milliseconds(value: f64) -> String {
+pub(crate) fn milliseconds(value: f64) -> String {
     match value {
         value if value < 10.0 => format!("{value:.1}ms"),
         value if value < 10_000.0 => format!("{value:.0}ms"),
@@ -145,7 +145,7 @@ pub fn milliseconds(value: f64) -> String {
     }
 }
 
-pub fn rate(value: f64) -> String {
+pub(crate) fn rate(value: f64) -> String {
     if value > 0.0 && value < 9.95 { format!("{value:.1}") } else { format!("{value:.0}") }
 }
 
@@ -184,7 +184,7 @@ pub struct Sort {
 }
 
 /// The input for building rows.
-pub struct Wanted<'a> {
+pub(crate) struct Wanted<'a> {
     pub data: &'a Data,
     pub rates: &'a Rates,
     pub watched: &'a BTreeMap<String, Watched>,
@@ -194,7 +194,7 @@ pub struct Wanted<'a> {
 }
 
 /// Returns the columns by which a panel can be sorted.
-pub fn columns(panel: Panel) -> &'static [Column] {
+pub(crate) fn columns(panel: Panel) -> &'static [Column] {
     match panel {
         Panel::Overview => OVERVIEW,
         Panel::Servers => SERVERS,
@@ -208,7 +208,7 @@ pub fn columns(panel: Panel) -> &'static [Column] {
 }
 
 /// Builds the lists of `panel`.
-pub fn sections(panel: Panel, wanted: &Wanted<'_>) -> Vec<Section> {
+pub(crate) fn sections(panel: Panel, wanted: &Wanted<'_>) -> Vec<Section> {
     let data = wanted.data;
     match panel {
         Panel::Overview => vec![wanted.section("Servers", OVERVIEW, wanted.servers(overview_row))],
@@ -296,7 +296,7 @@ fn compare(one: &Cell, other: &Cell) -> Ordering {
 }
 
 /// Returns the range of `query` in `text`, ignoring case.
-pub fn find(text: &str, query: &str) -> Option<Range<usize>> {
+pub(crate) fn find(text: &str, query: &str) -> Option<Range<usize>> {
     let fold = |character: char| character.to_lowercase().next().unwrap_or(character);
     let wanted: Vec<char> = query.chars().map(fold).collect();
     let given: Vec<(usize, char)> = text.char_indices().map(|(at, character)| (at, fold(character))).collect();
@@ -313,7 +313,7 @@ fn row(id: &str, what: What, cells: Vec<Cell>) -> Row {
 }
 
 /// Returns a cell for the state of a server. A symbol and a word show the state even without colours.
-pub fn state_cell(state: &str) -> Cell {
+pub(crate) fn state_cell(state: &str) -> Cell {
     let (symbol, tone) = match state {
         "ready" => ("●", Tone::Good),
         "starting" => ("◐", Tone::Warn),
@@ -409,7 +409,7 @@ fn session_row(info: &SessionInfo) -> Vec<Cell> {
     ]
 }
 
-pub fn level_tone(level: &str) -> Tone {
+pub(crate) fn level_tone(level: &str) -> Tone {
     match level {
         "error" => Tone::Bad,
         "warn" => Tone::Warn,
@@ -430,7 +430,7 @@ fn event_row(event: &EventInfo) -> Vec<Cell> {
 }
 
 /// Returns the message of an event together with its fields.
-pub fn event_words(event: &EventInfo) -> String {
+pub(crate) fn event_words(event: &EventInfo) -> String {
     let fields: String = event.fields.iter().map(|(key, value)| format!(" {key}={value}")).collect();
     clean(&(event.message.clone() + &fields))
 }

@@ -3,7 +3,7 @@
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// Draws a sparkline, newest value last. The highest value has a full bar, and a missing value is a dot.
-pub fn sparkline(values: impl Iterator<Item = Option<f64>> + Clone) -> String {
+pub(crate) fn sparkline(values: impl Iterator<Item = Option<f64>> + Clone) -> String {
     let highest = values.clone().flatten().fold(0.0, f64::max);
     let bar = |value: Option<f64>| match value {
         None => '·',
@@ -15,7 +15,7 @@ pub fn sparkline(values: impl Iterator<Item = Option<f64>> + Clone) -> String {
 }
 
 /// Formats seconds as `4s`, `3m 2s`, `2h 5m` or `3d 4h`.
-pub fn span(seconds: u64) -> String {
+pub(crate) fn span(seconds: u64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
     match (days, hours, minutes) {
         (0, 0, 0) => format!("{seconds}s"),
@@ -26,7 +26,7 @@ pub fn span(seconds: u64) -> String {
 }
 
 /// Returns the time of day of an ISO 8601 time.
-pub fn clock(time: &str) -> &str {
+pub(crate) fn clock(time: &str) -> &str {
     time.split_once('T').and_then(|(_, rest)| rest.get(..8)).unwrap_or(time)
 }
 

@@ -14,7 +14,7 @@ use crate::view::theme::Theme;
 const LABEL: usize = 12;
 
 /// Draws the side panel. Returns its maximum scroll position.
-pub fn draw(frame: &mut Frame<'_>, area: Rect, pane: Pane, detail: &Detail, theme: Theme) -> usize {
+pub(crate) fn draw(frame: &mut Frame<'_>, area: Rect, pane: Pane, detail: &Detail, theme: Theme) -> usize {
     let title = fit(&detail.title, usize::from(area.width).saturating_sub(4));
     let mut block = framed(&title, theme);
     if pane.is_focused {
@@ -32,7 +32,7 @@ pub fn draw(frame: &mut Frame<'_>, area: Rect, pane: Pane, detail: &Detail, them
 }
 
 /// Marks on the lower border of `inner` that there is more text, and names the key that scrolls.
-pub fn draw_scroll(frame: &mut Frame<'_>, inner: Rect, scroll: usize, most: usize, key: &str, theme: Theme) {
+pub(crate) fn draw_scroll(frame: &mut Frame<'_>, inner: Rect, scroll: usize, most: usize, key: &str, theme: Theme) {
     let mark = match (most, scroll) {
         (0, _) => return,
         (_, 0) => format!(" ↓ more: {key} "),

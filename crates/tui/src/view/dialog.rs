@@ -17,7 +17,7 @@ use crate::view::text::{fit, pad, width, wrap};
 use crate::view::theme::Theme;
 
 /// Draws the dialog. Returns its maximum scroll position.
-pub fn draw(frame: &mut Frame<'_>, body: Rect, dialog: &Dialog, state: &State, theme: Theme) -> usize {
+pub(crate) fn draw(frame: &mut Frame<'_>, body: Rect, dialog: &Dialog, state: &State, theme: Theme) -> usize {
     match dialog {
         Dialog::Help { scroll } => draw_help(frame, body, *scroll, theme),
         Dialog::Picker { at } => draw_picker(frame, body, *at, state, theme),

@@ -14,7 +14,7 @@ use crate::view::theme::Theme;
 /// The minimum width for full tab names.
 const WIDE_TABS: u16 = 95;
 
-pub fn draw_head(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme) {
+pub(crate) fn draw_head(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme) {
     let (words, tone) = link_words(state);
     let about = state.data.status.as_ref().map_or_else(String::new, |status| {
         let version = if status.version.is_empty() { String::new() } else { format!(" {}", status.version) };
@@ -38,7 +38,7 @@ fn link_words(state: &State) -> (String, Tone) {
 }
 
 /// Draws the tabs. Returns the position of each.
-pub fn draw_tabs(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme) -> Vec<(Rect, Panel)> {
+pub(crate) fn draw_tabs(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme) -> Vec<(Rect, Panel)> {
     let mut spans = vec![Span::raw(" ")];
     let mut places = Vec::new();
     let mut at = area.x + 1;
@@ -59,7 +59,7 @@ pub fn draw_tabs(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme)
     places
 }
 
-pub fn draw_foot(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme) {
+pub(crate) fn draw_foot(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme) {
     let room = usize::from(area.width);
     let line = if state.is_searching {
         Line::from(vec![

@@ -16,7 +16,7 @@ use crate::view::{Drawn, framed, table};
 
 const NUMBERS_ROWS: u16 = 6;
 
-pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme, drawn: &mut Drawn) {
+pub(crate) fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme, drawn: &mut Drawn) {
     let servers = u16::try_from(state.data.servers().len()).unwrap_or(u16::MAX);
     let wanted = servers.saturating_add(3).clamp(5, (area.height.saturating_sub(NUMBERS_ROWS) * 3 / 5).max(5));
     let [numbers, list, events] =

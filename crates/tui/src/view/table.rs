@@ -18,7 +18,7 @@ const GAP: usize = 2;
 const MARK: usize = 2;
 
 /// Draws the section with this number, and adds the position of its rows to `drawn`.
-pub fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, number: usize, theme: Theme, drawn: &mut Drawn) {
+pub(crate) fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, number: usize, theme: Theme, drawn: &mut Drawn) {
     let Some(section) = state.sections.get(number) else { return };
     let before: usize = state.sections[..number].iter().map(|section| section.rows.len()).sum();
     let selected = state.selected().checked_sub(before).filter(|at| *at < section.rows.len());

@@ -4,12 +4,12 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 const ELLIPSIS: &str = "…";
 
-pub fn width(text: &str) -> usize {
+pub(crate) fn width(text: &str) -> usize {
     text.width()
 }
 
 /// Returns the text cut to `most` columns. A cut text ends in an ellipsis.
-pub fn fit(text: &str, most: usize) -> String {
+pub(crate) fn fit(text: &str, most: usize) -> String {
     if text.width() <= most {
         return text.to_owned();
     }
@@ -21,7 +21,7 @@ pub fn fit(text: &str, most: usize) -> String {
 }
 
 /// Returns the end of the text in at most `most` columns. A cut text starts with an ellipsis.
-pub fn fit_end(text: &str, most: usize) -> String {
+pub(crate) fn fit_end(text: &str, most: usize) -> String {
     if text.width() <= most {
         return text.to_owned();
     }
@@ -35,7 +35,7 @@ pub fn fit_end(text: &str, most: usize) -> String {
 }
 
 /// Returns the text in exactly `columns` columns, padded or cut.
-pub fn pad(text: &str, columns: usize, is_right: bool) -> String {
+pub(crate) fn pad(text: &str, columns: usize, is_right: bool) -> String {
     let text = fit(text, columns);
     let blanks = " ".repeat(columns.saturating_sub(text.width()));
     if is_right { blanks + &text } else { text + &blanks }
@@ -54,7 +54,7 @@ fn take(text: &str, most: usize) -> &str {
 }
 
 /// Wraps text into lines of at most `most` columns, at spaces if possible. All lines keep the indentation.
-pub fn wrap(text: &str, most: usize) -> Vec<String> {
+pub(crate) fn wrap(text: &str, most: usize) -> Vec<String> {
     let most = most.max(2);
     let indent: String = text.chars().take_while(|character| *character == ' ').take(most / 2).collect();
     let mut lines = Vec::new();

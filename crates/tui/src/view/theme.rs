@@ -39,7 +39,7 @@ impl Theme {
         }
     }
 
-    pub fn strong(self) -> Style {
+    pub(crate) fn strong(self) -> Style {
         Style::new().add_modifier(Modifier::BOLD)
     }
 

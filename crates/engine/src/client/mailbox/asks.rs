@@ -10,7 +10,7 @@ use goblin_wire::{Id, Notification, Response};
 use tokio::sync::{mpsc, oneshot};
 
 /// The largest number of requests that one client can have open at once.
-pub const MOST_ASKS: usize = 32;
+pub(crate) const MOST_ASKS: usize = 32;
 /// The progress notifications of one request that wait for the backend. Further ones are dropped.
 const MOST_PROGRESS: usize = 16;
 

@@ -39,7 +39,7 @@ const FEWEST_BYTES: usize = 64 * 1024;
 /// The number of ended streams that are remembered although their last event was discarded.
 const MOST_OVER: usize = 32;
 /// The time for which an event is kept, and with it the answer of a call with a broken stream.
-pub const KEPT_FOR: Duration = Duration::from_secs(120);
+pub(crate) const KEPT_FOR: Duration = Duration::from_secs(120);
 /// The time that the gateway asks a client to wait before it reconnects.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -48,7 +48,7 @@ const FRAME: usize = 64;
 const EVENT_END: &[u8] = b"\n\n";
 
 /// The number of the stream that belongs to no call.
-pub const SESSION_STREAM: u64 = 0;
+pub(crate) const SESSION_STREAM: u64 = 0;
 
 pub struct Replay {
     epoch: u32,
@@ -266,7 +266,7 @@ impl Replay {
     /// Returns a reader of the session stream that begins at the last event read. If no event is unread, also returns a
     /// first event as [`prime`](Replay::prime) does. The id of that event must not be greater than the id of an unread
     /// one.
-    pub fn take_session(&self) -> (Reader, Option<Bytes>) {
+    pub(crate) fn take_session(&self) -> (Reader, Option<Bytes>) {
         let mut ring = self.lock();
         if ring.closed {
             // This reader finds that the stream has ended.
@@ -358,7 +358,7 @@ impl Replay {
     }
 
     /// Returns a future that completes when a stream with a reader has grown, has ended or has a new reader.
-    pub fn rung(&self) -> Notified<'_> {
+    pub(crate) fn rung(&self) -> Notified<'_> {
         self.bell.notified()
     }
 
@@ -375,7 +375,7 @@ impl Replay {
     }
 
     /// Discards events older than [`KEPT_FOR`], except the server requests of open calls.
-    pub fn forget_old(&self, now: Instant) {
+    pub(crate) fn forget_old(&self, now: Instant) {
         self.lock().forget_old(now);
     }
 

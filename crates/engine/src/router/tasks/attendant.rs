@@ -45,7 +45,7 @@ impl Attendant {
     }
 
     /// Cancels the call and closes the mailbox, because the task was removed.
-    pub fn dismiss(&self) {
+    pub(crate) fn dismiss(&self) {
         if let Some(call) = self.lock().call.take() {
             call.cancel("its task is forgotten");
         }
@@ -138,7 +138,7 @@ impl Attendant {
 
 impl Errand<'_> {
     /// Returns the open server requests of the task as members of an object.
-    pub(super) async fn attend(&self) -> String {
+    pub(crate) async fn attend(&self) -> String {
         let attendant = {
             let mut attendant = self.task.attendant.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(attendant.get_or_insert_with(|| Arc::new(Attendant::new())))
@@ -148,7 +148,7 @@ impl Errand<'_> {
     }
 
     /// Delivers the client's responses to the task's backend.
-    pub(super) fn attended(&self, request: &Request) {
+    pub(crate) fn attended(&self, request: &Request) {
         let attendant = self.task.attendant.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(attendant) = attendant {
             attendant.answer(request);

@@ -20,10 +20,10 @@ use crate::client::mailbox::{Holder, Mailbox};
 use crate::router::tasks::attendant::Attendant;
 
 /// The limits of tasks per client and in total.
-pub const MOST_PER_CLIENT: usize = 1000;
+pub(crate) const MOST_PER_CLIENT: usize = 1000;
 const MOST: usize = 10_000;
 /// The longest time that a task is kept here, even if its backend keeps it longer.
-pub const LONGEST_LIFE: Duration = Duration::from_secs(24 * 3600);
+pub(crate) const LONGEST_LIFE: Duration = Duration::from_secs(24 * 3600);
 
 /// The owner of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -249,7 +249,7 @@ impl Book {
     }
 
     /// Reports whether a session has tasks, or calls that may become tasks.
-    pub fn has_tasks_of(&self, session: SessionId) -> bool {
+    pub(crate) fn has_tasks_of(&self, session: SessionId) -> bool {
         self.lock().counts.contains_key(&Owner::Session(session))
     }
 
@@ -281,7 +281,7 @@ impl Book {
     }
 
     /// Removes expired tasks.
-    pub fn forget_late(&self, now: Instant) {
+    pub(crate) fn forget_late(&self, now: Instant) {
         let late = self.lock().remove_all(|task| task.is_over(now));
         drop(late);
     }

@@ -26,7 +26,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 impl Router {
     /// Returns those of a client's tasks for which it can receive notifications.
-    pub fn watchable(&self, caller: &Caller, ids: &BTreeSet<Arc<str>>) -> BTreeSet<Arc<str>> {
+    pub(crate) fn watchable(&self, caller: &Caller, ids: &BTreeSet<Arc<str>>) -> BTreeSet<Arc<str>> {
         ids.iter().filter(|id| self.watched(caller, id).is_some()).cloned().collect()
     }
 
@@ -37,7 +37,7 @@ impl Router {
     }
 
     /// Sends notifications of the tasks to `mailbox` until it is closed.
-    pub async fn watch_tasks(&self, call: &Arc<Call>, mailbox: &Arc<Mailbox>, ids: &BTreeSet<Arc<str>>) {
+    pub(crate) async fn watch_tasks(&self, call: &Arc<Call>, mailbox: &Arc<Mailbox>, ids: &BTreeSet<Arc<str>>) {
         let mut by_server: BTreeMap<String, (Arc<Backend>, Filter)> = BTreeMap::new();
         for task in ids.iter().filter_map(|id| self.watched(&call.caller, id)) {
             let Some(backend) = self.backend(&task.native.server) else { continue };

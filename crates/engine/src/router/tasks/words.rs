@@ -22,7 +22,7 @@ const LONGEST_KEPT: usize = 4096;
 
 /// A task as its backend describes it.
 #[derive(Clone, Copy)]
-pub struct Told<'a> {
+pub(crate) struct Told<'a> {
     pub text: &'a str,
     pub task: Span,
     pub era: Era,
@@ -33,25 +33,25 @@ impl<'a> Told<'a> {
         json::member(self.text, self.task, key)
     }
 
-    pub fn id(&self) -> Option<Cow<'a, str>> {
+    pub(crate) fn id(&self) -> Option<Cow<'a, str>> {
         self.member("taskId").and_then(|at| json::string(self.text, at)).filter(|id| !id.is_empty())
     }
 
-    pub fn status(&self) -> Cow<'a, str> {
+    pub(crate) fn status(&self) -> Cow<'a, str> {
         self.member("status").and_then(|at| json::string(self.text, at)).unwrap_or_default()
     }
 
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         matches!(&*self.status(), "completed" | "failed" | "cancelled")
     }
 
     /// Returns the time that the task is kept here. An unlimited lifetime becomes [`LONGEST_LIFE`].
-    pub fn life(&self) -> Duration {
+    pub(crate) fn life(&self) -> Duration {
         self.milliseconds(self.life_key()).map_or(LONGEST_LIFE, |life| life.min(LONGEST_LIFE))
     }
 
     /// Returns the time until the next poll.
-    pub fn interval(&self) -> Duration {
+    pub(crate) fn interval(&self) -> Duration {
         let key = match self.era {
             Era::Legacy => "pollInterval",
             Era::Modern => "pollIntervalMs",
@@ -72,12 +72,12 @@ impl<'a> Told<'a> {
     }
 
     /// Returns the member `result` or `error`, if the description includes it.
-    pub fn outcome(&self, key: &str) -> Option<Span> {
+    pub(crate) fn outcome(&self, key: &str) -> Option<Span> {
         self.member(key)
     }
 
     /// Returns the changes for a client of the same protocol, which knows the task as `id`.
-    pub fn edits(&self, id: &str) -> Splice {
+    pub(crate) fn edits(&self, id: &str) -> Splice {
         let mut edits = Splice::new();
         if let Some(at) = self.member("taskId") {
             edits.replace(at, quote(id));
@@ -91,12 +91,12 @@ impl<'a> Told<'a> {
     }
 
     /// Returns the task in the form of 2025-11-25.
-    pub fn for_older(&self, id: &str) -> String {
+    pub(crate) fn for_older(&self, id: &str) -> String {
         format!("{{{}}}", self.members(id, ("ttl", "pollInterval")))
     }
 
     /// Returns the same form, shortened to [`LONGEST_KEPT`] bytes for the task list.
-    pub fn kept(&self, id: &str) -> Box<str> {
+    pub(crate) fn kept(&self, id: &str) -> Box<str> {
         let whole = self.for_older(id);
         if whole.len() <= LONGEST_KEPT {
             return whole.into();
@@ -111,7 +111,7 @@ impl<'a> Told<'a> {
     }
 
     /// Returns the members of the task in the form of the extension.
-    pub fn newer_members(&self, id: &str) -> String {
+    pub(crate) fn newer_members(&self, id: &str) -> String {
         self.members(id, ("ttlMs", "pollIntervalMs"))
     }
 
@@ -145,7 +145,7 @@ fn is_complaint(text: &str, result: Span) -> bool {
 }
 
 /// Returns the task that answers a call instead of a result. Returns `None` if the result is not a task.
-pub fn made(text: &str, result: Span, era: Era) -> Option<Told<'_>> {
+pub(crate) fn made(text: &str, result: Span, era: Era) -> Option<Told<'_>> {
     static ID: Keyword = Keyword::new("taskId");
     if !ID.is_in(result.get(text)) {
         return None;

@@ -15,14 +15,14 @@ use crate::upstream::open::beyond_limit;
 use crate::upstream::trouble::Trouble;
 
 /// The timeout of messages that no caller waits for: notifications and the end of a session.
-pub const ASIDE: Duration = Duration::from_secs(5);
+pub(crate) const ASIDE: Duration = Duration::from_secs(5);
 /// The number of bytes of an error response that are read.
-pub const LONGEST_REFUSAL: usize = 64 * 1024;
+pub(crate) const LONGEST_REFUSAL: usize = 64 * 1024;
 /// The number of bytes after the response on its stream up to which the connection is reused.
 const LONGEST_REST: usize = 64 * 1024;
 
 /// Reads a body of at most `limit` bytes. Returns an error if it is longer.
-pub async fn whole_body(mut body: Received, limit: usize) -> Result<Bytes, LinkError> {
+pub(crate) async fn whole_body(mut body: Received, limit: usize) -> Result<Bytes, LinkError> {
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
     while let Some(frame) = body.frame().await {
@@ -53,7 +53,7 @@ pub async fn whole_body(mut body: Received, limit: usize) -> Result<Bytes, LinkE
 }
 
 /// Parses the response to the request `id`.
-pub fn parse_answer(id: u64, body: Bytes, ear: &Ear) -> Result<Response, LinkError> {
+pub(crate) fn parse_answer(id: u64, body: Bytes, ear: &Ear) -> Result<Response, LinkError> {
     if body.trim_ascii_start().first() == Some(&b'<') {
         return Err(LinkError::Protocol(Trouble::WebPage.to_string()));
     }
@@ -72,14 +72,14 @@ pub fn parse_answer(id: u64, body: Bytes, ear: &Ear) -> Result<Response, LinkErr
     }
 }
 
-pub fn is_stream(headers: &HeaderMap) -> bool {
+pub(crate) fn is_stream(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     kind.get(..17).is_some_and(|start| start.eq_ignore_ascii_case("text/event-stream"))
 }
 
 /// Reports whether an error response means an unknown session. The protocol defines 404; servers built on the examples
 /// of the TypeScript SDK return 400 and mention the session.
-pub fn is_session_unknown(status: StatusCode, body: &[u8]) -> bool {
+pub(crate) fn is_session_unknown(status: StatusCode, body: &[u8]) -> bool {
     let names_session = || String::from_utf8_lossy(body).to_ascii_lowercase().contains("session");
     match status {
         StatusCode::NOT_FOUND | StatusCode::GONE => true,
@@ -89,7 +89,7 @@ pub fn is_session_unknown(status: StatusCode, body: &[u8]) -> bool {
 }
 
 /// Reads the rest of a body after the response, so that the connection can be reused.
-pub async fn finish(body: Received) {
+pub(crate) async fn finish(body: Received) {
     let rest = Limited::new(body, LONGEST_REST).collect();
     let _ = tokio::time::timeout(ASIDE, rest).await;
 }

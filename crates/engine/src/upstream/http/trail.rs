@@ -25,7 +25,7 @@ const LOOKED_AT: usize = 256;
 
 /// The position in one stream.
 #[derive(Default)]
-pub struct Trail {
+pub(crate) struct Trail {
     position: Option<HeaderValue>,
     retry: Option<Duration>,
     told: VecDeque<u64>,
@@ -34,7 +34,7 @@ pub struct Trail {
 
 impl Trail {
     /// Records an event. Returns `false` if it repeats an earlier one.
-    pub fn note(&mut self, event: &Event) -> bool {
+    pub(crate) fn note(&mut self, event: &Event) -> bool {
         if let Some(asked) = event.retry.map(Duration::from_millis) {
             self.retry = Some(asked.clamp(FASTEST_RECONNECT, SLOWEST_RECONNECT));
         }
@@ -57,22 +57,22 @@ impl Trail {
     }
 
     /// Returns the id of the last event. Returns `None` if no event had a usable id.
-    pub fn position(&self) -> Option<&HeaderValue> {
+    pub(crate) fn position(&self) -> Option<&HeaderValue> {
         self.position.as_ref()
     }
 
     /// Clears the position, because the backend does not know it.
-    pub fn forget_position(&mut self) {
+    pub(crate) fn forget_position(&mut self) {
         self.position = None;
     }
 
     /// Records that the next events come over another connection.
-    pub fn gap(&mut self) {
+    pub(crate) fn gap(&mut self) {
         self.has_gap = true;
     }
 
     /// Returns the pause before the next connection, after `in_vain` fruitless ones.
-    pub fn pause(&self, in_vain: u32) -> Duration {
+    pub(crate) fn pause(&self, in_vain: u32) -> Duration {
         let first = self.retry.unwrap_or(FIRST_RECONNECT);
         first.saturating_mul(1 << in_vain.min(8)).min(SLOWEST_RECONNECT)
     }

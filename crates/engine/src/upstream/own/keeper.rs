@@ -32,7 +32,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 const LEVEL_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The owner of one client's link.
-pub struct Keeper {
+pub(crate) struct Keeper {
     shared: Arc<Shared>,
     session: SessionId,
     caller: Caller,
@@ -71,7 +71,7 @@ impl Drop for Keeper {
 }
 
 impl Keeper {
-    pub fn new(
+    pub(crate) fn new(
         shared: &Arc<Shared>,
         session: SessionId,
         client: Client,
@@ -94,7 +94,7 @@ impl Keeper {
     }
 
     /// Waits for a call or a subscription, connects and serves the link, and repeats.
-    pub async fn run(mut self) {
+    pub(crate) async fn run(mut self) {
         let mut standing = self.own.standing.subscribe();
         loop {
             let over = self.over();

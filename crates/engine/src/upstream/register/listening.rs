@@ -27,11 +27,11 @@ use crate::upstream::register::Register;
 use crate::upstream::register::plan::{Plan, Role, Settled, Step};
 
 /// Opens a stream with a filter.
-pub type Opener<'a> = Box<dyn Fn(Filter) -> BoxFuture<'a, Result<Listen, Unopened>> + Send + Sync + 'a>;
+pub(crate) type Opener<'a> = Box<dyn Fn(Filter) -> BoxFuture<'a, Result<Listen, Unopened>> + Send + Sync + 'a>;
 
 /// The reason why a stream was not opened.
 #[derive(Clone, Debug)]
-pub enum Unopened {
+pub(crate) enum Unopened {
     /// The backend does not know the method.
     Unknown,
     /// The backend did not acknowledge the stream in this time.
@@ -43,7 +43,7 @@ pub enum Unopened {
 type Said = (Job, Reply);
 
 /// The notification streams of one link.
-pub struct Listening<'a> {
+pub(crate) struct Listening<'a> {
     register: &'a Register,
     opener: Opener<'a>,
     can_subscribe: bool,
@@ -75,7 +75,7 @@ enum State {
 
 impl<'a> Listening<'a> {
     /// Creates the state without opening a stream. `lists` names the lists that the backend announces changes of.
-    pub fn new(register: &'a Register, lists: Filter, can_subscribe: bool, opener: Opener<'a>) -> Listening<'a> {
+    pub(crate) fn new(register: &'a Register, lists: Filter, can_subscribe: bool, opener: Opener<'a>) -> Listening<'a> {
         Listening {
             register,
             opener,
@@ -95,7 +95,7 @@ impl<'a> Listening<'a> {
     }
 
     /// Accepts a job. [`settled`](Listening::settled) returns its outcome later.
-    pub fn take(&mut self, job: Job) {
+    pub(crate) fn take(&mut self, job: Job) {
         let reply = match self.state {
             _ if !job.subscribes => {
                 self.heard.remove(&job.native);
@@ -118,12 +118,12 @@ impl<'a> Listening<'a> {
     }
 
     /// Removes and returns the next outcome.
-    pub fn settled(&mut self) -> Option<(Job, Reply)> {
+    pub(crate) fn settled(&mut self) -> Option<(Job, Reply)> {
         self.settled.pop_front()
     }
 
     /// Opens and closes streams until an outcome is available or new jobs are possible. Cancel safe.
-    pub async fn next(&mut self) {
+    pub(crate) async fn next(&mut self) {
         loop {
             match self.state {
                 State::On => self.act(),

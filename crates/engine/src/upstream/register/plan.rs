@@ -15,22 +15,22 @@ use std::time::{Duration, Instant};
 use goblin_wire::listen::Filter;
 
 /// A delta with this many URIs is merged into the base.
-pub const MOST_APART: usize = 64;
+pub(crate) const MOST_APART: usize = 64;
 /// The longest life of a delta, and the longest time that unwanted URIs stay on a stream.
-pub const MERGE_AFTER: Duration = Duration::from_secs(10);
+pub(crate) const MERGE_AFTER: Duration = Duration::from_secs(10);
 
 type Uris = BTreeSet<Arc<str>>;
 
 /// The purpose of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub(crate) enum Role {
     Base,
     Delta,
 }
 
 /// The next action of the caller.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Step {
+pub(crate) enum Step {
     /// Open a stream, then call [`Plan::opened`] or [`Plan::failed`].
     Open(Role, Filter),
     /// Close all streams, because nothing is wanted any more.
@@ -39,7 +39,7 @@ pub enum Step {
 
 /// The outcome for the URIs of a stream.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Settled {
+pub(crate) struct Settled {
     /// The URIs that are on an open stream.
     pub heard: Vec<Arc<str>>,
     /// The URIs that the backend does not serve. The plan no longer wants them.
@@ -48,7 +48,7 @@ pub struct Settled {
 
 /// The wanted URIs and the streams that serve them.
 #[derive(Debug)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// The lists that the base subscribes to.
     lists: Filter,
     wanted: Uris,
@@ -64,7 +64,7 @@ pub struct Plan {
 
 impl Plan {
     /// Creates a plan. `lists` is a filter without URIs.
-    pub fn new(lists: Filter) -> Plan {
+    pub(crate) fn new(lists: Filter) -> Plan {
         Plan {
             lists,
             wanted: Uris::new(),
@@ -78,13 +78,13 @@ impl Plan {
     }
 
     /// Forgets all streams and all wanted URIs. The caller must add the URIs again.
-    pub fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         *self = Plan::new(std::mem::take(&mut self.lists));
     }
 
     /// Adds a URI. Returns `true` if an open stream serves it already. Otherwise [`Plan::opened`] or [`Plan::failed`]
     /// returns it later.
-    pub fn want(&mut self, uri: &Arc<str>) -> bool {
+    pub(crate) fn want(&mut self, uri: &Arc<str>) -> bool {
         self.wanted.insert(Arc::clone(uri));
         let has = |uris: &Option<Uris>| uris.as_ref().is_some_and(|uris| uris.contains(uri));
         let (in_base, in_delta) = (has(&self.base), has(&self.delta));
@@ -101,7 +101,7 @@ impl Plan {
     }
 
     /// Removes a URI. It stays on its stream until the next merge.
-    pub fn unwant(&mut self, uri: &str, now: Instant) {
+    pub(crate) fn unwant(&mut self, uri: &str, now: Instant) {
         self.wanted.remove(uri);
         self.waiting.remove(uri);
         let opening = self.opening.as_ref().map(|(_, uris)| uris);
@@ -124,12 +124,12 @@ impl Plan {
     }
 
     /// Returns the time at which to call [`next`](Plan::next) if nothing else happens before.
-    pub fn due(&self) -> Option<Instant> {
+    pub(crate) fn due(&self) -> Option<Instant> {
         self.merge_at.filter(|_| self.opening.is_none())
     }
 
     /// Returns the next action, if any.
-    pub fn next(&mut self, now: Instant) -> Option<Step> {
+    pub(crate) fn next(&mut self, now: Instant) -> Option<Step> {
         if self.opening.is_some() {
             return None;
         }
@@ -169,7 +169,7 @@ impl Plan {
 
     /// Records the acknowledgement of the stream that was being opened. A base replaces both streams and a delta
     /// replaces the delta; the caller closes the old ones. The caller also closes a new stream that serves nothing.
-    pub fn opened(&mut self, honoured: &Filter, now: Instant) -> Settled {
+    pub(crate) fn opened(&mut self, honoured: &Filter, now: Instant) -> Settled {
         let Some((role, asked)) = self.opening.take() else { return Settled::default() };
         let (heard, unheard): (Uris, Uris) = asked.into_iter().partition(|uri| honoured.uris.contains(uri));
         self.wanted.retain(|uri| !unheard.contains(uri));
@@ -196,7 +196,7 @@ impl Plan {
 
     /// Records that the stream could not be opened. After a failed merge, the new URIs go into a delta at once and are
     /// merged later.
-    pub fn failed(&mut self, now: Instant) -> Settled {
+    pub(crate) fn failed(&mut self, now: Instant) -> Settled {
         let Some((role, asked)) = self.opening.take() else { return Settled::default() };
         let is_heard = |uri: &Arc<str>| self.streams().any(|uris| uris.contains(uri));
         let (heard, unheard): (Uris, Uris) = asked.into_iter().partition(is_heard);

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-pub use goblin_subscriptions::selection::Verdict;
+pub(crate) use goblin_subscriptions::selection::Verdict;
 use goblin_wire::json::Span;
 
 use crate::client::subscriptions::{Affected, Interests, Subscription};
@@ -15,7 +15,7 @@ use crate::upstream::register::{Once, Register, put, updated};
 
 /// Updates that wait for a listing. Only the newest update of each resource is held.
 #[derive(Default)]
-pub struct Held {
+pub(crate) struct Held {
     /// Updates held since the last listing began. That listing may be older than the update.
     fresh: HashMap<Arc<str>, Bytes>,
     /// Updates that the listing in progress decides.
@@ -23,24 +23,24 @@ pub struct Held {
 }
 
 impl Held {
-    pub fn hold(&mut self, native: &Arc<str>, message: &Bytes) {
+    pub(crate) fn hold(&mut self, native: &Arc<str>, message: &Bytes) {
         self.fresh.insert(Arc::clone(native), message.clone());
     }
 
     /// Assigns the held updates to a listing that now begins.
-    pub fn ask(&mut self) {
+    pub(crate) fn ask(&mut self) {
         self.asked.extend(self.fresh.drain());
     }
 
     /// Removes and returns the updates that the finished listing decides.
-    pub fn take(&mut self) -> HashMap<Arc<str>, Bytes> {
+    pub(crate) fn take(&mut self) -> HashMap<Arc<str>, Bytes> {
         std::mem::take(&mut self.asked)
     }
 }
 
 impl Register {
     /// Stores the current fields as the baseline of a new subscription.
-    pub(super) fn note(&self, interests: &Interests, subscription: &Subscription, offered: &Offered) {
+    pub(crate) fn note(&self, interests: &Interests, subscription: &Subscription, offered: &Offered) {
         for native in interests.covered(subscription) {
             if let Some(definition) = offered.definition(&native) {
                 subscription.note(&native, definition.raw.as_str());
@@ -49,7 +49,7 @@ impl Register {
     }
 
     /// Decides whether an update is delivered to a client.
-    pub(super) fn judge(
+    pub(crate) fn judge(
         &self,
         affected: &Affected<'_>,
         native: &str,
@@ -64,7 +64,7 @@ impl Register {
     }
 
     /// Processes a new listing: delivers an update to each client with selected fields that changed.
-    pub(super) fn tell_news(&self, interests: &Interests, offered: &Offered) {
+    pub(crate) fn tell_news(&self, interests: &Interests, offered: &Offered) {
         // Match by `affected` and not by `covered`: a subscribed resource may contain the updated one.
         for (native, message) in self.held().take() {
             let mut once = Once::default();

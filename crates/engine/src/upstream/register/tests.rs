@@ -11,13 +11,13 @@ use crate::client::mailbox::replay::Replay;
 
 /// A register without a link, and a client.
 #[derive(Clone)]
-pub struct Desk {
+pub(crate) struct Desk {
     pub register: Arc<Register>,
     pub mailbox: Arc<Mailbox>,
 }
 
 impl Desk {
-    pub fn new() -> Desk {
+    pub(crate) fn new() -> Desk {
         let server = ServerId::new("a").expect("a valid id");
         let config = Arc::new(Server::new("a", Transport::Files(Files::at("/".into())), Default::default()));
         let offered = Offered::new(Arc::clone(&config), Arc::default());
@@ -48,7 +48,7 @@ impl Desk {
         assert!(matches!(self.enter(native, fields).await, Outcome::Pending));
     }
 
-    pub async fn enter(&self, native: &str, fields: Option<&str>) -> Outcome {
+    pub(crate) async fn enter(&self, native: &str, fields: Option<&str>) -> Outcome {
         let selection = fields.map(|fields| Selection::parse(fields, json::whole(fields)).expect("fields"));
         let wish = Wish {
             subscriber: Arc::clone(&self.mailbox),
@@ -73,7 +73,7 @@ impl Desk {
     }
 
     /// Returns the `params` of each update that the client received.
-    pub fn told(&self) -> Vec<String> {
+    pub(crate) fn told(&self) -> Vec<String> {
         let due = self.mailbox.updates.take_due(std::time::Instant::now());
         let params = |message: &Bytes| {
             let text = String::from_utf8_lossy(message);

@@ -41,7 +41,7 @@ const NOTHING_SAID: (&str, Span) = ("{}", Span { start: 0, end: 2 });
 
 /// The queued reads. Their number is bounded by the number of subscriptions.
 #[derive(Default)]
-pub struct Chores {
+pub(crate) struct Chores {
     /// Resources that are no longer listed. They count as deleted if they cannot be read either.
     suspects: VecDeque<Arc<str>>,
     /// Resources to read and compare with their last contents.
@@ -52,7 +52,7 @@ pub struct Chores {
 }
 
 impl Chores {
-    pub fn suspect(&mut self, suspects: Vec<Arc<str>>) {
+    pub(crate) fn suspect(&mut self, suspects: Vec<Arc<str>>) {
         self.suspects = suspects.into();
     }
 
@@ -98,7 +98,7 @@ impl Register {
     }
 
     /// Does the work of [`keep`](Register::keep). Uses `listening` instead of subscribe requests, if given.
-    pub(super) async fn keep_with<'a>(
+    pub(crate) async fn keep_with<'a>(
         &'a self,
         link: &'a Arc<Link>,
         can_subscribe: bool,
@@ -201,7 +201,7 @@ impl Register {
         }
     }
 
-    pub(super) fn on_said(&self, job: &Job, reply: Reply) {
+    pub(crate) fn on_said(&self, job: &Job, reply: Reply) {
         let mut book = self.book();
         let notices = book.interests.answered(job, reply);
         self.tell(&book, &notices);
@@ -264,7 +264,7 @@ impl Register {
     }
 
     /// Returns the timeout of one request.
-    pub(super) fn patience(&self) -> Duration {
+    pub(crate) fn patience(&self) -> Duration {
         let configured = self.home.config.timeout.and_then(|timeout| timeout.duration());
         configured.unwrap_or(JOB_PATIENCE)
     }

@@ -10,7 +10,7 @@ const LONGEST: usize = 8 * 1024;
 
 /// Resolves `reference` against `base`. Returns an error for another origin, which would receive the configured headers
 /// and the clients' messages.
-pub fn resolve(base: &Uri, reference: &str) -> Result<Uri, String> {
+pub(crate) fn resolve(base: &Uri, reference: &str) -> Result<Uri, String> {
     let bad = || Trouble::BadEndpoint(&quotable(reference)).to_string();
     let reference = reference.trim();
     let reference = reference.split('#').next().unwrap_or(reference);

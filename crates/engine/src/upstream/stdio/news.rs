@@ -22,7 +22,7 @@ use crate::upstream::stdio::{Shared, StdioLink};
 
 /// The open and the requested streams, by the ids of their requests.
 #[derive(Default)]
-pub struct Streams(Mutex<HashMap<u64, Stream>>);
+pub(crate) struct Streams(Mutex<HashMap<u64, Stream>>);
 
 /// The channels to the task of a stream.
 struct Stream {
@@ -33,7 +33,7 @@ struct Stream {
 
 impl Streams {
     /// Handles a notification of a stream. Returns `false` if it belongs to none.
-    pub fn take(&self, ear: &Ear, news: &Notification) -> bool {
+    pub(crate) fn take(&self, ear: &Ear, news: &Notification) -> bool {
         if news.method == Method::Cancelled {
             let mut streams = self.lock();
             let id = streams.keys().copied().find(|id| ends(news, *id));
