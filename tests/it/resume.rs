@@ -371,7 +371,10 @@ async fn batch(client: &Client) -> (Event, Listener) {
         r#"{"jsonrpc":"2.0","id":3,"method":"ping"}"#
     );
     let (parts, mut stream) = client.open(batch).await;
-    assert_eq!((parts.status, &parts.headers["content-type"]), (StatusCode::OK, &"text/event-stream".parse().expect("a header value")));
+    assert_eq!(
+        (parts.status, &parts.headers["content-type"]),
+        (StatusCode::OK, &"text/event-stream".parse().expect("a header value"))
+    );
     let first = event(&mut stream).await;
     assert_eq!(first.message()["id"], 3, "{first:?}");
     (first, stream)

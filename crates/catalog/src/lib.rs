@@ -19,7 +19,7 @@ pub mod search;
 pub mod uri;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, MutexGuard, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use bytes::{Bytes, BytesMut};
 use goblin_config::exposure::Mode;
@@ -29,6 +29,7 @@ use goblin_wire::error::Error;
 use goblin_wire::json::quote;
 use goblin_wire::mirror::Mirrors;
 use goblin_wire::modern::{FRESHNESS, IDENTITY, SERVER_INFO};
+use parking_lot::MutexGuard;
 
 use crate::build::Terms;
 use crate::handed::Handed;

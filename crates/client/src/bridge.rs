@@ -26,7 +26,7 @@ pub mod wire;
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -37,6 +37,7 @@ use goblin_wire::json::single_line;
 use goblin_wire::method::Method;
 use goblin_wire::{Id, Request};
 use http::{HeaderMap, StatusCode};
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
@@ -301,7 +302,7 @@ impl Client {
             return;
         }
         if let Kind::Request(_, Method::SetLevel) = outgoing.kind {
-            *self.bridge.level.lock().unwrap_or_else(PoisonError::into_inner) = Some(outgoing.body.clone());
+            *self.bridge.level.lock() = Some(outgoing.body.clone());
         }
         self.bridge.subscriptions().look_at(&mut outgoing);
         let (cancel, cancelled) = oneshot::channel();

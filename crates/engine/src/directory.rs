@@ -4,8 +4,8 @@
 //! has its own catalog, made from the same listings and published together with the whole one.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, Guard};
@@ -20,6 +20,7 @@ use goblin_telemetry::{Event, Observe, worker};
 use goblin_wire::error::Error;
 use goblin_wire::limits::Limit;
 use goblin_wire::memory::{Kind, Reservation};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, watch};
 
 use crate::client::caller::Caller;
@@ -337,7 +338,7 @@ impl Shelf {
     }
 
     fn before(&self) -> MutexGuard<'_, VecDeque<KeptPages>> {
-        self.before.lock().unwrap_or_else(PoisonError::into_inner)
+        self.before.lock()
     }
 }
 

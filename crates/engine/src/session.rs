@@ -15,8 +15,8 @@ pub(crate) mod victims;
 pub(crate) mod visit;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use goblin_config::exposure::ProfileName;
@@ -25,6 +25,7 @@ use goblin_wire::Id;
 use goblin_wire::dialect::Dialect;
 use goblin_wire::error::Error;
 use goblin_wire::limits::Limit;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::client::caller::{Caller, Introduction, Level, Node, Principal, SessionId, random_epoch};
@@ -258,7 +259,7 @@ impl Sessions {
 
     /// Ends the least recently active session that holds nothing. Returns `false` if there is none.
     fn evict(&self, is_held: &impl Fn(&Session) -> bool) -> bool {
-        let victims = || self.victims.lock().unwrap_or_else(PoisonError::into_inner);
+        let victims = || self.victims.lock();
         let is_free = |session: &Session| session.holds_nothing() && !is_held(session);
         for _ in 0..MAX_SCANS {
             loop {
@@ -279,7 +280,7 @@ impl Sessions {
     }
 
     fn candidates(&self, is_free: impl Fn(&Session) -> bool) -> Vec<Candidate<SessionId>> {
-        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
+        let sessions = self.sessions.read();
         let candidate = |open: &Open| {
             let since = open.session.last_seen.load(Ordering::Relaxed);
             let is_new = !open.session.has_requested.load(Ordering::Relaxed);
@@ -320,14 +321,14 @@ impl Sessions {
             has_requested: AtomicBool::new(false),
         });
         let open = Open { session: Arc::clone(&session), _place: place };
-        self.sessions.write().unwrap_or_else(PoisonError::into_inner).insert(session.id, open);
+        self.sessions.write().insert(session.id, open);
         self.observe.emit(&Event::SessionOpened { session: &session.id.short(), version: dialect.as_str() });
         session
     }
 
     /// Returns the session with this id and records activity of its client.
     pub fn find(&self, id: SessionId) -> Option<Arc<Session>> {
-        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
+        let sessions = self.sessions.read();
         let session = Arc::clone(&sessions.get(&id)?.session);
         // Record the activity under the lock. `end_idle` checks it again under the same lock.
         session.touch();
@@ -336,7 +337,7 @@ impl Sessions {
 
     /// Returns all sessions in no particular order.
     pub fn all(&self) -> Vec<Arc<Session>> {
-        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
+        let sessions = self.sessions.read();
         sessions.values().map(|open| Arc::clone(&open.session)).collect()
     }
 
@@ -351,7 +352,7 @@ impl Sessions {
 
     /// Returns the number of resource updates that no stream has taken yet.
     pub fn updates_waiting(&self) -> usize {
-        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
+        let sessions = self.sessions.read();
         sessions.values().map(|open| open.session.mailbox.updates.len()).sum()
     }
 
@@ -362,17 +363,14 @@ impl Sessions {
 
     /// Ends a session if `is_due` holds under the lock. Returns whether it ended the session.
     fn end_if(&self, id: SessionId, reason: &str, is_due: impl FnOnce(&Session) -> bool) -> bool {
-        let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
+        let mut sessions = self.sessions.write();
         let is_due = sessions.get(&id).is_some_and(|open| is_due(&open.session));
         let ended = if is_due { sessions.remove(&id) } else { None };
         drop(sessions);
         let Some(Open { session, .. }) = ended else { return false };
         session.mailbox.close();
         session.inflight.close(reason);
-        let wish = std::mem::replace(
-            &mut *session.level.lock().unwrap_or_else(PoisonError::into_inner),
-            Wish { level: None, ended: true },
-        );
+        let wish = std::mem::replace(&mut *session.level.lock(), Wish { level: None, ended: true });
         self.levels.replace(wish.level, None);
         self.observe.emit(&Event::SessionEnded { session: &id.short(), reason });
         true
@@ -386,7 +384,7 @@ impl Sessions {
 
     pub fn end_all(&self, reason: &str) {
         self.visits.close(reason);
-        let ids: Vec<_> = self.sessions.read().unwrap_or_else(PoisonError::into_inner).keys().copied().collect();
+        let ids: Vec<_> = self.sessions.read().keys().copied().collect();
         for id in ids {
             self.end(id, reason);
         }
@@ -394,7 +392,7 @@ impl Sessions {
 
     /// Ends all open server requests, because no client can answer any more.
     pub(crate) fn close_asks(&self) {
-        for open in self.sessions.read().unwrap_or_else(PoisonError::into_inner).values() {
+        for open in self.sessions.read().values() {
             open.session.mailbox.asks.close();
         }
         self.visits.calls().iter().for_each(|call| call.mailbox.asks.close());
@@ -412,7 +410,7 @@ impl Sessions {
     }
 
     pub fn set_level(&self, session: &Session, level: Level) {
-        let mut wish = session.level.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut wish = session.level.lock();
         if !wish.ended {
             session.mailbox.set_level(level);
             self.levels.replace(wish.level.replace(level), Some(level));
@@ -436,7 +434,7 @@ impl Sessions {
 
     /// Returns all calls without an answer, each with its session if it has one.
     pub(crate) fn each_open_call(&self) -> Vec<(Option<SessionId>, Arc<Call>)> {
-        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
+        let sessions = self.sessions.read();
         let calls = |session: &Arc<Session>| {
             let id = session.id;
             session.inflight.calls().into_iter().map(move |call| (Some(id), call))
@@ -451,7 +449,7 @@ impl Sessions {
     }
 
     fn idle(&self) -> Vec<SessionId> {
-        let sessions = self.sessions.read().unwrap_or_else(PoisonError::into_inner);
+        let sessions = self.sessions.read();
         let idle = sessions.values().map(|open| &open.session).filter(|session| {
             session.mailbox.replay.forget_old(Instant::now());
             self.is_idle(session)
@@ -483,7 +481,7 @@ impl Sessions {
             tokio::time::sleep(TICK).await;
             let now = Instant::now();
             self.visits.look_at_clock(now);
-            for open in self.sessions.read().unwrap_or_else(PoisonError::into_inner).values() {
+            for open in self.sessions.read().values() {
                 open.session.inflight.look_at_clock(now);
             }
         }

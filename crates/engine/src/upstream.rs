@@ -32,8 +32,8 @@ pub(crate) mod stdio;
 pub(crate) mod trouble;
 pub(crate) mod twin;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
@@ -50,6 +50,7 @@ use goblin_wire::limits::Limit;
 use goblin_wire::method::Method;
 use goblin_wire::mirror::Mirrors;
 use goblin_wire::{Request, Response};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Semaphore, watch};
 
 use crate::client::caller::SessionId;
@@ -229,20 +230,20 @@ impl Backend {
 
     /// Returns the lists that failed in the last fetch, each with the reason.
     pub(crate) fn failed_lists(&self) -> Vec<(List, String)> {
-        self.failed_lists.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.failed_lists.lock().clone()
     }
 
     /// Returns the tools that are not offered because of their definition.
     pub fn left_out(&self) -> Vec<LeftOut> {
-        self.left_out.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.left_out.lock().clone()
     }
 
     fn set_left_out(&self, left_out: Vec<LeftOut>) {
-        *self.left_out.lock().unwrap_or_else(PoisonError::into_inner) = left_out;
+        *self.left_out.lock() = left_out;
     }
 
     fn set_failed(&self, list: List, reason: Option<String>) {
-        let mut failed = self.failed_lists.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failed = self.failed_lists.lock();
         failed.retain(|(other, _)| *other != list);
         failed.extend(reason.map(|reason| (list, reason)));
     }
@@ -381,7 +382,7 @@ impl Backend {
 
     /// Returns the URIs that the backend returned in results.
     pub fn handed(&self) -> MutexGuard<'_, Handed> {
-        self.handed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.handed.lock()
     }
 
     /// Checks that the backend answers, with a request of the gateway itself.

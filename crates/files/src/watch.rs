@@ -17,10 +17,11 @@ mod system;
 mod touched;
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use goblin_telemetry::{Event, worker};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
@@ -83,7 +84,7 @@ impl Shared {
     /// Records the list that the gateway received. If the last look found another one, requests a look to find the
     /// current one.
     pub(crate) fn given(&self, fingerprint: u64) {
-        let mut lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lists = self.lists.lock();
         lists.given = Some(fingerprint);
         lists.told = None;
         if lists.seen != lists.given {
@@ -93,7 +94,7 @@ impl Shared {
 
     /// Records the list that a look found. Returns whether the gateway must be notified.
     fn seen(&self, fingerprint: u64) -> bool {
-        let mut lists = self.lists.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lists = self.lists.lock();
         lists.seen = Some(fingerprint);
         let is_other = lists.given.is_some_and(|given| given != fingerprint);
         let is_news = is_other && lists.told != lists.seen;

@@ -5,7 +5,7 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -13,6 +13,7 @@ use goblin_client::runtime::Published;
 use goblin_config::Config;
 use goblin_engine::app::operate::{Fresh, Source};
 use goblin_telemetry::worker;
+use parking_lot::Mutex;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -57,7 +58,7 @@ fn read(flag: Option<&Path>, amend: &Amend, record: &Record) -> Result<Fresh, St
     let warnings = given.warnings.iter().map(ToString::to_string).collect();
     let (config, identity, variables) = (given.config, given.identity, given.variables);
     let in_force = Box::new(move || {
-        let mut record = record.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut record = record.lock();
         // A failure is harmless: a bridge considers this gateway outdated and starts its own.
         let _ = record.as_mut().map(|published| published.replace(identity, &variables));
     });

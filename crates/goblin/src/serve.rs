@@ -6,7 +6,7 @@
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
@@ -25,6 +25,7 @@ use goblin_engine::app::{self, App};
 use goblin_engine::upstream::child::own_executable;
 use goblin_telemetry::{Observe, worker};
 use goblin_tui::remote::Remote;
+use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -202,7 +203,7 @@ async fn serve(
     let shutdown = async move || {
         terminated().await;
         // Remove the record first, so that no new client connects during the shutdown.
-        drop(record.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(record.lock().take());
     };
     let served = app.serve_http(doors.clients, shutdown).await;
     if let Some(told) = told {

@@ -21,8 +21,8 @@ pub mod updates;
 mod upstream;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwapOption;
@@ -30,6 +30,7 @@ use futures_channel::oneshot::Receiver;
 use goblin_config::exposure::Profile;
 use goblin_wire::Response;
 use goblin_wire::json::Span;
+use parking_lot::Mutex;
 
 use crate::id::SubscriptionId;
 use crate::pattern::Pattern;
@@ -139,7 +140,7 @@ impl<S: Subscriber> Subscription<S> {
             // The number of these resources is unlimited, so keep no state for them.
             return Verdict::Deliver;
         }
-        let mut seen = terms.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = terms.seen.lock();
         selection.judge(seen.entry(native.into()).or_default(), update, definition)
     }
 
@@ -147,7 +148,7 @@ impl<S: Subscriber> Subscription<S> {
     pub fn note(&self, native: &str, definition: &str) {
         let terms = self.terms.load();
         if let Some((terms, selection)) = terms.as_ref().and_then(|terms| Some((terms, terms.selection.as_ref()?))) {
-            let mut seen = terms.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut seen = terms.seen.lock();
             selection.judge(seen.entry(native.into()).or_default(), None, Some(definition));
         }
     }
@@ -155,7 +156,7 @@ impl<S: Subscriber> Subscription<S> {
     /// Drops the state kept for a deleted resource.
     pub fn forget(&self, native: &str) {
         if let Some(terms) = self.terms.load().as_ref() {
-            terms.seen.lock().unwrap_or_else(PoisonError::into_inner).remove(native);
+            terms.seen.lock().remove(native);
         }
     }
 }

@@ -5,12 +5,13 @@
 //! [`MOST_INSIDE`] updates inside one subscribed resource are replaced by one update of the resource itself.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use indexmap::IndexMap;
+use parking_lot::Mutex;
 
 use crate::tally::Fates;
 
@@ -105,7 +106,7 @@ struct Pending {
 impl Updates {
     /// Queues an update. Returns `false` if it replaced a pending one of the same URI or the client is gone.
     pub fn put(&self, update: &Update<'_>, now: Instant) -> bool {
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         if queue.closed {
             return false;
         }
@@ -124,7 +125,7 @@ impl Updates {
 
     /// Changes the pace of the subscription to `uri` with this receipt. Returns `true` if an update of it is pending.
     pub fn set_pace(&self, receipt: &Arc<Receipt>, uri: &str, pace: Pace, now: Instant) -> bool {
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         if let Some(until) = queue.told.get_mut(uri) {
             *until = (*until).min(now + pace.min_interval);
         }
@@ -140,7 +141,7 @@ impl Updates {
 
     /// Removes and returns the updates that are due, in the order of their priority, and counts them as delivered.
     pub fn take_due(&self, now: Instant) -> Vec<Bytes> {
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         if queue.flush.is_some_and(|flush| flush <= now) {
             queue.flush = None;
         }
@@ -164,20 +165,20 @@ impl Updates {
 
     /// Returns the earliest time at which an update is due, or `None` if none is pending.
     pub fn next_due(&self) -> Option<Instant> {
-        self.lock().pending.values().map(|pending| pending.due).min()
+        self.queue.lock().pending.values().map(|pending| pending.due).min()
     }
 
     /// Removes the pending updates of the ended subscription to `uri`. Keeps an update if `is_wanted`, which is given
     /// the backend's URI, reports that another subscription needs it.
     pub fn drop_of(&self, receipt: &Arc<Receipt>, uri: &str, is_wanted: impl Fn(&str) -> bool) {
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         let is_own = |pending: &Pending| Arc::ptr_eq(&pending.receipt, receipt);
         queue.pending.retain(|_, pending| !is_own(pending) || is_wanted(&pending.native));
         queue.told.remove(uri);
     }
 
     pub fn len(&self) -> usize {
-        self.lock().pending.len()
+        self.queue.lock().pending.len()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -186,15 +187,10 @@ impl Updates {
 
     /// Discards all pending updates, because the client is gone, and counts them as dropped.
     pub fn close(&self) {
-        let left = std::mem::replace(&mut *self.lock(), Queue { closed: true, ..Queue::default() });
+        let left = std::mem::replace(&mut *self.queue.lock(), Queue { closed: true, ..Queue::default() });
         for pending in left.pending.values() {
             pending.receipt.all.dropped.fetch_add(1, Ordering::Relaxed);
         }
-    }
-
-    /// Ignores poisoning, because no code panics while it holds this lock.
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -402,7 +398,7 @@ mod tests {
             desk.put_inside(&format!("s/{number}"), pace);
             assert_eq!(desk.take().len(), 1);
         }
-        assert_eq!(desk.updates.lock().told.len(), MOST_TOLD_INSIDE);
+        assert_eq!(desk.updates.queue.lock().told.len(), MOST_TOLD_INSIDE);
     }
 
     #[test]

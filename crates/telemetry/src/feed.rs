@@ -4,12 +4,13 @@
 //! The feed keeps `info` and above always, `debug` only while a reader exists, and `trace` never.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use goblin_config::LogLevel;
 use goblin_wire::date;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
 use tokio::sync::watch;
@@ -69,7 +70,7 @@ impl Feed {
     /// Returns the records from `seq` on. Returns all kept records if `seq` is 0, or is from an earlier run of the
     /// gateway and therefore beyond the next number.
     pub fn read_from(&self, seq: u64) -> News {
-        let ring = self.lock();
+        let ring = self.ring.lock();
         let (Some(oldest), Some(newest)) = (ring.front(), ring.back()) else { return News::default() };
         if seq == newest.seq + 1 {
             return News::default();
@@ -97,7 +98,7 @@ impl Feed {
 
     pub(super) fn push(&self, told: &Told<'_>) {
         let mut record = Record::of(told);
-        let mut ring = self.lock();
+        let mut ring = self.ring.lock();
         record.seq = ring.back().map_or(0, |newest| newest.seq) + 1;
         if ring.len() == KEPT {
             ring.pop_front();
@@ -105,10 +106,6 @@ impl Feed {
         ring.push_back(Arc::new(record));
         drop(ring);
         self.bell.send_replace(());
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<Record>>> {
-        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

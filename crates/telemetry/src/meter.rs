@@ -5,12 +5,13 @@
 //! only grows. A scrape may see one of two related counters before the other.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use goblin_wire::method::Method;
 use goblin_wire::mime::Mime;
+use parking_lot::Mutex;
 
 /// The upper bounds of the duration buckets in nanoseconds. They range from a call over loopback to a slow tool.
 pub(crate) const BOUNDS: [u64; 15] = [
@@ -153,7 +154,7 @@ impl Default for Durations {
 impl Meter {
     /// Returns the counters of a tool, given its native name.
     pub fn tool(&self, native: &str) -> Arc<Endings> {
-        let mut tools = self.tools.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tools = self.tools.lock();
         let is_known = tools.contains_key(native);
         let has_room = native.len() <= LONGEST_NAME && tools.len() < MOST_NAMES;
         let name = if is_known || has_room { native } else { OTHERS };
@@ -162,7 +163,7 @@ impl Meter {
 
     /// Returns the counters of all tools.
     pub fn tools(&self) -> Vec<(Box<str>, Arc<Endings>)> {
-        let tools = self.tools.lock().unwrap_or_else(PoisonError::into_inner);
+        let tools = self.tools.lock();
         tools.iter().map(|(name, endings)| (name.clone(), Arc::clone(endings))).collect()
     }
 

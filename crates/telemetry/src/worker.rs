@@ -15,11 +15,12 @@ use std::cell::OnceCell;
 use std::panic::{Location, resume_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, RwLock};
 use pin_project_lite::pin_project;
 use tokio::sync::Semaphore;
 
@@ -140,7 +141,7 @@ fn with_activity(act: impl FnOnce(&Activity)) {
     let _ = ACTIVITY.try_with(|activity| {
         act(activity.get_or_init(|| {
             let activity = Arc::new(Activity { poll: AtomicU64::new(0), clock: ThreadClock::of_this_thread() });
-            let mut activities = ACTIVITIES.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut activities = ACTIVITIES.lock();
             activities.retain(|activity| activity.strong_count() > 0);
             activities.push(Arc::downgrade(&activity));
             activity
@@ -150,9 +151,9 @@ fn with_activity(act: impl FnOnce(&Activity)) {
 
 fn site(location: &'static Location<'static>) -> u16 {
     let find = |sites: &[&Location<'_>]| sites.iter().position(|known| *known == location);
-    let known = find(&SITES.read().unwrap_or_else(PoisonError::into_inner));
+    let known = find(&SITES.read());
     let index = known.unwrap_or_else(|| {
-        let mut sites = SITES.write().unwrap_or_else(PoisonError::into_inner);
+        let mut sites = SITES.write();
         find(&sites).unwrap_or_else(|| {
             sites.push(location);
             sites.len() - 1
@@ -230,8 +231,7 @@ struct Sample {
 fn sample(samples: &mut Vec<Sample>, mut report: impl FnMut(&str, Duration)) {
     let is_current = |sample: &Sample| sample.activity.poll.load(Ordering::Relaxed) == sample.poll;
     samples.retain(is_current);
-    let activities: Vec<_> =
-        ACTIVITIES.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect();
+    let activities: Vec<_> = ACTIVITIES.lock().iter().filter_map(Weak::upgrade).collect();
     for activity in activities {
         let poll = activity.poll.load(Ordering::Relaxed);
         if poll & POLLING == 0 {
@@ -254,7 +254,7 @@ fn sample(samples: &mut Vec<Sample>, mut report: impl FnMut(&str, Duration)) {
 /// Returns the source location that spawned the task of this poll.
 fn place(poll: u64) -> String {
     let index = usize::try_from(poll >> 1 & ((1 << SITE_BITS) - 1)).unwrap_or(usize::MAX);
-    let sites = SITES.read().unwrap_or_else(PoisonError::into_inner);
+    let sites = SITES.read();
     sites.get(index).map_or_else(|| "unknown".to_owned(), |site| format!("{}:{}", site.file(), site.line()))
 }
 

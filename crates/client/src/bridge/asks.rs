@@ -6,7 +6,6 @@
 //! unchanged.
 
 use std::collections::HashMap;
-use std::sync::{MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use goblin_wire::error::Error;
@@ -14,6 +13,7 @@ use goblin_wire::json::{Span, Splice, quote};
 use goblin_wire::method::Method;
 use goblin_wire::{Id, Notification, Request};
 use http::StatusCode;
+use parking_lot::MutexGuard;
 
 use crate::bridge::call::Way;
 use crate::bridge::keeper::{Pace, Session};
@@ -129,7 +129,7 @@ impl Asks {
 
 impl Bridge {
     fn asks(&self) -> MutexGuard<'_, Asks> {
-        self.asks.lock().unwrap_or_else(PoisonError::into_inner)
+        self.asks.lock()
     }
 
     /// Forwards a message that the gateway sent in `session`. Returns an error if the client does not read any more.

@@ -5,8 +5,8 @@
 //! report names the session generation it is about. A report about an older generation does not cause another
 //! handshake.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use goblin_wire::error::Error;
@@ -246,7 +246,7 @@ impl Bridge {
             let reason = format!("it does not speak protocol version {} any more", handshake.version);
             return Err(self.unavailable(reason, false));
         }
-        let level = self.level.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let level = self.level.lock().clone();
         for body in self.initialized.get().cloned().into_iter().chain(level) {
             let taken = tokio::time::timeout(HANDSHAKE_PATIENCE, self.wire.post(body, &headers)).await;
             taken.map_err(|_| self.forgetful())?.map_err(|error| self.unreachable(&error))?;

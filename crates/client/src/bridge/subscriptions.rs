@@ -6,7 +6,7 @@
 //! started may not know every resource. Requests in a batch are not tracked.
 
 use std::collections::HashMap;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,6 +16,7 @@ use goblin_wire::json::{self, Splice, quote};
 use goblin_wire::method::Method;
 use goblin_wire::{Id, Message, Outcome, Request, Response};
 use http::StatusCode;
+use parking_lot::MutexGuard;
 
 use crate::bridge::keeper::{Pace, Session};
 use crate::bridge::message::{Kind, Outgoing, Said};
@@ -178,7 +179,7 @@ pub(crate) async fn keep(bridge: Arc<Bridge>, output: Output) {
 
 impl Bridge {
     pub(crate) fn subscriptions(&self) -> MutexGuard<'_, Subscriptions> {
-        self.subscriptions.lock().unwrap_or_else(PoisonError::into_inner)
+        self.subscriptions.lock()
     }
 
     async fn subscribe_again(&self, stale: Stale, session: &Session, output: &Output) -> Again {

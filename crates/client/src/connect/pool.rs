@@ -8,7 +8,7 @@
 //! after [`IDLE_TIMEOUT`], and never keeps more than [`MOST_IDLE`].
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,7 @@ use http::{Request, Response};
 use http_body_util::Full;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::client::conn::http1::{SendRequest, handshake};
+use parking_lot::Mutex;
 
 use crate::connect::dial::{DialError, Dialer};
 
@@ -143,19 +144,19 @@ struct Shelf {
 impl Idle {
     /// Returns the last returned connection that is ready now.
     fn take_ready(&self) -> Option<Connection> {
-        let mut shelf = self.lock();
+        let mut shelf = self.0.lock();
         let place = shelf.waiting.iter().rposition(|(connection, _)| connection.is_ready())?;
         young(shelf.waiting.remove(place), &mut shelf.waiting)
     }
 
     fn take(&self) -> Option<Connection> {
-        let mut shelf = self.lock();
+        let mut shelf = self.0.lock();
         let last = shelf.waiting.pop()?;
         young(last, &mut shelf.waiting)
     }
 
     fn put(&self, connection: Connection) {
-        let mut shelf = self.lock();
+        let mut shelf = self.0.lock();
         if !connection.is_closed() && shelf.waiting.len() < MOST_IDLE {
             shelf.waiting.push((connection, Instant::now()));
         }
@@ -163,7 +164,7 @@ impl Idle {
 
     /// Starts the task that closes expired connections, unless it runs already. The task ends with the pool.
     fn keep_swept(idle: &Arc<Idle>) {
-        if std::mem::replace(&mut idle.lock().is_swept, true) {
+        if std::mem::replace(&mut idle.0.lock().is_swept, true) {
             return;
         }
         let idle = Arc::downgrade(idle);
@@ -174,14 +175,9 @@ impl Idle {
                 let is_young = |(connection, since): &(Connection, Instant)| {
                     !connection.is_closed() && since.elapsed() < IDLE_TIMEOUT
                 };
-                idle.lock().waiting.retain(is_young);
+                idle.0.lock().waiting.retain(is_young);
             }
         });
-    }
-
-    /// Takes the lock. Code that holds it cannot panic, so a poisoned lock is usable.
-    fn lock(&self) -> MutexGuard<'_, Shelf> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

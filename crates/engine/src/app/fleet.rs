@@ -5,7 +5,7 @@
 //! calls. Its open calls have the grace period to end.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use goblin_admin::api::Reloaded;
@@ -14,6 +14,7 @@ use goblin_config::{Config, Server, ServerId};
 use goblin_telemetry::meter::Meter;
 use goblin_telemetry::worker;
 use indexmap::IndexMap;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinHandle};
 
@@ -227,7 +228,7 @@ impl Fleet {
     }
 
     fn crew(&self) -> MutexGuard<'_, Crew> {
-        self.crew.lock().unwrap_or_else(PoisonError::into_inner)
+        self.crew.lock()
     }
 }
 

@@ -7,8 +7,8 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use bytes::Bytes;
 use futures_util::task::AtomicWaker;
 use goblin_subscriptions::ClientId;
 use goblin_wire::Request;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::client::caller::Caller;
@@ -78,7 +79,7 @@ impl Lane {
     }
 
     fn push(&self, message: Said, has_room: impl FnOnce(&Queue, usize) -> bool) -> bool {
-        let mut queue = lock(&self.queue);
+        let mut queue = self.queue.lock();
         if queue.closed || !has_room(&queue, message.len()) {
             return false;
         }
@@ -91,11 +92,11 @@ impl Lane {
 
     /// Rejects further messages, because the answer was sent.
     pub fn close(&self) {
-        lock(&self.queue).closed = true;
+        self.queue.lock().closed = true;
     }
 
     pub(crate) fn try_next(&self) -> Option<Said> {
-        let mut queue = lock(&self.queue);
+        let mut queue = self.queue.lock();
         let message = queue.messages.pop_front()?;
         queue.bytes -= message.len();
         Some(message)
@@ -103,7 +104,7 @@ impl Lane {
 
     /// Wakes the reader once with `None`, because the call is slow.
     pub(crate) fn tell_slow(&self) {
-        lock(&self.queue).slow = true;
+        self.queue.lock().slow = true;
         self.wake.wake();
     }
 
@@ -115,7 +116,7 @@ impl Lane {
             if let Some(message) = self.try_next() {
                 return Poll::Ready(Some(message));
             }
-            if std::mem::take(&mut lock(&self.queue).slow) { Poll::Ready(None) } else { Poll::Pending }
+            if std::mem::take(&mut self.queue.lock().slow) { Poll::Ready(None) } else { Poll::Pending }
         })
         .await
     }
@@ -223,24 +224,24 @@ impl Call {
 
     /// Returns the reason why the call must end, or `None` if it may go on.
     pub(crate) fn end_so_far(&self) -> Option<End> {
-        lock(&self.control).ended.clone()
+        self.control.lock().ended.clone()
     }
 
     /// Starts the timeouts, because the call is being sent.
     pub(crate) fn start_clock(&self, patience: Patience) -> Instant {
         let now = Instant::now();
-        lock(&self.control).clock = Some(Clock { begun: now, alive: now, patience, told_slow: false });
+        self.control.lock().clock = Some(Clock { begun: now, alive: now, patience, told_slow: false });
         now
     }
 
     /// Returns the time since the call was sent, or `None` if it was not sent yet.
     pub fn age(&self) -> Option<Duration> {
-        lock(&self.control).clock.as_ref().map(|clock| clock.begun.elapsed())
+        self.control.lock().clock.as_ref().map(|clock| clock.begun.elapsed())
     }
 
     /// Restarts the idle timeout. Returns the client's progress token, or `None` if the client wants no progress.
     pub(crate) fn show_life(&self) -> Option<Bytes> {
-        let mut control = lock(&self.control);
+        let mut control = self.control.lock();
         if let Some(clock) = &mut control.clock {
             clock.alive = Instant::now();
         }
@@ -250,7 +251,7 @@ impl Call {
     /// Replaces the progress token, because the client resumed the call with another request. Progress may start anew,
     /// and the new reader learns again if the call is slow.
     pub(crate) fn set_progress_token(&self, token: Option<Bytes>) {
-        let mut control = lock(&self.control);
+        let mut control = self.control.lock();
         control.token = token;
         control.progress = None;
         if let Some(clock) = &mut control.clock {
@@ -260,11 +261,11 @@ impl Call {
 
     /// Suspends the idle timeout while a server request is open, until [`release_clock`](Call::release_clock).
     pub(crate) fn hold_clock(&self) {
-        lock(&self.control).asks += 1;
+        self.control.lock().asks += 1;
     }
 
     pub(crate) fn release_clock(&self) {
-        let mut control = lock(&self.control);
+        let mut control = self.control.lock();
         control.asks -= 1;
         if let Some(clock) = &mut control.clock {
             clock.alive = Instant::now();
@@ -274,7 +275,7 @@ impl Call {
     /// Records progress. Returns `false` if it is lower than the last one, since the client's progress must not
     /// decrease.
     pub fn advance(&self, progress: f64) -> bool {
-        let mut control = lock(&self.control);
+        let mut control = self.control.lock();
         let goes_on = control.progress.is_none_or(|last| progress >= last);
         if goes_on {
             control.progress = Some(progress);
@@ -284,13 +285,13 @@ impl Call {
 
     /// Marks the call as over, with or without an answer, and closes its lane.
     pub fn finish(&self) {
-        lock(&self.control).is_over = true;
+        self.control.lock().is_over = true;
         self.lane.close();
         self.over.notify_waiters();
     }
 
     fn is_abandoned(&self) -> bool {
-        let control = lock(&self.control);
+        let control = self.control.lock();
         control.is_over && control.ended.is_some()
     }
 
@@ -309,7 +310,7 @@ impl Call {
 
     /// Ends the call if a timeout has passed, and wakes the reader of its lane if the call is slow.
     pub(crate) fn look_at_clock(&self, now: Instant) {
-        let mut control = lock(&self.control);
+        let mut control = self.control.lock();
         let is_held = control.asks > 0;
         let Some(clock) = &mut control.clock else { return };
         let over =
@@ -326,7 +327,7 @@ impl Call {
     }
 
     fn end(&self, end: End) {
-        lock(&self.control).ended.get_or_insert(end);
+        self.control.lock().ended.get_or_insert(end);
         self.wake.wake();
     }
 
@@ -338,11 +339,6 @@ impl Call {
         })
         .await
     }
-}
-
-/// Ignores poisoning, because no code panics while it holds these locks.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -381,9 +377,9 @@ mod tests {
 
     /// Returns the end of a call that is checked `seconds` after its start.
     fn end_after(call: &Call, seconds: u64) -> Option<End> {
-        let begun = lock(&call.control).clock.as_ref().map(|clock| clock.begun).expect("the clock runs");
+        let begun = call.control.lock().clock.as_ref().map(|clock| clock.begun).expect("the clock runs");
         call.look_at_clock(begun + Duration::from_secs(seconds));
-        lock(&call.control).ended.clone()
+        call.control.lock().ended.clone()
     }
 
     #[test]
@@ -394,7 +390,7 @@ mod tests {
         assert_eq!(end_after(&call(None, Some(60)), 60), late(60));
         assert_eq!(end_after(&call(None, None), 1_000_000), None);
         let alive = call(Some(60), Some(90));
-        if let Some(clock) = &mut lock(&alive.control).clock {
+        if let Some(clock) = &mut alive.control.lock().clock {
             clock.alive += Duration::from_secs(50);
         }
         assert_eq!(end_after(&alive, 60), None);
@@ -457,7 +453,7 @@ mod tests {
         assert_eq!(end_after(&call, 1), None);
         assert_eq!(end_after(&call, 2), None);
         assert_eq!(call.lane.next().await, None);
-        assert!(!lock(&call.lane.queue).slow);
+        assert!(!call.lane.queue.lock().slow);
         call.set_progress_token(None);
         assert_eq!(end_after(&call, 3), None);
         assert_eq!(call.lane.next().await, None, "to whoever came back to it, it is told again");

@@ -10,7 +10,7 @@ pub(crate) mod replay;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -19,6 +19,7 @@ use goblin_subscriptions::tally::Tally;
 use goblin_subscriptions::updates::{Pace, Receipt, Update, Updates};
 use goblin_subscriptions::{ClientId, Subscriber};
 use goblin_wire::method::Method;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::client::caller::{Introduction, Level, SessionId};
@@ -147,7 +148,7 @@ impl Mailbox {
 
     /// Returns the notifications that are due if the lists are at the versions `now`, and counts them as announced.
     pub fn take_due(&self, now: Versions) -> Vec<Bytes> {
-        let mut told = lock(&self.told);
+        let mut told = self.told.lock();
         if told.newest != now {
             if told.at.elapsed() >= KEPT_FOR {
                 told.sure = told.newest;
@@ -167,7 +168,7 @@ impl Mailbox {
 
     /// Makes the announcements of the last [`KEPT_FOR`] due again. Called for a new stream that names no last event.
     pub(crate) fn tell_again(&self) {
-        let mut told = lock(&self.told);
+        let mut told = self.told.lock();
         if told.at.elapsed() < KEPT_FOR {
             told.last = told.sure;
         }
@@ -177,7 +178,7 @@ impl Mailbox {
     pub fn doubt(&self) {
         // No list is ever at this version, so each differs from it.
         let never = u64::MAX;
-        lock(&self.told).last = Versions { tools: never, prompts: never, resources: never, catalog: never };
+        self.told.lock().last = Versions { tools: never, prompts: never, resources: never, catalog: never };
     }
 
     /// Returns a guard for something that exists for this client alone.
@@ -212,7 +213,7 @@ impl Mailbox {
     /// Queues a message that belongs to no call for the next stream of the client. Returns `false` if the queue is full
     /// or the client is gone.
     pub fn post(&self, message: Bytes) -> bool {
-        let mut waiting = lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         let full = waiting.messages.len() >= MOST_WAITING || waiting.bytes + message.len() > MOST_WAITING_BYTES;
         if waiting.closed || full {
             return false;
@@ -227,7 +228,7 @@ impl Mailbox {
     }
 
     pub(crate) fn try_next(&self) -> Option<Bytes> {
-        let mut waiting = lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         let message = waiting.messages.pop_front()?;
         waiting.bytes -= message.len();
         Some(message)
@@ -251,7 +252,7 @@ impl Mailbox {
     /// Adds a tool to the client's own list and queues a `list_changed` notification. Removes the oldest tool if there
     /// are more than [`MOST_REVEALED`].
     pub fn reveal(&self, tool: &str) {
-        let mut revealed = lock(&self.revealed);
+        let mut revealed = self.revealed.lock();
         if revealed.iter().any(|known| &**known == tool) {
             return;
         }
@@ -265,7 +266,7 @@ impl Mailbox {
     }
 
     pub fn revealed(&self) -> Vec<Box<str>> {
-        lock(&self.revealed).iter().cloned().collect()
+        self.revealed.lock().iter().cloned().collect()
     }
 
     /// Queues an update of a resource for the client's streams.
@@ -304,7 +305,7 @@ impl Mailbox {
 
     /// Registers `holder`, which keeps something for this client. Returns `false` if the client is already gone.
     pub(crate) fn hold_for(&self, holder: &Arc<dyn Holder>) -> bool {
-        let mut holders = lock(&self.holders);
+        let mut holders = self.holders.lock();
         let holder = Arc::downgrade(holder);
         if !holders.iter().any(|other| other.ptr_eq(&holder)) {
             holders.retain(|holder| holder.strong_count() > 0);
@@ -324,7 +325,7 @@ impl Mailbox {
     }
 
     fn holders(&self) -> Vec<Arc<dyn Holder>> {
-        lock(&self.holders).iter().filter_map(Weak::upgrade).collect()
+        self.holders.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Counts a stream that carries messages of no call: `true` when it opens, `false` when it ends.
@@ -346,7 +347,7 @@ impl Mailbox {
 
     /// Discards everything kept for the client and wakes all waiting tasks, because the client is gone.
     pub fn close(&self) {
-        let mut waiting = lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         *waiting = Waiting { closed: true, ..Waiting::default() };
         drop(waiting);
         self.asks.close();
@@ -357,11 +358,11 @@ impl Mailbox {
         for holder in self.holders() {
             holder.release(self);
         }
-        lock(&self.holders).clear();
+        self.holders.lock().clear();
     }
 
     pub fn is_closed(&self) -> bool {
-        lock(&self.waiting).closed
+        self.waiting.lock().closed
     }
 
     /// Waits until the mailbox is closed.
@@ -374,11 +375,6 @@ impl Mailbox {
             rung.await;
         }
     }
-}
-
-/// Ignores poisoning, because no code panics while it holds these locks.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Subscriber for Mailbox {
@@ -423,7 +419,7 @@ mod tests {
     fn sess2_what_was_told_lately_is_told_again_on_the_next_stream() {
         let mailbox = mailbox();
         let long_ago = || {
-            let mut told = lock(&mailbox.told);
+            let mut told = mailbox.told.lock();
             told.at = told.at.checked_sub(KEPT_FOR).expect("the clock is older than that");
         };
         let tools = Versions { tools: 1, ..Versions::default() };

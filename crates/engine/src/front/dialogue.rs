@@ -3,7 +3,7 @@
 //! It reserves its session's place before the handshake. Requests before `initialize` are rejected, and later ones go
 //! to the desk. The transport decides how an answer reaches the client.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use goblin_config::exposure::ProfileName;
@@ -14,6 +14,7 @@ use goblin_wire::json::Pieces;
 use goblin_wire::method::Method;
 use goblin_wire::modern::is_visit;
 use goblin_wire::{Malformed, Message, Notification, Request};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::front::guest::{Greeted, Guests, Leash};
 use crate::front::stream::Carried;
@@ -176,7 +177,7 @@ impl Dialogue {
 
     /// Ignores poisoning, because no code is expected to panic while it holds this lock.
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -3,12 +3,13 @@
 //! HTTP clients need no such table, since closing the connection cancels a request there.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use goblin_config::exposure::ProfileName;
 use goblin_wire::error::Error;
 use goblin_wire::json::{self, Pieces};
 use goblin_wire::{Id, Notification, Request};
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::front::visit::Visit;
@@ -74,7 +75,7 @@ impl Guests {
             Ok(Visited::Replied(reply)) => Greeted::Answer(reply.pieces),
             Ok(Visited::Pending(pending)) => Greeted::Visit(Visit::new(&self.desk, id, pending), leash),
             Ok(Visited::Listening(listening)) => {
-                if let Some(open) = self.lock().open.get_mut(&id) {
+                if let Some(open) = self.open.lock().open.get_mut(&id) {
                     open.listens = true;
                 }
                 Greeted::Listening(listening, leash)
@@ -87,7 +88,7 @@ impl Guests {
         check_meta(request)?;
         check_version(request)?;
         let (cancel, cancelled) = oneshot::channel();
-        let mut book = self.lock();
+        let mut book = self.open.lock();
         if book.open.contains_key(&request.id) {
             return Err(Error::InvalidRequest(format!("a request with the id {} is in flight", request.id)));
         }
@@ -104,7 +105,7 @@ impl Guests {
     /// Cancels the request that a notification names. Returns `false` if it is not in this table.
     pub(crate) fn hear_cancelled(&self, notification: &Notification) -> bool {
         let id = notification.params.request_id.and_then(|at| Id::parse(notification.raw.bytes(), at));
-        let Some(open) = id.and_then(|id| self.lock().open.remove(&id)) else { return false };
+        let Some(open) = id.and_then(|id| self.open.lock().open.remove(&id)) else { return false };
         let text = notification.raw.as_str();
         let reason = notification.params.whole.and_then(|params| json::member(text, params, "reason"));
         let reason = reason.and_then(|at| json::string(text, at)).unwrap_or("the client cancelled it".into());
@@ -115,26 +116,21 @@ impl Guests {
 
     /// Ends all `subscriptions/listen` streams. Their tasks then send the answers.
     pub(crate) fn end_listening(&self) {
-        self.lock().open.retain(|_, open| !open.listens);
+        self.open.lock().open.retain(|_, open| !open.listens);
     }
 
     /// Ends all requests and closes the mailbox, because the client is gone.
     pub(crate) fn end(&self) {
-        self.lock().open.clear();
+        self.open.lock().open.clear();
         if let Some(Guest::Known { mailbox, .. }) = self.guest.get() {
             mailbox.close();
         }
-    }
-
-    /// Ignores poisoning, because no code panics while it holds this lock.
-    fn lock(&self) -> MutexGuard<'_, Book> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Leash {
     fn drop(&mut self) {
-        let mut book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut book = self.book.lock();
         if book.open.get(&self.id).is_some_and(|open| open.number == self.number) {
             book.open.remove(&self.id);
         }

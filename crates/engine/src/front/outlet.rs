@@ -5,11 +5,12 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::Poll;
 
 use futures_util::task::AtomicWaker;
 use goblin_wire::json::Pieces;
+use parking_lot::Mutex;
 
 /// The limits of the queue: for all messages, and for those that may be dropped. A client that reads without delay must
 /// not reach the first, even if all its calls are answered at once.
@@ -68,7 +69,7 @@ impl Outlet {
     }
 
     fn push_within(&self, message: Pieces, bound: Bound) -> Result<(), Refused> {
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         if queue.closed {
             return Err(Refused::Closed);
         }
@@ -83,7 +84,7 @@ impl Outlet {
 
     /// Closes the queue and discards its messages.
     pub(crate) fn close(&self) {
-        let mut queue = self.lock();
+        let mut queue = self.queue.lock();
         queue.closed = true;
         let forgotten = std::mem::take(&mut queue.messages);
         queue.bytes = 0;
@@ -94,13 +95,13 @@ impl Outlet {
 
     /// Ends the queue after the last writer is dropped and the last message is read.
     pub(crate) fn finish(&self) {
-        self.lock().finishing = true;
+        self.queue.lock().finishing = true;
         self.wake.wake();
     }
 
     /// Registers a writer. [`finish`](Outlet::finish) has no effect until all writers are dropped.
     pub(crate) fn writer(self: &Arc<Outlet>) -> Writer {
-        self.lock().writers += 1;
+        self.queue.lock().writers += 1;
         Writer(Arc::clone(self))
     }
 
@@ -109,7 +110,7 @@ impl Outlet {
         poll_fn(|context| {
             // Register before the check, or a message between the check and the wait is lost.
             self.wake.register(context.waker());
-            let mut queue = self.lock();
+            let mut queue = self.queue.lock();
             if let Some(message) = queue.messages.pop_front() {
                 queue.bytes -= message.len();
                 return Poll::Ready(Some(message));
@@ -119,18 +120,13 @@ impl Outlet {
         })
         .await
     }
-
-    /// Ignores poisoning, because no code panics while it holds this lock.
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 pub(crate) struct Writer(Arc<Outlet>);
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        self.0.lock().writers -= 1;
+        self.0.queue.lock().writers -= 1;
         self.0.wake.wake();
     }
 }

@@ -5,7 +5,7 @@
 //! other transport.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::Stream;
@@ -15,6 +15,7 @@ use goblin_wire::error::Error;
 use goblin_wire::json::Pieces;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method as Verb, Response, StatusCode};
+use parking_lot::RwLock;
 use tokio::sync::watch;
 
 use crate::client::caller::SessionId;
@@ -85,7 +86,7 @@ pub(crate) struct Streams(RwLock<HashMap<SessionId, Arc<Client>>>);
 
 impl Streams {
     fn enter(self: &Arc<Streams>, client: Arc<Client>) -> Listed {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(client.id, Arc::clone(&client));
+        self.0.write().insert(client.id, Arc::clone(&client));
         Listed { streams: Arc::clone(self), client }
     }
 
@@ -97,7 +98,7 @@ impl Streams {
             return Err(Refusal::status(StatusCode::BAD_REQUEST, reason));
         };
         let id = name.parse::<SessionId>().map_err(|()| unknown())?;
-        let client = self.0.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned();
+        let client = self.0.read().get(&id).cloned();
         client.filter(|client| !client.dialogue.is_ended()).ok_or_else(unknown)
     }
 }
@@ -110,7 +111,7 @@ struct Listed {
 
 impl Drop for Listed {
     fn drop(&mut self) {
-        self.streams.0.write().unwrap_or_else(PoisonError::into_inner).remove(&self.client.id);
+        self.streams.0.write().remove(&self.client.id);
         self.client.end("its stream ended");
     }
 }

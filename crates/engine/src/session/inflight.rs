@@ -1,12 +1,13 @@
 //! The table of a client's open requests. A request is in it from its admission to its answer, and its id is unique.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use goblin_wire::Id;
 use goblin_wire::error::Error;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::client::lane::Call;
@@ -59,7 +60,7 @@ impl Inflight {
 
     /// Adds a call. Returns an error if the id is in use, `most` requests are open or the session has ended.
     pub fn admit(self: &Arc<Inflight>, id: &Id, call: &Arc<Call>, most: usize) -> Result<Ticket, Error> {
-        let mut book = self.lock();
+        let mut book = self.book.lock();
         if book.closed {
             return Err(Error::InvalidRequest("the session has ended".to_owned()));
         }
@@ -78,25 +79,25 @@ impl Inflight {
     }
 
     pub(crate) fn look_at_clock(&self, now: Instant) {
-        for call in self.lock().calls.values() {
+        for call in self.book.lock().calls.values() {
             call.look_at_clock(now);
         }
     }
 
     pub fn calls(&self) -> Vec<Arc<Call>> {
-        self.lock().calls.values().cloned().collect()
+        self.book.lock().calls.values().cloned().collect()
     }
 
     /// Cancels a request. Does nothing if it is not open, since its answer may be on the way.
     pub fn cancel(&self, id: &Id, reason: &str) {
-        if let Some(call) = self.lock().calls.get(id) {
+        if let Some(call) = self.book.lock().calls.get(id) {
             call.cancel(reason);
         }
     }
 
     /// Cancels all requests and rejects new ones.
     pub fn close(&self, reason: &str) {
-        let mut book = self.lock();
+        let mut book = self.book.lock();
         book.closed = true;
         for call in book.calls.values() {
             call.cancel(reason);
@@ -104,21 +105,17 @@ impl Inflight {
     }
 
     pub fn len(&self) -> usize {
-        self.lock().calls.len()
+        self.book.lock().calls.len()
     }
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-
-    fn lock(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.book.lock().calls.remove(&self.id);
+        self.book.book.lock().calls.remove(&self.id);
         self.book.pulse.open.fetch_sub(1, Ordering::AcqRel);
     }
 }

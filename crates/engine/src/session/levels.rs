@@ -1,8 +1,7 @@
 //! The log levels that clients set. Clients share a backend, so it gets the lowest level of all. The gateway then
 //! filters its log messages for each client.
 
-use std::sync::{Mutex, PoisonError};
-
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::client::caller::Level;
@@ -20,7 +19,7 @@ impl Levels {
 
     /// Replaces the level of one client. `None` means that the client sets no level.
     pub fn replace(&self, before: Option<Level>, after: Option<Level>) {
-        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.counts.lock();
         if let Some(before) = before {
             counts[before as usize] -= 1;
         }

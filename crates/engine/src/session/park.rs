@@ -6,7 +6,7 @@
 //! are suspended, the backend's request is rejected. A call is cancelled if its client does not return in time.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -14,6 +14,7 @@ use goblin_telemetry::worker;
 use goblin_wire::error::Error;
 use goblin_wire::json::Splice;
 use goblin_wire::{Id, Message, Request};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::client::lane::{Call, Said};
@@ -61,7 +62,7 @@ impl Default for Park {
 
 impl Park {
     fn book(&self) -> MutexGuard<'_, HashMap<u128, Parked>> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+        self.book.lock()
     }
 
     /// Cancels the calls with an expired suspension.

@@ -19,13 +19,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use goblin_config::expand::Expanded;
 use goblin_config::inherit::Inherit;
 use goblin_config::{Transport, mask};
 use goblin_telemetry::worker;
+use parking_lot::Mutex;
 use rustix::io::FdFlags;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
@@ -245,7 +245,7 @@ fn start_guard(guard_exe: &Path, command: &Command) -> Result<(std::process::Chi
     // The new process resolves a relative path in the command's working directory.
     let mut guard = std::process::Command::new(std::path::absolute(guard_exe).map_err(in_guard)?);
 
-    let starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    let starting = STARTING.lock();
     let (reader, writer) = io::pipe()?;
     rustix::io::fcntl_setfd(&reader, FdFlags::empty()).map_err(io::Error::from)?;
     let guard = guard

@@ -8,7 +8,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,6 +23,7 @@ use goblin_wire::memory::Kind;
 use goblin_wire::method::Method;
 use goblin_wire::params::related_task;
 use goblin_wire::{Id, Malformed, Notification, Request};
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
@@ -291,7 +292,7 @@ impl Ear {
         if ask.method == Method::RootsList && self.own.is_none() && !self.roots.is_empty() {
             return mouth.say(goblin_wire::reply(&ask.id_as_written(), roots(&self.roots)).concat());
         }
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).note(&ask.id);
+        self.known.lock().note(&ask.id);
         let opened = match self.enter(&ask.id) {
             Ok(Some(opened)) => opened,
             Ok(None) => {
@@ -312,7 +313,7 @@ impl Ear {
     /// earlier. That client's call may be over, and a different client may now be alone on the link, so such a request
     /// is rejected.
     pub(crate) fn take_replayed_ask(self: &Arc<Ear>, ask: Request, whose: Whose, mouth: Arc<dyn Mouth>) {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).has(&ask.id);
+        let known = self.known.lock().has(&ask.id);
         if known && self.own.is_none() && !self.is_open(&ask.id) {
             let reason = "this was asked before, and nothing says whom it is for".to_owned();
             return mouth.say(self.refusal(&ask, &Error::ClientUnavailable { reason }));
@@ -321,7 +322,7 @@ impl Ear {
     }
 
     fn is_open(&self, id: &Id) -> bool {
-        self.lock().as_ref().is_some_and(|open| open.contains_key(id))
+        self.asks.lock().as_ref().is_some_and(|open| open.contains_key(id))
     }
 
     /// Rejects a registered server request.
@@ -387,7 +388,7 @@ impl Ear {
     /// is reached or the link has ended.
     fn enter(&self, id: &Id) -> Result<Option<Opened>, Error> {
         let (withdraw, withdrawn) = oneshot::channel();
-        let mut asks = self.lock();
+        let mut asks = self.asks.lock();
         let closed = || Error::ClientUnavailable { reason: "the connection is over".to_owned() };
         let open = asks.as_mut().ok_or_else(closed)?;
         if open.contains_key(id) {
@@ -400,7 +401,7 @@ impl Ear {
     }
 
     pub(crate) fn leave(&self, id: &Id) {
-        if let Some(open) = &mut *self.lock() {
+        if let Some(open) = &mut *self.asks.lock() {
             open.remove(id);
         }
     }
@@ -408,7 +409,7 @@ impl Ear {
     /// Handles the cancellation of a server request by the backend.
     fn withdraw(&self, notification: &Notification) {
         let id = notification.params.request_id.and_then(|at| Id::parse(notification.raw.bytes(), at));
-        let withdraw = id.and_then(|id| self.lock().as_mut()?.remove(&id));
+        let withdraw = id.and_then(|id| self.asks.lock().as_mut()?.remove(&id));
         if let Some(withdraw) = withdraw {
             let text = notification.raw.as_str();
             let reason = notification.params.whole.and_then(|params| json::member(text, params, "reason"));
@@ -420,12 +421,7 @@ impl Ear {
 
     /// Drops all open server requests, because the link has ended and no response can be sent.
     pub fn close(&self) {
-        drop(self.lock().take());
-    }
-
-    /// Takes the lock. Code that holds it cannot panic, so a poisoned lock is usable.
-    fn lock(&self) -> MutexGuard<'_, Option<HashMap<Id, oneshot::Sender<String>>>> {
-        self.asks.lock().unwrap_or_else(PoisonError::into_inner)
+        drop(self.asks.lock().take());
     }
 }
 

@@ -4,7 +4,6 @@
 //! that method and reject it in many ways. Only three error codes, or a list of supported versions, identify a server
 //! that works without a handshake.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use goblin_config::Protocol;
@@ -12,6 +11,7 @@ use goblin_wire::dialect::Dialect;
 use goblin_wire::hello::Hello;
 use goblin_wire::json::{self, Span};
 use goblin_wire::{Outcome, Response};
+use parking_lot::Mutex;
 
 /// The time for which a backend counts as needing, or as rejecting, a handshake. A wrong assumption causes no visible
 /// error, so it must expire.
@@ -105,7 +105,7 @@ impl Eras {
     /// Returns how to begin a connection for the clients `whom`. The configuration takes precedence over the remembered
     /// state.
     pub(crate) fn greet(&self, whom: For, now: Instant) -> Greet {
-        let known = self.lock();
+        let known = self.known.lock();
         let is_due = |until: Option<Instant>| until.is_some_and(|until| now < until);
         match (self.protocol, whom) {
             (Protocol::Legacy, _) => Greet::WithHandshake,
@@ -120,48 +120,43 @@ impl Eras {
     /// Reports whether clients with a handshake may get a second link to a backend that works without one.
     pub(crate) fn may_have_both(&self, now: Instant) -> bool {
         let is_open = matches!(self.protocol, Protocol::Auto | Protocol::MatchClient);
-        is_open && self.lock().refuses_handshake.is_none_or(|until| now >= until)
+        is_open && self.known.lock().refuses_handshake.is_none_or(|until| now >= until)
     }
 
     /// Reports whether the backend has worked without a handshake before. If so, silence does not mean that it needs
     /// one.
     pub(crate) fn has_done_without(&self) -> bool {
-        self.lock().has_done_without
+        self.known.lock().has_done_without
     }
 
     /// Records a successful handshake.
     pub(crate) fn shaken(&self) {
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         (known.refuses_handshake, known.ends_anyway) = (None, false);
     }
 
     /// Records that the process exited on `server/discover` and on `initialize`.
     pub(crate) fn ends_anyway(&self) {
-        self.lock().ends_anyway = true;
+        self.known.lock().ends_anyway = true;
     }
 
     /// Records that the backend does not know `server/discover` and completed a handshake.
     pub(crate) fn needs_handshake(&self, now: Instant) {
-        *self.lock() = Known { needs_handshake: Some(now + REMEMBERED), ..Known::default() };
+        *self.known.lock() = Known { needs_handshake: Some(now + REMEMBERED), ..Known::default() };
     }
 
     /// Records that the backend answered `server/discover`.
     pub(crate) fn does_without(&self) {
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         known.has_done_without = true;
         known.needs_handshake = None;
     }
 
     /// Records that the backend rejected a handshake, and forgets earlier assumptions to the contrary.
     pub(crate) fn refuses_handshake(&self, now: Instant) {
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         (known.needs_handshake, known.ends_anyway) = (None, false);
         known.refuses_handshake = Some(now + REMEMBERED);
-    }
-
-    /// Takes the lock. Code that holds it cannot panic, so a poisoned lock is usable.
-    fn lock(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

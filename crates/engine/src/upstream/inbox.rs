@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use goblin_catalog::listing::List;
 use goblin_config::ServerId;
@@ -14,6 +14,7 @@ use goblin_telemetry::{Event, Observe};
 use goblin_wire::dialect::Dialect;
 use goblin_wire::json::{self, Span, Splice};
 use goblin_wire::{Notification, Request};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use crate::client::caller::SessionId;
@@ -150,7 +151,7 @@ impl Inbox {
 
     /// Takes the lock. Code that holds it cannot panic, so a poisoned lock is usable.
     fn elicited(&self) -> MutexGuard<'_, Elicited> {
-        self.elicited.lock().unwrap_or_else(PoisonError::into_inner)
+        self.elicited.lock()
     }
 
     /// Marks lists as changed and wakes the actor.

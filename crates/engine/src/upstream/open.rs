@@ -9,7 +9,7 @@
 //! for a lookup.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use goblin_subscriptions::ClientId;
@@ -17,6 +17,7 @@ use goblin_telemetry::Event;
 use goblin_wire::error::Error;
 use goblin_wire::method::Method;
 use goblin_wire::{Id, Malformed, Notification, Request, Response};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
 use crate::client::lane::Call;
@@ -191,7 +192,7 @@ impl OpenRequests {
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock()
     }
 }
 
@@ -232,7 +233,7 @@ impl OpenCalls {
     }
 
     fn lock(&self) -> MutexGuard<'_, Calls> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

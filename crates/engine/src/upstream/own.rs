@@ -9,7 +9,7 @@
 mod keeper;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -17,6 +17,7 @@ use goblin_config::{Declare, Server};
 use goblin_telemetry::{Event, worker};
 use goblin_wire::error::Error;
 use goblin_wire::json;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
 use crate::client::caller::{Abilities, Caller, Introduction, Node, SessionId};
@@ -263,18 +264,18 @@ impl Shared {
     }
 
     fn kinds(&self) -> MutexGuard<'_, HashMap<Box<str>, SessionId>> {
-        self.kinds.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kinds.lock()
     }
 
     /// Takes the lock. Code that holds it cannot panic, so a poisoned lock is usable.
     fn clients(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<OwnLink>>> {
-        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+        self.clients.lock()
     }
 }
 
 impl OwnLink {
     fn touch(&self) {
-        *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *self.used.lock() = Instant::now();
     }
 
     /// Waits until a link of clients without a session is idle: no call used it for a while and it has no
@@ -285,7 +286,7 @@ impl OwnLink {
         }
         loop {
             tokio::time::sleep(UNUSED_AFTER / 5).await;
-            let since = *self.used.lock().unwrap_or_else(PoisonError::into_inner);
+            let since = *self.used.lock();
             let is_lent = matches!(&*self.standing.borrow(), Standing::Up(link) if Arc::strong_count(link) > HOLDERS);
             if !is_lent && since.elapsed() >= UNUSED_AFTER && self.register.is_empty() {
                 return;

@@ -12,7 +12,7 @@ mod tests;
 mod upkeep;
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -28,6 +28,7 @@ use goblin_telemetry::{Event, worker};
 use goblin_wire::Notification;
 use goblin_wire::json::{self, Splice, quote};
 use goblin_wire::method::Method;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use crate::client::mailbox::{Holder, Mailbox};
@@ -451,15 +452,15 @@ impl Register {
 
     /// Takes the lock. Code that holds one of these locks must not panic, so a poisoned lock is usable.
     fn book(&self) -> MutexGuard<'_, Book> {
-        self.interests.lock().unwrap_or_else(PoisonError::into_inner)
+        self.interests.lock()
     }
 
     fn chores(&self) -> MutexGuard<'_, Chores> {
-        self.chores.lock().unwrap_or_else(PoisonError::into_inner)
+        self.chores.lock()
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.lock()
     }
 }
 

@@ -12,8 +12,8 @@ mod news;
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -22,6 +22,7 @@ use goblin_telemetry::{Event, worker};
 use goblin_wire::framing::{Frame, Lines};
 use goblin_wire::json::single_line;
 use goblin_wire::{Message, Response};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
@@ -148,8 +149,8 @@ impl StdioLink {
     }
 
     pub async fn close(&self) {
-        drop(self.stop.lock().unwrap_or_else(PoisonError::into_inner).take());
-        let watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(self.stop.lock().take());
+        let watcher = self.watcher.lock().take();
         if let Some(watcher) = watcher {
             // A panic of the task was already reported. The guard ends the process group in either case.
             let _ = watcher.await;
@@ -159,7 +160,7 @@ impl StdioLink {
 
 impl Shared {
     fn said(&self) -> MutexGuard<'_, Said> {
-        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+        self.said.lock()
     }
 
     /// Reports a line of stderr and keeps the last ones.

@@ -6,10 +6,11 @@
 //! calls; lists and subscriptions stay with the first link. A backend that rejects the handshake has no twin for a
 //! while. While the twin is unreachable, its calls use the first link.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use goblin_telemetry::worker;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -46,7 +47,7 @@ impl Twin {
 
     /// Reports whether the twin is connected.
     pub(crate) fn is_up(&self) -> bool {
-        self.lock().as_ref().is_some_and(|begun| begun.backend.link.load().is_some())
+        self.begun.lock().as_ref().is_some_and(|begun| begun.backend.link.load().is_some())
     }
 
     /// Returns the twin's link, if it is connected. Starts the twin if necessary.
@@ -65,7 +66,7 @@ impl Twin {
 
     /// Returns the twin's backend. Starts its actor if there is none.
     fn begin(&self, first: &Backend) -> Arc<Backend> {
-        let mut begun = self.lock();
+        let mut begun = self.begun.lock();
         // An actor that ended was rejected by the server. The server may have been replaced since, so start again.
         if let Some(begun) = begun.as_ref().filter(|begun| !begun.task.is_finished()) {
             return Arc::clone(&begun.backend);
@@ -83,15 +84,10 @@ impl Twin {
 
     /// Waits until the twin's actor has ended. It ends when the backend is stopped.
     pub(crate) async fn ended(&self) {
-        let begun = self.lock().take();
+        let begun = self.begun.lock().take();
         if let Some(begun) = begun {
             // A panic of the actor was already reported.
             let _ = begun.task.await;
         }
-    }
-
-    /// Takes the lock. Code that holds it cannot panic, so a poisoned lock is usable.
-    fn lock(&self) -> MutexGuard<'_, Option<Begun>> {
-        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,8 +1,9 @@
 //! The subscribed files, each with the state in which it was last seen.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
 
 use crate::path::Relative;
 use crate::tree::{Facts, Kind, Spot, Stop, Tree};
@@ -60,7 +61,7 @@ impl Sight {
 impl Subscribed {
     /// Adds a file. Returns `false` if it is already subscribed.
     pub(crate) fn insert(&self, path: Relative, spot: &Spot) -> bool {
-        let mut known = self.lock();
+        let mut known = self.0.lock();
         known.has_links |= path != spot.path;
         let is_new = !known.sights.contains_key(&path);
         known.sights.entry(path).or_insert_with(|| Sight::of(spot));
@@ -68,32 +69,32 @@ impl Subscribed {
     }
 
     pub(crate) fn remove(&self, path: &Relative) {
-        let mut known = self.lock();
+        let mut known = self.0.lock();
         known.sights.remove(path);
         known.has_links &= !known.sights.is_empty();
     }
 
     /// Reports whether a path may lead through a link. If so, a change of any file may concern a subscription.
     pub(crate) fn has_links(&self) -> bool {
-        self.lock().has_links
+        self.0.lock().has_links
     }
 
     /// Reports whether a write to this path may concern a subscription.
     pub(crate) fn is_wanted(&self, path: &Relative) -> bool {
-        let known = self.lock();
+        let known = self.0.lock();
         known.has_links || known.sights.contains_key(path)
     }
 
     /// Returns the directories that contain the files, by their subscribed and their real paths.
     pub(crate) fn directories(&self) -> HashSet<Relative> {
-        let known = self.lock();
+        let known = self.0.lock();
         known.sights.iter().flat_map(|(asked, sight)| asked.above().chain(sight.real.above())).collect()
     }
 
     /// Checks the files that may have changed. Returns those that have.
     pub(crate) fn look(&self, tree: &Tree, touched: &Touched, stop: &Stop) -> Vec<Relative> {
         let suspects: Vec<_> = {
-            let known = self.lock();
+            let known = self.0.lock();
             let is_suspect = |asked: &Relative, real: &Relative| asked != real || touched.contains(asked);
             let suspects = known.sights.iter().filter(|(asked, sight)| is_suspect(asked, &sight.real));
             suspects.map(|(asked, sight)| (asked.clone(), sight.real.clone())).collect()
@@ -109,16 +110,11 @@ impl Subscribed {
 
     /// Records the state of a file. Returns whether it changed. Ignores a file that was unsubscribed meanwhile.
     fn see(&self, asked: &Relative, now: Sight, is_written: bool) -> bool {
-        let mut known = self.lock();
+        let mut known = self.0.lock();
         let Some(before) = known.sights.get_mut(asked) else { return false };
         let (differs, is_link) = (before.differs(&now, is_written), now.real != *asked);
         *before = now;
         known.has_links |= is_link;
         differs
-    }
-
-    /// Ignores poisoning, because no code panics while it holds this lock.
-    fn lock(&self) -> MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -7,7 +7,6 @@ use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use goblin_client::content::Block;
-
 use goblin_config::visible::is_command;
 use goblin_telemetry::clean;
 

@@ -4,9 +4,10 @@
 //! [`MOST_ASKS`] requests are open, the next one is rejected. A response without an open request is ignored.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use goblin_wire::{Id, Notification, Response};
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
 /// The largest number of requests that one client can have open at once.
@@ -59,7 +60,7 @@ impl Asks {
     pub fn open(self: &Arc<Asks>) -> Result<Ask, Refused> {
         let (answer, answered) = oneshot::channel();
         let (progress, progressed) = mpsc::channel(MOST_PROGRESS);
-        let mut book = self.lock();
+        let mut book = self.book.lock();
         if book.closed {
             return Err(Refused::Closed);
         }
@@ -74,25 +75,25 @@ impl Asks {
 
     /// Delivers a response to the task that waits for it. Returns `false` if the id names no open request.
     pub fn answer(&self, response: Response) -> bool {
-        let waiting = response.id.as_ref().and_then(Id::as_u64).and_then(|id| self.lock().open.remove(&id));
+        let waiting = response.id.as_ref().and_then(Id::as_u64).and_then(|id| self.book.lock().open.remove(&id));
         waiting.is_some_and(|waiting| waiting.answer.send(response).is_ok())
     }
 
     /// Reports whether the request with this id waits for its response.
     pub fn is_open(&self, id: &Id) -> bool {
-        id.as_u64().is_some_and(|id| self.lock().open.contains_key(&id))
+        id.as_u64().is_some_and(|id| self.book.lock().open.contains_key(&id))
     }
 
     /// Delivers progress to the task that waits for the request. Returns `false` if there is none or its queue is full.
     pub fn progress(&self, notification: Notification) -> bool {
         let token = notification.params.progress_token.map(|at| notification.raw.get(at));
         let id: Option<u64> = token.and_then(|token| token.parse().ok());
-        let waiting = id.and_then(|id| self.lock().open.get(&id).map(|waiting| waiting.progress.clone()));
+        let waiting = id.and_then(|id| self.book.lock().open.get(&id).map(|waiting| waiting.progress.clone()));
         waiting.is_some_and(|progress| progress.try_send(notification).is_ok())
     }
 
     pub fn len(&self) -> usize {
-        self.lock().open.len()
+        self.book.lock().open.len()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -101,16 +102,11 @@ impl Asks {
 
     /// Ends all open requests with [`Word::Nothing`] and rejects new ones, because the client is gone.
     pub fn close(&self) {
-        let mut book = self.lock();
+        let mut book = self.book.lock();
         book.closed = true;
         let open = std::mem::take(&mut book.open);
         drop(book);
         drop(open);
-    }
-
-    /// Ignores poisoning, because no code panics while it holds this lock.
-    fn lock(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -128,7 +124,7 @@ impl Ask {
 
 impl Drop for Ask {
     fn drop(&mut self) {
-        self.asks.lock().open.remove(&self.id);
+        self.asks.book.lock().open.remove(&self.id);
     }
 }
 

@@ -17,14 +17,15 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::{self, Write as _};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use goblin_wire::Id;
 use goblin_wire::json::{Pieces, single_line};
 use goblin_wire::memory::{self, Memory};
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
@@ -202,7 +203,7 @@ impl Replay {
     /// Begins the stream of a call, or of all calls of a batch, and returns its number.
     pub fn begin<'a>(&self, requests: impl IntoIterator<Item = &'a Id>) -> u64 {
         let requests: SmallVec<_> = requests.into_iter().map(Id::detached).collect();
-        let mut ring = self.lock();
+        let mut ring = self.ring.lock();
         ring.last_stream += 1;
         let stream = ring.last_stream;
         if !ring.closed {
@@ -214,7 +215,7 @@ impl Replay {
     /// Returns an event without a message, from which the client can resume the stream. It also sets the client's retry
     /// time. The buffer does not keep it.
     pub fn prime(&self, stream: u64) -> Bytes {
-        self.priming(&mut self.lock(), stream)
+        self.priming(&mut self.ring.lock(), stream)
     }
 
     fn priming(&self, ring: &mut Ring, stream: u64) -> Bytes {
@@ -226,7 +227,7 @@ impl Replay {
     /// Adds a message to a stream and returns it as an event, ready to be written.
     pub fn event(&self, stream: u64, kind: Kind, message: Pieces) -> Bytes {
         let mut event = BytesMut::with_capacity(message.len() + FRAME);
-        let mut ring = self.lock();
+        let mut ring = self.ring.lock();
         ring.last += 1;
         let seq = ring.last;
         self.begin_event(&mut event, stream, seq);
@@ -248,7 +249,7 @@ impl Replay {
     /// Adds a message to the session stream. Its reader finds it there.
     pub fn keep(&self, message: Bytes) {
         let message = single_line(message);
-        let mut ring = self.lock();
+        let mut ring = self.ring.lock();
         let message = ring.kept.hold(message);
         ring.last += 1;
         let (stream, seq) = (SESSION_STREAM, ring.last);
@@ -259,7 +260,7 @@ impl Replay {
 
     /// Counts one answered request of the stream. The stream ends when all its requests are answered.
     pub fn finish(&self, stream: u64) {
-        self.lock().finish(stream);
+        self.ring.lock().finish(stream);
         self.bell.notify_waiters();
     }
 
@@ -267,7 +268,7 @@ impl Replay {
     /// first event as [`prime`](Replay::prime) does. The id of that event must not be greater than the id of an unread
     /// one.
     pub(crate) fn take_session(&self) -> (Reader, Option<Bytes>) {
-        let mut ring = self.lock();
+        let mut ring = self.ring.lock();
         if ring.closed {
             // This reader finds that the stream has ended.
             return (Stream::default().take(SESSION_STREAM), None);
@@ -284,7 +285,7 @@ impl Replay {
     /// Returns a reader of the stream that `last_event_id` names. The previous reader of that stream ends.
     pub fn resume(&self, last_event_id: &str) -> Result<Resumed, Gap> {
         let (stream, seq) = self.parse(last_event_id).ok_or(Gap)?;
-        let mut ring = self.lock();
+        let mut ring = self.ring.lock();
         if ring.closed || seq > ring.last {
             return Err(Gap);
         }
@@ -327,12 +328,12 @@ impl Replay {
     }
 
     fn is_taken(&self, stream: u64) -> bool {
-        self.lock().streams.get(&stream).is_some_and(|stream| stream.reader > 0)
+        self.ring.lock().streams.get(&stream).is_some_and(|stream| stream.reader > 0)
     }
 
     /// Returns the unread events of the reader's stream and advances the reader.
     pub fn read(&self, reader: &mut Reader) -> Next {
-        let mut ring = self.lock();
+        let mut ring = self.ring.lock();
         let Ring { streams, events, .. } = &mut *ring;
         let Some(stream) = streams.get_mut(&reader.stream) else { return Next::Over };
         let is_behind = reader.seq < stream.forgotten && reader.forgotten < stream.forgotten;
@@ -376,12 +377,12 @@ impl Replay {
 
     /// Discards events older than [`KEPT_FOR`], except the server requests of open calls.
     pub(crate) fn forget_old(&self, now: Instant) {
-        self.lock().forget_old(now);
+        self.ring.lock().forget_old(now);
     }
 
     /// Discards all events and ends all readers, because the client is gone.
     pub fn close(&self) {
-        let mut ring = self.lock();
+        let mut ring = self.ring.lock();
         while !ring.events.is_empty() {
             ring.forget(0);
         }
@@ -407,11 +408,6 @@ impl Replay {
         let epoch = u32::from_str_radix(parts.next()?, 16).ok()?;
         let seq = parts.next()?.parse().ok()?;
         (epoch == self.epoch && parts.next().is_none()).then_some((stream, seq))
-    }
-
-    /// Ignores poisoning, because no code panics while it holds this lock.
-    fn lock(&self) -> MutexGuard<'_, Ring> {
-        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -4,13 +4,14 @@
 //! in `tasks/get` and responds with `tasks/update`. Once a task needs input, the gateway therefore keeps a call for its
 //! result open in the client's name. The requests are kept here until they are answered. The call ends with the task.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use goblin_telemetry::worker;
 use goblin_wire::Request;
 use goblin_wire::json::Splice;
 use goblin_wire::method::Method;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::client::caller::{Caller, Introduction};
@@ -46,7 +47,7 @@ impl Attendant {
 
     /// Cancels the call and closes the mailbox, because the task was removed.
     pub(crate) fn dismiss(&self) {
-        if let Some(call) = self.lock().call.take() {
+        if let Some(call) = self.state.lock().call.take() {
             call.cancel("its task is forgotten");
         }
         self.mailbox.close();
@@ -54,7 +55,7 @@ impl Attendant {
 
     /// Begins a call for the task's result, unless one is open.
     fn begin(self: &Arc<Attendant>, caller: &Caller, backend: &Arc<Backend>, native: &str) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.call.is_some() {
             return;
         }
@@ -84,7 +85,7 @@ impl Attendant {
                 }
             }
             call.finish();
-            *attendant.lock() = State::default();
+            *attendant.state.lock() = State::default();
             attendant.bell.notify_waiters();
         });
     }
@@ -92,7 +93,7 @@ impl Attendant {
     fn hear(&self, call: &Call, said: Option<Said>) {
         let Some(Said::Ask(ask)) = said else { return };
         match question(ask) {
-            Ok(question) => self.lock().open.push(question),
+            Ok(question) => self.state.lock().open.push(question),
             Err(refused) => refuse(call, refused, "it cannot be asked this without a session"),
         }
         self.bell.notify_waiters();
@@ -111,28 +112,23 @@ impl Attendant {
         };
         // If the backend sends no request in time, a later `tasks/get` returns it.
         let _ = tokio::time::timeout(PATIENCE, heard).await;
-        let state = self.lock();
+        let state = self.state.lock();
         let is_open = |question: &&Question| state.call.as_ref().is_some_and(|call| question.is_open(call));
         let asked: Vec<_> = state.open.iter().filter(is_open).map(|question| question.asked.as_str()).collect();
         asked.join(",")
     }
 
     fn has_news(&self) -> bool {
-        let state = self.lock();
+        let state = self.state.lock();
         state.call.is_none() || !state.open.is_empty()
     }
 
     /// Delivers the client's responses to the backend.
     fn answer(&self, request: &Request) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if let State { call: Some(call), open } = &mut *state {
             open.retain(|question| !question.answer(call, request) && question.is_open(call));
         }
-    }
-
-    /// Ignores poisoning, because no code panics while it holds this lock.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -140,7 +136,7 @@ impl Errand<'_> {
     /// Returns the open server requests of the task as members of an object.
     pub(crate) async fn attend(&self) -> String {
         let attendant = {
-            let mut attendant = self.task.attendant.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut attendant = self.task.attendant.lock();
             Arc::clone(attendant.get_or_insert_with(|| Arc::new(Attendant::new())))
         };
         attendant.begin(&self.call.caller, self.backend, &self.task.native.id);
@@ -149,7 +145,7 @@ impl Errand<'_> {
 
     /// Delivers the client's responses to the task's backend.
     pub(crate) fn attended(&self, request: &Request) {
-        let attendant = self.task.attendant.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let attendant = self.task.attendant.lock().clone();
         if let Some(attendant) = attendant {
             attendant.answer(request);
         }

@@ -6,7 +6,7 @@
 //! place before it is sent, and is rejected if there is none.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -14,6 +14,7 @@ use goblin_config::ServerId;
 use goblin_subscriptions::ClientId;
 use goblin_wire::dialect::Era;
 use goblin_wire::error::Error;
+use parking_lot::Mutex;
 
 use crate::client::caller::{Caller, Principal, SessionId};
 use crate::client::mailbox::{Holder, Mailbox};
@@ -85,25 +86,25 @@ struct Listener {
 impl Task {
     /// Records the state that the backend reported, and the lifetime since the task was made.
     pub fn note(&self, life: Duration, last: Box<str>) {
-        let mut known = lock(&self.known);
+        let mut known = self.known.lock();
         known.expires = self.made + life;
         known.last = last;
     }
 
     fn is_over(&self, now: Instant) -> bool {
-        lock(&self.known).expires <= now
+        self.known.lock().expires <= now
     }
 
     /// Adds `mailbox` to the listeners of the task.
     pub fn listen(&self, mailbox: &Arc<Mailbox>) {
-        let mut known = lock(&self.known);
+        let mut known = self.known.lock();
         known.listeners.retain(|listener| listener.mailbox.strong_count() > 0);
         known.listeners.push(Listener { mailbox: Arc::downgrade(mailbox), told: None });
     }
 
     /// Sends a notification to the listeners. Returns `false` if there are none.
     pub fn tell(&self, message: &Bytes) -> bool {
-        let mut known = lock(&self.known);
+        let mut known = self.known.lock();
         let mut told = false;
         for listener in &mut known.listeners {
             let Some(mailbox) = listener.mailbox.upgrade() else { continue };
@@ -118,7 +119,7 @@ impl Task {
 
 impl Drop for Task {
     fn drop(&mut self) {
-        if let Some(attendant) = lock(&self.attendant).take() {
+        if let Some(attendant) = self.attendant.lock().take() {
             attendant.dismiss();
         }
     }
@@ -186,7 +187,7 @@ pub struct Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if !self.is_taken {
-            self.book.lock().free(self.owner);
+            self.book.tasks.lock().free(self.owner);
         }
     }
 }
@@ -202,7 +203,7 @@ pub struct Made<'a> {
 impl Book {
     /// Reserves a place for a task that a call may make. Removes expired tasks if the table is full.
     pub fn reserve(self: &Arc<Book>, owner: Owner, now: Instant) -> Result<Place, Error> {
-        let mut tasks = self.lock();
+        let mut tasks = self.tasks.lock();
         let mut late = Vec::new();
         if tasks.has_room(owner).is_err() {
             late = tasks.remove_all(|task| task.is_over(now));
@@ -234,7 +235,7 @@ impl Book {
             known: Mutex::new(Known { expires: now + life, last: Box::default(), listeners: Vec::new() }),
             attendant: Mutex::default(),
         });
-        let mut tasks = self.lock();
+        let mut tasks = self.tasks.lock();
         let before = tasks.by_native.get(&native).cloned().and_then(|before| tasks.remove(&before));
         tasks.by_native.insert(native, task.id.clone());
         tasks.by_id.insert(task.id.clone(), Arc::clone(&task));
@@ -250,50 +251,46 @@ impl Book {
 
     /// Reports whether a session has tasks, or calls that may become tasks.
     pub(crate) fn has_tasks_of(&self, session: SessionId) -> bool {
-        self.lock().counts.contains_key(&Owner::Session(session))
+        self.tasks.lock().counts.contains_key(&Owner::Session(session))
     }
 
     /// Returns a task of this client. Returns `None` if it is unknown, expired or of another client.
     pub fn find(&self, id: &str, caller: &Caller, now: Instant) -> Option<Arc<Task>> {
-        let task = self.lock().by_id.get(id).cloned()?;
+        let task = self.tasks.lock().by_id.get(id).cloned()?;
         (task.owner == Owner::of(caller) && !task.is_over(now)).then_some(task)
     }
 
     /// Returns the task with this identity at its backend.
     pub fn named(&self, native: &Native) -> Option<Arc<Task>> {
-        let tasks = self.lock();
+        let tasks = self.tasks.lock();
         tasks.by_native.get(native).and_then(|id| tasks.by_id.get(id)).cloned()
     }
 
     /// Returns the id at `server` of the task that clients know as `id`.
     pub fn native(&self, server: &ServerId, id: &str) -> Option<String> {
-        let tasks = self.lock();
+        let tasks = self.tasks.lock();
         tasks.by_id.get(id).filter(|task| task.native.server == *server).map(|task| task.native.id.to_string())
     }
 
     /// Returns the last known state of each task of this client, the oldest first.
     pub fn list(&self, caller: &Caller, now: Instant) -> Vec<Box<str>> {
         let owner = Owner::of(caller);
-        let tasks = self.lock();
+        let tasks = self.tasks.lock();
         let mut own: Vec<_> = tasks.by_id.values().filter(|task| task.owner == owner && !task.is_over(now)).collect();
         own.sort_by(|one, other| (one.made, &one.id).cmp(&(other.made, &other.id)));
-        own.iter().map(|task| lock(&task.known).last.clone()).filter(|last| !last.is_empty()).collect()
+        own.iter().map(|task| task.known.lock().last.clone()).filter(|last| !last.is_empty()).collect()
     }
 
     /// Removes expired tasks.
     pub(crate) fn forget_late(&self, now: Instant) {
-        let late = self.lock().remove_all(|task| task.is_over(now));
+        let late = self.tasks.lock().remove_all(|task| task.is_over(now));
         drop(late);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Tasks> {
-        lock(&self.tasks)
     }
 }
 
 impl Holder for Book {
     fn release(&self, mailbox: &Mailbox) {
-        let gone = self.lock().remove_all(|task| task.client_id == Some(mailbox.id));
+        let gone = self.tasks.lock().remove_all(|task| task.client_id == Some(mailbox.id));
         drop(gone);
     }
 
@@ -305,11 +302,6 @@ fn mint() -> Box<str> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).expect("the system has a random source");
     format!("task-{:032x}", u128::from_ne_bytes(bytes)).into()
-}
-
-/// Ignores poisoning, because no code panics while it holds these locks.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -351,7 +343,11 @@ mod tests {
         task.note(2 * LIFE, "{}".into());
         assert!(book.find(&task.id, &one, now + LIFE).is_some());
         book.forget_late(now + 2 * LIFE);
-        assert!(book.lock().by_id.is_empty() && book.lock().by_native.is_empty() && book.lock().count == 0);
+        assert!(
+            book.tasks.lock().by_id.is_empty()
+                && book.tasks.lock().by_native.is_empty()
+                && book.tasks.lock().count == 0
+        );
     }
 
     #[test]
@@ -365,7 +361,7 @@ mod tests {
         assert!(book.find(&kept.id, &other.0, now).is_some());
         let late = enter(&book, &one.0, &one.1, native(None, "3"), now);
         assert!(book.find(&late.id, &one.0, now).is_none(), "made while its session ended");
-        assert_eq!(book.lock().count, 1);
+        assert_eq!(book.tasks.lock().count, 1);
     }
 
     #[test]
@@ -397,6 +393,6 @@ mod tests {
         let all: Vec<_> = (0..=MOST).map_while(|_| book.reserve(Owner::of(&session()), now).ok()).collect();
         assert_eq!(all.len(), MOST);
         drop(all);
-        assert!(book.lock().counts.is_empty() && book.lock().count == 0);
+        assert!(book.tasks.lock().counts.is_empty() && book.tasks.lock().count == 0);
     }
 }

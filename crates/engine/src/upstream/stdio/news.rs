@@ -5,13 +5,14 @@
 //! stream. When the gateway no longer wants the stream, the task cancels the request.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use goblin_telemetry::worker;
 use goblin_wire::listen::Filter;
 use goblin_wire::method::Method;
 use goblin_wire::{Notification, notification};
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::upstream::ear::{Ear, Mouth, Whose};
@@ -35,24 +36,19 @@ impl Streams {
     /// Handles a notification of a stream. Returns `false` if it belongs to none.
     pub(crate) fn take(&self, ear: &Ear, news: &Notification) -> bool {
         if news.method == Method::Cancelled {
-            let mut streams = self.lock();
+            let mut streams = self.0.lock();
             let id = streams.keys().copied().find(|id| ends(news, *id));
             return id.and_then(|id| streams.remove(&id)).is_some();
         }
         let Some(id) = subscription_of(news) else { return false };
         if news.method == Method::Acknowledged {
-            let acknowledged = self.lock().get_mut(&id).and_then(|stream| stream.acknowledged.take());
+            let acknowledged = self.0.lock().get_mut(&id).and_then(|stream| stream.acknowledged.take());
             // The task may have ended meanwhile.
             let _ = acknowledged.map(|acknowledged| acknowledged.send(honoured(news)));
             return true;
         }
         ear.hear(unsubscribed(news).as_ref().unwrap_or(news), || Whose::Nobodys);
         true
-    }
-
-    /// Takes the lock. Code that holds it cannot panic, so a poisoned lock is usable.
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Stream>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -64,7 +60,7 @@ struct Entered<'a> {
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
-        self.streams.lock().remove(&self.id);
+        self.streams.0.lock().remove(&self.id);
     }
 }
 
@@ -90,7 +86,7 @@ impl StdioLink {
 async fn keep(shared: Arc<Shared>, id: u64, body: Bytes, mut ends: Ends) {
     let (acknowledged, mut acknowledgement) = oneshot::channel();
     let (ended, mut is_ended) = oneshot::channel();
-    shared.streams.lock().insert(id, Stream { acknowledged: Some(acknowledged), _ended: ended });
+    shared.streams.0.lock().insert(id, Stream { acknowledged: Some(acknowledged), _ended: ended });
     let _entered = Entered { streams: &shared.streams, id };
     let Some((_slot, mut answered)) = shared.open.enter(id, None) else {
         drop(ends.ready.send(Err(shared.lost(false))));

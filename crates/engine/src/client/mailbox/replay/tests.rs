@@ -63,7 +63,7 @@ fn what_many_clients_are_told_is_kept_once() {
         let replay = Replay::new(epoch);
         let (mut reader, _) = replay.take_session();
         replay.keep(message.clone());
-        assert_eq!(replay.lock().events[0].message.as_ptr(), message.as_ptr());
+        assert_eq!(replay.ring.lock().events[0].message.as_ptr(), message.as_ptr());
         let event = format!("id: 0-000000{epoch}-2\nevent: message\ndata: {{\"told\":\"all\"}}\n\n");
         assert_eq!(read(&replay, &mut reader), [event]);
     }
@@ -91,7 +91,7 @@ fn sess2_what_is_gone_of_the_stream_of_the_session_is_a_gap() {
     replay.forget_old(Instant::now() + KEPT_FOR);
     assert_eq!(replay.resume(&ids[0]), Err(Gap));
     assert!(read(&replay, &mut resume(&replay, &ids[MOST_EVENTS])).is_empty());
-    assert_eq!(replay.lock().bytes, 0);
+    assert_eq!(replay.ring.lock().bytes, 0);
 }
 
 #[test]
@@ -119,17 +119,17 @@ fn sess2_exactly_so_much_is_kept_and_always_the_newest() {
     for _ in 0..2 * MOST_EVENTS {
         write(&replay, SESSION_STREAM);
     }
-    assert_eq!(replay.lock().events.len(), MOST_EVENTS);
+    assert_eq!(replay.ring.lock().events.len(), MOST_EVENTS);
     replay.event(SESSION_STREAM, Kind::Note, "x".repeat(2 * MOST_BYTES).into());
-    assert_eq!(replay.lock().events.len(), 1);
+    assert_eq!(replay.ring.lock().events.len(), 1);
     write(&replay, SESSION_STREAM);
-    assert_eq!(replay.lock().events.len(), 1);
+    assert_eq!(replay.ring.lock().events.len(), 1);
     let open = begin(&replay);
     for _ in 0..2 * MOST_OVER {
         replay.finish(begin(&replay));
     }
     replay.finish(open + 1);
-    assert_eq!(replay.lock().streams.len(), MOST_OVER + 2, "with the open one and that of the session");
+    assert_eq!(replay.ring.lock().streams.len(), MOST_OVER + 2, "with the open one and that of the session");
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn sess2_what_a_client_waits_for_does_not_give_way_to_what_it_can_do_without() {
         write(&replay, chatty);
         write(&replay, SESSION_STREAM);
     }
-    assert_eq!(replay.lock().events.len(), MOST_EVENTS);
+    assert_eq!(replay.ring.lock().events.len(), MOST_EVENTS);
     assert_eq!(read(&replay, &mut resume(&replay, &primed[0])), [text(&answer)]);
     let mut reader = resume(&replay, &primed[1]);
     assert!(reader.has_gap, "of the note before it");
@@ -213,7 +213,7 @@ fn sess2_an_ask_is_kept_until_its_call_is_over() {
     assert!(read(&replay, &mut resume(&replay, &id_of(&ask))).is_empty(), "what came after it is gone");
     replay.finish(stream);
     replay.forget_old(later);
-    assert_eq!(replay.lock().bytes, 0);
+    assert_eq!(replay.ring.lock().bytes, 0);
 }
 
 #[test]
@@ -235,10 +235,10 @@ fn sess2_every_answer_that_is_kept_can_be_come_back_for() {
     for _ in 0..2 * MOST_EVENTS {
         replay.finish(begin(&replay));
     }
-    assert_eq!(replay.lock().streams.len(), MOST_OVER + MOST_EVENTS);
+    assert_eq!(replay.ring.lock().streams.len(), MOST_OVER + MOST_EVENTS);
     assert!(matches!(replay.resume(&calls[0]), Ok(Resumed::Reader(_))));
     replay.forget_old(Instant::now() + KEPT_FOR);
-    assert_eq!(replay.lock().streams.len(), MOST_OVER);
+    assert_eq!(replay.ring.lock().streams.len(), MOST_OVER);
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn sess2_all_clients_together_keep_so_much_and_each_a_little_beyond_that() {
     let primed = id_of(&replay.prime(large));
     let write = |stream, length: usize| {
         replay.event(stream, Kind::Answer, "x".repeat(length).into());
-        replay.lock().bytes
+        replay.ring.lock().bytes
     };
     let of_others = MOST_KEPT;
     kept.bytes.fetch_add(of_others, Ordering::Relaxed);

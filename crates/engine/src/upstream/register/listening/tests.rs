@@ -1,10 +1,9 @@
 //! Tests against a simulated backend that keeps its streams, with a paused clock.
 
-use std::sync::Mutex;
-
 use goblin_client::connect::{HttpClient, ProxyEnvironment};
 use goblin_subscriptions::Outcome;
 use goblin_telemetry::worker;
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
@@ -89,7 +88,7 @@ impl Stage {
         honoured.uris.retain(|uri| !left_out.contains(&&**uri));
         let ((over, is_over), (hold, held)) = (oneshot::channel(), oneshot::channel());
         let stream = Stream { filter: honoured.clone(), over: Some(over), held };
-        self.streams.lock().expect("no panic").push(stream);
+        self.streams.lock().push(stream);
         let listen = Listen { honoured, over: is_over, hold };
         answer.send(Ok(listen)).unwrap_or_else(|_| panic!("nobody waits"));
         self.rest().await;
@@ -103,13 +102,13 @@ impl Stage {
 
     /// Returns the filters of the open streams.
     fn open(&self) -> Vec<String> {
-        let mut streams = self.streams.lock().expect("no panic");
+        let mut streams = self.streams.lock();
         streams.retain_mut(|stream| stream.held.try_recv() == Err(oneshot::error::TryRecvError::Empty));
         streams.iter().map(|stream| stream.filter.to_json()).collect()
     }
 
     fn end(&self, which: usize) {
-        let over = self.streams.lock().expect("no panic")[which].over.take();
+        let over = self.streams.lock()[which].over.take();
         over.expect("it is open").send(Over::Ended).expect("somebody holds it");
     }
 
