@@ -1,5 +1,5 @@
 //! The definition of an entry in the form that clients see: the exposed name or URI, and the origin in `_meta`. The
-//! rest of the definition stays as the backend wrote it.
+//! rest of the definition stays as the backend wrote it. An entry that keeps its name gets no origin.
 
 use bytes::Bytes;
 use goblin_wire::json::{self, Span, Splice, quote};

@@ -3,6 +3,9 @@
 //! The result is a complete catalog of its own. It does not contain the entries that the profile hides, so no request
 //! can find them and no response or error can name them. Entries keep their names from the whole catalog unless the
 //! profile renames them.
+//!
+//! Two values do not come from the catalog and need a check of their own: a URI that a backend returned in a result
+//! (`Resources::admits`), and an update that a pattern covers (`Mailbox::may_hear_of` in the engine).
 
 use std::collections::HashMap;
 use std::sync::Arc;

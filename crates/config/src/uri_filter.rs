@@ -1,4 +1,7 @@
 //! Filters URIs of a server or a profile, regardless of their spelling.
+//!
+//! Invariant: only [`UriFilter::admits`] compares a URI or a template with a filter. It admits no spelling of a URI
+//! unless it admits the canonical form.
 
 use std::borrow::Cow;
 

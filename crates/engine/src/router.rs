@@ -3,6 +3,9 @@
 //! [`resolve`] is pure: it maps a view of the catalog and a request to a route or an error. [`Router::dispatch`] sends
 //! the request along the route. The result passes unchanged, except for URIs and content that an older client cannot
 //! parse (`content`).
+//!
+//! A client and a link may be of different generations. `rounds` serves a legacy client of a modern backend, `inputs`
+//! serves two modern peers, and `session::park` serves a modern client of a legacy backend.
 
 mod arguments;
 mod content;

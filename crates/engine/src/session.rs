@@ -3,6 +3,8 @@
 //! [`Sessions`] is the table of all sessions. [`Desk`](desk::Desk) handles the messages of a session for every
 //! transport. It answers a request from the catalog snapshot if possible. Other requests become a
 //! [`Pending`](desk::Pending) call.
+//!
+//! Lock order: `Sessions::victims` comes before `Sessions::sessions`.
 
 pub(crate) mod account;
 pub(crate) mod cut;

@@ -1,7 +1,7 @@
 //! The command line. Each command has its own file with its arguments and its entry function.
 //!
-//! Printing happens here: the modules that the commands call return values and errors. Only the dashboard
-//! (`crate::tui`) draws its own screen.
+//! The commands print; the crates that they call return values and errors. Only the dashboard (`goblin_tui`) draws its
+//! own screen.
 
 use crate::{
     check, doctor, edit, generate, import, prompts, resources, schema, serve, status, stdio, subscriptions, tools, top,

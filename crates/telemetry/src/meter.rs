@@ -1,5 +1,6 @@
 //! Counters of one server, stored in arrays with one slot per label. Counting needs no lock, hash or allocation. The map
-//! of tools is locked only to build a catalog or to read the counters.
+//! of tools is locked only to build a catalog or to read the counters. The histogram of the metrics library takes a
+//! lock, so this module has its own.
 //!
 //! A meter belongs to its backend and is dropped with it, so a removed server leaves no series behind. Each counter
 //! only grows. A scrape may see one of two related counters before the other.

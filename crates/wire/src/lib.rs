@@ -7,6 +7,9 @@
 //!
 //! The parser accepts one complete JSON value in UTF-8. It rejects duplicate keys in the envelope and in `params`,
 //! because two readers could resolve a duplicate differently and see two different messages.
+//!
+//! There is no typed model of tools, content or capabilities, and no SDK. A typed model drops unknown members and
+//! rewrites numbers. The tests use the official SDKs as independent peers.
 
 pub mod canonical;
 pub mod date;

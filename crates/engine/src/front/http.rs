@@ -1,7 +1,11 @@
 //! Streamable HTTP at `/mcp`: POST, GET and DELETE, with one session per client.
 //!
-//! An answer is plain JSON when it is the first thing to send. When progress or a log line comes first, or the backend takes
-//! its time ([`SLOW_AFTER`](crate::client::lane::SLOW_AFTER)), it is a stream, so that nothing on the way takes us for dead.
+//! An answer is plain JSON if no message precedes it. The answer becomes an event stream if progress or a log message
+//! comes first, or after [`SLOW_AFTER`](crate::client::lane::SLOW_AFTER), so that no proxy takes the connection for
+//! dead.
+//!
+//! hyper serves the MCP endpoints directly, because the routing and the boxed bodies of axum cost measurable CPU time
+//! per call. axum serves all other routes.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;

@@ -1,7 +1,8 @@
 //! The queue of all messages to a client with one stream, in the order of their arrival.
 //!
-//! Policy when it is full: what may be dropped is dropped, as in a [`Lane`](crate::client::lane::Lane); an answer may not, so
-//! whoever has one closes the stream. Nothing here waits. What may be dropped leaves room for answers.
+//! If the queue is full, progress and log messages are dropped, as in a [`Lane`](crate::client::lane::Lane). An answer
+//! must not be dropped, so its sender closes the stream. Droppable messages have a lower limit, which leaves room for
+//! answers. No function here waits.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;

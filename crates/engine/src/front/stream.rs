@@ -1,10 +1,10 @@
 //! Event streams to HTTP clients: one for each call with messages before its answer, and one per session for other
 //! messages.
 //!
-//! Over Streamable HTTP both can be cut and resumed: every event is kept for a while by the client's
-//! [`Replay`](crate::client::mailbox::replay::Replay). A call whose stream has begun goes on without a reader, into what is kept. A
-//! stream of the session reads only what is kept: what was taken from the mailbox has been kept in the same moment, so it
-//! is not lost with the stream that took it.
+//! Over Streamable HTTP a client can resume both, because its [`Replay`](crate::client::mailbox::replay::Replay) keeps
+//! every event for a while. If the client disconnects after the stream of a call has begun, the call continues and the
+//! replay buffer keeps its events. A session stream reads only from the replay buffer. A message moves from the mailbox
+//! to the buffer in one step, so the loss of the stream does not lose the message.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Checks a tool's arguments against its input schema, for backends with `validate` set (ROUTE-5).
 //!
-//! By default the backend is the judge. A call is refused only where its arguments are known to be wrong. A schema or arguments
-//! beyond the bounds of [`schema`](goblin_catalog::schema), or a judgement that does not come in time, let the call pass: the
-//! backend judges again, and a slow judgement must not stop the calls of others.
+//! By default only the backend validates arguments. The gateway rejects a call only if its arguments are certainly
+//! wrong. A call passes unvalidated if it exceeds the limits of [`schema`](goblin_catalog::schema) or the validation
+//! times out. The backend validates again, and a slow validation must not delay other calls.
 
 use std::sync::Arc;
 use std::time::Duration;

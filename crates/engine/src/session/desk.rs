@@ -2,6 +2,11 @@
 //!
 //! A transport calls [`Desk::begin`] for each request of a client. Requests that need no backend are answered at once.
 //! The others become a [`Pending`] call, which the transport polls for messages and for the answer.
+//!
+//! A call over Streamable HTTP is not a task, because a task per call costs more than the few calls that need one. A
+//! task takes over only if the connection is lost. The transports with one channel for all answers spawn each call.
+//!
+//! The gateway always declares `resources.subscribe`. Capabilities are fixed at the handshake, and servers come and go.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;

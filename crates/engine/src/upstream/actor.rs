@@ -2,6 +2,7 @@
 //!
 //! The actor owns the connection. It alone publishes the link, the listing and the state of its [`Backend`]. Each
 //! backend has its own actor and no other task waits for it, so a slow or hanging backend delays only its own callers.
+//! A lost backend keeps its listing. A list changes only after a complete fetch.
 
 use std::collections::HashSet;
 use std::path::PathBuf;

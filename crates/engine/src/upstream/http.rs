@@ -3,7 +3,6 @@
 //!
 //! - `body`: bodies of responses.
 //! - `listen`: the GET stream.
-//! - `mirrored`: headers that repeat parts of a request.
 //! - `news`: notification streams, in versions without sessions.
 //! - `resume`: a response in a stream, and the rest of one that ended too early.
 //! - `trail`: the position in a stream.

@@ -1,4 +1,4 @@
-//! What a backend of 2026-07-28 is asked to tell of its own accord: `subscriptions/listen`.
+//! An acknowledged notification stream of a 2026-07-28 backend (`subscriptions/listen`).
 
 use goblin_wire::listen::Filter;
 use tokio::sync::oneshot;

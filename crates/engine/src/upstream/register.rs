@@ -3,6 +3,9 @@
 //! [`Interests`] decides; this module acts. [`keep`](Register::keep) sends the subscribe and unsubscribe requests while
 //! a link is connected. An update from the backend goes into the mailbox of every subscribed client. A subscription
 //! outlives links. It ends with its client, by an unsubscribe, or when its server is removed from the configuration.
+//!
+//! Lock order: `interests` comes before `held`, before the fields that a subscription has seen, and before the update
+//! queue of a mailbox.
 
 mod listening;
 mod plan;

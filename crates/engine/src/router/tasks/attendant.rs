@@ -3,6 +3,8 @@
 //! The backend of such a task sends its requests while a call for the result is open. The client, however, reads them
 //! in `tasks/get` and responds with `tasks/update`. Once a task needs input, the gateway therefore keeps a call for its
 //! result open in the client's name. The requests are kept here until they are answered. The call ends with the task.
+//!
+//! Lock order: the state of an attendant comes before the client's table of open server requests.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -3,7 +3,10 @@
 //! The ids for clients are random, so a client cannot guess the task of another, nor learn the ids of backends. A task
 //! belongs to the session that made it and is removed with it. A task of a client without a session belongs to the
 //! client's principal. Every task is removed when its time to live has passed. A call that may make a task reserves a
-//! place before it is sent, and is rejected if there is none.
+//! place before it is sent, and is rejected if there is none. A backend that returns an id again has forgotten the
+//! older task, so the older entry is removed.
+//!
+//! Lock order: the table comes before the state of a single task.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
