@@ -21,7 +21,7 @@ use anyhow::{Result, bail};
 const USAGE: &str = "\
 usage: cargo xtask TASK
 
-  test                   everything CI checks: tools, tidy, fmt, clippy, deny, build, test
+  test                   everything CI checks: tools, tidy, fmt, clippy, features, deny, build, test
   tools                  install the MCP clients and servers the tests run against into target/tools
   tidy                   check the files themselves: hosts, paths, lengths, links, figures
   bench [ARGUMENTS...]   build for release and run goblin-bench, passing the arguments on

@@ -19,6 +19,10 @@ pub fn run(root: &Path) -> Result<()> {
         let arguments = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
         run_command(&mut cargo(root, &arguments))
     })?;
+    suite.step("features", || {
+        let arguments = ["clippy", "--package", "goblin-gateway", "--no-default-features", "--", "-D", "warnings"];
+        run_command(&mut cargo(root, &arguments))
+    })?;
     suite.step("deny", || {
         tools::install_cargo_tool(root, tools::CARGO_DENY)?;
         // Advisories need a network; hosted CI checks them.

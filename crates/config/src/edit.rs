@@ -71,6 +71,7 @@ impl Draft {
         }
     }
 
+    #[cfg(feature = "import")]
     /// Returns a draft that is never written. Import uses it to check an entry.
     pub(crate) fn scratch() -> Draft {
         let origin = Origin::new("goblin.json", "/");
@@ -188,6 +189,13 @@ fn broken(path: &Path, text: &str, origin: &Origin) -> EditError {
 fn lines<'a>(problems: impl Iterator<Item = &'a Problem>) -> Option<String> {
     let lines: Vec<String> = problems.map(ToString::to_string).collect();
     (!lines.is_empty()).then(|| lines.join("\n"))
+}
+
+/// Returns the first argument that is relative to the working directory, if the entry has no `cwd`.
+pub fn relative_argument(entry: &Tree) -> Option<&str> {
+    let Some(Tree::List(args)) = entry.get("args").filter(|_| entry.get("cwd").is_none()) else { return None };
+    let is_relative = |text: &&str| matches!(*text, "." | "..") || text.starts_with("./") || text.starts_with("../");
+    args.iter().filter_map(Tree::as_text).find(is_relative)
 }
 
 #[cfg(test)]

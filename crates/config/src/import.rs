@@ -215,12 +215,5 @@ pub(crate) fn is_ourselves(entry: &Tree, port: u16) -> bool {
         || args.iter().filter_map(Tree::as_text).any(is_own)
 }
 
-/// Returns the first argument that is relative to the working directory, if the entry has no `cwd`.
-pub fn relative_argument(entry: &Tree) -> Option<&str> {
-    let Some(Tree::List(args)) = entry.get("args").filter(|_| entry.get("cwd").is_none()) else { return None };
-    let is_relative = |text: &&str| matches!(*text, "." | "..") || text.starts_with("./") || text.starts_with("../");
-    args.iter().filter_map(Tree::as_text).find(is_relative)
-}
-
 #[cfg(test)]
 mod tests;

@@ -38,6 +38,7 @@ pub mod edit;
 pub mod exposure;
 pub mod file;
 pub mod glob;
+#[cfg(feature = "import")]
 pub mod import;
 pub mod inherit;
 pub mod mask;

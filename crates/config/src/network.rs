@@ -106,6 +106,7 @@ pub(crate) fn is_own_header(text: &str) -> bool {
     OURS.contains(&name.as_str()) || name.starts_with(OUR_PREFIX)
 }
 
+#[cfg(feature = "import")]
 /// Reports whether the URL is the endpoint of a gateway on this machine with this port.
 pub(crate) fn is_local_endpoint(url: &str, port: u16) -> bool {
     let Ok(uri) = url.parse::<Uri>() else { return false };

@@ -79,6 +79,7 @@ impl Tree {
         }
     }
 
+    #[cfg(feature = "import")]
     pub(crate) fn of_toml(value: &toml::Value) -> Tree {
         match value {
             toml::Value::String(text) => Tree::text(text),

@@ -13,6 +13,7 @@ pub mod descriptors;
 pub(crate) mod dial;
 pub(crate) mod ear;
 pub(crate) mod era;
+pub(crate) mod files;
 pub mod guard;
 pub(crate) mod health;
 pub(crate) mod http;

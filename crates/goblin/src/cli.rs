@@ -3,9 +3,12 @@
 //! The commands print; the crates that they call return values and errors. Only the dashboard (`goblin_tui`) draws its
 //! own screen.
 
+#[cfg(feature = "import")]
+use crate::import;
+#[cfg(feature = "tui")]
+use crate::top;
 use crate::{
-    check, doctor, edit, generate, import, prompts, resources, schema, serve, status, stdio, subscriptions, tools, top,
-    watch,
+    check, doctor, edit, generate, prompts, resources, schema, serve, status, stdio, subscriptions, tools, watch,
 };
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -44,6 +47,7 @@ pub(crate) enum Command {
     /// Tell when resources change, as it happens
     #[command(long_about = watch::LONG_ABOUT)]
     Watch(watch::Watch),
+    #[cfg(feature = "tui")]
     /// See how a running gateway is doing, and act on it, in the terminal
     #[command(long_about = top::LONG_ABOUT)]
     Top(top::Top),
@@ -61,6 +65,7 @@ pub(crate) enum Command {
     Check(check::Check),
     /// Look for what is wrong here, and say what to do about it
     Doctor(doctor::Doctor),
+    #[cfg(feature = "import")]
     /// Take over the servers that other MCP clients on this machine have configured
     Import(import::Import),
     /// Add a server to the configuration
@@ -81,6 +86,7 @@ impl Cli {
             Command::Serve(arguments) => serve::run(arguments).await,
             Command::Stdio(arguments) => stdio::run(arguments).await,
             Command::Watch(arguments) => watch::run(arguments).await,
+            #[cfg(feature = "tui")]
             Command::Top(arguments) => top::run(arguments).await,
             Command::Status(arguments) => status::run(arguments).await,
             Command::Subscriptions(arguments) => subscriptions::run(arguments).await,
@@ -89,6 +95,7 @@ impl Cli {
             Command::Prompts(arguments) => prompts::run(arguments).await,
             Command::Check(arguments) => check::run(arguments).await,
             Command::Doctor(arguments) => doctor::run(arguments).await,
+            #[cfg(feature = "import")]
             Command::Import(arguments) => import::run(&arguments),
             Command::Add(arguments) => edit::add(&arguments),
             Command::Remove(arguments) => edit::remove(&arguments),

@@ -6,11 +6,11 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use goblin_client::environment::environment;
-use goblin_config::edit::Draft;
+use goblin_config::edit::{Draft, relative_argument};
 use goblin_config::pin::unpinned;
 use goblin_config::tree::Tree;
 use goblin_config::visible::escaped;
-use goblin_config::{consent, file, import};
+use goblin_config::{consent, file};
 
 use crate::cli::Source;
 use crate::style::{print, tell, warn, width, wrap};
@@ -88,7 +88,7 @@ fn try_add(arguments: &Add) -> Result<String, String> {
         warn(&format!("server {name}: {unpinned}"));
     }
     if arguments.cwd.is_none()
-        && let Some(argument) = import::relative_argument(&entry)
+        && let Some(argument) = relative_argument(&entry)
     {
         let place = path.parent().unwrap_or(&path).display();
         warn(&format!(

@@ -10,6 +10,7 @@ mod door;
 mod edit;
 mod follow;
 mod generate;
+#[cfg(feature = "import")]
 mod import;
 mod load;
 mod log;
@@ -23,6 +24,7 @@ mod stdio;
 mod style;
 mod subscriptions;
 mod tools;
+#[cfg(feature = "tui")]
 mod top;
 mod watch;
 

@@ -24,18 +24,18 @@ use goblin_engine::app::socket::SocketListener;
 use goblin_engine::app::{self, App};
 use goblin_engine::upstream::child::own_executable;
 use goblin_telemetry::{Observe, worker};
-use goblin_tui::remote::Remote;
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
 
 use crate::banner::{self, Banner};
 use crate::follow::{Amend, Record};
 use crate::load::{From, Given};
 use crate::log::LogFlags;
 use crate::style::{shell_word, tell, warn};
-use crate::{cli, follow, load, log, port, top};
+#[cfg(feature = "tui")]
+use crate::top;
+use crate::{cli, follow, load, log, port};
 
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
@@ -54,11 +54,13 @@ pub(crate) struct Serve {
     pub quiet: bool,
     /// Show the dashboard of goblin top at once; quitting it stops the gateway. The log goes nowhere but to the events
     /// there, unless stderr is no terminal (2>goblin.log)
-    #[arg(long)]
+    #[cfg_attr(feature = "tui", arg(long))]
+    #[cfg_attr(not(feature = "tui"), arg(skip))]
     pub tui: bool,
 }
 
 pub(crate) async fn run(arguments: Serve) -> Result<ExitCode> {
+    #[cfg(feature = "tui")]
     if arguments.tui
         && let Err(problem) = top::check_terminal()
     {
@@ -99,6 +101,7 @@ pub(crate) async fn run(arguments: Serve) -> Result<ExitCode> {
     let (source, _following) =
         follow::follow(arguments.source.config.as_deref(), &given.from, amend, Arc::clone(&record))?;
     let doors = Doors { clients, operators, permit };
+    #[cfg(feature = "tui")]
     if arguments.tui {
         return serve_shown(given, source, doors, record, addresses.url).await;
     }
@@ -155,16 +158,20 @@ fn amend(arguments: &Serve) -> Amend {
 }
 
 /// Runs the gateway with the dashboard, until the user quits the dashboard.
+#[cfg(feature = "tui")]
 async fn serve_shown(given: Given, source: Source, doors: Doors, record: Record, url: String) -> Result<ExitCode> {
+    use goblin_tui::remote::Remote;
+    use goblin_tui::remote::api::Gateway;
+
     let own = |record: &runtime::Record| record.pid == std::process::id() && record.url == url;
     let gateway = match Places::of(&environment).running().into_iter().find(own) {
-        Some(record) => goblin_tui::remote::api::Gateway::Recorded(Box::new(record)),
+        Some(record) => Gateway::Recorded(Box::new(record)),
         None => {
             let token = given.config.gateway.token.clone();
-            goblin_tui::remote::api::Gateway::Named { url, token, admin_token: Some(doors.permit.token().clone()) }
+            Gateway::Named { url, token, admin_token: Some(doors.permit.token().clone()) }
         }
     };
-    let (over, mut is_over) = watch::channel(false);
+    let (over, mut is_over) = tokio::sync::watch::channel(false);
     let (mut signals, mut has_ended) = (termination()?, false);
     let terminated = async move || match std::mem::replace(&mut has_ended, true) {
         // Cannot fail: the sender outlives this future.

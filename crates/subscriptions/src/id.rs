@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const PREFIX: &str = "urn:uuid:";
 
@@ -10,9 +10,20 @@ const PREFIX: &str = "urn:uuid:";
 pub struct SubscriptionId(u128);
 
 impl SubscriptionId {
-    pub fn new(now: SystemTime) -> SubscriptionId {
+    /// Returns a new id with the present time.
+    #[expect(clippy::disallowed_methods, reason = "an id has the time of its creation")]
+    pub(crate) fn new() -> SubscriptionId {
         let mut random = [0; 16];
         getrandom::fill(&mut random).expect("the system has a random source");
+        SubscriptionId::at(SystemTime::now(), random)
+    }
+
+    /// Returns the time of creation, in milliseconds precision.
+    pub fn created(self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_millis(u64::try_from(self.0 >> 80).unwrap_or(u64::MAX))
+    }
+
+    fn at(now: SystemTime, random: [u8; 16]) -> SubscriptionId {
         let millis = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
         let time = (millis & 0xffff_ffff_ffff) << 80;
         let random = u128::from_ne_bytes(random) & ((1 << 80) - 1);
@@ -48,14 +59,14 @@ impl FromStr for SubscriptionId {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
     fn sub4_ids_are_version_7_uuids_sort_by_time_and_read_back() {
-        let now = SystemTime::now();
-        let ids: Vec<_> = (0..100).map(|ago| SubscriptionId::new(now + Duration::from_millis(ago))).collect();
+        let begin = UNIX_EPOCH + Duration::from_millis(1_763_000_000_123);
+        let at = |number: u8| begin + Duration::from_millis(number.into());
+        let ids: Vec<_> = (0..100).map(|number| SubscriptionId::at(at(number), [255 - number; 16])).collect();
+        assert_eq!(ids[7].created(), at(7));
         assert!(ids.is_sorted());
         for id in ids {
             let text = id.to_string();

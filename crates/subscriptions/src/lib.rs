@@ -23,7 +23,7 @@ mod upstream;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use futures_channel::oneshot::Receiver;
@@ -72,7 +72,6 @@ pub struct Subscription<S> {
     pub name: Arc<Name>,
     /// `None` if the subscription is for the single resource `name`.
     pub pattern: Option<Arc<Pattern>>,
-    pub created: SystemTime,
     pub receipt: Arc<Receipt>,
     /// `None` if the client uses only what the protocol itself defines.
     terms: ArcSwapOption<Terms>,
@@ -100,13 +99,11 @@ impl Terms {
 
 impl<S: Subscriber> Subscription<S> {
     fn new(wish: Wish<S>, name: Arc<Name>, place: Place) -> Subscription<S> {
-        let created = SystemTime::now();
         Subscription {
-            id: SubscriptionId::new(created),
+            id: SubscriptionId::new(),
             subscriber: wish.subscriber,
             name,
             pattern: wish.pattern,
-            created,
             receipt: Arc::new(Receipt::among(place.fates())),
             terms: ArcSwapOption::empty(),
             _place: place,

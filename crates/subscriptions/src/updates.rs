@@ -232,6 +232,7 @@ impl Queue {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "a test has to begin at some instant")]
 mod tests {
     use super::*;
 

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use crate::edit::relative_argument;
 use crate::import::block::Block;
 use crate::import::variables::Variables;
-use crate::import::{Client, Ground, Remark, relative_argument};
+use crate::import::{Client, Ground, Remark};
 use crate::tree::Tree;
 use crate::{network, transport, vocabulary};
 

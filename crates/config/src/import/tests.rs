@@ -1,7 +1,8 @@
 //! Tests the translation of other clients' files, and the masked output.
 
 use super::show::masked;
-use super::{Client, Ground, Source, is_ourselves, place, relative_argument, translate};
+use super::{Client, Ground, Source, is_ourselves, place, translate};
+use crate::edit::relative_argument;
 use crate::tree::Tree;
 
 /// Checks the translated value of one variable of one server, and the number of notes.

@@ -60,7 +60,7 @@ impl Router {
             let server = || backend.id.clone();
             found.extend(found_here.map(|(subscription, state)| Found { server: server(), subscription, state }));
         }
-        found.sort_by_key(|found| (found.subscription.created, found.subscription.id));
+        found.sort_by_key(|found| found.subscription.id);
         list(&found)
     }
 }
@@ -137,7 +137,7 @@ fn client(subscription: &Subscription) -> ClientInfo {
 
 fn info(found: &Found) -> SubscriptionInfo {
     let Found { server, subscription, state } = found;
-    let seconds = subscription.created.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let seconds = subscription.id.created().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     SubscriptionInfo {
         id: subscription.id.to_string(),
         client: client(subscription),

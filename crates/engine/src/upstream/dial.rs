@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use goblin_client::connect::{HttpClient, ProxyEnvironment};
 use goblin_config::secret::Secret;
 use goblin_config::{HttpKind, Protocol, Server, Transport};
-use goblin_files::FilesServer;
 use goblin_wire::hello::Hello;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
@@ -21,6 +20,7 @@ use crate::upstream::actor::Surroundings;
 use crate::upstream::child::Command;
 use crate::upstream::ear::Ear;
 use crate::upstream::era::{self, Eras, For, Greet, Said};
+use crate::upstream::files::FilesServer;
 use crate::upstream::http::HttpLink;
 use crate::upstream::link::{Link, LinkError, Wire};
 use crate::upstream::sse::SseLink;

@@ -15,7 +15,6 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use goblin_catalog::listing::List;
 use goblin_config::{Declare, Root, Server};
-use goblin_files::Host;
 use goblin_telemetry::Event;
 use goblin_wire::error::Error;
 use goblin_wire::json::{self, Span, Splice, quote};
@@ -31,6 +30,7 @@ use crate::client::caller::{Abilities, Caller, Level, SessionId};
 use crate::client::lane::Call;
 use crate::client::mailbox::Mailbox;
 use crate::upstream::ask::{self, Recipient};
+use crate::upstream::files::Host;
 use crate::upstream::inbox::Inbox;
 use crate::upstream::register::Register;
 

@@ -10,7 +10,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::Either;
 use goblin_config::Server;
-use goblin_files::FilesServer;
 use goblin_wire::dialect::Dialect;
 use goblin_wire::hello::Hello;
 use goblin_wire::json::{self, quote};
@@ -20,6 +19,7 @@ use goblin_wire::mirrored::{self, About, Repeated};
 use goblin_wire::{Id, Outcome, Response, trace};
 
 use crate::client::lane::Call;
+use crate::upstream::files::FilesServer;
 use crate::upstream::http::HttpLink;
 use crate::upstream::listen::Listen;
 use crate::upstream::sse::SseLink;
