@@ -19,13 +19,13 @@ use crate::style::print;
 
 #[derive(Debug, Args)]
 pub(crate) struct Completions {
-    /// The shell to print it for
+    /// Shell to print the script for
     pub shell: Shell,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Man {
-    /// Write goblin.1 and a page for every command here instead of printing goblin.1
+    /// Write goblin.1 and a page for every command to this directory, instead of printing goblin.1
     #[arg(long, value_name = "DIRECTORY")]
     pub out: Option<PathBuf>,
 }
