@@ -269,7 +269,7 @@ pub(crate) const ADMIN: Keys = Keys {
             "token",
             Shape::Expanded,
             "",
-            "the admin token, at least 16 characters and different from gateway.token; if absent, random for each start",
+            "the admin token, at least 16 characters, different from gateway.token; if absent, random for each start",
         ),
     ],
     aliases: &[],

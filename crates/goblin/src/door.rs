@@ -1,8 +1,7 @@
 //! The gateway that a command talks to: a running one, or one of its own.
 //!
-//! The command is a client like any other, over a pipe in memory (see [`goblin_client::peer`]). Behind the pipe is either the
-//! bridge that `goblin stdio` uses, so that cut streams go on and messages are framed once and for all, or an [`App`] that
-//! listens nowhere.
+//! The command is a client like any other, over a pipe in memory (see [`goblin_client::peer`]). Behind the pipe is
+//! either the bridge of `goblin stdio`, which resumes cut streams and frames messages, or an [`App`] without a listener.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -90,8 +90,8 @@ Examples:
   goblin tools call chart_draw @chart.json --output chart.png
 
 The schema of the tool sets the type of a value: count=3 is a number if the schema has a number there. Arrays and \
-objects are written as JSON. key:=JSON is passed as written. Progress is printed on stderr. A question of the server is \
-shown on a terminal, and declined if there is none. Ctrl-C cancels the call.";
+objects are written as JSON. key:=JSON is passed as written. Progress is printed on stderr. A question of the server \
+is shown on a terminal, and declined if there is none. Ctrl-C cancels the call.";
 
 pub(crate) async fn run(arguments: Tools) -> Result<ExitCode> {
     match arguments.verb {

@@ -61,8 +61,8 @@ pub(crate) struct Watch {
 pub(crate) const LONG_ABOUT: &str = "\
 Print a line when a resource changes.
 
-The command subscribes at the gateway that runs on this machine and prints a line for every update: the time (UTC), the \
-URI, and `deleted` if the resource was deleted. After a restart of the gateway it subscribes again and reports each \
+The command subscribes at the gateway that runs on this machine and prints a line for every update: the time (UTC), \
+the URI, and `deleted` if the resource was deleted. After a restart of the gateway it subscribes again and reports each \
 resource once, because changes may have been missed. Ctrl-C ends the command.
 
 If several gateways run, the command uses the one with your configuration, or the one at --url.";
@@ -79,8 +79,8 @@ The command of --exec runs for one update at a time. If a resource changes meanw
 more, for the newest update. A failed command is reported on stderr, and the watch goes on. GOBLIN_DELETED is 1 if the \
 resource was deleted.
 
-Exit codes: 0 if the watch was ended, 1 if no resource could be subscribed to or the gateway cannot be reached, 2 if the \
-arguments or the configuration cannot be used.";
+Exit codes: 0 if the watch was ended, 1 if no resource could be subscribed to or the gateway cannot be reached, 2 if \
+the arguments or the configuration cannot be used.";
 
 fn duration(text: &str) -> Result<Duration, String> {
     quantity::duration(text).map_err(|fault| fault.to_string())
