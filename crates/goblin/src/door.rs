@@ -1,7 +1,8 @@
 //! The gateway that a command talks to: a running one, or one of its own.
 //!
 //! The command is a client like any other, over a pipe in memory (see [`goblin_client::peer`]). Behind the pipe is
-//! either the bridge of `goblin stdio`, which resumes cut streams and frames messages, or an [`App`] without a listener.
+//! either the bridge of `goblin stdio`, which resumes cut streams and frames messages, or an [`App`] without
+//! a listener.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -23,8 +23,8 @@ pub(crate) const LONG_ABOUT: &str = "\
 Show and control a running gateway in a terminal dashboard.
 
 The dashboard shows servers, tools, prompts, resources, subscriptions, sessions and events of the gateway as they \
-change. It can call tools, read and watch resources, restart and disable servers, and reload the configuration. ? lists \
-the keys, q quits.
+change. It can call tools, read and watch resources, restart and disable servers, and reload the configuration. ? \
+lists the keys, q quits.
 
 The dashboard needs a terminal of 80 columns and 24 rows. It uses no colour if NO_COLOR is set.";
 

@@ -62,8 +62,8 @@ pub(crate) const LONG_ABOUT: &str = "\
 Print a line when a resource changes.
 
 The command subscribes at the gateway that runs on this machine and prints a line for every update: the time (UTC), \
-the URI, and `deleted` if the resource was deleted. After a restart of the gateway it subscribes again and reports each \
-resource once, because changes may have been missed. Ctrl-C ends the command.
+the URI, and `deleted` if the resource was deleted. After a restart of the gateway it subscribes again and reports \
+each resource once, because changes may have been missed. Ctrl-C ends the command.
 
 If several gateways run, the command uses the one with your configuration, or the one at --url.";
 

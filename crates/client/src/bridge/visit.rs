@@ -1,8 +1,8 @@
 //! Runs one request that carries its protocol version: one POST without a session.
 //!
-//! Headers repeat parts of the body (see [`repeated`](crate::bridge::repeated)). Dropping the POST cancels the request. A
-//! broken stream is not resumed. Only a call that the gateway rejected for its headers alone is sent a second time. The
-//! response gets the client's id before it is written.
+//! Headers repeat parts of the body (see [`repeated`](crate::bridge::repeated)). Dropping the POST cancels the request.
+//! A broken stream is not resumed. Only a call that the gateway rejected for its headers alone is sent a second time.
+//! The response gets the client's id before it is written.
 
 use std::sync::Arc;
 
