@@ -16,9 +16,9 @@ use clap::{Args, Parser, Subcommand};
 /// The exit code for a configuration that cannot be used.
 pub(crate) const BAD_CONFIGURATION: u8 = 2;
 
-/// One MCP endpoint for many MCP servers.
+/// One MCP endpoint for many MCP servers
 #[derive(Debug, Parser)]
-#[command(name = "goblin", version, about, long_about = LONG_ABOUT, subcommand_required = true, arg_required_else_help = true)]
+#[command(name = "goblin", version, long_about = LONG_ABOUT, subcommand_required = true, arg_required_else_help = true)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub command: Command,
