@@ -11,17 +11,17 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-/// `GET /api/status`: everything at a glance.
+/// The response of `GET /api/status`: the state of the gateway and its servers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Status {
-    /// Of the program.
+    /// The version of the program.
     pub version: String,
-    /// When it was started, as ISO 8601.
+    /// The start time of the gateway, as ISO 8601.
     pub started: String,
     pub uptime_seconds: u64,
     pub pid: u32,
-    /// `starting`, `ready` or `stopping`.
+    /// The state of the gateway: `starting`, `ready` or `stopping`.
     pub state: String,
     pub configuration: ConfigurationStatus,
     pub servers: Vec<ServerStatus>,
@@ -29,51 +29,51 @@ pub struct Status {
     pub catalog: CatalogStatus,
     pub subscriptions: usize,
     pub process: ProcessStatus,
-    /// The metrics by the names of the JSON status.
+    /// The counters of `/metrics`, under the names of the JSON status.
     pub metrics: Metrics,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ConfigurationStatus {
-    /// The file, or in words what is served without one.
+    /// The configuration file, or a description of the built-in configuration.
     pub source: String,
-    /// When the configuration that is in force was read.
+    /// The time when the configuration in force was read.
     pub loaded: String,
-    /// How often it was read anew since the start.
+    /// The number of reloads since the start.
     pub reloads: u64,
-    /// Why the file, as it is now, is not in force.
+    /// The reason why the current file is not in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 
-/// One server. `GET /api/servers` lists them.
+/// One server, as in the response of `GET /api/servers`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ServerStatus {
     pub id: String,
-    /// `ready`, `starting`, `failed` or `disabled`.
+    /// The state of the server: `ready`, `starting`, `failed` or `disabled`.
     pub state: String,
-    /// Why it has failed.
+    /// The reason of the failure.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// `stdio`, `http`, `sse` or `files`, while it is connected.
+    /// The transport: `stdio`, `http`, `sse` or `files`. Absent if the server is not connected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transport: Option<String>,
-    /// The protocol version that it speaks with us.
+    /// The protocol version between the gateway and the server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
-    /// `legacy`, `modern` or `both`.
+    /// The protocol era: `legacy`, `modern` or `both`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub era: Option<String>,
-    /// What it calls itself, with its version.
+    /// The name and version that the server reports.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub software: String,
-    /// `shared` or `per-client`.
+    /// The sharing of the connection: `shared` or `per-client`.
     pub session: String,
-    /// Calls that it has not answered yet.
+    /// The number of unanswered calls.
     pub in_flight: usize,
-    /// Clients with a connection of their own, where each has one.
+    /// The number of clients with their own connection. Only for `per-client`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_links: Option<usize>,
     pub restarts: u64,
@@ -81,12 +81,12 @@ pub struct ServerStatus {
     pub entries: Entries,
     pub calls: Calls,
     pub latency: Latency,
-    /// What it does not offer though it should: lists that failed and tools that were left out, in words.
+    /// Descriptions of lists that failed and of tools that were left out.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lacking: Vec<String>,
 }
 
-/// How many entries of each kind.
+/// The number of entries of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Entries {
@@ -96,7 +96,7 @@ pub struct Entries {
     pub templates: usize,
 }
 
-/// Requests of clients, by how they ended. A tool's own failure (`isError`) is an answer.
+/// The number of client requests by outcome. A tool result with `isError` counts as an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Calls {
@@ -121,8 +121,8 @@ impl Calls {
     }
 }
 
-/// From sending a request to its answer. Quantiles are estimated from the buckets of the histogram, so they are as exact as
-/// those; absent while there was no answer.
+/// The time from sending a request to its answer. Quantiles are estimated from the buckets of the histogram. The times
+/// are absent until the first answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Latency {
@@ -148,18 +148,18 @@ pub struct SessionCounts {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CatalogStatus {
-    /// Another number means another catalog.
+    /// A number that changes when the catalog changes.
     pub version: u64,
     #[serde(flatten)]
     pub entries: Entries,
     pub conflicts: Vec<Conflict>,
 }
 
-/// A name that several entries wanted; each got another.
+/// A name that several entries have. Each entry is exposed under another name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Conflict {
-    /// `tool` or `prompt`.
+    /// The kind of the entries: `tool` or `prompt`.
     pub kind: String,
     pub name: String,
     pub exposed: Vec<String>,
@@ -174,7 +174,7 @@ pub struct ProcessStatus {
     pub open_descriptors: Option<u64>,
 }
 
-/// D7: the metrics in the spelling of the JSON status; `/metrics` has the same and more.
+/// The metrics under the names of the JSON status. `/metrics` has these and more.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Metrics {
@@ -188,7 +188,7 @@ pub struct Metrics {
 pub struct ReadCount {
     pub server_id: String,
     pub mime_type: String,
-    /// `success` or `failure`.
+    /// The outcome: `success` or `failure`.
     pub status: String,
     pub value: u64,
 }
@@ -202,18 +202,19 @@ pub struct RequestCount {
     pub value: u64,
 }
 
-/// `GET /api/servers`.
+/// The response of `GET /api/servers`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ServerList {
     pub servers: Vec<ServerStatus>,
 }
 
-/// `GET /api/tools`, `/api/prompts`, `/api/resources` and `/api/templates`: what clients without a profile are offered.
+/// The response of `GET /api/tools`, `/api/prompts`, `/api/resources` and `/api/templates`: the entries for clients
+/// without a profile.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EntryList {
-    /// Of the catalog; it is the same as in the status as long as nothing changed.
+    /// The version of the catalog, as in the status.
     pub version: u64,
     pub entries: Vec<Entry>,
 }
@@ -223,32 +224,32 @@ pub struct EntryList {
 #[serde(rename_all = "camelCase")]
 pub struct Entry {
     pub server: String,
-    /// As clients know it: its name, its URI, or its template.
+    /// The name, URI or template that clients use.
     pub exposed: String,
-    /// As its server knows it.
+    /// The name, URI or template that the server uses.
     pub native: String,
-    /// What clients get when they list it, token for token.
+    /// The definition in the lists of clients, token for token.
     #[schemars(with = "serde_json::Value")]
     pub definition: Box<RawValue>,
 }
 
-/// `GET /api/sessions`.
+/// The response of `GET /api/sessions`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SessionList {
     pub total: usize,
-    /// How many are not listed.
+    /// The number of sessions that are not listed.
     pub omitted: usize,
-    /// Those seen last come first.
+    /// The sessions, most recently active first.
     pub sessions: Vec<SessionInfo>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SessionInfo {
-    /// The end of its id.
+    /// The end of the session id.
     pub id: String,
-    /// What the client calls itself.
+    /// The name that the client reports.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub client: String,
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -263,16 +264,16 @@ pub struct SessionInfo {
     pub subscriptions: usize,
 }
 
-/// `GET /api/events`, one per server-sent event, whose id is `seq`.
+/// One event of `GET /api/events`. The id of the server-sent event is `seq`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EventInfo {
     pub seq: u64,
-    /// As ISO 8601.
+    /// The time of the event, as ISO 8601.
     pub time: String,
-    /// `error`, `warn`, `info` or `debug`.
+    /// The level: `error`, `warn`, `info` or `debug`.
     pub level: String,
-    /// Which kind of happening, as in `goblin_events_total`.
+    /// The kind of the event, as in `goblin_events_total`.
     pub kind: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
@@ -283,14 +284,14 @@ pub struct EventInfo {
     pub fields: BTreeMap<String, String>,
 }
 
-/// What an event called `missed` says: so many before the next one came and went unread.
+/// The data of a `missed` event: the number of events that the reader lost before the next one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Missed {
     pub missed: u64,
 }
 
-/// `GET /readyz`.
+/// The response of `GET /readyz`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Ready {
@@ -298,7 +299,7 @@ pub struct Ready {
     pub servers: ServerCounts,
 }
 
-/// How many servers stand how.
+/// The number of servers in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ServerCounts {
@@ -308,7 +309,7 @@ pub struct ServerCounts {
     pub failed: usize,
 }
 
-/// What `POST /api/reload` did: servers by id.
+/// The response of `POST /api/reload`: the ids of servers that the reload affected.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Reloaded {
@@ -318,7 +319,7 @@ pub struct Reloaded {
     pub unchanged: usize,
 }
 
-/// What a refused request gets.
+/// The response to a rejected request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Refused {
@@ -331,16 +332,15 @@ pub struct Trouble {
     pub message: String,
 }
 
-/// The subscriptions asked for, oldest first. A reader passes over members that it does not know, and has defaults for those
-/// that it misses.
+/// A list of subscriptions, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SubscriptionList {
     pub total: usize,
-    /// How many are not listed, being newer than [`MOST_LISTED`] others.
+    /// The number of subscriptions that are not listed. Only the 10,000 oldest are listed.
     pub omitted: usize,
     pub servers: BTreeMap<String, usize>,
-    /// By how many each has, most first.
+    /// The clients by number of subscriptions, largest first.
     pub clients: Vec<ClientCount>,
     pub subscriptions: Vec<SubscriptionInfo>,
 }
@@ -356,7 +356,7 @@ pub struct ClientCount {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClientInfo {
-    /// The end of its session's id.
+    /// The end of the session id.
     pub id: String,
     #[serde(skip_serializing_if = "str::is_empty")]
     pub name: Box<str>,
@@ -370,7 +370,7 @@ pub struct SubscriptionInfo {
     pub id: String,
     pub client: ClientInfo,
     pub server: String,
-    /// As clients know it.
+    /// The URI that clients use.
     pub uri: String,
     pub created: String,
     pub options: Options,
@@ -379,7 +379,7 @@ pub struct SubscriptionInfo {
     pub coalesced: u32,
 }
 
-/// What was asked for beyond the protocol. Each is named as in `_meta`, without the prefix.
+/// The options of the subscription beyond the protocol. The names are those in `_meta`, without the prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Options {

@@ -82,7 +82,8 @@ fn operation_id(route: &Route) -> String {
 
 fn parameters(route: &Route) -> Vec<Value> {
     let text = json!({ "type": "string" });
-    let id = json!({ "name": "id", "in": "path", "required": true, "schema": text, "description": "of a server" });
+    let id =
+        json!({ "name": "id", "in": "path", "required": true, "schema": text, "description": "the id of a server" });
     let query = route.parameter.map(|parameter| {
         let (name, about) = (parameter.name, parameter.about);
         json!({ "name": name, "in": "query", "required": false, "schema": text, "description": about })
@@ -94,21 +95,25 @@ fn parameters(route: &Route) -> Vec<Value> {
 fn refusals(route: &Route) -> Vec<(u16, &'static str)> {
     let mut refusals = Vec::new();
     if route.access == Access::Probe {
-        return if route.action == Action::Look(Look::Ready) { vec![(503, "not ready")] } else { refusals };
+        return if route.action == Action::Look(Look::Ready) {
+            vec![(503, "the gateway is not ready")]
+        } else {
+            refusals
+        };
     }
-    refusals.push((400, "the query or the body is not what the route takes"));
+    refusals.push((400, "the route does not accept the query or the body"));
     refusals.push((401, "the token is missing or wrong"));
     refusals.push((403, "Host or Origin is not allowed"));
     if route.has_id() || route.parameter.is_some() {
-        refusals.push((404, "there is no such server"));
+        refusals.push((404, "the server does not exist"));
     }
     if route.action == Action::Look(Look::Events) {
-        refusals.push((503, "too many read already"));
+        refusals.push((503, "the maximum number of readers is reached"));
     }
     if matches!(route.action, Action::Change(_)) {
-        refusals.push((409, "it is not in a state for this"));
-        refusals.push((422, "the configuration does not allow it"));
-        refusals.push((503, "nobody takes commands, or too many wait"));
+        refusals.push((409, "the state of the server does not allow the change"));
+        refusals.push((422, "the configuration file does not allow the change"));
+        refusals.push((503, "the gateway accepts no commands, or too many are waiting"));
     }
     refusals
 }

@@ -59,7 +59,7 @@ pub enum Action {
     Change(Change),
 }
 
-/// What may be done to a server.
+/// An operation on a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
     Restart,
@@ -117,9 +117,12 @@ pub enum Answer {
     Events(fn(&mut SchemaGenerator) -> Schema, (&'static str, fn(&mut SchemaGenerator) -> Schema)),
 }
 
-const SERVER: Option<Parameter> = Some(Parameter { name: "server", about: "the id of a server: what it offers alone" });
-const URI: Option<Parameter> =
-    Some(Parameter { name: "uri", about: "a URI as clients spell it: the subscriptions that an update of it reaches" });
+const SERVER: Option<Parameter> =
+    Some(Parameter { name: "server", about: "the id of a server; selects the entries of that server" });
+const URI: Option<Parameter> = Some(Parameter {
+    name: "uri",
+    about: "a URI as clients use it; selects the subscriptions that an update of this URI reaches",
+});
 
 const fn read(path: &'static str, look: Look, answer: Answer, summary: &'static str) -> Route {
     Route { path, access: Access::Operator, action: Action::Look(look), parameter: None, answer, summary }
@@ -149,54 +152,49 @@ const OPENAPI: Answer =
     Answer::Json(|_| schemars::json_schema!({ "type": "object", "required": ["openapi", "paths"] }));
 
 pub const ROUTES: &[Route] = &[
-    probe("/healthz", Look::Alive, Answer::Text("text/plain; charset=utf-8"), "whether the process answers"),
-    probe("/readyz", Look::Ready, json::<Ready>(), "whether it is ready to be used; 503 while it is not"),
+    probe("/healthz", Look::Alive, Answer::Text("text/plain; charset=utf-8"), "liveness probe: the process answers"),
+    probe("/readyz", Look::Ready, json::<Ready>(), "readiness probe; 503 if the gateway is not ready"),
     Route {
         access: Access::Client,
         ..read(
             "/metrics",
             Look::Metrics,
             Answer::Text(goblin_telemetry::metrics::CONTENT_TYPE),
-            "everything that is counted, for Prometheus",
+            "all metrics, for Prometheus",
         )
     },
-    read("/api/status", Look::Status, json::<Status>(), "everything at a glance"),
-    read("/api/servers", Look::Servers, json::<ServerList>(), "how each server stands, the disabled ones too"),
-    read("/api/servers/{id}", Look::Server, json::<ServerStatus>(), "how one server stands"),
+    read("/api/status", Look::Status, json::<Status>(), "the state of the gateway and its servers"),
+    read("/api/servers", Look::Servers, json::<ServerList>(), "the state of each server, including disabled ones"),
+    read("/api/servers/{id}", Look::Server, json::<ServerStatus>(), "the state of one server"),
     entries("/api/tools", List::Tools, "the tools of all servers"),
     entries("/api/prompts", List::Prompts, "the prompts of all servers"),
     entries("/api/resources", List::Resources, "the resources of all servers"),
     entries("/api/templates", List::Templates, "the resource templates of all servers"),
     Route {
         parameter: URI,
-        ..read("/api/subscriptions", Look::Subscriptions, json::<SubscriptionList>(), "who is subscribed to what")
+        ..read("/api/subscriptions", Look::Subscriptions, json::<SubscriptionList>(), "the subscriptions of clients")
     },
-    read("/api/sessions", Look::Sessions, json::<SessionList>(), "the sessions of clients, those seen last first"),
+    read("/api/sessions", Look::Sessions, json::<SessionList>(), "the sessions of clients, most recently active first"),
     read(
         "/api/events",
         Look::Events,
         Answer::Events(schema::<EventInfo>, ("missed", schema::<Missed>)),
-        "what happens, as it happens; Last-Event-ID resumes",
+        "a stream of events; Last-Event-ID resumes it",
     ),
     read("/api/openapi.json", Look::OpenApi, OPENAPI, "this API as an OpenAPI document"),
-    change("/api/reload", Change::Configuration, json::<Reloaded>(), "read the configuration file anew"),
+    change("/api/reload", Change::Configuration, json::<Reloaded>(), "reload the configuration file"),
     change(
         "/api/servers/{id}/restart",
         Change::Server(Wish::Restart),
         json::<ServerStatus>(),
-        "end the connection to a server and begin anew",
+        "restart a server: end its connection and connect again",
     ),
-    change(
-        "/api/servers/{id}/enable",
-        Change::Server(Wish::Enable),
-        json::<ServerStatus>(),
-        "start a server that is disabled",
-    ),
+    change("/api/servers/{id}/enable", Change::Server(Wish::Enable), json::<ServerStatus>(), "start a disabled server"),
     change(
         "/api/servers/{id}/disable",
         Change::Server(Wish::Disable),
         json::<ServerStatus>(),
-        "stop a server, until it is enabled or the gateway starts anew",
+        "stop a server until it is enabled or the gateway restarts",
     ),
 ];
 

@@ -132,8 +132,8 @@ pub fn weight(entries: &[Definition]) -> usize {
     entries.iter().map(|entry| entry.raw.bytes().len() + PER_ENTRY).sum()
 }
 
-/// Reads the entries of a page. Entries without a usable name cannot be asked for, so they are left out. The text of those
-/// that are kept is copied: a slice would keep the whole page, whatever else that holds.
+/// Reads the entries of a page. Leaves out entries without a usable name, because no request can name them. Copies the
+/// text of the others, because a slice would keep the whole page in memory.
 pub fn read_entries(page: &Text, result: Span, list: List, entries: &mut Vec<Definition>) {
     let text = page.as_str();
     let Some(array) = json::member(text, result, list.member()) else { return };

@@ -16,12 +16,12 @@ pub enum Block {
         what: String,
         bytes: Vec<u8>,
     },
-    /// Something to look for elsewhere, or of a kind that we do not know.
+    /// A reference to a resource, or a block of an unknown kind.
     Other(String),
 }
 
 impl Block {
-    /// A block of a tool result or of a message of a prompt.
+    /// Reads a block of a tool result or of a prompt message.
     pub fn read(block: &Value) -> Block {
         let word = |key: &str| clean(block[key].as_str().unwrap_or_default());
         match block["type"].as_str().unwrap_or_default() {
@@ -33,7 +33,7 @@ impl Block {
         }
     }
 
-    /// What a resource holds.
+    /// Reads the contents of a resource.
     pub fn of_resource(contents: &Value) -> Block {
         let word = |key: &str| clean(contents[key].as_str().unwrap_or_default());
         match contents["text"].as_str() {
@@ -42,7 +42,7 @@ impl Block {
         }
     }
 
-    /// As it is printed.
+    /// Returns the printed form of the block.
     pub fn line(&self) -> String {
         match self {
             Block::Text(text) => text.clone(),
@@ -60,7 +60,7 @@ fn binary(what: &str, data: &Value) -> Block {
     }
 }
 
-/// The result of a tool. Parts of it may be nested deeper than can be read; they are shown as they came, or not at all.
+/// The result of a tool. Parts that are nested too deeply to parse are shown unparsed or left out.
 pub struct Outcomes {
     pub raw: Box<RawValue>,
 }
@@ -75,26 +75,26 @@ impl Outcomes {
         self.member("isError") == Some("true")
     }
 
-    /// The blocks of content.
+    /// Returns the blocks of `content`.
     pub fn content(&self) -> Vec<Value> {
         let list = self.member("content").unwrap_or_default();
         let blocks = json::elements(list, json::whole(list)).map(|at| at.get(list));
         blocks.map(|block| serde_json::from_str(block).unwrap_or_default()).collect()
     }
 
-    /// What it says to programs, as it came.
+    /// Returns `structuredContent` unparsed.
     pub fn structure(&self) -> Option<&str> {
         self.member("structuredContent")
     }
 
-    /// The text blocks together.
+    /// Returns the text blocks, joined by newlines.
     pub fn text(&self) -> String {
         let texts = self.content().into_iter().filter_map(|block| block["text"].as_str().map(str::to_owned));
         texts.collect::<Vec<_>>().join("\n")
     }
 }
 
-/// The content of a result; where there is none, what it says to programs.
+/// Returns the content of a result, or its structured content if there is no other.
 pub fn blocks(outcomes: &Outcomes) -> Vec<Block> {
     let content = outcomes.content();
     match outcomes.structure() {
@@ -103,7 +103,7 @@ pub fn blocks(outcomes: &Outcomes) -> Vec<Block> {
     }
 }
 
-/// A size as people say it.
+/// Formats a number of bytes with a decimal unit.
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 4] = ["B", "kB", "MB", "GB"];
     let (mut amount, mut unit) = (count as f64, 0);

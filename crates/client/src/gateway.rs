@@ -1,4 +1,4 @@
-//! Connections to a gateway that runs already.
+//! Connections to a running gateway.
 
 use anyhow::{Context, Result};
 use goblin_config::exposure::ProfileName;
@@ -12,7 +12,7 @@ use crate::runtime::identity::Identity;
 use crate::runtime::{Places, Record};
 use crate::{address, bridge};
 
-/// What may be between a command and the gateway behind the pipe; beyond it whoever writes waits.
+/// The capacity of the pipe between a command and the gateway. A writer waits while the pipe is full.
 pub const PIPE_BYTES: usize = 64 * 1024;
 
 pub fn to_url(url: &str, token: Option<&Secret>, profile: Option<&ProfileName>) -> Result<Wire> {
@@ -20,7 +20,7 @@ pub fn to_url(url: &str, token: Option<&Secret>, profile: Option<&ProfileName>) 
     Ok(Wire::to(target))
 }
 
-/// The gateway of this record, and the one that takes its place.
+/// Connects to the gateway of this record, and to its successor after a restart.
 pub fn to_record(record: Record, profile: Option<&ProfileName>) -> Result<Wire> {
     let identity = record.identity.clone();
     let target = target_of(record, profile)?;
@@ -34,7 +34,7 @@ pub async fn carry(wire: Wire, far: DuplexStream) {
     bridge::run(wire, input, output, async || std::future::pending().await).await;
 }
 
-/// The gateway that was started in place of the one that ended, whatever its configuration says by now.
+/// Returns the gateway that replaced one that ended. Its configuration may have changed.
 fn successor(own: &Identity, profile: Option<&ProfileName>) -> Option<Target> {
     let is_successor = |record: &Record| record.identity.is_same_place(own);
     let record = Places::of(&environment).running().into_iter().find(is_successor)?;

@@ -1,4 +1,4 @@
-//! Notifications that a resource changed or is gone.
+//! Notifications about changed and deleted resources.
 
 use goblin_wire::method::Method;
 use goblin_wire::{Notification, json};
@@ -7,17 +7,17 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
 const DELETED: &str = "dev.goblin/deleted";
 
-/// A resource has changed.
+/// A notification that a resource changed or was deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Update {
     pub uri: String,
     pub is_deleted: bool,
-    /// As the gateway sent them.
+    /// The params as the gateway sent them.
     pub params: String,
 }
 
 impl Update {
-    /// Nothing where it does not say of what.
+    /// Reads a notification. Returns `None` if it names no resource.
     pub fn read(notification: &Notification) -> Option<Update> {
         let text = notification.raw.as_str();
         let uri = json::string(text, notification.params.uri?)?.into_owned();

@@ -34,7 +34,7 @@ pub fn schema() -> Value {
         json!({
             "$schema": DIALECT,
             "title": "The configuration of Goblin, an MCP gateway",
-            "description": "x-goblin-change says when a change takes effect: live on reload, restart at the next start",
+            "description": "x-goblin-change is live if a reload applies a change of the key, and restart if the next start does",
             "oneOf": servers,
             "if": { "required": ["metaTools"], "properties": { "metaTools": disabled() } },
             "then": lists_all(),
@@ -149,7 +149,7 @@ fn object(keys: &Keys) -> Value {
         }
     }
     for name in keys.passed_over {
-        properties.insert((*name).to_owned(), json!({ "description": "not read" }));
+        properties.insert((*name).to_owned(), json!({ "description": "ignored" }));
     }
     json!({ "type": "object", "additionalProperties": false, "properties": properties })
 }

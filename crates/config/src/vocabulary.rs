@@ -118,21 +118,21 @@ const EXPOSED: Shape = Shape::Either(&MODE, &Shape::Exposure);
 pub(crate) const ROOT: Keys = Keys {
     read: &[
         live("mcpServers", Shape::Servers, "", "the servers by id"),
-        restart("gateway", Shape::Object(&GATEWAY), "{}", "the side that clients see"),
+        restart("gateway", Shape::Object(&GATEWAY), "{}", "the endpoints for clients"),
         restart("policies", Shape::Object(&POLICIES), "{}", "limits for every server"),
-        live("namespacing", NAMING, "\"prefix\"", "how exposed names are made"),
+        live("namespacing", NAMING, "\"prefix\"", "the form of exposed names"),
         restart("subscriptions", Shape::Object(&SUBSCRIPTIONS), "{}", "limits of resource subscriptions"),
-        restart("exposure", EXPOSED, "\"all\"", "which tools are listed; the others are searched for"),
+        restart("exposure", EXPOSED, "\"all\"", "the tools that are listed; clients find the others by search"),
         restart(
             "metaTools",
             Shape::Either(&Shape::Flag, &Shape::Object(&META_TOOLS)),
             "true",
-            "the gateway's own tools to find others with; true or false is short for enabled",
+            "the gateway's own tools for finding other tools; true or false is short for enabled",
         ),
-        restart("profiles", Shape::Profiles, "{}", "named views, each with an endpoint of its own: /mcp/p/NAME"),
-        restart("log", Shape::Object(&LOG), "{}", "what is logged on stderr"),
-        restart("admin", Shape::Object(&ADMIN), "{}", "what operators are served, and where"),
-        restart("telemetry", Shape::Object(&TELEMETRY), "{}", "where traces go"),
+        restart("profiles", Shape::Profiles, "{}", "named views, each with its own endpoint /mcp/p/NAME"),
+        restart("log", Shape::Object(&LOG), "{}", "the log on stderr"),
+        restart("admin", Shape::Object(&ADMIN), "{}", "the routes for operators"),
+        restart("telemetry", Shape::Object(&TELEMETRY), "{}", "the export of traces"),
     ],
     aliases: &[("servers", "mcpServers"), ("context_servers", "mcpServers"), ("mcp_servers", "mcpServers")],
     passed_over: &["$schema"],
@@ -148,23 +148,28 @@ pub(crate) const GATEWAY: Keys = Keys {
             "host",
             Shape::Text("^[A-Za-z0-9._:-]+$"),
             "\"127.0.0.1\"",
-            "address or host name to listen on; not loopback only together with token",
+            "address or host name to listen on; an address other than loopback requires token",
         ),
         restart("port", Shape::Whole(0, 65535), "3000", "0 takes any free port"),
         restart("tcp", Shape::Flag, "true", "false listens on socket only, not on host and port"),
         restart("socket", Shape::Path, "", "a Unix socket to listen on, for programs of the same user"),
-        restart("allowedHosts", Shape::List(&HOST_NAME), "[]", "further names that a Host header may hold"),
-        restart("allowedOrigins", Shape::List(&ORIGIN), "[]", "origins of web pages that may call"),
+        restart("allowedHosts", Shape::List(&HOST_NAME), "[]", "further names that are allowed in the Host header"),
+        restart("allowedOrigins", Shape::List(&ORIGIN), "[]", "origins of web pages that may send requests"),
         restart("maxSessions", COUNT, "10000", "sessions of all clients together"),
         restart(
             "sessionIdleTimeout",
             Shape::PositiveDuration,
             "\"30m\"",
-            "a session without a request or an open stream ends after this",
+            "a session without a request or an open stream ends after this time",
         ),
         restart("maxBodySize", Shape::Size, "\"4MiB\"", "the largest body of a request over HTTP"),
-        restart("maxMemory", Shape::Size, "", "all buffers together; a quarter of the memory, at most 4GiB, if absent"),
-        restart("grace", Shape::Duration, "\"10s\"", "how long calls may finish when the gateway ends"),
+        restart(
+            "maxMemory",
+            Shape::Size,
+            "",
+            "the bytes of all buffers together; if absent, a quarter of the memory, at most 4GiB",
+        ),
+        restart("grace", Shape::Duration, "\"10s\"", "the time for open calls to finish when the gateway ends"),
         restart("token", Shape::Expanded, "", "clients must send it as Authorization: Bearer TOKEN"),
     ],
     aliases: &[],
@@ -178,25 +183,25 @@ pub(crate) const POLICIES: Keys = Keys {
             "defaultTimeout",
             Shape::Duration,
             "\"60s\"",
-            "longest silence of a call; progress is a sign of life; 0 waits for ever",
+            "the longest time of a call without an answer or progress; 0 waits for ever",
         ),
         restart(
             "maxTimeout",
             Shape::Duration,
             "\"1h\"",
-            "longest life of a call, whatever its progress; 0 means no limit",
+            "the longest duration of a call, regardless of progress; 0 means no limit",
         ),
         restart(
             "askTimeout",
             Shape::Duration,
             "\"5m\"",
-            "how long a client may take to answer what a server asks of it; 0 waits for ever",
+            "the time for a client to answer a request of a server; 0 waits for ever",
         ),
         restart(
             "startTimeout",
             Shape::PositiveDuration,
             "\"60s\"",
-            "for the handshake of a server, and for each page of its lists",
+            "the time for the handshake of a server, and for each page of its lists",
         ),
         restart("maxInFlight", COUNT, "64", "open calls of one client"),
         restart("maxInFlightPerBackend", COUNT, "1024", "open calls to one server"),
@@ -230,7 +235,7 @@ pub(crate) const LOG: Keys = Keys {
             "level",
             Shape::Choice(&words(&read::LEVELS)),
             "",
-            "the least grave lines that are written; info when absent, warn below the banner of a terminal",
+            "the minimum level of log lines; if absent, info, or warn below the banner of a terminal",
         ),
         restart(
             "format",
@@ -238,7 +243,7 @@ pub(crate) const LOG: Keys = Keys {
             "\"auto\"",
             "auto writes text, with colours on a terminal",
         ),
-        restart("audit", Shape::Flag, "false", "a line for each call that ended, whatever the level"),
+        restart("audit", Shape::Flag, "false", "write a line for each completed call, at every level"),
     ],
     aliases: &[],
     passed_over: &[],
@@ -247,19 +252,24 @@ pub(crate) const LOG: Keys = Keys {
 
 pub(crate) const ADMIN: Keys = Keys {
     read: &[
-        restart("enabled", Shape::Flag, "true", "whether there are /api and /metrics at all"),
+        restart("enabled", Shape::Flag, "true", "serve /api and /metrics"),
         restart(
             "listen",
             Shape::Text(r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$"),
             "",
             "HOST:PORT for /api and /metrics, instead of the address for clients",
         ),
-        restart("tokenFile", Shape::Path, "", "where the admin token is written; in the runtime directory when absent"),
+        restart(
+            "tokenFile",
+            Shape::Path,
+            "",
+            "the file for the admin token; if absent, a file in the runtime directory",
+        ),
         restart(
             "token",
             Shape::Expanded,
             "",
-            "the admin token, at least 16 characters and not gateway.token; a random one for each start when absent",
+            "the admin token, at least 16 characters, different from gateway.token; if absent, random for each start",
         ),
     ],
     aliases: &[],
@@ -272,7 +282,7 @@ pub(crate) const TELEMETRY: Keys = Keys {
         "otlp",
         Shape::Url,
         "",
-        "a collector of OpenTelemetry, by OTLP over HTTP; each call becomes a span when it is set",
+        "the URL of an OpenTelemetry collector, for OTLP over HTTP; if set, each call becomes a span",
     )],
     aliases: &[],
     passed_over: &[],
@@ -281,11 +291,21 @@ pub(crate) const TELEMETRY: Keys = Keys {
 
 pub(crate) const NAMESPACING: Keys = Keys {
     read: &[
-        live("tools", NAMES, "\"prefix\"", "files_read or read"),
-        live("prompts", NAMES, "\"prefix\"", "the same for prompts"),
-        live("resources", Shape::Choice(&words(&rules::URIS)), "\"uri\"", "files+file:///a, files_file_a or file:///a"),
-        live("separator", Shape::Text("^[A-Za-z0-9_-]{1,8}$"), "\"_\"", "stands between prefix and name"),
-        live("maxLength", Shape::Whole(16, 128), "48", "longer names are cut and end in a hash"),
+        live("tools", NAMES, "\"prefix\"", "exposed names of tools: files_read or read"),
+        live("prompts", NAMES, "\"prefix\"", "exposed names of prompts: files_ask or ask"),
+        live(
+            "resources",
+            Shape::Choice(&words(&rules::URIS)),
+            "\"uri\"",
+            "exposed URIs of resources: files+file:///a, files_file_a or file:///a",
+        ),
+        live("separator", Shape::Text("^[A-Za-z0-9_-]{1,8}$"), "\"_\"", "the text between prefix and name"),
+        live(
+            "maxLength",
+            Shape::Whole(16, 128),
+            "48",
+            "the maximum length of a name; longer names are cut and end in a hash",
+        ),
     ],
     aliases: &[],
     passed_over: &[],
@@ -294,10 +314,20 @@ pub(crate) const NAMESPACING: Keys = Keys {
 
 pub(crate) const EXPOSURE: Keys = Keys {
     read: &[
-        restart("mode", MODE, "\"all\"", "all; search: the pinned ones only; auto: all while there are few"),
-        restart("pinned", GLOBS, "[]", "names, as clients see them, that are listed in any mode"),
-        restart("autoAbove", Shape::Whole(0, field::LARGEST_COUNT), "60", "with auto: more tools than this are many"),
-        restart("reveal", Shape::Flag, "false", "list a tool to the client that had it described"),
+        restart(
+            "mode",
+            MODE,
+            "\"all\"",
+            "all: list all tools; search: list only the pinned ones; auto: list all up to autoAbove",
+        ),
+        restart("pinned", GLOBS, "[]", "exposed names that are listed in any mode"),
+        restart(
+            "autoAbove",
+            Shape::Whole(0, field::LARGEST_COUNT),
+            "60",
+            "with auto: the largest number of tools that is listed",
+        ),
+        restart("reveal", Shape::Flag, "false", "add a tool to the list of a client after the client described it"),
     ],
     aliases: &[],
     passed_over: &[],
@@ -306,8 +336,8 @@ pub(crate) const EXPOSURE: Keys = Keys {
 
 pub(crate) const META_TOOLS: Keys = Keys {
     read: &[
-        restart("enabled", Shape::Flag, "true", "whether they are listed; search and auto need them"),
-        restart("prefix", Shape::Text("^[A-Za-z0-9_-]{0,32}$"), "\"\"", "stands before their names"),
+        restart("enabled", Shape::Flag, "true", "list these tools; the modes search and auto need them"),
+        restart("prefix", Shape::Text("^[A-Za-z0-9_-]{0,32}$"), "\"\"", "the text before their names"),
     ],
     aliases: &[],
     passed_over: &[],
@@ -318,30 +348,30 @@ const VIEW: Shape = Shape::Either(&GLOBS, &Shape::Object(&PROFILE_FILTER));
 
 pub(crate) const PROFILE: Keys = Keys {
     read: &[
-        restart("servers", GLOBS, "[\"*\"]", "ids of servers"),
+        restart("servers", GLOBS, "[\"*\"]", "the ids of the servers in the profile"),
         restart(
             "tools",
             Shape::Either(&GLOBS, &Shape::Object(&PROFILE_TOOLS)),
             "[\"*\"]",
-            "which tools it has, and how; a list is short for allow",
+            "the tools of the profile; a list is short for allow",
         ),
-        restart("prompts", VIEW, "[\"*\"]", "which prompts it has; a list is short for allow"),
-        restart("resources", VIEW, "[\"*\"]", "which resources and templates it has; a list is short for allow"),
-        restart("exposure", EXPOSED, "", "for this profile alone; what it leaves out is as in the global one"),
+        restart("prompts", VIEW, "[\"*\"]", "the prompts of the profile; a list is short for allow"),
+        restart("resources", VIEW, "[\"*\"]", "the resources and templates of the profile; a list is short for allow"),
+        restart("exposure", EXPOSED, "", "exposure for this profile alone; absent members are as in the global one"),
     ],
     aliases: &[],
     passed_over: &[],
     later: &[],
 };
 
-const VIEW_ALLOW: Key = restart("allow", GLOBS, "[\"*\"]", "exposed names or URIs that it has; [] for none");
-const VIEW_DENY: Key = restart("deny", GLOBS, "[]", "stands over allow");
+const VIEW_ALLOW: Key = restart("allow", GLOBS, "[\"*\"]", "exposed names or URIs of the profile; [] for none");
+const VIEW_DENY: Key = restart("deny", GLOBS, "[]", "wins over allow");
 
 pub(crate) const PROFILE_TOOLS: Keys = Keys {
     read: &[
         VIEW_ALLOW,
         VIEW_DENY,
-        restart("rename", Shape::Map(&NAME), "{}", "exposed name to the one that clients of the profile see"),
+        restart("rename", Shape::Map(&NAME), "{}", "exposed name to the name that clients of the profile see"),
         restart("describe", Shape::Map(&Shape::Text(r"\S")), "{}", "exposed name to another description"),
     ],
     aliases: &[],
@@ -358,87 +388,102 @@ pub(crate) const SERVER: Keys = Keys {
             "type",
             Shape::Choice(&words(&transport::KINDS)),
             "",
-            "how it is reached; told by its members when absent",
+            "the transport; if absent, the other members determine it",
         ),
         live(
             "command",
             Shape::Either(&Shape::Expanded, &Shape::Object(&COMMAND)),
             "",
-            "the program to start; with a / relative to cwd, else found in PATH",
+            "the program to start; a name with a / is relative to cwd, any other is found in PATH",
         ),
-        live("args", Shape::List(&Shape::Expanded), "[]", "its arguments"),
-        live("env", Shape::Map(&Shape::Expanded), "{}", "its variables, besides the few that every server gets"),
+        live("args", Shape::List(&Shape::Expanded), "[]", "the arguments of the program"),
+        live(
+            "env",
+            Shape::Map(&Shape::Expanded),
+            "{}",
+            "the variables of the program, in addition to those of every server",
+        ),
         live(
             "inherit",
             Shape::Either(&Shape::Flag, &Shape::List(&VARIABLES)),
             "[]",
-            "variables of the gateway that it gets too: names, PREFIX_*, or true for all but the gateway's tokens",
+            "further variables of the gateway to pass: names, PREFIX_*, or true for all but the gateway's tokens",
         ),
-        live("cwd", Shape::Path, "\".\"", "its working directory; relative to that of the file"),
+        live(
+            "cwd",
+            Shape::Path,
+            "\".\"",
+            "the working directory of the program; relative to the directory of the file",
+        ),
         live("url", Shape::Url, "", "a complete http or https URL, without user, password or fragment"),
         live(
             "headers",
             Shape::Map(&Shape::Expanded),
             "{}",
-            "sent with every request; those of the protocol cannot be set",
+            "headers for every request; headers of the protocol cannot be set",
         ),
-        live("tls", Shape::Object(&TLS), "{}", "whom to trust besides the system's certificates"),
-        live("root", Shape::Path, "\".\"", "the directory to serve; relative to that of the file"),
+        live("tls", Shape::Object(&TLS), "{}", "the certificates to trust in addition to those of the system"),
+        live("root", Shape::Path, "\".\"", "the directory to serve; relative to the directory of the file"),
         live("hidden", Shape::Flag, "false", "serve names that begin with a dot too"),
-        live("ignored", Shape::Flag, "false", "serve what .gitignore names too"),
+        live("ignored", Shape::Flag, "false", "serve names that .gitignore excludes too"),
         live(
             "maxFiles",
             COUNT,
             "10000",
-            "files that are listed, 100,000 at most; all are reached by the template and the tools",
+            "the number of files that are listed, 100,000 at most; the template and the tools reach all files",
         ),
-        live("enabled", Shape::Flag, "true", "a disabled server is checked and not started"),
+        live("enabled", Shape::Flag, "true", "start the server; a disabled server is checked but not started"),
         live("disabled", Shape::Flag, "false", "the opposite of enabled"),
         live(
             "session",
             Shape::Choice(&words(&sharing::SESSIONS)),
             "\"shared\"",
-            "all clients share one connection, or each has its own",
+            "one connection for all clients, or one for each client",
         ),
-        live("maxClients", COUNT, "100", "with per-client: how many clients may have their own connection at once"),
+        live(
+            "maxClients",
+            COUNT,
+            "100",
+            "with per-client: the number of clients with their own connection at the same time",
+        ),
         live(
             "declare",
             Shape::List(&Shape::Choice(&words(&sharing::DECLARABLE))),
             "[\"sampling\", \"elicitation\"]",
-            "what the server may ask of clients; with per-client less what the client cannot do",
+            "the requests that the server may send to clients; with per-client, only those that the client supports",
         ),
-        live("roots", Shape::Roots, "[]", "with shared: the directories that the server is told of, 100 at most"),
+        live("roots", Shape::Roots, "[]", "with shared: the directories that the server gets as roots, 100 at most"),
         live(
             "protocol",
             Shape::Choice(&words(&server::PROTOCOLS)),
             "\"auto\"",
-            "auto: as the server and each client know it; legacy: versions with a handshake; modern: those without",
+            "auto, match-client: as the server and each client support; legacy: with a handshake; modern: without one",
         ),
         live(
             "prefix",
             Shape::Text("^[A-Za-z0-9_-]{0,64}$"),
             "",
-            "stands before names; the id when absent; may be empty",
+            "the text before names; if absent, the id; may be empty",
         ),
         live(
             "timeout",
             Shape::DurationOrMilliseconds,
             "",
-            "longest silence of a call to this server; as policies.defaultTimeout when absent",
+            "the timeout of calls to this server; if absent, policies.defaultTimeout",
         ),
         live(
             "poll",
             Shape::PositiveDuration,
             "",
-            "how often subscribed resources are read to see whether they changed, for a server that never tells",
+            "the interval at which subscribed resources are read to find changes, for a server that sends no updates",
         ),
-        live("namespacing", NAMING, "", "for this server alone; as the global one when absent"),
+        live("namespacing", NAMING, "", "namespacing for this server alone; if absent, the global one"),
         live("validate", Shape::Flag, "false", "check the arguments of tools against their input schema"),
-        live("tools", Shape::Object(&TOOLS), "{}", "which tools are offered, and how"),
+        live("tools", Shape::Object(&TOOLS), "{}", "the tools that are offered"),
         live("includeTools", GLOBS, "", "the same as tools.allow"),
         live("excludeTools", GLOBS, "", "the same as tools.deny"),
-        live("prompts", Shape::Object(&PROMPTS), "{}", "which prompts are offered, and how"),
-        live("resources", Shape::Object(&RESOURCES), "{}", "which resources and templates are offered, and how"),
+        live("prompts", Shape::Object(&PROMPTS), "{}", "the prompts that are offered"),
+        live("resources", Shape::Object(&RESOURCES), "{}", "the resources and templates that are offered"),
     ],
     aliases: &[("transport", "type"), ("serverUrl", "url"), ("httpUrl", "url")],
     passed_over: &["autoApprove", "alwaysAllow", "description", "trust", "gallery"],
@@ -449,8 +494,8 @@ pub(crate) const SERVER: Keys = Keys {
 pub(crate) const COMMAND: Keys = Keys {
     read: &[
         live("path", Shape::Expanded, "", "the program to start"),
-        live("args", Shape::List(&Shape::Expanded), "[]", "its arguments"),
-        live("env", Shape::Map(&Shape::Expanded), "{}", "its variables"),
+        live("args", Shape::List(&Shape::Expanded), "[]", "the arguments of the program"),
+        live("env", Shape::Map(&Shape::Expanded), "{}", "the variables of the program"),
     ],
     aliases: &[],
     passed_over: &[],
@@ -461,7 +506,7 @@ pub(crate) const COMMAND: Keys = Keys {
 pub(crate) const NAMED_ROOT: Keys = Keys {
     read: &[
         live("uri", Shape::Place, "", "a file URI, or a path relative to the directory of the file"),
-        live("name", Shape::Text("^.+$"), "", "what people are shown"),
+        live("name", Shape::Text("^.+$"), "", "the name that people see"),
     ],
     aliases: &[],
     passed_over: &[],
@@ -469,22 +514,27 @@ pub(crate) const NAMED_ROOT: Keys = Keys {
 };
 
 pub(crate) const TLS: Keys = Keys {
-    read: &[live("ca", Shape::Path, "", "a PEM file of certificates to trust besides the system's")],
+    read: &[live("ca", Shape::Path, "", "a PEM file of certificates to trust in addition to those of the system")],
     aliases: &[],
     passed_over: &[],
     later: &[],
 };
 
 const ALLOW: Key = live("allow", GLOBS, "[\"*\"]", "native names or URIs that are offered; [] offers none");
-const DENY: Key = live("deny", GLOBS, "[]", "stands over allow");
-const RENAME: Key = live("rename", Shape::Map(&NAME), "{}", "native name to the whole exposed one; no prefix is added");
+const DENY: Key = live("deny", GLOBS, "[]", "wins over allow");
+const RENAME: Key = live("rename", Shape::Map(&NAME), "{}", "native name to the whole exposed name, without a prefix");
 
 pub(crate) const TOOLS: Keys = Keys {
     read: &[
         ALLOW,
         DENY,
         RENAME,
-        live("timeouts", Shape::Map(&Shape::Duration), "{}", "native name to its longest silence; 0 waits for ever"),
+        live(
+            "timeouts",
+            Shape::Map(&Shape::Duration),
+            "{}",
+            "native name to the timeout of its calls; 0 waits for ever",
+        ),
     ],
     aliases: &[],
     passed_over: &[],
@@ -494,7 +544,7 @@ pub(crate) const TOOLS: Keys = Keys {
 pub(crate) const PROMPTS: Keys = Keys { read: &[ALLOW, DENY, RENAME], aliases: &[], passed_over: &[], later: &[] };
 
 pub(crate) const RESOURCES: Keys = Keys {
-    read: &[ALLOW, DENY, live("rename", Shape::Map(&URI), "{}", "native URI to the whole exposed one")],
+    read: &[ALLOW, DENY, live("rename", Shape::Map(&URI), "{}", "native URI to the whole exposed URI")],
     aliases: &[],
     passed_over: &[],
     later: &[],

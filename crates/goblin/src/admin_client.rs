@@ -27,13 +27,13 @@ use crate::{load, stdio};
 const PATIENCE: Duration = Duration::from_secs(10);
 const LARGEST_ANSWER: usize = 64 * 1024 * 1024;
 
-/// Which running gateway is meant.
+/// The flags that select a running gateway.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct Which {
-    /// Ask the gateway at this URL, or at unix:SOCKET, instead of the one that runs on this machine
+    /// Use the gateway at this URL, or at unix:SOCKET, instead of the one that runs on this machine
     #[arg(long, value_name = "URL", value_parser = address::parse)]
     pub url: Option<String>,
-    /// Read the admin token of the gateway at --url from this file (otherwise from the variable GOBLIN_ADMIN_TOKEN)
+    /// Read the admin token of the gateway at --url from this file (default: the variable GOBLIN_ADMIN_TOKEN)
     #[arg(long, value_name = "FILE", requires = "url")]
     pub token_file: Option<PathBuf>,
 }

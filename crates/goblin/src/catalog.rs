@@ -39,14 +39,14 @@ const INTERRUPTED: u8 = 130;
 
 /// Each paragraph is one line, because clap wraps it to the width of the terminal.
 pub(crate) const EXIT_CODES: &str = "\
-Exit codes: 0 for success, 1 when the tool or the server answered with an error, 2 when the arguments or the \
-configuration cannot be used or nothing of that name is there, 3 when the gateway or the server cannot be reached.";
+Exit codes: 0 for success, 1 if the tool or the server answered with an error, 2 if the arguments or the configuration \
+cannot be used or the name is unknown, 3 if the gateway or the server cannot be reached.";
 
 #[derive(Debug, Args)]
 pub(crate) struct Common {
     #[command(flatten)]
     pub reach: Reach,
-    /// See what clients of this profile see
+    /// Use the view of this profile
     #[arg(long, value_name = "NAME", value_parser = profile_name, add = ArgValueCompleter::new(complete::profiles))]
     pub profile: Option<ProfileName>,
     /// Print JSON instead of text
@@ -56,13 +56,13 @@ pub(crate) struct Common {
     pub log: LogFlags,
 }
 
-/// How much of a list is wanted.
+/// The flags that limit a list.
 #[derive(Debug, Args)]
 pub(crate) struct Filter {
-    /// Only what this server offers
+    /// Only entries of this server
     #[arg(long, value_name = "ID", add = ArgValueCompleter::new(complete::servers))]
     pub server: Option<String>,
-    /// At most so many
+    /// At most this many entries
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: Option<u32>,
 }

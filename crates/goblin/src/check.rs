@@ -33,20 +33,20 @@ use crate::style::{is_colourful, print, width};
 const SERVER_FAILED: u8 = 1;
 
 #[derive(Debug, Args)]
-#[command(after_help = "Exit code: 0 all is well, 1 some server failed, 2 the configuration cannot be used.")]
+#[command(after_help = "Exit codes: 0 for success, 1 if a server failed, 2 if the configuration cannot be used.")]
 pub(crate) struct Check {
     #[command(flatten)]
     pub source: Source,
-    /// Connect to every server and list what it offers
+    /// Connect to every server and list its tools, prompts and resources
     #[arg(long)]
     pub connect: bool,
     /// Print one JSON document
     #[arg(long)]
     pub json: bool,
-    /// Let warnings, unpinned packages and name conflicts fail the check
+    /// Fail on warnings, unpinned packages and name conflicts
     #[arg(long)]
     pub strict: bool,
-    /// Seconds that a server has to start, instead of policies.startTimeout
+    /// Seconds for a server to start (default: policies.startTimeout)
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400), requires = "connect")]
     pub timeout: Option<u64>,
     #[command(flatten)]

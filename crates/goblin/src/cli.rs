@@ -3,6 +3,12 @@
 //! The commands print; the crates that they call return values and errors. Only the dashboard (`goblin_tui`) draws its
 //! own screen.
 
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand};
+
 #[cfg(feature = "import")]
 use crate::import;
 #[cfg(feature = "tui")]
@@ -10,18 +16,13 @@ use crate::top;
 use crate::{
     check, doctor, edit, generate, prompts, resources, schema, serve, status, stdio, subscriptions, tools, watch,
 };
-use std::path::PathBuf;
-use std::process::ExitCode;
-
-use anyhow::Result;
-use clap::{Args, Parser, Subcommand};
 
 /// The exit code for a configuration that cannot be used.
 pub(crate) const BAD_CONFIGURATION: u8 = 2;
 
-/// One MCP endpoint for many MCP servers.
+/// One MCP endpoint for many MCP servers
 #[derive(Debug, Parser)]
-#[command(name = "goblin", version, about, long_about = LONG_ABOUT, subcommand_required = true, arg_required_else_help = true)]
+#[command(name = "goblin", version, long_about = LONG_ABOUT, subcommand_required = true, arg_required_else_help = true)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -31,12 +32,12 @@ pub(crate) struct Cli {
 const LONG_ABOUT: &str = "\
 One MCP endpoint for many MCP servers.
 
-Goblin connects to the MCP servers named in its configuration and offers their tools, prompts and resources as one \
-server, over Streamable HTTP (`goblin serve`) or stdio (`goblin stdio`).
+Goblin connects to the MCP servers of its configuration and offers their tools, prompts and resources as one server, \
+over Streamable HTTP (`goblin serve`) or stdio (`goblin stdio`).
 
-The configuration is found by --config, the variable GOBLIN_CONFIG, or goblin.json in the goblin directory of your \
-configuration directory ($XDG_CONFIG_HOME or ~/.config). An `mcpServers` block of another client works as it is. \
-Without any configuration the files of the working directory are served.";
+Goblin reads the file of --config, else the file that the variable GOBLIN_CONFIG names, else goblin.json in the goblin \
+directory of your configuration directory ($XDG_CONFIG_HOME or ~/.config). An `mcpServers` block of another client \
+works unchanged. If there is no configuration, Goblin serves the files of the working directory.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -44,29 +45,29 @@ pub(crate) enum Command {
     Serve(serve::Serve),
     /// Serve one client on stdin and stdout
     Stdio(stdio::Stdio),
-    /// Tell when resources change, as it happens
+    /// Print a line when a resource changes
     #[command(long_about = watch::LONG_ABOUT)]
     Watch(watch::Watch),
+    /// Show and control a running gateway in a terminal dashboard
     #[cfg(feature = "tui")]
-    /// See how a running gateway is doing, and act on it, in the terminal
     #[command(long_about = top::LONG_ABOUT)]
     Top(top::Top),
-    /// Say how a running gateway and its servers are
+    /// Show the status of a running gateway and its servers
     Status(status::Status),
-    /// List who is subscribed to what at a running gateway
+    /// List the subscriptions of a running gateway
     Subscriptions(subscriptions::Subscriptions),
     /// List, search, describe and call tools
     Tools(tools::Tools),
     /// List, search and read resources
     Resources(resources::Resources),
-    /// List prompts and fill them in
+    /// List prompts and print their messages
     Prompts(prompts::Prompts),
-    /// Say what is wrong with a configuration, and with --connect how its servers are
+    /// Validate a configuration, and test its servers with --connect
     Check(check::Check),
-    /// Look for what is wrong here, and say what to do about it
+    /// Find problems on this machine and print a remedy for each
     Doctor(doctor::Doctor),
+    /// Import the servers of other MCP clients on this machine
     #[cfg(feature = "import")]
-    /// Take over the servers that other MCP clients on this machine have configured
     Import(import::Import),
     /// Add a server to the configuration
     Add(edit::Add),
@@ -76,7 +77,7 @@ pub(crate) enum Command {
     Schema(schema::Schema),
     /// Print a completion script for a shell
     Completions(generate::Completions),
-    /// Print the manual page, or write all of them to a directory
+    /// Print the manual page, or write all manual pages to a directory
     Man(generate::Man),
 }
 
@@ -106,7 +107,7 @@ impl Cli {
     }
 }
 
-/// Where the configuration is.
+/// The flag for the configuration file.
 #[derive(Debug, Args)]
 pub(crate) struct Source {
     /// The configuration file

@@ -1,7 +1,7 @@
 //! `goblin doctor`: finds problems on this machine and names a cure for each. It changes nothing.
 //!
-//! What is wrong with a configuration and with its servers is found by `goblin check` ([`crate::check`]); this looks at
-//! the machine around them too and puts all of it in one form ([`finding::Finding`]).
+//! The checks of the configuration and of its servers are those of `goblin check` ([`crate::check`]). This module adds
+//! checks of the machine, and turns every result into a [`finding::Finding`].
 
 mod finding;
 mod machine;
@@ -27,14 +27,14 @@ use crate::style::{is_colourful, plural, print};
 const CONFIGURATION: &str = "configuration";
 
 #[derive(Debug, Args)]
-#[command(after_help = "Exit code: 0 nothing is wrong (there may be warnings), 1 there is trouble.")]
+#[command(after_help = "Exit codes: 0 if there is no trouble (there may be warnings), 1 if there is.")]
 pub(crate) struct Doctor {
     #[command(flatten)]
     pub source: Source,
     /// Print one JSON document
     #[arg(long)]
     pub json: bool,
-    /// Start no server and connect to none
+    /// Do not start servers or connect to them
     #[arg(long, visible_alias = "offline")]
     pub no_connect: bool,
     #[command(flatten)]

@@ -1,8 +1,8 @@
 //! The gateway that a command talks to: a running one, or one of its own.
 //!
-//! The command is a client like any other, over a pipe in memory (see [`goblin_client::peer`]). Behind the pipe is either the
-//! bridge that `goblin stdio` uses, so that cut streams go on and messages are framed once and for all, or an [`App`] that
-//! listens nowhere.
+//! The command is a client like any other, over a pipe in memory (see [`goblin_client::peer`]). Behind the pipe is
+//! either the bridge of `goblin stdio`, which resumes cut streams and frames messages, or an [`App`] without
+//! a listener.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,16 +27,16 @@ use crate::{load, log, stdio};
 /// How long the command waits for its own servers to list what they offer.
 const SETTLING_PATIENCE: Duration = Duration::from_secs(120);
 
-/// Which gateway is meant.
+/// The flags that select a gateway.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct Reach {
-    /// Start the servers of this configuration instead of asking a gateway that runs
+    /// Start the servers of this configuration instead of using a running gateway
     #[arg(long, short, value_name = "FILE", conflicts_with = "url")]
     pub config: Option<PathBuf>,
-    /// Ask the gateway at this URL, or at unix:SOCKET, instead of the one that runs on this machine
+    /// Use the gateway at this URL, or at unix:SOCKET, instead of the one that runs on this machine
     #[arg(long, value_name = "URL", value_parser = address::parse)]
     pub url: Option<String>,
-    /// Read the token of the gateway at --url from this file (otherwise from the variable GOBLIN_TOKEN)
+    /// Read the token of the gateway at --url from this file (default: the variable GOBLIN_TOKEN)
     #[arg(long, value_name = "FILE", requires = "url")]
     pub token_file: Option<PathBuf>,
 }

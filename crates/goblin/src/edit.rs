@@ -20,27 +20,27 @@ use crate::style::{print, tell, warn, width, wrap};
                             goblin add [OPTIONS] <NAME> <URL>\n       \
                             goblin add [OPTIONS] <NAME> --files <DIRECTORY>")]
 pub(crate) struct Add {
-    /// What the server is called; its tools are prefixed with it
+    /// Name of the server, which becomes the prefix of its tools
     pub name: String,
-    /// A server that is called over HTTP
+    /// URL of a server to call over HTTP
     #[arg(value_name = "URL")]
     pub url: Option<String>,
-    /// A server that is started: its program and arguments, behind --
+    /// Program and arguments of a server to start, after --
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<String>,
-    /// A directory to serve
+    /// Directory to serve
     #[arg(long, value_name = "DIRECTORY", conflicts_with_all = ["url", "command"])]
     pub files: Option<PathBuf>,
-    /// A variable for the command: NAME=VALUE, or NAME for the one that is set where the gateway runs
+    /// Variable for the command: NAME=VALUE, or NAME to take the value from the environment of the gateway
     #[arg(long, value_name = "NAME=VALUE", requires = "command")]
     pub env: Vec<String>,
-    /// The working directory of the command
+    /// Working directory of the command
     #[arg(long, value_name = "DIRECTORY", requires = "command")]
     pub cwd: Option<PathBuf>,
-    /// A header for every request: 'NAME: VALUE'; ${VAR} in it is expanded where the gateway runs
+    /// Header for every request: 'NAME: VALUE'; the gateway expands ${VAR} in it
     #[arg(long, value_name = "NAME: VALUE", requires = "url")]
     pub header: Vec<String>,
-    /// Replace the server of this name
+    /// Replace an existing server of this name
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
@@ -49,7 +49,7 @@ pub(crate) struct Add {
 
 #[derive(Debug, Args)]
 pub(crate) struct Remove {
-    /// The servers to remove
+    /// Servers to remove
     #[arg(required = true, value_name = "NAME")]
     pub names: Vec<String>,
     #[command(flatten)]

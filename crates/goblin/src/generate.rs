@@ -1,8 +1,8 @@
 //! `goblin completions` and `goblin man`. Both are generated from the argument definitions, so they cannot become
 //! stale.
 //!
-//! A completion script is a few lines that ask the program itself, by the variable [`COMPLETING`]: so it knows the flags of
-//! the program that is installed, and names that only a running gateway knows (see [`crate::catalog::complete`]).
+//! A completion script runs the program with the variable [`COMPLETING`]. The completions therefore match the installed
+//! version and include the names of a running gateway (see [`crate::catalog::complete`]).
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -19,13 +19,13 @@ use crate::style::print;
 
 #[derive(Debug, Args)]
 pub(crate) struct Completions {
-    /// The shell to print it for
+    /// Shell to print the script for
     pub shell: Shell,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Man {
-    /// Write goblin.1 and a page for every command here instead of printing goblin.1
+    /// Write goblin.1 and a page for every command to this directory, instead of printing goblin.1
     #[arg(long, value_name = "DIRECTORY")]
     pub out: Option<PathBuf>,
 }

@@ -34,21 +34,21 @@ const MAX_TOTAL: u64 = 64 << 20;
 
 #[derive(Debug, Args)]
 pub(crate) struct Import {
-    /// Only the servers of these clients; all by default
+    /// Import only the servers of these clients (default: all)
     #[arg(value_name = "CLIENT", value_parser = clients())]
     pub clients: Vec<Client>,
-    /// Read this file instead of looking for files
+    /// Read this file instead of searching for files
     #[arg(long, value_name = "FILE")]
     pub from: Option<PathBuf>,
     #[command(flatten)]
     pub target: Target,
-    /// Show what would be written, and write nothing
+    /// Show the changes without writing them
     #[arg(long, conflicts_with = "yes")]
     pub dry_run: bool,
-    /// Write without asking
+    /// Write without confirmation
     #[arg(long, short)]
     pub yes: bool,
-    /// Print what was found for another program; writes only with --yes
+    /// Print the result as JSON; writes only with --yes
     #[arg(long)]
     pub json: bool,
 }

@@ -20,10 +20,10 @@ use crate::style::is_colourful;
 
 #[derive(Debug, Args)]
 pub(crate) struct LogFlags {
-    /// How much to log on stderr: error, warn, info, debug or trace
+    /// Log level on stderr: error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL")]
     pub log_level: Option<Level>,
-    /// How to write it: auto (text, with colours on a terminal), text or json
+    /// Log format: auto (text, with colours on a terminal), text or json
     #[arg(long, value_name = "FORMAT", value_parser = format)]
     pub log_format: Option<LogFormat>,
 }

@@ -37,10 +37,10 @@ pub(crate) enum Verb {
     /// Print the messages of a prompt
     #[command(after_long_help = GET_EXAMPLES)]
     Get {
-        /// The prompt, by the name that the gateway lists it under
+        /// Name of the prompt in the list of the gateway
         #[arg(add = ArgValueCompleter::new(complete::prompts))]
         name: String,
-        /// key=value, a JSON object of strings, @FILE with one, or - for one on stdin
+        /// Arguments: key=value, a JSON object of strings, @FILE with such an object, or - to read it from stdin
         #[arg(add = ArgValueCompleter::new(complete::prompt_arguments))]
         arguments: Vec<String>,
         #[command(flatten)]

@@ -33,25 +33,25 @@ pub(crate) enum Verb {
         #[command(flatten)]
         common: Common,
     },
-    /// Write what a resource holds to stdout, byte for byte
+    /// Write the content of a resource to stdout, byte for byte
     #[command(after_long_help = READ_EXAMPLES)]
     Read {
-        /// The URI or the identifier that the gateway lists it under
+        /// URI or identifier of the resource in the list of the gateway
         #[arg(add = ArgValueCompleter::new(complete::resources))]
         uri: String,
-        /// Write it to this file instead
+        /// Write to this file instead of stdout
         #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,
         #[command(flatten)]
         common: Common,
     },
-    /// Find resources and templates by what they hold, best first
+    /// Search for resources and templates, best match first
     #[command(after_long_help = SEARCH_EXAMPLES)]
     Search {
-        /// What to look for, in plain words
+        /// Words to search for
         #[arg(required = true)]
         query: Vec<String>,
-        /// Only of this MIME type, like text/markdown or text/*
+        /// Only resources of this MIME type, such as text/markdown or text/*
         #[arg(long, value_name = "TYPE")]
         mime_type: Option<String>,
         #[command(flatten)]
@@ -59,7 +59,7 @@ pub(crate) enum Verb {
         #[command(flatten)]
         common: Common,
     },
-    /// List the templates of resources
+    /// List the resource templates
     Templates {
         #[command(flatten)]
         filter: Filter,

@@ -43,17 +43,17 @@ pub(crate) struct Serve {
     pub source: cli::Source,
     #[command(flatten)]
     pub log: LogFlags,
-    /// Listen on this address instead of gateway.host, also where gateway.tcp is false
+    /// Listen on this address instead of gateway.host, even if gateway.tcp is false
     #[arg(long, value_name = "HOST")]
     pub host: Option<String>,
-    /// Listen on this port instead of gateway.port, also where gateway.tcp is false; 0 takes any free one
+    /// Listen on this port instead of gateway.port, even if gateway.tcp is false; 0 takes any free port
     #[arg(long, value_name = "PORT")]
     pub port: Option<u16>,
-    /// Leave out what a terminal is told about connecting clients
+    /// Do not print the banner with instructions for clients
     #[arg(long, short)]
     pub quiet: bool,
-    /// Show the dashboard of goblin top at once; quitting it stops the gateway. The log goes nowhere but to the events
-    /// there, unless stderr is no terminal (2>goblin.log)
+    /// Show the dashboard of goblin top; quitting it stops the gateway. If stderr is a terminal, no log is written, and
+    /// the events of the dashboard replace it; 2>goblin.log keeps the log
     #[cfg_attr(feature = "tui", arg(long))]
     #[cfg_attr(not(feature = "tui"), arg(skip))]
     pub tui: bool,

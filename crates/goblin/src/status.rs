@@ -22,18 +22,18 @@ const UNWELL: u8 = 1;
 
 /// Each paragraph is one line, because clap wraps it to the width of the terminal.
 const EXIT_CODES: &str = "\
-Exit codes: 0 when all enabled servers are ready, 1 when some server is not or the configuration file is rejected, 2 when \
-the arguments cannot be used, 3 when no gateway runs or it does not answer. With --watch: 0 at Ctrl-C.";
+Exit codes: 0 if all enabled servers are ready, 1 if one is not or the configuration file is rejected, 2 if the \
+arguments cannot be used, 3 if no gateway runs or it does not answer. With --watch: 0 at Ctrl-C.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Status {
     #[command(flatten)]
     pub which: Which,
-    /// Print what the admin API answers, as it is
+    /// Print the response of the admin API unchanged
     #[arg(long)]
     pub json: bool,
-    /// Look again every so many seconds (2), until Ctrl-C
+    /// Repeat every SECONDS (2 if no number is given) until Ctrl-C
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2",
           value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub watch: Option<u64>,

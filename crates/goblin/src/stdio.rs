@@ -41,16 +41,16 @@ pub(crate) struct Stdio {
     pub source: Source,
     #[command(flatten)]
     pub log: LogFlags,
-    /// Carry the client to the gateway at this URL, or at unix:SOCKET, instead of starting servers
+    /// Connect the client to the gateway at this URL, or at unix:SOCKET, instead of starting servers
     #[arg(long, value_name = "URL", value_parser = address::parse, conflicts_with = "standalone")]
     pub url: Option<String>,
-    /// Read the token of the gateway at --url from this file (otherwise from the variable GOBLIN_TOKEN)
+    /// Read the token of the gateway at --url from this file (default: the variable GOBLIN_TOKEN)
     #[arg(long, value_name = "FILE", requires = "url")]
     pub token_file: Option<PathBuf>,
-    /// Start servers of its own even when a gateway of the same configuration runs
+    /// Start servers even if a gateway with the same configuration runs
     #[arg(long)]
     pub standalone: bool,
-    /// Show the client what this profile of the configuration shows
+    /// Serve the view of this profile of the configuration
     #[arg(long, value_name = "NAME", value_parser = profile_name)]
     pub profile: Option<ProfileName>,
 }

@@ -20,11 +20,11 @@ const QUERY: &AsciiSet =
 
 #[derive(Debug, Args)]
 pub(crate) struct Subscriptions {
-    /// Only those that an update of this resource reaches
+    /// Only subscriptions that an update of this resource reaches
     pub uri: Option<String>,
     #[command(flatten)]
     pub which: Which,
-    /// Print what the admin API answers, as it is
+    /// Print the response of the admin API unchanged
     #[arg(long)]
     pub json: bool,
 }

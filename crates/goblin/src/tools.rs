@@ -25,7 +25,7 @@ pub(crate) struct Tools {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// List all tools, those that clients must search for too
+    /// List all tools, including those that clients must search for
     #[command(after_long_help = LIST_EXAMPLES)]
     List {
         #[command(flatten)]
@@ -33,18 +33,18 @@ pub(crate) enum Verb {
         #[command(flatten)]
         common: Common,
     },
-    /// Show what a tool does and takes
+    /// Show the description and the arguments of a tool
     Describe {
-        /// The tool, by the name that the gateway lists it under
+        /// Name of the tool in the list of the gateway
         #[arg(add = ArgValueCompleter::new(complete::tools))]
         name: String,
         #[command(flatten)]
         common: Common,
     },
-    /// Find tools by what they do, best first
+    /// Search for tools, best match first
     #[command(after_long_help = SEARCH_EXAMPLES)]
     Search {
-        /// What to look for, in plain words
+        /// Words to search for
         #[arg(required = true)]
         query: Vec<String>,
         #[command(flatten)]
@@ -52,16 +52,16 @@ pub(crate) enum Verb {
         #[command(flatten)]
         common: Common,
     },
-    /// Call a tool and print what it answers
+    /// Call a tool and print its result
     #[command(after_long_help = CALL_EXAMPLES)]
     Call {
-        /// The tool, by the name that the gateway lists it under
+        /// Name of the tool in the list of the gateway
         #[arg(add = ArgValueCompleter::new(complete::tools))]
         name: String,
-        /// key=value, key:=JSON, a JSON object, @FILE with one, or - for one on stdin
+        /// Arguments: key=value, key:=JSON, a JSON object, @FILE with such an object, or - to read it from stdin
         #[arg(add = ArgValueCompleter::new(complete::tool_arguments))]
         arguments: Vec<String>,
-        /// Save images, audio and other files of the result here; more than one are numbered
+        /// Save images, audio and other files of the result to FILE; further files get a number
         #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,
         #[command(flatten)]
@@ -89,9 +89,9 @@ Examples:
   jq -n '{text: \"hello\"}' | goblin tools call notes_add -
   goblin tools call chart_draw @chart.json --output chart.png
 
-A value is typed by the schema of the tool: count=3 is a number where it wants one. Arrays and objects are written as \
-JSON; key:=JSON is taken as it is written. Progress is told on stderr. Where the server asks for something, a terminal \
-gets the question; otherwise it is declined. Ctrl-C cancels the call.";
+The schema of the tool sets the type of a value: count=3 is a number if the schema has a number there. Arrays and \
+objects are written as JSON. key:=JSON is passed as written. Progress is printed on stderr. A question of the server \
+is shown on a terminal, and declined if there is none. Ctrl-C cancels the call.";
 
 pub(crate) async fn run(arguments: Tools) -> Result<ExitCode> {
     match arguments.verb {

@@ -20,22 +20,23 @@ use crate::{load, stdio};
 
 /// Each paragraph is one line, because clap wraps it to the width of the terminal.
 pub(crate) const LONG_ABOUT: &str = "\
-See how a running gateway is doing, and act on it, in the terminal.
+Show and control a running gateway in a terminal dashboard.
 
-It shows servers, tools, prompts, resources, subscriptions, sessions and events of the gateway as they change, calls tools, \
-reads and watches resources, restarts and disables servers, and has the configuration read anew. ? lists the keys, q quits.
+The dashboard shows servers, tools, prompts, resources, subscriptions, sessions and events of the gateway as they \
+change. It can call tools, read and watch resources, restart and disable servers, and reload the configuration. ? \
+lists the keys, q quits.
 
-It needs a terminal of 80 columns and 24 rows, and does without colour where NO_COLOR is set.";
+The dashboard needs a terminal of 80 columns and 24 rows. It uses no colour if NO_COLOR is set.";
 
 #[derive(Debug, Args)]
 pub(crate) struct Top {
     /// Show the gateway at this URL, or at unix:SOCKET, instead of the one that runs on this machine
     #[arg(long, value_name = "URL", value_parser = address::parse)]
     pub url: Option<String>,
-    /// Read the admin token of the gateway at --url from this file (otherwise from the variable GOBLIN_ADMIN_TOKEN)
+    /// Read the admin token of the gateway at --url from this file (default: the variable GOBLIN_ADMIN_TOKEN)
     #[arg(long, value_name = "FILE", requires = "url")]
     pub token_file: Option<PathBuf>,
-    /// Read the token of its clients, for calls and reads, from this file (otherwise from the variable GOBLIN_TOKEN)
+    /// Read its client token, for calls and reads, from this file (default: the variable GOBLIN_TOKEN)
     #[arg(long, value_name = "FILE", requires = "url")]
     pub client_token_file: Option<PathBuf>,
 }

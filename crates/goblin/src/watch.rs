@@ -30,7 +30,7 @@ use crate::watch::wish::{Kind, Options, Wishes};
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
 pub(crate) struct Watch {
-    /// The resources, by the URI or the identifier that the gateway lists them under, or patterns of them
+    /// URIs or identifiers of resources in the list of the gateway, or patterns
     #[arg(required = true, value_name = "URI")]
     pub uris: Vec<String>,
     #[command(flatten)]
@@ -38,19 +38,19 @@ pub(crate) struct Watch {
     /// Print one JSON object per line
     #[arg(long)]
     pub json: bool,
-    /// Run this for every update, through sh, with the URI as $1 and in GOBLIN_URI
+    /// Run this command for every update, through sh, with the URI as $1 and in GOBLIN_URI
     #[arg(long, value_name = "COMMAND")]
     pub exec: Option<String>,
-    /// Be told of one resource at most once in this time, like 500ms or 10s; the last change is never left out
+    /// Report each resource at most once in this time, such as 500ms or 10s; the last change is never lost
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub min_interval: Option<Duration>,
-    /// Be told of all resources together, after gathering for this long, like 2s
+    /// Collect updates for this time, such as 2s, and report them together
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub batch: Option<Duration>,
-    /// Be told only when one of these fields differs, like size or annotations.lastModified
+    /// Report only changes of these fields, such as size or annotations.lastModified
     #[arg(long, value_name = "FIELDS", value_delimiter = ',')]
     pub fields: Vec<String>,
-    /// How the URIs are meant (otherwise one with *, ? or [ is a glob and one with { a template, unless it is listed)
+    /// Kind of the URIs (default: a listed URI is exact, else one with { is a template and one with *, ? or [ a glob)
     #[arg(long, value_name = "KIND")]
     pub pattern: Option<Kind>,
     #[command(flatten)]
@@ -59,13 +59,13 @@ pub(crate) struct Watch {
 
 /// Each paragraph is one line, because clap wraps it to the width of the terminal.
 pub(crate) const LONG_ABOUT: &str = "\
-Tell when resources change, as it happens.
+Print a line when a resource changes.
 
-Subscribes at the gateway that runs on this machine and prints a line for every update: the time (UTC) and the URI, and \
-`deleted` where the resource is gone. When the gateway is restarted it subscribes again and tells of each resource once, \
-because changes may have been missed. Ctrl-C ends it.
+The command subscribes at the gateway that runs on this machine and prints a line for every update: the time (UTC), \
+the URI, and `deleted` if the resource was deleted. After a restart of the gateway it subscribes again and reports \
+each resource once, because changes may have been missed. Ctrl-C ends the command.
 
-Where several gateways run, the one of your configuration is asked, or the one at --url.";
+If several gateways run, the command uses the one with your configuration, or the one at --url.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -75,12 +75,12 @@ Examples:
   goblin watch 'file:///me/project/logs/**/*.log'
   goblin watch --exec 'echo \"$1 has changed\"' --config goblin.json file:///me/project/notes.md
 
-The command of --exec runs for one update at a time. Of a resource that changes meanwhile it is run once more, for the \
-newest update. A command that fails is told on stderr, and the watch goes on. GOBLIN_DELETED is 1 where the resource is \
-gone.
+The command of --exec runs for one update at a time. If a resource changes meanwhile, the command runs once \
+more, for the newest update. A failed command is reported on stderr, and the watch goes on. GOBLIN_DELETED is 1 if the \
+resource was deleted.
 
-Exit codes: 0 when it was ended, 1 when no resource could be subscribed to or the gateway cannot be reached, 2 when the \
-arguments or the configuration cannot be used.";
+Exit codes: 0 if the watch was ended, 1 if no resource could be subscribed to or the gateway cannot be reached, 2 if \
+the arguments or the configuration cannot be used.";
 
 fn duration(text: &str) -> Result<Duration, String> {
     quantity::duration(text).map_err(|fault| fault.to_string())

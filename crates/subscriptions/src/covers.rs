@@ -62,7 +62,7 @@ pub(crate) fn shows(profile: Option<&Profile>, native: &str, offers: &dyn Offers
     profile.is_none_or(|profile| profile.resources.admits(&offers.expose(native)))
 }
 
-/// By the directory that all they cover is in: an update is compared with those alone whose directory it is in.
+/// The patterns by directory. An update is compared only with the patterns of the directories that contain its URI.
 pub(crate) struct Covers<S> {
     all: HashMap<CoverId, Cover<S>>,
     by_directory: HashMap<Box<str>, Vec<CoverId>>,

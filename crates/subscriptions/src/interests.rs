@@ -428,8 +428,8 @@ impl<S: Subscriber> Interests<S> {
 /// The subscriptions that an update concerns, without duplicates per client.
 struct Found<'a, S> {
     affected: Vec<Affected<'a, S>>,
-    /// Those that were found, and whether they are told whatever their update says. Filled when the second group comes: most
-    /// updates have one.
+    /// The clients of `affected`. The value is true if the client is notified without a comparison of fields. Filled
+    /// when the second group arrives, because most updates have only one.
     clients: HashMap<ClientId, bool>,
 }
 

@@ -13,7 +13,7 @@ use crate::pattern::Pattern;
 use crate::tally::Full;
 use crate::{ClientId, Name, Notice, Offers, Subscriber, Subscription};
 
-/// What follows from a fresh listing.
+/// The effects of a new resource list.
 pub struct Relisted<S> {
     /// Clients to notify of a possible change.
     pub notices: Vec<Notice<S>>,
@@ -21,7 +21,7 @@ pub struct Relisted<S> {
     pub suspects: Vec<Arc<str>>,
 }
 
-/// What follows when a resource is gone.
+/// The effects of a deleted resource.
 pub struct Vanished<S> {
     /// Clients to notify of the deletion.
     pub deleted: Vec<Notice<S>>,

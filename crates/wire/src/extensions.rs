@@ -3,5 +3,5 @@
 /// The name of our extension of subscriptions, among the capabilities of both sides.
 pub const SUBSCRIPTIONS: &str = "dev.goblin/subscriptions";
 
-/// Tells clients, among the capabilities of the gateway, what stands before the names of the tools that it serves itself.
+/// The capability of the gateway that carries the name prefix of its own tools.
 pub const META_TOOLS: &str = "dev.goblin/metaTools";

@@ -5,7 +5,7 @@ use crate::json::{self, Span};
 use crate::listen::Filter;
 use crate::modern::{SERVER_INFO, TASKS};
 
-/// What the backend said of itself in the handshake, or when it was asked what it is.
+/// The description of a backend from `initialize` or `server/discover`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
     pub dialect: Dialect,
@@ -13,9 +13,9 @@ pub struct Hello {
     pub instructions: Option<String>,
     /// `name` and `version` of `serverInfo`, for people.
     pub software: String,
-    /// The versions without a handshake speak of extensions: theirs, as the backend wrote them.
+    /// The `extensions` member of the capabilities, unparsed. Only in versions without a handshake.
     pub extensions: Option<String>,
-    /// It said, without a handshake, that it knows versions with one too.
+    /// The result of `server/discover` lists a version with a handshake too.
     pub lists_handshake: bool,
 }
 
@@ -25,7 +25,7 @@ pub struct Capabilities {
     pub prompts: bool,
     pub resources: bool,
     pub subscribe: bool,
-    /// Whose changes it tells of.
+    /// The backend sends `list_changed` notifications for tools.
     pub tools_change: bool,
     pub prompts_change: bool,
     pub resources_change: bool,
@@ -36,13 +36,13 @@ pub struct Capabilities {
 }
 
 impl Hello {
-    /// The lists whose changes it tells of.
+    /// Returns a filter with the lists for which the backend sends `list_changed`.
     pub fn told_lists(&self) -> Filter {
         let Capabilities { tools_change, prompts_change, resources_change, .. } = self.capabilities;
         Filter { tools: tools_change, prompts: prompts_change, resources: resources_change, ..Filter::default() }
     }
 
-    /// From the result of `server/discover`; nothing where it is none.
+    /// Reads the result of `server/discover`. Returns `None` if it has no array of versions.
     pub fn discovered(text: &str, result: Span) -> Option<Hello> {
         let versions = json::member(text, result, "supportedVersions").filter(|at| at.get(text).starts_with('['))?;
         let versions = json::elements(text, versions).filter_map(|at| json::string(text, at));
@@ -95,7 +95,7 @@ impl Capabilities {
     }
 }
 
-/// Whether a backend makes tasks of calls, in either era's words.
+/// Reports whether the capabilities of either era declare calls as tasks.
 fn declares_tasks(text: &str, capabilities: Span) -> bool {
     let find = |path: &[&str]| path.iter().try_fold(capabilities, |of, key| json::member(text, of, key));
     let found = find(&["tasks", "requests", "tools", "call"]).or_else(|| find(&["extensions", TASKS]));

@@ -1,4 +1,4 @@
-//! Closed lists of names: enums whose variants are labels of metrics, members of errors or rows of documents.
+//! Closed lists of names: enums for labels of metrics, members of errors and rows of documents.
 
 /// Declares an enum with one name for each variant, `ALL` in the order of declaration, and `as_str`.
 #[macro_export]

@@ -11,13 +11,13 @@ use crate::mirror::{Mirrors, encode};
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const NAME: HeaderName = HeaderName::from_static("mcp-name");
 
-/// A request on its way: what HTTP repeats of it in headers.
+/// The parts of a request that HTTP repeats in headers.
 #[derive(Clone, Copy)]
 pub struct About<'a> {
     pub method: &'a Method,
-    /// What it names: a tool, a prompt, a resource.
+    /// The tool, prompt or resource that the request names.
     pub name: Option<&'a str>,
-    /// The arguments that are repeated, and where they stand.
+    /// The arguments to repeat, and the request that contains them.
     pub mirrors: Option<(&'a Mirrors, &'a Request)>,
 }
 

@@ -1,8 +1,8 @@
 //! Runs one request that carries its protocol version: one POST without a session.
 //!
-//! Headers repeat what the body says (see [`repeated`](crate::bridge::repeated)). To take such a request back is to
-//! drop its POST; a stream that breaks is not resumed. Nothing is sent a second time, but for a call that the gateway
-//! refused for its headers alone. The id is the client's again before the answer is written.
+//! Headers repeat parts of the body (see [`repeated`](crate::bridge::repeated)). Dropping the POST cancels the request.
+//! A broken stream is not resumed. Only a call that the gateway rejected for its headers alone is sent a second time.
+//! The response gets the client's id before it is written.
 
 use std::sync::Arc;
 

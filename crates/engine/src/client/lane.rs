@@ -130,7 +130,7 @@ pub struct Call {
     /// The mailbox of the client that made the call.
     pub mailbox: Arc<Mailbox>,
     /// The client to which messages of the backend without a call may belong. In versions that answer server requests
-    /// with the call, each call counts as a client: of two calls, nothing tells which one a message is for.
+    /// with the call, each call counts as a client, because a message cannot be assigned to one of two calls.
     pub origin: ClientId,
     control: Mutex<Control>,
     wake: AtomicWaker,

@@ -3,21 +3,21 @@
 use goblin_wire::listen::Filter;
 use tokio::sync::oneshot;
 
-/// A stream that the backend has acknowledged. Its drop closes it.
+/// A stream that the backend has acknowledged. Dropping it closes the stream.
 pub struct Listen {
-    /// The part of the filter that the backend will tell of.
+    /// The part of the filter that the backend acknowledged.
     pub honoured: Filter,
-    /// Resolves when the stream is over; an error means that its link is.
+    /// Resolves when the stream ends. An error means that the link ended.
     pub over: oneshot::Receiver<Over>,
-    /// Held by the reader of the stream's counterpart: gone, the stream is closed.
+    /// Closes the stream when dropped.
     pub hold: oneshot::Sender<()>,
 }
 
-/// How a stream ended.
+/// The end of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Over {
-    /// The backend said so.
+    /// The backend ended the stream.
     Ended,
-    /// It broke off.
+    /// The stream broke.
     Lost(String),
 }

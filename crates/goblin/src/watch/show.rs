@@ -1,4 +1,4 @@
-//! An update, as people and as programs read it.
+//! Formats updates as text or as JSON.
 
 use goblin_client::update::Update;
 use goblin_telemetry::clean;
@@ -6,7 +6,7 @@ use goblin_wire::json::quote;
 
 use crate::style::{is_colourful, paint_if};
 
-/// Who reads it.
+/// The output format of updates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shown {
     Plain,

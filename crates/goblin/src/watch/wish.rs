@@ -6,14 +6,14 @@ use std::time::Duration;
 use clap::ValueEnum;
 use goblin_wire::json::{self, Span, quote};
 
-/// How a URI of the command line is meant.
+/// The kind of a URI on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
     /// One resource
     Exact,
-    /// All that match: * stops at a slash, ** does not, ? is one character, [ab] one of several
+    /// All resources that match: * stops at a slash, ** does not, ? is one character, [ab] is one of several
     Glob,
-    /// All that a template of a server describes
+    /// All resources that a template of a server describes
     Template,
 }
 
