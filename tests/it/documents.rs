@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use goblin_wire::limits::Limit;
+use goblin_wire::Limit;
 
 /// The crates in import order. Cargo enforces the order; the documents repeat it.
 const CRATES: [&str; 11] =

@@ -2,8 +2,8 @@
 //! rest of the definition stays as the backend wrote it. An entry that keeps its name gets no origin.
 
 use bytes::Bytes;
+use goblin_wire::Mime;
 use goblin_wire::json::{self, Span, Splice, quote};
-use goblin_wire::mime::Mime;
 
 use crate::listing::Definition;
 

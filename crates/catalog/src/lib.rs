@@ -24,11 +24,10 @@ use std::sync::{Arc, OnceLock};
 use bytes::{Bytes, BytesMut};
 use goblin_config::exposure::Mode;
 use goblin_config::{Server, ServerId};
-use goblin_wire::dialect::{Dialect, DialectClass};
-use goblin_wire::error::Error;
 use goblin_wire::json::quote;
 use goblin_wire::mirror::Mirrors;
 use goblin_wire::modern::{FRESHNESS, IDENTITY, SERVER_INFO};
+use goblin_wire::{Dialect, DialectClass, Error};
 use parking_lot::MutexGuard;
 
 use crate::build::Terms;

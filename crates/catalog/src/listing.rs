@@ -3,11 +3,9 @@
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use goblin_wire::Text;
-use goblin_wire::hello::Hello;
 use goblin_wire::json::{self, Span};
 use goblin_wire::memory::Reservation;
-use goblin_wire::method::Method;
+use goblin_wire::{Hello, Method, Text};
 
 /// An entry takes this much besides its text: its names, and its places in the catalog's tables.
 const PER_ENTRY: usize = 256;

@@ -10,12 +10,9 @@ use std::collections::{HashMap, HashSet};
 use bytes::Bytes;
 use goblin_config::UriPolicy;
 use goblin_config::uri_filter::UriFilter;
-use goblin_wire::canonical;
-use goblin_wire::error::Error;
-use goblin_wire::limits::Limit;
-use goblin_wire::mime::Mime;
 use goblin_wire::template::index::TemplateIndex;
 use goblin_wire::template::{Budget, MAX_MATCH_STEPS, Template};
+use goblin_wire::{Error, Limit, Mime, canonical};
 
 use crate::{Source, Upstream, uri};
 

@@ -31,11 +31,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use goblin_telemetry::worker;
-use goblin_wire::error::Error;
 use goblin_wire::framing::{Frame, Lines};
 use goblin_wire::json::single_line;
-use goblin_wire::method::Method;
-use goblin_wire::{Id, Request};
+use goblin_wire::{Error, Id, Method, Request};
 use http::{HeaderMap, StatusCode};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};

@@ -2,12 +2,9 @@
 //! messages go to the caller.
 
 use bytes::{Bytes, BytesMut};
-use goblin_wire::dialect::Dialect;
-use goblin_wire::error::Error;
 use goblin_wire::framing::{Frame, Lines};
 use goblin_wire::json::quote;
-use goblin_wire::method::Method;
-use goblin_wire::{Id, Message, Notification, Outcome, Request, Response};
+use goblin_wire::{Dialect, Error, Id, Message, Method, Notification, Outcome, Request, Response};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 
 use crate::bridge::LARGEST_MESSAGE;

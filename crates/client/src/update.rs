@@ -1,7 +1,6 @@
 //! Notifications about changed and deleted resources.
 
-use goblin_wire::method::Method;
-use goblin_wire::{Notification, json};
+use goblin_wire::{Method, Notification, json};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 

@@ -17,9 +17,8 @@ use goblin_catalog::{Cursor, LongPages, Page};
 use goblin_config::Config;
 use goblin_config::exposure::{Exposure, Profile, ProfileName};
 use goblin_telemetry::{Event, Observe, worker};
-use goblin_wire::error::Error;
-use goblin_wire::limits::Limit;
 use goblin_wire::memory::{Kind, Reservation};
+use goblin_wire::{Error, Limit};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, watch};
 

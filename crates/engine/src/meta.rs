@@ -17,8 +17,7 @@ use goblin_catalog::listing::List;
 use goblin_catalog::meta::{MetaEntry, MetaTool};
 use goblin_telemetry::worker;
 use goblin_wire::json::{self, Span, Splice, quote};
-use goblin_wire::method::Method;
-use goblin_wire::{Message, Request};
+use goblin_wire::{Message, Method, Request};
 
 use crate::client::caller::Caller;
 use crate::client::lane::Call;

@@ -27,15 +27,10 @@ use goblin_config::{Policies, ServerId};
 use goblin_subscriptions::tally::Tally;
 use goblin_telemetry::meter::{Endings, ReadStatus};
 use goblin_telemetry::{Event, Observe};
-use goblin_wire::dialect::{Dialect, Era};
-use goblin_wire::error::Error;
 use goblin_wire::json::{self, Pieces, Span, Splice, quote};
-use goblin_wire::limits::Limit;
-use goblin_wire::method::Method;
-use goblin_wire::mime::Mime;
 use goblin_wire::mirror::Mirrors;
 use goblin_wire::params::required;
-use goblin_wire::{Notification, Outcome, Request, Response};
+use goblin_wire::{Dialect, Era, Error, Limit, Method, Mime, Notification, Outcome, Request, Response};
 
 use crate::client::caller::{Caller, SessionId};
 use crate::client::lane::{Call, Patience};

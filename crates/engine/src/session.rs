@@ -23,10 +23,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use goblin_config::exposure::ProfileName;
 use goblin_telemetry::{Event, Observe};
-use goblin_wire::Id;
-use goblin_wire::dialect::Dialect;
-use goblin_wire::error::Error;
-use goblin_wire::limits::Limit;
+use goblin_wire::{Dialect, Error, Id, Limit};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 

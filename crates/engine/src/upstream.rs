@@ -44,13 +44,9 @@ use goblin_catalog::listing::{List, Listing};
 use goblin_config::{Policies, Server, ServerId};
 use goblin_telemetry::Observe;
 use goblin_telemetry::meter::{Endings, Meter};
-use goblin_wire::dialect::Dialect;
-use goblin_wire::error::Error;
 use goblin_wire::json::{Span, Splice};
-use goblin_wire::limits::Limit;
-use goblin_wire::method::Method;
 use goblin_wire::mirror::Mirrors;
-use goblin_wire::{Request, Response};
+use goblin_wire::{Dialect, Error, Limit, Method, Request, Response};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Semaphore, watch};
 

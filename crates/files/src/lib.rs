@@ -24,13 +24,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::Bytes;
 use goblin_config::Files;
 use goblin_telemetry::Event;
-use goblin_wire::dialect::Dialect;
-use goblin_wire::error::Error;
 use goblin_wire::json::quote;
-use goblin_wire::limits::MAX_LIST_ENTRIES;
-use goblin_wire::method::Method;
 use goblin_wire::params::required;
-use goblin_wire::{Message, Notification, Request, Response};
+use goblin_wire::{Dialect, Error, MAX_LIST_ENTRIES, Message, Method, Notification, Request, Response};
 use tokio::sync::Semaphore;
 
 use self::resources::Named;

@@ -4,10 +4,9 @@ use std::borrow::Cow;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 
-use goblin_wire::error::Error;
 use goblin_wire::json::{self, quote};
 use goblin_wire::params::required;
-use goblin_wire::{Request, date};
+use goblin_wire::{Error, Request, date};
 use serde::Serialize;
 
 use crate::content::{self, Contents, LARGEST_FILE};

@@ -3,9 +3,8 @@
 //!
 //! Wrong arguments and paths become tool errors that explain the correction, so that an agent can act on them.
 
-use goblin_wire::Request;
-use goblin_wire::error::Error;
 use goblin_wire::params::required;
+use goblin_wire::{Error, Request};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 

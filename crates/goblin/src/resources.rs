@@ -7,8 +7,8 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCompleter;
 use goblin_client::content::Block;
+use goblin_wire::Method;
 use goblin_wire::json::quote;
-use goblin_wire::method::Method;
 use serde_json::{Value, json};
 
 use crate::catalog::cards::{self, Kind};

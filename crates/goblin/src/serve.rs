@@ -34,8 +34,7 @@ use crate::load::{From, Given};
 use crate::log::LogFlags;
 use crate::style::{shell_word, tell, warn};
 #[cfg(feature = "tui")]
-use crate::top;
-use crate::{cli, follow, load, log, port};
+use crate::{cli, follow, load, log, port, top};
 
 #[derive(Debug, Args)]
 pub(crate) struct Serve {

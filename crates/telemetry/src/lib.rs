@@ -27,9 +27,8 @@ use std::time::Duration;
 
 use goblin_config::LogLevel;
 use goblin_config::visible::is_hidden;
-use goblin_wire::error::Error;
-use goblin_wire::limits::{Limit, LimitCounts};
 use goblin_wire::memory::Memory;
+use goblin_wire::{Error, Limit, LimitCounts};
 
 use crate::feed::Feed;
 use crate::meter::{Durations, FINE_BOUNDS};

@@ -10,8 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use goblin_wire::method::Method;
-use goblin_wire::mime::Mime;
+use goblin_wire::{Method, Mime};
 use parking_lot::Mutex;
 
 /// The upper bounds of the duration buckets in nanoseconds. They range from a call over loopback to a slow tool.

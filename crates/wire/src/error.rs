@@ -6,9 +6,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use crate::dialect::Dialect;
 use crate::json::quote;
-use crate::limits::Limit;
+use crate::{Dialect, Limit};
 
 /// An error that a peer receives instead of a result.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -1,6 +1,6 @@
 //! The description of a server: the result of `initialize`, or of `server/discover`.
 
-use crate::dialect::Dialect;
+use crate::Dialect;
 use crate::json::{self, Span};
 use crate::listen::Filter;
 use crate::modern::{SERVER_INFO, TASKS};

@@ -14,19 +14,19 @@
 pub mod canonical;
 pub mod date;
 mod depth;
-pub mod dialect;
-pub mod error;
+mod dialect;
+mod error;
 pub mod extensions;
 pub mod framing;
-pub mod hello;
+mod hello;
 pub mod json;
-pub mod keyword;
+mod keyword;
 pub mod labels;
-pub mod limits;
+mod limits;
 pub mod listen;
 pub mod memory;
-pub mod method;
-pub mod mime;
+mod method;
+mod mime;
 pub mod mirror;
 pub mod mirrored;
 pub mod modern;
@@ -34,6 +34,14 @@ pub mod modern;
 pub mod params;
 pub mod template;
 pub mod trace;
+
+pub use dialect::{Dialect, DialectClass, Era};
+pub use error::Error;
+pub use hello::{Capabilities, Hello};
+pub use keyword::Keyword;
+pub use limits::{Limit, LimitCounts, MAX_LIST_ENTRIES};
+pub use method::Method;
+pub use mime::Mime;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -44,10 +52,7 @@ use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::depth::{MAX_DEPTH, is_too_deep};
-use crate::error::Error;
 use crate::json::{Pieces, Span, Splice};
-use crate::limits::Limit;
-use crate::method::Method;
 use crate::params::Params;
 
 /// A request id as a JSON token. The number `1` and the string `"1"` are different ids, and a response keeps the type.

@@ -13,8 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 
-use crate::error::Error;
-use crate::limits::Limit;
+use crate::{Error, Limit};
 
 /// The size from which a message is counted, in bytes.
 pub const SMALL: usize = 16 * 1024;

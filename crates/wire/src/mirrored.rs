@@ -4,9 +4,8 @@
 use http::header::{HeaderName, HeaderValue};
 use smallvec::SmallVec;
 
-use crate::Request;
-use crate::method::Method;
 use crate::mirror::{Mirrors, encode};
+use crate::{Method, Request};
 
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const NAME: HeaderName = HeaderName::from_static("mcp-name");

@@ -4,10 +4,9 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use crate::error::Error;
 use crate::json::{self, Span};
-use crate::keyword::Keyword;
 use crate::modern::{Meta, RELATED_TASK};
+use crate::{Error, Keyword};
 
 /// The spans of the members of `params` that decide the route of a message or that the gateway must map.
 #[derive(Clone, Copy, Debug, Default)]

@@ -10,8 +10,7 @@ use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 
 use crate::json::{self, Span, Splice, quote};
-use crate::keyword::Keyword;
-use crate::{Message, Request};
+use crate::{Keyword, Message, Request};
 
 const TRACEPARENT: &str = "traceparent";
 const TRACESTATE: &str = "tracestate";

@@ -2,9 +2,8 @@ use std::sync::Arc;
 
 use goblin_config::ServerId;
 use goblin_config::file::Origin;
-use goblin_wire::dialect::Dialect;
 use goblin_wire::memory::Memory;
-use goblin_wire::{Text, json};
+use goblin_wire::{Dialect, Text, json};
 use parking_lot::{Mutex, MutexGuard};
 use proptest::prelude::*;
 
@@ -116,7 +115,7 @@ pub(crate) fn catalog(offers: &[Offer<'_>]) -> Catalog {
 pub(crate) fn owner(catalog: &Catalog, uri: &str) -> String {
     match catalog.resources.find(&catalog.sources, uri) {
         Ok(owner) => format!("{} {}", catalog.source(owner.source).backend.id(), owner.native),
-        Err(goblin_wire::error::Error::ResourceNotFound { candidates, .. }) => candidates.join(" or "),
+        Err(goblin_wire::Error::ResourceNotFound { candidates, .. }) => candidates.join(" or "),
         Err(other) => panic!("{other}"),
     }
 }
@@ -129,7 +128,7 @@ fn exposed(catalog: &Catalog) -> Vec<&str> {
 fn d4_a_contested_name_means_nothing() {
     let catalog = catalog(&[tools("a", &["b_c"]), tools("a_b", &["c"])]);
     let view = catalog.view(CLIENT);
-    let Err(goblin_wire::error::Error::ToolNotFound { candidates, .. }) = view.tool("a_b_c") else {
+    let Err(goblin_wire::Error::ToolNotFound { candidates, .. }) = view.tool("a_b_c") else {
         panic!("the bare name must not be anybody's")
     };
     assert_eq!(candidates.len(), 2);
@@ -244,8 +243,8 @@ fn d13_a_uri_that_was_handed_out_is_offered() {
 fn srv6_instructions_are_joined_under_headings_and_cuts_are_stated() {
     let hello = |words: String| {
         let dialect = Dialect::V2025_11_25;
-        let capabilities = goblin_wire::hello::Capabilities::default();
-        Arc::new(goblin_wire::hello::Hello {
+        let capabilities = goblin_wire::Capabilities::default();
+        Arc::new(goblin_wire::Hello {
             dialect,
             capabilities,
             instructions: Some(words),

@@ -1,6 +1,6 @@
 use goblin_config::exposure::{Exposure, Mode};
 use goblin_config::glob::Glob;
-use goblin_wire::error::Error;
+use goblin_wire::Error;
 
 use super::*;
 use crate::build::tests::{CLIENT, Catalog, catalog, owner, resources, terms, tools, with};

@@ -8,10 +8,8 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use goblin_wire::error::Error;
 use goblin_wire::json::{Span, Splice, quote};
-use goblin_wire::method::Method;
-use goblin_wire::{Id, Notification, Request};
+use goblin_wire::{Error, Id, Method, Notification, Request};
 use http::StatusCode;
 use parking_lot::MutexGuard;
 

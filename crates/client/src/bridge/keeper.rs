@@ -9,8 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use goblin_wire::error::Error;
-use goblin_wire::method::Method;
+use goblin_wire::{Error, Method};
 use http::{HeaderMap, StatusCode};
 
 use crate::bridge::message::Said;

@@ -10,12 +10,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use goblin_wire::error::Error;
 use goblin_wire::json::{self, Span, Splice, quote};
 use goblin_wire::listen::Filter;
-use goblin_wire::method::Method;
 use goblin_wire::modern::SUBSCRIPTION_ID;
-use goblin_wire::{Notification, Outcome, Request, Response};
+use goblin_wire::{Error, Method, Notification, Outcome, Request, Response};
 use tokio::sync::oneshot;
 
 use crate::bridge::keeper::{LASTING, Pace};

@@ -4,9 +4,8 @@
 use bytes::Bytes;
 use goblin_telemetry::clean;
 use goblin_wire::json::{self, Splice};
-use goblin_wire::method::Method;
 use goblin_wire::modern::is_visit;
-use goblin_wire::{Id, Malformed, Message, Notification, Outcome, Request, Response};
+use goblin_wire::{Id, Malformed, Message, Method, Notification, Outcome, Request, Response};
 
 /// A message of the client.
 pub struct Outgoing {

@@ -10,11 +10,10 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use goblin_wire::json::{self, Span};
-use goblin_wire::method::Method;
 use goblin_wire::mirror::{Mirrors, encode};
 use goblin_wire::mirrored::About;
 use goblin_wire::modern::{CLIENT_CAPABILITIES, PROTOCOL_VERSION as VERSION_KEY};
-use goblin_wire::{Id, Message, Outcome, Request, Response, mirrored};
+use goblin_wire::{Id, Message, Method, Outcome, Request, Response, mirrored};
 use http::HeaderMap;
 use http::header::HeaderValue;
 use tokio::sync::Semaphore;

@@ -9,7 +9,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use goblin_wire::error::Error;
+use goblin_wire::Error;
 use goblin_wire::framing::Event;
 use http::{HeaderValue, StatusCode};
 

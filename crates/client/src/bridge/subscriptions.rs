@@ -13,8 +13,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use goblin_telemetry::clean;
 use goblin_wire::json::{self, Splice, quote};
-use goblin_wire::method::Method;
-use goblin_wire::{Id, Message, Outcome, Request, Response};
+use goblin_wire::{Id, Message, Method, Outcome, Request, Response};
 use http::StatusCode;
 use parking_lot::MutexGuard;
 

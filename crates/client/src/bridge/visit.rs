@@ -7,9 +7,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use goblin_wire::error::Error;
 use goblin_wire::json::{self, Splice};
-use goblin_wire::{Message, Notification, Outcome, Request, Response};
+use goblin_wire::{Error, Message, Notification, Outcome, Request, Response};
 use http::{HeaderMap, StatusCode};
 use tokio::sync::oneshot;
 

@@ -12,8 +12,7 @@ use goblin_config::{ServerId, Sharing};
 use goblin_telemetry::clean;
 use goblin_telemetry::meter::{Asked, Ending, Meter, ReadStatus};
 use goblin_telemetry::metrics::Process;
-use goblin_wire::date;
-use goblin_wire::mime::Mime;
+use goblin_wire::{Mime, date};
 
 use crate::admin::latency::latency;
 use crate::admin::readiness::Readiness;

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::sync::{Arc, LazyLock};
 
 use goblin_config::exposure::ProfileName;
-use goblin_wire::dialect::Dialect;
+use goblin_wire::Dialect;
 use goblin_wire::extensions::SUBSCRIPTIONS;
 use goblin_wire::json::{self, Span};
 use goblin_wire::modern::TASKS;

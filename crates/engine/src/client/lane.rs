@@ -204,7 +204,7 @@ impl Call {
             session: None,
             principal: crate::client::caller::Principal::Anonymous,
             profile: None,
-            dialect: goblin_wire::dialect::Dialect::V2025_11_25,
+            dialect: goblin_wire::Dialect::V2025_11_25,
             level: Some(crate::client::caller::Level::Info),
             abilities: Arc::default(),
         };

@@ -18,7 +18,7 @@ use goblin_config::exposure::Profile;
 use goblin_subscriptions::tally::Tally;
 use goblin_subscriptions::updates::{Pace, Receipt, Update, Updates};
 use goblin_subscriptions::{ClientId, Subscriber};
-use goblin_wire::method::Method;
+use goblin_wire::Method;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 

@@ -8,9 +8,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::future::{join_all, select_all};
-use goblin_wire::error::Error;
 use goblin_wire::json::Pieces;
-use goblin_wire::{Message, error_reply, trace};
+use goblin_wire::{Error, Message, error_reply, trace};
 use http::header::HeaderMap;
 use http::{Response, StatusCode};
 

@@ -5,9 +5,8 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_util::Stream;
-use goblin_wire::Id;
-use goblin_wire::error::Error;
 use goblin_wire::json::Pieces;
+use goblin_wire::{Error, Id};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Response, StatusCode};
 use http_body::{Frame, SizeHint};

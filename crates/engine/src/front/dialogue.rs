@@ -8,12 +8,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use goblin_config::exposure::ProfileName;
 use goblin_telemetry::Observe;
-use goblin_wire::dialect::Dialect;
-use goblin_wire::error::Error;
 use goblin_wire::json::Pieces;
-use goblin_wire::method::Method;
 use goblin_wire::modern::is_visit;
-use goblin_wire::{Malformed, Message, Notification, Request};
+use goblin_wire::{Dialect, Error, Malformed, Message, Method, Notification, Request};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::front::guest::{Greeted, Guests, Leash};

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use goblin_config::Gateway;
 use goblin_config::secret::Secret;
-use goblin_wire::error::Error;
+use goblin_wire::Error;
 use http::header::{AUTHORIZATION, HOST, HeaderMap, HeaderName, ORIGIN, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode, Uri};
 use subtle::ConstantTimeEq;

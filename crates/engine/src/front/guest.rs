@@ -6,9 +6,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use goblin_config::exposure::ProfileName;
-use goblin_wire::error::Error;
 use goblin_wire::json::{self, Pieces};
-use goblin_wire::{Id, Notification, Request};
+use goblin_wire::{Error, Id, Notification, Request};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 

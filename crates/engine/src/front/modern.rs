@@ -4,10 +4,8 @@
 //! required `_meta`, matching version, supported version, matching method, name and arguments, known method. All later
 //! errors have status 200.
 
-use goblin_wire::error::Error;
 use goblin_wire::json as text_json;
-use goblin_wire::method::Method;
-use goblin_wire::{Request, mirror};
+use goblin_wire::{Error, Method, Request, mirror};
 use http::header::{HeaderMap, HeaderName};
 use http::{Response, StatusCode};
 

@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use goblin_telemetry::Observe;
-use goblin_wire::error::Error;
 use goblin_wire::memory::{Full, Kind, Memory, Reservation, SMALL};
-use goblin_wire::{Id, Malformed, Request};
+use goblin_wire::{Error, Id, Malformed, Request};
 use http::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 use http_body_util::BodyExt;

@@ -15,9 +15,8 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, Stream, StreamExt};
 use goblin_telemetry::{Event, Observe, worker};
-use goblin_wire::error::Error;
 use goblin_wire::json::Pieces;
-use goblin_wire::{Id, Message};
+use goblin_wire::{Error, Id, Message};
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep};
 
@@ -389,7 +388,7 @@ impl ResumedCall {
 
 #[cfg(test)]
 mod tests {
-    use goblin_wire::dialect::Dialect;
+    use goblin_wire::Dialect;
 
     use super::*;
     use crate::client::caller::Introduction;

@@ -3,7 +3,7 @@
 
 use goblin_catalog::meta::MetaTool;
 use goblin_catalog::search::nearest;
-use goblin_wire::error::Error;
+use goblin_wire::Error;
 
 use crate::directory::Catalog;
 

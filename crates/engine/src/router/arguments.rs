@@ -9,9 +9,8 @@ use std::time::Duration;
 
 use goblin_catalog::schema::{MAX_SCHEMA_NODES, Schema, Unjudged};
 use goblin_telemetry::{Event, worker};
-use goblin_wire::Request;
 use goblin_wire::json::quote;
-use goblin_wire::limits::Limit;
+use goblin_wire::{Limit, Request};
 
 use crate::client::lane::Call;
 use crate::directory::Catalog;

@@ -2,11 +2,9 @@
 //! cannot parse (SRV-7). All other parts of a result pass without being parsed.
 
 use goblin_catalog::definition::ui_uris;
-use goblin_wire::dialect::Dialect;
 use goblin_wire::json::{self, Span, Splice, quote};
-use goblin_wire::keyword::Keyword;
-use goblin_wire::method::Method;
 use goblin_wire::modern::{FRESHNESS, IDENTITY, SERVER_INFO};
+use goblin_wire::{Dialect, Keyword, Method};
 
 /// Returns the positions of URIs in the result of `method`. A result without the bytes `uri"` or `Uri"` is not parsed.
 pub(crate) fn uris(method: &Method, text: &str, result: Span) -> Vec<Span> {

@@ -7,11 +7,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use goblin_wire::error::Error;
 use goblin_wire::json::{self, Span, Splice, quote};
-use goblin_wire::keyword::Keyword;
-use goblin_wire::method::Method;
-use goblin_wire::{Id, Message, Request, Response};
+use goblin_wire::{Error, Id, Keyword, Message, Method, Request, Response};
 
 use crate::client::caller::Caller;
 use crate::client::lane::Call;

@@ -13,8 +13,7 @@ use goblin_admin::api::{ClientCount, ClientInfo, Options, SubscriptionInfo, Subs
 use goblin_config::ServerId;
 use goblin_subscriptions::ClientId;
 use goblin_subscriptions::updates::Pace;
-use goblin_wire::date;
-use goblin_wire::error::Error;
+use goblin_wire::{Error, date};
 
 use crate::client::subscriptions::Subscription;
 use crate::directory::Catalog;

@@ -8,10 +8,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use goblin_wire::error::Error;
 use goblin_wire::json::{self, Span, Splice, quote};
-use goblin_wire::method::Method;
-use goblin_wire::{Message, Outcome, Request};
+use goblin_wire::{Error, Message, Method, Outcome, Request};
 use smallvec::SmallVec;
 
 use crate::client::lane::{Call, Patience};

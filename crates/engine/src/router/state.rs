@@ -10,8 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use aws_lc_rs::aead::{AES_256_GCM, Aad, RandomizedNonceKey};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use goblin_wire::error::Error;
-use goblin_wire::{Request, json};
+use goblin_wire::{Error, Request, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::client::caller::{Caller, Principal};

@@ -15,10 +15,9 @@ use goblin_subscriptions::tally::{Full, Place};
 use goblin_subscriptions::updates::Pace;
 use goblin_subscriptions::{Outcome, Terms};
 use goblin_telemetry::Event;
-use goblin_wire::error::Error;
 use goblin_wire::json::{self, Pieces, Span, Splice, quote};
 use goblin_wire::params::required;
-use goblin_wire::{Outcome as Answer, Request, Response};
+use goblin_wire::{Error, Outcome as Answer, Request, Response};
 
 use crate::client::caller::SessionId;
 use crate::client::lane::Call;

@@ -16,13 +16,10 @@ use std::time::Instant;
 
 use goblin_catalog::definition::requires_task;
 use goblin_config::ServerId;
-use goblin_wire::dialect::{Dialect, Era};
-use goblin_wire::error::Error;
 use goblin_wire::json::{self, Pieces, Span, Splice, quote};
-use goblin_wire::method::Method;
 use goblin_wire::modern::{IDENTITY, RELATED_TASK, SERVER_INFO, TASKS_DECLARED};
 use goblin_wire::params::{related_task, required};
-use goblin_wire::{Id, Message, Notification, Outcome, Request};
+use goblin_wire::{Dialect, Era, Error, Id, Message, Method, Notification, Outcome, Request};
 
 use crate::client::caller::{Caller, SessionId};
 use crate::client::lane::{Call, Patience};

@@ -8,9 +8,8 @@ use std::time::{Instant, SystemTime};
 use goblin_telemetry::audit::Audited;
 use goblin_telemetry::clean;
 use goblin_telemetry::spans::{Span, Spans};
-use goblin_wire::method::Method;
 use goblin_wire::trace::{self, Context};
-use goblin_wire::{Message, Outcome, Request, json};
+use goblin_wire::{Message, Method, Outcome, Request, json};
 
 use crate::client::caller::Principal;
 use crate::client::lane::Call;

@@ -20,15 +20,11 @@ use goblin_catalog::listing::List;
 use goblin_config::Policies;
 use goblin_config::exposure::ProfileName;
 use goblin_telemetry::Observe;
-use goblin_wire::dialect::Dialect;
-use goblin_wire::error::Error;
 use goblin_wire::extensions::{META_TOOLS, SUBSCRIPTIONS};
 use goblin_wire::json::{self, Pieces, Span};
-use goblin_wire::limits::Limit;
-use goblin_wire::method::Method;
 use goblin_wire::modern::IDENTITY;
 use goblin_wire::params::required;
-use goblin_wire::{Id, Notification, Request, Response};
+use goblin_wire::{Dialect, Error, Id, Limit, Method, Notification, Request, Response};
 
 use crate::client::caller::{Caller, Introduction, Level};
 use crate::client::lane::{Call, Said};

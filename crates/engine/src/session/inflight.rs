@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use goblin_wire::Id;
-use goblin_wire::error::Error;
+use goblin_wire::{Error, Id};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 

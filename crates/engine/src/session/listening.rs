@@ -12,12 +12,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use goblin_telemetry::worker;
-use goblin_wire::error::Error;
 use goblin_wire::json::{self, Pieces, Splice};
 use goblin_wire::listen::Filter;
-use goblin_wire::method::Method;
 use goblin_wire::modern::SUBSCRIPTION_ID;
-use goblin_wire::{Id, Message, Notification, Request};
+use goblin_wire::{Error, Id, Message, Method, Notification, Request};
 use tokio::sync::oneshot;
 
 use crate::client::caller::{Caller, Introduction, SessionId};

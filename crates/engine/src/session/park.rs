@@ -11,9 +11,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use goblin_telemetry::worker;
-use goblin_wire::error::Error;
 use goblin_wire::json::Splice;
-use goblin_wire::{Id, Message, Request};
+use goblin_wire::{Error, Id, Message, Request};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 

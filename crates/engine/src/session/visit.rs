@@ -5,13 +5,10 @@ use std::sync::Arc;
 
 use goblin_catalog::listing::List;
 use goblin_config::exposure::ProfileName;
-use goblin_wire::Request;
-use goblin_wire::dialect::Dialect;
-use goblin_wire::error::Error;
 use goblin_wire::extensions::SUBSCRIPTIONS;
 use goblin_wire::json::{self, Pieces, Span};
-use goblin_wire::method::Method;
 use goblin_wire::modern::{FRESHNESS, IDENTITY, SERVER_INFO, TASKS};
+use goblin_wire::{Dialect, Error, Method, Request};
 
 use crate::client::caller::{Abilities, Caller, Introduction, Principal, SessionId};
 use crate::client::lane::Call;

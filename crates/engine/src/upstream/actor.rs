@@ -17,8 +17,7 @@ use goblin_client::connect::ProxyEnvironment;
 use goblin_config::{Policies, Server, ServerId, Sharing};
 use goblin_telemetry::meter::Meter;
 use goblin_telemetry::{Event, Observe, worker};
-use goblin_wire::hello::Hello;
-use goblin_wire::method::Method;
+use goblin_wire::{Hello, Method};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 

@@ -10,11 +10,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use goblin_config::ServerId;
 use goblin_telemetry::worker;
-use goblin_wire::dialect::Dialect;
-use goblin_wire::error::Error;
 use goblin_wire::json::{self, Splice, quote};
-use goblin_wire::method::Method;
-use goblin_wire::{Id, Notification, Request};
+use goblin_wire::{Dialect, Error, Id, Method, Notification, Request};
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 

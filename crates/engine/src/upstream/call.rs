@@ -12,14 +12,11 @@ use bytes::Bytes;
 use goblin_catalog::listing::List;
 use goblin_telemetry::meter::{Asked, Ending};
 use goblin_telemetry::worker;
-use goblin_wire::dialect::Dialect;
-use goblin_wire::error::Error;
 use goblin_wire::json::{self, Splice, quote};
 use goblin_wire::listen::Filter;
-use goblin_wire::method::Method;
 use goblin_wire::mirror::Mirrors;
 use goblin_wire::mirrored::About;
-use goblin_wire::{Id, Outcome, Response};
+use goblin_wire::{Dialect, Error, Id, Method, Outcome, Response};
 use tokio::sync::SemaphorePermit;
 
 use crate::client::caller::SessionId;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use goblin_client::connect::{HttpClient, ProxyEnvironment};
 use goblin_config::secret::Secret;
 use goblin_config::{HttpKind, Protocol, Server, Transport};
-use goblin_wire::hello::Hello;
+use goblin_wire::Hello;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use crate::upstream::actor::Surroundings;

@@ -7,10 +7,8 @@
 use std::time::{Duration, Instant};
 
 use goblin_config::Protocol;
-use goblin_wire::dialect::Dialect;
-use goblin_wire::hello::Hello;
 use goblin_wire::json::{self, Span};
-use goblin_wire::{Outcome, Response};
+use goblin_wire::{Dialect, Hello, Outcome, Response};
 use parking_lot::Mutex;
 
 /// The time for which a backend counts as needing, or as rejecting, a handshake. A wrong assumption causes no visible

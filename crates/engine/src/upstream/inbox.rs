@@ -11,9 +11,8 @@ use std::sync::{Arc, Weak};
 use goblin_catalog::listing::List;
 use goblin_config::ServerId;
 use goblin_telemetry::{Event, Observe};
-use goblin_wire::dialect::Dialect;
 use goblin_wire::json::{self, Span, Splice};
-use goblin_wire::{Notification, Request};
+use goblin_wire::{Dialect, Notification, Request};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 

@@ -10,13 +10,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::Either;
 use goblin_config::Server;
-use goblin_wire::dialect::Dialect;
-use goblin_wire::hello::Hello;
 use goblin_wire::json::{self, quote};
 use goblin_wire::listen::Filter;
-use goblin_wire::method::Method;
 use goblin_wire::mirrored::{self, About, Repeated};
-use goblin_wire::{Id, Outcome, Response, trace};
+use goblin_wire::{Dialect, Hello, Id, Method, Outcome, Response, trace};
 
 use crate::client::lane::Call;
 use crate::upstream::files::FilesServer;

@@ -10,10 +10,9 @@ use std::time::Duration;
 use goblin_catalog::listing::{Definition, List, read_entries, weight};
 use goblin_telemetry::worker;
 use goblin_wire::json::{self, Span, quote};
-use goblin_wire::limits::{Limit, MAX_LIST_ENTRIES};
 use goblin_wire::memory::{Kind, Memory, Reservation};
 use goblin_wire::mirror::Mirrors;
-use goblin_wire::{Outcome, Text};
+use goblin_wire::{Limit, MAX_LIST_ENTRIES, Outcome, Text};
 
 use crate::upstream::link::{Link, LinkError};
 

@@ -3,9 +3,8 @@
 
 use goblin_wire::json::{self, Splice};
 use goblin_wire::listen::Filter;
-use goblin_wire::method::Method;
 use goblin_wire::modern::SUBSCRIPTION_ID;
-use goblin_wire::{Message, Notification, Outcome, Response};
+use goblin_wire::{Message, Method, Notification, Outcome, Response};
 
 use crate::upstream::link::LinkError;
 

@@ -14,9 +14,7 @@ use std::time::{Duration, Instant};
 
 use goblin_subscriptions::ClientId;
 use goblin_telemetry::Event;
-use goblin_wire::error::Error;
-use goblin_wire::method::Method;
-use goblin_wire::{Id, Malformed, Notification, Request, Response};
+use goblin_wire::{Error, Id, Malformed, Method, Notification, Request, Response};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
@@ -287,7 +285,7 @@ fn find(head: &[u8], word: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use goblin_wire::dialect::Dialect;
+    use goblin_wire::Dialect;
 
     use super::*;
     use crate::client::mailbox::Mailbox;

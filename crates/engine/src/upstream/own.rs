@@ -15,8 +15,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use goblin_config::{Declare, Server};
 use goblin_telemetry::{Event, worker};
-use goblin_wire::error::Error;
-use goblin_wire::json;
+use goblin_wire::{Error, json};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 

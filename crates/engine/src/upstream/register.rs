@@ -28,9 +28,8 @@ use goblin_subscriptions::tally::{Full, Place};
 use goblin_subscriptions::updates::{Update, Whole};
 use goblin_subscriptions::{ClientId, Name, Outcome, Standing};
 use goblin_telemetry::{Event, worker};
-use goblin_wire::Notification;
 use goblin_wire::json::{self, Splice, quote};
-use goblin_wire::method::Method;
+use goblin_wire::{Method, Notification};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 

@@ -7,11 +7,9 @@
 
 use bytes::Bytes;
 use goblin_config::Declare;
-use goblin_wire::Request;
-use goblin_wire::dialect::Dialect;
 use goblin_wire::json::{self, Span, Splice, quote};
-use goblin_wire::keyword::Keyword;
 use goblin_wire::modern::{CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION, RESERVED, TASKS};
+use goblin_wire::{Dialect, Keyword, Request};
 
 use crate::client::caller::{Caller, Level};
 use crate::upstream::Tasks;

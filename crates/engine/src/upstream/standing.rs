@@ -1,7 +1,7 @@
 //! The status of a server in the words that operators and agents see.
 
 use goblin_telemetry::clean;
-use goblin_wire::dialect::Era;
+use goblin_wire::Era;
 
 use crate::upstream::{Backend, State};
 

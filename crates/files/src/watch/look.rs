@@ -4,9 +4,8 @@ use std::collections::HashSet;
 use std::io;
 use std::path::PathBuf;
 
-use goblin_wire::Message;
 use goblin_wire::json::quote;
-use goblin_wire::method::Method;
+use goblin_wire::{Message, Method};
 
 use crate::path::Relative;
 use crate::tree::{Kind, Missing, Stop, Tree};

@@ -5,8 +5,8 @@
 use goblin_catalog::search::nearest;
 use goblin_client::content::Outcomes;
 use goblin_telemetry::clean;
+use goblin_wire::Method;
 use goblin_wire::json::{self, quote};
-use goblin_wire::method::Method;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 

@@ -9,8 +9,7 @@ use goblin_client::peer::{Heard, Peer};
 use goblin_telemetry::clean;
 use goblin_wire::extensions::META_TOOLS;
 use goblin_wire::json::quote;
-use goblin_wire::method::Method;
-use goblin_wire::{Id, Notification, Outcome, Response};
+use goblin_wire::{Id, Method, Notification, Outcome, Response};
 use serde_json::Value;
 use serde_json::value::RawValue;
 

@@ -10,8 +10,7 @@ use goblin_client::peer::{Heard, Peer};
 use goblin_client::update::{Update, now};
 use goblin_telemetry::clean;
 use goblin_wire::extensions::SUBSCRIPTIONS;
-use goblin_wire::method::Method;
-use goblin_wire::{Notification, Outcome, Response, json};
+use goblin_wire::{Method, Notification, Outcome, Response, json};
 use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
 

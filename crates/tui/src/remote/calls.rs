@@ -12,8 +12,7 @@ use goblin_client::runtime::Record;
 use goblin_client::update::{Update, now};
 use goblin_wire::extensions::SUBSCRIPTIONS;
 use goblin_wire::json::quote;
-use goblin_wire::method::Method;
-use goblin_wire::{Id, Outcome, Response};
+use goblin_wire::{Id, Method, Outcome, Response};
 use serde_json::Value;
 use tokio::sync::mpsc;
 

@@ -10,9 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use goblin_telemetry::worker;
-use goblin_wire::Request;
 use goblin_wire::json::Splice;
-use goblin_wire::method::Method;
+use goblin_wire::{Method, Request};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 

@@ -15,8 +15,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use goblin_config::ServerId;
 use goblin_subscriptions::ClientId;
-use goblin_wire::dialect::Era;
-use goblin_wire::error::Error;
+use goblin_wire::{Era, Error};
 use parking_lot::Mutex;
 
 use crate::client::caller::{Caller, Principal, SessionId};

@@ -5,12 +5,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use goblin_wire::Outcome;
-use goblin_wire::dialect::Era;
-use goblin_wire::error::Error;
 use goblin_wire::json::{self, Span, Splice, quote};
-use goblin_wire::method::Method;
 use goblin_wire::modern::RELATED_TASK;
+use goblin_wire::{Era, Error, Method, Outcome};
 
 use crate::router::Reply;
 use crate::router::inputs::inside;

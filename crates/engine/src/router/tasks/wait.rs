@@ -7,10 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use goblin_telemetry::worker;
-use goblin_wire::Outcome;
-use goblin_wire::dialect::Era;
 use goblin_wire::json::Splice;
-use goblin_wire::method::Method;
+use goblin_wire::{Era, Method, Outcome};
 
 use crate::client::lane::{Call, Patience};
 use crate::router::Router;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use goblin_wire::dialect::Era;
+use goblin_wire::Era;
 use goblin_wire::listen::Filter;
 
 use crate::client::caller::Caller;

@@ -7,9 +7,8 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use goblin_wire::dialect::Era;
 use goblin_wire::json::{self, Span, Splice, quote};
-use goblin_wire::keyword::Keyword;
+use goblin_wire::{Era, Keyword};
 
 use crate::router::tasks::book::LONGEST_LIFE;
 

@@ -10,8 +10,7 @@ use goblin_catalog::listing::List;
 use goblin_client::connect::Received;
 use goblin_telemetry::Event;
 use goblin_wire::framing::{Events, Frame};
-use goblin_wire::method::Method;
-use goblin_wire::{Malformed, Message};
+use goblin_wire::{Malformed, Message, Method};
 use http::StatusCode;
 use http_body_util::BodyExt;
 

@@ -8,9 +8,8 @@ use goblin_client::connect::Received;
 use goblin_telemetry::{Event, worker};
 use goblin_wire::framing::{Events, Frame};
 use goblin_wire::listen::Filter;
-use goblin_wire::method::Method;
 use goblin_wire::mirrored::Repeated;
-use goblin_wire::{Id, Message, Notification};
+use goblin_wire::{Id, Message, Method, Notification};
 use http_body_util::BodyExt;
 use tokio::sync::oneshot;
 

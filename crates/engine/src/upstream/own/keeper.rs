@@ -9,9 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use goblin_telemetry::Event;
-use goblin_wire::error::Error;
-use goblin_wire::hello::Hello;
-use goblin_wire::method::Method;
+use goblin_wire::{Error, Hello, Method};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 
 use crate::client::caller::{Caller, SessionId};

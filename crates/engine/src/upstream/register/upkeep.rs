@@ -15,10 +15,8 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use goblin_catalog::listing::List;
 use goblin_subscriptions::{Job, Reply};
-use goblin_wire::hello::Hello;
 use goblin_wire::json::{self, Span, quote};
-use goblin_wire::method::Method;
-use goblin_wire::{Outcome as Answer, Response};
+use goblin_wire::{Hello, Method, Outcome as Answer, Response};
 
 use crate::upstream::link::{Link, LinkError};
 use crate::upstream::register::listening::{Listening, Opener, Unopened};

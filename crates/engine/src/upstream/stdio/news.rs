@@ -10,8 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use goblin_telemetry::worker;
 use goblin_wire::listen::Filter;
-use goblin_wire::method::Method;
-use goblin_wire::{Notification, notification};
+use goblin_wire::{Method, Notification, notification};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
