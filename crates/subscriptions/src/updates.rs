@@ -232,8 +232,9 @@ impl Queue {
 }
 
 #[cfg(test)]
-#[expect(clippy::disallowed_methods, reason = "a test has to begin at some instant")]
 mod tests {
+    #![expect(clippy::disallowed_methods, reason = "a test has to begin at some instant")]
+
     use super::*;
 
     struct Desk {
