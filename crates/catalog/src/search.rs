@@ -124,7 +124,7 @@ impl Index {
             names.extend(keys.into_iter().filter(|key| !key.is_empty()).map(|key| (key.into_boxed_str(), place)));
         }
         let mut synonyms: HashMap<u32, Vec<u32>> = HashMap::new();
-        for group in synonyms::GROUPS {
+        for group in synonyms::groups() {
             let concepts: Vec<u32> = group.iter().map(|word| builder.concept(word)).collect();
             for concept in &concepts {
                 let others = concepts.iter().filter(|other| *other != concept);
