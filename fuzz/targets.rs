@@ -11,13 +11,13 @@ use bytes::Bytes;
 use goblin_config::consent;
 use goblin_config::diff::diff;
 use goblin_config::edit::Draft;
-use goblin_config::file::Origin;
+use goblin_config::file::ConfigOrigin;
 use goblin_config::import::merge::merge;
-use goblin_config::import::{Client, Ground, Source, translate};
+use goblin_config::import::{Client, ClientFile, SearchBase, translate};
 use goblin_engine::front::body;
 use goblin_subscriptions::glob as subscription;
 use goblin_wire::canonical::{MAX_SEPARATORS, canonical, is_plain, readings};
-use goblin_wire::framing::{Event, Events, Frame, HEAD_KEPT, Lines};
+use goblin_wire::framing::{Frame, HEAD_KEPT, LineDecoder, SseDecoder, SseEvent};
 use goblin_wire::json::{self, Pieces, Span, Splice};
 use goblin_wire::template::{Bindings, MAX_URI_BYTES, Template, Value as TemplateValue};
 use goblin_wire::{Id, Message, Response};
@@ -197,7 +197,7 @@ fn chunks(data: &[u8], run: usize) -> Option<(Vec<u8>, [usize; 2])> {
 /// encodes decodes to itself.
 pub fn events(data: &[u8]) {
     let decode = |chunks: &[&[u8]]| {
-        let mut events = Events::new(LIMIT);
+        let mut events = SseDecoder::new(LIMIT);
         let mut frames = Vec::new();
         for chunk in chunks {
             events.feed(chunk);
@@ -220,7 +220,7 @@ pub fn events(data: &[u8]) {
     if text.len() <= LIMIT && !text.is_empty() {
         let written = body::event(Pieces::from(text.to_owned()));
         let data = Bytes::from(text.replace(['\n', '\r'], " "));
-        let expected = Event { name: Some("message".to_owned()), data, ..Event::default() };
+        let expected = SseEvent { name: Some("message".to_owned()), data, ..SseEvent::default() };
         assert_eq!(decode(&[&written]), [Some(expected)]);
     }
 }
@@ -228,7 +228,7 @@ pub fn events(data: &[u8]) {
 /// Decodes lines. Any chunking yields the same lines as a split at line feeds.
 pub fn lines(data: &[u8]) {
     let decode = |chunks: &[&[u8]]| {
-        let mut lines = Lines::new(LIMIT);
+        let mut lines = LineDecoder::new(LIMIT);
         let mut frames = Vec::new();
         for chunk in chunks {
             lines.buffer().extend_from_slice(chunk);
@@ -302,7 +302,7 @@ pub fn glob(data: &[u8]) {
             assert_eq!(matches, matches_names(&characters, &subject), "{pattern:?} on {text:?}");
         }
     }
-    if let Ok(glob) = subscription::Glob::parse(pattern) {
+    if let Ok(glob) = subscription::UriGlob::parse(pattern) {
         let matches = glob.matches(text);
         assert!(!matches || text.starts_with(glob.literal()));
         if is_small {
@@ -394,7 +394,7 @@ pub fn configuration(data: &[u8]) {
         return;
     }
     let environment = |name: &str| (name == "SET").then(|| "value".to_owned());
-    let parse = || goblin_config::parse(text, &Origin::new("fuzz.json", "/nowhere"), &environment);
+    let parse = || goblin_config::parse(text, &ConfigOrigin::new("fuzz.json", "/nowhere"), &environment);
     let has_place = |problem: &goblin_config::problem::Problem| {
         // A lone carriage return ends a line. A carriage return before a line feed is a character of its line.
         let plain = text.replace("\r\n", " \n").replace('\r', "\n");
@@ -426,8 +426,8 @@ pub fn import(data: &[u8]) {
     let client = Client::ALL[usize::from(*choice) % Client::ALL.len()];
     let is_project = usize::from(*choice) / Client::ALL.len() % 2 == 1;
     let project = is_project.then(|| PathBuf::from("/nowhere/project"));
-    let source = Source { client, path: PathBuf::from("/nowhere/project/file"), project };
-    let ground = Ground { home: PathBuf::from("/nowhere"), here: PathBuf::from("/nowhere/project/here") };
+    let source = ClientFile { client, path: PathBuf::from("/nowhere/project/file"), project };
+    let ground = SearchBase { home: PathBuf::from("/nowhere"), here: PathBuf::from("/nowhere/project/here") };
     let found = match translate(&source, text, &ground) {
         Ok(found) => found,
         Err(sentence) => return assert_is_plain(&sentence),

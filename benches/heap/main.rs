@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use goblin_config::exposure::Profile;
-use goblin_subscriptions::interests::Interests;
-use goblin_subscriptions::tally::{Place, Tally};
-use goblin_subscriptions::{ClientId, Offers, Subscriber, Terms, Wish};
+use goblin_subscriptions::interests::SubscriptionTable;
+use goblin_subscriptions::tally::{SubscriptionCount, SubscriptionPermit};
+use goblin_subscriptions::{ClientId, OfferedResources, Subscriber, SubscriptionOptions, Wish};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
@@ -90,20 +90,20 @@ fn end(others: usize) -> Value {
 }
 
 struct Book {
-    interests: Interests<Client>,
-    all: Arc<Tally>,
+    interests: SubscriptionTable<Client>,
+    all: Arc<SubscriptionCount>,
 }
 
 impl Default for Book {
     fn default() -> Book {
-        Book { interests: Interests::new(usize::MAX), all: Arc::default() }
+        Book { interests: SubscriptionTable::new(usize::MAX), all: Arc::default() }
     }
 }
 
 /// The offers of a backend without a list. Every URI is accepted and keeps its native form.
 struct Nothing;
 
-impl Offers for Nothing {
+impl OfferedResources for Nothing {
     fn listed(&self) -> Box<dyn Iterator<Item = &str> + '_> {
         Box::new(std::iter::empty())
     }
@@ -125,17 +125,17 @@ impl Book {
             exposed: format!("backend+{native}").into(),
             native: native.into(),
             pattern: None,
-            terms: Terms::default(),
+            terms: SubscriptionOptions::default(),
         };
         let room = (&client.subscriptions, usize::MAX);
-        let place = || Place::new(room, (&self.all, usize::MAX));
+        let place = || SubscriptionPermit::new(room, (&self.all, usize::MAX));
         self.interests.subscribe(wish, &Nothing, place).map(drop).expect("there is room for all");
     }
 }
 
 struct Client {
     id: ClientId,
-    subscriptions: Arc<Tally>,
+    subscriptions: Arc<SubscriptionCount>,
 }
 
 impl Subscriber for Client {

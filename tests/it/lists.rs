@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use goblin_client::connect::ProxyEnvironment;
-use goblin_config::file::Origin;
+use goblin_config::file::ConfigOrigin;
 use goblin_engine::app::App;
 use serde_json::{Value, json};
 
@@ -332,7 +332,7 @@ async fn res13_a_change_of_one_server_asks_no_other() {
 /// Returns the configuration with these servers, as `goblin serve` would read it.
 pub fn config(servers: Value) -> goblin_config::Config {
     let text = servers_only(json!({ "mcpServers": servers })).to_string();
-    let loaded = goblin_config::parse(&text, &Origin::new("test", "/"), &|_| None);
+    let loaded = goblin_config::parse(&text, &ConfigOrigin::new("test", "/"), &|_| None);
     loaded.unwrap_or_else(|problems| panic!("{problems}")).config
 }
 

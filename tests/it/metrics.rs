@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use goblin_client::connect::ProxyEnvironment;
 use goblin_config::Config;
-use goblin_config::file::Origin;
+use goblin_config::file::ConfigOrigin;
 use goblin_engine::app::App;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -140,7 +140,7 @@ async fn met2_what_is_going_on_is_told() {
 
 fn config(servers: Value) -> Config {
     let text = json!({ "mcpServers": servers }).to_string();
-    let loaded = goblin_config::parse(&text, &Origin::new("test", "/"), &|_| None);
+    let loaded = goblin_config::parse(&text, &ConfigOrigin::new("test", "/"), &|_| None);
     loaded.unwrap_or_else(|problems| panic!("{problems}")).config
 }
 

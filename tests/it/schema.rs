@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use goblin_config::file::Origin;
+use goblin_config::file::ConfigOrigin;
 use goblin_config::{Config, parse, schema};
 use jsonc_parser::ParseOptions;
 use jsonschema::Validator;
@@ -25,7 +25,7 @@ fn validator() -> Validator {
 /// Parses a configuration. Every variable is set. Two variables have two values, since the tokens of a file must differ.
 fn reader_accepts(text: &str) -> Result<Config, String> {
     let environment = |name: &str| Some(format!("value-of-the-variable-{name}"));
-    let loaded = parse(text, &Origin::new("goblin.json", "/etc/goblin"), &environment);
+    let loaded = parse(text, &ConfigOrigin::new("goblin.json", "/etc/goblin"), &environment);
     loaded.map(|loaded| loaded.config).map_err(|problems| problems.to_string())
 }
 

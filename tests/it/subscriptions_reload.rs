@@ -9,7 +9,7 @@ use std::sync::Arc;
 use goblin_client::connect::ProxyEnvironment;
 use goblin_config::Gateway;
 use goblin_config::admin::AdminSettings;
-use goblin_engine::admin::permit::Permit;
+use goblin_engine::admin::permit::AdminAccess;
 use goblin_engine::app::App;
 use serde_json::{Value, json};
 
@@ -35,7 +35,7 @@ impl Live {
         app.readiness().wait_for(|readiness| readiness.is_ready()).await.expect("it starts");
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
-        let permit = Permit::new(&Gateway::default(), &AdminSettings::default());
+        let permit = AdminAccess::new(&Gateway::default(), &AdminSettings::default());
         remember_token(address, permit.token().expose());
         app.set_permit(permit);
         drop(app.accept_http(listener).expect("it serves"));

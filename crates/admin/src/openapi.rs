@@ -4,7 +4,7 @@ use schemars::generate::{SchemaGenerator, SchemaSettings};
 use serde_json::{Map, Value, json};
 
 use crate::api::Refused;
-use crate::routes::{Access, Action, Answer, Look, ROUTES, Route};
+use crate::routes::{Access, Answer, ROUTES, ReadTarget, Route, RouteAction};
 
 /// The name of the token's security scheme.
 const TOKEN: &str = "adminToken";
@@ -64,7 +64,7 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
         "responses": responses,
         "security": security,
     });
-    if matches!(route.action, Action::Change(_)) {
+    if matches!(route.action, RouteAction::Change(_)) {
         let body = json!({ "schema": { "type": "object", "additionalProperties": false } });
         operation["requestBody"] = json!({ "required": false, "content": { "application/json": body } });
     }
@@ -95,7 +95,7 @@ fn parameters(route: &Route) -> Vec<Value> {
 fn refusals(route: &Route) -> Vec<(u16, &'static str)> {
     let mut refusals = Vec::new();
     if route.access == Access::Probe {
-        return if route.action == Action::Look(Look::Ready) {
+        return if route.action == RouteAction::Look(ReadTarget::Ready) {
             vec![(503, "the gateway is not ready")]
         } else {
             refusals
@@ -107,10 +107,10 @@ fn refusals(route: &Route) -> Vec<(u16, &'static str)> {
     if route.has_id() || route.parameter.is_some() {
         refusals.push((404, "the server does not exist"));
     }
-    if route.action == Action::Look(Look::Events) {
+    if route.action == RouteAction::Look(ReadTarget::Events) {
         refusals.push((503, "the maximum number of readers is reached"));
     }
-    if matches!(route.action, Action::Change(_)) {
+    if matches!(route.action, RouteAction::Change(_)) {
         refusals.push((409, "the state of the server does not allow the change"));
         refusals.push((422, "the configuration file does not allow the change"));
         refusals.push((503, "the gateway accepts no commands, or too many are waiting"));

@@ -20,7 +20,7 @@ pub struct Route {
     /// The path. It may contain `{id}` in place of one segment.
     pub path: &'static str,
     pub access: Access,
-    pub action: Action,
+    pub action: RouteAction,
     /// The only query parameter that the route accepts.
     pub parameter: Option<Parameter>,
     pub answer: Answer,
@@ -30,8 +30,8 @@ pub struct Route {
 impl Route {
     pub fn verb(&self) -> Verb {
         match self.action {
-            Action::Look(_) => Verb::GET,
-            Action::Change(_) => Verb::POST,
+            RouteAction::Look(_) => Verb::GET,
+            RouteAction::Change(_) => Verb::POST,
         }
     }
 
@@ -54,9 +54,9 @@ pub enum Access {
 
 /// The action of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    Look(Look),
-    Change(Change),
+pub enum RouteAction {
+    Look(ReadTarget),
+    Change(ChangeTarget),
 }
 
 /// An operation on a server.
@@ -81,14 +81,14 @@ impl Wish {
 
 /// The target of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum ChangeTarget {
     Configuration,
     Server(Wish),
 }
 
 /// The subject of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum ReadTarget {
     Alive,
     Ready,
     Metrics,
@@ -124,20 +124,20 @@ const URI: Option<Parameter> = Some(Parameter {
     about: "a URI as clients use it; selects the subscriptions that an update of this URI reaches",
 });
 
-const fn read(path: &'static str, look: Look, answer: Answer, summary: &'static str) -> Route {
-    Route { path, access: Access::Operator, action: Action::Look(look), parameter: None, answer, summary }
+const fn read(path: &'static str, look: ReadTarget, answer: Answer, summary: &'static str) -> Route {
+    Route { path, access: Access::Operator, action: RouteAction::Look(look), parameter: None, answer, summary }
 }
 
-const fn probe(path: &'static str, look: Look, answer: Answer, summary: &'static str) -> Route {
+const fn probe(path: &'static str, look: ReadTarget, answer: Answer, summary: &'static str) -> Route {
     Route { access: Access::Probe, ..read(path, look, answer, summary) }
 }
 
 const fn entries(path: &'static str, list: List, summary: &'static str) -> Route {
-    Route { parameter: SERVER, ..read(path, Look::Entries(list), json::<EntryList>(), summary) }
+    Route { parameter: SERVER, ..read(path, ReadTarget::Entries(list), json::<EntryList>(), summary) }
 }
 
-const fn change(path: &'static str, change: Change, answer: Answer, summary: &'static str) -> Route {
-    Route { path, access: Access::Operator, action: Action::Change(change), parameter: None, answer, summary }
+const fn change(path: &'static str, change: ChangeTarget, answer: Answer, summary: &'static str) -> Route {
+    Route { path, access: Access::Operator, action: RouteAction::Change(change), parameter: None, answer, summary }
 }
 
 const fn json<T: JsonSchema>() -> Answer {
@@ -152,54 +152,79 @@ const OPENAPI: Answer =
     Answer::Json(|_| schemars::json_schema!({ "type": "object", "required": ["openapi", "paths"] }));
 
 pub const ROUTES: &[Route] = &[
-    probe("/healthz", Look::Alive, Answer::Text("text/plain; charset=utf-8"), "liveness probe: the process answers"),
-    probe("/readyz", Look::Ready, json::<Ready>(), "readiness probe; 503 if the gateway is not ready"),
+    probe(
+        "/healthz",
+        ReadTarget::Alive,
+        Answer::Text("text/plain; charset=utf-8"),
+        "liveness probe: the process answers",
+    ),
+    probe("/readyz", ReadTarget::Ready, json::<Ready>(), "readiness probe; 503 if the gateway is not ready"),
     Route {
         access: Access::Client,
         ..read(
             "/metrics",
-            Look::Metrics,
+            ReadTarget::Metrics,
             Answer::Text(goblin_telemetry::metrics::CONTENT_TYPE),
             "all metrics, for Prometheus",
         )
     },
-    read("/api/status", Look::Status, json::<Status>(), "the state of the gateway and its servers"),
-    read("/api/servers", Look::Servers, json::<ServerList>(), "the state of each server, including disabled ones"),
-    read("/api/servers/{id}", Look::Server, json::<ServerStatus>(), "the state of one server"),
+    read("/api/status", ReadTarget::Status, json::<Status>(), "the state of the gateway and its servers"),
+    read(
+        "/api/servers",
+        ReadTarget::Servers,
+        json::<ServerList>(),
+        "the state of each server, including disabled ones",
+    ),
+    read("/api/servers/{id}", ReadTarget::Server, json::<ServerStatus>(), "the state of one server"),
     entries("/api/tools", List::Tools, "the tools of all servers"),
     entries("/api/prompts", List::Prompts, "the prompts of all servers"),
     entries("/api/resources", List::Resources, "the resources of all servers"),
     entries("/api/templates", List::Templates, "the resource templates of all servers"),
     Route {
         parameter: URI,
-        ..read("/api/subscriptions", Look::Subscriptions, json::<SubscriptionList>(), "the subscriptions of clients")
+        ..read(
+            "/api/subscriptions",
+            ReadTarget::Subscriptions,
+            json::<SubscriptionList>(),
+            "the subscriptions of clients",
+        )
     },
-    read("/api/sessions", Look::Sessions, json::<SessionList>(), "the sessions of clients, most recently active first"),
+    read(
+        "/api/sessions",
+        ReadTarget::Sessions,
+        json::<SessionList>(),
+        "the sessions of clients, most recently active first",
+    ),
     read(
         "/api/events",
-        Look::Events,
+        ReadTarget::Events,
         Answer::Events(schema::<EventInfo>, ("missed", schema::<Missed>)),
         "a stream of events; Last-Event-ID resumes it",
     ),
-    read("/api/openapi.json", Look::OpenApi, OPENAPI, "this API as an OpenAPI document"),
-    change("/api/reload", Change::Configuration, json::<Reloaded>(), "reload the configuration file"),
+    read("/api/openapi.json", ReadTarget::OpenApi, OPENAPI, "this API as an OpenAPI document"),
+    change("/api/reload", ChangeTarget::Configuration, json::<Reloaded>(), "reload the configuration file"),
     change(
         "/api/servers/{id}/restart",
-        Change::Server(Wish::Restart),
+        ChangeTarget::Server(Wish::Restart),
         json::<ServerStatus>(),
         "restart a server: end its connection and connect again",
     ),
-    change("/api/servers/{id}/enable", Change::Server(Wish::Enable), json::<ServerStatus>(), "start a disabled server"),
+    change(
+        "/api/servers/{id}/enable",
+        ChangeTarget::Server(Wish::Enable),
+        json::<ServerStatus>(),
+        "start a disabled server",
+    ),
     change(
         "/api/servers/{id}/disable",
-        Change::Server(Wish::Disable),
+        ChangeTarget::Server(Wish::Disable),
         json::<ServerStatus>(),
         "stop a server until it is enabled or the gateway restarts",
     ),
 ];
 
 /// The result of matching a path and a verb.
-pub enum Found {
+pub enum RouteMatch {
     Route(&'static Route, Option<String>),
     /// The path exists, but only for these verbs.
     OtherVerb(String),
@@ -208,13 +233,13 @@ pub enum Found {
 }
 
 /// Finds the route of a request. HEAD matches every GET route.
-pub fn find(verb: &Verb, path: &str) -> Found {
+pub fn find(verb: &Verb, path: &str) -> RouteMatch {
     let at_path: Vec<_> = ROUTES.iter().filter_map(|route| Some((route, capture(route.path, path)?))).collect();
     let wanted = if *verb == Verb::HEAD { &Verb::GET } else { verb };
     match at_path.iter().find(|(route, _)| route.verb() == *wanted) {
-        Some((route, id)) => Found::Route(route, id.clone()),
-        None if at_path.is_empty() => Found::Nothing(nearest(path)),
-        None => Found::OtherVerb(allowed(at_path.iter().map(|(route, _)| route.verb()))),
+        Some((route, id)) => RouteMatch::Route(route, id.clone()),
+        None if at_path.is_empty() => RouteMatch::Nothing(nearest(path)),
+        None => RouteMatch::OtherVerb(allowed(at_path.iter().map(|(route, _)| route.verb()))),
     }
 }
 
@@ -269,10 +294,10 @@ mod tests {
     #[test]
     fn a_path_and_a_verb_lead_to_one_route_or_say_what_would() {
         let word = |verb: &str, path: &str| match find(&verb.parse().expect("a verb"), path) {
-            Found::Route(route, Some(id)) => format!("{} {} of {id}", route.verb(), route.path),
-            Found::Route(route, None) => format!("{} {}", route.verb(), route.path),
-            Found::OtherVerb(allowed) => format!("only {allowed}"),
-            Found::Nothing(route) => format!("near {}", route.path),
+            RouteMatch::Route(route, Some(id)) => format!("{} {} of {id}", route.verb(), route.path),
+            RouteMatch::Route(route, None) => format!("{} {}", route.verb(), route.path),
+            RouteMatch::OtherVerb(allowed) => format!("only {allowed}"),
+            RouteMatch::Nothing(route) => format!("near {}", route.path),
         };
         for (verb, path, expected) in [
             ("GET", "/api/status", "GET /api/status"),

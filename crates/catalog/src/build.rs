@@ -13,29 +13,29 @@ use goblin_wire::template::Template;
 use crate::listing::{Definition, List};
 use crate::meta::MetaSet;
 use crate::name::{self, Wish};
-use crate::resources::{Resource, Resources, TemplateEntry};
-use crate::{Catalog, Entry, Listed, Names, Source, Upstream, definition, uri};
+use crate::resources::{CatalogResource, ResourceTable, TemplateEntry};
+use crate::{Catalog, CatalogEntry, Listed, NameTable, Source, Upstream, definition, uri};
 
 /// The maximum length of the joined instructions, in bytes.
 const LONGEST_INSTRUCTIONS: usize = 16 * 1024;
 
 /// The settings that a catalog depends on, besides the listings.
-pub struct Terms {
+pub struct CatalogSettings {
     pub page_size: usize,
     pub exposure: Exposure,
     pub meta: Arc<MetaSet>,
 }
 
-impl Terms {
+impl CatalogSettings {
     /// Returns the settings for clients without a profile.
-    pub fn new(config: &Config) -> Terms {
+    pub fn new(config: &Config) -> CatalogSettings {
         let (page_size, exposure) = (config.policies.page_size, config.exposure.clone());
-        Terms { page_size, exposure, meta: MetaSet::new(&config.meta_tools) }
+        CatalogSettings { page_size, exposure, meta: MetaSet::new(&config.meta_tools) }
     }
 }
 
 /// Builds the catalog of `sources`, which must be in the order of the configuration.
-pub fn build<U: Upstream>(version: u64, terms: &Terms, sources: Vec<Source<U>>) -> Catalog<U> {
+pub fn build<U: Upstream>(version: u64, terms: &CatalogSettings, sources: Vec<Source<U>>) -> Catalog<U> {
     let resources = build_resources(&sources);
     let tools = build_names(&sources, &resources, List::Tools, |name| terms.meta.find(name).is_some());
     let listed = Listed::new(&tools, terms);
@@ -96,10 +96,10 @@ fn admitted<U: Upstream>(
 /// Builds the tools or the prompts and resolves conflicts between their names.
 fn build_names<U: Upstream>(
     sources: &[Source<U>],
-    resources: &Resources,
+    resources: &ResourceTable,
     list: List,
     is_reserved: impl Fn(&str) -> bool,
-) -> Names<U> {
+) -> NameTable<U> {
     let admitted = admitted(sources, list, |server, native| rules(server, list).filter.admits(native));
     let wishes: Vec<_> = admitted
         .iter()
@@ -114,12 +114,12 @@ fn build_names<U: Upstream>(
         })
         .collect();
     let minted = name::mint(&wishes, is_reserved);
-    let mut names = Names { contested: minted.contested, ..Names::default() };
+    let mut names = NameTable { contested: minted.contested, ..NameTable::default() };
     for ((source, definition), exposed) in admitted.into_iter().zip(minted.names) {
         let server = sources[source].backend.id().as_str();
         let shown =
             definition::exposed(definition, &exposed, server, |native| resources.expose(sources, source, native));
-        names.enter(Entry {
+        names.enter(CatalogEntry {
             source,
             calls: (list == List::Tools).then(|| sources[source].backend.calls_of(&definition.native)),
             native: definition.native.clone(),
@@ -134,11 +134,11 @@ fn build_names<U: Upstream>(
 }
 
 /// Builds resources and templates with their exposed URIs and identifiers.
-fn build_resources<U: Upstream>(sources: &[Source<U>]) -> Resources {
+fn build_resources<U: Upstream>(sources: &[Source<U>]) -> ResourceTable {
     let is_admitted = |server: &Server, uri: &str| server.resources.filter.admits(uri);
     let admitted_resources = admitted(sources, List::Resources, is_admitted);
     let admitted_templates = admitted(sources, List::Templates, is_admitted);
-    let mut resources = Resources::default();
+    let mut resources = ResourceTable::default();
     for (index, source) in sources.iter().enumerate() {
         resources.by_folded_id.insert(source.backend.id().folded().to_owned(), index);
         for list in [List::Tools, List::Resources, List::Templates] {
@@ -157,7 +157,7 @@ fn build_resources<U: Upstream>(sources: &[Source<U>]) -> Resources {
     entries.sort_by(|one, other| one.2.cmp(&other.2));
     // Enter all URIs first, because definitions may mention each other.
     for (source, definition, exposed, identifier) in &entries {
-        resources.enter(Resource {
+        resources.enter(CatalogResource {
             source: *source,
             native: definition.native.clone(),
             exposed: exposed.as_str().into(),

@@ -18,7 +18,7 @@ pub(crate) const MAX_URI: usize = 8 * 1024;
 
 /// The remembered URIs of one backend.
 #[derive(Debug)]
-pub struct Handed {
+pub struct KnownUris {
     /// Maps each native URI to the turn in which it last appeared.
     turns: HashMap<Arc<str>, u64>,
     /// Maps a normal form to the native URI that last had it.
@@ -30,11 +30,11 @@ pub struct Handed {
     reservation: Reservation,
 }
 
-impl Handed {
-    pub fn new(memory: &Arc<Memory>) -> Handed {
+impl KnownUris {
+    pub fn new(memory: &Arc<Memory>) -> KnownUris {
         let (turns, by_normal_form, order) = Default::default();
         let reservation = memory.hold(Kind::KnownUris, 0);
-        Handed { turns, by_normal_form, order, turn: 0, bytes: 0, reservation }
+        KnownUris { turns, by_normal_form, order, turn: 0, bytes: 0, reservation }
     }
 
     /// Remembers a URI. `normalise` maps spellings of the same URI to one form. Returns `true` if a limit in bytes
@@ -67,7 +67,7 @@ impl Handed {
     /// ones are dropped.
     fn forget_oldest(&mut self, normalise: impl Fn(&str) -> String) {
         let is_full =
-            |it: &Handed| it.turns.len() > REMEMBERED || it.order.len() > 2 * REMEMBERED || it.bytes > MAX_BYTES;
+            |it: &KnownUris| it.turns.len() > REMEMBERED || it.order.len() > 2 * REMEMBERED || it.bytes > MAX_BYTES;
         while is_full(self) {
             let Some((oldest, turn)) = self.order.pop_front() else { return };
             if self.turns.get(&oldest) != Some(&turn) {
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn d13_exactly_the_newest_are_remembered() {
-        let mut handed = Handed::new(&Arc::default());
+        let mut handed = KnownUris::new(&Arc::default());
         handed.remember("again", str::to_uppercase);
         for number in 0..REMEMBERED - 1 {
             handed.remember(&format!("u{number}"), str::to_uppercase);
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn the_same_uri_for_ever_costs_no_memory() {
-        let mut handed = Handed::new(&Arc::default());
+        let mut handed = KnownUris::new(&Arc::default());
         handed.remember("other", str::to_uppercase);
         for _ in 0..5 * REMEMBERED {
             handed.remember("same", str::to_uppercase);
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn hard2_the_bytes_of_known_uris_are_bounded_and_the_oldest_is_forgotten() {
         let memory = Arc::<Memory>::default();
-        let mut handed = Handed::new(&memory);
+        let mut handed = KnownUris::new(&memory);
         let uri = |number: usize| format!("{number:0>8}{}", "x".repeat(MAX_URI - 8));
         assert!(handed.remember(&format!("{}x", uri(0)), str::to_uppercase));
         assert!(handed.turns.is_empty(), "a URI that is too long is not remembered");
@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn the_same_long_uri_for_ever_is_one_copy() {
-        let mut handed = Handed::new(&Arc::default());
+        let mut handed = KnownUris::new(&Arc::default());
         for _ in 0..3 {
             handed.remember("same", str::to_uppercase);
         }

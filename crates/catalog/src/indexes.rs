@@ -7,14 +7,14 @@ use std::sync::{Arc, OnceLock};
 
 use crate::listing::List;
 use crate::search::{Document, Index, document};
-use crate::{Catalog, Entry, Upstream};
+use crate::{Catalog, CatalogEntry, Upstream};
 
 #[derive(Default)]
 pub(crate) struct Indexes([Arc<OnceLock<Index>>; 4]);
 
 /// An entry of any list.
 #[derive(Clone, Copy, PartialEq)]
-pub struct Shown<'a> {
+pub struct VisibleEntry<'a> {
     /// The id of its server.
     pub server: &'a str,
     /// The name that clients use. For a resource this is its URI, for a template its pattern.
@@ -37,14 +37,17 @@ impl<U: Upstream> Catalog<U> {
     }
 
     /// Returns the entry at index `place` of a list.
-    pub fn shown(&self, list: List, place: usize) -> Shown<'_> {
+    pub fn shown(&self, list: List, place: usize) -> VisibleEntry<'_> {
         match list {
             List::Tools => self.shown_name(&self.tools.entries[place]),
             List::Prompts => self.shown_name(&self.prompts.entries[place]),
             List::Resources => {
                 let entry = &self.resources.entries[place];
                 let identifier = Some(&*entry.identifier);
-                Shown { identifier, ..self.shown_of(entry.source, &entry.exposed, &entry.native, &entry.definition) }
+                VisibleEntry {
+                    identifier,
+                    ..self.shown_of(entry.source, &entry.exposed, &entry.native, &entry.definition)
+                }
             }
             List::Templates => {
                 let entry = &self.resources.templates[place];
@@ -53,15 +56,21 @@ impl<U: Upstream> Catalog<U> {
         }
     }
 
-    fn shown_name<'a>(&'a self, entry: &'a Entry<U>) -> Shown<'a> {
+    fn shown_name<'a>(&'a self, entry: &'a CatalogEntry<U>) -> VisibleEntry<'a> {
         self.shown_of(entry.source, &entry.exposed, &entry.native, &entry.definition)
     }
 
-    fn shown_of<'a>(&'a self, source: usize, exposed: &'a str, native: &'a str, definition: &'a [u8]) -> Shown<'a> {
+    fn shown_of<'a>(
+        &'a self,
+        source: usize,
+        exposed: &'a str,
+        native: &'a str,
+        definition: &'a [u8],
+    ) -> VisibleEntry<'a> {
         let server = self.source(source).backend.id().as_str();
         // Definitions are parts of messages, which are UTF-8.
         let definition = std::str::from_utf8(definition).unwrap_or("{}");
-        Shown { server, exposed, native, definition, identifier: None }
+        VisibleEntry { server, exposed, native, definition, identifier: None }
     }
 
     /// Returns the index of a list and builds it if necessary. Documents have the same numbers as entries. Must not run
@@ -87,8 +96,8 @@ impl<U: Upstream> Catalog<U> {
     }
 }
 
-fn document_of(list: List, shown: Shown<'_>) -> Document<'_> {
-    let Shown { server, exposed, native, definition, .. } = shown;
+fn document_of(list: List, shown: VisibleEntry<'_>) -> Document<'_> {
+    let VisibleEntry { server, exposed, native, definition, .. } = shown;
     match list {
         List::Tools => document::tool(definition, exposed, native, server),
         List::Prompts => document::prompt(definition, exposed, native, server),

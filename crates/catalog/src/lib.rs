@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 
 use bytes::{Bytes, BytesMut};
-use goblin_config::exposure::Mode;
+use goblin_config::exposure::ExposureMode;
 use goblin_config::{Server, ServerId};
 use goblin_wire::json::quote;
 use goblin_wire::mirror::Mirrors;
@@ -30,20 +30,20 @@ use goblin_wire::modern::{FRESHNESS, IDENTITY, SERVER_INFO};
 use goblin_wire::{Dialect, DialectClass, Error};
 use parking_lot::MutexGuard;
 
-use crate::build::Terms;
-use crate::handed::Handed;
+use crate::build::CatalogSettings;
+use crate::handed::KnownUris;
 use crate::indexes::Indexes;
 use crate::listing::{List, Listing};
 use crate::meta::MetaSet;
-use crate::resources::Resources;
-use crate::schema::{Schema, Unjudged};
+use crate::resources::ResourceTable;
+use crate::schema::{InputSchema, ValidationSkip};
 
 pub struct Catalog<U: Upstream> {
     pub version: u64,
     pub sources: Vec<Source<U>>,
-    pub tools: Names<U>,
-    pub prompts: Names<U>,
-    pub resources: Resources,
+    pub tools: NameTable<U>,
+    pub prompts: NameTable<U>,
+    pub resources: ResourceTable,
     /// The joined instructions of the backends, as a JSON string. `None` if no backend has instructions.
     pub instructions: Option<String>,
     /// The gateway's own tools.
@@ -77,7 +77,7 @@ pub trait Upstream {
     fn config(&self) -> &Server;
 
     /// Returns the URIs that the server named in results without listing them.
-    fn handed(&self) -> MutexGuard<'_, Handed>;
+    fn handed(&self) -> MutexGuard<'_, KnownUris>;
 
     fn calls_of(&self, tool: &str) -> Arc<Self::Calls>;
 }
@@ -92,22 +92,22 @@ pub struct Counts {
 }
 
 /// Tools or prompts.
-pub struct Names<U: Upstream> {
-    pub entries: Vec<Entry<U>>,
+pub struct NameTable<U: Upstream> {
+    pub entries: Vec<CatalogEntry<U>>,
     index: HashMap<Box<str>, usize>,
     /// Names that several entries claimed, with the names that the entries received instead.
     pub contested: BTreeMap<String, Vec<String>>,
 }
 
 /// A tool or prompt.
-pub struct Entry<U: Upstream> {
+pub struct CatalogEntry<U: Upstream> {
     pub source: usize,
     pub native: Box<str>,
     pub exposed: Box<str>,
     /// The definition that clients receive.
     pub definition: Bytes,
     /// The compiled input schema, for backends with argument validation.
-    pub schema: Arc<OnceLock<Result<Schema, Unjudged>>>,
+    pub schema: Arc<OnceLock<Result<InputSchema, ValidationSkip>>>,
     /// The arguments that HTTP requests without a handshake repeat in headers.
     pub mirrors: Mirrors,
     /// Counts the calls of a tool.
@@ -126,13 +126,13 @@ pub enum Listed {
 }
 
 impl Listed {
-    fn new<U: Upstream>(tools: &Names<U>, terms: &Terms) -> Listed {
+    fn new<U: Upstream>(tools: &NameTable<U>, terms: &CatalogSettings) -> Listed {
         let exposure = &terms.exposure;
         let is_long = tools.entries.len() > exposure.auto_above;
-        if exposure.mode == Mode::All || exposure.mode == Mode::Auto && !is_long {
+        if exposure.mode == ExposureMode::All || exposure.mode == ExposureMode::Auto && !is_long {
             return Listed::All;
         }
-        let is_pinned = |entry: &Entry<U>| exposure.pinned.iter().any(|glob| glob.matches(&entry.exposed));
+        let is_pinned = |entry: &CatalogEntry<U>| exposure.pinned.iter().any(|glob| glob.matches(&entry.exposed));
         let pinned = tools.entries.iter().enumerate().filter(|(_, entry)| is_pinned(entry));
         Listed::Pinned { places: pinned.map(|(place, _)| place).collect(), reveal: exposure.reveal }
     }
@@ -329,7 +329,7 @@ fn shown_tool(definition: &Bytes, class: DialectClass) -> Bytes {
 
 impl<'a, U: Upstream> View<'a, U> {
     /// Returns a tool and its index. The error names the candidates if several tools claimed the name.
-    pub fn tool(self, name: &str) -> Result<(usize, &'a Entry<U>), Error> {
+    pub fn tool(self, name: &str) -> Result<(usize, &'a CatalogEntry<U>), Error> {
         self.catalog.tools.find(name).map_err(|candidates| Error::ToolNotFound { name: name.to_owned(), candidates })
     }
 
@@ -338,7 +338,7 @@ impl<'a, U: Upstream> View<'a, U> {
         shown_tool(definition, self.class)
     }
 
-    pub fn prompt(self, name: &str) -> Result<(usize, &'a Entry<U>), Error> {
+    pub fn prompt(self, name: &str) -> Result<(usize, &'a CatalogEntry<U>), Error> {
         self.catalog
             .prompts
             .find(name)
@@ -391,20 +391,20 @@ impl<'a, U: Upstream> View<'a, U> {
     }
 }
 
-impl<U: Upstream> Default for Names<U> {
-    fn default() -> Names<U> {
-        Names { entries: Vec::new(), index: HashMap::new(), contested: BTreeMap::new() }
+impl<U: Upstream> Default for NameTable<U> {
+    fn default() -> NameTable<U> {
+        NameTable { entries: Vec::new(), index: HashMap::new(), contested: BTreeMap::new() }
     }
 }
 
-impl<U: Upstream> Names<U> {
-    fn enter(&mut self, entry: Entry<U>) {
+impl<U: Upstream> NameTable<U> {
+    fn enter(&mut self, entry: CatalogEntry<U>) {
         self.index.insert(entry.exposed.clone(), self.entries.len());
         self.entries.push(entry);
     }
 
     /// Finds an entry by its exposed name. The error has the candidates for a contested name.
-    pub fn find(&self, name: &str) -> Result<(usize, &Entry<U>), Vec<String>> {
+    pub fn find(&self, name: &str) -> Result<(usize, &CatalogEntry<U>), Vec<String>> {
         match self.index.get(name) {
             Some(index) => Ok((*index, &self.entries[*index])),
             None => Err(self.contested.get(name).cloned().unwrap_or_default()),

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use goblin_config::exposure::MetaTools;
 
-use crate::schema::{Schema, Unjudged};
+use crate::schema::{InputSchema, ValidationSkip};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MetaTool {
@@ -65,14 +65,14 @@ impl MetaTool {
 
 /// The default and the maximum number of entries that a call returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limit {
+pub struct ResultLimit {
     pub default: usize,
     pub most: usize,
 }
 
-impl Limit {
-    pub const SEARCH: Limit = Limit { default: 10, most: 100 };
-    pub const CATALOG: Limit = Limit { default: 100, most: 1000 };
+impl ResultLimit {
+    pub const SEARCH: ResultLimit = ResultLimit { default: 10, most: 100 };
+    pub const CATALOG: ResultLimit = ResultLimit { default: 100, most: 1000 };
 }
 
 /// The gateway's own tools under the names that clients use.
@@ -92,7 +92,7 @@ pub struct MetaEntry {
     pub name: Box<str>,
     pub definition: Bytes,
     /// The compiled input schema.
-    pub schema: OnceLock<Result<Schema, Unjudged>>,
+    pub schema: OnceLock<Result<InputSchema, ValidationSkip>>,
 }
 
 impl MetaSet {

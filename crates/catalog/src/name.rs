@@ -20,7 +20,7 @@ pub struct Wish<'a> {
 
 /// The result of minting.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Minted {
+pub struct ExposedNames {
     /// One exposed name per claim, in the order of the claims.
     pub names: Vec<String>,
     /// Names that several entries claimed. Each of them got a suffix, and the bare name is unassigned.
@@ -43,7 +43,7 @@ pub fn wish(policy: NamePolicy, namespacing: &Namespacing, prefix: &str, server:
 
 /// Resolves conflicts. All entries with equal names get a suffix, and so does an entry with a reserved name. A name
 /// therefore never changes its meaning when another backend appears.
-pub fn mint(wishes: &[Wish<'_>], is_reserved: impl Fn(&str) -> bool) -> Minted {
+pub fn mint(wishes: &[Wish<'_>], is_reserved: impl Fn(&str) -> bool) -> ExposedNames {
     let mut wanted: HashMap<&str, Vec<usize>> = HashMap::new();
     for (index, wish) in wishes.iter().enumerate() {
         wanted.entry(&wish.name).or_default().push(index);
@@ -81,7 +81,7 @@ pub fn mint(wishes: &[Wish<'_>], is_reserved: impl Fn(&str) -> bool) -> Minted {
             names[index] = unique;
         }
     }
-    Minted { names, contested }
+    ExposedNames { names, contested }
 }
 
 fn is_safe(character: char) -> bool {
@@ -119,7 +119,7 @@ mod tests {
         Namespacing::default()
     }
 
-    fn minted(entries: &[(&str, &str)]) -> Minted {
+    fn minted(entries: &[(&str, &str)]) -> ExposedNames {
         let servers: Vec<_> = entries.iter().map(|(id, _)| server(id)).collect();
         let wishes: Vec<_> = entries
             .iter()

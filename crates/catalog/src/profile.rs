@@ -14,18 +14,18 @@ use goblin_config::Filter;
 use goblin_config::exposure::{Profile, ProfileTools};
 use goblin_config::uri_filter::UriFilter;
 
-use crate::build::{Terms, instructions};
+use crate::build::{CatalogSettings, instructions};
 use crate::name::{self, Wish};
-use crate::resources::{Resource, Resources, TemplateEntry};
-use crate::{Catalog, Entry, Listed, Names, Source, Upstream, definition};
+use crate::resources::{CatalogResource, ResourceTable, TemplateEntry};
+use crate::{Catalog, CatalogEntry, Listed, NameTable, Source, Upstream, definition};
 
 /// Narrows `whole` to the entries that `profile` admits.
-pub fn narrow<U: Upstream>(whole: &Catalog<U>, profile: &Profile, terms: &Terms) -> Catalog<U> {
+pub fn narrow<U: Upstream>(whole: &Catalog<U>, profile: &Profile, terms: &CatalogSettings) -> Catalog<U> {
     let is_kept = |source: &Source<U>| profile.servers.iter().any(|glob| glob.matches(source.backend.id().as_str()));
     let sources: Vec<Source<U>> = whole.sources.iter().filter(|source| is_kept(source)).cloned().collect();
     let mut next = 0..;
     let places = whole.sources.iter().map(|source| is_kept(source).then(|| next.next().expect("there is no end")));
-    let places = Places(places.collect());
+    let places = SourceMap(places.collect());
     let tools = places.tools(whole, &profile.tools, terms);
     let listed = Listed::new(&tools, terms);
     Catalog {
@@ -44,14 +44,14 @@ pub fn narrow<U: Upstream>(whole: &Catalog<U>, profile: &Profile, terms: &Terms)
 }
 
 /// The index of each source in the narrowed catalog. `None` if the profile hides the source.
-struct Places(Vec<Option<usize>>);
+struct SourceMap(Vec<Option<usize>>);
 
-impl Places {
+impl SourceMap {
     fn of(&self, source: usize) -> Option<usize> {
         self.0[source]
     }
 
-    fn tools<U: Upstream>(&self, whole: &Catalog<U>, rules: &ProfileTools, terms: &Terms) -> Names<U> {
+    fn tools<U: Upstream>(&self, whole: &Catalog<U>, rules: &ProfileTools, terms: &CatalogSettings) -> NameTable<U> {
         let kept = self.kept(&whole.tools, &rules.filter);
         let wishes: Vec<_> = kept
             .iter()
@@ -65,7 +65,7 @@ impl Places {
         let minted = name::mint(&wishes, |name| terms.meta.find(name).is_some());
         let renamed: HashMap<&str, &str> =
             kept.iter().zip(&minted.names).map(|((_, entry), name)| (&*entry.exposed, name.as_str())).collect();
-        let mut names = Names { contested: minted.contested.clone(), ..Names::default() };
+        let mut names = NameTable { contested: minted.contested.clone(), ..NameTable::default() };
         for (bare, candidates) in &whole.tools.contested {
             let visible = candidates.iter().filter_map(|name| renamed.get(name.as_str()));
             let visible: Vec<String> = visible.map(|name| (*name).to_owned()).collect();
@@ -83,7 +83,7 @@ impl Places {
             if let Some(description) = description {
                 shown = definition::redescribed(&shown, description);
             }
-            names.enter(Entry {
+            names.enter(CatalogEntry {
                 source: *source,
                 native: entry.native.clone(),
                 exposed: exposed.as_str().into(),
@@ -96,8 +96,8 @@ impl Places {
         names
     }
 
-    fn prompts<U: Upstream>(&self, whole: &Names<U>, filter: &Filter) -> Names<U> {
-        let mut names = Names::default();
+    fn prompts<U: Upstream>(&self, whole: &NameTable<U>, filter: &Filter) -> NameTable<U> {
+        let mut names = NameTable::default();
         for (bare, candidates) in &whole.contested {
             let visible: Vec<_> = candidates.iter().filter(|name| self.sees(whole, name, filter)).cloned().collect();
             if !visible.is_empty() {
@@ -105,7 +105,7 @@ impl Places {
             }
         }
         for (source, entry) in self.kept(whole, filter) {
-            names.enter(Entry {
+            names.enter(CatalogEntry {
                 source,
                 native: entry.native.clone(),
                 exposed: entry.exposed.clone(),
@@ -118,18 +118,18 @@ impl Places {
         names
     }
 
-    fn sees<U: Upstream>(&self, whole: &Names<U>, exposed: &str, filter: &Filter) -> bool {
+    fn sees<U: Upstream>(&self, whole: &NameTable<U>, exposed: &str, filter: &Filter) -> bool {
         let source = whole.find(exposed).ok().map(|(_, entry)| entry.source);
         filter.admits(exposed) && source.is_some_and(|source| self.of(source).is_some())
     }
 
-    fn kept<'a, U: Upstream>(&self, whole: &'a Names<U>, filter: &Filter) -> Vec<(usize, &'a Entry<U>)> {
+    fn kept<'a, U: Upstream>(&self, whole: &'a NameTable<U>, filter: &Filter) -> Vec<(usize, &'a CatalogEntry<U>)> {
         let admitted = whole.entries.iter().filter(|entry| filter.admits(&entry.exposed));
         admitted.filter_map(|entry| Some((self.of(entry.source)?, entry))).collect()
     }
 
-    fn resources<U: Upstream>(&self, whole: &Catalog<U>, filter: &UriFilter) -> Resources {
-        let mut resources = Resources { filter: Some(filter.clone()), ..Resources::default() };
+    fn resources<U: Upstream>(&self, whole: &Catalog<U>, filter: &UriFilter) -> ResourceTable {
+        let mut resources = ResourceTable { filter: Some(filter.clone()), ..ResourceTable::default() };
         for entry in &whole.resources.entries {
             let Some(source) = self.of(entry.source) else { continue };
             let (native, exposed) = (entry.native.clone(), entry.exposed.clone());
@@ -138,7 +138,7 @@ impl Places {
                 continue;
             }
             let (identifier, definition) = (entry.identifier.clone(), entry.definition.clone());
-            resources.enter(Resource { source, native, exposed, identifier, definition, mime: entry.mime });
+            resources.enter(CatalogResource { source, native, exposed, identifier, definition, mime: entry.mime });
         }
         for entry in whole.resources.templates.iter().filter(|entry| filter.admits(&entry.exposed)) {
             let Some(source) = self.of(entry.source) else { continue };

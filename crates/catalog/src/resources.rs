@@ -17,9 +17,9 @@ use goblin_wire::{Error, Limit, Mime, canonical};
 use crate::{Source, Upstream, uri};
 
 #[derive(Default)]
-pub struct Resources {
+pub struct ResourceTable {
     /// All resources, sorted by exposed URI.
-    pub entries: Vec<Resource>,
+    pub entries: Vec<CatalogResource>,
     pub templates: Vec<TemplateEntry>,
     pub(super) by_exposed: HashMap<Box<str>, usize>,
     pub(super) by_identifier: HashMap<Box<str>, usize>,
@@ -41,7 +41,7 @@ pub struct Resources {
     pub(super) by_prefix: Vec<TemplateIndex>,
 }
 
-pub struct Resource {
+pub struct CatalogResource {
     pub source: usize,
     pub native: Box<str>,
     pub exposed: Box<str>,
@@ -62,7 +62,7 @@ pub struct TemplateEntry {
 
 /// The backend that serves a URI.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Owner {
+pub struct UriOwner {
     pub source: usize,
     /// The URI in the backend's own spelling.
     pub native: String,
@@ -72,7 +72,7 @@ pub struct Owner {
 
 /// The quality of a source's claim to a URI. Better claims compare greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Offer {
+enum UriClaim {
     /// A template matches only if its last variable spans `/`. The number is its literal bytes.
     Lenient(usize),
     /// A template matches. The number is its literal bytes, and more are better.
@@ -81,8 +81,8 @@ enum Offer {
     Exact,
 }
 
-impl Resources {
-    pub(super) fn enter(&mut self, resource: Resource) {
+impl ResourceTable {
+    pub(super) fn enter(&mut self, resource: CatalogResource) {
         let index = self.entries.len();
         self.by_exposed.insert(resource.exposed.clone(), index);
         self.by_identifier.insert(resource.identifier.clone(), index);
@@ -131,7 +131,7 @@ impl Resources {
 
     /// Finds the owner of a URI in any spelling that a client may use. A listed resource in another spelling is
     /// preferred over a template, because its server knows the listed spelling.
-    pub fn find<U: Upstream>(&self, sources: &[Source<U>], text: &str) -> Result<Owner, Error> {
+    pub fn find<U: Upstream>(&self, sources: &[Source<U>], text: &str) -> Result<UriOwner, Error> {
         let missing = |candidates| Error::ResourceNotFound { uri: text.to_owned(), candidates };
         let named = self.by_exposed.get(text);
         if let Some(index) = named.or_else(|| self.by_identifier.get(uri::collapse_identifier(text).as_str())) {
@@ -139,7 +139,8 @@ impl Resources {
         }
         let is_spent = Cell::new(false);
         let find = || {
-            let exactly = |source, native: &str| self.offers_exactly(sources, source, native).then_some(Offer::Exact);
+            let exactly =
+                |source, native: &str| self.offers_exactly(sources, source, native).then_some(UriClaim::Exact);
             if let Some(owner) = self.find_offered(sources, text, exactly)? {
                 return Ok(Some(owner));
             }
@@ -167,8 +168,8 @@ impl Resources {
         &self,
         sources: &[Source<U>],
         text: &str,
-        offer: impl Fn(usize, &str) -> Option<Offer>,
-    ) -> Result<Option<Owner>, Vec<String>> {
+        offer: impl Fn(usize, &str) -> Option<UriClaim>,
+    ) -> Result<Option<UriOwner>, Vec<String>> {
         if let Some((folded, native)) = uri::split(text)
             && let Some(source) = self.by_folded_id.get(&folded.to_ascii_lowercase())
         {
@@ -177,21 +178,21 @@ impl Resources {
                 return Ok(None);
             }
             if offer(*source, &native).is_some() {
-                return Ok(Some(Owner { source: *source, native: native.into_owned(), mime: Mime::Unknown }));
+                return Ok(Some(UriOwner { source: *source, native: native.into_owned(), mime: Mime::Unknown }));
             }
         }
         let offers: Vec<_> = (0..sources.len()).filter_map(|source| Some((offer(source, text)?, source))).collect();
         let Some(best) = offers.iter().map(|(offer, _)| *offer).max() else { return Ok(None) };
         let best: Vec<_> = offers.iter().filter(|(offer, _)| *offer == best).map(|(_, source)| *source).collect();
         match best[..] {
-            [source] => Ok(Some(Owner { source, native: text.to_owned(), mime: Mime::Unknown })),
+            [source] => Ok(Some(UriOwner { source, native: text.to_owned(), mime: Mime::Unknown })),
             _ => Err(best.iter().map(|source| self.expose_namespaced(sources, *source, text)).collect()),
         }
     }
 
     /// Finds a listed resource by its normal form (D3). Some clients have a URI type that rewrites URIs. The backend
     /// receives its own spelling.
-    fn find_normalised(&self, normal: &str) -> Result<Option<Owner>, Vec<String>> {
+    fn find_normalised(&self, normal: &str) -> Result<Option<UriOwner>, Vec<String>> {
         let rewritten = self.by_normal_form.get(normal);
         let as_they_are =
             self.by_exposed.get(normal).into_iter().chain(self.by_native.get(normal).into_iter().flatten());
@@ -239,7 +240,7 @@ impl Resources {
         source: usize,
         native: &str,
         is_spent: &Cell<bool>,
-    ) -> Option<Offer> {
+    ) -> Option<UriClaim> {
         // Most URIs have no candidate, so check the filters afterwards.
         self.by_prefix.get(source)?.candidates(native).next()?;
         if !self.admits(sources, source, native) {
@@ -253,12 +254,12 @@ impl Resources {
 
     /// Returns the template that covers a URI of `owner`. If several match, returns the one with the most literal
     /// bytes.
-    pub fn template_of(&self, owner: &Owner) -> Option<&TemplateEntry> {
+    pub fn template_of(&self, owner: &UriOwner) -> Option<&TemplateEntry> {
         let best = self.best_template(owner.source, &owner.native, &mut Budget::new(MAX_MATCH_STEPS));
         best.map(|(_, entry)| entry)
     }
 
-    fn best_template(&self, source: usize, native: &str, budget: &mut Budget) -> Option<(Offer, &TemplateEntry)> {
+    fn best_template(&self, source: usize, native: &str, budget: &mut Budget) -> Option<(UriClaim, &TemplateEntry)> {
         let candidates = self.by_prefix.get(source)?.candidates(native);
         let candidates: Vec<_> = candidates
             .filter_map(|number| {
@@ -268,15 +269,15 @@ impl Resources {
             .collect();
         let strict = most_literal(&candidates, |template| template.matches_within(native, budget).is_some());
         if let Some((bytes, entry)) = strict {
-            return Some((Offer::Strict(bytes), entry));
+            return Some((UriClaim::Strict(bytes), entry));
         }
         let lenient = most_literal(&candidates, |template| template.matches_widened(native, budget).is_some());
-        lenient.map(|(bytes, entry)| (Offer::Lenient(bytes), entry))
+        lenient.map(|(bytes, entry)| (UriClaim::Lenient(bytes), entry))
     }
 
-    fn owner(&self, index: usize) -> Owner {
+    fn owner(&self, index: usize) -> UriOwner {
         let entry = &self.entries[index];
-        Owner { source: entry.source, native: entry.native.to_string(), mime: entry.mime }
+        UriOwner { source: entry.source, native: entry.native.to_string(), mime: entry.mime }
     }
 
     /// Returns the exposed URI of a resource that `source` lists. Works even if this catalog does not have the listing
@@ -333,7 +334,7 @@ impl Resources {
         }
         // The literal beginning of the glob decides which resources it can match.
         let literal = glob.split(['*', '?', '[']).next().unwrap_or_default();
-        let begins = |entry: &&Resource| entry.native.starts_with(literal);
+        let begins = |entry: &&CatalogResource| entry.native.starts_with(literal);
         let mut owners: Vec<usize> = self.entries.iter().filter(begins).map(|entry| entry.source).collect();
         owners.sort_unstable();
         owners.dedup();
@@ -382,13 +383,13 @@ fn most_literal<'a>(
 }
 
 /// Finds the owner of a URI among the URIs that backends returned in results, by its normal form.
-fn find_handed<U: Upstream>(sources: &[Source<U>], normal: &str) -> Option<Owner> {
+fn find_handed<U: Upstream>(sources: &[Source<U>], normal: &str) -> Option<UriOwner> {
     let exposed = uri::split(normal);
     sources.iter().enumerate().find_map(|(source, Source { backend, .. })| {
         let own = exposed.as_ref().filter(|(folded, _)| *folded == backend.id().folded());
         let handed = backend.handed();
         let forms = own.map(|(_, native)| &**native).into_iter().chain([normal]);
         let native = forms.filter_map(|form| handed.find_normalised(form)).next()?.to_owned();
-        Some(Owner { source, native, mime: Mime::Unknown })
+        Some(UriOwner { source, native, mime: Mime::Unknown })
     })
 }

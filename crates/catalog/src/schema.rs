@@ -14,7 +14,7 @@ use goblin_wire::json;
 use serde_json::Value;
 
 pub use crate::schema::size::MAX_SCHEMA_NODES;
-use crate::schema::size::Size;
+use crate::schema::size::SchemaSize;
 
 /// The maximum of schema nodes times argument bytes. It takes about one second in the worst case.
 const MAX_WORK: usize = 100_000_000;
@@ -30,14 +30,14 @@ const MAX_PATTERN_BYTES: usize = 1024 * 1024;
 
 /// A compiled input schema.
 #[derive(Debug)]
-pub struct Schema {
+pub struct InputSchema {
     validator: jsonschema::Validator,
-    size: Size,
+    size: SchemaSize,
 }
 
 /// The reason why the arguments of a tool are not validated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unjudged {
+pub enum ValidationSkip {
     /// The schema does not compile, for example because it refers to another document.
     Unusable,
     /// The schema has more than [`MAX_SCHEMA_NODES`] nodes after expansion of its references.
@@ -46,16 +46,16 @@ pub enum Unjudged {
     TooMuchWork,
 }
 
-impl Schema {
+impl InputSchema {
     /// Compiles the input schema in a tool's definition.
-    pub fn compile(definition: &[u8]) -> Result<Schema, Unjudged> {
-        let schema = read(definition).ok_or(Unjudged::Unusable)?;
-        let size = Size::of(&schema)?;
+    pub fn compile(definition: &[u8]) -> Result<InputSchema, ValidationSkip> {
+        let schema = read(definition).ok_or(ValidationSkip::Unusable)?;
+        let size = SchemaSize::of(&schema)?;
         // The schema is untrusted, so its patterns must run on the linear engine.
         let patterns = jsonschema::PatternOptions::regex().size_limit(MAX_PATTERN_BYTES);
         let validator = jsonschema::options().with_pattern_options(patterns.dfa_size_limit(MAX_PATTERN_BYTES));
-        let validator = validator.build(&schema).map_err(|_| Unjudged::Unusable)?;
-        Ok(Schema { validator, size })
+        let validator = validator.build(&schema).map_err(|_| ValidationSkip::Unusable)?;
+        Ok(InputSchema { validator, size })
     }
 
     /// Reports whether validating arguments of this length takes at most about one millisecond.
@@ -68,19 +68,19 @@ impl Schema {
     }
 
     /// Validates `arguments`. Returns a description of the first problem, or `None` if they are valid.
-    pub fn problem(&self, arguments: &str) -> Result<Option<String>, Unjudged> {
+    pub fn problem(&self, arguments: &str) -> Result<Option<String>, ValidationSkip> {
         if self.work(arguments.len()) > MAX_WORK {
-            return Err(Unjudged::TooMuchWork);
+            return Err(ValidationSkip::TooMuchWork);
         }
         // Another part of the gateway rejects arguments that are not JSON.
         serde_json::from_str(arguments).map_or(Ok(None), |value| self.problem_of(&value))
     }
 
     /// Validates parsed arguments, like [`problem`](Self::problem).
-    pub fn problem_of(&self, arguments: &Value) -> Result<Option<String>, Unjudged> {
-        let shape = Shape::of(arguments);
+    pub fn problem_of(&self, arguments: &Value) -> Result<Option<String>, ValidationSkip> {
+        let shape = ArgumentSize::of(arguments);
         if self.size.is_recursive() && self.size.levels.saturating_mul(shape.levels) > MAX_LEVELS {
-            return Err(Unjudged::TooMuchWork);
+            return Err(ValidationSkip::TooMuchWork);
         }
         if self.validator.is_valid(arguments) {
             return Ok(None);
@@ -103,16 +103,16 @@ fn read(definition: &[u8]) -> Option<Value> {
 }
 
 /// The number of values in arguments, and their depth. The JSON parser limits the depth.
-struct Shape {
+struct ArgumentSize {
     values: usize,
     levels: usize,
 }
 
-impl Shape {
-    fn of(value: &Value) -> Shape {
-        let mut shape = Shape { values: 1, levels: 1 };
+impl ArgumentSize {
+    fn of(value: &Value) -> ArgumentSize {
+        let mut shape = ArgumentSize { values: 1, levels: 1 };
         let mut add = |inner: &Value| {
-            let inner = Shape::of(inner);
+            let inner = ArgumentSize::of(inner);
             shape.values += inner.values;
             shape.levels = shape.levels.max(inner.levels + 1);
         };

@@ -19,10 +19,10 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use crate::search::deeds::Deeds;
+use crate::search::deeds::ActionTable;
 use crate::search::dictionary::Dictionary;
 use crate::search::distance::distance;
-use crate::search::postings::{Builder, Field, Posting, Postings};
+use crate::search::postings::{Builder, DocumentField, Posting, Postings};
 use crate::search::query::{Lexicon, Meaning, Term};
 
 /// The maximum number of bytes read from each text. The purpose of a tool is usually at the beginning of its
@@ -67,7 +67,7 @@ pub struct Index {
     /// The synonyms of each concept.
     synonyms: HashMap<u32, Vec<u32>>,
     /// The kind of action of each document.
-    deeds: Deeds,
+    deeds: ActionTable,
     /// The names and URIs of documents, for queries that are a name or a URI.
     names: Dictionary,
 }
@@ -80,7 +80,7 @@ pub struct Hit {
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Found {
+pub struct SearchResult {
     /// The best hits first, up to the requested limit.
     pub hits: Vec<Hit>,
     /// The number of documents that matched.
@@ -89,7 +89,7 @@ pub struct Found {
 
 /// The accumulated match of one document.
 #[derive(Clone, Copy, Default)]
-struct Tally {
+struct DocumentScore {
     score: f32,
     /// The sum of the rarities of the terms that the document has.
     covered: f32,
@@ -98,12 +98,12 @@ struct Tally {
     /// The number of terms in the id of the document's server.
     served: f32,
     /// The match of the current term. It is stored here because both are accessed together.
-    at_hand: Match,
+    at_hand: TermMatch,
 }
 
 /// The match of a document with the current term. Only the best meaning counts, not the number of meanings.
 #[derive(Clone, Copy, Default)]
-struct Match {
+struct TermMatch {
     value: f32,
     sureness: f32,
     in_name: f32,
@@ -113,7 +113,7 @@ struct Match {
 impl Index {
     pub fn build<'a>(documents: impl IntoIterator<Item = Document<'a>>) -> Index {
         let mut builder = Builder::default();
-        let mut deeds = Deeds::new(&mut builder);
+        let mut deeds = ActionTable::new(&mut builder);
         let mut names = Vec::new();
         for (place, document) in (0..).zip(documents) {
             read(&document, &mut builder);
@@ -137,27 +137,27 @@ impl Index {
 
     /// Returns the documents that match `query` and that `admits` accepts, best first. Ties are in document order. A
     /// query without words matches all documents, in document order.
-    pub fn search(&self, query: &str, limit: usize, admits: impl Fn(usize) -> bool) -> Found {
+    pub fn search(&self, query: &str, limit: usize, admits: impl Fn(usize) -> bool) -> SearchResult {
         let query = query::cut(query);
         let key = words::key(query);
         if key.is_empty() {
             let all: Vec<_> = (0..self.postings.documents()).filter(|document| admits(*document)).collect();
             let hits = all.iter().take(limit).map(|document| Hit { document: *document, score: 0.0 });
-            return Found { hits: hits.collect(), total: all.len() };
+            return SearchResult { hits: hits.collect(), total: all.len() };
         }
         let lexicon = Lexicon { words: &self.words, postings: &self.postings, synonyms: &self.synonyms };
         let terms = lexicon.terms(query);
         let mut tallies = self.tally(&terms);
         let asked = self.deeds.asked(&terms);
         let all = terms.iter().map(|term| term.rarity).sum::<f32>().max(f32::MIN_POSITIVE);
-        let score = |document: usize, tally: &Tally| {
+        let score = |document: usize, tally: &DocumentScore| {
             let share = |part: f32, length: u16| (part / f32::from(length.max(1))).min(1.0);
             let named = share(tally.named, self.postings.name_length(document));
             let served = share(tally.served, self.postings.server_length(document));
             let fit = at_least(LEAST_COVERED, tally.covered / all) * at_least(LEAST_NAMED, named);
             tally.score * fit * (1.0 + SERVED * served) * self.deeds.fit(&asked, document)
         };
-        let mut best = Best::new(limit);
+        let mut best = TopHits::new(limit);
         for (document, lift) in self.lifts(&key) {
             // The empty tally excludes the document from the loop below.
             let tally = std::mem::take(&mut tallies[document]);
@@ -196,15 +196,15 @@ impl Index {
     }
 
     /// Matches all documents with all terms.
-    fn tally(&self, terms: &[Term]) -> Vec<Tally> {
-        let mut tallies = vec![Tally::default(); self.postings.documents()];
+    fn tally(&self, terms: &[Term]) -> Vec<DocumentScore> {
+        let mut tallies = vec![DocumentScore::default(); self.postings.documents()];
         let mut touched = Vec::new();
         for term in terms {
             let worth = |meaning: &Meaning| meaning.sureness * self.postings.rarity(meaning.concept).min(term.rarity);
             if let [only] = &term.meanings[..] {
                 let worth = worth(only);
                 for posting in self.postings.of(only.concept) {
-                    tallies[posting.document()].add(term, Match::of(*posting, only.sureness, worth));
+                    tallies[posting.document()].add(term, TermMatch::of(*posting, only.sureness, worth));
                 }
                 continue;
             }
@@ -215,7 +215,7 @@ impl Index {
                     if at_hand.value == 0.0 {
                         touched.push(posting.document());
                     }
-                    at_hand.improve(Match::of(*posting, meaning.sureness, worth));
+                    at_hand.improve(TermMatch::of(*posting, meaning.sureness, worth));
                 }
             }
             for document in touched.drain(..) {
@@ -228,8 +228,8 @@ impl Index {
     }
 }
 
-impl Tally {
-    fn add(&mut self, term: &Term, found: Match) {
+impl DocumentScore {
+    fn add(&mut self, term: &Term, found: TermMatch) {
         self.score += found.value;
         self.covered += found.sureness * term.rarity;
         self.named += found.in_name;
@@ -237,14 +237,14 @@ impl Tally {
     }
 }
 
-impl Match {
-    fn of(posting: Posting, sureness: f32, worth: f32) -> Match {
+impl TermMatch {
+    fn of(posting: Posting, sureness: f32, worth: f32) -> TermMatch {
         let where_true = |is_there: bool| if is_there { sureness } else { 0.0 };
         let (in_name, in_server) = (where_true(posting.is_in_name()), where_true(posting.is_in_server()));
-        Match { value: worth * posting.weight, sureness, in_name, in_server }
+        TermMatch { value: worth * posting.weight, sureness, in_name, in_server }
     }
 
-    fn improve(&mut self, other: Match) {
+    fn improve(&mut self, other: TermMatch) {
         if other.value > self.value {
             (self.value, self.sureness) = (other.value, other.sureness);
         }
@@ -259,7 +259,7 @@ fn at_least(least: f32, share: f32) -> f32 {
 }
 
 /// The best hits so far.
-struct Best {
+struct TopHits {
     hits: Vec<Hit>,
     limit: usize,
     total: usize,
@@ -267,9 +267,9 @@ struct Best {
     least: f32,
 }
 
-impl Best {
-    fn new(limit: usize) -> Best {
-        Best { hits: Vec::new(), limit, total: 0, least: 0.0 }
+impl TopHits {
+    fn new(limit: usize) -> TopHits {
+        TopHits { hits: Vec::new(), limit, total: 0, least: 0.0 }
     }
 
     fn offer(&mut self, hit: Hit) {
@@ -293,9 +293,9 @@ impl Best {
         }
     }
 
-    fn found(mut self) -> Found {
+    fn found(mut self) -> SearchResult {
         self.cut();
-        Found { hits: self.hits, total: self.total }
+        SearchResult { hits: self.hits, total: self.total }
     }
 }
 
@@ -310,14 +310,14 @@ fn read(document: &Document<'_>, builder: &mut Builder) {
                 builder.word(word, field);
             }
         };
-        if field == Field::Argument { words::each_part(text, each) } else { words::each_word(text, each) }
+        if field == DocumentField::Argument { words::each_part(text, each) } else { words::each_word(text, each) }
     };
-    read(words::cut(&document.title, LONGEST_NAME), Field::Title);
-    read(summary, Field::Summary);
-    read(rest, Field::Description);
+    read(words::cut(&document.title, LONGEST_NAME), DocumentField::Title);
+    read(summary, DocumentField::Summary);
+    read(rest, DocumentField::Description);
     for (name, description) in &document.arguments {
-        read(words::cut(name, LONGEST_NAME), Field::Argument);
-        read(words::cut(description, LONGEST_ARGUMENT), Field::ArgumentDescription);
+        read(words::cut(name, LONGEST_NAME), DocumentField::Argument);
+        read(words::cut(description, LONGEST_ARGUMENT), DocumentField::ArgumentDescription);
     }
     builder.end_document();
 }
@@ -335,10 +335,10 @@ fn read_names(document: &Document<'_>, builder: &mut Builder) {
     if name.iter().any(|word| native.contains(word)) {
         name.clear();
     }
-    native.iter().chain(&name).for_each(|word| builder.word(word, Field::Name));
+    native.iter().chain(&name).for_each(|word| builder.word(word, DocumentField::Name));
     let uri = collect(document.uri);
-    uri.iter().filter(|word| !server.contains(word)).for_each(|word| builder.word(word, Field::Uri));
-    server.iter().for_each(|word| builder.word(word, Field::Server));
+    uri.iter().filter(|word| !server.contains(word)).for_each(|word| builder.word(word, DocumentField::Uri));
+    server.iter().for_each(|word| builder.word(word, DocumentField::Server));
 }
 
 /// Returns the end of the first sentence or line, but at least the end of the first [`LEAST_SUMMARY`] words.

@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use goblin_telemetry::worker;
-use goblin_wire::framing::{Frame, Lines};
+use goblin_wire::framing::{Frame, LineDecoder};
 use goblin_wire::json::single_line;
 use goblin_wire::{Error, Id, Method, Request};
 use http::{HeaderMap, StatusCode};
@@ -40,14 +40,14 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::bridge::asks::{Asks, Unread};
-use crate::bridge::call::Way;
-use crate::bridge::keeper::Session;
-use crate::bridge::message::{Kind, Outgoing, Said};
-use crate::bridge::repeated::Repeated;
-use crate::bridge::stream::Stream;
-use crate::bridge::subscriptions::Subscriptions;
-use crate::bridge::wire::{Answers, Broken, Wire};
+use crate::bridge::asks::{OutputClosed, PendingServerRequests};
+use crate::bridge::call::SendProgress;
+use crate::bridge::keeper::GatewaySession;
+use crate::bridge::message::{ClientMessage, ClientMessageKind, GatewayMessage};
+use crate::bridge::repeated::MirrorCache;
+use crate::bridge::stream::ResponseStream;
+use crate::bridge::subscriptions::RememberedSubscriptions;
+use crate::bridge::wire::{BodyError, GatewayConnection, ResponseMessages};
 
 /// The maximum number of open requests of the client.
 const MOST_CALLS: usize = 256;
@@ -63,25 +63,25 @@ const ASIDE: Duration = Duration::from_secs(5);
 /// How long open requests may take after the input ended.
 const GRACE: Duration = Duration::from_secs(10);
 
-pub type Output = mpsc::Sender<Bytes>;
+pub type ClientOutput = mpsc::Sender<Bytes>;
 
 pub(crate) struct Bridge {
-    wire: Wire,
-    session: watch::Sender<Session>,
+    wire: GatewayConnection,
+    session: watch::Sender<GatewaySession>,
     /// The client's handshake. It is set once the gateway accepted it, and repeated for every later session.
     handshake: OnceLock<Handshake>,
     initialized: OnceLock<Bytes>,
     /// The client's last `logging/setLevel` request. Every later session receives it again.
     level: Mutex<Option<Bytes>>,
-    asks: Mutex<Asks>,
-    subscriptions: Mutex<Subscriptions>,
+    asks: Mutex<PendingServerRequests>,
+    subscriptions: Mutex<RememberedSubscriptions>,
     /// Wakes the subscription task if a missing subscription may succeed now.
     doubts: Notify,
     /// The newest session generation that the gateway reported as unknown.
     lost: AtomicU64,
     /// Wakes the session task when the client finished its handshake or a message found its session unknown.
     bell: Notify,
-    repeated: Repeated,
+    repeated: MirrorCache,
 }
 
 struct Handshake {
@@ -92,7 +92,7 @@ struct Handshake {
 /// Forwards messages of the client until the input ends or `shutdown` resolves. Open requests may then finish within a
 /// grace period, unless `shutdown` resolves a second time.
 pub async fn run(
-    wire: Wire,
+    wire: GatewayConnection,
     input: impl AsyncRead + Unpin,
     output: impl AsyncWrite + Unpin + Send + 'static,
     mut shutdown: impl AsyncFnMut(),
@@ -110,9 +110,9 @@ pub async fn run(
         doubts: Notify::new(),
         lost: Default::default(),
         bell: Notify::new(),
-        repeated: Repeated::default(),
+        repeated: MirrorCache::default(),
     });
-    let mut client = Client {
+    let mut client = ClientReader {
         bridge: Arc::clone(&bridge),
         output: sender,
         calls: JoinSet::new(),
@@ -131,8 +131,8 @@ pub async fn run(
 }
 
 /// Waits for open requests, then ends the session.
-async fn finish(client: Client, bridge: Arc<Bridge>, writer: JoinHandle<()>) {
-    let Client { output, mut calls, visits, keeper, .. } = client;
+async fn finish(client: ClientReader, bridge: Arc<Bridge>, writer: JoinHandle<()>) {
+    let ClientReader { output, mut calls, visits, keeper, .. } = client;
     drop(output);
     // Ends `subscriptions/listen` streams, which would not end on their own. Other requests may still finish.
     drop(visits);
@@ -164,20 +164,20 @@ async fn write(mut lines: mpsc::Receiver<Bytes>, mut output: impl AsyncWrite + U
 }
 
 /// The reading side of the client: parses its lines and starts its requests.
-struct Client {
+struct ClientReader {
     bridge: Arc<Bridge>,
-    output: Output,
+    output: ClientOutput,
     calls: JoinSet<()>,
     /// The open requests. Sending the client's cancellation to a request's channel gives it up.
-    open: HashMap<Id, oneshot::Sender<Outgoing>>,
+    open: HashMap<Id, oneshot::Sender<ClientMessage>>,
     /// The open requests without a session. The gateway does not know them by id, so dropping the POST cancels them.
     visits: HashMap<Id, oneshot::Sender<()>>,
     keeper: Option<JoinHandle<()>>,
 }
 
-impl Client {
+impl ClientReader {
     async fn read(&mut self, mut input: impl AsyncRead + Unpin) {
-        let mut lines = Lines::new(LARGEST_MESSAGE);
+        let mut lines = LineDecoder::new(LARGEST_MESSAGE);
         let output = self.output.clone();
         loop {
             let read = tokio::select! {
@@ -198,7 +198,7 @@ impl Client {
     async fn on_frame(&mut self, frame: Frame<Bytes>) {
         match frame {
             Frame::Whole(line) => {
-                for outgoing in Outgoing::unpack(line) {
+                for outgoing in ClientMessage::unpack(line) {
                     self.on_message(outgoing).await;
                 }
             }
@@ -209,18 +209,18 @@ impl Client {
         }
     }
 
-    async fn on_message(&mut self, outgoing: Outgoing) {
+    async fn on_message(&mut self, outgoing: ClientMessage) {
         match &outgoing.kind {
-            Kind::Request(id, Method::Initialize) if self.bridge.handshake.get().is_none() => {
+            ClientMessageKind::Request(id, Method::Initialize) if self.bridge.handshake.get().is_none() => {
                 if let Err(error) = self.initialize(&outgoing).await {
                     self.refuse(Some(id), &error).await;
                 }
             }
             // A batch without requests keeps its place among the notifications.
-            Kind::Batch(ids) if ids.is_empty() => self.bridge.carry_aside(&outgoing, &self.output).await,
-            Kind::Request(..) | Kind::Batch(_) => self.begin(outgoing).await,
-            Kind::Visit(request) => self.visit(request).await,
-            Kind::Notification { cancels: Some(id) } => {
+            ClientMessageKind::Batch(ids) if ids.is_empty() => self.bridge.carry_aside(&outgoing, &self.output).await,
+            ClientMessageKind::Request(..) | ClientMessageKind::Batch(_) => self.begin(outgoing).await,
+            ClientMessageKind::Visit(request) => self.visit(request).await,
+            ClientMessageKind::Notification { cancels: Some(id) } => {
                 if self.visits.remove(id).is_some_and(|open| open.send(()).is_ok()) {
                     return;
                 }
@@ -233,13 +233,15 @@ impl Client {
                     self.bridge.carry_aside(&outgoing, &self.output).await;
                 }
             }
-            Kind::Initialized => {
+            ClientMessageKind::Initialized => {
                 self.bridge.carry_aside(&outgoing, &self.output).await;
                 self.bridge.initialized.get_or_init(|| outgoing.body.clone());
                 self.bridge.bell.notify_one();
             }
-            Kind::Answer(Some(id)) => self.bridge.answer(&outgoing, id, &self.output).await,
-            Kind::Notification { cancels: None } | Kind::Answer(None) | Kind::Broken => {
+            ClientMessageKind::Answer(Some(id)) => self.bridge.answer(&outgoing, id, &self.output).await,
+            ClientMessageKind::Notification { cancels: None }
+            | ClientMessageKind::Answer(None)
+            | ClientMessageKind::Broken => {
                 self.bridge.carry_aside(&outgoing, &self.output).await;
             }
         }
@@ -249,7 +251,7 @@ impl Client {
         let _ = self.output.send(goblin_wire::error_reply(id, &error.to_json()).concat()).await;
     }
 
-    async fn initialize(&mut self, outgoing: &Outgoing) -> Result<(), Error> {
+    async fn initialize(&mut self, outgoing: &ClientMessage) -> Result<(), Error> {
         let bridge = &self.bridge;
         let (headers, answer, version) = bridge.shake_hands(&outgoing.body, &self.output).await?;
         if let Some(version) = version {
@@ -292,19 +294,19 @@ impl Client {
         }
     }
 
-    async fn begin(&mut self, mut outgoing: Outgoing) {
+    async fn begin(&mut self, mut outgoing: ClientMessage) {
         if let Err(error) = self.check_room() {
             for id in outgoing.waiting() {
                 self.refuse(Some(&id), &error).await;
             }
             return;
         }
-        if let Kind::Request(_, Method::SetLevel) = outgoing.kind {
+        if let ClientMessageKind::Request(_, Method::SetLevel) = outgoing.kind {
             *self.bridge.level.lock() = Some(outgoing.body.clone());
         }
         self.bridge.subscriptions().look_at(&mut outgoing);
         let (cancel, cancelled) = oneshot::channel();
-        if let Kind::Request(id, _) = &outgoing.kind {
+        if let ClientMessageKind::Request(id, _) = &outgoing.kind {
             self.open.retain(|_, open| !open.is_closed());
             self.open.insert(id.clone(), cancel);
         }
@@ -319,7 +321,13 @@ impl Client {
 
 impl Bridge {
     /// Sends a message and forwards the responses. Removes every answered id from `waiting`.
-    async fn carry(&self, outgoing: &Outgoing, output: &Output, waiting: &mut Vec<Id>, way: &Way) -> Result<(), Error> {
+    async fn carry(
+        &self,
+        outgoing: &ClientMessage,
+        output: &ClientOutput,
+        waiting: &mut Vec<Id>,
+        way: &SendProgress,
+    ) -> Result<(), Error> {
         for _ in 0..MOST_TRIES {
             if way.is_given_up() {
                 return Ok(());
@@ -332,7 +340,7 @@ impl Bridge {
                 StatusCode::NOT_FOUND if session.exists() => self.renewed(&session).await?,
                 status if status.is_success() => {
                     way.arrive();
-                    return self.hand_on(Answers::new(response), &session, output, waiting, way).await;
+                    return self.hand_on(ResponseMessages::new(response), &session, output, waiting, way).await;
                 }
                 _ => return self.hand_on_refusal(response, output, waiting).await,
             }
@@ -341,8 +349,9 @@ impl Bridge {
     }
 
     /// Sends a message that the client does not wait for. Failures are only logged.
-    async fn carry_aside(&self, outgoing: &Outgoing, output: &Output) {
-        let carried = tokio::time::timeout(ASIDE, self.carry(outgoing, output, &mut Vec::new(), &Way::default())).await;
+    async fn carry_aside(&self, outgoing: &ClientMessage, output: &ClientOutput) {
+        let carried =
+            tokio::time::timeout(ASIDE, self.carry(outgoing, output, &mut Vec::new(), &SendProgress::default())).await;
         match carried {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::debug!(%error, "the gateway did not take a message"),
@@ -354,14 +363,14 @@ impl Bridge {
     /// earlier.
     async fn hand_on(
         &self,
-        answers: Answers,
-        session: &Session,
-        output: &Output,
+        answers: ResponseMessages,
+        session: &GatewaySession,
+        output: &ClientOutput,
         waiting: &mut Vec<Id>,
-        way: &Way,
+        way: &SendProgress,
     ) -> Result<(), Error> {
         let awaits_some = !waiting.is_empty();
-        let mut stream = Stream::new(answers, session);
+        let mut stream = ResponseStream::new(answers, session);
         loop {
             let next = stream.next();
             let next = match awaits_some && waiting.is_empty() {
@@ -371,18 +380,18 @@ impl Bridge {
             };
             let message = match next {
                 Ok(Some(message)) => message,
-                Ok(None) | Err(Broken::Lost) if waiting.is_empty() => return Ok(()),
+                Ok(None) | Err(BodyError::Lost) if waiting.is_empty() => return Ok(()),
                 Ok(None) => {
                     stream.resume(self, "its answer ended early").await?;
                     continue;
                 }
-                Err(lost @ Broken::Lost) => {
+                Err(lost @ BodyError::Lost) => {
                     stream.resume(self, &lost.to_string()).await?;
                     continue;
                 }
-                Err(error @ Broken::TooLarge) => return Err(self.unavailable(error.to_string(), true)),
+                Err(error @ BodyError::TooLarge) => return Err(self.unavailable(error.to_string(), true)),
             };
-            let Ok(messages) = Said::read(message, waiting) else {
+            let Ok(messages) = GatewayMessage::read(message, waiting) else {
                 tracing::debug!("the gateway sent something that is no message; dropped");
                 continue;
             };
@@ -390,12 +399,12 @@ impl Bridge {
                 if way.is_given_up() {
                     continue;
                 }
-                if let Said::Answer(answer) = &said
+                if let GatewayMessage::Answer(answer) = &said
                     && self.subscriptions().settle(answer, session.generation)
                 {
                     self.doubts.notify_one();
                 }
-                if let Err(Unread) = self.tell(said, session, output).await {
+                if let Err(OutputClosed) = self.tell(said, session, output).await {
                     return Ok(());
                 }
             }
@@ -405,8 +414,8 @@ impl Bridge {
     /// Forwards the error of a response with a failing HTTP status.
     async fn hand_on_refusal(
         &self,
-        response: wire::Response,
-        output: &Output,
+        response: wire::GatewayResponse,
+        output: &ClientOutput,
         waiting: &mut Vec<Id>,
     ) -> Result<(), Error> {
         let answer = self.refusal(response, waiting).await?;
@@ -417,23 +426,27 @@ impl Bridge {
 
     /// Returns the JSON-RPC error of a response with a failing HTTP status, under the id that the client waits for.
     /// Returns an error if the body has no such error.
-    async fn refusal(&self, response: wire::Response, waiting: &[Id]) -> Result<Bytes, Error> {
+    async fn refusal(&self, response: wire::GatewayResponse, waiting: &[Id]) -> Result<Bytes, Error> {
         let status = response.status();
-        let body = Answers::new(response).next_message().await.ok().flatten().unwrap_or_default();
+        let body = ResponseMessages::new(response).next_message().await.ok().flatten().unwrap_or_default();
         let is_ours = !matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
         message::refusal(body, waiting).filter(|_| is_ours).ok_or_else(|| self.wire.refused(status, None))
     }
 
     /// Sends `initialize` with these bytes. Returns the headers of the new session, the response, and the negotiated
     /// version. The version is `None` if the response is an error.
-    async fn shake_hands(&self, hello: &Bytes, output: &Output) -> Result<(HeaderMap, Bytes, Option<String>), Error> {
+    async fn shake_hands(
+        &self,
+        hello: &Bytes,
+        output: &ClientOutput,
+    ) -> Result<(HeaderMap, Bytes, Option<String>), Error> {
         let shaken = async {
             let response = self.wire.post(hello.clone(), &HeaderMap::new()).await;
             let response = response.map_err(|error| self.unreachable(&error))?;
-            let (status, session) = (response.status(), Wire::session_of(&response));
-            let begun = self.session.borrow().next(Wire::session_headers(session.clone(), None));
-            let lost = |error: Broken| self.unavailable(error.to_string(), true);
-            let mut answers = Answers::new(response);
+            let (status, session) = (response.status(), GatewayConnection::session_of(&response));
+            let begun = self.session.borrow().next(GatewayConnection::session_headers(session.clone(), None));
+            let lost = |error: BodyError| self.unavailable(error.to_string(), true);
+            let mut answers = ResponseMessages::new(response);
             loop {
                 let answer = answers.next_message().await.map_err(lost)?;
                 let Some(answer) = answer else { return Err(self.wire.refused(status, None)) };
@@ -442,9 +455,9 @@ impl Bridge {
                 }
                 if message::is_answer(&answer) {
                     let version = message::version(&answer);
-                    return Ok((Wire::session_headers(session, version.as_deref()), answer, version));
+                    return Ok((GatewayConnection::session_headers(session, version.as_deref()), answer, version));
                 }
-                for said in Said::read(answer, &mut Vec::new()).unwrap_or_default() {
+                for said in GatewayMessage::read(answer, &mut Vec::new()).unwrap_or_default() {
                     let _ = self.tell(said, &begun, output).await;
                 }
             }

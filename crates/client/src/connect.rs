@@ -36,10 +36,10 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 
-use crate::connect::dial::{Dialer, Origin, Route, Tls};
-use crate::connect::pool::{Failed, Pool};
+use crate::connect::dial::{DialRoute, Dialer, Origin, Tls};
+use crate::connect::pool::{Pool, SendError};
 
-pub use crate::connect::pool::Received;
+pub use crate::connect::pool::ResponseBody;
 
 /// A client for one origin. Cheap to clone; clones share the pool.
 #[derive(Clone)]
@@ -110,9 +110,9 @@ impl HttpClient {
         let tcp = dial::tcp_connector();
         let is_forwarded = proxy.is_some() && !origin.is_https;
         let (route, proxy_authorization) = match &proxy {
-            None => (Route::Direct, None),
-            Some(proxy) if origin.is_https => (Route::tunnel(proxy, &tcp), None),
-            Some(proxy) => (Route::Forward { proxy: proxy.uri().clone() }, proxy.basic_auth().cloned()),
+            None => (DialRoute::Direct, None),
+            Some(proxy) if origin.is_https => (DialRoute::tunnel(proxy, &tcp), None),
+            Some(proxy) => (DialRoute::Forward { proxy: proxy.uri().clone() }, proxy.basic_auth().cloned()),
         };
         let (name, target) = (Arc::from(origin.to_string()), target.clone());
         let pool = Pool::new(Dialer { target: target.clone(), tcp, route, tls });
@@ -123,7 +123,7 @@ impl HttpClient {
     pub(crate) fn over_socket(socket: &Path) -> HttpClient {
         let target = Uri::from_static("http://localhost/");
         let origin = Origin { is_https: false, host: "localhost".to_owned(), port: 80 };
-        let route = Route::Socket { path: socket.to_owned() };
+        let route = DialRoute::Socket { path: socket.to_owned() };
         let pool = Pool::new(Dialer { target: target.clone(), tcp: dial::tcp_connector(), route, tls: None });
         let (host, name) = (HeaderValue::from_static("localhost"), Arc::from(format!("unix:{}", socket.display())));
         let (is_forwarded, proxy_authorization) = (false, None);
@@ -135,7 +135,7 @@ impl HttpClient {
     pub fn request(
         &self,
         mut request: Request<Full<Bytes>>,
-    ) -> impl Future<Output = Result<Response<Received>, RequestError>> {
+    ) -> impl Future<Output = Result<Response<ResponseBody>, RequestError>> {
         let Inner { pool, host, is_forwarded, proxy_authorization, name, .. } = &*self.0;
         if let Err(error) = self.check_origin(request.uri()) {
             return Either::Left(ready(Err(error)));
@@ -165,7 +165,7 @@ impl HttpClient {
 }
 
 impl RequestError {
-    fn new(origin: &Arc<str>, failed: Failed) -> RequestError {
+    fn new(origin: &Arc<str>, failed: SendError) -> RequestError {
         let origin = Arc::clone(origin);
         let words = |error: hyper::Error| {
             let hint =
@@ -173,9 +173,9 @@ impl RequestError {
             format!("{}{hint}", dial::chain(&error))
         };
         match failed {
-            Failed::Dial(error) => RequestError::NotSent { origin, cause: error.to_string() },
-            Failed::Unsent(error) => RequestError::NotSent { origin, cause: words(error) },
-            Failed::Sent(error) => RequestError::MaybeSent { origin, cause: words(error) },
+            SendError::Dial(error) => RequestError::NotSent { origin, cause: error.to_string() },
+            SendError::Unsent(error) => RequestError::NotSent { origin, cause: words(error) },
+            SendError::Sent(error) => RequestError::MaybeSent { origin, cause: words(error) },
         }
     }
 
@@ -192,13 +192,13 @@ impl RequestError {
 /// precedence over the upper-case one. The values may contain passwords, so the type implements no `Debug`.
 #[derive(Clone, Default)]
 pub struct ProxyEnvironment {
-    http: Option<Variable>,
-    https: Option<Variable>,
+    http: Option<ProxyVariable>,
+    https: Option<ProxyVariable>,
     exceptions: String,
 }
 
 #[derive(Clone)]
-struct Variable {
+struct ProxyVariable {
     name: &'static str,
     value: String,
 }
@@ -214,7 +214,7 @@ impl ProxyEnvironment {
         let first = |names: [&'static str; 4]| {
             names.into_iter().find_map(|name| {
                 let value = lookup(name).filter(|value| !value.is_empty())?;
-                Some(Variable { name, value })
+                Some(ProxyVariable { name, value })
             })
         };
         ProxyEnvironment {
@@ -230,7 +230,7 @@ impl ProxyEnvironment {
             true => &self.https,
             false => &self.http,
         };
-        let Some(Variable { name, value }) = variable else {
+        let Some(ProxyVariable { name, value }) = variable else {
             return Ok(None);
         };
         // The matcher treats a proxy that it cannot parse as no proxy, so check the exceptions first.

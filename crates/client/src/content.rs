@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 
 /// One block of content.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Block {
+pub enum ContentBlock {
     Text(String),
     /// An image, a sound, or the content of a resource.
     Bytes {
@@ -20,24 +20,24 @@ pub enum Block {
     Other(String),
 }
 
-impl Block {
+impl ContentBlock {
     /// Reads a block of a tool result or of a prompt message.
-    pub fn read(block: &Value) -> Block {
+    pub fn read(block: &Value) -> ContentBlock {
         let word = |key: &str| clean(block[key].as_str().unwrap_or_default());
         match block["type"].as_str().unwrap_or_default() {
-            "text" => Block::Text(block["text"].as_str().unwrap_or_default().to_owned()),
+            "text" => ContentBlock::Text(block["text"].as_str().unwrap_or_default().to_owned()),
             kind @ ("image" | "audio") => binary(&format!("{kind} {}", word("mimeType")), &block["data"]),
-            "resource" => Block::of_resource(&block["resource"]),
-            "resource_link" => Block::Other(format!("[resource {}]", word("uri"))),
-            other => Block::Other(format!("[{}]", clean(other))),
+            "resource" => ContentBlock::of_resource(&block["resource"]),
+            "resource_link" => ContentBlock::Other(format!("[resource {}]", word("uri"))),
+            other => ContentBlock::Other(format!("[{}]", clean(other))),
         }
     }
 
     /// Reads the contents of a resource.
-    pub fn of_resource(contents: &Value) -> Block {
+    pub fn of_resource(contents: &Value) -> ContentBlock {
         let word = |key: &str| clean(contents[key].as_str().unwrap_or_default());
         match contents["text"].as_str() {
-            Some(text) => Block::Text(text.to_owned()),
+            Some(text) => ContentBlock::Text(text.to_owned()),
             None => binary(&format!("resource {} {}", word("uri"), word("mimeType")), &contents["blob"]),
         }
     }
@@ -45,27 +45,27 @@ impl Block {
     /// Returns the printed form of the block.
     pub fn line(&self) -> String {
         match self {
-            Block::Text(text) => text.clone(),
-            Block::Bytes { what, bytes: content } => format!("[{what}, {}]", bytes(content.len() as u64)),
-            Block::Other(words) => words.clone(),
+            ContentBlock::Text(text) => text.clone(),
+            ContentBlock::Bytes { what, bytes: content } => format!("[{what}, {}]", bytes(content.len() as u64)),
+            ContentBlock::Other(words) => words.clone(),
         }
     }
 }
 
-fn binary(what: &str, data: &Value) -> Block {
+fn binary(what: &str, data: &Value) -> ContentBlock {
     let what = what.trim_end();
     match BASE64_STANDARD.decode(data.as_str().unwrap_or_default()) {
-        Ok(bytes) => Block::Bytes { what: what.to_owned(), bytes },
-        Err(error) => Block::Other(format!("[{what}, not to be read: {error}]")),
+        Ok(bytes) => ContentBlock::Bytes { what: what.to_owned(), bytes },
+        Err(error) => ContentBlock::Other(format!("[{what}, not to be read: {error}]")),
     }
 }
 
 /// The result of a tool. Parts that are nested too deeply to parse are shown unparsed or left out.
-pub struct Outcomes {
+pub struct ToolOutput {
     pub raw: Box<RawValue>,
 }
 
-impl Outcomes {
+impl ToolOutput {
     fn member(&self, key: &str) -> Option<&str> {
         let text = self.raw.get();
         json::member(text, json::whole(text), key).map(|at| at.get(text))
@@ -95,11 +95,11 @@ impl Outcomes {
 }
 
 /// Returns the content of a result, or its structured content if there is no other.
-pub fn blocks(outcomes: &Outcomes) -> Vec<Block> {
+pub fn blocks(outcomes: &ToolOutput) -> Vec<ContentBlock> {
     let content = outcomes.content();
     match outcomes.structure() {
-        Some(structure) if content.is_empty() => vec![Block::Text(structure.to_owned())],
-        _ => content.iter().map(Block::read).collect(),
+        Some(structure) if content.is_empty() => vec![ContentBlock::Text(structure.to_owned())],
+        _ => content.iter().map(ContentBlock::read).collect(),
     }
 }
 

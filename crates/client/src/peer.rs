@@ -2,7 +2,7 @@
 //! messages go to the caller.
 
 use bytes::{Bytes, BytesMut};
-use goblin_wire::framing::{Frame, Lines};
+use goblin_wire::framing::{Frame, LineDecoder};
 use goblin_wire::json::quote;
 use goblin_wire::{Dialect, Error, Id, Message, Method, Notification, Outcome, Request, Response};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
@@ -12,13 +12,13 @@ use crate::bridge::LARGEST_MESSAGE;
 pub struct Peer {
     reader: ReadHalf<DuplexStream>,
     writer: WriteHalf<DuplexStream>,
-    lines: Lines,
+    lines: LineDecoder,
     /// The bytes to write. [`Peer::next`] writes them while it reads, so that neither side waits for the other.
     unsent: BytesMut,
     requests: u64,
 }
 
-pub enum Heard {
+pub enum PeerMessage {
     Answer(Response),
     Told(Notification),
     /// A request that waits for [`Peer::answer`] or [`Peer::refuse`].
@@ -28,7 +28,7 @@ pub enum Heard {
 impl Peer {
     pub fn new(pipe: DuplexStream) -> Peer {
         let (reader, writer) = tokio::io::split(pipe);
-        Peer { reader, writer, lines: Lines::new(LARGEST_MESSAGE), unsent: BytesMut::new(), requests: 0 }
+        Peer { reader, writer, lines: LineDecoder::new(LARGEST_MESSAGE), unsent: BytesMut::new(), requests: 0 }
     }
 
     /// Performs the handshake with this client name and these capabilities. Returns the response, or `None` if the
@@ -75,17 +75,17 @@ impl Peer {
     pub async fn answer_to(&mut self, number: u64) -> Option<Response> {
         loop {
             match self.next().await? {
-                Heard::Answer(answer) if answer.id.as_ref().and_then(Id::as_u64) == Some(number) => {
+                PeerMessage::Answer(answer) if answer.id.as_ref().and_then(Id::as_u64) == Some(number) => {
                     return Some(answer);
                 }
-                Heard::Asked(ask) => self.refuse(&ask),
-                Heard::Answer(_) | Heard::Told(_) => {}
+                PeerMessage::Asked(ask) => self.refuse(&ask),
+                PeerMessage::Answer(_) | PeerMessage::Told(_) => {}
             }
         }
     }
 
     /// Returns the next message, or `None` if the gateway closed the pipe. Cancel safe.
-    pub async fn next(&mut self) -> Option<Heard> {
+    pub async fn next(&mut self) -> Option<PeerMessage> {
         loop {
             while let Some(frame) = self.lines.take() {
                 if let Frame::Whole(line) = frame
@@ -110,15 +110,15 @@ impl Peer {
         let _ = self.writer.write_all_buf(&mut self.unsent).await;
     }
 
-    fn hear(&mut self, line: Bytes) -> Option<Heard> {
+    fn hear(&mut self, line: Bytes) -> Option<PeerMessage> {
         match Message::parse(line).ok()? {
-            Message::Response(answer) => Some(Heard::Answer(answer)),
-            Message::Notification(told) => Some(Heard::Told(told)),
+            Message::Response(answer) => Some(PeerMessage::Answer(answer)),
+            Message::Notification(told) => Some(PeerMessage::Told(told)),
             Message::Request(ask) if ask.method == Method::Ping => {
                 self.answer(&ask, "{}".to_owned());
                 None
             }
-            Message::Request(ask) => Some(Heard::Asked(ask)),
+            Message::Request(ask) => Some(PeerMessage::Asked(ask)),
         }
     }
 }

@@ -38,7 +38,7 @@ const OTHERS: u32 = 0o077;
 /// The description that a running gateway publishes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Record {
+pub struct GatewayRecord {
     /// The URL of the TCP listener, or the address of the socket if there is no TCP listener.
     pub url: String,
     /// The path of the Unix socket.
@@ -65,11 +65,11 @@ pub struct Record {
     path: PathBuf,
 }
 
-impl Record {
-    pub fn new(url: String, identity: Identity, fingerprints: Fingerprints) -> Record {
+impl GatewayRecord {
+    pub fn new(url: String, identity: Identity, fingerprints: Fingerprints) -> GatewayRecord {
         let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        Record {
+        GatewayRecord {
             url,
             socket: None,
             pid: std::process::id(),
@@ -125,19 +125,19 @@ impl Record {
 }
 
 /// The directories for records. New records go to the first one that works; all of them are searched.
-pub struct Places(Vec<PathBuf>);
+pub struct RecordDirectories(Vec<PathBuf>);
 
-impl Places {
-    pub fn of(environment: Environment<'_>) -> Places {
+impl RecordDirectories {
+    pub fn of(environment: Environment<'_>) -> RecordDirectories {
         let set = |name: &str| environment(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let usual = || Some(PathBuf::from(format!("/run/user/{}", user()))).filter(|path| path.is_dir());
         let session = set("XDG_RUNTIME_DIR").or_else(usual).map(|directory| directory.join("goblin"));
         let state = set("XDG_STATE_HOME").or_else(|| set("HOME").map(|home| home.join(".local/state")));
-        Places(session.into_iter().chain(state.map(|state| state.join("goblin/run"))).collect())
+        RecordDirectories(session.into_iter().chain(state.map(|state| state.join("goblin/run"))).collect())
     }
 
     /// Writes the record to the first directory that works. Dropping the result removes it.
-    pub fn publish(&self, mut record: Record, tokens: Tokens<'_>) -> io::Result<Published> {
+    pub fn publish(&self, mut record: GatewayRecord, tokens: Tokens<'_>) -> io::Result<PublishedRecord> {
         let mut failed = io::Error::other("none of XDG_RUNTIME_DIR, XDG_STATE_HOME and HOME is set");
         for directory in &self.0 {
             match prepare(directory).and_then(|()| write(directory, &mut record, tokens)) {
@@ -149,12 +149,12 @@ impl Places {
     }
 
     /// Returns the records of the running gateways, oldest first. Removes the records of killed ones.
-    pub fn running(&self) -> Vec<Record> {
+    pub fn running(&self) -> Vec<GatewayRecord> {
         let mut running = Vec::new();
         for directory in self.0.iter().filter(|directory| is_own_directory(directory)) {
             running.extend(files(directory).filter_map(|path| read(&path)));
         }
-        running.sort_by_key(|record: &Record| (record.started, record.pid));
+        running.sort_by_key(|record: &GatewayRecord| (record.started, record.pid));
         running
     }
 }
@@ -194,14 +194,14 @@ impl Drop for TokenFile {
 
 /// A record on disk. Dropping the value removes it.
 #[derive(Debug)]
-pub struct Published {
+pub struct PublishedRecord {
     path: PathBuf,
     /// The record file. Its lock shows that this gateway runs.
     file: File,
-    record: Record,
+    record: GatewayRecord,
 }
 
-impl Published {
+impl PublishedRecord {
     /// Returns the path of the admin token, if it was written.
     pub fn admin_token_file(&self) -> Option<&Path> {
         self.record.admin_token_file.as_deref()
@@ -210,7 +210,7 @@ impl Published {
     /// Replaces the record after a reload with another configuration.
     pub fn replace(&mut self, identity: Identity, variables: &Variables) -> io::Result<()> {
         let fingerprints = self.record.fingerprints.of(variables);
-        let record = Record { identity, fingerprints, ..self.record.clone() };
+        let record = GatewayRecord { identity, fingerprints, ..self.record.clone() };
         let unfinished = self.path.with_extension("new");
         // A failed attempt may have left the file.
         let _ = std::fs::remove_file(&unfinished);
@@ -223,7 +223,7 @@ impl Published {
     }
 }
 
-impl Drop for Published {
+impl Drop for PublishedRecord {
     fn drop(&mut self) {
         remove(&self.path);
     }
@@ -238,12 +238,12 @@ pub enum FindError {
     )]
     None,
     #[error("{} gateways are running; say which one by --url URL:{}", .0.len(), list(.0))]
-    Several(Vec<Record>),
+    Several(Vec<GatewayRecord>),
 }
 
 /// Chooses the gateway of a command: the only one, or the one with the configuration `wanted`.
-pub fn choose(mut running: Vec<Record>, wanted: Option<&Identity>) -> Result<Record, FindError> {
-    let is_wanted = |record: &Record| wanted.is_some_and(|wanted| wanted.is_same_place(&record.identity));
+pub fn choose(mut running: Vec<GatewayRecord>, wanted: Option<&Identity>) -> Result<GatewayRecord, FindError> {
+    let is_wanted = |record: &GatewayRecord| wanted.is_some_and(|wanted| wanted.is_same_place(&record.identity));
     match running.len() {
         0 => Err(FindError::None),
         1 => Ok(running.remove(0)),
@@ -255,21 +255,21 @@ pub fn choose(mut running: Vec<Record>, wanted: Option<&Identity>) -> Result<Rec
 }
 
 /// Finds the gateway on this machine that a command should use. Ignores gateways that do not answer.
-pub async fn find(wanted: Option<&Identity>) -> Result<Record, FindError> {
-    let running = Places::of(&environment).running();
-    let answers = futures_util::future::join_all(running.iter().map(Record::answers)).await;
+pub async fn find(wanted: Option<&Identity>) -> Result<GatewayRecord, FindError> {
+    let running = RecordDirectories::of(&environment).running();
+    let answers = futures_util::future::join_all(running.iter().map(GatewayRecord::answers)).await;
     let answering = running.into_iter().zip(answers).filter(|(_, answers)| *answers).map(|(record, _)| record);
     choose(answering.collect(), wanted)
 }
 
 /// Returns the admin token of this user's gateway with the admin API at `url`.
 pub fn admin_token_at(url: &str) -> Option<Secret> {
-    Places::of(&environment).running().into_iter().find(|record| serves(record, url))?.admin_token().ok()?
+    RecordDirectories::of(&environment).running().into_iter().find(|record| serves(record, url))?.admin_token().ok()?
 }
 
 /// Reports whether `url` belongs to the admin API of this gateway. A gateway with a socket serves it there and at its
 /// TCP URL.
-fn serves(record: &Record, url: &str) -> bool {
+fn serves(record: &GatewayRecord, url: &str) -> bool {
     let is_at = |base: &str| {
         let rest = url.strip_prefix(base.trim_end_matches('/'));
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '?', '#']))
@@ -278,7 +278,7 @@ fn serves(record: &Record, url: &str) -> bool {
     is_at(admin_url) || admin_url.starts_with("unix:") && is_at(record.url.trim_end_matches("/mcp"))
 }
 
-fn list(running: &[Record]) -> String {
+fn list(running: &[GatewayRecord]) -> String {
     running
         .iter()
         .map(|record| format!("\n  {} (pid {}, {})", record.url, record.pid, record.identity.place()))
@@ -303,14 +303,14 @@ fn is_own_directory(directory: &Path) -> bool {
         .is_ok_and(|found| found.is_dir() && found.uid() == user() && found.mode() & OTHERS == 0)
 }
 
-fn write(directory: &Path, record: &mut Record, tokens: Tokens<'_>) -> io::Result<Published> {
+fn write(directory: &Path, record: &mut GatewayRecord, tokens: Tokens<'_>) -> io::Result<PublishedRecord> {
     let mut random = [0; 4];
     getrandom::fill(&mut random).map_err(io::Error::other)?;
     let path = directory.join(format!("{}-{}.json", record.pid, hex(&random)));
     let unfinished = path.with_extension("new");
     let file = create(&unfinished)?;
     // From here on, every early return drops `published`, which removes all files.
-    let mut published = Published { path, file, record: record.clone() };
+    let mut published = PublishedRecord { path, file, record: record.clone() };
     // Lock the file before it gets its final name. A reader would remove an unlocked record.
     published.file.lock()?;
     let beside = |extension: &str, token: &Secret| -> io::Result<PathBuf> {
@@ -357,34 +357,34 @@ fn files(directory: &Path) -> impl Iterator<Item = PathBuf> {
 }
 
 /// The kind of a record file.
-enum Peek {
-    Running(Box<Record>),
+enum RecordState {
+    Running(Box<GatewayRecord>),
     /// The record of a gateway that was killed.
     Leftover,
 }
 
-fn read(path: &Path) -> Option<Record> {
+fn read(path: &Path) -> Option<GatewayRecord> {
     match peek(path)? {
-        Peek::Running(record) => Some(*record),
-        Peek::Leftover => {
+        RecordState::Running(record) => Some(*record),
+        RecordState::Leftover => {
             remove(path);
             None
         }
     }
 }
 
-fn peek(path: &Path) -> Option<Peek> {
+fn peek(path: &Path) -> Option<RecordState> {
     let file = open_own(path).ok()?;
     match file.try_lock_shared() {
         // The writer lives: it holds the lock until its process ends.
         Err(TryLockError::WouldBlock) => {}
-        Ok(()) => return Some(Peek::Leftover),
+        Ok(()) => return Some(RecordState::Leftover),
         Err(TryLockError::Error(_)) => return None,
     }
     let mut text = Vec::new();
     file.take(LARGEST_RECORD).read_to_end(&mut text).ok()?;
     let record = serde_json::from_slice(&text).ok()?;
-    Some(Peek::Running(Box::new(Record { path: path.to_owned(), ..record })))
+    Some(RecordState::Running(Box::new(GatewayRecord { path: path.to_owned(), ..record })))
 }
 
 fn remove(record: &Path) {

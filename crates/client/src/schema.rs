@@ -11,12 +11,12 @@ const DEEPEST: usize = 8;
 
 /// The JSON schema of a tool's arguments.
 #[derive(Clone, Copy)]
-pub struct Schema<'a> {
+pub struct ToolSchema<'a> {
     root: &'a Value,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum JsonType {
     Null,
     Boolean,
     Integer,
@@ -26,48 +26,48 @@ pub enum Kind {
     Object,
 }
 
-impl Kind {
-    fn parse(word: &str) -> Option<Kind> {
+impl JsonType {
+    fn parse(word: &str) -> Option<JsonType> {
         Some(match word {
-            "null" => Kind::Null,
-            "boolean" => Kind::Boolean,
-            "integer" => Kind::Integer,
-            "number" => Kind::Number,
-            "string" => Kind::String,
-            "array" => Kind::Array,
-            "object" => Kind::Object,
+            "null" => JsonType::Null,
+            "boolean" => JsonType::Boolean,
+            "integer" => JsonType::Integer,
+            "number" => JsonType::Number,
+            "string" => JsonType::String,
+            "array" => JsonType::Array,
+            "object" => JsonType::Object,
             _ => return None,
         })
     }
 
-    fn of(value: &Value) -> Kind {
+    fn of(value: &Value) -> JsonType {
         match value {
-            Value::Null => Kind::Null,
-            Value::Bool(_) => Kind::Boolean,
-            Value::Number(number) if number.is_f64() => Kind::Number,
-            Value::Number(_) => Kind::Integer,
-            Value::String(_) => Kind::String,
-            Value::Array(_) => Kind::Array,
-            Value::Object(_) => Kind::Object,
+            Value::Null => JsonType::Null,
+            Value::Bool(_) => JsonType::Boolean,
+            Value::Number(number) if number.is_f64() => JsonType::Number,
+            Value::Number(_) => JsonType::Integer,
+            Value::String(_) => JsonType::String,
+            Value::Array(_) => JsonType::Array,
+            Value::Object(_) => JsonType::Object,
         }
     }
 
     fn word(self) -> &'static str {
         match self {
-            Kind::Null => "null",
-            Kind::Boolean => "boolean",
-            Kind::Integer => "integer",
-            Kind::Number => "number",
-            Kind::String => "string",
-            Kind::Array => "array",
-            Kind::Object => "object",
+            JsonType::Null => "null",
+            JsonType::Boolean => "boolean",
+            JsonType::Integer => "integer",
+            JsonType::Number => "number",
+            JsonType::String => "string",
+            JsonType::Array => "array",
+            JsonType::Object => "object",
         }
     }
 }
 
-impl<'a> Schema<'a> {
-    pub fn new(root: &'a Value) -> Schema<'a> {
-        Schema { root }
+impl<'a> ToolSchema<'a> {
+    pub fn new(root: &'a Value) -> ToolSchema<'a> {
+        ToolSchema { root }
     }
 
     /// Returns the named properties with their schemas.
@@ -93,7 +93,7 @@ impl<'a> Schema<'a> {
     }
 
     /// Returns the types that `schema` allows. An empty list means any type.
-    fn kinds(&self, schema: &Value, depth: usize) -> Vec<Kind> {
+    fn kinds(&self, schema: &Value, depth: usize) -> Vec<JsonType> {
         if depth == DEEPEST {
             return Vec::new();
         }
@@ -102,17 +102,17 @@ impl<'a> Schema<'a> {
             return target.map_or_else(Vec::new, |target| self.kinds(target, depth + 1));
         }
         match &schema["type"] {
-            Value::String(word) => return Kind::parse(word).into_iter().collect(),
+            Value::String(word) => return JsonType::parse(word).into_iter().collect(),
             Value::Array(words) => {
-                return words.iter().filter_map(|word| Kind::parse(word.as_str()?)).collect();
+                return words.iter().filter_map(|word| JsonType::parse(word.as_str()?)).collect();
             }
             _ => {}
         }
         if let Some(values) = schema["enum"].as_array() {
-            return values.iter().map(Kind::of).collect();
+            return values.iter().map(JsonType::of).collect();
         }
         if let Some(value) = schema.get("const") {
-            return vec![Kind::of(value)];
+            return vec![JsonType::of(value)];
         }
         let alternatives = ["anyOf", "oneOf"].iter().find_map(|key| schema[key].as_array());
         let branches = alternatives.into_iter().flatten().map(|branch| self.kinds(branch, depth + 1));
@@ -126,21 +126,21 @@ impl<'a> Schema<'a> {
     /// Converts the text of `name=text` to JSON of an allowed type. Returns the allowed types as an error.
     pub fn token(&self, schema: Option<&Value>, text: &str) -> Result<String, String> {
         let kinds = schema.map_or_else(Vec::new, |schema| self.kinds(schema, 0));
-        let may_be = |kind: Kind| kinds.contains(&kind);
+        let may_be = |kind: JsonType| kinds.contains(&kind);
         let written = serde_json::from_str::<&RawValue>(text).map(RawValue::get).unwrap_or_default();
         let is_whole = !written.is_empty()
             && written.strip_prefix('-').unwrap_or(written).bytes().all(|digit| digit.is_ascii_digit());
         let fits = match written.bytes().next() {
-            Some(b'-' | b'0'..=b'9') => may_be(Kind::Number) || (may_be(Kind::Integer) && is_whole),
-            Some(b't' | b'f') => may_be(Kind::Boolean),
-            Some(b'n') => may_be(Kind::Null) && !may_be(Kind::String),
-            Some(b'[') => may_be(Kind::Array),
-            Some(b'{') => may_be(Kind::Object),
+            Some(b'-' | b'0'..=b'9') => may_be(JsonType::Number) || (may_be(JsonType::Integer) && is_whole),
+            Some(b't' | b'f') => may_be(JsonType::Boolean),
+            Some(b'n') => may_be(JsonType::Null) && !may_be(JsonType::String),
+            Some(b'[') => may_be(JsonType::Array),
+            Some(b'{') => may_be(JsonType::Object),
             _ => false,
         };
         match fits {
             true => Ok(written.to_owned()),
-            false if kinds.is_empty() || may_be(Kind::String) => Ok(quote(text)),
+            false if kinds.is_empty() || may_be(JsonType::String) => Ok(quote(text)),
             false => Err(words(&kinds)),
         }
     }
@@ -153,7 +153,7 @@ impl<'a> Schema<'a> {
         }
         match self.kinds(schema, 0)[..] {
             [] => "any".to_owned(),
-            [Kind::Array] if schema["items"].is_object() => {
+            [JsonType::Array] if schema["items"].is_object() => {
                 let items: Vec<_> = self.kinds(&schema["items"], 0).iter().map(|kind| kind.word()).collect();
                 if items.is_empty() { "array".to_owned() } else { format!("array of {}", items.join("|")) }
             }
@@ -162,15 +162,15 @@ impl<'a> Schema<'a> {
     }
 }
 
-fn words(kinds: &[Kind]) -> String {
-    let word = |kind: &Kind| match kind {
-        Kind::Null => "null",
-        Kind::Boolean => "true or false",
-        Kind::Integer => "an integer",
-        Kind::Number => "a number",
-        Kind::String => "a string",
-        Kind::Array => "an array, written as JSON",
-        Kind::Object => "an object, written as JSON",
+fn words(kinds: &[JsonType]) -> String {
+    let word = |kind: &JsonType| match kind {
+        JsonType::Null => "null",
+        JsonType::Boolean => "true or false",
+        JsonType::Integer => "an integer",
+        JsonType::Number => "a number",
+        JsonType::String => "a string",
+        JsonType::Array => "an array, written as JSON",
+        JsonType::Object => "an object, written as JSON",
     };
     kinds.iter().map(word).collect::<Vec<_>>().join(" or ")
 }
@@ -185,7 +185,7 @@ mod tests {
     fn what_is_written_gets_the_type_that_the_schema_wants() {
         let root = json!({"$defs": {"count": {"type": "integer"}, "loop": {"$ref": "#/$defs/loop"}}});
         let check = |schema: Value, text: &str, expected: Result<&str, &str>| {
-            let token = Schema::new(&root).token(Some(&schema), text);
+            let token = ToolSchema::new(&root).token(Some(&schema), text);
             assert_eq!(token.as_deref().map_err(String::as_str), expected, "{schema} {text}");
         };
         check(json!({"type": "integer"}), "3", Ok("3"));
@@ -215,7 +215,7 @@ mod tests {
         check(json!({"$ref": "elsewhere.json"}), "5", Ok(r#""5""#));
         check(json!({}), "5", Ok(r#""5""#));
         check(json!(true), "5", Ok(r#""5""#));
-        assert_eq!(Schema::new(&root).token(None, "true"), Ok(r#""true""#.to_owned()));
+        assert_eq!(ToolSchema::new(&root).token(None, "true"), Ok(r#""true""#.to_owned()));
     }
 
     #[test]
@@ -230,7 +230,7 @@ mod tests {
             (json!({"type": "string", "enum": ["low", "high"]}), "low|high"),
             (json!({}), "any"),
         ] {
-            assert_eq!(Schema::new(&root).describe(&schema), expected, "{schema}");
+            assert_eq!(ToolSchema::new(&root).describe(&schema), expected, "{schema}");
         }
     }
 }

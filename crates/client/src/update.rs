@@ -8,23 +8,23 @@ const DELETED: &str = "dev.goblin/deleted";
 
 /// A notification that a resource changed or was deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Update {
+pub struct ResourceUpdate {
     pub uri: String,
     pub is_deleted: bool,
     /// The params as the gateway sent them.
     pub params: String,
 }
 
-impl Update {
+impl ResourceUpdate {
     /// Reads a notification. Returns `None` if it names no resource.
-    pub fn read(notification: &Notification) -> Option<Update> {
+    pub fn read(notification: &Notification) -> Option<ResourceUpdate> {
         let text = notification.raw.as_str();
         let uri = json::string(text, notification.params.uri?)?.into_owned();
         let deleted = notification.params.meta.and_then(|meta| json::member(text, meta, DELETED));
         let is_deleted = notification.method == Method::ResourceDeleted
             || deleted.is_some_and(|deleted| deleted.get(text) == "true");
         let params = notification.params.whole.map_or("{}", |whole| whole.get(text)).to_owned();
-        Some(Update { uri, is_deleted, params })
+        Some(ResourceUpdate { uri, is_deleted, params })
     }
 }
 

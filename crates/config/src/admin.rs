@@ -14,7 +14,7 @@ pub struct AdminSettings {
     /// Whether the gateway serves `/api` and `/metrics`.
     pub enabled: bool,
     /// A separate address for `/api` and `/metrics`. `None` serves them on the address for clients.
-    pub listen: Option<Listen>,
+    pub listen: Option<ListenAddress>,
     /// The path of the file that receives the admin token. `None` uses the runtime directory.
     pub token_file: Option<PathBuf>,
     /// The admin token. `None` makes the gateway generate a token at each start.
@@ -29,23 +29,23 @@ impl Default for AdminSettings {
 
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listen {
+pub struct ListenAddress {
     /// An IP address without brackets, or a host name.
     pub host: String,
     /// The TCP port. 0 takes any free port.
     pub port: u16,
 }
 
-impl Listen {
+impl ListenAddress {
     /// Reports whether only programs on this machine can connect.
     pub fn is_loopback(&self) -> bool {
         network::is_loopback(&self.host)
     }
 }
 
-impl fmt::Display for Listen {
+impl fmt::Display for ListenAddress {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Listen { host, port } = self;
+        let ListenAddress { host, port } = self;
         if host.contains(':') { write!(formatter, "[{host}]:{port}") } else { write!(formatter, "{host}:{port}") }
     }
 }
@@ -60,7 +60,7 @@ pub(crate) fn admin(field: &Field<'_>) -> Option<AdminSettings> {
     Some(settings)
 }
 
-fn listen(text: &str) -> Result<Listen, Fault> {
+fn listen(text: &str) -> Result<ListenAddress, Fault> {
     let wrong = || Fault::new("must be an address with a port").cure("write it like \"127.0.0.1:3001\"");
     let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
     let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
@@ -69,7 +69,7 @@ fn listen(text: &str) -> Result<Listen, Fault> {
         return Err(wrong());
     }
     let host = network::check_host(bare.unwrap_or(host)).map_err(|_| wrong())?;
-    Ok(Listen { host, port: port.parse().map_err(|_| wrong())? })
+    Ok(ListenAddress { host, port: port.parse().map_err(|_| wrong())? })
 }
 
 #[cfg(test)]

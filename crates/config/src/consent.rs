@@ -5,7 +5,7 @@
 //! URLs. Variables that decide which code runs are part of the command and are shown too.
 
 use crate::mask;
-use crate::tree::Tree;
+use crate::tree::JsonTree;
 use crate::visible::escaped;
 
 /// Variables that make a linker, an interpreter, a shell or git load or run other code.
@@ -94,9 +94,9 @@ const PACKAGE_FAMILIES: [&str; 11] =
 const PACKAGE_SECRETS: [&str; 4] = ["_AUTH", "PASSWORD", "TOKEN", "_OTP"];
 
 /// Returns one line with the command or URL of an entry, quoted for a shell.
-pub fn line(entry: &Tree) -> String {
-    let text = |name: &str| entry.get(name).and_then(Tree::as_text);
-    let members = |name: &str| entry.get(name).and_then(Tree::members).unwrap_or_default().iter();
+pub fn line(entry: &JsonTree) -> String {
+    let text = |name: &str| entry.get(name).and_then(JsonTree::as_text);
+    let members = |name: &str| entry.get(name).and_then(JsonTree::members).unwrap_or_default().iter();
     if let Some(url) = text("url").filter(|_| text("command").is_none()) {
         let headers: Vec<_> =
             members("headers").map(|(name, value)| format!("{}: {}", word(name), masked(value))).collect();
@@ -108,17 +108,17 @@ pub fn line(entry: &Tree) -> String {
     }
     let mut words: Vec<String> = members("env").map(variable).collect();
     words.push(word(text("command").unwrap_or_default()));
-    if let Some(Tree::List(args)) = entry.get("args") {
-        words.extend(args.iter().filter_map(Tree::as_text).map(word));
+    if let Some(JsonTree::List(args)) = entry.get("args") {
+        words.extend(args.iter().filter_map(JsonTree::as_text).map(word));
     }
     let directory = text("cwd").map(|directory| format!("  (in {})", word(directory))).unwrap_or_default();
     words.join(" ") + &directory
 }
 
 /// Reports whether the line masks a value.
-pub fn is_masked(entry: &Tree) -> bool {
-    let members = |name: &str| entry.get(name).and_then(Tree::members).unwrap_or_default().iter();
-    let url = entry.get("url").and_then(Tree::as_text).unwrap_or_default();
+pub fn is_masked(entry: &JsonTree) -> bool {
+    let members = |name: &str| entry.get(name).and_then(JsonTree::members).unwrap_or_default().iter();
+    let url = entry.get("url").and_then(JsonTree::as_text).unwrap_or_default();
     mask::url(url) != url
         || members("headers").any(|(_, value)| masked(value) == mask::HIDDEN)
         || members("env").any(|(name, value)| shown_value(name, value) == mask::HIDDEN)
@@ -130,12 +130,12 @@ fn address(url: &str) -> String {
     if shown.contains([' ', '(', ')', '\'']) { word(&shown) } else { shown }
 }
 
-fn masked(value: &Tree) -> String {
+fn masked(value: &JsonTree) -> String {
     let shown = mask::value(value.as_text().unwrap_or_default());
     if shown == mask::HIDDEN { shown } else { word(&shown) }
 }
 
-fn variable((name, value): &(String, Tree)) -> String {
+fn variable((name, value): &(String, JsonTree)) -> String {
     match shown_value(name, value) {
         // The mask is not quoted. A real value that looks like the mask is quoted.
         hidden if hidden == mask::HIDDEN => format!("{}={hidden}", word(name)),
@@ -143,20 +143,20 @@ fn variable((name, value): &(String, Tree)) -> String {
     }
 }
 
-fn shown_value(name: &str, value: &Tree) -> String {
+fn shown_value(name: &str, value: &JsonTree) -> String {
     let text = value.as_text().unwrap_or_default();
     match role(name) {
         // A literal `***` gets a backslash to distinguish it from the mask.
-        Role::Loader if text == mask::HIDDEN => format!("\\{text}"),
-        Role::Loader => text.to_owned(),
-        Role::Package if text.starts_with("http://") || text.starts_with("https://") => mask::url(text),
-        Role::Package => text.to_owned(),
-        Role::Plain => mask::value(text),
+        VariableRole::Loader if text == mask::HIDDEN => format!("\\{text}"),
+        VariableRole::Loader => text.to_owned(),
+        VariableRole::Package if text.starts_with("http://") || text.starts_with("https://") => mask::url(text),
+        VariableRole::Package => text.to_owned(),
+        VariableRole::Plain => mask::value(text),
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Role {
+enum VariableRole {
     /// Decides which code runs.
     Loader,
     /// Decides the source of a package manager's code. The address may contain a password.
@@ -165,15 +165,15 @@ enum Role {
 }
 
 /// Returns the role of a variable. Ignores case, because npm and Windows do.
-fn role(name: &str) -> Role {
+fn role(name: &str) -> VariableRole {
     let name = name.to_ascii_uppercase();
     let is_of = |families: &[&str]| families.iter().any(|family| name.starts_with(family));
     if LOADERS.contains(&name.as_str()) || is_of(&LOADER_FAMILIES) {
-        Role::Loader
+        VariableRole::Loader
     } else if is_of(&PACKAGE_FAMILIES) && !PACKAGE_SECRETS.iter().any(|secret| name.contains(secret)) {
-        Role::Package
+        VariableRole::Package
     } else {
-        Role::Plain
+        VariableRole::Plain
     }
 }
 
@@ -192,13 +192,13 @@ fn word(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn command(args: &[&str]) -> Tree {
-        Tree::object([("command", Tree::text("x")), ("args", Tree::texts(args.iter().copied()))])
+    fn command(args: &[&str]) -> JsonTree {
+        JsonTree::object([("command", JsonTree::text("x")), ("args", JsonTree::texts(args.iter().copied()))])
     }
 
     fn with_variable(name: &str, value: &str) -> String {
-        let env = Tree::Object(vec![(name.to_owned(), Tree::text(value))]);
-        line(&Tree::object([("command", Tree::text("x")), ("env", env)]))
+        let env = JsonTree::Object(vec![(name.to_owned(), JsonTree::text(value))]);
+        line(&JsonTree::object([("command", JsonTree::text("x")), ("env", env)]))
     }
 
     #[test]
@@ -215,7 +215,7 @@ mod tests {
         ] {
             assert_eq!(line(&command(args)), expected);
         }
-        let placed = Tree::object([("command", Tree::text("./x")), ("cwd", Tree::text("/a b"))]);
+        let placed = JsonTree::object([("command", JsonTree::text("./x")), ("cwd", JsonTree::text("/a b"))]);
         assert_eq!(line(&placed), "./x  (in '/a b')");
     }
 
@@ -257,11 +257,11 @@ mod tests {
             ("https://h/\u{202e}pcm", r"https://h/\u{202e}pcm"),
             ("https://h/${T:-x  (disabled)}", "'https://h/${T:-x  (disabled)}'"),
         ] {
-            let entry = Tree::object([("url", Tree::text(url))]);
+            let entry = JsonTree::object([("url", JsonTree::text(url))]);
             assert_eq!(line(&entry), expected);
         }
-        let headers = Tree::object([("A", Tree::text("abc")), ("B", Tree::text("Bearer ${T}"))]);
-        let entry = Tree::object([("url", Tree::text("https://h")), ("headers", headers)]);
+        let headers = JsonTree::object([("A", JsonTree::text("abc")), ("B", JsonTree::text("Bearer ${T}"))]);
+        let entry = JsonTree::object([("url", JsonTree::text("https://h")), ("headers", headers)]);
         assert_eq!(line(&entry), "https://h  (with A: ***, B: 'Bearer ${T}')");
         assert!(is_masked(&entry) && !is_masked(&command(&["--token", "abc"])));
     }

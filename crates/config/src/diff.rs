@@ -16,9 +16,9 @@ use crate::{Config, Gateway, Log, Policies, Server, ServerId, Telemetry};
 /// The steps to the new configuration. Names, filters and limits take effect with the next catalog. Changing only the
 /// order of servers does not affect running ones.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
+pub struct ReloadPlan {
     pub start: Vec<(ServerId, Arc<Server>)>,
-    pub change: Vec<Change>,
+    pub change: Vec<ServerChange>,
     pub stop: Vec<ServerId>,
     /// Disabled servers that are new, changed, or were enabled until now. The latter are also in `stop`.
     pub disabled: Vec<(ServerId, Arc<Server>)>,
@@ -36,7 +36,7 @@ pub struct Plan {
 
 /// A server that runs before and after the change.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Change {
+pub struct ServerChange {
     pub id: ServerId,
     pub server: Arc<Server>,
     pub depth: Depth,
@@ -51,7 +51,7 @@ pub enum Depth {
     Surface,
 }
 
-impl Plan {
+impl ReloadPlan {
     /// Reports whether the plan affects nothing that runs.
     pub fn is_empty(&self) -> bool {
         self.start.is_empty()
@@ -69,8 +69,8 @@ impl Plan {
 }
 
 /// Returns the steps that lead from `old` to `new`.
-pub fn diff(old: &Config, new: &Config) -> Plan {
-    let mut plan = Plan {
+pub fn diff(old: &Config, new: &Config) -> ReloadPlan {
+    let mut plan = ReloadPlan {
         start: Vec::new(),
         change: Vec::new(),
         stop: removed(old, new),
@@ -93,9 +93,11 @@ pub fn diff(old: &Config, new: &Config) -> Plan {
         let running = before.filter(|before| before.enabled);
         match (running, server.enabled) {
             (None, true) => plan.start.push((id.clone(), Arc::clone(server))),
-            (Some(before), true) => {
-                plan.change.push(Change { id: id.clone(), server: Arc::clone(server), depth: depth(before, server) })
-            }
+            (Some(before), true) => plan.change.push(ServerChange {
+                id: id.clone(),
+                server: Arc::clone(server),
+                depth: depth(before, server),
+            }),
             (None, false) => plan.disabled.push((id.clone(), Arc::clone(server))),
             (Some(_), false) => {
                 plan.stop.push(id.clone());
@@ -107,7 +109,7 @@ pub fn diff(old: &Config, new: &Config) -> Plan {
 }
 
 /// Returns the configuration that the plan reaches.
-pub fn apply(old: &Config, plan: &Plan) -> Config {
+pub fn apply(old: &Config, plan: &ReloadPlan) -> Config {
     let mut known: IndexMap<&ServerId, &Arc<Server>> = old.servers.iter().collect();
     known.extend(plan.start.iter().chain(&plan.disabled).map(|(id, server)| (id, server)));
     known.extend(plan.change.iter().map(|change| (&change.id, &change.server)));

@@ -11,7 +11,7 @@ use jsonc_parser::common::Ranged;
 use jsonc_parser::errors::ParseErrorKind;
 use jsonc_parser::{CollectOptions, ParseOptions, ParseStringErrorKind, parse_to_ast};
 
-use crate::problem::{Fault, Report, quoted};
+use crate::problem::{Fault, ProblemCollector, quoted};
 
 /// The longest name that a path shows without quotes.
 const MAX_PLAIN_NAME: usize = 64;
@@ -30,7 +30,7 @@ pub(crate) const STRICT: ParseOptions = ParseOptions {
 };
 
 /// Returns the tree. Returns `None` after reporting the reason.
-pub(crate) fn parse<'a>(text: &'a str, report: &Report) -> Option<Value<'a>> {
+pub(crate) fn parse<'a>(text: &'a str, report: &ProblemCollector) -> Option<Value<'a>> {
     match parse_to_ast(text, &CollectOptions::default(), &STRICT) {
         Ok(parsed) => {
             if parsed.value.is_none() {
@@ -73,7 +73,7 @@ fn lower_first(text: &str) -> String {
 }
 
 /// Reports duplicate keys. Recursion is safe, because the parser limits the depth.
-fn find_duplicates(value: &Value<'_>, path: &str, report: &Report) {
+fn find_duplicates(value: &Value<'_>, path: &str, report: &ProblemCollector) {
     match value {
         Value::Object(object) => {
             let mut seen = HashSet::new();
@@ -113,10 +113,10 @@ pub(crate) fn item_path(parent: &str, index: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::{member_path, parse};
-    use crate::problem::Report;
+    use crate::problem::ProblemCollector;
 
     fn check(text: &str, expected: &str) {
-        let report = Report::default();
+        let report = ProblemCollector::default();
         parse(text, &report);
         let found = match report.finish(text, "f") {
             Ok(_) => String::new(),

@@ -11,9 +11,9 @@ use jsonc_parser::cst::{CstNode, CstObject, CstObjectProp, CstRootNode};
 use jsonc_parser::parse_to_ast;
 
 use crate::document::STRICT;
-use crate::file::{LoadError, Origin};
+use crate::file::{ConfigOrigin, LoadError};
 use crate::problem::Problem;
-use crate::tree::Tree;
+use crate::tree::JsonTree;
 use crate::{Environment, file, parse, vocabulary};
 
 pub(crate) mod disk;
@@ -39,7 +39,7 @@ pub struct Draft {
     path: PathBuf,
     /// The text on disk. `None` for a new file.
     old: Option<String>,
-    origin: Origin,
+    origin: ConfigOrigin,
     mark: &'static str,
     root: CstRootNode,
 }
@@ -50,13 +50,13 @@ impl Draft {
         match file::read(path) {
             Ok((text, origin)) => Draft::of(path, Some(text), origin),
             Err(LoadError::Read { reason, .. }) if reason.kind() == ErrorKind::NotFound => {
-                Draft::of(path, None, Origin::of_new(path, disk::NEW_MODE)?)
+                Draft::of(path, None, ConfigOrigin::of_new(path, disk::NEW_MODE)?)
             }
             Err(error) => Err(error.into()),
         }
     }
 
-    fn of(path: &Path, old: Option<String>, origin: Origin) -> Result<Draft, EditError> {
+    fn of(path: &Path, old: Option<String>, origin: ConfigOrigin) -> Result<Draft, EditError> {
         let text = old.as_deref().unwrap_or(NEW);
         let (mark, text) = match text.strip_prefix(BYTE_ORDER_MARK) {
             Some(text) => (BYTE_ORDER_MARK, text),
@@ -74,7 +74,7 @@ impl Draft {
     #[cfg(feature = "import")]
     /// Returns a draft that is never written. Import uses it to check an entry.
     pub(crate) fn scratch() -> Draft {
-        let origin = Origin::new("goblin.json", "/");
+        let origin = ConfigOrigin::new("goblin.json", "/");
         Draft::of(Path::new("goblin.json"), None, origin).expect("a new file is an object")
     }
 
@@ -82,17 +82,17 @@ impl Draft {
         &self.path
     }
 
-    pub fn origin(&self) -> &Origin {
+    pub fn origin(&self) -> &ConfigOrigin {
         &self.origin
     }
 
     /// Returns the servers in the order of the file.
-    pub fn servers(&self) -> Vec<(String, Tree)> {
+    pub fn servers(&self) -> Vec<(String, JsonTree)> {
         let text = self.root.to_string();
         let tree = parse_to_ast(&text, &Default::default(), &STRICT).ok().and_then(|parsed| parsed.value);
-        let tree = tree.as_ref().map(Tree::of_json);
+        let tree = tree.as_ref().map(JsonTree::of_json);
         let block = tree.as_ref().and_then(|tree| vocabulary::SERVERS.iter().find_map(|name| tree.get(name)));
-        block.and_then(Tree::members).map(<[_]>::to_vec).unwrap_or_default()
+        block.and_then(JsonTree::members).map(<[_]>::to_vec).unwrap_or_default()
     }
 
     /// Returns the server with the most similar id, as a suggestion for a misspelled one.
@@ -102,7 +102,7 @@ impl Draft {
     }
 
     /// Adds a server, or replaces the server with this id in place.
-    pub fn put(&self, id: &str, entry: &Tree) {
+    pub fn put(&self, id: &str, entry: &JsonTree) {
         let block = self.block();
         match block.get(id) {
             Some(property) => property.set_value(entry.to_input()),
@@ -180,7 +180,7 @@ fn can_be_edited(root: &CstRootNode) -> bool {
 }
 
 /// Returns the error for a text that cannot be edited. The parser explains its problems.
-fn broken(path: &Path, text: &str, origin: &Origin) -> EditError {
+fn broken(path: &Path, text: &str, origin: &ConfigOrigin) -> EditError {
     let problems = parse(text, origin, &|_| None).err().and_then(|problems| lines(problems.iter()));
     EditError::Broken { path: path.to_owned(), problems: problems.unwrap_or_default() }
 }
@@ -192,10 +192,10 @@ fn lines<'a>(problems: impl Iterator<Item = &'a Problem>) -> Option<String> {
 }
 
 /// Returns the first argument that is relative to the working directory, if the entry has no `cwd`.
-pub fn relative_argument(entry: &Tree) -> Option<&str> {
-    let Some(Tree::List(args)) = entry.get("args").filter(|_| entry.get("cwd").is_none()) else { return None };
+pub fn relative_argument(entry: &JsonTree) -> Option<&str> {
+    let Some(JsonTree::List(args)) = entry.get("args").filter(|_| entry.get("cwd").is_none()) else { return None };
     let is_relative = |text: &&str| matches!(*text, "." | "..") || text.starts_with("./") || text.starts_with("../");
-    args.iter().filter_map(Tree::as_text).find(is_relative)
+    args.iter().filter_map(JsonTree::as_text).find(is_relative)
 }
 
 #[cfg(test)]

@@ -16,14 +16,14 @@ const MAX_FILE_SIZE: u64 = 64 << 10;
 /// A text of the file with its references expanded. Logs and users see the text as written, because the value may hold
 /// a secret.
 #[derive(Clone)]
-pub struct Expanded {
+pub struct ExpandedText {
     value: String,
     written: String,
 }
 
-impl Expanded {
-    pub fn new(value: impl Into<String>, written: impl Into<String>) -> Expanded {
-        Expanded { value: value.into(), written: written.into() }
+impl ExpandedText {
+    pub fn new(value: impl Into<String>, written: impl Into<String>) -> ExpandedText {
+        ExpandedText { value: value.into(), written: written.into() }
     }
 
     /// Returns the expanded value, including secrets.
@@ -38,22 +38,22 @@ impl Expanded {
 }
 
 /// Creates a value from a text without references.
-impl From<&str> for Expanded {
-    fn from(text: &str) -> Expanded {
-        Expanded::new(text, text)
+impl From<&str> for ExpandedText {
+    fn from(text: &str) -> ExpandedText {
+        ExpandedText::new(text, text)
     }
 }
 
 /// Compares values only. A server with the same value in another spelling has not changed.
-impl PartialEq for Expanded {
-    fn eq(&self, other: &Expanded) -> bool {
+impl PartialEq for ExpandedText {
+    fn eq(&self, other: &ExpandedText) -> bool {
         self.value == other.value
     }
 }
 
-impl Eq for Expanded {}
+impl Eq for ExpandedText {}
 
-impl fmt::Debug for Expanded {
+impl fmt::Debug for ExpandedText {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.written.fmt(formatter)
     }

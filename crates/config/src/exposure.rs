@@ -12,7 +12,7 @@ use crate::uri_filter::UriFilter;
 /// Selects the tools that are listed. Clients can find and call the other tools by name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Exposure {
-    pub mode: Mode,
+    pub mode: ExposureMode,
     /// Exposed names that are listed in every mode.
     pub pinned: Vec<Glob>,
     /// The number of tools above which [`Mode::Auto`] stops listing all of them.
@@ -23,12 +23,12 @@ pub struct Exposure {
 
 impl Default for Exposure {
     fn default() -> Exposure {
-        Exposure { mode: Mode::All, pinned: Vec::new(), auto_above: 60, reveal: false }
+        Exposure { mode: ExposureMode::All, pinned: Vec::new(), auto_above: 60, reveal: false }
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum ExposureMode {
     All,
     /// Lists only the pinned tools. Clients search for the others.
     Search,

@@ -12,32 +12,32 @@ use jsonc_parser::ast::{Object, Value};
 use jsonc_parser::common::Ranged;
 
 use crate::document::{item_path, member_path};
-use crate::expand::{Expanded, expand};
-use crate::file::Origin;
-use crate::problem::{Fault, Report};
-use crate::vocabulary::{Keys, choose};
+use crate::expand::{ExpandedText, expand};
+use crate::file::ConfigOrigin;
+use crate::problem::{Fault, ProblemCollector};
+use crate::vocabulary::{ObjectKeys, choose};
 use crate::{Environment, Timeout, quantity};
 
 /// The upper limit of every count. A larger number is taken for a typing error.
 pub(crate) const LARGEST_COUNT: u64 = 10_000_000;
 
 /// State shared by all fields of a file.
-pub(crate) struct Context<'a> {
-    pub(crate) origin: &'a Origin,
+pub(crate) struct FieldContext<'a> {
+    pub(crate) origin: &'a ConfigOrigin,
     pub(crate) environment: Environment<'a>,
-    pub(crate) report: Report,
+    pub(crate) report: ProblemCollector,
     pub(crate) expansions: RefCell<Expansions>,
 }
 
 /// The variables that the file expands, each with the part of the file that expands it.
 #[derive(Default)]
 pub(crate) struct Expansions {
-    pub(crate) part: Part,
-    pub(crate) variables: Vec<(Part, String)>,
+    pub(crate) part: ConfigPart,
+    pub(crate) variables: Vec<(ConfigPart, String)>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum ConfigPart {
     #[default]
     Other,
     /// A token of the gateway itself.
@@ -47,14 +47,14 @@ pub(crate) enum Part {
 
 impl Expansions {
     /// Returns the variables that the matching parts expand.
-    pub(crate) fn of(&self, is_meant: impl Fn(&Part) -> bool) -> impl Iterator<Item = &str> {
+    pub(crate) fn of(&self, is_meant: impl Fn(&ConfigPart) -> bool) -> impl Iterator<Item = &str> {
         self.variables.iter().filter(move |(part, _)| is_meant(part)).map(|(_, name)| name.as_str())
     }
 }
 
-impl Context<'_> {
+impl FieldContext<'_> {
     /// Runs `read` and attributes every variable that it expands to `part`.
-    pub(crate) fn within<T>(&self, part: Part, read: impl FnOnce() -> T) -> T {
+    pub(crate) fn within<T>(&self, part: ConfigPart, read: impl FnOnce() -> T) -> T {
         let before = std::mem::replace(&mut self.expansions.borrow_mut().part, part);
         let value = read();
         self.expansions.borrow_mut().part = before;
@@ -74,15 +74,15 @@ pub(crate) struct Field<'a> {
     /// The offset of the key. For the root and for array elements, the offset of the value.
     key: usize,
     value: &'a Value<'a>,
-    context: &'a Context<'a>,
+    context: &'a FieldContext<'a>,
 }
 
 impl<'a> Field<'a> {
-    pub(crate) fn root(value: &'a Value<'a>, context: &'a Context<'a>) -> Field<'a> {
+    pub(crate) fn root(value: &'a Value<'a>, context: &'a FieldContext<'a>) -> Field<'a> {
         Field { path: String::new(), key: value.start(), value, context }
     }
 
-    pub(crate) fn context(&self) -> &'a Context<'a> {
+    pub(crate) fn context(&self) -> &'a FieldContext<'a> {
         self.context
     }
 
@@ -106,7 +106,7 @@ impl<'a> Field<'a> {
     }
 
     /// Reads an object with known keys. Reports unknown keys.
-    pub(crate) fn section(&self, keys: &Keys) -> Option<Section<'a>> {
+    pub(crate) fn section(&self, keys: &ObjectKeys) -> Option<Section<'a>> {
         let section = self.map()?;
         for (name, field) in section.fields() {
             if let Err(fault) = keys.check(name) {
@@ -117,7 +117,7 @@ impl<'a> Field<'a> {
     }
 
     /// Reads an object like [`Field::section`]. The error for another value also mentions `short`, the short form.
-    pub(crate) fn section_or(&self, short: &str, keys: &Keys) -> Option<Section<'a>> {
+    pub(crate) fn section_or(&self, short: &str, keys: &ObjectKeys) -> Option<Section<'a>> {
         if self.is_object() { self.section(keys) } else { self.wrong(&format!("{short} or an object")) }
     }
 
@@ -178,8 +178,8 @@ impl<'a> Field<'a> {
     }
 
     /// Reads a string like [`Field::expanded`] and keeps the text as written.
-    pub(crate) fn expansion(&self) -> Option<Expanded> {
-        Some(Expanded::new(self.expanded()?, self.text()?))
+    pub(crate) fn expansion(&self) -> Option<ExpandedText> {
+        Some(ExpandedText::new(self.expanded()?, self.text()?))
     }
 
     /// Reads a path. Relative paths start at the directory of the file.

@@ -6,8 +6,8 @@ use std::{fmt, io};
 
 use crate::Environment;
 use crate::bounded::{self, ReadError};
-use crate::problem::{Fault, Problems, Report};
-use crate::trust::{self, Distrust};
+use crate::problem::{Fault, ProblemCollector, Problems};
+use crate::trust::{self, UntrustedPath};
 
 /// The size limit of the file. A configuration is written by hand, so a larger file is the wrong one.
 const MAX_SIZE: u64 = 4 << 20;
@@ -16,7 +16,7 @@ const READABLE_BY_ALL: u32 = 0o004;
 
 /// The source of a configuration text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Origin {
+pub struct ConfigOrigin {
     /// The file name shown in problems.
     pub file: String,
     /// An absolute path. Relative paths in the text start here.
@@ -24,23 +24,23 @@ pub struct Origin {
     /// The permission bits. `None` if the text is not from a file.
     pub mode: Option<u32>,
     /// The reason to distrust the file, if any.
-    pub distrust: Option<Distrust>,
+    pub distrust: Option<UntrustedPath>,
 }
 
-impl Origin {
+impl ConfigOrigin {
     /// Returns the origin of a text that is not from a file. Its permissions are not checked.
-    pub fn new(file: impl Into<String>, directory: impl Into<PathBuf>) -> Origin {
-        Origin { file: file.into(), directory: directory.into(), mode: None, distrust: None }
+    pub fn new(file: impl Into<String>, directory: impl Into<PathBuf>) -> ConfigOrigin {
+        ConfigOrigin { file: file.into(), directory: directory.into(), mode: None, distrust: None }
     }
 
     /// Returns the origin of a file that does not exist yet and will have this mode.
-    pub(crate) fn of_new(path: &Path, mode: u32) -> Result<Origin, LoadError> {
+    pub(crate) fn of_new(path: &Path, mode: u32) -> Result<ConfigOrigin, LoadError> {
         let unreadable = |reason| LoadError::Read { path: path.to_owned(), reason };
         let asked = path.to_owned();
         let distrust = bounded::in_time(move || trust::examine(&asked)).map_err(|error| error.of(path))?;
         let distrust = distrust.map_err(unreadable)?;
         let directory = directory(path).map_err(unreadable)?;
-        Ok(Origin { mode: Some(mode), distrust, ..Origin::new(path.display().to_string(), directory) })
+        Ok(ConfigOrigin { mode: Some(mode), distrust, ..ConfigOrigin::new(path.display().to_string(), directory) })
     }
 
     /// Returns an error if another user can change the file, and could therefore run commands as this user.
@@ -82,7 +82,7 @@ impl ReadError {
     }
 }
 
-pub fn read(path: &Path) -> Result<(String, Origin), LoadError> {
+pub fn read(path: &Path) -> Result<(String, ConfigOrigin), LoadError> {
     let asked = path.to_owned();
     let read = bounded::in_time(move || {
         let (bytes, file) = bounded::read_open(&asked, MAX_SIZE)?;
@@ -90,7 +90,7 @@ pub fn read(path: &Path) -> Result<(String, Origin), LoadError> {
         Ok((bytes, mode, trust::examine(&asked)?, directory(&asked)?))
     });
     let (bytes, mode, distrust, directory) = read.and_then(|read| read).map_err(|error: ReadError| error.of(path))?;
-    let origin = Origin { file: path.display().to_string(), directory, mode: Some(mode), distrust };
+    let origin = ConfigOrigin { file: path.display().to_string(), directory, mode: Some(mode), distrust };
     match String::from_utf8(bytes) {
         Ok(text) => Ok((text, origin)),
         Err(error) => Err(LoadError::Problems(not_utf8(&error, &origin))),
@@ -102,55 +102,55 @@ fn directory(path: &Path) -> io::Result<PathBuf> {
     Ok(absolute.parent().unwrap_or(Path::new("/")).to_owned())
 }
 
-fn not_utf8(error: &std::string::FromUtf8Error, origin: &Origin) -> Problems {
+fn not_utf8(error: &std::string::FromUtf8Error, origin: &ConfigOrigin) -> Problems {
     let valid = error.utf8_error().valid_up_to();
     let text = String::from_utf8_lossy(&error.as_bytes()[..valid]);
-    let report = Report::default();
+    let report = ProblemCollector::default();
     report.problem(valid, "", Fault::new("the file is not UTF-8 from here on"));
     report.finish(&text, &origin.file).expect_err("a problem was just reported")
 }
 
 /// The result of the search for the configuration file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Located {
+pub enum ConfigSearch {
     /// A path that was requested, or a file that was found. A requested file may not exist; reading it reports that.
     At(PathBuf),
-    Nowhere(Searched),
+    Nowhere(SearchedLocations),
 }
 
 /// The locations that were tried without success, as phrases for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Searched(Vec<String>);
+pub struct SearchedLocations(Vec<String>);
 
-impl fmt::Display for Searched {
+impl fmt::Display for SearchedLocations {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "no configuration: {}", self.0.join(", "))
     }
 }
 
-impl std::error::Error for Searched {}
+impl std::error::Error for SearchedLocations {}
 
-pub(crate) fn locate(flag: Option<&Path>, environment: Environment<'_>) -> Located {
+pub(crate) fn locate(flag: Option<&Path>, environment: Environment<'_>) -> ConfigSearch {
     if let Some(path) = flag {
-        return Located::At(path.to_owned());
+        return ConfigSearch::At(path.to_owned());
     }
     let mut searched = vec!["--config was not given".to_owned()];
     // An empty variable counts as unset, here and below.
     let set = |name: &str| environment(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(path) = set("GOBLIN_CONFIG") {
-        return Located::At(path);
+        return ConfigSearch::At(path);
     }
     searched.push("GOBLIN_CONFIG is not set".to_owned());
     let Some(path) = user_directory(environment).map(|directory| directory.join("goblin").join("goblin.json")) else {
         searched.push("neither XDG_CONFIG_HOME nor HOME is set".to_owned());
-        return Located::Nowhere(Searched(searched));
+        return ConfigSearch::Nowhere(SearchedLocations(searched));
     };
     // A file that exists but cannot be accessed counts as found, so reading it reports the reason.
     if matches!(path.try_exists(), Ok(false)) {
         searched.push(format!("{} does not exist", path.display()));
-        return Located::Nowhere(Searched(searched));
+        return ConfigSearch::Nowhere(SearchedLocations(searched));
     }
-    Located::At(path)
+    ConfigSearch::At(path)
 }
 
 /// Returns the user's configuration directory. Ignores a relative `XDG_CONFIG_HOME`, as the XDG specification requires.
@@ -161,10 +161,10 @@ pub(crate) fn user_directory(environment: Environment<'_>) -> Option<PathBuf> {
 }
 
 /// Returns the path for writing a configuration. Searches like [`locate`], but the file need not exist.
-pub fn target(flag: Option<&Path>, environment: Environment<'_>) -> Result<PathBuf, Searched> {
+pub fn target(flag: Option<&Path>, environment: Environment<'_>) -> Result<PathBuf, SearchedLocations> {
     match locate(flag, environment) {
-        Located::At(path) => Ok(path),
-        Located::Nowhere(searched) => {
+        ConfigSearch::At(path) => Ok(path),
+        ConfigSearch::Nowhere(searched) => {
             let directory = user_directory(environment).ok_or(searched)?;
             Ok(directory.join("goblin").join("goblin.json"))
         }
@@ -175,7 +175,7 @@ pub fn target(flag: Option<&Path>, environment: Environment<'_>) -> Result<PathB
 mod tests {
     use std::path::{Path, PathBuf};
 
-    use super::{LoadError, Located, locate, read};
+    use super::{ConfigSearch, LoadError, locate, read};
 
     /// A directory for one test, removed on drop.
     struct Scratch(PathBuf);
@@ -202,9 +202,9 @@ mod tests {
         let with_home = |name: &str| (name == "HOME").then(|| home.clone());
         let all = |name: &str| (name == "GOBLIN_CONFIG").then(|| "/asked/for.json".to_owned()).or(with_home(name));
 
-        assert_eq!(locate(Some(Path::new("x.json")), &all), Located::At("x.json".into()));
-        assert_eq!(locate(None, &all), Located::At("/asked/for.json".into()));
-        let Located::Nowhere(searched) = locate(None, &with_home) else { panic!("nothing is there yet") };
+        assert_eq!(locate(Some(Path::new("x.json")), &all), ConfigSearch::At("x.json".into()));
+        assert_eq!(locate(None, &all), ConfigSearch::At("/asked/for.json".into()));
+        let ConfigSearch::Nowhere(searched) = locate(None, &with_home) else { panic!("nothing is there yet") };
         let expected = format!(
             "no configuration: --config was not given, GOBLIN_CONFIG is not set, {} does not exist",
             file.display()
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(searched.to_string(), expected);
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();
         std::fs::write(&file, "{}").unwrap();
-        assert_eq!(locate(None, &with_home), Located::At(file));
+        assert_eq!(locate(None, &with_home), ConfigSearch::At(file));
     }
 
     #[test]
@@ -223,9 +223,9 @@ mod tests {
         std::fs::write(directory.join("goblin.json"), "{}").unwrap();
         let absolute = scratch.0.to_str().unwrap().to_owned();
         let environment = |name: &str| (name == "XDG_CONFIG_HOME").then(|| absolute.clone());
-        assert_eq!(locate(None, &environment), Located::At(directory.join("goblin.json")));
+        assert_eq!(locate(None, &environment), ConfigSearch::At(directory.join("goblin.json")));
         let relative = |name: &str| (name == "XDG_CONFIG_HOME").then(|| "here".to_owned());
-        let Located::Nowhere(searched) = locate(None, &relative) else { panic!("relative is ignored") };
+        let ConfigSearch::Nowhere(searched) = locate(None, &relative) else { panic!("relative is ignored") };
         assert!(searched.to_string().ends_with("neither XDG_CONFIG_HOME nor HOME is set"));
     }
 

@@ -8,7 +8,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::edit::Draft;
-use crate::tree::Tree;
+use crate::tree::JsonTree;
 use crate::visible::escaped;
 use crate::{consent, network};
 
@@ -69,7 +69,7 @@ impl fmt::Display for Client {
 
 /// A configuration file of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct ClientFile {
     pub client: Client,
     pub path: PathBuf,
     /// The directory of the project that the file belongs to. `None` for a file of the user.
@@ -78,7 +78,7 @@ pub struct Source {
 
 /// The directories that the search for files starts from.
 #[derive(Clone, Debug)]
-pub struct Ground {
+pub struct SearchBase {
     pub home: PathBuf,
     /// The working directory.
     pub here: PathBuf,
@@ -86,19 +86,19 @@ pub struct Ground {
 
 /// The servers and notes from one file.
 #[derive(Clone, Debug, Default)]
-pub struct Found {
-    pub servers: Vec<Imported>,
+pub struct FileImport {
+    pub servers: Vec<ImportedServer>,
     pub notes: Vec<Note>,
 }
 
 /// A server in goblin's format, with its source.
 #[derive(Clone, Debug)]
-pub struct Imported {
+pub struct ImportedServer {
     pub name: String,
     pub client: Client,
     pub file: PathBuf,
     pub scope: Scope,
-    pub entry: Tree,
+    pub entry: JsonTree,
 }
 
 /// The scope of a server. If two servers share a name, a client uses the one with the narrower scope.
@@ -136,8 +136,8 @@ impl fmt::Display for Note {
 }
 
 /// Translates one file. Returns an error message if the file as a whole cannot be used.
-pub fn translate(source: &Source, text: &str, ground: &Ground) -> Result<Found, String> {
-    let mut found = Found::default();
+pub fn translate(source: &ClientFile, text: &str, ground: &SearchBase) -> Result<FileImport, String> {
+    let mut found = FileImport::default();
     let blocks = block::blocks(source, text, ground)?;
     let count: usize = blocks.iter().map(|block| block.servers.len()).sum();
     if count > MAX_SERVERS {
@@ -158,7 +158,7 @@ pub fn translate(source: &Source, text: &str, ground: &Ground) -> Result<Found, 
             }));
             if let Some(entry) = entry {
                 let (client, file) = (source.client, file.clone());
-                found.servers.push(Imported { name: name.clone(), client, file, scope: block.scope, entry });
+                found.servers.push(ImportedServer { name: name.clone(), client, file, scope: block.scope, entry });
             }
         }
     }
@@ -185,7 +185,7 @@ impl Remark {
 
 /// Reports whether goblin's own reader accepts the entry. Adds notes otherwise, so one bad entry does not block the
 /// others.
-fn is_accepted(entry: &Tree, notes: &mut Vec<Remark>) -> bool {
+fn is_accepted(entry: &JsonTree, notes: &mut Vec<Remark>) -> bool {
     let draft = Draft::scratch();
     draft.put("x", entry);
     let problems = draft.problems(&|_| None);
@@ -203,16 +203,16 @@ fn is_accepted(entry: &Tree, notes: &mut Vec<Remark>) -> bool {
 }
 
 /// Reports whether the entry leads back to this gateway: the `goblin` command, or the gateway's own address.
-pub(crate) fn is_ourselves(entry: &Tree, port: u16) -> bool {
-    let program = entry.get("command").and_then(Tree::as_text).map(Path::new).and_then(Path::file_name);
+pub(crate) fn is_ourselves(entry: &JsonTree, port: u16) -> bool {
+    let program = entry.get("command").and_then(JsonTree::as_text).map(Path::new).and_then(Path::file_name);
     let is_own = |url: &str| network::is_local_endpoint(url, port);
     let args = match entry.get("args") {
-        Some(Tree::List(args)) => args.as_slice(),
+        Some(JsonTree::List(args)) => args.as_slice(),
         _ => &[],
     };
     program.is_some_and(|program| program == "goblin")
-        || entry.get("url").and_then(Tree::as_text).is_some_and(is_own)
-        || args.iter().filter_map(Tree::as_text).any(is_own)
+        || entry.get("url").and_then(JsonTree::as_text).is_some_and(is_own)
+        || args.iter().filter_map(JsonTree::as_text).any(is_own)
 }
 
 #[cfg(test)]

@@ -21,9 +21,9 @@ use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
 use crate::admin::AdminSettings;
-use crate::expand::Expanded;
+use crate::expand::ExpandedText;
 use crate::exposure::{Exposure, MetaTools, Profile, ProfileName};
-use crate::file::{LoadError, Located, Origin};
+use crate::file::{ConfigOrigin, ConfigSearch, LoadError};
 use crate::glob::Glob;
 use crate::inherit::Inherit;
 use crate::problem::{Problem, Problems};
@@ -72,25 +72,25 @@ mod tests;
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 /// Parses a configuration. Returns every problem of the text, not only the first.
-pub fn parse(text: &str, origin: &Origin, environment: Environment<'_>) -> Result<Loaded, Problems> {
+pub fn parse(text: &str, origin: &ConfigOrigin, environment: Environment<'_>) -> Result<LoadedConfig, Problems> {
     read::read(text, origin, environment)
 }
 
 /// Reads and parses a configuration file.
-pub fn load(path: &Path, environment: Environment<'_>) -> Result<Loaded, LoadError> {
+pub fn load(path: &Path, environment: Environment<'_>) -> Result<LoadedConfig, LoadError> {
     let (text, origin) = file::read(path)?;
     Ok(parse(&text, &origin, environment)?)
 }
 
 /// Finds the configuration file: `flag`, then `GOBLIN_CONFIG`, then the user's configuration directory. Never searches
 /// the working directory, because the file names commands to run and must be chosen on purpose.
-pub fn locate(flag: Option<&Path>, environment: Environment<'_>) -> Located {
+pub fn locate(flag: Option<&Path>, environment: Environment<'_>) -> ConfigSearch {
     file::locate(flag, environment)
 }
 
 /// A valid configuration, with warnings for the operator.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Loaded {
+pub struct LoadedConfig {
     pub config: Config,
     pub warnings: Vec<Problem>,
 }
@@ -451,8 +451,19 @@ impl Server {
 /// The way the gateway reaches a server.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Transport {
-    Stdio { command: Expanded, args: Vec<Expanded>, env: BTreeMap<String, Secret>, inherit: Inherit, cwd: PathBuf },
-    Http { kind: HttpKind, url: String, headers: Vec<(String, Secret)>, ca: Option<PathBuf> },
+    Stdio {
+        command: ExpandedText,
+        args: Vec<ExpandedText>,
+        env: BTreeMap<String, Secret>,
+        inherit: Inherit,
+        cwd: PathBuf,
+    },
+    Http {
+        kind: HttpKind,
+        url: String,
+        headers: Vec<(String, Secret)>,
+        ca: Option<PathBuf>,
+    },
     Files(Files),
 }
 

@@ -11,7 +11,7 @@ use crate::mask;
 
 /// A package that a command fetches without a fixed version.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unpinned {
+pub struct UnpinnedPackage {
     /// The program with its subcommand, such as `npx` or `docker run`.
     pub runner: String,
     pub package: String,
@@ -19,15 +19,15 @@ pub struct Unpinned {
     pub cure: String,
 }
 
-impl fmt::Display for Unpinned {
+impl fmt::Display for UnpinnedPackage {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Unpinned { runner, package, cure } = self;
+        let UnpinnedPackage { runner, package, cure } = self;
         write!(formatter, "{runner} fetches whatever version of {package} there is, write {cure}")
     }
 }
 
 /// Returns the first package without a fixed version that this command line fetches.
-pub fn unpinned<S: AsRef<str>>(command: &str, args: &[S]) -> Option<Unpinned> {
+pub fn unpinned<S: AsRef<str>>(command: &str, args: &[S]) -> Option<UnpinnedPackage> {
     let program = Path::new(command).file_name()?.to_str()?;
     let args: Vec<&str> = args.iter().map(AsRef::as_ref).collect();
     RUNNERS.iter().filter(|runner| runner.program == program).find_map(|runner| {
@@ -35,7 +35,7 @@ pub fn unpinned<S: AsRef<str>>(command: &str, args: &[S]) -> Option<Unpinned> {
         let package = runner.packages(rest).into_iter().find(|package| !(runner.is_pinned)(package))?;
         let name = [&[runner.program], runner.words].concat().join(" ");
         // The address of a package may contain a password.
-        Some(Unpinned { runner: name, package: mask::text(package), cure: mask::text(&(runner.cure)(package)) })
+        Some(UnpinnedPackage { runner: name, package: mask::text(package), cure: mask::text(&(runner.cure)(package)) })
     })
 }
 
@@ -44,7 +44,7 @@ struct Runner {
     program: &'static str,
     /// The subcommand that runs packages, such as `dlx` of `pnpm`. Empty if the program does nothing else.
     words: &'static [&'static str],
-    options: Options,
+    options: RunnerOptions,
     /// The options that name packages. If none is present, the first argument that is not an option is the package.
     package_options: &'static [&'static str],
     is_pinned: fn(&str) -> bool,
@@ -52,12 +52,12 @@ struct Runner {
 }
 
 /// The options with a value in the next argument, or the options without one. Each runner uses the shorter list.
-enum Options {
+enum RunnerOptions {
     WithValue(&'static [&'static str]),
     Without(&'static [&'static str]),
 }
 
-const NPM_OPTIONS: Options = Options::WithValue(&[
+const NPM_OPTIONS: RunnerOptions = RunnerOptions::WithValue(&[
     "-c",
     "--call",
     "-w",
@@ -71,7 +71,7 @@ const NPM_OPTIONS: Options = Options::WithValue(&[
     "--dir",
 ]);
 
-const PYTHON_OPTIONS: Options = Options::WithValue(&[
+const PYTHON_OPTIONS: RunnerOptions = RunnerOptions::WithValue(&[
     "--with",
     "--with-editable",
     "--with-requirements",
@@ -100,7 +100,7 @@ const PYTHON_OPTIONS: Options = Options::WithValue(&[
     "--pip-args",
 ]);
 
-const CONTAINER_OPTIONS: Options = Options::Without(&[
+const CONTAINER_OPTIONS: RunnerOptions = RunnerOptions::Without(&[
     "-d",
     "--detach",
     "-i",
@@ -199,13 +199,13 @@ impl Runner {
 
     fn has_value(&self, option: &str) -> bool {
         match self.options {
-            Options::WithValue(known) => known.contains(&option),
+            RunnerOptions::WithValue(known) => known.contains(&option),
             // Short options can be combined, as in `-it`. A value can be attached to its option, as in `-eNAME`.
-            Options::Without(known) if !option.starts_with("--") => {
+            RunnerOptions::Without(known) if !option.starts_with("--") => {
                 let is_flag = |letter: char| known.contains(&format!("-{letter}").as_str());
                 option.chars().skip(1).position(|letter| !is_flag(letter)).is_some_and(|at| at + 2 == option.len())
             }
-            Options::Without(known) => !known.contains(&option),
+            RunnerOptions::Without(known) => !known.contains(&option),
         }
     }
 }

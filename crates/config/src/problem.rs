@@ -106,7 +106,7 @@ impl fmt::Display for Fault {
     }
 }
 
-struct Finding {
+struct LocatedFault {
     offset: usize,
     path: String,
     fault: Fault,
@@ -114,18 +114,18 @@ struct Finding {
 
 /// Collects faults. Readers share it by reference, so it uses cells. Each borrow lasts for one push.
 #[derive(Default)]
-pub(crate) struct Report {
-    problems: RefCell<Vec<Finding>>,
-    warnings: RefCell<Vec<Finding>>,
+pub(crate) struct ProblemCollector {
+    problems: RefCell<Vec<LocatedFault>>,
+    warnings: RefCell<Vec<LocatedFault>>,
 }
 
-impl Report {
+impl ProblemCollector {
     pub(crate) fn problem(&self, offset: usize, path: &str, fault: Fault) {
-        self.problems.borrow_mut().push(Finding { offset, path: path.to_owned(), fault });
+        self.problems.borrow_mut().push(LocatedFault { offset, path: path.to_owned(), fault });
     }
 
     pub(crate) fn warning(&self, offset: usize, path: &str, fault: Fault) {
-        self.warnings.borrow_mut().push(Finding { offset, path: path.to_owned(), fault });
+        self.warnings.borrow_mut().push(LocatedFault { offset, path: path.to_owned(), fault });
     }
 
     /// Returns the warnings if there are no problems. Returns the problems otherwise.
@@ -136,13 +136,13 @@ impl Report {
 }
 
 /// Turns offsets into lines and columns. A lone carriage return ends a line, as in the parser.
-fn place(mut findings: Vec<Finding>, text: &str, file: &str) -> Vec<Problem> {
+fn place(mut findings: Vec<LocatedFault>, text: &str, file: &str) -> Vec<Problem> {
     findings.sort_by_key(|finding| finding.offset);
     let file: Arc<str> = Arc::from(file);
     let mut characters = text.char_indices().peekable();
     let (mut line, mut column) = (1, 1);
     let mut problems = Vec::with_capacity(findings.len());
-    for Finding { offset, path, fault } in findings {
+    for LocatedFault { offset, path, fault } in findings {
         while let Some((_, character)) = characters.next_if(|(index, _)| *index < offset) {
             let ends_line = match character {
                 '\n' => true,
@@ -168,10 +168,10 @@ pub(crate) fn quoted(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Fault, Report, quoted};
+    use super::{Fault, ProblemCollector, quoted};
 
     fn check(text: &str, offset: usize, expected: &str) {
-        let report = Report::default();
+        let report = ProblemCollector::default();
         report.problem(offset, "", Fault::new("x"));
         let problems = report.finish(text, "f").unwrap_err();
         assert_eq!(problems.to_string(), format!("f:{expected}: x"));
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn problems_are_printed_in_the_order_of_the_file() {
-        let report = Report::default();
+        let report = ProblemCollector::default();
         report.problem(3, "b", Fault::new("second").cure("mend it"));
         report.problem(0, "a", Fault::new("first"));
         report.warning(0, "a", Fault::new("not shown"));
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn warnings_come_only_without_problems() {
-        let report = Report::default();
+        let report = ProblemCollector::default();
         report.warning(0, "a", Fault::new("careful"));
         let warnings = report.finish("", "f").unwrap();
         assert_eq!(warnings[0].to_string(), "f:1:1: a: careful");

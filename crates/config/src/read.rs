@@ -3,20 +3,21 @@
 use std::cell::RefCell;
 
 use crate::exposure::Exposure;
-use crate::field::{Context, Field, Part, Section};
-use crate::file::Origin;
-use crate::problem::{Fault, Problems, Report};
+use crate::field::{ConfigPart, Field, FieldContext, Section};
+use crate::file::ConfigOrigin;
+use crate::problem::{Fault, ProblemCollector, Problems};
 use crate::secret::Secret;
-use crate::views::Surroundings;
+use crate::views::ProfileContext;
 use crate::{
-    Config, Environment, Gateway, Loaded, Log, LogFormat, LogLevel, Namespacing, Policies, SubscriptionLimits,
+    Config, Environment, Gateway, LoadedConfig, Log, LogFormat, LogLevel, Namespacing, Policies, SubscriptionLimits,
     Telemetry, Timeout, admin, document, network, rules, server, views, vocabulary,
 };
 
-pub(crate) fn read(text: &str, origin: &Origin, environment: Environment<'_>) -> Result<Loaded, Problems> {
+pub(crate) fn read(text: &str, origin: &ConfigOrigin, environment: Environment<'_>) -> Result<LoadedConfig, Problems> {
     // Editors on Windows add a byte order mark.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let context = Context { origin, environment, report: Report::default(), expansions: RefCell::default() };
+    let context =
+        FieldContext { origin, environment, report: ProblemCollector::default(), expansions: RefCell::default() };
     if let Err(fault) = origin.check_trust() {
         context.report.problem(0, "", fault);
     }
@@ -28,7 +29,7 @@ pub(crate) fn read(text: &str, origin: &Origin, environment: Environment<'_>) ->
         None => Config::empty(),
     };
     let warnings = context.report.finish(text, &origin.file)?;
-    Ok(Loaded { config, warnings })
+    Ok(LoadedConfig { config, warnings })
 }
 
 fn root(field: &Field<'_>) -> Config {
@@ -63,7 +64,7 @@ fn views(section: &Section<'_>, servers: Option<&Field<'_>>, max_length: usize, 
     let meta_tools = &config.meta_tools;
     section.set(&mut config.exposure, "exposure", |field| views::exposure(field, &Exposure::default(), meta_tools));
     let servers = servers.filter(|field| field.is_object()).and_then(Field::map);
-    let surroundings = Surroundings {
+    let surroundings = ProfileContext {
         meta_tools,
         exposure: &config.exposure,
         server_ids: servers.map(|servers| servers.fields().map(|(id, _)| id).collect()),
@@ -107,7 +108,7 @@ fn require_two_tokens(section: &Section<'_>, config: &Config) {
 
 /// Reads a token of the gateway itself.
 pub(crate) fn token(field: &Field<'_>) -> Option<Secret> {
-    let text = field.context().within(Part::Token, || field.expanded())?;
+    let text = field.context().within(ConfigPart::Token, || field.expanded())?;
     field.accept(network::check_token(&text))?;
     field.warn_if_literal_secret();
     Some(Secret::new(text))

@@ -87,7 +87,7 @@ pub(crate) fn resources(server: &Section<'_>) -> ResourceRules {
 fn rules(
     server: &Section<'_>,
     key: &str,
-    keys: &vocabulary::Keys,
+    keys: &vocabulary::ObjectKeys,
     check_target: impl Fn(&str) -> Result<(), Fault>,
 ) -> Rules {
     let mut rules = Rules::default();

@@ -9,7 +9,9 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use crate::exposure::ProfileName;
-use crate::vocabulary::{self, ASK_MEMBERS, Change, FILES_MEMBERS, HTTP_MEMBERS, Key, Keys, STDIO_MEMBERS, Shape};
+use crate::vocabulary::{
+    self, ASK_MEMBERS, ApplyMode, FILES_MEMBERS, HTTP_MEMBERS, KeySpec, ObjectKeys, STDIO_MEMBERS, ValueType,
+};
 use crate::{ServerId, quantity, roots, views};
 
 const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
@@ -62,17 +64,17 @@ pub fn keys() -> BTreeSet<&'static str> {
     keys
 }
 
-fn collect(object: &Keys, keys: &mut BTreeSet<&'static str>) {
+fn collect(object: &ObjectKeys, keys: &mut BTreeSet<&'static str>) {
     keys.extend(object.aliases.iter().map(|(alias, _)| *alias));
     keys.extend(object.passed_over.iter().chain(object.later));
     for key in object.read {
         keys.insert(key.name);
         let shapes = match &key.shape {
-            Shape::Either(one, other) => [*one, *other],
+            ValueType::Either(one, other) => [*one, *other],
             shape => [shape, shape],
         };
         for shape in shapes {
-            if let Shape::Object(inner) = shape {
+            if let ValueType::Object(inner) = shape {
                 collect(inner, keys);
             }
         }
@@ -136,7 +138,7 @@ fn reference(name: &str) -> Value {
     json!({ "$ref": format!("#/$defs/{name}") })
 }
 
-fn object(keys: &Keys) -> Value {
+fn object(keys: &ObjectKeys) -> Value {
     let mut properties = Map::new();
     for key in keys.read {
         properties.insert(key.name.to_owned(), property(key));
@@ -154,11 +156,11 @@ fn object(keys: &Keys) -> Value {
     json!({ "type": "object", "additionalProperties": false, "properties": properties })
 }
 
-fn property(key: &Key) -> Value {
+fn property(key: &KeySpec) -> Value {
     let mut property = or_null(shape(&key.shape));
     let change = match key.change {
-        Change::Live => "live",
-        Change::Restart => "restart",
+        ApplyMode::Live => "live",
+        ApplyMode::Restart => "restart",
     };
     extend(&mut property, json!({ "description": key.doc, "x-goblin-change": change }));
     if !key.default.is_empty() {
@@ -172,42 +174,42 @@ fn or_null(shape: Value) -> Value {
     either(shape, json!({ "type": "null" }))
 }
 
-fn shape(shape: &Shape) -> Value {
+fn shape(shape: &ValueType) -> Value {
     match shape {
-        Shape::Flag => json!({ "type": "boolean" }),
-        Shape::Text(form) => pattern(form),
-        Shape::Expanded => reference("expanded"),
-        Shape::Path => reference("path"),
-        Shape::Url => reference("url"),
-        Shape::Whole(least, most) => json!({ "type": "integer", "minimum": least, "maximum": most }),
-        Shape::Size => reference("size"),
-        Shape::Duration => reference("duration"),
-        Shape::PositiveDuration => reference("positiveDuration"),
-        Shape::DurationOrMilliseconds => reference("durationOrMilliseconds"),
-        Shape::Choice(words) => json!({ "enum": words }),
-        Shape::List(element) => json!({ "type": "array", "items": self::shape(element) }),
-        Shape::Map(value) => json!({ "type": "object", "additionalProperties": self::shape(value) }),
-        Shape::Exposure => reference("exposure"),
-        Shape::Profiles => json!({
+        ValueType::Flag => json!({ "type": "boolean" }),
+        ValueType::Text(form) => pattern(form),
+        ValueType::Expanded => reference("expanded"),
+        ValueType::Path => reference("path"),
+        ValueType::Url => reference("url"),
+        ValueType::Whole(least, most) => json!({ "type": "integer", "minimum": least, "maximum": most }),
+        ValueType::Size => reference("size"),
+        ValueType::Duration => reference("duration"),
+        ValueType::PositiveDuration => reference("positiveDuration"),
+        ValueType::DurationOrMilliseconds => reference("durationOrMilliseconds"),
+        ValueType::Choice(words) => json!({ "enum": words }),
+        ValueType::List(element) => json!({ "type": "array", "items": self::shape(element) }),
+        ValueType::Map(value) => json!({ "type": "object", "additionalProperties": self::shape(value) }),
+        ValueType::Exposure => reference("exposure"),
+        ValueType::Profiles => json!({
             "type": "object",
             "maxProperties": views::MAX_PROFILES,
             "propertyNames": { "pattern": format!("^[A-Za-z0-9_-]{{1,{}}}$", ProfileName::MAX_LENGTH) },
             "additionalProperties": reference("profile"),
         }),
-        Shape::Namespacing => reference("namespacing"),
-        Shape::Place => reference("place"),
-        Shape::Roots => json!({
+        ValueType::Namespacing => reference("namespacing"),
+        ValueType::Place => reference("place"),
+        ValueType::Roots => json!({
             "type": "array",
             "maxItems": roots::MAX_ROOTS,
             "items": either(reference("place"), json!({ "allOf": [object(&vocabulary::NAMED_ROOT), has("uri")] })),
         }),
-        Shape::Object(keys) => object(keys),
-        Shape::Servers => json!({
+        ValueType::Object(keys) => object(keys),
+        ValueType::Servers => json!({
             "type": "object",
             "propertyNames": { "minLength": 1, "maxLength": ServerId::MAX_LENGTH },
             "additionalProperties": reference("server"),
         }),
-        Shape::Either(one, other) => either(self::shape(one), self::shape(other)),
+        ValueType::Either(one, other) => either(self::shape(one), self::shape(other)),
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use indexmap::IndexMap;
 
-use crate::field::{Field, Part, Section};
+use crate::field::{ConfigPart, Field, Section};
 use crate::problem::{Fault, quoted};
 use crate::{
     Declare, HttpKind, Namespacing, Protocol, Server, ServerId, Transport, inherit, roots, rules, sharing, transport,
@@ -33,7 +33,7 @@ pub(crate) fn servers(field: &Field<'_>, namespacing: &Namespacing) -> IndexMap<
     };
     for (name, field) in section.fields() {
         let id = check_id(name, &field, &mut folded_ids);
-        let part = Part::Server(name.to_owned());
+        let part = ConfigPart::Server(name.to_owned());
         let server = field.context().within(part, || server(name, &field, namespacing));
         if let (Some(id), Some(server)) = (id, server) {
             servers.insert(id, Arc::new(server));
@@ -46,14 +46,14 @@ pub(crate) fn servers(field: &Field<'_>, namespacing: &Namespacing) -> IndexMap<
 /// expand.
 pub(crate) fn withhold(field: &Field<'_>, servers: &mut IndexMap<ServerId, Arc<Server>>) {
     let expansions = field.context().expansions.borrow();
-    let tokens: Vec<&str> = expansions.of(|part| *part == Part::Token).collect();
+    let tokens: Vec<&str> = expansions.of(|part| *part == ConfigPart::Token).collect();
     let Some(section) = field.is_object().then(|| field.map()).flatten() else { return };
     for (name, field) in section.fields() {
         let entry = field.is_object().then(|| field.map()).flatten();
         if let Some(inherit) = entry.and_then(|entry| entry.get("inherit")) {
             inherit::report_tokens(&inherit, |name| tokens.contains(&name));
         }
-        let own = Part::Server(name.to_owned());
+        let own = ConfigPart::Server(name.to_owned());
         let own_names: Vec<&str> = expansions.of(|part| *part == own).collect();
         let elsewhere = expansions.of(|part| *part != own).filter(|name| !own_names.contains(name));
         let Some(server) = servers.get_mut(name) else { continue };

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::admin::{AdminSettings, Listen};
-use crate::expand::Expanded;
-use crate::file::Origin;
+use crate::admin::{AdminSettings, ListenAddress};
+use crate::expand::ExpandedText;
+use crate::file::ConfigOrigin;
 use crate::secret::Secret;
-use crate::vocabulary::{self, Keys};
+use crate::vocabulary::{self, ObjectKeys};
 use crate::{
     Config, Declare, Files, HttpKind, LogFormat, LogLevel, NamePolicy, Protocol, Root, Server, ServerId, ServerIdError,
     Sharing, Timeout, Transport, UriPolicy, parse,
@@ -27,8 +27,8 @@ fn environment(name: &str) -> Option<String> {
     }
 }
 
-fn origin() -> Origin {
-    Origin::new("goblin.json", "/etc/goblin")
+fn origin() -> ConfigOrigin {
+    ConfigOrigin::new("goblin.json", "/etc/goblin")
 }
 
 fn accept(text: &str) -> Config {
@@ -109,7 +109,7 @@ fn defaults_are_those_of_the_architecture() {
 
 #[test]
 fn every_key_is_accepted() {
-    let tables: [&Keys; 19] = [
+    let tables: [&ObjectKeys; 19] = [
         &vocabulary::ROOT,
         &vocabulary::GATEWAY,
         &vocabulary::POLICIES,
@@ -142,7 +142,7 @@ fn every_key_is_accepted() {
     assert_eq!(config.gateway.allowed_hosts, ["goblin.example:3000"]);
     assert_eq!(config.gateway.token.as_ref().unwrap().expose(), "s3cret-0123456789");
     assert_eq!(config.gateway.grace, Duration::ZERO);
-    let listen = Listen { host: "::1".to_owned(), port: 3001 };
+    let listen = ListenAddress { host: "::1".to_owned(), port: 3001 };
     let token_file = Some("/etc/goblin/admin.token".into());
     let token = Some(Secret::new("0123456789abcdef"));
     assert_eq!(config.admin, AdminSettings { enabled: false, listen: Some(listen), token_file, token });
@@ -165,7 +165,7 @@ fn servers_are_read_whole() {
     let local = &config.servers["local"];
     let Transport::Stdio { command, args, env, cwd, .. } = &local.transport else { panic!("not stdio") };
     assert_eq!(
-        (command.value(), args.iter().map(Expanded::value).collect::<Vec<_>>()),
+        (command.value(), args.iter().map(ExpandedText::value).collect::<Vec<_>>()),
         ("/srv/me/bin/x", vec!["-t", "s3cret-0123456789"])
     );
     assert_eq!((env["T"].expose(), cwd.as_path()), ("s3cret-0123456789", Path::new("/etc/goblin/sub/../w")));

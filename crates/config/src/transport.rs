@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 
-use crate::expand::Expanded;
+use crate::expand::ExpandedText;
 use crate::field::{Field, Section};
 use crate::inherit::Inherit;
 use crate::problem::Fault;
@@ -15,19 +15,19 @@ use crate::vocabulary::{ASK_MEMBERS, FILES_MEMBERS, HTTP_MEMBERS, STDIO_MEMBERS}
 use crate::{Files, HttpKind, Transport, inherit, network, vocabulary};
 
 #[derive(Clone, Copy)]
-pub(crate) enum Kind {
+pub(crate) enum TransportKind {
     Stdio,
     Http(HttpKind),
     Files,
 }
 
-pub(crate) const KINDS: [(&str, Kind); 6] = [
-    ("stdio", Kind::Stdio),
-    ("http", Kind::Http(HttpKind::Streamable)),
-    ("sse", Kind::Http(HttpKind::Sse)),
-    ("files", Kind::Files),
-    ("streamable-http", Kind::Http(HttpKind::Streamable)),
-    ("streamableHttp", Kind::Http(HttpKind::Streamable)),
+pub(crate) const KINDS: [(&str, TransportKind); 6] = [
+    ("stdio", TransportKind::Stdio),
+    ("http", TransportKind::Http(HttpKind::Streamable)),
+    ("sse", TransportKind::Http(HttpKind::Sse)),
+    ("files", TransportKind::Files),
+    ("streamable-http", TransportKind::Http(HttpKind::Streamable)),
+    ("streamableHttp", TransportKind::Http(HttpKind::Streamable)),
 ];
 
 /// Reads the transport. Returns `None` after reporting a problem.
@@ -36,13 +36,13 @@ pub(crate) fn transport(section: &Section<'_>) -> Option<Transport> {
     let address = address(section);
     let files = files(section);
     match kind(section)? {
-        Kind::Stdio => {
+        TransportKind::Stdio => {
             refuse(section, &HTTP_MEMBERS, "stdio");
             refuse(section, &FILES_MEMBERS, "stdio");
             require(section, &["command"]);
             stdio
         }
-        Kind::Http(kind) => {
+        TransportKind::Http(kind) => {
             let word = if kind == HttpKind::Sse { "sse" } else { "http" };
             refuse(section, &STDIO_MEMBERS, word);
             refuse(section, &FILES_MEMBERS, word);
@@ -50,7 +50,7 @@ pub(crate) fn transport(section: &Section<'_>) -> Option<Transport> {
             let Address { url, headers, ca } = address;
             Some(Transport::Http { kind, url: url?, headers, ca })
         }
-        Kind::Files => {
+        TransportKind::Files => {
             refuse(section, &STDIO_MEMBERS, "files");
             refuse(section, &HTTP_MEMBERS, "files");
             refuse(section, &ASK_MEMBERS, "files");
@@ -60,15 +60,15 @@ pub(crate) fn transport(section: &Section<'_>) -> Option<Transport> {
 }
 
 /// Returns the type from the file. If it is absent, the other members determine the type.
-fn kind(section: &Section<'_>) -> Option<Kind> {
+fn kind(section: &Section<'_>) -> Option<TransportKind> {
     if let Some(field) = section.one_of(&vocabulary::TYPE) {
         return field.choice(&KINDS, &[]);
     }
     let has = |names: &[&str]| names.iter().any(|name| section.get(name).is_some());
     let fault = match (has(&["command"]), has(&vocabulary::URL), has(&["root"])) {
-        (true, false, false) => return Some(Kind::Stdio),
-        (false, true, false) => return Some(Kind::Http(HttpKind::Unsaid)),
-        (false, false, true) => return Some(Kind::Files),
+        (true, false, false) => return Some(TransportKind::Stdio),
+        (false, true, false) => return Some(TransportKind::Http(HttpKind::Unsaid)),
+        (false, false, true) => return Some(TransportKind::Files),
         (true, true, false) => Fault::new("has both a command and a url").cure("keep one"),
         (_, _, true) => Fault::new("has both a root and a command or a url").cure("keep one"),
         (false, false, false) => Fault::new("has neither a command nor a url").cure("add one, or \"type\": \"files\""),
@@ -122,7 +122,7 @@ fn stdio(section: &Section<'_>) -> Option<Transport> {
     Some(Transport::Stdio { command: program_name(&program?)?, args, env, inherit, cwd })
 }
 
-fn program_name(field: &Field<'_>) -> Option<Expanded> {
+fn program_name(field: &Field<'_>) -> Option<ExpandedText> {
     let text = field.expansion()?;
     field.accept(if text.value().trim().is_empty() { Err(Fault::new("must not be empty")) } else { Ok(text) })
 }

@@ -28,7 +28,7 @@ const MAX_DATABASE: u64 = 16 << 20;
 const OVERFLOW_UID: u32 = 65534;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum NodeKind {
     File,
     Directory,
     Link,
@@ -36,8 +36,8 @@ enum Kind {
 
 /// One file, directory or link on the path.
 #[derive(Clone, Copy, Debug)]
-struct Node {
-    kind: Kind,
+struct PathNode {
+    kind: NodeKind,
     owner: u32,
     group: u32,
     mode: u32,
@@ -65,23 +65,23 @@ enum Flaw {
 
 /// The first node on the path to a file that another user can change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Distrust {
+pub struct UntrustedPath {
     path: PathBuf,
-    kind: Kind,
+    kind: NodeKind,
     flaw: Flaw,
     uid: u32,
 }
 
-fn judge(node: &Node, user: &User) -> Option<Flaw> {
+fn judge(node: &PathNode, user: &User) -> Option<Flaw> {
     if node.is_read_only {
         return None;
     }
-    let is_unknown = node.kind == Kind::Directory && user.unknown_owner == Some(node.owner);
+    let is_unknown = node.kind == NodeKind::Directory && user.unknown_owner == Some(node.owner);
     if node.owner != 0 && node.owner != user.uid && !is_unknown {
         return Some(Flaw::Owner(node.owner));
     }
-    let is_sticky = node.kind == Kind::Directory && node.mode & STICKY != 0;
-    if node.kind == Kind::Link || is_sticky {
+    let is_sticky = node.kind == NodeKind::Directory && node.mode & STICKY != 0;
+    if node.kind == NodeKind::Link || is_sticky {
         return None;
     }
     let is_private = user.private_group == Some(node.group) && !node.has_access_list;
@@ -91,14 +91,14 @@ fn judge(node: &Node, user: &User) -> Option<Flaw> {
 
 /// Returns the first flaw on the path to the file. The file may not exist yet. Returns an error if the path cannot be
 /// examined.
-pub(crate) fn examine(path: &Path) -> std::io::Result<Option<Distrust>> {
+pub(crate) fn examine(path: &Path) -> std::io::Result<Option<UntrustedPath>> {
     let user = User::current();
     let mut here = PathBuf::from("/");
     let mut rest: VecDeque<OsString> = parts(&std::path::absolute(path)?);
     let mut links = 0;
-    let flawed = |path: &Path, node: &Node| {
+    let flawed = |path: &Path, node: &PathNode| {
         let flaw = judge(node, &user)?;
-        Some(Distrust { path: path.to_owned(), kind: node.kind, flaw, uid: user.uid })
+        Some(UntrustedPath { path: path.to_owned(), kind: node.kind, flaw, uid: user.uid })
     };
     if let Some(distrust) = flawed(&here, &look(&here, &here)?) {
         return Ok(Some(distrust));
@@ -116,7 +116,7 @@ pub(crate) fn examine(path: &Path) -> std::io::Result<Option<Distrust>> {
         if let Some(distrust) = flawed(&next, &node) {
             return Ok(Some(distrust));
         }
-        if node.kind != Kind::Link {
+        if node.kind != NodeKind::Link {
             here = next;
             continue;
         }
@@ -142,17 +142,17 @@ fn parts(path: &Path) -> VecDeque<OsString> {
 }
 
 /// Examines one node. `directory` is its parent, which determines the mount of a symbolic link.
-fn look(path: &Path, directory: &Path) -> std::io::Result<Node> {
+fn look(path: &Path, directory: &Path) -> std::io::Result<PathNode> {
     let found = path.symlink_metadata()?;
     let kind = match found.file_type() {
-        kind if kind.is_symlink() => Kind::Link,
-        kind if kind.is_dir() => Kind::Directory,
-        _ => Kind::File,
+        kind if kind.is_symlink() => NodeKind::Link,
+        kind if kind.is_dir() => NodeKind::Directory,
+        _ => NodeKind::File,
     };
-    let mounted = if kind == Kind::Link { directory } else { path };
+    let mounted = if kind == NodeKind::Link { directory } else { path };
     let is_read_only = statvfs(mounted).is_ok_and(|mount| mount.f_flag.contains(StatVfsMountFlags::RDONLY));
     let has_access_list = lgetxattr_query(path, "system.posix_acl_access").is_ok();
-    Ok(Node { kind, owner: found.uid(), group: found.gid(), mode: found.mode(), is_read_only, has_access_list })
+    Ok(PathNode { kind, owner: found.uid(), group: found.gid(), mode: found.mode(), is_read_only, has_access_list })
 }
 
 impl User {
@@ -182,12 +182,12 @@ fn is_private(gid: u32, uid: u32, passwd: &str, group: &str) -> bool {
     !others_have_it && members.into_iter().all(|member| own_names.iter().any(|own| *own == member))
 }
 
-impl Distrust {
+impl UntrustedPath {
     pub(crate) fn fault(&self) -> Fault {
         let (place, uid) = (self.path.display(), self.uid);
         let quoted = shell_path(&self.path.display().to_string());
         match (self.kind, self.flaw) {
-            (Kind::File, Flaw::Mode(mode)) => {
+            (NodeKind::File, Flaw::Mode(mode)) => {
                 Fault::new(format!("the file names commands to run and others can change it (mode {mode:03o})"))
                     .cure(format!("chmod go-w {quoted}"))
             }
@@ -195,15 +195,15 @@ impl Distrust {
                 let message = format!("the file names commands to run and others can write {place} (mode {mode:03o})");
                 Fault::new(message).cure(format!("chmod go-w {quoted}"))
             }
-            (Kind::File, Flaw::Owner(owner)) => {
+            (NodeKind::File, Flaw::Owner(owner)) => {
                 let message = format!("the file names commands to run and belongs to another user ({owner})");
                 Fault::new(message).cure(format!("copy it, or as root: chown {uid} {quoted}"))
             }
-            (Kind::Directory, Flaw::Owner(owner)) => {
+            (NodeKind::Directory, Flaw::Owner(owner)) => {
                 let message = format!("the file names commands to run and {place} belongs to another user ({owner})");
                 Fault::new(message).cure(format!("use a directory of yours, or as root: chown {uid} {quoted}"))
             }
-            (Kind::Link, Flaw::Owner(owner)) => {
+            (NodeKind::Link, Flaw::Owner(owner)) => {
                 let message = format!("the file names commands to run and the link {place} belongs to user {owner}");
                 Fault::new(message).cure(format!("name the file itself, or as root: chown -h {uid} {quoted}"))
             }
@@ -226,58 +226,58 @@ mod tests {
     use super::*;
 
     const USER: User = User { uid: 1000, private_group: Some(1000), unknown_owner: None };
-    const FILE: Node = Node {
-        kind: Kind::File,
+    const FILE: PathNode = PathNode {
+        kind: NodeKind::File,
         owner: 1000,
         group: 1000,
         mode: 0o100_600,
         is_read_only: false,
         has_access_list: false,
     };
-    const DIRECTORY: Node = Node { kind: Kind::Directory, mode: 0o040_755, ..FILE };
-    const LINK: Node = Node { kind: Kind::Link, mode: 0o120_777, ..FILE };
+    const DIRECTORY: PathNode = PathNode { kind: NodeKind::Directory, mode: 0o040_755, ..FILE };
+    const LINK: PathNode = PathNode { kind: NodeKind::Link, mode: 0o120_777, ..FILE };
 
     #[test]
     fn hard9_the_user_and_root_are_trusted_and_nobody_else() {
         for node in [FILE, DIRECTORY, LINK] {
             assert_eq!(judge(&node, &USER), None);
-            assert_eq!(judge(&Node { owner: 0, ..node }, &USER), None);
-            assert_eq!(judge(&Node { owner: 1001, ..node }, &USER), Some(Flaw::Owner(1001)));
+            assert_eq!(judge(&PathNode { owner: 0, ..node }, &USER), None);
+            assert_eq!(judge(&PathNode { owner: 1001, ..node }, &USER), Some(Flaw::Owner(1001)));
             // Root does not trust other users either.
             let root = User { uid: 0, private_group: Some(0), unknown_owner: None };
             assert_eq!(judge(&node, &root), Some(Flaw::Owner(1000)));
-            assert_eq!(judge(&Node { owner: 1001, is_read_only: true, ..node }, &USER), None);
+            assert_eq!(judge(&PathNode { owner: 1001, is_read_only: true, ..node }, &USER), None);
         }
         // The owner of a sticky directory can replace the files in it.
-        assert_eq!(judge(&Node { owner: 1001, mode: 0o041_777, ..DIRECTORY }, &USER), Some(Flaw::Owner(1001)));
+        assert_eq!(judge(&PathNode { owner: 1001, mode: 0o041_777, ..DIRECTORY }, &USER), Some(Flaw::Owner(1001)));
     }
 
     #[test]
     fn hard9_what_others_can_write_is_not_trusted() {
-        let check = |node: Node, expected: Option<u32>| {
+        let check = |node: PathNode, expected: Option<u32>| {
             assert_eq!(judge(&node, &USER), expected.map(Flaw::Mode), "{node:?}");
         };
-        check(Node { mode: 0o100_644, ..FILE }, None);
-        check(Node { mode: 0o100_602, ..FILE }, Some(0o602));
-        check(Node { mode: 0o040_777, ..DIRECTORY }, Some(0o777));
-        check(Node { mode: 0o041_777, ..DIRECTORY }, None);
+        check(PathNode { mode: 0o100_644, ..FILE }, None);
+        check(PathNode { mode: 0o100_602, ..FILE }, Some(0o602));
+        check(PathNode { mode: 0o040_777, ..DIRECTORY }, Some(0o777));
+        check(PathNode { mode: 0o041_777, ..DIRECTORY }, None);
         // The sticky bit of a file protects nothing.
-        check(Node { mode: 0o101_666, ..FILE }, Some(0o1666));
-        check(Node { mode: 0o100_666, is_read_only: true, ..FILE }, None);
-        check(Node { mode: 0o100_660, ..FILE }, None);
-        check(Node { mode: 0o100_660, group: 100, ..FILE }, Some(0o660));
-        check(Node { mode: 0o040_775, group: 100, ..DIRECTORY }, Some(0o775));
-        check(Node { mode: 0o100_660, has_access_list: true, ..FILE }, Some(0o660));
+        check(PathNode { mode: 0o101_666, ..FILE }, Some(0o1666));
+        check(PathNode { mode: 0o100_666, is_read_only: true, ..FILE }, None);
+        check(PathNode { mode: 0o100_660, ..FILE }, None);
+        check(PathNode { mode: 0o100_660, group: 100, ..FILE }, Some(0o660));
+        check(PathNode { mode: 0o040_775, group: 100, ..DIRECTORY }, Some(0o775));
+        check(PathNode { mode: 0o100_660, has_access_list: true, ..FILE }, Some(0o660));
     }
 
     #[test]
     fn hard9_directories_above_a_user_namespace_are_trusted_unless_others_can_write_them() {
         let user = User { unknown_owner: Some(OVERFLOW_UID), ..USER };
-        let outside = Node { owner: OVERFLOW_UID, group: OVERFLOW_UID, ..DIRECTORY };
+        let outside = PathNode { owner: OVERFLOW_UID, group: OVERFLOW_UID, ..DIRECTORY };
         assert_eq!(judge(&outside, &user), None);
         assert_eq!(judge(&outside, &USER), Some(Flaw::Owner(OVERFLOW_UID)));
-        assert_eq!(judge(&Node { mode: 0o040_777, ..outside }, &user), Some(Flaw::Mode(0o777)));
-        assert_eq!(judge(&Node { kind: Kind::File, ..outside }, &user), Some(Flaw::Owner(OVERFLOW_UID)));
+        assert_eq!(judge(&PathNode { mode: 0o040_777, ..outside }, &user), Some(Flaw::Mode(0o777)));
+        assert_eq!(judge(&PathNode { kind: NodeKind::File, ..outside }, &user), Some(Flaw::Owner(OVERFLOW_UID)));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::exposure::{Exposure, MetaTools, Mode, Profile, ProfileName, ProfileTools};
+use crate::exposure::{Exposure, ExposureMode, MetaTools, Profile, ProfileName, ProfileTools};
 use crate::field::{Field, LARGEST_COUNT};
 use crate::glob::Glob;
 use crate::problem::{Fault, quoted};
@@ -16,10 +16,11 @@ const MAX_DESCRIPTION_LENGTH: usize = 16 << 10;
 /// The length limit of the prefix. It keeps the longest meta tool name within the limits of clients.
 const MAX_PREFIX_LENGTH: usize = 32;
 
-pub(crate) const MODES: [(&str, Mode); 3] = [("all", Mode::All), ("search", Mode::Search), ("auto", Mode::Auto)];
+pub(crate) const MODES: [(&str, ExposureMode); 3] =
+    [("all", ExposureMode::All), ("search", ExposureMode::Search), ("auto", ExposureMode::Auto)];
 
 /// The parts of the file that a profile depends on.
-pub(crate) struct Surroundings<'a> {
+pub(crate) struct ProfileContext<'a> {
     pub(crate) meta_tools: &'a MetaTools,
     /// The gateway's exposure, which a profile inherits.
     pub(crate) exposure: &'a Exposure,
@@ -60,16 +61,16 @@ pub(crate) fn exposure(field: &Field<'_>, base: &Exposure, meta_tools: &MetaTool
 }
 
 /// Reads a mode. Unlisted tools are only found through the meta tools, so other modes than `all` need them enabled.
-fn mode(field: &Field<'_>, meta_tools: &MetaTools) -> Option<Mode> {
+fn mode(field: &Field<'_>, meta_tools: &MetaTools) -> Option<ExposureMode> {
     let mode = field.choice(&MODES, &[])?;
     let fault = || Fault::new("what is not listed is found with the meta tools, and metaTools are not enabled");
-    let is_lost = mode != Mode::All && !meta_tools.enabled;
+    let is_lost = mode != ExposureMode::All && !meta_tools.enabled;
     field.accept(if is_lost { Err(fault().cure("use \"all\" or enable them")) } else { Ok(mode) })
 }
 
 pub(crate) fn profiles(
     field: &Field<'_>,
-    surroundings: &Surroundings<'_>,
+    surroundings: &ProfileContext<'_>,
 ) -> Option<BTreeMap<ProfileName, Arc<Profile>>> {
     let mut profiles = BTreeMap::new();
     let section = field.map()?;
@@ -90,7 +91,7 @@ pub(crate) fn profiles(
     Some(profiles)
 }
 
-fn profile(field: &Field<'_>, surroundings: &Surroundings<'_>) -> Option<Profile> {
+fn profile(field: &Field<'_>, surroundings: &ProfileContext<'_>) -> Option<Profile> {
     let section = field.section(&vocabulary::PROFILE)?;
     let mut profile = Profile { exposure: surroundings.exposure.clone(), ..Profile::default() };
     section.set(&mut profile.servers, "servers", |field| servers(field, surroundings));
@@ -103,7 +104,7 @@ fn profile(field: &Field<'_>, surroundings: &Surroundings<'_>) -> Option<Profile
     Some(profile)
 }
 
-fn servers(field: &Field<'_>, surroundings: &Surroundings<'_>) -> Option<Vec<Glob>> {
+fn servers(field: &Field<'_>, surroundings: &ProfileContext<'_>) -> Option<Vec<Glob>> {
     field.list(|field| {
         let glob = rules::glob(field)?;
         if let Some(ids) = &surroundings.server_ids {

@@ -11,8 +11,8 @@ use crate::problem::{Fault, quoted};
 use crate::{LogFormat, field, read, rules, server, sharing, transport, views};
 
 /// The keys of one object.
-pub(crate) struct Keys {
-    pub(crate) read: &'static [Key],
+pub(crate) struct ObjectKeys {
+    pub(crate) read: &'static [KeySpec],
     /// Pairs of an alias and the key it means.
     pub(crate) aliases: &'static [(&'static str, &'static str)],
     pub(crate) passed_over: &'static [&'static str],
@@ -20,18 +20,18 @@ pub(crate) struct Keys {
 }
 
 /// One key that is read.
-pub(crate) struct Key {
+pub(crate) struct KeySpec {
     pub(crate) name: &'static str,
-    pub(crate) shape: Shape,
+    pub(crate) shape: ValueType,
     /// The default as JSON. Empty if the default cannot be written as a value.
     pub(crate) default: &'static str,
-    pub(crate) change: Change,
+    pub(crate) change: ApplyMode,
     pub(crate) doc: &'static str,
 }
 
 /// The time at which a change of the file takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
+pub(crate) enum ApplyMode {
     /// On reload.
     Live,
     /// At the next start.
@@ -39,7 +39,7 @@ pub(crate) enum Change {
 }
 
 /// The type of a key's value.
-pub(crate) enum Shape {
+pub(crate) enum ValueType {
     Flag,
     /// Text that matches a regular expression. Rust and ECMAScript must interpret the expression alike.
     Text(&'static str),
@@ -57,10 +57,10 @@ pub(crate) enum Shape {
     /// A duration. A plain number counts milliseconds, as in other clients.
     DurationOrMilliseconds,
     Choice(&'static [&'static str]),
-    List(&'static Shape),
+    List(&'static ValueType),
     /// An object with keys of the operator's choice.
-    Map(&'static Shape),
-    Object(&'static Keys),
+    Map(&'static ValueType),
+    Object(&'static ObjectKeys),
     Namespacing,
     /// A path or a file URI, which becomes a URI.
     Place,
@@ -70,15 +70,15 @@ pub(crate) enum Shape {
     Exposure,
     /// The profiles by name.
     Profiles,
-    Either(&'static Shape, &'static Shape),
+    Either(&'static ValueType, &'static ValueType),
 }
 
-const fn live(name: &'static str, shape: Shape, default: &'static str, doc: &'static str) -> Key {
-    Key { name, shape, default, change: Change::Live, doc }
+const fn live(name: &'static str, shape: ValueType, default: &'static str, doc: &'static str) -> KeySpec {
+    KeySpec { name, shape, default, change: ApplyMode::Live, doc }
 }
 
-const fn restart(name: &'static str, shape: Shape, default: &'static str, doc: &'static str) -> Key {
-    Key { name, shape, default, change: Change::Restart, doc }
+const fn restart(name: &'static str, shape: ValueType, default: &'static str, doc: &'static str) -> KeySpec {
+    KeySpec { name, shape, default, change: ApplyMode::Restart, doc }
 }
 
 /// Returns the names in a table of choices.
@@ -104,102 +104,103 @@ pub(crate) const FILES_MEMBERS: [&str; 4] = ["root", "hidden", "ignored", "maxFi
 /// Members of servers that may send requests to clients. The gateway's own file server sends none.
 pub(crate) const ASK_MEMBERS: [&str; 2] = ["declare", "roots"];
 
-const COUNT: Shape = Shape::Whole(1, field::LARGEST_COUNT);
-const NAME: Shape = Shape::Text("^[A-Za-z0-9_-]{1,128}$");
-const URI: Shape = Shape::Text(r"^[A-Za-z][A-Za-z0-9+.-]*:\S+$");
-const GLOB: Shape = Shape::Text("^.+$");
-const VARIABLES: Shape = Shape::Text(r"^[A-Za-z_][A-Za-z0-9_]*\*?$");
-const GLOBS: Shape = Shape::List(&GLOB);
-const NAMES: Shape = Shape::Choice(&words(&rules::NAMES));
-const NAMING: Shape = Shape::Either(&NAMES, &Shape::Namespacing);
-const MODE: Shape = Shape::Choice(&words(&views::MODES));
-const EXPOSED: Shape = Shape::Either(&MODE, &Shape::Exposure);
+const COUNT: ValueType = ValueType::Whole(1, field::LARGEST_COUNT);
+const NAME: ValueType = ValueType::Text("^[A-Za-z0-9_-]{1,128}$");
+const URI: ValueType = ValueType::Text(r"^[A-Za-z][A-Za-z0-9+.-]*:\S+$");
+const GLOB: ValueType = ValueType::Text("^.+$");
+const VARIABLES: ValueType = ValueType::Text(r"^[A-Za-z_][A-Za-z0-9_]*\*?$");
+const GLOBS: ValueType = ValueType::List(&GLOB);
+const NAMES: ValueType = ValueType::Choice(&words(&rules::NAMES));
+const NAMING: ValueType = ValueType::Either(&NAMES, &ValueType::Namespacing);
+const MODE: ValueType = ValueType::Choice(&words(&views::MODES));
+const EXPOSED: ValueType = ValueType::Either(&MODE, &ValueType::Exposure);
 
-pub(crate) const ROOT: Keys = Keys {
+pub(crate) const ROOT: ObjectKeys = ObjectKeys {
     read: &[
-        live("mcpServers", Shape::Servers, "", "the servers by id"),
-        restart("gateway", Shape::Object(&GATEWAY), "{}", "the endpoints for clients"),
-        restart("policies", Shape::Object(&POLICIES), "{}", "limits for every server"),
+        live("mcpServers", ValueType::Servers, "", "the servers by id"),
+        restart("gateway", ValueType::Object(&GATEWAY), "{}", "the endpoints for clients"),
+        restart("policies", ValueType::Object(&POLICIES), "{}", "limits for every server"),
         live("namespacing", NAMING, "\"prefix\"", "the form of exposed names"),
-        restart("subscriptions", Shape::Object(&SUBSCRIPTIONS), "{}", "limits of resource subscriptions"),
+        restart("subscriptions", ValueType::Object(&SUBSCRIPTIONS), "{}", "limits of resource subscriptions"),
         restart("exposure", EXPOSED, "\"all\"", "the tools that are listed; clients find the others by search"),
         restart(
             "metaTools",
-            Shape::Either(&Shape::Flag, &Shape::Object(&META_TOOLS)),
+            ValueType::Either(&ValueType::Flag, &ValueType::Object(&META_TOOLS)),
             "true",
             "the gateway's own tools for finding other tools; true or false is short for enabled",
         ),
-        restart("profiles", Shape::Profiles, "{}", "named views, each with its own endpoint /mcp/p/NAME"),
-        restart("log", Shape::Object(&LOG), "{}", "the log on stderr"),
-        restart("admin", Shape::Object(&ADMIN), "{}", "the routes for operators"),
-        restart("telemetry", Shape::Object(&TELEMETRY), "{}", "the export of traces"),
+        restart("profiles", ValueType::Profiles, "{}", "named views, each with its own endpoint /mcp/p/NAME"),
+        restart("log", ValueType::Object(&LOG), "{}", "the log on stderr"),
+        restart("admin", ValueType::Object(&ADMIN), "{}", "the routes for operators"),
+        restart("telemetry", ValueType::Object(&TELEMETRY), "{}", "the export of traces"),
     ],
     aliases: &[("servers", "mcpServers"), ("context_servers", "mcpServers"), ("mcp_servers", "mcpServers")],
     passed_over: &["$schema"],
     later: &[],
 };
 
-const HOST_NAME: Shape = Shape::Text(r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?$");
-const ORIGIN: Shape = Shape::Text(r"^[A-Za-z][A-Za-z0-9+.-]*://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?$");
+const HOST_NAME: ValueType = ValueType::Text(r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?$");
+const ORIGIN: ValueType =
+    ValueType::Text(r"^[A-Za-z][A-Za-z0-9+.-]*://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?$");
 
-pub(crate) const GATEWAY: Keys = Keys {
+pub(crate) const GATEWAY: ObjectKeys = ObjectKeys {
     read: &[
         restart(
             "host",
-            Shape::Text("^[A-Za-z0-9._:-]+$"),
+            ValueType::Text("^[A-Za-z0-9._:-]+$"),
             "\"127.0.0.1\"",
             "address or host name to listen on; an address other than loopback requires token",
         ),
-        restart("port", Shape::Whole(0, 65535), "3000", "0 takes any free port"),
-        restart("tcp", Shape::Flag, "true", "false listens on socket only, not on host and port"),
-        restart("socket", Shape::Path, "", "a Unix socket to listen on, for programs of the same user"),
-        restart("allowedHosts", Shape::List(&HOST_NAME), "[]", "further names that are allowed in the Host header"),
-        restart("allowedOrigins", Shape::List(&ORIGIN), "[]", "origins of web pages that may send requests"),
+        restart("port", ValueType::Whole(0, 65535), "3000", "0 takes any free port"),
+        restart("tcp", ValueType::Flag, "true", "false listens on socket only, not on host and port"),
+        restart("socket", ValueType::Path, "", "a Unix socket to listen on, for programs of the same user"),
+        restart("allowedHosts", ValueType::List(&HOST_NAME), "[]", "further names that are allowed in the Host header"),
+        restart("allowedOrigins", ValueType::List(&ORIGIN), "[]", "origins of web pages that may send requests"),
         restart("maxSessions", COUNT, "10000", "sessions of all clients together"),
         restart(
             "sessionIdleTimeout",
-            Shape::PositiveDuration,
+            ValueType::PositiveDuration,
             "\"30m\"",
             "a session without a request or an open stream ends after this time",
         ),
-        restart("maxBodySize", Shape::Size, "\"4MiB\"", "the largest body of a request over HTTP"),
+        restart("maxBodySize", ValueType::Size, "\"4MiB\"", "the largest body of a request over HTTP"),
         restart(
             "maxMemory",
-            Shape::Size,
+            ValueType::Size,
             "",
             "the bytes of all buffers together; if absent, a quarter of the memory, at most 4GiB",
         ),
-        restart("grace", Shape::Duration, "\"10s\"", "the time for open calls to finish when the gateway ends"),
-        restart("token", Shape::Expanded, "", "clients must send it as Authorization: Bearer TOKEN"),
+        restart("grace", ValueType::Duration, "\"10s\"", "the time for open calls to finish when the gateway ends"),
+        restart("token", ValueType::Expanded, "", "clients must send it as Authorization: Bearer TOKEN"),
     ],
     aliases: &[],
     passed_over: &[],
     later: &[],
 };
 
-pub(crate) const POLICIES: Keys = Keys {
+pub(crate) const POLICIES: ObjectKeys = ObjectKeys {
     read: &[
         restart(
             "defaultTimeout",
-            Shape::Duration,
+            ValueType::Duration,
             "\"60s\"",
             "the longest time of a call without an answer or progress; 0 waits for ever",
         ),
         restart(
             "maxTimeout",
-            Shape::Duration,
+            ValueType::Duration,
             "\"1h\"",
             "the longest duration of a call, regardless of progress; 0 means no limit",
         ),
         restart(
             "askTimeout",
-            Shape::Duration,
+            ValueType::Duration,
             "\"5m\"",
             "the time for a client to answer a request of a server; 0 waits for ever",
         ),
         restart(
             "startTimeout",
-            Shape::PositiveDuration,
+            ValueType::PositiveDuration,
             "\"60s\"",
             "the time for the handshake of a server, and for each page of its lists",
         ),
@@ -207,7 +208,7 @@ pub(crate) const POLICIES: Keys = Keys {
         restart("maxInFlightPerBackend", COUNT, "1024", "open calls to one server"),
         restart(
             "maxMessageSize",
-            Shape::Size,
+            ValueType::Size,
             "\"16MiB\"",
             "the largest message of a server, and of a client on stdio",
         ),
@@ -218,7 +219,7 @@ pub(crate) const POLICIES: Keys = Keys {
     later: &[],
 };
 
-pub(crate) const SUBSCRIPTIONS: Keys = Keys {
+pub(crate) const SUBSCRIPTIONS: ObjectKeys = ObjectKeys {
     read: &[
         restart("maxPerClient", COUNT, "1000", "subscriptions of one client"),
         restart("maxTotal", COUNT, "1000000", "subscriptions of all clients together"),
@@ -229,45 +230,45 @@ pub(crate) const SUBSCRIPTIONS: Keys = Keys {
     later: &[],
 };
 
-pub(crate) const LOG: Keys = Keys {
+pub(crate) const LOG: ObjectKeys = ObjectKeys {
     read: &[
         restart(
             "level",
-            Shape::Choice(&words(&read::LEVELS)),
+            ValueType::Choice(&words(&read::LEVELS)),
             "",
             "the minimum level of log lines; if absent, info, or warn below the banner of a terminal",
         ),
         restart(
             "format",
-            Shape::Choice(&words(&LogFormat::ALL)),
+            ValueType::Choice(&words(&LogFormat::ALL)),
             "\"auto\"",
             "auto writes text, with colours on a terminal",
         ),
-        restart("audit", Shape::Flag, "false", "write a line for each completed call, at every level"),
+        restart("audit", ValueType::Flag, "false", "write a line for each completed call, at every level"),
     ],
     aliases: &[],
     passed_over: &[],
     later: &[],
 };
 
-pub(crate) const ADMIN: Keys = Keys {
+pub(crate) const ADMIN: ObjectKeys = ObjectKeys {
     read: &[
-        restart("enabled", Shape::Flag, "true", "serve /api and /metrics"),
+        restart("enabled", ValueType::Flag, "true", "serve /api and /metrics"),
         restart(
             "listen",
-            Shape::Text(r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$"),
+            ValueType::Text(r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}$"),
             "",
             "HOST:PORT for /api and /metrics, instead of the address for clients",
         ),
         restart(
             "tokenFile",
-            Shape::Path,
+            ValueType::Path,
             "",
             "the file for the admin token; if absent, a file in the runtime directory",
         ),
         restart(
             "token",
-            Shape::Expanded,
+            ValueType::Expanded,
             "",
             "the admin token, at least 16 characters, different from gateway.token; if absent, random for each start",
         ),
@@ -277,10 +278,10 @@ pub(crate) const ADMIN: Keys = Keys {
     later: &[],
 };
 
-pub(crate) const TELEMETRY: Keys = Keys {
+pub(crate) const TELEMETRY: ObjectKeys = ObjectKeys {
     read: &[restart(
         "otlp",
-        Shape::Url,
+        ValueType::Url,
         "",
         "the URL of an OpenTelemetry collector, for OTLP over HTTP; if set, each call becomes a span",
     )],
@@ -289,20 +290,20 @@ pub(crate) const TELEMETRY: Keys = Keys {
     later: &[],
 };
 
-pub(crate) const NAMESPACING: Keys = Keys {
+pub(crate) const NAMESPACING: ObjectKeys = ObjectKeys {
     read: &[
         live("tools", NAMES, "\"prefix\"", "exposed names of tools: files_read or read"),
         live("prompts", NAMES, "\"prefix\"", "exposed names of prompts: files_ask or ask"),
         live(
             "resources",
-            Shape::Choice(&words(&rules::URIS)),
+            ValueType::Choice(&words(&rules::URIS)),
             "\"uri\"",
             "exposed URIs of resources: files+file:///a, files_file_a or file:///a",
         ),
-        live("separator", Shape::Text("^[A-Za-z0-9_-]{1,8}$"), "\"_\"", "the text between prefix and name"),
+        live("separator", ValueType::Text("^[A-Za-z0-9_-]{1,8}$"), "\"_\"", "the text between prefix and name"),
         live(
             "maxLength",
-            Shape::Whole(16, 128),
+            ValueType::Whole(16, 128),
             "48",
             "the maximum length of a name; longer names are cut and end in a hash",
         ),
@@ -312,7 +313,7 @@ pub(crate) const NAMESPACING: Keys = Keys {
     later: &[],
 };
 
-pub(crate) const EXPOSURE: Keys = Keys {
+pub(crate) const EXPOSURE: ObjectKeys = ObjectKeys {
     read: &[
         restart(
             "mode",
@@ -323,35 +324,35 @@ pub(crate) const EXPOSURE: Keys = Keys {
         restart("pinned", GLOBS, "[]", "exposed names that are listed in any mode"),
         restart(
             "autoAbove",
-            Shape::Whole(0, field::LARGEST_COUNT),
+            ValueType::Whole(0, field::LARGEST_COUNT),
             "60",
             "with auto: the largest number of tools that is listed",
         ),
-        restart("reveal", Shape::Flag, "false", "add a tool to the list of a client after the client described it"),
+        restart("reveal", ValueType::Flag, "false", "add a tool to the list of a client after the client described it"),
     ],
     aliases: &[],
     passed_over: &[],
     later: &[],
 };
 
-pub(crate) const META_TOOLS: Keys = Keys {
+pub(crate) const META_TOOLS: ObjectKeys = ObjectKeys {
     read: &[
-        restart("enabled", Shape::Flag, "true", "list these tools; the modes search and auto need them"),
-        restart("prefix", Shape::Text("^[A-Za-z0-9_-]{0,32}$"), "\"\"", "the text before their names"),
+        restart("enabled", ValueType::Flag, "true", "list these tools; the modes search and auto need them"),
+        restart("prefix", ValueType::Text("^[A-Za-z0-9_-]{0,32}$"), "\"\"", "the text before their names"),
     ],
     aliases: &[],
     passed_over: &[],
     later: &[],
 };
 
-const VIEW: Shape = Shape::Either(&GLOBS, &Shape::Object(&PROFILE_FILTER));
+const VIEW: ValueType = ValueType::Either(&GLOBS, &ValueType::Object(&PROFILE_FILTER));
 
-pub(crate) const PROFILE: Keys = Keys {
+pub(crate) const PROFILE: ObjectKeys = ObjectKeys {
     read: &[
         restart("servers", GLOBS, "[\"*\"]", "the ids of the servers in the profile"),
         restart(
             "tools",
-            Shape::Either(&GLOBS, &Shape::Object(&PROFILE_TOOLS)),
+            ValueType::Either(&GLOBS, &ValueType::Object(&PROFILE_TOOLS)),
             "[\"*\"]",
             "the tools of the profile; a list is short for allow",
         ),
@@ -364,79 +365,79 @@ pub(crate) const PROFILE: Keys = Keys {
     later: &[],
 };
 
-const VIEW_ALLOW: Key = restart("allow", GLOBS, "[\"*\"]", "exposed names or URIs of the profile; [] for none");
-const VIEW_DENY: Key = restart("deny", GLOBS, "[]", "wins over allow");
+const VIEW_ALLOW: KeySpec = restart("allow", GLOBS, "[\"*\"]", "exposed names or URIs of the profile; [] for none");
+const VIEW_DENY: KeySpec = restart("deny", GLOBS, "[]", "wins over allow");
 
-pub(crate) const PROFILE_TOOLS: Keys = Keys {
+pub(crate) const PROFILE_TOOLS: ObjectKeys = ObjectKeys {
     read: &[
         VIEW_ALLOW,
         VIEW_DENY,
-        restart("rename", Shape::Map(&NAME), "{}", "exposed name to the name that clients of the profile see"),
-        restart("describe", Shape::Map(&Shape::Text(r"\S")), "{}", "exposed name to another description"),
+        restart("rename", ValueType::Map(&NAME), "{}", "exposed name to the name that clients of the profile see"),
+        restart("describe", ValueType::Map(&ValueType::Text(r"\S")), "{}", "exposed name to another description"),
     ],
     aliases: &[],
     passed_over: &[],
     later: &[],
 };
 
-pub(crate) const PROFILE_FILTER: Keys =
-    Keys { read: &[VIEW_ALLOW, VIEW_DENY], aliases: &[], passed_over: &[], later: &[] };
+pub(crate) const PROFILE_FILTER: ObjectKeys =
+    ObjectKeys { read: &[VIEW_ALLOW, VIEW_DENY], aliases: &[], passed_over: &[], later: &[] };
 
-pub(crate) const SERVER: Keys = Keys {
+pub(crate) const SERVER: ObjectKeys = ObjectKeys {
     read: &[
         live(
             "type",
-            Shape::Choice(&words(&transport::KINDS)),
+            ValueType::Choice(&words(&transport::KINDS)),
             "",
             "the transport; if absent, the other members determine it",
         ),
         live(
             "command",
-            Shape::Either(&Shape::Expanded, &Shape::Object(&COMMAND)),
+            ValueType::Either(&ValueType::Expanded, &ValueType::Object(&COMMAND)),
             "",
             "the program to start; a name with a / is relative to cwd, any other is found in PATH",
         ),
-        live("args", Shape::List(&Shape::Expanded), "[]", "the arguments of the program"),
+        live("args", ValueType::List(&ValueType::Expanded), "[]", "the arguments of the program"),
         live(
             "env",
-            Shape::Map(&Shape::Expanded),
+            ValueType::Map(&ValueType::Expanded),
             "{}",
             "the variables of the program, in addition to those of every server",
         ),
         live(
             "inherit",
-            Shape::Either(&Shape::Flag, &Shape::List(&VARIABLES)),
+            ValueType::Either(&ValueType::Flag, &ValueType::List(&VARIABLES)),
             "[]",
             "further variables of the gateway to pass: names, PREFIX_*, or true for all but the gateway's tokens",
         ),
         live(
             "cwd",
-            Shape::Path,
+            ValueType::Path,
             "\".\"",
             "the working directory of the program; relative to the directory of the file",
         ),
-        live("url", Shape::Url, "", "a complete http or https URL, without user, password or fragment"),
+        live("url", ValueType::Url, "", "a complete http or https URL, without user, password or fragment"),
         live(
             "headers",
-            Shape::Map(&Shape::Expanded),
+            ValueType::Map(&ValueType::Expanded),
             "{}",
             "headers for every request; headers of the protocol cannot be set",
         ),
-        live("tls", Shape::Object(&TLS), "{}", "the certificates to trust in addition to those of the system"),
-        live("root", Shape::Path, "\".\"", "the directory to serve; relative to the directory of the file"),
-        live("hidden", Shape::Flag, "false", "serve names that begin with a dot too"),
-        live("ignored", Shape::Flag, "false", "serve names that .gitignore excludes too"),
+        live("tls", ValueType::Object(&TLS), "{}", "the certificates to trust in addition to those of the system"),
+        live("root", ValueType::Path, "\".\"", "the directory to serve; relative to the directory of the file"),
+        live("hidden", ValueType::Flag, "false", "serve names that begin with a dot too"),
+        live("ignored", ValueType::Flag, "false", "serve names that .gitignore excludes too"),
         live(
             "maxFiles",
             COUNT,
             "10000",
             "the number of files that are listed, 100,000 at most; the template and the tools reach all files",
         ),
-        live("enabled", Shape::Flag, "true", "start the server; a disabled server is checked but not started"),
-        live("disabled", Shape::Flag, "false", "the opposite of enabled"),
+        live("enabled", ValueType::Flag, "true", "start the server; a disabled server is checked but not started"),
+        live("disabled", ValueType::Flag, "false", "the opposite of enabled"),
         live(
             "session",
-            Shape::Choice(&words(&sharing::SESSIONS)),
+            ValueType::Choice(&words(&sharing::SESSIONS)),
             "\"shared\"",
             "one connection for all clients, or one for each client",
         ),
@@ -448,42 +449,47 @@ pub(crate) const SERVER: Keys = Keys {
         ),
         live(
             "declare",
-            Shape::List(&Shape::Choice(&words(&sharing::DECLARABLE))),
+            ValueType::List(&ValueType::Choice(&words(&sharing::DECLARABLE))),
             "[\"sampling\", \"elicitation\"]",
             "the requests that the server may send to clients; with per-client, only those that the client supports",
         ),
-        live("roots", Shape::Roots, "[]", "with shared: the directories that the server gets as roots, 100 at most"),
+        live(
+            "roots",
+            ValueType::Roots,
+            "[]",
+            "with shared: the directories that the server gets as roots, 100 at most",
+        ),
         live(
             "protocol",
-            Shape::Choice(&words(&server::PROTOCOLS)),
+            ValueType::Choice(&words(&server::PROTOCOLS)),
             "\"auto\"",
             "auto, match-client: as the server and each client support; legacy: with a handshake; modern: without one",
         ),
         live(
             "prefix",
-            Shape::Text("^[A-Za-z0-9_-]{0,64}$"),
+            ValueType::Text("^[A-Za-z0-9_-]{0,64}$"),
             "",
             "the text before names; if absent, the id; may be empty",
         ),
         live(
             "timeout",
-            Shape::DurationOrMilliseconds,
+            ValueType::DurationOrMilliseconds,
             "",
             "the timeout of calls to this server; if absent, policies.defaultTimeout",
         ),
         live(
             "poll",
-            Shape::PositiveDuration,
+            ValueType::PositiveDuration,
             "",
             "the interval at which subscribed resources are read to find changes, for a server that sends no updates",
         ),
         live("namespacing", NAMING, "", "namespacing for this server alone; if absent, the global one"),
-        live("validate", Shape::Flag, "false", "check the arguments of tools against their input schema"),
-        live("tools", Shape::Object(&TOOLS), "{}", "the tools that are offered"),
+        live("validate", ValueType::Flag, "false", "check the arguments of tools against their input schema"),
+        live("tools", ValueType::Object(&TOOLS), "{}", "the tools that are offered"),
         live("includeTools", GLOBS, "", "the same as tools.allow"),
         live("excludeTools", GLOBS, "", "the same as tools.deny"),
-        live("prompts", Shape::Object(&PROMPTS), "{}", "the prompts that are offered"),
-        live("resources", Shape::Object(&RESOURCES), "{}", "the resources and templates that are offered"),
+        live("prompts", ValueType::Object(&PROMPTS), "{}", "the prompts that are offered"),
+        live("resources", ValueType::Object(&RESOURCES), "{}", "the resources and templates that are offered"),
     ],
     aliases: &[("transport", "type"), ("serverUrl", "url"), ("httpUrl", "url")],
     passed_over: &["autoApprove", "alwaysAllow", "description", "trust", "gallery"],
@@ -491,11 +497,11 @@ pub(crate) const SERVER: Keys = Keys {
 };
 
 /// The object that older versions of Zed use for `command`.
-pub(crate) const COMMAND: Keys = Keys {
+pub(crate) const COMMAND: ObjectKeys = ObjectKeys {
     read: &[
-        live("path", Shape::Expanded, "", "the program to start"),
-        live("args", Shape::List(&Shape::Expanded), "[]", "the arguments of the program"),
-        live("env", Shape::Map(&Shape::Expanded), "{}", "the variables of the program"),
+        live("path", ValueType::Expanded, "", "the program to start"),
+        live("args", ValueType::List(&ValueType::Expanded), "[]", "the arguments of the program"),
+        live("env", ValueType::Map(&ValueType::Expanded), "{}", "the variables of the program"),
     ],
     aliases: &[],
     passed_over: &[],
@@ -503,35 +509,36 @@ pub(crate) const COMMAND: Keys = Keys {
 };
 
 /// An element of `roots` with a name.
-pub(crate) const NAMED_ROOT: Keys = Keys {
+pub(crate) const NAMED_ROOT: ObjectKeys = ObjectKeys {
     read: &[
-        live("uri", Shape::Place, "", "a file URI, or a path relative to the directory of the file"),
-        live("name", Shape::Text("^.+$"), "", "the name that people see"),
+        live("uri", ValueType::Place, "", "a file URI, or a path relative to the directory of the file"),
+        live("name", ValueType::Text("^.+$"), "", "the name that people see"),
     ],
     aliases: &[],
     passed_over: &[],
     later: &[],
 };
 
-pub(crate) const TLS: Keys = Keys {
-    read: &[live("ca", Shape::Path, "", "a PEM file of certificates to trust in addition to those of the system")],
+pub(crate) const TLS: ObjectKeys = ObjectKeys {
+    read: &[live("ca", ValueType::Path, "", "a PEM file of certificates to trust in addition to those of the system")],
     aliases: &[],
     passed_over: &[],
     later: &[],
 };
 
-const ALLOW: Key = live("allow", GLOBS, "[\"*\"]", "native names or URIs that are offered; [] offers none");
-const DENY: Key = live("deny", GLOBS, "[]", "wins over allow");
-const RENAME: Key = live("rename", Shape::Map(&NAME), "{}", "native name to the whole exposed name, without a prefix");
+const ALLOW: KeySpec = live("allow", GLOBS, "[\"*\"]", "native names or URIs that are offered; [] offers none");
+const DENY: KeySpec = live("deny", GLOBS, "[]", "wins over allow");
+const RENAME: KeySpec =
+    live("rename", ValueType::Map(&NAME), "{}", "native name to the whole exposed name, without a prefix");
 
-pub(crate) const TOOLS: Keys = Keys {
+pub(crate) const TOOLS: ObjectKeys = ObjectKeys {
     read: &[
         ALLOW,
         DENY,
         RENAME,
         live(
             "timeouts",
-            Shape::Map(&Shape::Duration),
+            ValueType::Map(&ValueType::Duration),
             "{}",
             "native name to the timeout of its calls; 0 waits for ever",
         ),
@@ -541,16 +548,17 @@ pub(crate) const TOOLS: Keys = Keys {
     later: &[],
 };
 
-pub(crate) const PROMPTS: Keys = Keys { read: &[ALLOW, DENY, RENAME], aliases: &[], passed_over: &[], later: &[] };
+pub(crate) const PROMPTS: ObjectKeys =
+    ObjectKeys { read: &[ALLOW, DENY, RENAME], aliases: &[], passed_over: &[], later: &[] };
 
-pub(crate) const RESOURCES: Keys = Keys {
-    read: &[ALLOW, DENY, live("rename", Shape::Map(&URI), "{}", "native URI to the whole exposed URI")],
+pub(crate) const RESOURCES: ObjectKeys = ObjectKeys {
+    read: &[ALLOW, DENY, live("rename", ValueType::Map(&URI), "{}", "native URI to the whole exposed URI")],
     aliases: &[],
     passed_over: &[],
     later: &[],
 };
 
-impl Keys {
+impl ObjectKeys {
     pub(crate) fn check(&self, key: &str) -> Result<(), Fault> {
         if self.known().any(|known| known == key) {
             return Ok(());

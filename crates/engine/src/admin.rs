@@ -25,7 +25,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use futures_util::FutureExt;
 use goblin_admin::api::{Ready, Refused, ServerList, ServerStatus, Trouble};
-use goblin_admin::routes::{Action, Change, Found, Look, Parameter, ROUTES, Route};
+use goblin_admin::routes::{ChangeTarget, Parameter, ROUTES, ReadTarget, Route, RouteAction, RouteMatch};
 use goblin_config::ServerId;
 use goblin_telemetry::metrics::{self, Histogram, Reading, ServerReading};
 use goblin_telemetry::{Event, Observe, clean, worker};
@@ -36,13 +36,13 @@ use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use tokio::sync::{Semaphore, watch};
 
-use crate::admin::command::Commands;
+use crate::admin::command::CommandSender;
 use crate::admin::configuration::Configuration;
-use crate::admin::permit::Permit;
+use crate::admin::permit::AdminAccess;
 use crate::admin::readiness::{Readiness, Servers};
 use crate::meta::words::{LONGEST_PROBLEM, cut, did_you_mean};
-use crate::session::desk::Desk;
-use crate::upstream::standing::Standing;
+use crate::session::desk::Dispatcher;
+use crate::upstream::standing::Availability;
 
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";
@@ -55,31 +55,31 @@ pub(crate) const PROBES: [&str; 2] = ["/healthz", "/readyz"];
 
 /// The state that the endpoints for operators read, and the sender of their commands.
 pub struct Admin {
-    pub desk: Arc<Desk>,
+    pub desk: Arc<Dispatcher>,
     pub observe: Arc<Observe>,
     pub readiness: watch::Receiver<Readiness>,
     pub configuration: watch::Receiver<Configuration>,
     /// The sender of commands to the application. `None` if the gateway takes no commands.
-    pub commands: Option<Commands>,
-    pub permit: Permit,
+    pub commands: Option<CommandSender>,
+    pub permit: AdminAccess,
     pub started: SystemTime,
     /// Permits for the readers of events.
     pub readers: Arc<Semaphore>,
 }
 
 /// The status and message of a rejected request.
-struct Denied {
+struct AdminError {
     status: StatusCode,
     message: String,
 }
 
-impl Denied {
-    fn new(status: StatusCode, message: impl Into<String>) -> Denied {
-        Denied { status, message: message.into() }
+impl AdminError {
+    fn new(status: StatusCode, message: impl Into<String>) -> AdminError {
+        AdminError { status, message: message.into() }
     }
 }
 
-impl IntoResponse for Denied {
+impl IntoResponse for AdminError {
     fn into_response(self) -> Response {
         let mut response = json(self.status, &Refused { error: Trouble { message: self.message } });
         match self.status {
@@ -121,7 +121,7 @@ impl Admin {
             Ok(response) => response,
             Err(_) => {
                 self.observe.emit(&Event::Panic { place: "admin" });
-                Denied::new(StatusCode::INTERNAL_SERVER_ERROR, "see the gateway's log").into_response()
+                AdminError::new(StatusCode::INTERNAL_SERVER_ERROR, "see the gateway's log").into_response()
             }
         }
     }
@@ -131,29 +131,29 @@ impl Admin {
             return denied.into_response();
         }
         match goblin_admin::routes::find(request.method(), request.uri().path()) {
-            Found::Route(route, id) => {
+            RouteMatch::Route(route, id) => {
                 let done = match route.action {
-                    Action::Look(look) => self.look_aside(route, look, id, request).await,
-                    Action::Change(change) => self.change(route, change, id, request).await,
+                    RouteAction::Look(look) => self.look_aside(route, look, id, request).await,
+                    RouteAction::Change(change) => self.change(route, change, id, request).await,
                 };
-                done.unwrap_or_else(Denied::into_response)
+                done.unwrap_or_else(AdminError::into_response)
             }
-            Found::OtherVerb(allowed) => {
+            RouteMatch::OtherVerb(allowed) => {
                 let message = format!("this route takes {allowed} only");
-                let mut response = Denied::new(StatusCode::METHOD_NOT_ALLOWED, message).into_response();
+                let mut response = AdminError::new(StatusCode::METHOD_NOT_ALLOWED, message).into_response();
                 let allowed = HeaderValue::try_from(allowed).expect("verbs are visible ASCII");
                 response.headers_mut().insert(ALLOW, allowed);
                 response
             }
-            Found::Nothing(route) => {
+            RouteMatch::Nothing(route) => {
                 let message = format!("there is no such route; the nearest is {} {}", route.verb(), route.path);
-                Denied::new(StatusCode::NOT_FOUND, message).into_response()
+                AdminError::new(StatusCode::NOT_FOUND, message).into_response()
             }
         }
     }
 
     /// Rejects a request under `/api` without the admin token, even if the route does not exist.
-    fn permitted(&self, request: &Request) -> Result<(), Denied> {
+    fn permitted(&self, request: &Request) -> Result<(), AdminError> {
         let path = request.uri().path();
         if path != API.trim_end_matches('/') && !path.starts_with(API) {
             return Ok(());
@@ -165,15 +165,15 @@ impl Admin {
     async fn change(
         &self,
         route: &Route,
-        change: Change,
+        change: ChangeTarget,
         id: Option<String>,
         request: Request,
-    ) -> Result<Response, Denied> {
+    ) -> Result<Response, AdminError> {
         read_query(route, request.uri().query().unwrap_or_default())?;
         changes::check_empty(request.into_body()).await?;
         match change {
-            Change::Configuration => self.reload().await,
-            Change::Server(wish) => self.wish(wish, &id.unwrap_or_default()).await,
+            ChangeTarget::Configuration => self.reload().await,
+            ChangeTarget::Server(wish) => self.wish(wish, &id.unwrap_or_default()).await,
         }
     }
 
@@ -181,38 +181,44 @@ impl Admin {
     async fn look_aside(
         self: &Arc<Admin>,
         route: &'static Route,
-        look: Look,
+        look: ReadTarget,
         id: Option<String>,
         request: Request,
-    ) -> Result<Response, Denied> {
+    ) -> Result<Response, AdminError> {
         let (parts, _) = request.into_parts();
-        if matches!(look, Look::Alive | Look::Ready | Look::Events | Look::OpenApi) {
+        if matches!(look, ReadTarget::Alive | ReadTarget::Ready | ReadTarget::Events | ReadTarget::OpenApi) {
             return self.look(route, look, id, &parts);
         }
         let admin = Arc::clone(self);
         let looked = worker::offload(move || admin.look(route, look, id, &parts)).await;
-        looked.unwrap_or_else(|| Err(Denied::new(StatusCode::SERVICE_UNAVAILABLE, "the gateway is shutting down")))
+        looked.unwrap_or_else(|| Err(AdminError::new(StatusCode::SERVICE_UNAVAILABLE, "the gateway is shutting down")))
     }
 
-    fn look(&self, route: &Route, look: Look, id: Option<String>, request: &Parts) -> Result<Response, Denied> {
+    fn look(
+        &self,
+        route: &Route,
+        look: ReadTarget,
+        id: Option<String>,
+        request: &Parts,
+    ) -> Result<Response, AdminError> {
         let parameter = read_query(route, request.uri.query().unwrap_or_default())?;
         let asked = id.or(parameter);
         let asked = asked.as_deref();
         Ok(match look {
-            Look::Alive => answer(StatusCode::OK, TEXT, "ok\n".to_owned()),
-            Look::Ready => self.ready(),
-            Look::Metrics => answer(StatusCode::OK, metrics::CONTENT_TYPE, self.reading().to_text()),
-            Look::Status => ok(&self.status()),
-            Look::Servers => ok(&ServerList { servers: self.servers() }),
-            Look::Server => ok(&self.server(asked.unwrap_or_default())?),
-            Look::Entries(list) => {
+            ReadTarget::Alive => answer(StatusCode::OK, TEXT, "ok\n".to_owned()),
+            ReadTarget::Ready => self.ready(),
+            ReadTarget::Metrics => answer(StatusCode::OK, metrics::CONTENT_TYPE, self.reading().to_text()),
+            ReadTarget::Status => ok(&self.status()),
+            ReadTarget::Servers => ok(&ServerList { servers: self.servers() }),
+            ReadTarget::Server => ok(&self.server(asked.unwrap_or_default())?),
+            ReadTarget::Entries(list) => {
                 asked.map(|id| self.known(id)).transpose()?;
                 ok(&self.entries(list, asked))
             }
-            Look::Subscriptions => ok(&self.desk.router.subscriptions(asked)),
-            Look::Sessions => ok(&self.sessions()),
-            Look::Events => self.events(&request.headers)?,
-            Look::OpenApi => ok(&goblin_admin::openapi::document()),
+            ReadTarget::Subscriptions => ok(&self.desk.router.subscriptions(asked)),
+            ReadTarget::Sessions => ok(&self.sessions()),
+            ReadTarget::Events => self.events(&request.headers)?,
+            ReadTarget::OpenApi => ok(&goblin_admin::openapi::document()),
         })
     }
 
@@ -223,19 +229,22 @@ impl Admin {
         json(status, &Ready { ready, servers: servers.into() })
     }
 
-    fn server(&self, id: &str) -> Result<ServerStatus, Denied> {
+    fn server(&self, id: &str) -> Result<ServerStatus, AdminError> {
         self.servers().into_iter().find(|server| server.id == id).ok_or_else(|| self.unknown(id))
     }
 
     /// Returns the id of a configured server, running or not.
-    fn known(&self, id: &str) -> Result<ServerId, Denied> {
+    fn known(&self, id: &str) -> Result<ServerId, AdminError> {
         self.server_ids().into_iter().find(|known| known.as_str() == id).ok_or_else(|| self.unknown(id))
     }
 
-    fn unknown(&self, id: &str) -> Denied {
+    fn unknown(&self, id: &str) -> AdminError {
         let ids = self.server_ids();
         let near = did_you_mean(id, ids.iter().map(ServerId::as_str)).unwrap_or_default();
-        Denied::new(StatusCode::NOT_FOUND, format!("there is no server `{}`{near}", clean(&cut(id, LONGEST_PROBLEM))))
+        AdminError::new(
+            StatusCode::NOT_FOUND,
+            format!("there is no server `{}`{near}", clean(&cut(id, LONGEST_PROBLEM))),
+        )
     }
 
     fn reading(&self) -> Reading {
@@ -243,7 +252,7 @@ impl Admin {
         let catalog = directory.catalog();
         let server = |backend: &Arc<crate::upstream::Backend>| ServerReading {
             id: backend.id.clone(),
-            state: Standing::of(backend).word(),
+            state: Availability::of(backend).word(),
             requests_in_flight: backend.calls_in_flight(),
             own_links: backend.own_links(),
             meter: Arc::clone(&backend.meter),
@@ -282,8 +291,8 @@ impl Admin {
 
 /// Returns the value of the route's only parameter. Rejects any other parameter, because a misspelled filter would
 /// return the whole list. Ignores the query of probes and scrapes, because some programs add one.
-fn read_query(route: &Route, query: &str) -> Result<Option<String>, Denied> {
-    let denied = |message: String| Denied::new(StatusCode::BAD_REQUEST, message);
+fn read_query(route: &Route, query: &str) -> Result<Option<String>, AdminError> {
+    let denied = |message: String| AdminError::new(StatusCode::BAD_REQUEST, message);
     let mut parts = query.split('&').filter(|part| !part.is_empty());
     let Some(part) = parts.next().filter(|_| route.path.starts_with(API)) else { return Ok(None) };
     let Some(Parameter { name, .. }) = route.parameter else {

@@ -22,7 +22,7 @@ use anyhow::{Context, Result, bail};
 use futures_util::future::{JoinAll, join_all};
 use goblin_admin::api::Reloaded;
 use goblin_client::connect::ProxyEnvironment;
-use goblin_config::admin::{AdminSettings, Listen};
+use goblin_config::admin::{AdminSettings, ListenAddress};
 use goblin_config::exposure::ProfileName;
 use goblin_config::{Config, Gateway, Policies, ServerId};
 use goblin_telemetry::worker::{self, Watchdog};
@@ -32,47 +32,47 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 
-use crate::admin::command::{Commands, MOST_WAITING};
+use crate::admin::command::{CommandSender, MOST_WAITING};
 use crate::admin::configuration::Configuration;
 use crate::admin::events::MOST_READERS;
-use crate::admin::permit::Permit;
-use crate::admin::readiness::{self, Cell, Readiness};
+use crate::admin::permit::AdminAccess;
+use crate::admin::readiness::{self, Readiness, SharedReadiness};
 use crate::admin::{self, Admin};
 use crate::app::connections::Connections;
-use crate::app::fleet::Fleet;
+use crate::app::fleet::BackendSupervisor;
 use crate::app::listener::{Listener, Listeners};
-use crate::app::operate::{Operator, Source};
-use crate::directory::Directory;
+use crate::app::operate::{CommandExecutor, ConfigSource};
+use crate::directory::CatalogStore;
 use crate::front::gate::Gate;
-use crate::front::http::Audience;
+use crate::front::http::AddressRole;
 use crate::front::{http, stdio};
 use crate::router::Router;
 use crate::session::Sessions;
-use crate::session::account::Accounts;
-use crate::session::desk::Desk;
-use crate::upstream::actor::Surroundings;
+use crate::session::account::CallRecorder;
+use crate::session::desk::Dispatcher;
+use crate::upstream::actor::BackendDeps;
 use crate::upstream::ask::Translate;
 use crate::upstream::{Backend, descriptors};
 
 /// A running gateway: backends, catalog and desk. It serves clients when a front is started.
 pub struct App {
     started: SystemTime,
-    permit: Permit,
+    permit: AdminAccess,
     admin_settings: AdminSettings,
     /// The separate address for operators, if there is one.
     operators_at: Option<SocketAddr>,
-    readiness: Arc<Cell>,
-    desk: Arc<Desk>,
-    directory: Arc<Directory>,
+    readiness: Arc<SharedReadiness>,
+    desk: Arc<Dispatcher>,
+    directory: Arc<CatalogStore>,
     pub observe: Arc<Observe>,
     /// The client connections of all listeners.
     connections: Arc<Connections>,
     gateway: Gateway,
     policies: Policies,
-    fleet: Arc<Fleet>,
+    fleet: Arc<BackendSupervisor>,
     configuration: Arc<watch::Sender<Configuration>>,
-    operator: Option<Operator>,
-    commands: Commands,
+    operator: Option<CommandExecutor>,
+    commands: CommandSender,
     stop_fronts: watch::Sender<bool>,
     background: Vec<JoinHandle<()>>,
     stop_catalog: watch::Sender<bool>,
@@ -84,12 +84,12 @@ pub struct App {
 impl App {
     /// Starts all servers of `config`. Returns at once: a backend joins the catalog when it is ready.
     pub fn start(config: Config, exe: PathBuf, proxies: ProxyEnvironment, observe: Arc<Observe>) -> App {
-        let directory = Arc::new(Directory::new(&config));
+        let directory = Arc::new(CatalogStore::new(&config));
         let gateway = &config.gateway;
         observe.memory.set_max(gateway.max_memory.unwrap_or_else(machine::default_max));
         let sessions = Sessions::new(gateway.max_sessions, gateway.session_idle_timeout, Arc::clone(&observe));
         let router = Arc::new(Router::new(Arc::clone(&directory), config.policies.clone(), Arc::clone(&observe)));
-        let surroundings = Surroundings {
+        let surroundings = BackendDeps {
             policies: config.policies.clone(),
             observe: Arc::clone(&observe),
             exe,
@@ -101,19 +101,19 @@ impl App {
         let stop_catalog = watch::Sender::new(false);
         let (spans, exporter) =
             telemetry::start(&config.telemetry, &surroundings.proxies, &observe, &stop_catalog).unzip();
-        let mut desk = Desk::new(sessions, router, config.policies.clone());
-        desk.accounts = Accounts::new(config.log.audit, spans);
-        let fleet = Fleet::new(Arc::clone(&directory), surroundings, gateway.grace);
+        let mut desk = Dispatcher::new(sessions, router, config.policies.clone());
+        desk.accounts = CallRecorder::new(config.log.audit, spans);
+        let fleet = BackendSupervisor::new(Arc::clone(&directory), surroundings, gateway.grace);
         let (commands, waiting) = mpsc::channel(MOST_WAITING);
         let configuration = Arc::new(watch::Sender::new(Configuration::new(String::new(), &config)));
         let told = Arc::clone(&configuration);
-        let operator = Operator::new(config.clone(), Arc::clone(&fleet), Arc::clone(&observe), waiting, told);
+        let operator = CommandExecutor::new(config.clone(), Arc::clone(&fleet), Arc::clone(&observe), waiting, told);
         let watchdog = Watchdog::start(Arc::clone(&observe));
         let max_connections = connections::bound(gateway.max_sessions, config.servers.len(), descriptors::raise());
         let connections = Connections::new(max_connections, Arc::clone(&observe));
         let mut app = App {
             started: SystemTime::now(),
-            permit: Permit::new(&config.gateway, &config.admin),
+            permit: AdminAccess::new(&config.gateway, &config.admin),
             admin_settings: config.admin.clone(),
             operators_at: None,
             readiness: Arc::default(),
@@ -140,7 +140,7 @@ impl App {
     }
 
     /// Sets the source from which the configuration is reloaded. `shown` is its name for operators.
-    pub fn follow(&mut self, shown: String, source: Source) {
+    pub fn follow(&mut self, shown: String, source: ConfigSource) {
         self.configuration.send_modify(|configuration| configuration.source = shown);
         if let Some(operator) = &mut self.operator {
             operator.follow(source);
@@ -178,7 +178,7 @@ impl App {
         self.fleet.become_as(config)
     }
 
-    pub fn directory(&self) -> &Arc<Directory> {
+    pub fn directory(&self) -> &Arc<CatalogStore> {
         &self.directory
     }
 
@@ -211,7 +211,7 @@ impl App {
     }
 
     /// Sets the permissions of operators. Must be called before a listener starts.
-    pub fn set_permit(&mut self, permit: Permit) {
+    pub fn set_permit(&mut self, permit: AdminAccess) {
         self.permit = permit;
     }
 
@@ -242,13 +242,13 @@ impl App {
         if let Some(listener) = tcp {
             let address = listener.local_addr().context("the listener has no address")?;
             let gate = Gate::new(&self.gateway);
-            accepting.push(self.accept(Listener::Tcp(listener), Audience::Clients, gate, routes.clone()));
+            accepting.push(self.accept(Listener::Tcp(listener), AddressRole::Clients, gate, routes.clone()));
             self.observe.emit(&Event::Listening { url: &format!("http://{address}/mcp") });
         }
         if let Some(listener) = socket {
             let url = format!("unix:{}", listener.path().display());
             let gate = Gate::without_token(&self.gateway);
-            accepting.push(self.accept(Listener::Socket(listener), Audience::Clients, gate, routes));
+            accepting.push(self.accept(Listener::Socket(listener), AddressRole::Clients, gate, routes));
             self.observe.emit(&Event::Listening { url: &url });
         }
         if let Some(address) = self.operators_at {
@@ -259,7 +259,7 @@ impl App {
 
     /// Serves operators on a separate address until the gateway stops. Must be called before `accept_http`, which
     /// reports it.
-    pub fn accept_operators(&mut self, listener: TcpListener, listen: &Listen) {
+    pub fn accept_operators(&mut self, listener: TcpListener, listen: &ListenAddress) {
         self.operators_at = listener.local_addr().ok();
         let gateway = Gateway { host: listen.host.clone(), ..self.gateway.clone() };
         let gate = match listen.is_loopback() {
@@ -267,7 +267,7 @@ impl App {
             false => Gate::with_admin_token(&gateway, self.permit.token().clone()),
         };
         let routes = http::routes().merge(admin::routes(&self.admin()));
-        let accepting = self.accept(Listener::Tcp(listener), Audience::Operators, gate, routes);
+        let accepting = self.accept(Listener::Tcp(listener), AddressRole::Operators, gate, routes);
         self.background.push(accepting);
     }
 
@@ -284,8 +284,8 @@ impl App {
         })
     }
 
-    fn accept(&self, listener: Listener, audience: Audience, gate: Gate, routes: axum::Router) -> JoinHandle<()> {
-        let front = Arc::new(http::Front {
+    fn accept(&self, listener: Listener, audience: AddressRole, gate: Gate, routes: axum::Router) -> JoinHandle<()> {
+        let front = Arc::new(http::HttpFront {
             desk: Arc::clone(&self.desk),
             audience,
             profile: None,
@@ -308,7 +308,7 @@ impl App {
         output: impl AsyncWrite + Unpin + Send + 'static,
         mut shutdown: impl AsyncFnMut(),
     ) -> Result<()> {
-        let front = stdio::Front {
+        let front = stdio::StdioFront {
             desk: Arc::clone(&self.desk),
             profile,
             observe: Arc::clone(&self.observe),
@@ -383,7 +383,7 @@ pub async fn bind(gateway: &Gateway) -> std::io::Result<TcpListener> {
 }
 
 /// Binds the address for operators. Returns `None` if there is no separate one.
-pub async fn bind_admin(settings: &AdminSettings) -> Result<Option<(TcpListener, Listen)>> {
+pub async fn bind_admin(settings: &AdminSettings) -> Result<Option<(TcpListener, ListenAddress)>> {
     let Some(listen) = settings.listen.clone().filter(|_| settings.enabled) else { return Ok(None) };
     let bound = TcpListener::bind((listen.host.as_str(), listen.port)).await;
     Ok(Some((bound.with_context(|| format!("cannot listen on {listen} (admin.listen)"))?, listen)))

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, Guard};
 use bytes::Bytes;
-use goblin_catalog::build::{Terms, build};
+use goblin_catalog::build::{CatalogSettings, build};
 use goblin_catalog::listing::List;
 use goblin_catalog::profile::narrow;
 use goblin_catalog::{Cursor, LongPages, Page};
@@ -23,15 +23,15 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, watch};
 
 use crate::client::caller::Caller;
-use crate::client::mailbox::Versions;
+use crate::client::mailbox::ListVersions;
 use crate::upstream::Backend;
 use crate::upstream::actor::stopped;
 
 pub type Catalog = goblin_catalog::Catalog<Backend>;
 pub type Source = goblin_catalog::Source<Backend>;
 pub type View<'a> = goblin_catalog::View<'a, Backend>;
-pub type Entry = goblin_catalog::Entry<Backend>;
-pub type Names = goblin_catalog::Names<Backend>;
+pub type CatalogEntry = goblin_catalog::CatalogEntry<Backend>;
+pub type NameTable = goblin_catalog::NameTable<Backend>;
 
 /// The number of replaced catalogs with kept pages, and the time that they are kept. Catalogs change in quick
 /// succession while backends start, and a client may read a list slowly.
@@ -43,12 +43,12 @@ const MAX_KEPT_BYTES: usize = 64 * 1024 * 1024;
 const GATHER: Duration = Duration::from_millis(20);
 
 /// The current catalogs, one for each profile and one for clients without a profile.
-pub struct Directory {
+pub struct CatalogStore {
     /// The catalog of clients without a profile.
-    whole: Shelf,
-    profiles: HashMap<ProfileName, (Arc<Profile>, Shelf)>,
+    whole: CatalogSlot,
+    profiles: HashMap<ProfileName, (Arc<Profile>, CatalogSlot)>,
     /// The empty catalog of clients with an unknown profile.
-    nothing: Shelf,
+    nothing: CatalogSlot,
     /// Counters of pages that were ready and pages that had to be built.
     pub pages: PageCounts,
     /// The running backends, in the order of the configuration.
@@ -74,23 +74,24 @@ struct KeptPages {
 }
 
 /// The current catalog of a group of clients, and the kept pages of earlier ones.
-struct Shelf {
-    terms: Terms,
+struct CatalogSlot {
+    terms: CatalogSettings,
     current: ArcSwap<Catalog>,
     before: Mutex<VecDeque<KeptPages>>,
-    versions: watch::Sender<Versions>,
+    versions: watch::Sender<ListVersions>,
 }
 
-impl Directory {
-    pub fn new(config: &Config) -> Directory {
+impl CatalogStore {
+    pub fn new(config: &Config) -> CatalogStore {
         let mut seed = [0; 4];
         // The seed makes cursors of an earlier run invalid. A failing random source only loses this check.
         let _ = getrandom::fill(&mut seed);
         let version = u64::from(u32::from_ne_bytes(seed)) << 24;
-        let shelf =
-            |exposure: &Exposure| Shelf::new(version, Terms { exposure: exposure.clone(), ..Terms::new(config) });
+        let shelf = |exposure: &Exposure| {
+            CatalogSlot::new(version, CatalogSettings { exposure: exposure.clone(), ..CatalogSettings::new(config) })
+        };
         let profiles = config.profiles.iter();
-        Directory {
+        CatalogStore {
             whole: shelf(&config.exposure),
             profiles: profiles
                 .map(|(name, profile)| (name.clone(), (Arc::clone(profile), shelf(&profile.exposure))))
@@ -121,15 +122,15 @@ impl Directory {
         self.shelf(profile).current.load()
     }
 
-    pub fn watch(&self) -> watch::Receiver<Versions> {
+    pub fn watch(&self) -> watch::Receiver<ListVersions> {
         self.watch_of(None)
     }
 
-    pub(crate) fn watch_of(&self, profile: Option<&ProfileName>) -> watch::Receiver<Versions> {
+    pub(crate) fn watch_of(&self, profile: Option<&ProfileName>) -> watch::Receiver<ListVersions> {
         self.shelf(profile).versions.subscribe()
     }
 
-    fn shelf(&self, profile: Option<&ProfileName>) -> &Shelf {
+    fn shelf(&self, profile: Option<&ProfileName>) -> &CatalogSlot {
         match profile {
             None => &self.whole,
             Some(name) => self.profiles.get(name).map_or(&self.nothing, |(_, shelf)| shelf),
@@ -174,7 +175,7 @@ impl Directory {
     }
 
     /// Publishes a catalog whenever the bell rings and builds its search indexes. Returns when `stop` is set.
-    pub async fn run(self: &Arc<Directory>, observe: &Arc<Observe>, mut stop: watch::Receiver<bool>) {
+    pub async fn run(self: &Arc<CatalogStore>, observe: &Arc<Observe>, mut stop: watch::Receiver<bool>) {
         tokio::select! {
             () = stopped(&mut stop) => {}
             () = self.publish_all(observe) => {}
@@ -184,7 +185,7 @@ impl Directory {
 
     /// Publishes catalogs. Building runs outside the worker threads, because backends decide how much they list. No
     /// other task publishes.
-    async fn publish_all(self: &Arc<Directory>, observe: &Arc<Observe>) {
+    async fn publish_all(self: &Arc<CatalogStore>, observe: &Arc<Observe>) {
         loop {
             self.bell.notified().await;
             let (directory, observe) = (Arc::clone(self), Arc::clone(observe));
@@ -244,16 +245,16 @@ impl Directory {
 }
 
 /// The lists that differ from the previous catalog.
-struct Changed {
+struct ListChangeFlags {
     tools: bool,
     prompts: bool,
     resources: bool,
 }
 
-impl Shelf {
-    fn new(version: u64, terms: Terms) -> Shelf {
+impl CatalogSlot {
+    fn new(version: u64, terms: CatalogSettings) -> CatalogSlot {
         let current = ArcSwap::from_pointee(build(version, &terms, Vec::new()));
-        Shelf { terms, current, before: Mutex::default(), versions: watch::Sender::default() }
+        CatalogSlot { terms, current, before: Mutex::default(), versions: watch::Sender::default() }
     }
 
     fn page(&self, caller: &Caller, list: List, cursor: Option<&str>) -> Result<Page, Error> {
@@ -293,7 +294,7 @@ impl Shelf {
 
     /// Replaces the current catalog and keeps the pages of the old one. Both happen under the lock. A reader that does
     /// not find a version as the current one finds it among the kept pages.
-    fn put(&self, mut catalog: Catalog, observe: &Observe) -> Changed {
+    fn put(&self, mut catalog: Catalog, observe: &Observe) -> ListChangeFlags {
         let old = self.current.load_full();
         catalog.inherit(&old);
         let changed = |list| old.definitions(list) != catalog.definitions(list);
@@ -323,11 +324,11 @@ impl Shelf {
         drop(before);
         // Freeing many pages takes time, so this happens after the lock is released.
         drop(outdated);
-        Changed { tools, prompts, resources }
+        ListChangeFlags { tools, prompts, resources }
     }
 
     /// Notifies the watchers of this shelf.
-    fn tell(&self, changed: Changed) {
+    fn tell(&self, changed: ListChangeFlags) {
         self.versions.send_modify(|versions| {
             versions.tools += u64::from(changed.tools);
             versions.prompts += u64::from(changed.prompts);
@@ -360,7 +361,7 @@ mod tests {
     fn res11_a_list_goes_on_from_where_it_was_begun_in_whatever_moment_the_catalog_changes() {
         let mut config = Config::empty();
         config.policies.page_size = 5;
-        let directory = Directory::new(&config);
+        let directory = CatalogStore::new(&config);
         let (shelf, caller, is_over) = (&directory.whole, Call::example().caller, AtomicBool::new(false));
         let read_all = || {
             let (mut pages, mut cursor) = (0, None);

@@ -22,20 +22,20 @@ use goblin_wire::{Message, Method, Request};
 use crate::client::caller::Caller;
 use crate::client::lane::Call;
 use crate::directory::{Catalog, View};
-use crate::meta::arguments::Arguments;
+use crate::meta::arguments::MetaArguments;
 use crate::meta::words::tool_not_found;
 use crate::router::{Router, find_resource};
-use crate::upstream::standing::Standing;
+use crate::upstream::standing::Availability;
 
 /// The result of a tool, in two forms: for programs and for readers.
-struct Answer {
+struct MetaResult {
     /// An object that conforms to the tool's output schema.
     structured: String,
     text: String,
 }
 
 /// One call of one of the gateway's own tools.
-struct Look<'a> {
+struct MetaCall<'a> {
     view: View<'a>,
     catalog: &'a Catalog,
     call: &'a Call,
@@ -53,7 +53,7 @@ impl Router {
         let (call, name) = (Arc::clone(call), name.to_owned());
         let looked = worker::compute(move || {
             let entry = catalog.meta.find(&name)?;
-            let look = Look { view: catalog.view(call.caller.dialect), catalog: &catalog, call: &call, entry };
+            let look = MetaCall { view: catalog.view(call.caller.dialect), catalog: &catalog, call: &call, entry };
             Some(look.answer().map_or_else(|words| tool_error(&words), |answer| result(&answer)))
         });
         looked.await.unwrap_or_else(|| Some(tool_error("the gateway is shutting down: try again later")))
@@ -80,14 +80,14 @@ impl Router {
 }
 
 /// The tool name and the arguments in a call of `call_tool`.
-struct Wanted {
+struct InnerCall {
     name: Span,
     arguments: Option<Span>,
 }
 
-impl Wanted {
+impl InnerCall {
     /// Reads the arguments of `call_tool`. Returns `None` if they do not fit the schema or have a duplicate key.
-    fn read(text: &str, arguments: Span) -> Option<Wanted> {
+    fn read(text: &str, arguments: Span) -> Option<InnerCall> {
         let (mut name, mut inner) = (None, None);
         for member in json::members(text, arguments) {
             let slot = match &*member.key(text) {
@@ -100,14 +100,14 @@ impl Wanted {
             }
         }
         let is_object = inner.is_none_or(|at: Span| at.get(text).starts_with('{'));
-        is_object.then_some(Wanted { name: name?, arguments: inner })
+        is_object.then_some(InnerCall { name: name?, arguments: inner })
     }
 }
 
 fn unwrap(view: View<'_>, request: &Request, name_at: Span) -> Option<Request> {
     let text = request.raw.as_str();
     let arguments_at = request.params.arguments?;
-    let wanted = Wanted::read(text, arguments_at)?;
+    let wanted = InnerCall::read(text, arguments_at)?;
     // A continued call was admitted before. If its tool is gone by now, a later step reports that.
     let goes_on = request.params.request_state.is_some();
     if !goes_on && view.tool(&json::string(text, wanted.name)?).is_err() {
@@ -123,9 +123,9 @@ fn unwrap(view: View<'_>, request: &Request, name_at: Span) -> Option<Request> {
     }
 }
 
-impl Look<'_> {
-    fn answer(&self) -> Result<Answer, String> {
-        let arguments = Arguments::read(self)?;
+impl MetaCall<'_> {
+    fn answer(&self) -> Result<MetaResult, String> {
+        let arguments = MetaArguments::read(self)?;
         match self.entry.tool {
             MetaTool::ListServers => Ok(self.list_servers()),
             MetaTool::CatalogTools => self.list_all(List::Tools, &arguments),
@@ -142,7 +142,7 @@ impl Look<'_> {
         }
     }
 
-    fn list_servers(&self) -> Answer {
+    fn list_servers(&self) -> MetaResult {
         let mut counted: HashMap<&str, [usize; 4]> = HashMap::new();
         for list in List::ALL {
             for place in 0..self.catalog.count(list) {
@@ -151,7 +151,7 @@ impl Look<'_> {
         }
         let (mut servers, mut lines) = (Vec::new(), Vec::new());
         for source in &self.catalog.sources {
-            let (id, state) = (source.backend.id.as_str(), Standing::of(&source.backend).word());
+            let (id, state) = (source.backend.id.as_str(), Availability::of(&source.backend).word());
             let own = counted.get(id).copied().unwrap_or_default();
             let counts = List::ALL.map(|list| (list::member(list), own[list as usize]));
             let members: String = counts.iter().map(|(kind, count)| format!(r#","{kind}":{count}"#)).collect();
@@ -161,7 +161,7 @@ impl Look<'_> {
         }
         let structured = format!(r#"{{"servers":[{}],"total":{}}}"#, servers.join(","), servers.len());
         let text = if lines.is_empty() { "no servers".to_owned() } else { lines.join("\n") };
-        Answer { structured, text }
+        MetaResult { structured, text }
     }
 
     /// Returns the reason why a call of `call_tool` names no valid call.
@@ -180,8 +180,8 @@ impl Look<'_> {
     }
 }
 
-fn result(answer: &Answer) -> String {
-    let Answer { structured, text } = answer;
+fn result(answer: &MetaResult) -> String {
+    let MetaResult { structured, text } = answer;
     format!(r#"{{"content":[{{"type":"text","text":{}}}],"structuredContent":{structured}}}"#, quote(text))
 }
 

@@ -21,11 +21,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use goblin_catalog::resources::Owner;
+use goblin_catalog::resources::UriOwner;
 use goblin_catalog::uri;
 use goblin_config::{Policies, ServerId};
-use goblin_subscriptions::tally::Tally;
-use goblin_telemetry::meter::{Endings, ReadStatus};
+use goblin_subscriptions::tally::SubscriptionCount;
+use goblin_telemetry::meter::{OutcomeCounts, ReadStatus};
 use goblin_telemetry::{Event, Observe};
 use goblin_wire::json::{self, Pieces, Span, Splice, quote};
 use goblin_wire::mirror::Mirrors;
@@ -33,15 +33,15 @@ use goblin_wire::params::required;
 use goblin_wire::{Dialect, Era, Error, Limit, Method, Mime, Notification, Outcome, Request, Response};
 
 use crate::client::caller::{Caller, SessionId};
-use crate::client::lane::{Call, Patience};
-use crate::directory::{Catalog, Directory, View};
+use crate::client::lane::{Call, CallTimeouts};
+use crate::directory::{Catalog, CatalogStore, View};
 use crate::router::inputs::Exchange;
-use crate::router::state::States;
-use crate::router::tasks::book::{Book, Native};
-use crate::router::tasks::{Came, makes_tasks};
+use crate::router::state::RequestStateCipher;
+use crate::router::tasks::book::{NativeTask, TaskTable};
+use crate::router::tasks::{TaskOutcome, makes_tasks};
 use crate::upstream::ask::Translate;
 use crate::upstream::call::ending;
-use crate::upstream::{Answered, Backend, CallEnd, Outgoing};
+use crate::upstream::{Backend, BackendResponse, CallEnd, OutgoingRequest};
 
 /// The longest time to wait for an unknown URI while lists are being fetched (D13).
 const REFRESH_PATIENCE: Duration = Duration::from_secs(1);
@@ -53,18 +53,18 @@ const INVALID_REQUEST: i64 = -32600;
 const PARSE_ERROR: i64 = -32700;
 
 /// The destination of a request, and its changes on the way there.
-pub(crate) struct Route {
+pub(crate) struct RequestRoute {
     pub source: usize,
     /// The replacement of exposed names and URIs by the backend's own.
     pub edits: Splice,
-    pub patience: Patience,
+    pub patience: CallTimeouts,
     /// The MIME type in the definition of a resource to read.
     pub mime: Option<Mime>,
-    pub target: Target,
+    pub target: RouteTarget,
 }
 
 /// The object of a request, as its backend knows it.
-pub(crate) enum Target {
+pub(crate) enum RouteTarget {
     /// The index of a tool in the catalog.
     Tool(usize),
     Prompt(usize),
@@ -73,43 +73,45 @@ pub(crate) enum Target {
     Other,
 }
 
-impl Target {
+impl RouteTarget {
     /// Returns the counters of call outcomes, which only tools have.
-    fn endings<'a>(&self, catalog: &'a Catalog) -> Option<&'a Endings> {
+    fn endings<'a>(&self, catalog: &'a Catalog) -> Option<&'a OutcomeCounts> {
         match self {
-            Target::Tool(index) => catalog.tools.entries[*index].calls.as_deref(),
-            Target::Prompt(_) | Target::Uri(_) | Target::Other => None,
+            RouteTarget::Tool(index) => catalog.tools.entries[*index].calls.as_deref(),
+            RouteTarget::Prompt(_) | RouteTarget::Uri(_) | RouteTarget::Other => None,
         }
     }
 
     fn name<'a>(&'a self, catalog: &'a Catalog) -> Option<&'a str> {
         match self {
-            Target::Tool(index) => Some(&catalog.tools.entries[*index].native),
-            Target::Prompt(index) => Some(&catalog.prompts.entries[*index].native),
-            Target::Uri(uri) => Some(uri),
-            Target::Other => None,
+            RouteTarget::Tool(index) => Some(&catalog.tools.entries[*index].native),
+            RouteTarget::Prompt(index) => Some(&catalog.prompts.entries[*index].native),
+            RouteTarget::Uri(uri) => Some(uri),
+            RouteTarget::Other => None,
         }
     }
 
     /// Returns the arguments that headers must repeat at a modern HTTP backend, if the tool has any.
     fn mirrors<'a>(&self, catalog: &'a Catalog) -> Option<&'a Mirrors> {
         match self {
-            Target::Tool(index) => Some(&catalog.tools.entries[*index].mirrors).filter(|mirrors| !mirrors.is_empty()),
-            Target::Prompt(_) | Target::Uri(_) | Target::Other => None,
+            RouteTarget::Tool(index) => {
+                Some(&catalog.tools.entries[*index].mirrors).filter(|mirrors| !mirrors.is_empty())
+            }
+            RouteTarget::Prompt(_) | RouteTarget::Uri(_) | RouteTarget::Other => None,
         }
     }
 }
 
 /// Routes the requests of all clients. It owns the tasks and the request states.
 pub struct Router {
-    pub directory: Arc<Directory>,
+    pub directory: Arc<CatalogStore>,
     policies: Policies,
     pub observe: Arc<Observe>,
     /// The counter of all clients' subscriptions.
-    pub subscriptions: Arc<Tally>,
-    pub states: States,
+    pub subscriptions: Arc<SubscriptionCount>,
+    pub states: RequestStateCipher,
     /// The tasks of all clients.
-    pub tasks: Arc<Book>,
+    pub tasks: Arc<TaskTable>,
 }
 
 /// An answer, ready for the client.
@@ -127,9 +129,9 @@ impl From<Pieces> for Reply {
 }
 
 impl Router {
-    pub fn new(directory: Arc<Directory>, policies: Policies, observe: Arc<Observe>) -> Router {
+    pub fn new(directory: Arc<CatalogStore>, policies: Policies, observe: Arc<Observe>) -> Router {
         let (subscriptions, tasks) = (Arc::default(), Arc::default());
-        Router { directory, policies, observe, subscriptions, states: States::default(), tasks }
+        Router { directory, policies, observe, subscriptions, states: RequestStateCipher::default(), tasks }
     }
 
     /// Sends a request to its backend and returns the answer for the client. Returns `None` if the call was cancelled.
@@ -195,7 +197,7 @@ impl Router {
         };
         let backend = &catalog.source(route.source).backend;
         if backend.config.validate
-            && let Target::Tool(tool) = route.target
+            && let RouteTarget::Tool(tool) = route.target
             && let Some(refusal) = Box::pin(self.refuse_arguments(&catalog, tool, call)).await
         {
             return Ok(self.own_result(&call.caller, request, &refusal));
@@ -207,7 +209,7 @@ impl Router {
         let wish = self.task_wish(call, &catalog, &route.target)?;
         self.unrelate(backend, request, &mut route.edits);
         let tasks = wish.tasks;
-        let outgoing = Outgoing { request, edits: route.edits, progress_token_at, name, mirrors, tasks };
+        let outgoing = OutgoingRequest { request, edits: route.edits, progress_token_at, name, mirrors, tasks };
         let called = match backend.call(&outgoing, call, route.patience).await {
             Ok(answered) if call.caller.dialect.has_asks() && answered.dialect.has_result_types() => {
                 Box::pin(self.ask_and_call(call, backend, (&outgoing, route.patience), answered)).await
@@ -215,7 +217,7 @@ impl Router {
             called => called,
         };
         if let Some(mime) = route.mime {
-            let is_result = |answered: &Answered| matches!(answered.response.outcome, Outcome::Result(_));
+            let is_result = |answered: &BackendResponse| matches!(answered.response.outcome, Outcome::Result(_));
             let success = called.as_ref().is_ok_and(is_result);
             backend.meter.read(mime, if success { ReadStatus::Success } else { ReadStatus::Failure });
         }
@@ -225,8 +227,8 @@ impl Router {
         let mut answered = called?;
         if wish.may_come_true(request, &answered) {
             answered = match Box::pin(self.came(call, backend, (wish, route.patience), answered)).await? {
-                Came::Reply(reply) => return Ok(reply),
-                Came::Result(answered) => answered,
+                TaskOutcome::Reply(reply) => return Ok(reply),
+                TaskOutcome::Result(answered) => answered,
             };
         }
         if let Outcome::Error(error) = answered.response.outcome
@@ -303,9 +305,9 @@ impl Router {
         source: usize,
         request: &Request,
         caller: &Caller,
-        answered: &Answered,
+        answered: &BackendResponse,
     ) -> Reply {
-        let Answered { response, dialect } = answered;
+        let BackendResponse { response, dialect } = answered;
         let text = response.raw.as_str();
         let backend = &catalog.source(source).backend;
         let exchange = Exchange { backend, caller, request };
@@ -399,7 +401,7 @@ impl Translate for Router {
 
     fn task_id(&self, server: &ServerId, own: Option<SessionId>, native: &str) -> Option<String> {
         // Only versions with sessions name a task inside other messages.
-        let native = Native { server: server.clone(), own, era: Era::Legacy, id: native.into() };
+        let native = NativeTask { server: server.clone(), own, era: Era::Legacy, id: native.into() };
         self.tasks.named(&native).map(|task| task.id.to_string())
     }
 
@@ -413,7 +415,7 @@ impl Translate for Router {
 }
 
 /// Returns the route of a request that a backend must answer. Returns an error if the catalog does not have its object.
-pub(crate) fn resolve(view: View<'_>, policies: &Policies, request: &Request) -> Result<Route, Error> {
+pub(crate) fn resolve(view: View<'_>, policies: &Policies, request: &Request) -> Result<RequestRoute, Error> {
     let text = request.raw.as_str();
     match &request.method {
         Method::ToolsCall => {
@@ -421,20 +423,20 @@ pub(crate) fn resolve(view: View<'_>, policies: &Policies, request: &Request) ->
             let (index, entry) = view.tool(&required(text, at, "name")?)?;
             let config = &view.catalog.source(entry.source).backend.config;
             let idle = config.timeout_of(&entry.native, policies);
-            let target = Target::Tool(index);
-            Ok(Route { target, ..route(policies, entry.source, at, text, &entry.native, idle) })
+            let target = RouteTarget::Tool(index);
+            Ok(RequestRoute { target, ..route(policies, entry.source, at, text, &entry.native, idle) })
         }
         Method::PromptsGet => {
             let at = request.params.name;
             let (index, entry) = view.prompt(&required(text, at, "name")?)?;
-            let target = Target::Prompt(index);
-            Ok(Route { target, ..plain_route(view, policies, entry.source, at, text, &entry.native) })
+            let target = RouteTarget::Prompt(index);
+            Ok(RequestRoute { target, ..plain_route(view, policies, entry.source, at, text, &entry.native) })
         }
         Method::ResourcesRead => {
             let at = request.params.uri;
-            let Owner { source, native, mime } = find_resource(view, &required(text, at, "uri")?)?;
+            let UriOwner { source, native, mime } = find_resource(view, &required(text, at, "uri")?)?;
             let plain = plain_route(view, policies, source, at, text, &native);
-            Ok(Route { mime: Some(mime), target: Target::Uri(native), ..plain })
+            Ok(RequestRoute { mime: Some(mime), target: RouteTarget::Uri(native), ..plain })
         }
         Method::Complete => resolve_completion(view, policies, request),
         other => Err(Error::MethodNotFound(other.to_string())),
@@ -442,7 +444,7 @@ pub(crate) fn resolve(view: View<'_>, policies: &Policies, request: &Request) ->
 }
 
 /// Returns the owner of a URI. Returns an error if the URI is unknown, too long or has control characters.
-pub(crate) fn find_resource(view: View<'_>, uri: &str) -> Result<Owner, Error> {
+pub(crate) fn find_resource(view: View<'_>, uri: &str) -> Result<UriOwner, Error> {
     const LONGEST_URI: usize = 8 * 1024;
     if uri.len() > LONGEST_URI {
         return Err(Error::InvalidParams(format!("uri must not be longer than {LONGEST_URI} bytes")));
@@ -454,7 +456,7 @@ pub(crate) fn find_resource(view: View<'_>, uri: &str) -> Result<Owner, Error> {
 }
 
 /// Returns the route of a completion, which names a prompt or a template in `ref`.
-fn resolve_completion(view: View<'_>, policies: &Policies, request: &Request) -> Result<Route, Error> {
+fn resolve_completion(view: View<'_>, policies: &Policies, request: &Request) -> Result<RequestRoute, Error> {
     let text = request.raw.as_str();
     let reference = request.params.reference.ok_or_else(|| Error::InvalidParams("ref is missing".to_owned()))?;
     let member = |key| json::member(text, reference, key);
@@ -485,7 +487,7 @@ fn plain_route(
     at: Option<Span>,
     text: &str,
     native: &str,
-) -> Route {
+) -> RequestRoute {
     let config = &view.catalog.source(source).backend.config;
     let idle = config.timeout.map_or(policies.default_timeout, |timeout| timeout.duration());
     route(policies, source, at, text, native, idle)
@@ -499,13 +501,13 @@ fn route(
     text: &str,
     native: &str,
     idle: Option<Duration>,
-) -> Route {
+) -> RequestRoute {
     let mut edits = Splice::new();
     if let Some(at) = at.filter(|at| json::string(text, *at) != Some(Cow::Borrowed(native))) {
         edits.replace(at, Bytes::from(quote(native)));
     }
-    let patience = Patience { idle, most: policies.max_timeout };
-    Route { source, edits, patience, mime: None, target: Target::Other }
+    let patience = CallTimeouts { idle, most: policies.max_timeout };
+    RequestRoute { source, edits, patience, mime: None, target: RouteTarget::Other }
 }
 
 /// Returns the canonical exposed form of the URI in `request`.

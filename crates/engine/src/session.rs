@@ -27,13 +27,13 @@ use goblin_wire::{Dialect, Error, Id, Limit};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::client::caller::{Caller, Introduction, Level, Node, Principal, SessionId, random_epoch};
+use crate::client::caller::{Caller, Introduction, Level, Principal, RunId, SessionId, random_epoch};
 use crate::client::lane::Call;
-use crate::client::mailbox::replay::{Kept, Replay};
-use crate::client::mailbox::{Mailbox, Versions};
-use crate::session::inflight::{Inflight, Pulse, Ticket};
+use crate::client::mailbox::replay::{Replay, ReplayMemory};
+use crate::client::mailbox::{ListVersions, Mailbox};
+use crate::session::inflight::{Inflight, InflightGuard, OpenCallCount};
 use crate::session::levels::Levels;
-use crate::session::victims::{Candidate, Victims};
+use crate::session::victims::{EvictionCandidate, EvictionQueue};
 
 /// The interval at which the timeouts of calls are checked.
 const TICK: Duration = Duration::from_millis(100);
@@ -50,7 +50,7 @@ pub struct Session {
     pub dialect: Dialect,
     pub mailbox: Arc<Mailbox>,
     pub inflight: Arc<Inflight>,
-    level: Mutex<Wish>,
+    level: Mutex<LevelSetting>,
     /// The client has opened a session stream before.
     had_stream: AtomicBool,
     /// The number of open streams of all sessions.
@@ -68,7 +68,7 @@ pub struct Session {
 
 /// The log level that a client set.
 #[derive(Default)]
-struct Wish {
+struct LevelSetting {
     level: Option<Level>,
     /// The session has ended. A level set now would never be removed from [`Levels`].
     ended: bool,
@@ -104,16 +104,16 @@ impl Session {
     }
 
     /// Opens a session stream. If several are open, the replay buffer decides which one receives an event.
-    pub fn open_stream(self: &Arc<Session>) -> Stream {
+    pub fn open_stream(self: &Arc<Session>) -> SessionStreamGuard {
         self.had_stream.store(true, Ordering::Relaxed);
         self.mailbox.count_stream(true);
-        Stream { session: Arc::clone(self), _counted: Counted::new(&self.all_streams) }
+        SessionStreamGuard { session: Arc::clone(self), _counted: StreamCountGuard::new(&self.all_streams) }
     }
 
     /// Registers a reader that resumes the stream of a call. The session is not idle until the guard is dropped.
-    pub(crate) fn enter_reader(self: &Arc<Session>) -> Present {
+    pub(crate) fn enter_reader(self: &Arc<Session>) -> CallReaderGuard {
         self.readers.fetch_add(1, Ordering::Relaxed);
-        Present { session: Arc::clone(self) }
+        CallReaderGuard { session: Arc::clone(self) }
     }
 
     /// Reports whether the client has neither an open stream nor an open request.
@@ -143,11 +143,11 @@ impl Session {
 }
 
 /// A guard for a client that reads the stream of a call. It keeps the session from being idle.
-pub(crate) struct Present {
+pub(crate) struct CallReaderGuard {
     pub session: Arc<Session>,
 }
 
-impl Drop for Present {
+impl Drop for CallReaderGuard {
     fn drop(&mut self) {
         self.session.touch();
         self.session.readers.fetch_sub(1, Ordering::Relaxed);
@@ -155,12 +155,12 @@ impl Drop for Present {
 }
 
 /// A guard for an open session stream.
-pub struct Stream {
+pub struct SessionStreamGuard {
     pub session: Arc<Session>,
-    _counted: Counted,
+    _counted: StreamCountGuard,
 }
 
-impl Drop for Stream {
+impl Drop for SessionStreamGuard {
     fn drop(&mut self) {
         self.session.touch();
         self.session.mailbox.count_stream(false);
@@ -168,48 +168,48 @@ impl Drop for Stream {
 }
 
 /// A guard that counts one open stream.
-pub(crate) struct Counted(Arc<AtomicUsize>);
+pub(crate) struct StreamCountGuard(Arc<AtomicUsize>);
 
-impl Counted {
-    fn new(all: &Arc<AtomicUsize>) -> Counted {
+impl StreamCountGuard {
+    fn new(all: &Arc<AtomicUsize>) -> StreamCountGuard {
         all.fetch_add(1, Ordering::Relaxed);
-        Counted(Arc::clone(all))
+        StreamCountGuard(Arc::clone(all))
     }
 }
 
-impl Drop for Counted {
+impl Drop for StreamCountGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// A permit for one session. It counts towards `gateway.maxSessions` until it is dropped.
-pub struct Place {
+pub struct SessionPermit {
     _permit: OwnedSemaphorePermit,
 }
 
 /// An entry of the table. Others may keep the session after its end, but the permit is returned at once.
-struct Open {
+struct SessionEntry {
     session: Arc<Session>,
-    _place: Place,
+    _place: SessionPermit,
 }
 
 /// The table of all sessions, and of the calls without a session.
 pub struct Sessions {
-    sessions: RwLock<HashMap<SessionId, Open>>,
+    sessions: RwLock<HashMap<SessionId, SessionEntry>>,
     room: Arc<Semaphore>,
     /// The sessions that the last scan found for eviction.
-    victims: Mutex<Victims<SessionId>>,
+    victims: Mutex<EvictionQueue<SessionId>>,
     pub levels: Arc<Levels>,
     /// The calls without a session. The table assigns each a number as its id.
     visits: Arc<Inflight>,
     last_visit: AtomicU64,
     observe: Arc<Observe>,
-    pulse: Arc<Pulse>,
+    pulse: Arc<OpenCallCount>,
     streams: Arc<AtomicUsize>,
     /// The byte count of all replay buffers.
-    kept: Arc<Kept>,
-    node: Node,
+    kept: Arc<ReplayMemory>,
+    node: RunId,
     most: usize,
     idle_timeout: Duration,
     begin: Instant,
@@ -218,8 +218,8 @@ pub struct Sessions {
 impl Sessions {
     pub fn new(most: usize, idle_timeout: Duration, observe: Arc<Observe>) -> Sessions {
         let most = most.min(Semaphore::MAX_PERMITS);
-        let pulse = Arc::<Pulse>::default();
-        let kept = Arc::new(Kept::new(&observe.memory));
+        let pulse = Arc::<OpenCallCount>::default();
+        let kept = Arc::new(ReplayMemory::new(&observe.memory));
         Sessions {
             sessions: RwLock::default(),
             room: Arc::new(Semaphore::new(most)),
@@ -231,7 +231,7 @@ impl Sessions {
             pulse,
             streams: Arc::default(),
             kept,
-            node: Node::random(),
+            node: RunId::random(),
             most,
             idle_timeout,
             begin: Instant::now(),
@@ -241,8 +241,8 @@ impl Sessions {
     /// Returns a place for a new session. If none is free, evicts the least recently active session that holds nothing.
     /// `is_held` reports whether another component keeps something for a session. Returns an error if no session can be
     /// evicted.
-    pub fn reserve(&self, is_held: impl Fn(&Session) -> bool) -> Result<Place, Error> {
-        let acquire = || Arc::clone(&self.room).try_acquire_owned().map(|_permit| Place { _permit });
+    pub fn reserve(&self, is_held: impl Fn(&Session) -> bool) -> Result<SessionPermit, Error> {
+        let acquire = || Arc::clone(&self.room).try_acquire_owned().map(|_permit| SessionPermit { _permit });
         if let Ok(place) = acquire() {
             return Ok(place);
         }
@@ -278,12 +278,12 @@ impl Sessions {
         false
     }
 
-    fn candidates(&self, is_free: impl Fn(&Session) -> bool) -> Vec<Candidate<SessionId>> {
+    fn candidates(&self, is_free: impl Fn(&Session) -> bool) -> Vec<EvictionCandidate<SessionId>> {
         let sessions = self.sessions.read();
-        let candidate = |open: &Open| {
+        let candidate = |open: &SessionEntry| {
             let since = open.session.last_seen.load(Ordering::Relaxed);
             let is_new = !open.session.has_requested.load(Ordering::Relaxed);
-            is_free(&open.session).then_some(Candidate { key: open.session.id, is_new, since })
+            is_free(&open.session).then_some(EvictionCandidate { key: open.session.id, is_new, since })
         };
         sessions.values().filter_map(candidate).collect()
     }
@@ -296,11 +296,11 @@ impl Sessions {
     /// Creates a session and adds it to the table.
     pub fn open(
         &self,
-        place: Place,
+        place: SessionPermit,
         profile: Option<ProfileName>,
         dialect: Dialect,
         introduction: Introduction,
-        lists: Versions,
+        lists: ListVersions,
     ) -> Arc<Session> {
         let id = self.mint();
         let mailbox = Mailbox::new(introduction, lists, Replay::among(random_epoch(), &self.kept));
@@ -319,7 +319,7 @@ impl Sessions {
             last_seen: AtomicU64::new(micros(self.begin.elapsed())),
             has_requested: AtomicBool::new(false),
         });
-        let open = Open { session: Arc::clone(&session), _place: place };
+        let open = SessionEntry { session: Arc::clone(&session), _place: place };
         self.sessions.write().insert(session.id, open);
         self.observe.emit(&Event::SessionOpened { session: &session.id.short(), version: dialect.as_str() });
         session
@@ -366,17 +366,17 @@ impl Sessions {
         let is_due = sessions.get(&id).is_some_and(|open| is_due(&open.session));
         let ended = if is_due { sessions.remove(&id) } else { None };
         drop(sessions);
-        let Some(Open { session, .. }) = ended else { return false };
+        let Some(SessionEntry { session, .. }) = ended else { return false };
         session.mailbox.close();
         session.inflight.close(reason);
-        let wish = std::mem::replace(&mut *session.level.lock(), Wish { level: None, ended: true });
+        let wish = std::mem::replace(&mut *session.level.lock(), LevelSetting { level: None, ended: true });
         self.levels.replace(wish.level, None);
         self.observe.emit(&Event::SessionEnded { session: &id.short(), reason });
         true
     }
 
     /// Registers a call without a session. The number of connections bounds the number of such calls.
-    pub(crate) fn admit_visit(&self, call: &Arc<Call>) -> Result<Ticket, Error> {
+    pub(crate) fn admit_visit(&self, call: &Arc<Call>) -> Result<InflightGuard, Error> {
         let number = self.last_visit.fetch_add(1, Ordering::Relaxed);
         self.visits.admit(&Id::from(number), call, usize::MAX)
     }
@@ -417,8 +417,8 @@ impl Sessions {
     }
 
     /// Counts a stream of a client without a session.
-    pub(crate) fn count_stream(&self) -> Counted {
-        Counted::new(&self.streams)
+    pub(crate) fn count_stream(&self) -> StreamCountGuard {
+        StreamCountGuard::new(&self.streams)
     }
 
     /// Returns the number of open streams. A stream counts until it is closed, even if its session has ended.

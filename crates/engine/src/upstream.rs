@@ -39,11 +39,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
 use goblin_catalog::Upstream;
-use goblin_catalog::handed::Handed;
+use goblin_catalog::handed::KnownUris;
 use goblin_catalog::listing::{List, Listing};
 use goblin_config::{Policies, Server, ServerId};
 use goblin_telemetry::Observe;
-use goblin_telemetry::meter::{Endings, Meter};
+use goblin_telemetry::meter::{Meter, OutcomeCounts};
 use goblin_wire::json::{Span, Splice};
 use goblin_wire::mirror::Mirrors;
 use goblin_wire::{Dialect, Error, Limit, Method, Request, Response};
@@ -55,49 +55,49 @@ use crate::client::lane::Call;
 use crate::client::subscriptions::Subscription;
 use crate::upstream::ask::Translate;
 use crate::upstream::ear::Client;
-use crate::upstream::inbox::Inbox;
+use crate::upstream::inbox::BackendEvents;
 use crate::upstream::link::{Link, LinkError};
-use crate::upstream::listing::LeftOut;
-use crate::upstream::offered::Offered;
-use crate::upstream::own::OwnLinks;
-use crate::upstream::register::{Home, Register};
+use crate::upstream::listing::SkippedTool;
+use crate::upstream::offered::ListingView;
+use crate::upstream::own::ClientLinks;
+use crate::upstream::register::{Home, SubscriptionManager};
 use crate::upstream::trouble::public;
-use crate::upstream::twin::Twin;
+use crate::upstream::twin::CallsOnlyLink;
 
 /// The shared handle of one backend. Only the backend's actor writes the link, the listing and the state.
 pub struct Backend {
     pub id: ServerId,
     pub config: Arc<Server>,
-    pub inbox: Arc<Inbox>,
+    pub inbox: Arc<BackendEvents>,
     pub meter: Arc<Meter>,
     link: ArcSwapOption<Link>,
     /// The links of single clients. `None` if clients share one link.
-    own: Option<OwnLinks>,
+    own: Option<ClientLinks>,
     /// A second link, with a handshake, for clients of that protocol generation. `None` unless clients share a link.
-    twin: Option<Twin>,
+    twin: Option<CallsOnlyLink>,
     /// The subscriptions of the clients that share the link.
-    pub register: Arc<Register>,
+    pub register: Arc<SubscriptionManager>,
     listing: ArcSwap<Listing>,
     home: Home,
     /// The lists that failed in the last fetch, each with the reason.
     failed_lists: Mutex<Vec<(List, String)>>,
     /// The tools that cannot be called over this link because of their definition.
-    left_out: Mutex<Vec<LeftOut>>,
+    left_out: Mutex<Vec<SkippedTool>>,
     /// Whether the actor is fetching lists.
     refreshing: AtomicBool,
-    state: watch::Sender<State>,
+    state: watch::Sender<BackendState>,
     /// Becomes `true` when the first listing is complete or the first attempt has failed.
     settled: watch::Sender<bool>,
     slots: Semaphore,
     most_calls: usize,
-    handed: Mutex<Handed>,
+    handed: Mutex<KnownUris>,
     /// The backend that replaces this one after a reload, once it is ready.
     pub successor: ArcSwapOption<Backend>,
 }
 
 /// The state of the connection to a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum BackendState {
     Starting,
     Ready,
     /// Not connected. Holds the reason.
@@ -106,7 +106,7 @@ pub enum State {
 }
 
 /// Subscriptions that move from a replaced backend to its successor.
-pub struct HandedOver {
+pub struct SubscriptionHandover {
     /// The client that owns them, if it has its own link. `None` for subscriptions over the shared link.
     pub client: Option<Client>,
     pub subscriptions: Vec<Arc<Subscription>>,
@@ -128,7 +128,7 @@ impl From<Error> for CallEnd {
 
 /// A client's request, translated for the backend.
 #[derive(Clone)]
-pub struct Outgoing<'a> {
+pub struct OutgoingRequest<'a> {
     pub request: &'a Request,
     /// Replaces exposed names and URIs with native ones.
     pub edits: Splice,
@@ -138,12 +138,12 @@ pub struct Outgoing<'a> {
     pub name: Option<&'a str>,
     /// The tool arguments that HTTP headers repeat, if the tool declares any.
     pub mirrors: Option<&'a Mirrors>,
-    pub tasks: Tasks,
+    pub tasks: TaskPolicy,
 }
 
 /// Whether a backend may answer a call with a task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tasks {
+pub struct TaskPolicy {
     /// The client accepts tasks. The request declares this, in versions that declare capabilities per request.
     pub welcome: bool,
     /// The tool only runs as a task. The request asks for one, in versions that have such a request member.
@@ -152,7 +152,7 @@ pub struct Tasks {
 
 /// A response of the backend and the protocol version of the link it came over.
 #[derive(Debug)]
-pub struct Answered {
+pub struct BackendResponse {
     pub response: Response,
     pub dialect: Dialect,
 }
@@ -165,10 +165,10 @@ impl Backend {
         observe: Arc<Observe>,
         translate: Arc<dyn Translate>,
     ) -> Backend {
-        let inbox = Arc::new(Inbox::new(id.clone(), observe, translate));
+        let inbox = Arc::new(BackendEvents::new(id.clone(), observe, translate));
         let home = Home {
             inbox,
-            offered: Arc::new(ArcSwap::from_pointee(Offered::new(Arc::clone(&config), Arc::default()))),
+            offered: Arc::new(ArcSwap::from_pointee(ListingView::new(Arc::clone(&config), Arc::default()))),
             config,
             most_upstream: policies.subscriptions.upstream,
         };
@@ -177,7 +177,7 @@ impl Backend {
 
     fn at(id: ServerId, home: Home, policies: &Policies) -> Backend {
         let most_calls = policies.max_in_flight_per_backend;
-        let handed = Mutex::new(Handed::new(&home.inbox.observe().memory));
+        let handed = Mutex::new(KnownUris::new(&home.inbox.observe().memory));
         Backend {
             id,
             config: Arc::clone(&home.config),
@@ -186,13 +186,13 @@ impl Backend {
             link: ArcSwapOption::empty(),
             own: None,
             twin: None,
-            register: Arc::new(Register::new(home.clone())),
+            register: Arc::new(SubscriptionManager::new(home.clone())),
             listing: ArcSwap::default(),
             home,
             failed_lists: Mutex::default(),
             left_out: Mutex::default(),
             refreshing: AtomicBool::new(true),
-            state: watch::Sender::new(State::Starting),
+            state: watch::Sender::new(BackendState::Starting),
             settled: watch::Sender::new(false),
             slots: Semaphore::new(most_calls),
             most_calls,
@@ -217,11 +217,11 @@ impl Backend {
         self.link.load().as_ref().map(|link| link.transport())
     }
 
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> BackendState {
         self.state.borrow().clone()
     }
 
-    pub fn watch_state(&self) -> watch::Receiver<State> {
+    pub fn watch_state(&self) -> watch::Receiver<BackendState> {
         self.state.subscribe()
     }
 
@@ -231,11 +231,11 @@ impl Backend {
     }
 
     /// Returns the tools that are not offered because of their definition.
-    pub fn left_out(&self) -> Vec<LeftOut> {
+    pub fn left_out(&self) -> Vec<SkippedTool> {
         self.left_out.lock().clone()
     }
 
-    fn set_left_out(&self, left_out: Vec<LeftOut>) {
+    fn set_left_out(&self, left_out: Vec<SkippedTool>) {
         *self.left_out.lock() = left_out;
     }
 
@@ -263,7 +263,7 @@ impl Backend {
     /// Returns the register that keeps the subscriptions of the calling client. If clients have their own links,
     /// connects the client's link first. A link that cannot connect now is no error: the register makes the client's
     /// task dial again later.
-    pub(crate) async fn register_for(&self, call: &Call) -> Result<Arc<Register>, Error> {
+    pub(crate) async fn register_for(&self, call: &Call) -> Result<Arc<SubscriptionManager>, Error> {
         match &self.own {
             Some(own) => {
                 let session = own.client_of(&call.caller);
@@ -279,7 +279,7 @@ impl Backend {
 
     /// Returns the register for `session` without connecting a link. Returns `None` if the client has no link of its
     /// own yet.
-    pub(crate) fn known_register(&self, session: Option<SessionId>) -> Option<Arc<Register>> {
+    pub(crate) fn known_register(&self, session: Option<SessionId>) -> Option<Arc<SubscriptionManager>> {
         match (&self.own, session) {
             (Some(own), Some(session)) => own.register(session),
             _ => Some(Arc::clone(&self.register)),
@@ -301,14 +301,14 @@ impl Backend {
         self.registers().map(|register| register.count()).sum()
     }
 
-    fn registers(&self) -> impl Iterator<Item = Arc<Register>> {
-        std::iter::once(Arc::clone(&self.register)).chain(self.own.iter().flat_map(OwnLinks::registers))
+    fn registers(&self) -> impl Iterator<Item = Arc<SubscriptionManager>> {
+        std::iter::once(Arc::clone(&self.register)).chain(self.own.iter().flat_map(ClientLinks::registers))
     }
 
     /// Publishes a new listing, and through `home.offered` the view of it that the registers use.
     fn set_listing(&self, listing: Listing) {
         let listing = Arc::new(listing);
-        self.home.offered.store(Arc::new(Offered::new(Arc::clone(&self.config), Arc::clone(&listing))));
+        self.home.offered.store(Arc::new(ListingView::new(Arc::clone(&self.config), Arc::clone(&listing))));
         self.listing.store(listing);
     }
 
@@ -338,20 +338,20 @@ impl Backend {
     }
 
     /// Removes and returns all subscriptions, for the backend that replaces this one.
-    pub fn hand_over(&self) -> Vec<HandedOver> {
-        let own = self.own.iter().flat_map(OwnLinks::hand_over);
-        let shared = HandedOver { client: None, subscriptions: self.register.hand_over() };
+    pub fn hand_over(&self) -> Vec<SubscriptionHandover> {
+        let own = self.own.iter().flat_map(ClientLinks::hand_over);
+        let shared = SubscriptionHandover { client: None, subscriptions: self.register.hand_over() };
         std::iter::once(shared).chain(own).filter(|handed| !handed.subscriptions.is_empty()).collect()
     }
 
     /// Adds subscriptions from the replaced backend. Shared subscriptions end here if clients now have their own links:
     /// the gateway dials such a link only for a client that makes a call.
-    pub(crate) fn take_over(&self, handed: Vec<HandedOver>) {
+    pub(crate) fn take_over(&self, handed: Vec<SubscriptionHandover>) {
         if !handed.is_empty() {
             // An earlier listing of this backend was not compared with these subscriptions, so fetch it again.
             self.inbox.mark(&[List::Resources]);
         }
-        for HandedOver { client, subscriptions } in handed {
+        for SubscriptionHandover { client, subscriptions } in handed {
             match (&self.own, client) {
                 (None, _) => self.register.take_over(subscriptions),
                 (Some(own), Some(client)) => own.take_over(&client, subscriptions),
@@ -378,7 +378,7 @@ impl Backend {
     }
 
     /// Returns the URIs that the backend returned in results.
-    pub fn handed(&self) -> MutexGuard<'_, Handed> {
+    pub fn handed(&self) -> MutexGuard<'_, KnownUris> {
         self.handed.lock()
     }
 
@@ -392,12 +392,12 @@ impl Backend {
     /// Reports whether the backend is known to speak protocol versions with a handshake and versions without one.
     pub(crate) fn has_both_eras(&self) -> bool {
         let lists_both = self.listing().hello.as_ref().is_some_and(|hello| hello.lists_handshake);
-        lists_both || self.twin.as_ref().is_some_and(Twin::is_up)
+        lists_both || self.twin.as_ref().is_some_and(CallsOnlyLink::is_up)
     }
 
     /// Returns the number of clients that have a link of their own. Returns `None` if clients share one link.
     pub fn own_links(&self) -> Option<usize> {
-        self.own.as_ref().map(OwnLinks::count)
+        self.own.as_ref().map(ClientLinks::count)
     }
 
     /// Forwards a client's notification over the client's own link. Does nothing if clients share a link.
@@ -416,10 +416,10 @@ impl Backend {
 
     fn unavailable(&self) -> Error {
         let reason = match &*self.state.borrow() {
-            State::Starting => "it is starting".to_owned(),
-            State::Ready => "it is reconnecting".to_owned(),
-            State::Lost(reason) => public(reason),
-            State::Stopped => "it was stopped".to_owned(),
+            BackendState::Starting => "it is starting".to_owned(),
+            BackendState::Ready => "it is reconnecting".to_owned(),
+            BackendState::Lost(reason) => public(reason),
+            BackendState::Stopped => "it was stopped".to_owned(),
         };
         Error::BackendUnavailable { server: self.id.to_string(), reason, sent: false }
     }
@@ -439,7 +439,7 @@ impl Backend {
     }
 }
 impl Upstream for Backend {
-    type Calls = Endings;
+    type Calls = OutcomeCounts;
 
     fn id(&self) -> &ServerId {
         &self.id
@@ -449,11 +449,11 @@ impl Upstream for Backend {
         &self.config
     }
 
-    fn handed(&self) -> MutexGuard<'_, Handed> {
+    fn handed(&self) -> MutexGuard<'_, KnownUris> {
         Backend::handed(self)
     }
 
-    fn calls_of(&self, tool: &str) -> Arc<Endings> {
+    fn calls_of(&self, tool: &str) -> Arc<OutcomeCounts> {
         self.meter.tool(tool)
     }
 }

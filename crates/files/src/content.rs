@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use crate::path::Relative;
+use crate::path::RelativePath;
 
 /// The size above which a file is neither returned as a whole nor searched.
 pub(crate) const LARGEST_FILE: u64 = 4 << 20;
@@ -27,14 +27,14 @@ pub(crate) struct Contents {
 }
 
 impl Contents {
-    pub(crate) fn new(uri: String, path: &Relative, bytes: Vec<u8>) -> Contents {
+    pub(crate) fn new(uri: String, path: &RelativePath, bytes: Vec<u8>) -> Contents {
         match text(bytes) {
             Ok(text) => Contents { uri, mime: mime(path).unwrap_or("text/plain"), text: Some(text), blob: None },
             Err(bytes) => Contents::blob(uri, path, &bytes),
         }
     }
 
-    pub(crate) fn blob(uri: String, path: &Relative, bytes: &[u8]) -> Contents {
+    pub(crate) fn blob(uri: String, path: &RelativePath, bytes: &[u8]) -> Contents {
         Contents { uri, mime: binary_mime(path), text: None, blob: Some(STANDARD.encode(bytes)) }
     }
 }
@@ -42,7 +42,7 @@ impl Contents {
 /// A content block of a tool result.
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
-pub(crate) enum Block {
+pub(crate) enum ResultBlock {
     Text { text: String },
     Resource { resource: Contents },
 }
@@ -50,19 +50,19 @@ pub(crate) enum Block {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ToolResult {
-    pub content: Vec<Block>,
+    pub content: Vec<ResultBlock>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub structured_content: Option<Box<RawValue>>,
     pub is_error: bool,
 }
 
 impl ToolResult {
-    pub(crate) fn new(content: Vec<Block>) -> ToolResult {
+    pub(crate) fn new(content: Vec<ResultBlock>) -> ToolResult {
         ToolResult { content, structured_content: None, is_error: false }
     }
 
     pub(crate) fn text(text: String) -> ToolResult {
-        ToolResult::new(vec![Block::Text { text }])
+        ToolResult::new(vec![ResultBlock::Text { text }])
     }
 
     /// Returns a tool error, which an agent can read to correct its call.
@@ -77,14 +77,14 @@ impl ToolResult {
 }
 
 /// Returns the MIME type for the extension of a file. Returns `None` if the extension is unknown.
-pub(crate) fn mime(path: &Relative) -> Option<&'static str> {
+pub(crate) fn mime(path: &RelativePath) -> Option<&'static str> {
     let extension = path.as_path().extension().and_then(OsStr::to_str)?;
     // The general table maps some of these extensions to video types.
     let typescript = ["ts", "mts", "cts", "tsx"].iter().any(|known| extension.eq_ignore_ascii_case(known));
     if typescript { Some("text/typescript") } else { mime_guess::from_ext(extension).first_raw() }
 }
 
-pub(crate) fn binary_mime(path: &Relative) -> &'static str {
+pub(crate) fn binary_mime(path: &RelativePath) -> &'static str {
     mime(path).unwrap_or("application/octet-stream")
 }
 

@@ -29,10 +29,10 @@ use goblin_wire::params::required;
 use goblin_wire::{Dialect, Error, MAX_LIST_ENTRIES, Message, Method, Notification, Request, Response};
 use tokio::sync::Semaphore;
 
-use self::resources::Named;
-use self::rule::Excluded;
-use self::tree::{Missing, Stop, Tree};
-use self::watch::Watch;
+use self::resources::NamedFile;
+use self::rule::Exclusion;
+use self::tree::{FileTree, LookupError, StopFlag};
+use self::watch::WatchTask;
 
 /// The largest number of requests that access the disk at once. Waiting requests hold a slot of the backend, which
 /// limits them.
@@ -55,17 +55,17 @@ pub trait Host: Send + Sync {
 pub struct FilesServer {
     next: AtomicU64,
     places: Arc<Semaphore>,
-    served: Arc<Served>,
-    watch: Watch,
+    served: Arc<FilesState>,
+    watch: WatchTask,
 }
 
 /// The state that the blocking threads share.
-struct Served {
-    tree: Tree,
+struct FilesState {
+    tree: FileTree,
     most_listed: usize,
     host: Arc<dyn Host>,
     told_limit: AtomicBool,
-    watch: watch::Shared,
+    watch: watch::WatchState,
 }
 
 /// The reason why the directory cannot be served.
@@ -76,7 +76,7 @@ pub enum FilesError {
 }
 
 /// An error response to a request.
-enum Refusal {
+enum RequestFailure {
     Error(Error),
     NotFound {
         uri: String,
@@ -86,12 +86,12 @@ enum Refusal {
     Unreadable(String),
 }
 
-impl Refusal {
+impl RequestFailure {
     fn to_json(&self) -> String {
         match self {
-            Refusal::Error(error) => error.to_json(),
-            Refusal::Unreadable(reason) => format!(r#"{{"code":-32603,"message":{}}}"#, quote(reason)),
-            Refusal::NotFound { uri, hint } => {
+            RequestFailure::Error(error) => error.to_json(),
+            RequestFailure::Unreadable(reason) => format!(r#"{{"code":-32603,"message":{}}}"#, quote(reason)),
+            RequestFailure::NotFound { uri, hint } => {
                 let hint = if hint.is_empty() { String::new() } else { format!(" ({hint})") };
                 let message = quote(&format!("Resource not found: {uri}{hint}"));
                 let code = Dialect::NEWEST_WITH_HANDSHAKE.resource_not_found_code();
@@ -102,7 +102,7 @@ impl Refusal {
 }
 
 /// A guard that stops the work of a request when its future is dropped.
-struct StopOnDrop(Stop);
+struct StopOnDrop(StopFlag);
 
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
@@ -112,12 +112,12 @@ impl Drop for StopOnDrop {
 
 impl FilesServer {
     pub fn open(files: &Files, host: Arc<dyn Host>) -> Result<FilesServer, FilesError> {
-        let tree = Tree::open(&files.root, files.hidden, files.ignored)
+        let tree = FileTree::open(&files.root, files.hidden, files.ignored)
             .map_err(|reason| FilesError::Root { root: files.root.clone(), reason })?;
         let most_listed = files.max_files.min(MAX_LIST_ENTRIES);
-        let (told_limit, watch) = (AtomicBool::new(false), watch::Shared::default());
-        let served = Arc::new(Served { tree, most_listed, host, told_limit, watch });
-        let watch = Watch::start(Arc::clone(&served));
+        let (told_limit, watch) = (AtomicBool::new(false), watch::WatchState::default());
+        let served = Arc::new(FilesState { tree, most_listed, host, told_limit, watch });
+        let watch = WatchTask::start(Arc::clone(&served));
         let places = Arc::new(Semaphore::new(MOST_AT_ONCE));
         Ok(FilesServer { next: AtomicU64::new(1), places, served, watch })
     }
@@ -146,7 +146,7 @@ impl FilesServer {
         self.watch.stop();
     }
 
-    async fn answer(&self, request: &Arc<Request>) -> Result<String, Refusal> {
+    async fn answer(&self, request: &Arc<Request>) -> Result<String, RequestFailure> {
         match request.method {
             Method::Initialize => Ok(self.served.hello()),
             Method::Ping => Ok("{}".to_owned()),
@@ -158,16 +158,16 @@ impl FilesServer {
             | Method::Subscribe
             | Method::Unsubscribe
             | Method::Complete => self.work(request).await,
-            ref other => Err(Refusal::Error(Error::MethodNotFound(other.to_string()))),
+            ref other => Err(RequestFailure::Error(Error::MethodNotFound(other.to_string()))),
         }
     }
 
     /// Answers on a blocking thread. The place is freed when the thread ends, even if the caller no longer waits.
-    async fn work(&self, request: &Arc<Request>) -> Result<String, Refusal> {
-        let broken = |reason: &str| Refusal::Error(Error::Internal(reason.to_owned()));
+    async fn work(&self, request: &Arc<Request>) -> Result<String, RequestFailure> {
+        let broken = |reason: &str| RequestFailure::Error(Error::Internal(reason.to_owned()));
         let place = Arc::clone(&self.places).acquire_owned().await.map_err(|_| broken("the link is closed"))?;
         let (served, request) = (Arc::clone(&self.served), Arc::clone(request));
-        let stop = StopOnDrop(Stop::default());
+        let stop = StopOnDrop(StopFlag::default());
         let stopped = stop.0.clone();
         let work = tokio::task::spawn_blocking(move || {
             let answer = served.answer(&request, &stopped);
@@ -181,7 +181,7 @@ impl FilesServer {
     }
 }
 
-impl Served {
+impl FilesState {
     fn hello(&self) -> String {
         let root = self.tree.root.path().display();
         let instructions = quote(&format!(
@@ -198,7 +198,7 @@ impl Served {
         )
     }
 
-    fn answer(&self, request: &Request, stop: &Stop) -> Result<String, Refusal> {
+    fn answer(&self, request: &Request, stop: &StopFlag) -> Result<String, RequestFailure> {
         match request.method {
             Method::ToolsCall => tools::call(&self.tree, request, stop),
             Method::ResourcesRead => resources::read(&self.tree, request),
@@ -209,22 +209,22 @@ impl Served {
         }
     }
 
-    fn subscribe(&self, request: &Request) -> Result<String, Refusal> {
-        let Named { path, spot, .. } = resources::named(&self.tree, request)?;
+    fn subscribe(&self, request: &Request) -> Result<String, RequestFailure> {
+        let NamedFile { path, spot, .. } = resources::named(&self.tree, request)?;
         self.watch.subscribe(path, &spot);
         Ok("{}".to_owned())
     }
 
     /// Ends a subscription. A file that is not subscribed or does not exist any more is no error.
-    fn unsubscribe(&self, request: &Request) -> Result<String, Refusal> {
-        let uri = required(request.raw.as_str(), request.params.uri, "uri").map_err(Refusal::Error)?;
+    fn unsubscribe(&self, request: &Request) -> Result<String, RequestFailure> {
+        let uri = required(request.raw.as_str(), request.params.uri, "uri").map_err(RequestFailure::Error)?;
         if let Ok(path) = self.tree.root.canonical_uri_of(&uri) {
             self.watch.subscribed.remove(&path);
         }
         Ok("{}".to_owned())
     }
 
-    fn list(&self, stop: &Stop) -> Result<String, Refusal> {
+    fn list(&self, stop: &StopFlag) -> Result<String, RequestFailure> {
         let (listed, listing) = resources::list(&self.tree, self.most_listed, stop)?;
         if !stop.is_set() {
             self.watch.given(listing.fingerprint);
@@ -237,19 +237,19 @@ impl Served {
 }
 
 /// Returns a sentence that explains why `what` is not available.
-fn explain(what: &str, missing: &Missing) -> String {
+fn explain(what: &str, missing: &LookupError) -> String {
     match missing {
-        Missing::NotFound => format!("{what} is not there"),
-        Missing::Excluded(Excluded::Git) => "what is in .git is never served".to_owned(),
-        Missing::Excluded(Excluded::Hidden) => {
+        LookupError::NotFound => format!("{what} is not there"),
+        LookupError::Excluded(Exclusion::Git) => "what is in .git is never served".to_owned(),
+        LookupError::Excluded(Exclusion::Hidden) => {
             "names that begin with a dot are served only with \"hidden\": true in the gateway's configuration"
                 .to_owned()
         }
-        Missing::Excluded(Excluded::Ignored) => {
+        LookupError::Excluded(Exclusion::Ignored) => {
             "what .gitignore names is served only with \"ignored\": true in the gateway's configuration".to_owned()
         }
-        Missing::Outside => format!("{what} is a link that leads outside of the root, which is not followed"),
-        Missing::Failed(error) => format!("{what} cannot be reached: {error}"),
+        LookupError::Outside => format!("{what} is a link that leads outside of the root, which is not followed"),
+        LookupError::Failed(error) => format!("{what} cannot be reached: {error}"),
     }
 }
 

@@ -10,17 +10,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::content::ToolResult;
-use crate::path::{self, Relative};
-use crate::rule::Glob;
+use crate::path::{self, RelativePath};
+use crate::rule::FileGlob;
 use crate::tools;
-use crate::tree::{Item, Kind, Next, Stop, Tree};
+use crate::tree::{FileKind, FileTree, StopFlag, WalkEntry, WalkStep};
 
 const USUAL_LIMIT: usize = 500;
 const MOST: usize = 5000;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Arguments {
+pub(crate) struct ListArguments {
     path: Option<String>,
     glob: Option<String>,
     limit: Option<usize>,
@@ -29,8 +29,8 @@ pub(crate) struct Arguments {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Listed {
-    entries: Vec<Entry>,
+struct ListOutput {
+    entries: Vec<FileEntry>,
     /// True if all directories were read.
     complete: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -39,7 +39,7 @@ struct Listed {
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Entry {
+struct FileEntry {
     path: String,
     kind: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -88,40 +88,41 @@ pub(crate) fn definition() -> Value {
     definition
 }
 
-pub(crate) fn call(tree: &Tree, arguments: &Arguments, stop: &Stop) -> Result<ToolResult, String> {
+pub(crate) fn call(tree: &FileTree, arguments: &ListArguments, stop: &StopFlag) -> Result<ToolResult, String> {
     let spot = tools::spot(tree, arguments.path.as_deref().unwrap_or("."), stop)?;
-    let glob = arguments.glob.as_deref().map(Glob::new).transpose()?;
+    let glob = arguments.glob.as_deref().map(FileGlob::new).transpose()?;
     let after = arguments.cursor.as_deref().map(read_cursor).transpose()?;
     let limit = limit(arguments.limit, USUAL_LIMIT, MOST)?;
     let mut entries = Vec::new();
-    let mut last: Option<Relative> = None;
+    let mut last: Option<RelativePath> = None;
     let mut more = false;
     let complete = tree.walk(&spot, stop, |item| {
-        let place = after.as_ref().map_or(Place::After, |after| Place::of(item.path.as_path(), after));
+        let place =
+            after.as_ref().map_or(CursorPosition::After, |after| CursorPosition::of(item.path.as_path(), after));
         let wanted = match &glob {
-            Some(glob) => item.kind == Kind::File && glob.matches(item.path.as_path()),
+            Some(glob) => item.kind == FileKind::File && glob.matches(item.path.as_path()),
             None => true,
         };
-        if wanted && place == Place::After {
+        if wanted && place == CursorPosition::After {
             if entries.len() == limit {
                 more = true;
-                return Next::End;
+                return WalkStep::End;
             }
             if let Some(entry) = entry(tree, item) {
                 entries.push(entry);
                 last = Some(item.path.clone());
             }
         }
-        if glob.is_some() && place != Place::Before { Next::Into } else { Next::Past }
+        if glob.is_some() && place != CursorPosition::Before { WalkStep::Into } else { WalkStep::Past }
     });
     let next_cursor = last.filter(|_| more).map(|last| cursor(&last));
-    let listed = Listed { entries, complete, next_cursor };
+    let listed = ListOutput { entries, complete, next_cursor };
     Ok(ToolResult::structured(text(&listed), &listed))
 }
 
 /// The position of a path relative to the last listed one. Paths are visited in order.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum CursorPosition {
     /// The path and everything below it were listed before.
     Before,
     /// The path is the last listed one, or a directory that contains it.
@@ -129,31 +130,33 @@ enum Place {
     After,
 }
 
-impl Place {
-    fn of(path: &Path, last: &Path) -> Place {
+impl CursorPosition {
+    fn of(path: &Path, last: &Path) -> CursorPosition {
         if path > last {
-            Place::After
+            CursorPosition::After
         } else if last.starts_with(path) {
-            Place::Around
+            CursorPosition::Around
         } else {
-            Place::Before
+            CursorPosition::Before
         }
     }
 }
 
 /// Returns the entry of a file or directory. Returns `None` if it vanished meanwhile.
-fn entry(tree: &Tree, item: &Item<'_>) -> Option<Entry> {
+fn entry(tree: &FileTree, item: &WalkEntry<'_>) -> Option<FileEntry> {
     let facts = item.facts().ok()?;
     let (path, last_modified) = (tree.root.named(item.path), date::iso(facts.modified));
     match item.kind {
-        Kind::Directory => Some(Entry { path: format!("{path}/"), kind: "directory", size: None, last_modified }),
-        _ => Some(Entry { path, kind: "file", size: Some(facts.size), last_modified }),
+        FileKind::Directory => {
+            Some(FileEntry { path: format!("{path}/"), kind: "directory", size: None, last_modified })
+        }
+        _ => Some(FileEntry { path, kind: "file", size: Some(facts.size), last_modified }),
     }
 }
 
 /// Formats one line per entry: the path, and the size of a file.
-fn text(listed: &Listed) -> String {
-    let line = |entry: &Entry| match entry.size {
+fn text(listed: &ListOutput) -> String {
+    let line = |entry: &FileEntry| match entry.size {
         Some(size) => format!("{} ({size})", entry.path),
         None => entry.path.clone(),
     };
@@ -172,7 +175,7 @@ fn text(listed: &Listed) -> String {
 
 /// Encodes the last listed path. The list is sorted by path, so the position is valid even if files are added or
 /// removed.
-fn cursor(last: &Relative) -> String {
+fn cursor(last: &RelativePath) -> String {
     encode(last.as_path().as_os_str().as_bytes())
 }
 

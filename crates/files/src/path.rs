@@ -16,7 +16,7 @@ const LONGEST_PATH: usize = 4096;
 
 /// A path below the root, of plain names without `.` and `..`. An empty one is the root itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Relative(PathBuf);
+pub(crate) struct RelativePath(PathBuf);
 
 /// The reason why a text names no path below the root.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,24 +35,24 @@ pub(crate) enum PathError {
     Spelling { uri: String, canonical: String },
 }
 
-impl Relative {
+impl RelativePath {
     pub(crate) fn as_path(&self) -> &Path {
         &self.0
     }
 
-    pub(crate) fn join(&self, name: &OsStr) -> Relative {
-        Relative(self.0.join(name))
+    pub(crate) fn join(&self, name: &OsStr) -> RelativePath {
+        RelativePath(self.0.join(name))
     }
 
     /// Returns the directories that contain it, from the nearest to the root.
-    pub(crate) fn above(&self) -> impl Iterator<Item = Relative> {
-        self.0.ancestors().skip(1).map(|directory| Relative(directory.to_owned()))
+    pub(crate) fn above(&self) -> impl Iterator<Item = RelativePath> {
+        self.0.ancestors().skip(1).map(|directory| RelativePath(directory.to_owned()))
     }
 
     /// Converts a path from the system. Returns `None` if it has components other than plain names and `.`.
-    pub(crate) fn from_plain(path: &Path) -> Option<Relative> {
+    pub(crate) fn from_plain(path: &Path) -> Option<RelativePath> {
         let plain = |component| matches!(component, Component::Normal(_) | Component::CurDir);
-        path.components().all(plain).then(|| Relative(path.components().filter(|part| plain_name(*part)).collect()))
+        path.components().all(plain).then(|| RelativePath(path.components().filter(|part| plain_name(*part)).collect()))
     }
 
     /// Returns the path for display. Bytes that are not UTF-8 become �.
@@ -67,7 +67,7 @@ fn plain_name(component: Component<'_>) -> bool {
 
 /// The spellings of the root.
 #[derive(Debug)]
-pub(crate) struct Root {
+pub(crate) struct RootPath {
     /// The path with links resolved.
     path: PathBuf,
     /// The configured path, which agents may know.
@@ -76,11 +76,11 @@ pub(crate) struct Root {
     uri: String,
 }
 
-impl Root {
-    pub(crate) fn new(path: PathBuf, asked: PathBuf) -> Root {
+impl RootPath {
+    pub(crate) fn new(path: PathBuf, asked: PathBuf) -> RootPath {
         let encoded = encode(path.as_os_str().as_bytes());
         let uri = format!("file://{}", encoded.trim_end_matches('/'));
-        Root { path, asked, uri }
+        RootPath { path, asked, uri }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -88,13 +88,13 @@ impl Root {
     }
 
     /// Returns the URI of a file.
-    pub(crate) fn uri(&self, relative: &Relative) -> String {
+    pub(crate) fn uri(&self, relative: &RelativePath) -> String {
         format!("{}/{}", self.uri, encode(relative.as_path().as_os_str().as_bytes()))
     }
 
     /// Returns a tool argument that names the file: the relative path, or the URI if the path is ambiguous or not
     /// UTF-8.
-    pub(crate) fn named(&self, relative: &Relative) -> String {
+    pub(crate) fn named(&self, relative: &RelativePath) -> String {
         match relative.as_path().to_str() {
             Some("") => ".".to_owned(),
             Some(text) if strip_scheme(text).is_none() => text.to_owned(),
@@ -108,7 +108,7 @@ impl Root {
     }
 
     /// Parses a tool argument: a path relative to the root, an absolute path, or a file URI.
-    pub(crate) fn path_of(&self, text: &str) -> Result<Relative, PathError> {
+    pub(crate) fn path_of(&self, text: &str) -> Result<RelativePath, PathError> {
         if text.is_empty() {
             return Err(PathError::Empty);
         }
@@ -118,18 +118,18 @@ impl Root {
         check(text.as_bytes())?;
         let outside = || PathError::Outside(text.to_owned());
         let normal = normalise(Path::new(text)).ok_or_else(outside)?;
-        if normal.is_absolute() { self.strip(&normal).ok_or_else(outside) } else { Ok(Relative(normal)) }
+        if normal.is_absolute() { self.strip(&normal).ok_or_else(outside) } else { Ok(RelativePath(normal)) }
     }
 
     /// Parses a URI in its canonical spelling. Returns an error with that spelling for any other.
-    pub(crate) fn canonical_uri_of(&self, uri: &str) -> Result<Relative, PathError> {
+    pub(crate) fn canonical_uri_of(&self, uri: &str) -> Result<RelativePath, PathError> {
         let relative = self.uri_of(uri)?;
         let canonical = self.uri(&relative);
         if canonical == uri { Ok(relative) } else { Err(PathError::Spelling { uri: uri.to_owned(), canonical }) }
     }
 
     /// Parses a file URI in any spelling. Decodes it once.
-    fn uri_of(&self, uri: &str) -> Result<Relative, PathError> {
+    fn uri_of(&self, uri: &str) -> Result<RelativePath, PathError> {
         let wrong = |reason| PathError::Uri { uri: uri.to_owned(), reason };
         let rest = strip_scheme(uri).ok_or_else(|| wrong("it does not begin with file:"))?;
         let path = match rest.strip_prefix("//") {
@@ -163,9 +163,9 @@ impl Root {
         self.strip(&absolute).ok_or_else(|| PathError::Outside(uri.to_owned()))
     }
 
-    fn strip(&self, absolute: &Path) -> Option<Relative> {
+    fn strip(&self, absolute: &Path) -> Option<RelativePath> {
         let below = absolute.strip_prefix(&self.path).or_else(|_| absolute.strip_prefix(&self.asked));
-        below.ok().map(|below| Relative(below.to_owned()))
+        below.ok().map(|below| RelativePath(below.to_owned()))
     }
 }
 
@@ -236,8 +236,8 @@ mod tests {
 
     use super::*;
 
-    fn root() -> Root {
-        Root::new("/srv/my files".into(), "/link".into())
+    fn root() -> RootPath {
+        RootPath::new("/srv/my files".into(), "/link".into())
     }
 
     #[test]
@@ -308,7 +308,7 @@ mod tests {
             (b"a\xff", "file:///srv/my%20files/a%FF"),
             (b"File:x", "file:///srv/my%20files/File:x"),
         ] {
-            let relative = Relative(OsStr::from_bytes(name).into());
+            let relative = RelativePath(OsStr::from_bytes(name).into());
             assert_eq!(root().named(&relative), expected);
             assert_eq!(root().path_of(expected), Ok(relative));
         }
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn the_root_of_everything_is_spelled_well() {
-        let root = Root::new("/".into(), "/".into());
+        let root = RootPath::new("/".into(), "/".into());
         assert_eq!(root.template(), "file:///{+path}");
         assert_eq!(root.uri(&root.path_of("/etc/hosts").expect("it is below")), "file:///etc/hosts");
     }
@@ -326,7 +326,7 @@ mod tests {
         fn every_name_reads_back_from_its_uri(names in prop::collection::vec(prop::collection::vec(1_u8..=255, 1..8), 1..4)) {
             let relative: PathBuf = names.iter().map(|name| OsStr::from_bytes(name)).collect();
             prop_assume!(names.iter().all(|name| !name.contains(&b'/') && !matches!(&name[..], b"." | b"..")));
-            let relative = Relative(relative);
+            let relative = RelativePath(relative);
             let uri = root().uri(&relative);
             prop_assert_eq!(root().path_of(&root().named(&relative)), Ok(relative.clone()));
             prop_assert_eq!(decode(&encode(relative.as_path().as_os_str().as_bytes())), Some(relative.as_path().as_os_str().as_bytes().to_vec()));

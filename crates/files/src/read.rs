@@ -9,9 +9,9 @@ use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::content::{self, Block, Contents, ToolResult};
+use crate::content::{self, Contents, ResultBlock, ToolResult};
 use crate::tools;
-use crate::tree::{Kind, Spot, Stop, Tree};
+use crate::tree::{FileKind, FileTree, StopFlag, TreeEntry};
 
 const MOST_BYTES: usize = 256 * 1024;
 /// The number of bytes between two checks whether the caller still waits.
@@ -19,7 +19,7 @@ const CHUNK: usize = 64 * 1024;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub(crate) struct Arguments {
+pub(crate) struct ReadArguments {
     path: String,
     start_line: Option<u64>,
     end_line: Option<u64>,
@@ -47,7 +47,7 @@ pub(crate) fn definition() -> Value {
     )
 }
 
-pub(crate) fn call(tree: &Tree, arguments: &Arguments, stop: &Stop) -> Result<ToolResult, String> {
+pub(crate) fn call(tree: &FileTree, arguments: &ReadArguments, stop: &StopFlag) -> Result<ToolResult, String> {
     let asked = &arguments.path;
     let lines = arguments.start_line.or(arguments.end_line).is_some();
     let bytes = arguments.offset.or(arguments.length).is_some();
@@ -56,9 +56,9 @@ pub(crate) fn call(tree: &Tree, arguments: &Arguments, stop: &Stop) -> Result<To
     }
     let spot = tools::spot(tree, asked, stop)?;
     match spot.facts.kind {
-        Kind::File => {}
-        Kind::Directory => return Err(format!("{asked} is a directory; the tool list shows what is in it")),
-        Kind::Link | Kind::Other => return Err(format!("{asked} is no regular file and cannot be read")),
+        FileKind::File => {}
+        FileKind::Directory => return Err(format!("{asked} is a directory; the tool list shows what is in it")),
+        FileKind::Link | FileKind::Other => return Err(format!("{asked} is no regular file and cannot be read")),
     }
     let file = spot.open().map_err(|error| unreadable(asked, &error))?;
     if bytes {
@@ -70,7 +70,7 @@ pub(crate) fn call(tree: &Tree, arguments: &Arguments, stop: &Stop) -> Result<To
             "lines {first} to {last} cannot be read; lines begin at 1, and endLine is not before startLine"
         ));
     }
-    let part = Part::read(BufReader::with_capacity(CHUNK, file), first, last, stop);
+    let part = FileExcerpt::read(BufReader::with_capacity(CHUNK, file), first, last, stop);
     show_lines(&spot, asked, first, part.map_err(|error| unreadable(asked, &error))?)
 }
 
@@ -79,17 +79,17 @@ fn unreadable(asked: &str, error: &io::Error) -> String {
 }
 
 /// Some lines of a file.
-struct Part {
+struct FileExcerpt {
     bytes: Vec<u8>,
     /// The position of the first line in the file.
     offset: u64,
     /// The number of lines read, including a partial last one.
     lines: u64,
-    end: PartEnd,
+    end: ExcerptEnd,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum PartEnd {
+enum ExcerptEnd {
     /// The requested lines, or the file, end here.
     Whole,
     /// The limit was reached before this line.
@@ -98,9 +98,9 @@ enum PartEnd {
     Inside,
 }
 
-impl Part {
-    fn read(mut file: impl BufRead, first: u64, last: u64, stop: &Stop) -> io::Result<Part> {
-        let mut part = Part { bytes: Vec::new(), offset: 0, lines: 0, end: PartEnd::Whole };
+impl FileExcerpt {
+    fn read(mut file: impl BufRead, first: u64, last: u64, stop: &StopFlag) -> io::Result<FileExcerpt> {
+        let mut part = FileExcerpt { bytes: Vec::new(), offset: 0, lines: 0, end: ExcerptEnd::Whole };
         // The next byte begins a line.
         let mut fresh = true;
         loop {
@@ -133,22 +133,22 @@ impl Part {
         match memchr::memrchr(b'\n', body) {
             Some(at) => {
                 self.bytes.truncate(at + 1);
-                self.end = PartEnd::Before(self.lines);
+                self.end = ExcerptEnd::Before(self.lines);
             }
             None => {
                 self.bytes.truncate(inside(body).end);
-                self.end = PartEnd::Inside;
+                self.end = ExcerptEnd::Inside;
             }
         }
     }
 }
 
-fn show_lines(spot: &Spot, asked: &str, first: u64, part: Part) -> Result<ToolResult, String> {
+fn show_lines(spot: &TreeEntry, asked: &str, first: u64, part: FileExcerpt) -> Result<ToolResult, String> {
     let size = spot.facts.size;
     if part.lines < first && first > 1 {
         return Err(format!("{asked} has only {} lines; startLine {first} is behind its end", part.lines));
     }
-    let Part { bytes, offset, lines, end } = part;
+    let FileExcerpt { bytes, offset, lines, end } = part;
     let next = offset + bytes.len() as u64;
     let Ok(text) = content::text(bytes) else {
         let mime = content::binary_mime(&spot.path);
@@ -156,25 +156,30 @@ fn show_lines(spot: &Spot, asked: &str, first: u64, part: Part) -> Result<ToolRe
         return Ok(ToolResult::text(words));
     };
     let note = match end {
-        PartEnd::Whole if text.is_empty() => Some(format!("{asked} is empty")),
-        PartEnd::Whole => None,
-        PartEnd::Before(line) => {
+        ExcerptEnd::Whole if text.is_empty() => Some(format!("{asked} is empty")),
+        ExcerptEnd::Whole => None,
+        ExcerptEnd::Before(line) => {
             Some(format!("cut before line {line} ({next} of {size} bytes); go on with startLine {line}"))
         }
-        PartEnd::Inside => {
+        ExcerptEnd::Inside => {
             Some(format!("cut inside of line {lines} ({next} of {size} bytes); go on with offset {next}"))
         }
     };
-    Ok(with_note(Block::Text { text }, note))
+    Ok(with_note(ResultBlock::Text { text }, note))
 }
 
-fn with_note(block: Block, note: Option<String>) -> ToolResult {
+fn with_note(block: ResultBlock, note: Option<String>) -> ToolResult {
     let mut content = vec![block];
-    content.extend(note.map(|text| Block::Text { text }));
+    content.extend(note.map(|text| ResultBlock::Text { text }));
     ToolResult::new(content)
 }
 
-fn read_bytes(tree: &Tree, spot: &Spot, arguments: &Arguments, mut file: File) -> Result<ToolResult, String> {
+fn read_bytes(
+    tree: &FileTree,
+    spot: &TreeEntry,
+    arguments: &ReadArguments,
+    mut file: File,
+) -> Result<ToolResult, String> {
     let asked = &arguments.path;
     let (size, offset) = (spot.facts.size, arguments.offset.unwrap_or_default());
     if offset > 0 && offset >= size {
@@ -196,11 +201,11 @@ fn read_bytes(tree: &Tree, spot: &Spot, arguments: &Arguments, mut file: File) -
     };
     match content::text(bytes[range.clone()].to_vec()) {
         Ok(text) if !text.is_empty() || bytes.is_empty() => {
-            Ok(with_note(Block::Text { text }, told(range.start, range.end)))
+            Ok(with_note(ResultBlock::Text { text }, told(range.start, range.end)))
         }
         _ => {
             let contents = Contents::blob(tree.root.uri(&spot.path), &spot.path, &bytes);
-            Ok(with_note(Block::Resource { resource: contents }, told(0, bytes.len())))
+            Ok(with_note(ResultBlock::Resource { resource: contents }, told(0, bytes.len())))
         }
     }
 }
@@ -222,10 +227,10 @@ mod tests {
 
     fn check_lines(text: &str, first: u64, last: u64, expected: &str, lines: u64) {
         // The buffer is so small that lines cross its end.
-        let part = Part::read(BufReader::with_capacity(3, text.as_bytes()), first, last, &Stop::default());
+        let part = FileExcerpt::read(BufReader::with_capacity(3, text.as_bytes()), first, last, &StopFlag::default());
         let part = part.expect("memory can be read");
         assert_eq!((String::from_utf8_lossy(&part.bytes).as_ref(), part.lines), (expected, lines), "{text:?}");
-        assert!(part.end == PartEnd::Whole);
+        assert!(part.end == ExcerptEnd::Whole);
         assert_eq!(&text[usize::try_from(part.offset).expect("small")..][..expected.len()], expected);
     }
 
@@ -241,13 +246,15 @@ mod tests {
 
     #[test]
     fn what_is_too_much_is_cut_at_a_line_or_else_at_a_character() {
-        let read = |text: &str| Part::read(text.as_bytes(), 1, u64::MAX, &Stop::default()).expect("memory can be read");
+        let read = |text: &str| {
+            FileExcerpt::read(text.as_bytes(), 1, u64::MAX, &StopFlag::default()).expect("memory can be read")
+        };
         let part = read(&"0123456789abcde\n".repeat(MOST_BYTES / 16 + 5));
         assert_eq!(part.bytes.len(), MOST_BYTES);
-        assert!(part.end == PartEnd::Before(MOST_BYTES as u64 / 16 + 1));
+        assert!(part.end == ExcerptEnd::Before(MOST_BYTES as u64 / 16 + 1));
         let part = read(&format!("x{}", "é".repeat(MOST_BYTES)));
         assert_eq!(part.bytes.len(), MOST_BYTES - 1);
-        assert!(part.end == PartEnd::Inside);
+        assert!(part.end == ExcerptEnd::Inside);
     }
 
     #[test]

@@ -10,21 +10,21 @@ use goblin_wire::{Error, Request, date};
 use serde::Serialize;
 
 use crate::content::{self, Contents, LARGEST_FILE};
-use crate::path::{self, PathError, Relative};
-use crate::tree::{Item, Kind, Missing, Next, Spot, Stop, Tree};
-use crate::{Refusal, explain, to_json};
+use crate::path::{self, PathError, RelativePath};
+use crate::tree::{FileKind, FileTree, LookupError, StopFlag, TreeEntry, WalkEntry, WalkStep};
+use crate::{RequestFailure, explain, to_json};
 
 /// The protocol's limit of values in one completion.
 const MOST_VALUES: usize = 100;
 
 #[derive(Serialize)]
-struct Listed {
-    resources: Vec<Resource>,
+struct ResourceList {
+    resources: Vec<FileResource>,
 }
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Resource {
+struct FileResource {
     uri: String,
     name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -40,14 +40,14 @@ struct Annotations {
 }
 
 /// Handles `resources/list`.
-pub(crate) fn list(tree: &Tree, most: usize, stop: &Stop) -> Result<(String, Listing), Refusal> {
+pub(crate) fn list(tree: &FileTree, most: usize, stop: &StopFlag) -> Result<(String, ListSummary), RequestFailure> {
     let mut resources = Vec::new();
     let listing = each(tree, most, stop, |item| {
         // Omit files that vanished meanwhile.
-        if item.kind == Kind::File
+        if item.kind == FileKind::File
             && let Ok(facts) = item.facts()
         {
-            resources.push(Resource {
+            resources.push(FileResource {
                 uri: tree.root.uri(item.path),
                 name: item.path.shown(),
                 mime_type: content::mime(item.path),
@@ -56,13 +56,13 @@ pub(crate) fn list(tree: &Tree, most: usize, stop: &Stop) -> Result<(String, Lis
             });
         }
     });
-    let listing = listing.map_err(|missing| Refusal::Unreadable(explain("the root", &missing)))?;
-    Ok((to_json(&Listed { resources }), listing))
+    let listing = listing.map_err(|missing| RequestFailure::Unreadable(explain("the root", &missing)))?;
+    Ok((to_json(&ResourceList { resources }), listing))
 }
 
 /// The properties of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Listing {
+pub(crate) struct ListSummary {
     /// A hash of the paths of all listed files, in order.
     pub fingerprint: u64,
     /// There are more files than the limit.
@@ -71,31 +71,31 @@ pub(crate) struct Listing {
 
 /// Visits the listed files, at most `most`, and the directories that contain them.
 pub(crate) fn each(
-    tree: &Tree,
+    tree: &FileTree,
     most: usize,
-    stop: &Stop,
-    mut visit: impl FnMut(&Item<'_>),
-) -> Result<Listing, Missing> {
-    let root = tree.find(&Relative::default())?;
+    stop: &StopFlag,
+    mut visit: impl FnMut(&WalkEntry<'_>),
+) -> Result<ListSummary, LookupError> {
+    let root = tree.find(&RelativePath::default())?;
     let (mut count, mut is_cut) = (0, false);
     let mut fingerprint = DefaultHasher::new();
     tree.walk(&root, stop, |item| {
-        if item.kind == Kind::File {
+        if item.kind == FileKind::File {
             if count == most {
                 is_cut = true;
-                return Next::End;
+                return WalkStep::End;
             }
             count += 1;
             item.path.hash(&mut fingerprint);
         }
         visit(item);
-        Next::Into
+        WalkStep::Into
     });
-    Ok(Listing { fingerprint: fingerprint.finish(), is_cut })
+    Ok(ListSummary { fingerprint: fingerprint.finish(), is_cut })
 }
 
 /// Handles `resources/templates/list`.
-pub(crate) fn templates(tree: &Tree, most: usize) -> String {
+pub(crate) fn templates(tree: &FileTree, most: usize) -> String {
     let description = format!(
         "Any file below {}, by its path relative to it. At most {most} of them are listed as resources.",
         tree.root.path().display()
@@ -108,8 +108,8 @@ pub(crate) fn templates(tree: &Tree, most: usize) -> String {
 }
 
 /// Handles `resources/read`.
-pub(crate) fn read(tree: &Tree, request: &Request) -> Result<String, Refusal> {
-    let Named { uri, path, spot } = named(tree, request)?;
+pub(crate) fn read(tree: &FileTree, request: &Request) -> Result<String, RequestFailure> {
+    let NamedFile { uri, path, spot } = named(tree, request)?;
     let bytes = spot.open().and_then(content::whole);
     let bytes = bytes.map_err(|error| unreadable(&uri, &error))?;
     let bytes = bytes.ok_or_else(|| {
@@ -125,43 +125,43 @@ pub(crate) fn read(tree: &Tree, request: &Request) -> Result<String, Refusal> {
 }
 
 /// The file that a request names.
-pub(crate) struct Named<'a> {
+pub(crate) struct NamedFile<'a> {
     pub uri: Cow<'a, str>,
-    pub path: Relative,
-    pub spot: Spot,
+    pub path: RelativePath,
+    pub spot: TreeEntry,
 }
 
 /// Returns the file with the URI in the parameters. Returns an error if it does not exist or is not a regular file.
-pub(crate) fn named<'a>(tree: &Tree, request: &'a Request) -> Result<Named<'a>, Refusal> {
-    let uri = required(request.raw.as_str(), request.params.uri, "uri").map_err(Refusal::Error)?;
-    let missing = |hint: String| Refusal::NotFound { uri: uri.to_string(), hint };
+pub(crate) fn named<'a>(tree: &FileTree, request: &'a Request) -> Result<NamedFile<'a>, RequestFailure> {
+    let uri = required(request.raw.as_str(), request.params.uri, "uri").map_err(RequestFailure::Error)?;
+    let missing = |hint: String| RequestFailure::NotFound { uri: uri.to_string(), hint };
     let path = match tree.root.canonical_uri_of(&uri) {
         Ok(path) => path,
         Err(PathError::Outside(_)) => return Err(missing("it is outside of the root".to_owned())),
         Err(error) => return Err(invalid(error.to_string())),
     };
     let spot = tree.find(&path).map_err(|reason| match reason {
-        Missing::NotFound => missing(String::new()),
-        Missing::Failed(error) => unreadable(&uri, &error),
+        LookupError::NotFound => missing(String::new()),
+        LookupError::Failed(error) => unreadable(&uri, &error),
         other => missing(explain("it", &other)),
     })?;
     match spot.facts.kind {
-        Kind::File => Ok(Named { uri, path, spot }),
-        Kind::Directory => Err(missing("it is a directory, whose files the tool list shows".to_owned())),
-        Kind::Link | Kind::Other => Err(missing("it is no regular file".to_owned())),
+        FileKind::File => Ok(NamedFile { uri, path, spot }),
+        FileKind::Directory => Err(missing("it is a directory, whose files the tool list shows".to_owned())),
+        FileKind::Link | FileKind::Other => Err(missing("it is no regular file".to_owned())),
     }
 }
 
-fn invalid(reason: String) -> Refusal {
-    Refusal::Error(Error::InvalidParams(reason))
+fn invalid(reason: String) -> RequestFailure {
+    RequestFailure::Error(Error::InvalidParams(reason))
 }
 
-fn unreadable(uri: &str, error: &io::Error) -> Refusal {
-    Refusal::Unreadable(format!("{uri} cannot be read: {error}"))
+fn unreadable(uri: &str, error: &io::Error) -> RequestFailure {
+    RequestFailure::Unreadable(format!("{uri} cannot be read: {error}"))
 }
 
 /// Handles `completion/complete` for the template variable `path`: completes names in the directory of the value.
-pub(crate) fn complete(tree: &Tree, request: &Request, stop: &Stop) -> Result<String, Refusal> {
+pub(crate) fn complete(tree: &FileTree, request: &Request, stop: &StopFlag) -> Result<String, RequestFailure> {
     let text = request.raw.as_str();
     let member = |of, key| json::member(text, of?, key);
     let word = |at| at_string(text, at);
@@ -186,11 +186,11 @@ fn at_string(text: &str, at: Option<json::Span>) -> Option<String> {
 }
 
 /// Returns the first paths that begin with `value`, and the number of all. Directories end with a slash.
-fn names(tree: &Tree, value: &str, stop: &Stop) -> (Vec<String>, usize) {
+fn names(tree: &FileTree, value: &str, stop: &StopFlag) -> (Vec<String>, usize) {
     let (before, begin) = value.split_at(value.rfind('/').map_or(0, |slash| slash + 1));
     let directory = if before.is_empty() { Some(".".to_owned()) } else { decoded(before) };
     let path = directory.and_then(|directory| tree.root.path_of(&directory).ok());
-    let spot = path.and_then(|path| tree.find(&path).ok()).filter(|spot| spot.facts.kind == Kind::Directory);
+    let spot = path.and_then(|path| tree.find(&path).ok()).filter(|spot| spot.facts.kind == FileKind::Directory);
     let (mut values, mut total) = (Vec::new(), 0);
     let Some(spot) = spot else { return (values, total) };
     tree.walk(&spot, stop, |item| {
@@ -198,10 +198,10 @@ fn names(tree: &Tree, value: &str, stop: &Stop) -> (Vec<String>, usize) {
         if name.starts_with(begin) {
             total += 1;
             if values.len() < MOST_VALUES {
-                values.push(format!("{before}{name}{}", if item.kind == Kind::Directory { "/" } else { "" }));
+                values.push(format!("{before}{name}{}", if item.kind == FileKind::Directory { "/" } else { "" }));
             }
         }
-        Next::Past
+        WalkStep::Past
     });
     (values, total)
 }

@@ -38,7 +38,7 @@ pub(crate) struct Rule {
 
 /// The reason why a file does not exist for clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Excluded {
+pub(crate) enum Exclusion {
     Git,
     Hidden,
     Ignored,
@@ -46,9 +46,9 @@ pub(crate) enum Excluded {
 
 /// The rule files that apply to one directory, the nearest last.
 #[derive(Clone, Default)]
-pub(crate) struct Layers(Vec<Arc<Layer>>);
+pub(crate) struct RuleLayers(Vec<Arc<RuleLayer>>);
 
-struct Layer {
+struct RuleLayer {
     /// The absolute path of the directory to which the patterns are relative.
     at: PathBuf,
     patterns: Gitignore,
@@ -62,19 +62,19 @@ impl Rule {
     }
 
     /// Checks the names of a path alone, without rule files.
-    pub(crate) fn judge_names(&self, path: &Path) -> Result<(), Excluded> {
+    pub(crate) fn judge_names(&self, path: &Path) -> Result<(), Exclusion> {
         path.iter().try_for_each(|name| self.judge_name(name))
     }
 
-    fn judge_name(&self, name: &OsStr) -> Result<(), Excluded> {
+    fn judge_name(&self, name: &OsStr) -> Result<(), Exclusion> {
         if name.eq_ignore_ascii_case(".git") {
-            return Err(Excluded::Git);
+            return Err(Exclusion::Git);
         }
-        if !self.hidden && name.as_bytes().starts_with(b".") { Err(Excluded::Hidden) } else { Ok(()) }
+        if !self.hidden && name.as_bytes().starts_with(b".") { Err(Exclusion::Hidden) } else { Ok(()) }
     }
 
     /// Checks a path in a directory that is served. `layers` are the rules of that directory.
-    pub(crate) fn judge(&self, layers: &Layers, path: &Path, is_directory: bool) -> Result<(), Excluded> {
+    pub(crate) fn judge(&self, layers: &RuleLayers, path: &Path, is_directory: bool) -> Result<(), Exclusion> {
         if let Some(name) = path.file_name() {
             self.judge_name(name)?;
         }
@@ -82,7 +82,7 @@ impl Rule {
         for layer in layers.0.iter().rev() {
             let Ok(relative) = absolute.strip_prefix(&layer.at) else { continue };
             match layer.patterns.matched(relative, is_directory) {
-                Match::Ignore(_) => return Err(Excluded::Ignored),
+                Match::Ignore(_) => return Err(Exclusion::Ignored),
                 Match::Whitelist(_) => return Ok(()),
                 Match::None => {}
             }
@@ -91,8 +91,8 @@ impl Rule {
     }
 
     /// Returns the rules from above the root: those of the repository that contains it.
-    pub(crate) fn above(&self) -> io::Result<Layers> {
-        let mut layers = Layers::default();
+    pub(crate) fn above(&self) -> io::Result<RuleLayers> {
+        let mut layers = RuleLayers::default();
         let Some((top, between)) = self.repository() else { return Ok(layers) };
         layers.push(top, open(&top.join(EXCLUDE)))?;
         for directory in between {
@@ -124,7 +124,7 @@ impl Rule {
     }
 
     /// Adds the rules of a directory below the root.
-    pub(crate) fn enter(&self, layers: &mut Layers, directory: &Dir, path: &Path) -> io::Result<()> {
+    pub(crate) fn enter(&self, layers: &mut RuleLayers, directory: &Dir, path: &Path) -> io::Result<()> {
         if self.ignored {
             return Ok(());
         }
@@ -132,13 +132,13 @@ impl Rule {
     }
 
     /// Removes the rules that [`enter`](Rule::enter) added for the directory.
-    pub(crate) fn leave(&self, layers: &mut Layers, path: &Path) {
+    pub(crate) fn leave(&self, layers: &mut RuleLayers, path: &Path) {
         let at = self.root.join(path);
         layers.0.pop_if(|layer| layer.at == at);
     }
 }
 
-impl Layers {
+impl RuleLayers {
     /// Adds the rules in `file`. Ignores a missing file and one that is not regular, as git does.
     fn push(&mut self, at: &Path, file: io::Result<File>) -> io::Result<()> {
         let file = match file {
@@ -154,7 +154,7 @@ impl Layers {
         }
         let patterns = patterns(&String::from_utf8_lossy(&text)).map_err(io::Error::other)?;
         if !patterns.is_empty() {
-            self.0.push(Arc::new(Layer { at: at.to_owned(), patterns, size }));
+            self.0.push(Arc::new(RuleLayer { at: at.to_owned(), patterns, size }));
         }
         Ok(())
     }
@@ -200,10 +200,10 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 /// A pattern of a client in the syntax of `.gitignore`, with `{one,other}` in addition.
-pub(crate) struct Glob(Gitignore);
+pub(crate) struct FileGlob(Gitignore);
 
-impl Glob {
-    pub(crate) fn new(text: &str) -> Result<Glob, String> {
+impl FileGlob {
+    pub(crate) fn new(text: &str) -> Result<FileGlob, String> {
         let problem = |reason: &str| format!("glob {text:?} cannot be used: {reason}");
         if text.len() > LONGEST_GLOB {
             return Err(format!("a glob must not be longer than {LONGEST_GLOB} bytes"));
@@ -213,7 +213,7 @@ impl Glob {
         }
         let mut builder = builder();
         builder.add_line(None, text).map_err(|error| problem(&error.to_string()))?;
-        builder.build().map(Glob).map_err(|error| problem(&error.to_string()))
+        builder.build().map(FileGlob).map_err(|error| problem(&error.to_string()))
     }
 
     /// Reports whether the path of a file, or of a directory that contains it, matches.
@@ -231,11 +231,11 @@ mod tests {
         let (strict, open) = (Rule::new("/r".into(), false, false), Rule::new("/r".into(), true, true));
         for (path, by_default, when_hidden) in [
             ("a/b", Ok(()), Ok(())),
-            (".env", Err(Excluded::Hidden), Ok(())),
-            ("a/.b/c", Err(Excluded::Hidden), Ok(())),
-            (".git", Err(Excluded::Git), Err(Excluded::Git)),
-            ("a/.Git/config", Err(Excluded::Git), Err(Excluded::Git)),
-            (".gitignore", Err(Excluded::Hidden), Ok(())),
+            (".env", Err(Exclusion::Hidden), Ok(())),
+            ("a/.b/c", Err(Exclusion::Hidden), Ok(())),
+            (".git", Err(Exclusion::Git), Err(Exclusion::Git)),
+            ("a/.Git/config", Err(Exclusion::Git), Err(Exclusion::Git)),
+            (".gitignore", Err(Exclusion::Hidden), Ok(())),
             ("", Ok(()), Ok(())),
         ] {
             assert_eq!(strict.judge_names(Path::new(path)), by_default, "{path}");
@@ -246,14 +246,14 @@ mod tests {
     #[test]
     fn the_nearest_rules_come_first() {
         let rule = Rule::new("/repo/root".into(), false, false);
-        let mut layers = Layers::default();
+        let mut layers = RuleLayers::default();
         for (at, text) in [
             ("/repo", "*.log\n/root/top\nroot/deep/*.tmp\nbuild/\n"),
             ("/repo/root", "\u{feff}# words\n!keep.log\n/here\n\\!odd\n[\n*.{a,b}\n\\{c\\}\n"),
             ("/repo/root/sub", "*\n!*.rs\n"),
         ] {
             let patterns = patterns(text).expect("good patterns");
-            layers.0.push(Arc::new(Layer { at: at.into(), patterns, size: 0 }));
+            layers.0.push(Arc::new(RuleLayer { at: at.into(), patterns, size: 0 }));
         }
         for (path, is_directory, served) in [
             ("a.log", false, false),
@@ -289,11 +289,11 @@ mod tests {
             ("*.{md,rs}", "a.md", true),
             ("[ab].rs", "b.rs", true),
         ] {
-            assert_eq!(Glob::new(glob).expect(glob).matches(Path::new(path)), expected, "{glob} on {path}");
+            assert_eq!(FileGlob::new(glob).expect(glob).matches(Path::new(path)), expected, "{glob} on {path}");
         }
         let deep = format!("{}a{}", "{".repeat(LONGEST_GLOB / 2), "}".repeat(LONGEST_GLOB / 2));
         for glob in ["", "!a", "#a", &deep, &deep[..LONGEST_GLOB]] {
-            assert!(Glob::new(glob).is_err(), "{glob}");
+            assert!(FileGlob::new(glob).is_err(), "{glob}");
         }
     }
 

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::content::{self, LARGEST_FILE, ToolResult};
-use crate::rule::Glob;
-use crate::tree::{Item, Kind, Next, Stop, Tree};
+use crate::rule::FileGlob;
+use crate::tree::{FileKind, FileTree, StopFlag, WalkEntry, WalkStep};
 use crate::{list, tools};
 
 const USUAL_LIMIT: usize = 100;
@@ -18,10 +18,10 @@ const BEFORE: usize = 100;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub(crate) struct Arguments {
+pub(crate) struct SearchArguments {
     query: String,
     #[serde(default, rename = "in")]
-    place: Place,
+    place: SearchScope,
     glob: Option<String>,
     #[serde(default)]
     ignore_case: bool,
@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
 
 #[derive(Clone, Copy, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
-enum Place {
+enum SearchScope {
     Names,
     Text,
     #[default]
@@ -39,18 +39,18 @@ enum Place {
 }
 
 #[derive(Serialize)]
-struct Found {
-    matches: Vec<Match>,
+struct SearchOutput {
+    matches: Vec<SearchMatch>,
     /// The number of files that were searched.
     searched: usize,
-    skipped: Skipped,
+    skipped: SkippedFiles,
     /// True if these are all matches.
     complete: bool,
 }
 
 /// A match in a line. If there is no line, the path matches.
 #[derive(Serialize)]
-struct Match {
+struct SearchMatch {
     path: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     line: Option<usize>,
@@ -60,7 +60,7 @@ struct Match {
 
 /// The number of files that were not searched, by reason.
 #[derive(Default, Serialize)]
-struct Skipped {
+struct SkippedFiles {
     binary: usize,
     large: usize,
     unreadable: usize,
@@ -114,37 +114,37 @@ pub(crate) fn definition() -> Value {
     definition
 }
 
-pub(crate) fn call(tree: &Tree, arguments: &Arguments, stop: &Stop) -> Result<ToolResult, String> {
+pub(crate) fn call(tree: &FileTree, arguments: &SearchArguments, stop: &StopFlag) -> Result<ToolResult, String> {
     if arguments.query.is_empty() || arguments.query.contains(['\n', '\r']) {
         return Err("query must be a text within one line".to_owned());
     }
     let spot = tools::spot(tree, arguments.path.as_deref().unwrap_or("."), stop)?;
-    let glob = arguments.glob.as_deref().map(Glob::new).transpose()?;
+    let glob = arguments.glob.as_deref().map(FileGlob::new).transpose()?;
     let limit = list::limit(arguments.limit, USUAL_LIMIT, MOST)?;
     let needle = Needle::new(&arguments.query, arguments.ignore_case);
-    let mut found = Found { matches: Vec::new(), searched: 0, skipped: Skipped::default(), complete: true };
+    let mut found = SearchOutput { matches: Vec::new(), searched: 0, skipped: SkippedFiles::default(), complete: true };
     let whole = tree.walk(&spot, stop, |item| {
         let wanted = glob.as_ref().is_none_or(|glob| glob.matches(item.path.as_path()));
-        if item.kind == Kind::File && wanted {
+        if item.kind == FileKind::File && wanted {
             let path = tree.root.named(item.path);
             // Compare the relative path. The URI would also contain the path of the root.
-            if arguments.place != Place::Text && needle.find(&item.path.shown()).is_some() {
-                found.matches.push(Match { path: path.clone(), line: None, text: None });
+            if arguments.place != SearchScope::Text && needle.find(&item.path.shown()).is_some() {
+                found.matches.push(SearchMatch { path: path.clone(), line: None, text: None });
             }
-            if arguments.place != Place::Names {
+            if arguments.place != SearchScope::Names {
                 found.look_into(item, &path, &needle, limit);
             }
         }
-        if found.matches.len() > limit { Next::End } else { Next::Into }
+        if found.matches.len() > limit { WalkStep::End } else { WalkStep::Into }
     });
     found.complete = whole && found.matches.len() <= limit;
     found.matches.truncate(limit);
     Ok(ToolResult::structured(found.text(), &found))
 }
 
-impl Found {
+impl SearchOutput {
     /// Adds the matching lines of a file, up to one more than `limit` matches in total.
-    fn look_into(&mut self, item: &Item<'_>, path: &str, needle: &Needle, limit: usize) {
+    fn look_into(&mut self, item: &WalkEntry<'_>, path: &str, needle: &Needle, limit: usize) {
         let bytes = match item.open().and_then(content::whole) {
             Ok(Some(bytes)) => bytes,
             Ok(None) => return self.skipped.large += 1,
@@ -154,7 +154,7 @@ impl Found {
         self.searched += 1;
         let room = (limit + 1).saturating_sub(self.matches.len());
         let matches = needle.lines(&text, room).into_iter();
-        self.matches.extend(matches.map(|(line, text)| Match {
+        self.matches.extend(matches.map(|(line, text)| SearchMatch {
             path: path.to_owned(),
             line: Some(line),
             text: Some(text),
@@ -162,7 +162,7 @@ impl Found {
     }
 
     fn text(&self) -> String {
-        let line = |found: &Match| match (found.line, &found.text) {
+        let line = |found: &SearchMatch| match (found.line, &found.text) {
             (Some(line), Some(text)) => format!("{}:{line}: {text}", found.path),
             _ => found.path.clone(),
         };
@@ -170,7 +170,7 @@ impl Found {
         if lines.is_empty() {
             lines.push("nothing found".to_owned());
         }
-        let Skipped { binary, large, unreadable } = self.skipped;
+        let SkippedFiles { binary, large, unreadable } = self.skipped;
         if binary + large + unreadable > 0 {
             let kinds = format!("{binary} binary, {large} larger than {LARGEST_FILE} bytes, {unreadable} unreadable");
             lines.push(format!("not searched: {kinds}"));

@@ -9,9 +9,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::content::ToolResult;
-use crate::path::Relative;
-use crate::tree::{Missing, Next, Spot, Stop, Tree};
-use crate::{Refusal, explain, list, read, search, to_json};
+use crate::path::RelativePath;
+use crate::tree::{FileTree, LookupError, StopFlag, TreeEntry, WalkStep};
+use crate::{RequestFailure, explain, list, read, search, to_json};
 
 /// The limits of the search for a similar path: the number of paths compared, and their length in bytes.
 const MOST_COMPARED: usize = 20_000;
@@ -39,13 +39,15 @@ pub(crate) fn definition(name: &str, title: &str, description: &str, input: Valu
 }
 
 /// Handles `tools/call`.
-pub(crate) fn call(tree: &Tree, request: &Request, stop: &Stop) -> Result<String, Refusal> {
-    let name = required(request.raw.as_str(), request.params.name, "name").map_err(Refusal::Error)?;
+pub(crate) fn call(tree: &FileTree, request: &Request, stop: &StopFlag) -> Result<String, RequestFailure> {
+    let name = required(request.raw.as_str(), request.params.name, "name").map_err(RequestFailure::Error)?;
     let result = match &*name {
         "list" => arguments(request).and_then(|arguments| list::call(tree, &arguments, stop)),
         "read" => arguments(request).and_then(|arguments| read::call(tree, &arguments, stop)),
         "search" => arguments(request).and_then(|arguments| search::call(tree, &arguments, stop)),
-        other => return Err(Refusal::Error(Error::ToolNotFound { name: other.to_owned(), candidates: Vec::new() })),
+        other => {
+            return Err(RequestFailure::Error(Error::ToolNotFound { name: other.to_owned(), candidates: Vec::new() }));
+        }
     };
     Ok(to_json(&result.unwrap_or_else(ToolResult::error)))
 }
@@ -57,21 +59,21 @@ fn arguments<T: DeserializeOwned>(request: &Request) -> Result<T, String> {
 }
 
 /// Returns the file or directory at a path that an agent gave. The error suggests a similar path if there is one.
-pub(crate) fn spot(tree: &Tree, asked: &str, stop: &Stop) -> Result<Spot, String> {
+pub(crate) fn spot(tree: &FileTree, asked: &str, stop: &StopFlag) -> Result<TreeEntry, String> {
     let path = tree.root.path_of(asked).map_err(|error| error.to_string())?;
     tree.find(&path).map_err(|missing| match missing {
-        Missing::NotFound => match nearest(tree, &path, stop) {
+        LookupError::NotFound => match nearest(tree, &path, stop) {
             Some(known) => format!("there is no {asked}; did you mean {known}?"),
             None => format!("there is no {asked}; the tools list and search show what there is"),
         },
-        Missing::Excluded(_) => format!("there is no {asked}; {}", explain(asked, &missing)),
-        Missing::Outside | Missing::Failed(_) => explain(asked, &missing),
+        LookupError::Excluded(_) => format!("there is no {asked}; {}", explain(asked, &missing)),
+        LookupError::Outside | LookupError::Failed(_) => explain(asked, &missing),
     })
 }
 
 /// Returns the path that is most similar to `path`: one with the same name elsewhere, or one with a similar spelling.
-fn nearest(tree: &Tree, path: &Relative, stop: &Stop) -> Option<String> {
-    let root = tree.find(&Relative::default()).ok()?;
+fn nearest(tree: &FileTree, path: &RelativePath, stop: &StopFlag) -> Option<String> {
+    let root = tree.find(&RelativePath::default()).ok()?;
     let (asked, name) = (path.shown(), path.as_path().file_name()?);
     if asked.len() > LONGEST_COMPARED {
         return None;
@@ -86,7 +88,7 @@ fn nearest(tree: &Tree, path: &Relative, stop: &Stop) -> Option<String> {
             best = Some((likeness, shown));
         }
         compared += 1;
-        if compared == MOST_COMPARED { Next::End } else { Next::Into }
+        if compared == MOST_COMPARED { WalkStep::End } else { WalkStep::Into }
     });
     best.map(|(_, shown)| shown)
 }

@@ -17,22 +17,22 @@ use cap_std::ambient_authority;
 use cap_std::fs::Dir;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 
-use crate::path::{Relative, Root};
-use crate::rule::{Excluded, Layers, Rule};
+use crate::path::{RelativePath, RootPath};
+use crate::rule::{Exclusion, Rule, RuleLayers};
 
 /// The depth below which directories are not walked.
 const MOST_DEPTH: usize = 64;
 /// The number of names after which a walk ends.
 const MOST_NAMES: usize = 1_000_000;
 
-pub(crate) struct Tree {
+pub(crate) struct FileTree {
     directory: Dir,
-    pub root: Root,
+    pub root: RootPath,
     pub rule: Rule,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
+pub(crate) enum FileKind {
     File,
     Directory,
     Link,
@@ -42,8 +42,8 @@ pub(crate) enum Kind {
 
 /// The metadata of a file. If two of them differ, the content may differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Facts {
-    pub kind: Kind,
+pub(crate) struct FileFacts {
+    pub kind: FileKind,
     pub size: u64,
     /// The modification time in seconds since 1970.
     pub modified: i64,
@@ -55,43 +55,43 @@ pub(crate) struct Facts {
 
 /// The reason why there is no file at a path.
 #[derive(Debug)]
-pub(crate) enum Missing {
+pub(crate) enum LookupError {
     NotFound,
     /// The path is excluded. The answer is the same whether a file exists or not.
-    Excluded(Excluded),
+    Excluded(Exclusion),
     /// A link leads out of the root.
     Outside,
     Failed(io::Error),
 }
 
 /// An existing file or directory: a name in an open directory. The root is `.` in itself.
-pub(crate) struct Spot {
+pub(crate) struct TreeEntry {
     parent: Dir,
     name: OsString,
     /// The real path, with links resolved.
-    pub path: Relative,
-    pub facts: Facts,
+    pub path: RelativePath,
+    pub facts: FileFacts,
     /// The rules that apply in the parent directory.
-    layers: Layers,
+    layers: RuleLayers,
 }
 
 /// The end of a descent.
 enum Descent {
-    There(Box<Spot>),
+    There(Box<TreeEntry>),
     Link,
 }
 
 /// A file or directory on a walk.
-pub(crate) struct Item<'a> {
+pub(crate) struct WalkEntry<'a> {
     directory: &'a Dir,
     name: &'a OsStr,
-    pub path: &'a Relative,
-    pub kind: Kind,
+    pub path: &'a RelativePath,
+    pub kind: FileKind,
 }
 
 /// The next step of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum WalkStep {
     /// Continue, and enter the item if it is a directory.
     Into,
     /// Continue without entering the item.
@@ -101,9 +101,9 @@ pub(crate) enum Next {
 
 /// A flag that is set when no caller waits for the work any more.
 #[derive(Clone, Default)]
-pub(crate) struct Stop(Arc<AtomicBool>);
+pub(crate) struct StopFlag(Arc<AtomicBool>);
 
-impl Stop {
+impl StopFlag {
     pub(crate) fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -113,57 +113,58 @@ impl Stop {
     }
 }
 
-impl From<io::Error> for Missing {
-    fn from(error: io::Error) -> Missing {
+impl From<io::Error> for LookupError {
+    fn from(error: io::Error) -> LookupError {
         let named_wrongly = error.kind() == io::ErrorKind::InvalidFilename;
-        if named_wrongly || is_absent(&error) { Missing::NotFound } else { Missing::Failed(error) }
+        if named_wrongly || is_absent(&error) { LookupError::NotFound } else { LookupError::Failed(error) }
     }
 }
 
-impl From<rustix::io::Errno> for Missing {
-    fn from(error: rustix::io::Errno) -> Missing {
+impl From<rustix::io::Errno> for LookupError {
+    fn from(error: rustix::io::Errno) -> LookupError {
         io::Error::from(error).into()
     }
 }
 
-impl Tree {
+impl FileTree {
     /// Opens the root. `hidden` and `ignored` are the settings of the configuration.
-    pub(crate) fn open(root: &Path, hidden: bool, ignored: bool) -> io::Result<Tree> {
+    pub(crate) fn open(root: &Path, hidden: bool, ignored: bool) -> io::Result<FileTree> {
         let asked = std::path::absolute(root)?;
         let path = root.canonicalize()?;
         let directory = Dir::open_ambient_dir(&path, ambient_authority())?;
         let rule = Rule::new(path.clone(), hidden, ignored);
-        Ok(Tree { directory, root: Root::new(path, asked), rule })
+        Ok(FileTree { directory, root: RootPath::new(path, asked), rule })
     }
 
     /// Returns the file or directory at a path of a client. Follows links within the root.
-    pub(crate) fn find(&self, path: &Relative) -> Result<Spot, Missing> {
+    pub(crate) fn find(&self, path: &RelativePath) -> Result<TreeEntry, LookupError> {
         if let Descent::There(spot) = self.descend(path)? {
             return Ok(*spot);
         }
         let target = self.directory.canonicalize(path.as_path()).map_err(|error| {
             // The error of cap-std for a path that leads outside has no errno.
             let leads_out = error.kind() == io::ErrorKind::PermissionDenied && error.raw_os_error().is_none();
-            if leads_out { Missing::Outside } else { error.into() }
+            if leads_out { LookupError::Outside } else { error.into() }
         })?;
-        let target = Relative::from_plain(&target).ok_or(Missing::Outside)?;
+        let target = RelativePath::from_plain(&target).ok_or(LookupError::Outside)?;
         match self.descend(&target)? {
             Descent::There(spot) => Ok(*spot),
             // A link was created at this path meanwhile.
-            Descent::Link => Err(Missing::NotFound),
+            Descent::Link => Err(LookupError::NotFound),
         }
     }
 
     /// Opens one directory after another until the end of the path or the first link.
-    fn descend(&self, path: &Relative) -> Result<Descent, Missing> {
-        self.rule.judge_names(path.as_path()).map_err(Missing::Excluded)?;
+    fn descend(&self, path: &RelativePath) -> Result<Descent, LookupError> {
+        self.rule.judge_names(path.as_path()).map_err(LookupError::Excluded)?;
         let mut spot = self.root_spot()?;
         for name in path.as_path() {
             let parent = open_directory(&spot.parent, &spot.name)?;
-            self.rule.enter(&mut spot.layers, &parent, spot.path.as_path()).map_err(Missing::Failed)?;
+            self.rule.enter(&mut spot.layers, &parent, spot.path.as_path()).map_err(LookupError::Failed)?;
             let path = spot.path.join(name);
-            let judge =
-                |is_directory| self.rule.judge(&spot.layers, path.as_path(), is_directory).map_err(Missing::Excluded);
+            let judge = |is_directory| {
+                self.rule.judge(&spot.layers, path.as_path(), is_directory).map_err(LookupError::Excluded)
+            };
             let facts = match facts(&parent, name) {
                 Ok(facts) => facts,
                 Err(error) => {
@@ -172,36 +173,41 @@ impl Tree {
                     return Err(error.into());
                 }
             };
-            judge(facts.kind == Kind::Directory)?;
-            if facts.kind == Kind::Link {
+            judge(facts.kind == FileKind::Directory)?;
+            if facts.kind == FileKind::Link {
                 return Ok(Descent::Link);
             }
-            spot = Spot { parent, name: name.to_owned(), path, facts, layers: spot.layers };
+            spot = TreeEntry { parent, name: name.to_owned(), path, facts, layers: spot.layers };
         }
         Ok(Descent::There(Box::new(spot)))
     }
 
-    fn root_spot(&self) -> Result<Spot, Missing> {
+    fn root_spot(&self) -> Result<TreeEntry, LookupError> {
         let name = OsString::from(".");
         let facts = facts(&self.directory, &name)?;
         let parent = self.directory.try_clone()?;
-        let layers = self.rule.above().map_err(Missing::Failed)?;
-        Ok(Spot { parent, name, path: Relative::default(), facts, layers })
+        let layers = self.rule.above().map_err(LookupError::Failed)?;
+        Ok(TreeEntry { parent, name, path: RelativePath::default(), facts, layers })
     }
 
     /// Visits everything below `spot` in path order, or `spot` itself if it is a file. Returns `false` if something was
     /// omitted: an unreadable directory, or names beyond the limits.
-    pub(crate) fn walk(&self, spot: &Spot, stop: &Stop, mut visit: impl FnMut(&Item<'_>) -> Next) -> bool {
+    pub(crate) fn walk(
+        &self,
+        spot: &TreeEntry,
+        stop: &StopFlag,
+        mut visit: impl FnMut(&WalkEntry<'_>) -> WalkStep,
+    ) -> bool {
         match spot.facts.kind {
-            Kind::Directory => {}
-            Kind::File => {
-                visit(&Item { directory: &spot.parent, name: &spot.name, path: &spot.path, kind: Kind::File });
+            FileKind::Directory => {}
+            FileKind::File => {
+                visit(&WalkEntry { directory: &spot.parent, name: &spot.name, path: &spot.path, kind: FileKind::File });
                 return true;
             }
-            Kind::Link | Kind::Other => return true,
+            FileKind::Link | FileKind::Other => return true,
         }
         let mut walk =
-            Walk { rule: &self.rule, layers: spot.layers.clone(), frames: Vec::new(), names: 0, whole: true };
+            TreeWalk { rule: &self.rule, layers: spot.layers.clone(), frames: Vec::new(), names: 0, whole: true };
         walk.enter(&spot.parent, &spot.name, spot.path.clone());
         while let Some(frame) = walk.frames.last_mut() {
             let Some((name, kind)) = frame.names.next() else {
@@ -212,35 +218,35 @@ impl Tree {
                 return false;
             }
             let path = frame.path.join(&name);
-            if self.rule.judge(&walk.layers, path.as_path(), kind == Kind::Directory).is_err() {
+            if self.rule.judge(&walk.layers, path.as_path(), kind == FileKind::Directory).is_err() {
                 continue;
             }
-            match visit(&Item { directory: &frame.directory, name: &name, path: &path, kind }) {
-                Next::Into if kind == Kind::Directory => {
+            match visit(&WalkEntry { directory: &frame.directory, name: &name, path: &path, kind }) {
+                WalkStep::Into if kind == FileKind::Directory => {
                     let directory = Arc::clone(&frame.directory);
                     walk.enter(&directory, &name, path);
                 }
-                Next::Into | Next::Past => {}
-                Next::End => return walk.whole,
+                WalkStep::Into | WalkStep::Past => {}
+                WalkStep::End => return walk.whole,
             }
         }
         walk.whole
     }
 }
 
-impl Spot {
+impl TreeEntry {
     /// Opens the file for reading. Returns an error if it is not a regular file.
     pub(crate) fn open(&self) -> io::Result<File> {
         open_file(&self.parent, &self.name)
     }
 }
 
-impl Item<'_> {
+impl WalkEntry<'_> {
     pub(crate) fn open(&self) -> io::Result<File> {
         open_file(self.directory, self.name)
     }
 
-    pub(crate) fn facts(&self) -> io::Result<Facts> {
+    pub(crate) fn facts(&self) -> io::Result<FileFacts> {
         Ok(facts(self.directory, self.name)?)
     }
 
@@ -250,24 +256,24 @@ impl Item<'_> {
 }
 
 /// The state of a walk.
-struct Walk<'a> {
+struct TreeWalk<'a> {
     rule: &'a Rule,
-    layers: Layers,
-    frames: Vec<Frame>,
+    layers: RuleLayers,
+    frames: Vec<WalkFrame>,
     /// The number of names read so far.
     names: usize,
     whole: bool,
 }
 
 /// A directory that is being walked.
-struct Frame {
+struct WalkFrame {
     directory: Arc<Dir>,
-    path: Relative,
-    names: std::vec::IntoIter<(OsString, Kind)>,
+    path: RelativePath,
+    names: std::vec::IntoIter<(OsString, FileKind)>,
 }
 
-impl Walk<'_> {
-    fn enter(&mut self, parent: &Dir, name: &OsStr, path: Relative) {
+impl TreeWalk<'_> {
+    fn enter(&mut self, parent: &Dir, name: &OsStr, path: RelativePath) {
         if self.frames.len() == MOST_DEPTH {
             self.whole = false;
             return;
@@ -279,7 +285,7 @@ impl Walk<'_> {
         });
         match opened {
             Ok((directory, names)) => {
-                self.frames.push(Frame { directory: Arc::new(directory), path, names: names.into_iter() });
+                self.frames.push(WalkFrame { directory: Arc::new(directory), path, names: names.into_iter() });
             }
             Err(_) => self.whole = false,
         }
@@ -292,7 +298,7 @@ impl Walk<'_> {
     }
 
     /// Returns the files and directories in a directory, sorted by name.
-    fn read(&mut self, directory: &Dir) -> io::Result<Vec<(OsString, Kind)>> {
+    fn read(&mut self, directory: &Dir) -> io::Result<Vec<(OsString, FileKind)>> {
         let mut names = Vec::new();
         for entry in directory.entries()? {
             if self.names >= MOST_NAMES {
@@ -304,12 +310,12 @@ impl Walk<'_> {
             let (name, told) = (entry.file_name(), entry.file_type()?);
             // Some file systems do not report the type with the name.
             let kind = match (told.is_file(), told.is_dir(), told.is_symlink()) {
-                (true, _, _) => Kind::File,
-                (_, true, _) => Kind::Directory,
-                (_, _, true) => Kind::Link,
-                _ => facts(directory, &name).map_or(Kind::Other, |facts| facts.kind),
+                (true, _, _) => FileKind::File,
+                (_, true, _) => FileKind::Directory,
+                (_, _, true) => FileKind::Link,
+                _ => facts(directory, &name).map_or(FileKind::Other, |facts| facts.kind),
             };
-            if matches!(kind, Kind::File | Kind::Directory) {
+            if matches!(kind, FileKind::File | FileKind::Directory) {
                 names.push((name, kind));
             }
         }
@@ -318,15 +324,15 @@ impl Walk<'_> {
     }
 }
 
-impl Facts {
-    fn read(stat: &Stat) -> Facts {
+impl FileFacts {
+    fn read(stat: &Stat) -> FileFacts {
         let kind = match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile => Kind::File,
-            FileType::Directory => Kind::Directory,
-            FileType::Symlink => Kind::Link,
-            _ => Kind::Other,
+            FileType::RegularFile => FileKind::File,
+            FileType::Directory => FileKind::Directory,
+            FileType::Symlink => FileKind::Link,
+            _ => FileKind::Other,
         };
-        Facts {
+        FileFacts {
             kind,
             size: u64::try_from(stat.st_size).unwrap_or_default(),
             modified: stat.st_mtime,
@@ -336,8 +342,8 @@ impl Facts {
     }
 }
 
-fn facts(directory: &Dir, name: &OsStr) -> rustix::io::Result<Facts> {
-    rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).map(|stat| Facts::read(&stat))
+fn facts(directory: &Dir, name: &OsStr) -> rustix::io::Result<FileFacts> {
+    rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).map(|stat| FileFacts::read(&stat))
 }
 
 /// Opens a directory in `parent`. Fails if it is a link.
@@ -348,7 +354,7 @@ fn open_directory(parent: &Dir, name: &OsStr) -> rustix::io::Result<Dir> {
 
 /// Opens a regular file in `parent`. Fails if it is a link.
 pub(crate) fn open_file(parent: &Dir, name: &OsStr) -> io::Result<File> {
-    if facts(parent, name)?.kind != Kind::File {
+    if facts(parent, name)?.kind != FileKind::File {
         return Err(not_regular());
     }
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::CLOEXEC;

@@ -26,13 +26,13 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
-use self::look::{Looked, Seen};
-use self::subscribed::Subscribed;
-use self::system::{Hint, System};
-use self::touched::{Touch, Touched};
-use crate::path::Relative;
-use crate::tree::{Spot, Stop};
-use crate::{Served, StopOnDrop};
+use self::look::{ScanResult, TreeSnapshot};
+use self::subscribed::FileSubscriptions;
+use self::system::{ChangeHint, DirectoryWatch};
+use self::touched::{ChangedPaths, PathChange};
+use crate::path::RelativePath;
+use crate::tree::{StopFlag, TreeEntry};
+use crate::{FilesState, StopOnDrop};
 
 const QUIET: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_millis(500);
@@ -43,12 +43,12 @@ const REST: u32 = 4;
 const POLL_REST: u32 = 20;
 
 /// The handle of the watch task. Dropping it ends the task.
-pub(crate) struct Watch(JoinHandle<()>);
+pub(crate) struct WatchTask(JoinHandle<()>);
 
-impl Watch {
-    pub(crate) fn start(served: Arc<Served>) -> Watch {
-        let watcher = Watcher { served, system: None, seen: Arc::default(), touched: Touched::default() };
-        Watch(worker::spawn(watcher.run()))
+impl WatchTask {
+    pub(crate) fn start(served: Arc<FilesState>) -> WatchTask {
+        let watcher = Watcher { served, system: None, seen: Arc::default(), touched: ChangedPaths::default() };
+        WatchTask(worker::spawn(watcher.run()))
     }
 
     pub(crate) fn stop(&self) {
@@ -56,7 +56,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for WatchTask {
     fn drop(&mut self) {
         self.stop();
     }
@@ -64,9 +64,9 @@ impl Drop for Watch {
 
 /// The state that requests and the watch task share.
 #[derive(Default)]
-pub(crate) struct Shared {
-    pub subscribed: Subscribed,
-    lists: Mutex<Lists>,
+pub(crate) struct WatchState {
+    pub subscribed: FileSubscriptions,
+    lists: Mutex<ListFingerprints>,
     /// Notified when there is a reason to check the whole tree.
     bell: Notify,
 }
@@ -74,13 +74,13 @@ pub(crate) struct Shared {
 /// The fingerprints of the list: as the gateway has it, as the last look found it, and as it was last reported. The
 /// last one is reset when the gateway fetches the list.
 #[derive(Default)]
-struct Lists {
+struct ListFingerprints {
     given: Option<u64>,
     seen: Option<u64>,
     told: Option<u64>,
 }
 
-impl Shared {
+impl WatchState {
     /// Records the list that the gateway received. If the last look found another one, requests a look to find the
     /// current one.
     pub(crate) fn given(&self, fingerprint: u64) {
@@ -103,7 +103,7 @@ impl Shared {
     }
 
     /// Adds a subscribed file and requests a look, which also watches the file's directory.
-    pub(crate) fn subscribe(&self, path: Relative, spot: &Spot) {
+    pub(crate) fn subscribe(&self, path: RelativePath, spot: &TreeEntry) {
         if self.subscribed.insert(path, spot) {
             self.bell.notify_one();
         }
@@ -111,16 +111,16 @@ impl Shared {
 }
 
 struct Watcher {
-    served: Arc<Served>,
+    served: Arc<FilesState>,
     /// The system's watcher. `None` if the tree is polled.
-    system: Option<System>,
-    seen: Arc<Seen>,
-    touched: Touched,
+    system: Option<DirectoryWatch>,
+    seen: Arc<TreeSnapshot>,
+    touched: ChangedPaths,
 }
 
 impl Watcher {
     async fn run(mut self) {
-        match System::open() {
+        match DirectoryWatch::open() {
             Ok(system) => self.system = Some(system),
             Err(error) => self.poll(&error),
         }
@@ -161,8 +161,8 @@ impl Watcher {
     async fn look(&mut self) {
         let touched = std::mem::take(&mut self.touched);
         let (served, seen) = (Arc::clone(&self.served), Arc::clone(&self.seen));
-        let handle = self.system.as_ref().map(System::handle);
-        let stop = StopOnDrop(Stop::default());
+        let handle = self.system.as_ref().map(DirectoryWatch::handle);
+        let stop = StopOnDrop(StopFlag::default());
         let stopped = stop.0.clone();
         let mut work =
             tokio::task::spawn_blocking(move || look::look(&served, &seen, touched, handle.as_ref(), &stopped));
@@ -185,7 +185,7 @@ impl Watcher {
         }
     }
 
-    fn on_looked(&mut self, looked: Looked) {
+    fn on_looked(&mut self, looked: ScanResult) {
         if let Some(seen) = looked.seen {
             self.seen = Arc::new(seen);
         }
@@ -211,20 +211,20 @@ impl Watcher {
 }
 
 /// Waits for events and records them. Returns an error if the system's watcher failed.
-async fn hear(system: Option<&System>, served: &Served, touched: &mut Touched) -> io::Result<()> {
+async fn hear(system: Option<&DirectoryWatch>, served: &FilesState, touched: &mut ChangedPaths) -> io::Result<()> {
     let Some(system) = system else { return std::future::pending().await };
     system.read(|hint| note(served, touched, hint)).await
 }
 
 /// Records an event if it may concern a served file.
-fn note(served: &Served, touched: &mut Touched, hint: Hint<'_>) {
+fn note(served: &FilesState, touched: &mut ChangedPaths, hint: ChangeHint<'_>) {
     let now = Instant::now();
     let Some((path, touch)) = hint else { return touched.add_all(now) };
     let (tree, subscribed) = (&served.tree, &served.watch.subscribed);
     if tree.rule.is_rules(path) {
         return touched.add_all(now);
     }
-    let Some(path) = path.strip_prefix(tree.root.path()).ok().and_then(Relative::from_plain) else { return };
+    let Some(path) = path.strip_prefix(tree.root.path()).ok().and_then(RelativePath::from_plain) else { return };
     let is_wanted = touch.named || subscribed.is_wanted(&path);
     if is_wanted && tree.rule.judge_names(path.as_path()).is_ok() {
         touched.add(path, touch, now);
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn a_list_is_told_once_and_again_when_what_was_fetched_is_old() {
-        let shared = Shared::default();
+        let shared = WatchState::default();
         let is_rung = || shared.bell.notified().now_or_never().is_some();
         assert!(!shared.seen(1), "it was never asked for");
         shared.given(1);

@@ -10,17 +10,17 @@ use bytes::Bytes;
 use clap::Args;
 use goblin_admin::api::Refused;
 use goblin_client::address::{self, ENDPOINT};
-use goblin_client::bridge::wire::{Target, Wire};
+use goblin_client::bridge::wire::{GatewayConnection, GatewayTarget};
 use goblin_client::connect::ProxyEnvironment;
 use goblin_client::environment::environment;
 use goblin_client::runtime;
-use goblin_client::runtime::{FindError, Places, Record};
+use goblin_client::runtime::{FindError, GatewayRecord, RecordDirectories};
 use goblin_config::mask;
 use goblin_telemetry::clean;
 use http::StatusCode;
 use http_body_util::{BodyExt, Limited};
 
-use crate::catalog::Failure;
+use crate::catalog::CliError;
 use crate::{load, stdio};
 
 /// The timeout for a response.
@@ -29,7 +29,7 @@ const LARGEST_ANSWER: usize = 64 * 1024 * 1024;
 
 /// The flags that select a running gateway.
 #[derive(Clone, Debug, Default, Args)]
-pub(crate) struct Which {
+pub(crate) struct GatewayArgs {
     /// Use the gateway at this URL, or at unix:SOCKET, instead of the one that runs on this machine
     #[arg(long, value_name = "URL", value_parser = address::parse)]
     pub url: Option<String>,
@@ -39,36 +39,37 @@ pub(crate) struct Which {
 }
 
 pub(crate) struct AdminClient {
-    wire: Wire,
+    wire: GatewayConnection,
     path: String,
 }
 
 impl AdminClient {
     /// Finds the gateway and prepares requests for `path`. Returns an error if no gateway runs or several fit.
-    pub(crate) async fn find(which: &Which, path: &str) -> Result<AdminClient, Failure> {
+    pub(crate) async fn find(which: &GatewayArgs, path: &str) -> Result<AdminClient, CliError> {
         let path = path.to_owned();
-        let unusable = |error: anyhow::Error| Failure::Usage(format!("{error:#}"));
+        let unusable = |error: anyhow::Error| CliError::Usage(format!("{error:#}"));
         if let Some(url) = &which.url {
             let token = stdio::admin_token(which.token_file.as_deref(), url).map_err(unusable)?;
             let url = route(url, &path);
-            let target = Target::new(&url, token.as_ref(), &ProxyEnvironment::from_process()).map_err(unusable)?;
-            return Ok(AdminClient { wire: Wire::to(target), path });
+            let target =
+                GatewayTarget::new(&url, token.as_ref(), &ProxyEnvironment::from_process()).map_err(unusable)?;
+            return Ok(AdminClient { wire: GatewayConnection::to(target), path });
         }
         let own = load::find(None).ok().map(|found| found.identity());
         let record = runtime::find(own.as_ref()).await.map_err(|error| match error {
-            FindError::None => Failure::Unavailable(
+            FindError::None => CliError::Unavailable(
                 "no gateway is running on this machine; start one (goblin serve), or name one (--url URL)".to_owned(),
             ),
-            FindError::Several(_) => Failure::Usage(error.to_string()),
+            FindError::Several(_) => CliError::Usage(error.to_string()),
         })?;
         let identity = record.identity.clone();
-        let target = target_of(record, &path).map_err(|error| Failure::Unavailable(format!("{error:#}")))?;
+        let target = target_of(record, &path).map_err(|error| CliError::Unavailable(format!("{error:#}")))?;
         let asked = path.clone();
         let successor = move || {
-            let mut running = Places::of(&environment).running().into_iter();
+            let mut running = RecordDirectories::of(&environment).running().into_iter();
             target_of(running.find(|record| record.identity.is_same_place(&identity))?, &asked).ok()
         };
-        Ok(AdminClient { wire: Wire::to_successors(target, successor), path })
+        Ok(AdminClient { wire: GatewayConnection::to_successors(target, successor), path })
     }
 
     /// Returns the current address of the gateway, for messages.
@@ -95,14 +96,14 @@ impl AdminClient {
     }
 }
 
-fn target_of(record: Record, path: &str) -> anyhow::Result<Target> {
+fn target_of(record: GatewayRecord, path: &str) -> anyhow::Result<GatewayTarget> {
     let Some(operators) = record.admin_url.clone() else {
         anyhow::bail!("the gateway at {} has no admin API (admin.enabled)", mask::url(&record.url));
     };
     let token = record.admin_token().map_err(|error| {
         anyhow::anyhow!("cannot read the token of the gateway at {}: {error}; restart it", mask::url(&record.url))
     })?;
-    Target::of_record(&route(&operators, path), record, token.as_ref(), &ProxyEnvironment::from_process())
+    GatewayTarget::of_record(&route(&operators, path), record, token.as_ref(), &ProxyEnvironment::from_process())
 }
 
 /// Returns the URL of a route, given the URL of the gateway or of its MCP endpoint.

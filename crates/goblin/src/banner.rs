@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use goblin_engine::admin::readiness::Readiness;
-use goblin_engine::directory::Directory;
-use goblin_engine::upstream::State;
+use goblin_engine::directory::CatalogStore;
+use goblin_engine::upstream::BackendState;
 use goblin_telemetry::clean;
 use goblin_wire::json::quote;
 use tokio::sync::watch;
@@ -29,14 +29,14 @@ const CURSOR: &str = "Cursor, in .cursor/mcp.json";
 const INSPECTOR: &str = "Inspector";
 
 /// A server and what it offers: one line of the banner.
-struct Offer {
+struct ServerLine {
     server: String,
     text: String,
     is_trouble: bool,
 }
 
 /// Prints the banner once the gateway is ready.
-pub(crate) async fn show(banner: Banner, mut readiness: watch::Receiver<Readiness>, directory: Arc<Directory>) {
+pub(crate) async fn show(banner: Banner, mut readiness: watch::Receiver<Readiness>, directory: Arc<CatalogStore>) {
     // The gateway ended before it became ready.
     let Ok(_) = readiness.wait_for(Readiness::is_ready).await else { return };
     let colourful = is_colourful(&std::io::stdout());
@@ -44,7 +44,7 @@ pub(crate) async fn show(banner: Banner, mut readiness: watch::Receiver<Readines
     let _ = print(&render(&banner, &offers(&directory), colourful));
 }
 
-fn offers(directory: &Directory) -> Vec<Offer> {
+fn offers(directory: &CatalogStore) -> Vec<ServerLine> {
     let catalog = directory.catalog();
     let of_source = |index: usize| {
         let count = |sources: &mut dyn Iterator<Item = usize>| sources.filter(|source| *source == index).count();
@@ -59,18 +59,18 @@ fn offers(directory: &Directory) -> Vec<Offer> {
     };
     let offer = |(index, source): (usize, &goblin_engine::directory::Source)| {
         let (text, is_trouble) = match source.backend.state() {
-            State::Starting => ("starting".to_owned(), false),
-            State::Ready => (of_source(index), false),
-            State::Lost(reason) => (clean(&reason), true),
-            State::Stopped => ("stopped".to_owned(), true),
+            BackendState::Starting => ("starting".to_owned(), false),
+            BackendState::Ready => (of_source(index), false),
+            BackendState::Lost(reason) => (clean(&reason), true),
+            BackendState::Stopped => ("stopped".to_owned(), true),
         };
         let text = if text.is_empty() { "nothing".to_owned() } else { text };
-        Offer { server: source.backend.id.to_string(), text, is_trouble }
+        ServerLine { server: source.backend.id.to_string(), text, is_trouble }
     };
     catalog.sources.iter().enumerate().map(offer).collect()
 }
 
-fn render(banner: &Banner, offers: &[Offer], colourful: bool) -> String {
+fn render(banner: &Banner, offers: &[ServerLine], colourful: bool) -> String {
     let Banner { url, socket, from, has_token } = banner;
     let faint = |text: &str| paint_if(colourful, text, "2");
     let mut text = format!("\n  {} serves {from}\n", paint_if(colourful, "goblin", "1"));
@@ -80,7 +80,7 @@ fn render(banner: &Banner, offers: &[Offer], colourful: bool) -> String {
     }
     text.push('\n');
     let widest = offers.iter().map(|offer| offer.server.chars().count()).max().unwrap_or_default();
-    for Offer { server, text: offered, is_trouble } in offers {
+    for ServerLine { server, text: offered, is_trouble } in offers {
         let offered = paint_if(colourful && *is_trouble, offered, "33");
         let _ = writeln!(text, "  {server:widest$}  {offered}");
     }
@@ -146,8 +146,11 @@ mod tests {
     fn render_with(url: Option<&str>, socket: Option<&str>, has_token: bool) -> String {
         let (url, socket) = (url.map(str::to_owned), socket.map(PathBuf::from));
         let banner = Banner { url, socket, from: "goblin.json".to_owned(), has_token };
-        let offer =
-            |server: &str, text: &str| Offer { server: server.to_owned(), text: text.to_owned(), is_trouble: false };
+        let offer = |server: &str, text: &str| ServerLine {
+            server: server.to_owned(),
+            text: text.to_owned(),
+            is_trouble: false,
+        };
         render(&banner, &[offer("a", "1 tool, 2 prompts"), offer("longer", "starting")], false)
     }
 

@@ -26,7 +26,7 @@ use tokio::sync::watch;
 
 use crate::catalog::client::Client;
 use crate::cli::BAD_CONFIGURATION;
-use crate::door::{Closed, Door, Reach};
+use crate::door::{Endpoint, EndpointArgs, EndpointError};
 use crate::log::LogFlags;
 use crate::serve::termination;
 use crate::stdio::profile_name;
@@ -43,9 +43,9 @@ Exit codes: 0 for success, 1 if the tool or the server answered with an error, 2
 cannot be used or the name is unknown, 3 if the gateway or the server cannot be reached.";
 
 #[derive(Debug, Args)]
-pub(crate) struct Common {
+pub(crate) struct CommonArgs {
     #[command(flatten)]
-    pub reach: Reach,
+    pub reach: EndpointArgs,
     /// Use the view of this profile
     #[arg(long, value_name = "NAME", value_parser = profile_name, add = ArgValueCompleter::new(complete::profiles))]
     pub profile: Option<ProfileName>,
@@ -58,7 +58,7 @@ pub(crate) struct Common {
 
 /// The flags that limit a list.
 #[derive(Debug, Args)]
-pub(crate) struct Filter {
+pub(crate) struct ListFilter {
     /// Only entries of this server
     #[arg(long, value_name = "ID", add = ArgValueCompleter::new(complete::servers))]
     pub server: Option<String>,
@@ -69,7 +69,7 @@ pub(crate) struct Filter {
 
 /// The reason why a command failed. Each variant has its own exit code.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Failure {
+pub(crate) enum CliError {
     /// The tool or the server answered with an error, or the output could not be written.
     #[error("{0}")]
     Refused(String),
@@ -81,41 +81,43 @@ pub(crate) enum Failure {
     Interrupted,
 }
 
-impl Failure {
+impl CliError {
     fn code(&self) -> u8 {
         match self {
-            Failure::Refused(_) => 1,
-            Failure::Usage(_) => BAD_CONFIGURATION,
-            Failure::Unavailable(_) => UNAVAILABLE,
-            Failure::Interrupted => INTERRUPTED,
+            CliError::Refused(_) => 1,
+            CliError::Usage(_) => BAD_CONFIGURATION,
+            CliError::Unavailable(_) => UNAVAILABLE,
+            CliError::Interrupted => INTERRUPTED,
         }
     }
 }
 
-impl From<std::io::Error> for Failure {
-    fn from(error: std::io::Error) -> Failure {
-        Failure::Refused(error.to_string())
+impl From<std::io::Error> for CliError {
+    fn from(error: std::io::Error) -> CliError {
+        CliError::Refused(error.to_string())
     }
 }
 
-impl From<Closed> for Failure {
-    fn from(closed: Closed) -> Failure {
+impl From<EndpointError> for CliError {
+    fn from(closed: EndpointError) -> CliError {
         let words = closed.to_string();
         match closed {
-            Closed::Configuration(_) | Closed::Flags(_) | Closed::Find(FindError::Several(_)) => Failure::Usage(words),
-            Closed::Find(FindError::None) | Closed::Other(_) => Failure::Unavailable(words),
+            EndpointError::Configuration(_) | EndpointError::Flags(_) | EndpointError::Find(FindError::Several(_)) => {
+                CliError::Usage(words)
+            }
+            EndpointError::Find(FindError::None) | EndpointError::Other(_) => CliError::Unavailable(words),
         }
     }
 }
 
 /// Runs `work` as a client of the gateway that the arguments name. Prints failures and returns their exit code.
 pub(crate) async fn run(
-    common: &Common,
-    work: impl AsyncFnOnce(&mut Client) -> Result<(), Failure>,
+    common: &CommonArgs,
+    work: impl AsyncFnOnce(&mut Client) -> Result<(), CliError>,
 ) -> anyhow::Result<ExitCode> {
     // Install the signal handlers before anything starts that a signal must not leave behind.
     let mut terminated = termination()?;
-    let door = match Door::open(&common.reach, common.profile.as_ref(), &common.log).await {
+    let door = match Endpoint::open(&common.reach, common.profile.as_ref(), &common.log).await {
         Ok(door) => door,
         Err(closed) => return Ok(told(&closed.into())),
     };
@@ -130,7 +132,7 @@ pub(crate) async fn run(
         let mut client = Client::new(Peer::new(near), door.place());
         let settled = tokio::select! {
             () = door.settle() => Ok(()),
-            () = is_stopped(stopped.clone()) => Err(Failure::Interrupted),
+            () = is_stopped(stopped.clone()) => Err(CliError::Interrupted),
         };
         let worked = async {
             settled?;
@@ -139,7 +141,7 @@ pub(crate) async fn run(
                     client.begin().await?;
                     work(&mut client).await
                 } => worked,
-                () = is_stopped(stopped) => Err(Failure::Interrupted),
+                () = is_stopped(stopped) => Err(CliError::Interrupted),
             };
             client.end().await;
             worked
@@ -162,7 +164,7 @@ async fn is_stopped(mut stopped: watch::Receiver<bool>) {
 }
 
 /// Prints the failure and returns its exit code.
-pub(crate) fn told(failure: &Failure) -> ExitCode {
+pub(crate) fn told(failure: &CliError) -> ExitCode {
     fail(&failure.to_string());
     ExitCode::from(failure.code())
 }

@@ -22,9 +22,9 @@ use goblin_config::{Log, LogLevel};
 use goblin_telemetry::Observe;
 
 use crate::check::profile::ProfileReport;
-use crate::check::report::{Finding, Report, ServerReport};
-use crate::cli::{BAD_CONFIGURATION, Source};
-use crate::load::{self, Found, From, Given, Trouble};
+use crate::check::report::{CheckFinding, CheckReport, ServerReport};
+use crate::cli::{BAD_CONFIGURATION, ConfigArgs};
+use crate::load::{self, ConfigError, ConfigLocation, RawConfig, SourcedConfig};
 use crate::log;
 use crate::log::LogFlags;
 use crate::style::{is_colourful, print, width};
@@ -36,7 +36,7 @@ const SERVER_FAILED: u8 = 1;
 #[command(after_help = "Exit codes: 0 for success, 1 if a server failed, 2 if the configuration cannot be used.")]
 pub(crate) struct Check {
     #[command(flatten)]
-    pub source: Source,
+    pub source: ConfigArgs,
     /// Connect to every server and list its tools, prompts and resources
     #[arg(long)]
     pub connect: bool,
@@ -54,7 +54,7 @@ pub(crate) struct Check {
 }
 
 pub(crate) async fn run(arguments: Check) -> Result<ExitCode> {
-    let report = match load::find(arguments.source.config.as_deref()).and_then(Found::parse) {
+    let report = match load::find(arguments.source.config.as_deref()).and_then(RawConfig::parse) {
         Ok(given) => examine(given, &arguments, Arc::default()).await?,
         Err(trouble) => unusable(&trouble),
     };
@@ -63,9 +63,9 @@ pub(crate) async fn run(arguments: Check) -> Result<ExitCode> {
 }
 
 /// Builds the report of a valid configuration. Connects to its servers if the arguments ask for it.
-pub(crate) async fn examine(mut given: Given, arguments: &Check, observe: Arc<Observe>) -> Result<Report> {
-    let mut report = Report::new(place(&given.from));
-    report.warnings = given.warnings.iter().map(Finding::from).collect();
+pub(crate) async fn examine(mut given: SourcedConfig, arguments: &Check, observe: Arc<Observe>) -> Result<CheckReport> {
+    let mut report = CheckReport::new(place(&given.from));
+    report.warnings = given.warnings.iter().map(CheckFinding::from).collect();
     report.servers = given
         .config
         .servers
@@ -87,32 +87,32 @@ pub(crate) async fn examine(mut given: Given, arguments: &Check, observe: Arc<Ob
 }
 
 /// Builds the report of a configuration that cannot be used.
-pub(crate) fn unusable(trouble: &Trouble) -> Report {
+pub(crate) fn unusable(trouble: &ConfigError) -> CheckReport {
     match trouble {
-        Trouble::Nothing(reason) => {
-            let mut report = Report::new((None, std::env::current_dir().ok()));
-            report.problems.push(Finding::bare(reason.clone()));
+        ConfigError::Nothing(reason) => {
+            let mut report = CheckReport::new((None, std::env::current_dir().ok()));
+            report.problems.push(CheckFinding::bare(reason.clone()));
             report
         }
-        Trouble::File { path, problem } => {
-            let mut report = Report::new((Some(path.clone()), None));
+        ConfigError::File { path, problem } => {
+            let mut report = CheckReport::new((Some(path.clone()), None));
             report.problems = match problem {
-                LoadError::Problems(problems) => problems.iter().map(Finding::from).collect(),
-                other => vec![Finding::bare(other.to_string())],
+                LoadError::Problems(problems) => problems.iter().map(CheckFinding::from).collect(),
+                other => vec![CheckFinding::bare(other.to_string())],
             };
             report
         }
     }
 }
 
-fn place(from: &From) -> (Option<PathBuf>, Option<PathBuf>) {
+fn place(from: &ConfigLocation) -> (Option<PathBuf>, Option<PathBuf>) {
     match from {
-        From::File(path) => (Some(path.clone()), None),
-        From::Directory(path) => (None, Some(path.clone())),
+        ConfigLocation::File(path) => (Some(path.clone()), None),
+        ConfigLocation::Directory(path) => (None, Some(path.clone())),
     }
 }
 
-fn code(report: &Report, strict: bool) -> u8 {
+fn code(report: &CheckReport, strict: bool) -> u8 {
     match report {
         _ if !report.problems.is_empty() => BAD_CONFIGURATION,
         _ if report.has_failed_servers() || strict && report.has_warnings() => SERVER_FAILED,
@@ -120,7 +120,7 @@ fn code(report: &Report, strict: bool) -> u8 {
     }
 }
 
-fn show(report: &Report, json: bool) -> Result<()> {
+fn show(report: &CheckReport, json: bool) -> Result<()> {
     let stdout = std::io::stdout();
     let text = match json {
         true => serde_json::to_string_pretty(report)? + "\n",

@@ -108,7 +108,7 @@ impl Cli {
 
 /// The flag for the configuration file.
 #[derive(Debug, Args)]
-pub(crate) struct Source {
+pub(crate) struct ConfigArgs {
     /// The configuration file
     #[arg(long, short, value_name = "FILE")]
     pub config: Option<PathBuf>,

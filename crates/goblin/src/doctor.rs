@@ -13,14 +13,14 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use clap::Args;
 use goblin_client::environment::environment;
-use goblin_client::runtime::Places;
+use goblin_client::runtime::RecordDirectories;
 use goblin_telemetry::Observe;
 
-use crate::check::report::{self, Report};
+use crate::check::report::{self, CheckReport};
 use crate::check::{self, Check};
-use crate::cli::Source;
+use crate::cli::ConfigArgs;
 use crate::doctor::finding::{Findings, Verdict};
-use crate::load::{self, Found, Given};
+use crate::load::{self, RawConfig, SourcedConfig};
 use crate::log::LogFlags;
 use crate::style::{is_colourful, plural, print};
 
@@ -30,7 +30,7 @@ const CONFIGURATION: &str = "configuration";
 #[command(after_help = "Exit codes: 0 if there is no trouble (there may be warnings), 1 if there is.")]
 pub(crate) struct Doctor {
     #[command(flatten)]
-    pub source: Source,
+    pub source: ConfigArgs,
     /// Print one JSON document
     #[arg(long)]
     pub json: bool,
@@ -43,14 +43,14 @@ pub(crate) struct Doctor {
 
 pub(crate) async fn run(arguments: Doctor) -> Result<ExitCode> {
     let (json, mut findings) = (arguments.json, Findings::default());
-    match load::find(arguments.source.config.as_deref()).and_then(Found::parse) {
+    match load::find(arguments.source.config.as_deref()).and_then(RawConfig::parse) {
         Ok(given) => examine(given, arguments, &mut findings).await?,
         Err(trouble) => {
             for problem in check::unusable(&trouble).problems {
                 let cure = problem.cure.clone().unwrap_or_else(|| ANOTHER_CONFIGURATION.to_owned());
-                findings.trouble(CONFIGURATION, report::Finding { cure: None, ..problem }.to_string(), cure);
+                findings.trouble(CONFIGURATION, report::CheckFinding { cure: None, ..problem }.to_string(), cure);
             }
-            machine::directories(&Places::of(&environment).inspect(), &mut findings);
+            machine::directories(&RecordDirectories::of(&environment).inspect(), &mut findings);
         }
     }
     let text = match json {
@@ -64,9 +64,9 @@ pub(crate) async fn run(arguments: Doctor) -> Result<ExitCode> {
 const ANOTHER_CONFIGURATION: &str = "write one, name another (--config FILE), or take over the servers that other \
                                      clients have (goblin import)";
 
-async fn examine(given: Given, arguments: Doctor, findings: &mut Findings) -> Result<()> {
+async fn examine(given: SourcedConfig, arguments: Doctor, findings: &mut Findings) -> Result<()> {
     let Doctor { source, no_connect, log, .. } = arguments;
-    let inspected = Places::of(&environment).inspect();
+    let inspected = RecordDirectories::of(&environment).inspect();
     let mut first = Findings::default();
     machine::directories(&inspected, &mut first);
     machine::gateways(&inspected, &given.identity, &mut first).await;
@@ -83,7 +83,7 @@ async fn examine(given: Given, arguments: Doctor, findings: &mut Findings) -> Re
     findings.ok(CONFIGURATION, headline(&report));
     for warning in report.warnings.iter().filter(|warning| warning.file.is_some()) {
         let cure = warning.cure.clone().unwrap_or_else(|| "goblin check shows it in its place".to_owned());
-        let what = report::Finding { cure: None, ..warning.clone() }.to_string();
+        let what = report::CheckFinding { cure: None, ..warning.clone() }.to_string();
         findings.warning(CONFIGURATION, what, cure);
     }
     findings.append(first);
@@ -93,7 +93,7 @@ async fn examine(given: Given, arguments: Doctor, findings: &mut Findings) -> Re
     Ok(())
 }
 
-fn headline(report: &Report) -> String {
+fn headline(report: &CheckReport) -> String {
     let place = match (&report.config, &report.directory) {
         (Some(path), _) => path.display().to_string(),
         (None, Some(path)) => format!("none, the files of {} are served", path.display()),

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use futures_util::future::join_all;
-use goblin_client::bridge::wire::Wire;
+use goblin_client::bridge::wire::GatewayConnection;
 use goblin_client::connect::ProxyEnvironment;
 use goblin_client::runtime::FindError;
 use goblin_client::{address, gateway, runtime};
@@ -29,7 +29,7 @@ const SETTLING_PATIENCE: Duration = Duration::from_secs(120);
 
 /// The flags that select a gateway.
 #[derive(Clone, Debug, Default, Args)]
-pub(crate) struct Reach {
+pub(crate) struct EndpointArgs {
     /// Start the servers of this configuration instead of using a running gateway
     #[arg(long, short, value_name = "FILE", conflicts_with = "url")]
     pub config: Option<PathBuf>,
@@ -42,14 +42,14 @@ pub(crate) struct Reach {
 }
 
 /// The gateway at the other end of the pipe.
-pub(crate) enum Door {
-    Running(Wire),
+pub(crate) enum Endpoint {
+    Running(GatewayConnection),
     Own { app: Box<App>, profile: Option<ProfileName>, place: String },
 }
 
 /// The reason why no gateway is available.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Closed {
+pub(crate) enum EndpointError {
     /// All problems of the configuration.
     #[error("{0}")]
     Configuration(String),
@@ -62,49 +62,60 @@ pub(crate) enum Closed {
     Other(anyhow::Error),
 }
 
-impl Door {
+impl Endpoint {
     /// Finds or starts the gateway, and starts the log with its settings.
-    pub(crate) async fn open(reach: &Reach, profile: Option<&ProfileName>, flags: &LogFlags) -> Result<Door, Closed> {
+    pub(crate) async fn open(
+        reach: &EndpointArgs,
+        profile: Option<&ProfileName>,
+        flags: &LogFlags,
+    ) -> Result<Endpoint, EndpointError> {
         if let Some(file) = &reach.config {
-            return Door::of_configuration(file, profile, flags);
+            return Endpoint::of_configuration(file, profile, flags);
         }
         log::start_below_banner(&Log::default(), flags);
-        Door::to_running(reach, profile).await
+        Endpoint::to_running(reach, profile).await
     }
 
     /// Finds a gateway that already runs.
-    pub(crate) async fn to_running(reach: &Reach, profile: Option<&ProfileName>) -> Result<Door, Closed> {
+    pub(crate) async fn to_running(
+        reach: &EndpointArgs,
+        profile: Option<&ProfileName>,
+    ) -> Result<Endpoint, EndpointError> {
         if let Some(url) = &reach.url {
-            let token = stdio::token(reach.token_file.as_deref()).map_err(Closed::Flags)?;
-            return gateway::to_url(url, token.as_ref(), profile).map(Door::Running).map_err(Closed::Flags);
+            let token = stdio::token(reach.token_file.as_deref()).map_err(EndpointError::Flags)?;
+            return gateway::to_url(url, token.as_ref(), profile).map(Endpoint::Running).map_err(EndpointError::Flags);
         }
         let own = load::find(None).ok().map(|found| found.identity());
         let record = runtime::find(own.as_ref()).await?;
-        gateway::to_record(record, profile).map(Door::Running).map_err(Closed::Other)
+        gateway::to_record(record, profile).map(Endpoint::Running).map_err(EndpointError::Other)
     }
 
     /// Starts a gateway for this configuration within the command.
-    fn of_configuration(file: &Path, profile: Option<&ProfileName>, flags: &LogFlags) -> Result<Door, Closed> {
-        let given = load::load(Some(file)).map_err(Closed::Configuration)?;
-        stdio::check_profile(&given.config, profile).map_err(Closed::Configuration)?;
+    fn of_configuration(
+        file: &Path,
+        profile: Option<&ProfileName>,
+        flags: &LogFlags,
+    ) -> Result<Endpoint, EndpointError> {
+        let given = load::load(Some(file)).map_err(EndpointError::Configuration)?;
+        stdio::check_profile(&given.config, profile).map_err(EndpointError::Configuration)?;
         log::start_below_banner(&given.config.log, flags);
         let place = given.identity.place();
-        let exe = own_executable().map_err(|error| Closed::Other(error.into()))?;
+        let exe = own_executable().map_err(|error| EndpointError::Other(error.into()))?;
         let app = App::start(given.config, exe, ProxyEnvironment::from_process(), Arc::default());
-        Ok(Door::Own { app: Box::new(app), profile: profile.cloned(), place })
+        Ok(Endpoint::Own { app: Box::new(app), profile: profile.cloned(), place })
     }
 
     /// Returns the address of the gateway or the path of its configuration, for messages.
     pub(crate) fn place(&self) -> String {
         match self {
-            Door::Running(wire) => mask::url(&wire.url()),
-            Door::Own { place, .. } => place.clone(),
+            Endpoint::Running(wire) => mask::url(&wire.url()),
+            Endpoint::Own { place, .. } => place.clone(),
         }
     }
 
     /// Waits until the command's own servers have started or failed. Before that, their tools are not listed.
     pub(crate) async fn settle(&self) {
-        let Door::Own { app, .. } = self else { return };
+        let Endpoint::Own { app, .. } = self else { return };
         let backends = app.backends();
         let all = join_all(backends.iter().map(|backend| backend.settled()));
         let _ = tokio::time::timeout(SETTLING_PATIENCE, all).await;
@@ -113,11 +124,11 @@ impl Door {
     /// Connects the pipe to the gateway until the command drops its end.
     pub(crate) async fn carry(self, far: DuplexStream) -> Result<()> {
         match self {
-            Door::Running(wire) => {
+            Endpoint::Running(wire) => {
                 gateway::carry(wire, far).await;
                 Ok(())
             }
-            Door::Own { app, profile, .. } => {
+            Endpoint::Own { app, profile, .. } => {
                 let (input, output) = tokio::io::split(far);
                 app.serve_stdio(profile, input, output, async || std::future::pending().await).await
             }

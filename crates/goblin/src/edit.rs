@@ -8,11 +8,11 @@ use clap::Args;
 use goblin_client::environment::environment;
 use goblin_config::edit::{Draft, relative_argument};
 use goblin_config::pin::unpinned;
-use goblin_config::tree::Tree;
+use goblin_config::tree::JsonTree;
 use goblin_config::visible::escaped;
 use goblin_config::{consent, file};
 
-use crate::cli::Source;
+use crate::cli::ConfigArgs;
 use crate::style::{print, tell, warn, width, wrap};
 
 #[derive(Debug, Args)]
@@ -44,7 +44,7 @@ pub(crate) struct Add {
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
-    pub source: Source,
+    pub source: ConfigArgs,
 }
 
 #[derive(Debug, Args)]
@@ -53,7 +53,7 @@ pub(crate) struct Remove {
     #[arg(required = true, value_name = "NAME")]
     pub names: Vec<String>,
     #[command(flatten)]
-    pub source: Source,
+    pub source: ConfigArgs,
 }
 
 pub(crate) fn add(arguments: &Add) -> Result<ExitCode> {
@@ -115,7 +115,7 @@ fn try_remove(arguments: &Remove) -> Result<String, String> {
     Ok(format!("removed {} from {}\n", arguments.names.join(", "), path.display()))
 }
 
-fn open(source: &Source) -> Result<Draft, String> {
+fn open(source: &ConfigArgs) -> Result<Draft, String> {
     let path = file::target(source.config.as_deref(), &environment).map_err(|error| error.to_string())?;
     Draft::open(&path).map_err(|error| error.to_string())
 }
@@ -129,12 +129,12 @@ fn save(draft: &Draft) -> Result<PathBuf, String> {
 }
 
 impl Add {
-    fn entry(&self) -> Result<Tree, String> {
+    fn entry(&self) -> Result<JsonTree, String> {
         match (&self.url, &self.files, self.command.split_first()) {
             (Some(url), None, None) => self.remote(url),
             (None, Some(directory), None) => {
                 let root = absolute(directory)?;
-                Ok(Tree::object([("type", Tree::text("files")), ("root", root)]))
+                Ok(JsonTree::object([("type", JsonTree::text("files")), ("root", root)]))
             }
             (None, None, Some((program, rest))) => self.local(program, rest),
             _ => Err(format!(
@@ -145,29 +145,29 @@ impl Add {
         }
     }
 
-    fn local(&self, program: &str, rest: &[String]) -> Result<Tree, String> {
+    fn local(&self, program: &str, rest: &[String]) -> Result<JsonTree, String> {
         // A shell would resolve a relative program here, but the gateway resolves it in the directory of the
         // configuration.
-        let program = if program.contains('/') { absolute(Path::new(program))? } else { Tree::text(program) };
+        let program = if program.contains('/') { absolute(Path::new(program))? } else { JsonTree::text(program) };
         let mut entry = vec![("command", program)];
         if !rest.is_empty() {
-            entry.push(("args", Tree::texts(rest)));
+            entry.push(("args", JsonTree::texts(rest)));
         }
         let variables = self.env.iter().map(|pair| match pair.split_once('=') {
-            Some((name, value)) => (name.to_owned(), Tree::text(value)),
-            None => (pair.clone(), Tree::text(format!("${{{pair}}}"))),
+            Some((name, value)) => (name.to_owned(), JsonTree::text(value)),
+            None => (pair.clone(), JsonTree::text(format!("${{{pair}}}"))),
         });
         let variables: Vec<_> = variables.collect();
         if !variables.is_empty() {
-            entry.push(("env", Tree::Object(variables)));
+            entry.push(("env", JsonTree::Object(variables)));
         }
         if let Some(directory) = &self.cwd {
             entry.push(("cwd", absolute(directory)?));
         }
-        Ok(Tree::object(entry))
+        Ok(JsonTree::object(entry))
     }
 
-    fn remote(&self, url: &str) -> Result<Tree, String> {
+    fn remote(&self, url: &str) -> Result<JsonTree, String> {
         if !url.contains("://") && !url.contains("${") {
             let name = &self.name;
             return Err(format!("{url} is no URL; for a command write: goblin add {name} -- {url}"));
@@ -176,21 +176,21 @@ impl Add {
         for header in &self.header {
             let (name, value) =
                 header.split_once(':').ok_or("a header is written as --header 'NAME: VALUE'".to_owned())?;
-            headers.push((name.trim().to_owned(), Tree::text(value.trim())));
+            headers.push((name.trim().to_owned(), JsonTree::text(value.trim())));
         }
-        let mut entry = vec![("url", Tree::text(url))];
+        let mut entry = vec![("url", JsonTree::text(url))];
         if !headers.is_empty() {
-            entry.push(("headers", Tree::Object(headers)));
+            entry.push(("headers", JsonTree::Object(headers)));
         }
-        Ok(Tree::object(entry))
+        Ok(JsonTree::object(entry))
     }
 }
 
 /// Returns an absolute path for the file. Relative paths on the command line start at the working directory; those in
 /// the file start at the file.
-fn absolute(path: &Path) -> Result<Tree, String> {
+fn absolute(path: &Path) -> Result<JsonTree, String> {
     let path = std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let path: PathBuf = path.components().collect();
     let text = path.to_str().ok_or_else(|| format!("{} cannot be written as text", path.display()))?;
-    Ok(Tree::text(text.replace("${", "$${")))
+    Ok(JsonTree::text(text.replace("${", "$${")))
 }

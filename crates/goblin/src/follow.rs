@@ -9,50 +9,55 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use goblin_client::runtime::Published;
+use goblin_client::runtime::PublishedRecord;
 use goblin_config::Config;
-use goblin_engine::app::operate::{Fresh, Source};
+use goblin_engine::app::operate::{ConfigSource, NewConfig};
 use goblin_telemetry::worker;
 use parking_lot::Mutex;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use crate::load::{self, Found, From};
+use crate::load::{self, ConfigLocation, RawConfig};
 
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The published record of this gateway, or `None` if it could not be written.
-pub(crate) type Record = Arc<Mutex<Option<Published>>>;
+pub(crate) type SharedRecord = Arc<Mutex<Option<PublishedRecord>>>;
 
 /// Applies the flags of the command line to a configuration.
-pub(crate) type Amend = Arc<dyn Fn(&mut Config) + Send + Sync>;
+pub(crate) type ConfigOverride = Arc<dyn Fn(&mut Config) + Send + Sync>;
 
 /// Starts to follow the configuration file. Returns the source for reloads. Dropping the second value stops the task.
-pub(crate) fn follow(flag: Option<&Path>, from: &From, amend: Amend, record: Record) -> Result<(Source, Following)> {
+pub(crate) fn follow(
+    flag: Option<&Path>,
+    from: &ConfigLocation,
+    amend: ConfigOverride,
+    record: SharedRecord,
+) -> Result<(ConfigSource, FollowTask)> {
     let changed = Arc::<Notify>::default();
     let flag = flag.map(Path::to_owned);
     let read = Arc::new(move || read(flag.as_deref(), &amend, &record));
     let hang_up = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
     let path = match from {
-        From::File(path) => Some(path.clone()),
-        From::Directory(_) => None,
+        ConfigLocation::File(path) => Some(path.clone()),
+        ConfigLocation::Directory(_) => None,
     };
     let following = worker::spawn(watch(path, hang_up, Arc::clone(&changed)));
-    Ok((Source { read, changed }, Following(following)))
+    Ok((ConfigSource { read, changed }, FollowTask(following)))
 }
 
 /// A task that follows a file. Dropping it aborts the task.
-pub(crate) struct Following(JoinHandle<()>);
+pub(crate) struct FollowTask(JoinHandle<()>);
 
-impl Drop for Following {
+impl Drop for FollowTask {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-fn read(flag: Option<&Path>, amend: &Amend, record: &Record) -> Result<Fresh, String> {
-    let mut given = load::find(flag).and_then(Found::parse).map_err(|trouble| trouble.to_string())?;
+fn read(flag: Option<&Path>, amend: &ConfigOverride, record: &SharedRecord) -> Result<NewConfig, String> {
+    let mut given = load::find(flag).and_then(RawConfig::parse).map_err(|trouble| trouble.to_string())?;
     amend(&mut given.config);
     let record = Arc::clone(record);
     let warnings = given.warnings.iter().map(ToString::to_string).collect();
@@ -62,30 +67,30 @@ fn read(flag: Option<&Path>, amend: &Amend, record: &Record) -> Result<Fresh, St
         // A failure is harmless: a bridge considers this gateway outdated and starts its own.
         let _ = record.as_mut().map(|published| published.replace(identity, &variables));
     });
-    Ok(Fresh { config, warnings, in_force })
+    Ok(NewConfig { config, warnings, in_force })
 }
 
 /// The metadata that reveals a changed file without reading it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Look {
+struct FileStamp {
     device: u64,
     node: u64,
     size: u64,
     modified: (i64, i64),
 }
 
-impl Look {
+impl FileStamp {
     /// Returns `None` if the file does not exist.
-    fn at(path: &Path) -> Option<Look> {
+    fn at(path: &Path) -> Option<FileStamp> {
         let found = std::fs::metadata(path).ok()?;
         let modified = (found.mtime(), found.mtime_nsec());
-        Some(Look { device: found.dev(), node: found.ino(), size: found.size(), modified })
+        Some(FileStamp { device: found.dev(), node: found.ino(), size: found.size(), modified })
     }
 }
 
 /// Notifies `changed` on SIGHUP, and after the file changed and then stayed the same for one more check.
 async fn watch(path: Option<PathBuf>, mut hang_up: tokio::signal::unix::Signal, changed: Arc<Notify>) {
-    let mut told = path.as_deref().and_then(Look::at);
+    let mut told = path.as_deref().and_then(FileStamp::at);
     let mut before = told;
     loop {
         tokio::select! {
@@ -97,7 +102,7 @@ async fn watch(path: Option<PathBuf>, mut hang_up: tokio::signal::unix::Signal, 
         }
         let Some(path) = path.clone() else { continue };
         // A disk that does not respond must block only this task.
-        let Ok(now) = tokio::task::spawn_blocking(move || Look::at(&path)).await else { continue };
+        let Ok(now) = tokio::task::spawn_blocking(move || FileStamp::at(&path)).await else { continue };
         if now != told && now == before {
             told = now;
             changed.notify_one();

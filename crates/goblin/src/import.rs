@@ -17,12 +17,12 @@ use goblin_client::environment::environment;
 use goblin_config::bounded::{self, ReadError};
 use goblin_config::edit::Draft;
 use goblin_config::import::merge::merge;
-use goblin_config::import::{Client, Found, Ground, Note, Source, place, translate};
+use goblin_config::import::{Client, ClientFile, FileImport, Note, SearchBase, place, translate};
 use goblin_config::visible::escaped;
 use goblin_config::{Gateway, file, parse};
 
-use crate::cli::Source as Target;
-use crate::import::report::Plan;
+use crate::cli::ConfigArgs as Target;
+use crate::import::report::ImportPlan;
 use crate::style::{print, print_json, tell, width};
 
 /// The maximum size of a user's file. Some clients store years of history in it.
@@ -66,10 +66,10 @@ pub(crate) fn run(arguments: &Import) -> Result<ExitCode> {
 }
 
 impl Import {
-    fn plan(&self) -> Result<Plan, String> {
+    fn plan(&self) -> Result<ImportPlan, String> {
         let here = std::env::current_dir().map_err(|error| format!("there is no working directory: {error}"))?;
         let home = environment("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
-        let ground = Ground { home, here };
+        let ground = SearchBase { home, here };
         let mut looked = Vec::new();
         let found = match &self.from {
             Some(path) => vec![self.named(path, &ground)?],
@@ -82,11 +82,11 @@ impl Import {
             draft.put(&server.id, &server.entry);
         }
         let outside = draft.check(&environment).map_err(|error| error.to_string())?;
-        Ok(Plan { draft, merged, outside, looked })
+        Ok(ImportPlan { draft, merged, outside, looked })
     }
 
     /// Reads the file that the user named. Unlike in a search, a missing or invalid file is an error.
-    fn named(&self, path: &Path, ground: &Ground) -> Result<Found, String> {
+    fn named(&self, path: &Path, ground: &SearchBase) -> Result<FileImport, String> {
         let text = read(path, MAX_USER_FILE).map_err(|reason| format!("cannot read {}: {reason}", path.display()))?;
         let path = std::path::absolute(path).map_err(|reason| format!("{}: {reason}", path.display()))?;
         let client = match self.clients.as_slice() {
@@ -95,12 +95,12 @@ impl Import {
             _ => return Err("--from is one file, so name one client at most".to_owned()),
         };
         let project = place::project_of(client, &path, &ground.home);
-        let source = Source { client, path, project };
+        let source = ClientFile { client, path, project };
         translate(&source, &text, ground).map_err(|reason| format!("{} {reason}", source.path.display()))
     }
 
     /// Reads all files that exist. An invalid file becomes a note, and the search continues.
-    fn search(&self, ground: &Ground, looked: &mut Vec<PathBuf>) -> Vec<Found> {
+    fn search(&self, ground: &SearchBase, looked: &mut Vec<PathBuf>) -> Vec<FileImport> {
         let clients = if self.clients.is_empty() { &Client::ALL[..] } else { &self.clients };
         let sources = clients.iter().flat_map(|client| place::sources(*client, ground, &environment));
         let (mut all, mut room) = (Vec::new(), MAX_TOTAL);
@@ -118,13 +118,13 @@ impl Import {
             all.push(found.unwrap_or_else(|why| {
                 let (server, member) = (String::new(), String::new());
                 let notes = vec![Note { file: source.path, server, member, why, cure: None }];
-                Found { servers: Vec::new(), notes }
+                FileImport { servers: Vec::new(), notes }
             }));
         }
         all
     }
 
-    fn carry_out(&self, plan: &Plan) -> Result<ExitCode> {
+    fn carry_out(&self, plan: &ImportPlan) -> Result<ExitCode> {
         let count = plan.new_servers().count();
         if self.json {
             let written = self.yes && count > 0;

@@ -9,35 +9,35 @@ use std::path::{Path, PathBuf};
 use goblin_client::environment::{Variables, environment};
 use goblin_client::runtime::identity::Identity;
 use goblin_config::Config;
-use goblin_config::file::{self, LoadError, Located, Origin};
+use goblin_config::file::{self, ConfigOrigin, ConfigSearch, LoadError};
 use goblin_config::problem::Problem;
 
 use crate::style::{plural, warn};
 
 /// A valid configuration and its origin.
-pub(crate) struct Given {
+pub(crate) struct SourcedConfig {
     pub config: Config,
-    pub from: From,
+    pub from: ConfigLocation,
     pub warnings: Vec<Problem>,
     pub identity: Identity,
     pub variables: Variables,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum From {
+pub(crate) enum ConfigLocation {
     File(PathBuf),
     /// The working directory, which is served if there is no file.
     Directory(PathBuf),
 }
 
 /// A configuration that is not parsed yet.
-pub(crate) enum Found {
-    File { path: PathBuf, text: String, origin: Origin },
+pub(crate) enum RawConfig {
+    File { path: PathBuf, text: String, origin: ConfigOrigin },
     Directory(PathBuf),
 }
 
 /// The reason why there is no usable configuration.
-pub(crate) enum Trouble {
+pub(crate) enum ConfigError {
     /// There is no file, and the working directory must not be served instead.
     Nothing(String),
     File {
@@ -47,45 +47,45 @@ pub(crate) enum Trouble {
 }
 
 /// Loads the configuration and prints its warnings. Returns a message with all problems if it is not valid.
-pub(crate) fn load(flag: Option<&Path>) -> Result<Given, String> {
-    let given = find(flag).and_then(Found::parse).map_err(|trouble| trouble.to_string())?;
+pub(crate) fn load(flag: Option<&Path>) -> Result<SourcedConfig, String> {
+    let given = find(flag).and_then(RawConfig::parse).map_err(|trouble| trouble.to_string())?;
     for warning in &given.warnings {
         warn(&warning.to_string());
     }
     Ok(given)
 }
 
-pub(crate) fn find(flag: Option<&Path>) -> Result<Found, Trouble> {
+pub(crate) fn find(flag: Option<&Path>) -> Result<RawConfig, ConfigError> {
     match goblin_config::locate(flag, &environment) {
-        Located::At(path) => match file::read(&path) {
-            Ok((text, origin)) => Ok(Found::File { path, text, origin }),
-            Err(problem) => Err(Trouble::File { path, problem }),
+        ConfigSearch::At(path) => match file::read(&path) {
+            Ok((text, origin)) => Ok(RawConfig::File { path, text, origin }),
+            Err(problem) => Err(ConfigError::File { path, problem }),
         },
-        Located::Nowhere(searched) => {
-            working_directory().map_err(|refused| Trouble::Nothing(format!("{searched}\n{refused}")))
+        ConfigSearch::Nowhere(searched) => {
+            working_directory().map_err(|refused| ConfigError::Nothing(format!("{searched}\n{refused}")))
         }
     }
 }
 
-impl Found {
+impl RawConfig {
     pub(crate) fn identity(&self) -> Identity {
         match self {
-            Found::File { path, text, origin } => Identity::of_file(path, text, &origin.directory),
-            Found::Directory(directory) => Identity::of_directory(directory),
+            RawConfig::File { path, text, origin } => Identity::of_file(path, text, &origin.directory),
+            RawConfig::Directory(directory) => Identity::of_directory(directory),
         }
     }
 
-    pub(crate) fn parse(self) -> Result<Given, Trouble> {
+    pub(crate) fn parse(self) -> Result<SourcedConfig, ConfigError> {
         let identity = self.identity();
         match self {
-            Found::Directory(directory) => Ok(Given {
+            RawConfig::Directory(directory) => Ok(SourcedConfig {
                 config: Config::of_directory(directory.clone()),
-                from: From::Directory(directory),
+                from: ConfigLocation::Directory(directory),
                 warnings: Vec::new(),
                 identity,
                 variables: Variables::new(),
             }),
-            Found::File { path, text, origin } => {
+            RawConfig::File { path, text, origin } => {
                 let asked = RefCell::new(Variables::new());
                 let note = |name: &str| {
                     let value = environment(name);
@@ -93,14 +93,14 @@ impl Found {
                     value
                 };
                 match goblin_config::parse(&text, &origin, &note) {
-                    Ok(loaded) => Ok(Given {
+                    Ok(loaded) => Ok(SourcedConfig {
                         config: loaded.config,
-                        from: From::File(path),
+                        from: ConfigLocation::File(path),
                         warnings: loaded.warnings,
                         identity,
                         variables: asked.into_inner(),
                     }),
-                    Err(problems) => Err(Trouble::File { path, problem: problems.into() }),
+                    Err(problems) => Err(ConfigError::File { path, problem: problems.into() }),
                 }
             }
         }
@@ -108,7 +108,7 @@ impl Found {
 }
 
 /// Returns the working directory. Rejects the root and the home directory: the user would not mean to serve all of it.
-fn working_directory() -> Result<Found, String> {
+fn working_directory() -> Result<RawConfig, String> {
     let directory = std::env::current_dir().map_err(|error| format!("there is no working directory: {error}"))?;
     let home = environment("HOME").map(PathBuf::from).and_then(|home| home.canonicalize().ok());
     let whole = match directory.canonicalize().unwrap_or_else(|_| directory.clone()) {
@@ -122,19 +122,19 @@ fn working_directory() -> Result<Found, String> {
              go to a project first (cd my-project), or take over the servers you have: goblin import",
             directory.display()
         )),
-        None => Ok(Found::Directory(directory)),
+        None => Ok(RawConfig::Directory(directory)),
     }
 }
 
-impl std::fmt::Display for Trouble {
+impl std::fmt::Display for ConfigError {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Trouble::Nothing(reason) => formatter.write_str(reason),
-            Trouble::File { path, problem: LoadError::Problems(problems) } => {
+            ConfigError::Nothing(reason) => formatter.write_str(reason),
+            ConfigError::File { path, problem: LoadError::Problems(problems) } => {
                 let count = plural(problems.iter().count(), "problem");
                 write!(formatter, "{count} in {}, nothing was started\n{problems}", path.display())
             }
-            Trouble::File { problem, .. } => problem.fmt(formatter),
+            ConfigError::File { problem, .. } => problem.fmt(formatter),
         }
     }
 }

@@ -64,25 +64,25 @@ fn start_at(default: Level, log: &Log, flags: &LogFlags) {
     match flags.log_format.unwrap_or(log.format) {
         LogFormat::Json => registry.with(lines.json().with_target(true)).init(),
         LogFormat::Text | LogFormat::Auto => {
-            registry.with(lines.fmt_fields(ForPeople).with_ansi(is_colourful(&std::io::stderr()))).init();
+            registry.with(lines.fmt_fields(ReadableFields).with_ansi(is_colourful(&std::io::stderr()))).init();
         }
     }
 }
 
 /// Formats the fields of a line for reading: leaves out the event's kind, and adds units.
-struct ForPeople;
+struct ReadableFields;
 
-impl<'writer> FormatFields<'writer> for ForPeople {
+impl<'writer> FormatFields<'writer> for ReadableFields {
     fn format_fields<R: RecordFields>(&self, writer: Writer<'writer>, fields: R) -> Written {
-        let mut visitor = Fields(DefaultVisitor::new(writer, true));
+        let mut visitor = FieldVisitor(DefaultVisitor::new(writer, true));
         fields.record(&mut visitor);
         visitor.0.finish()
     }
 }
 
-struct Fields<'writer>(DefaultVisitor<'writer>);
+struct FieldVisitor<'writer>(DefaultVisitor<'writer>);
 
-impl Visit for Fields<'_> {
+impl Visit for FieldVisitor<'_> {
     fn record_str(&mut self, field: &Field, value: &str) {
         if field.name() != "kind" {
             self.0.record_str(field, value);

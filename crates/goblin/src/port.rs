@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::path::Path;
 
 use goblin_client::environment::environment;
-use goblin_client::runtime::{Places, Record};
+use goblin_client::runtime::{GatewayRecord, RecordDirectories};
 use goblin_config::Gateway;
 
 /// The number of following ports that are tried for a suggestion.
@@ -13,7 +13,7 @@ const TRIED: u16 = 50;
 
 /// The process that listens on a port.
 #[derive(Debug, PartialEq, Eq)]
-struct Holder {
+struct PortOwner {
     pid: u32,
     name: String,
 }
@@ -21,11 +21,11 @@ struct Holder {
 /// Explains why `gateway` cannot listen, and suggests a command. `flags` are the flags of the failed command without
 /// --port.
 pub(crate) fn explain(gateway: &Gateway, error: &io::Error, flags: &str) -> String {
-    explain_among(&Places::of(&environment).running(), gateway, error, flags)
+    explain_among(&RecordDirectories::of(&environment).running(), gateway, error, flags)
 }
 
 /// Does the same as [`explain`] with a known list of running gateways.
-pub(crate) fn explain_among(running: &[Record], gateway: &Gateway, error: &io::Error, flags: &str) -> String {
+pub(crate) fn explain_among(running: &[GatewayRecord], gateway: &Gateway, error: &io::Error, flags: &str) -> String {
     let Gateway { host, port, .. } = gateway;
     let cause = match error.kind() {
         io::ErrorKind::AddrInUse => format!("cannot listen on {host}:{port}: {}", who_listens(*port, running)),
@@ -49,7 +49,7 @@ pub(crate) fn of_url(url: &str) -> Option<u16> {
     url.parse::<http::Uri>().ok().and_then(|url| url.port_u16())
 }
 
-fn who_listens(port: u16, ours: &[Record]) -> String {
+fn who_listens(port: u16, ours: &[GatewayRecord]) -> String {
     if let Some(record) = ours.iter().find(|record| of_url(&record.url) == Some(port)) {
         let place = record.identity.place();
         return format!("a gateway for {place} runs there already, at {} (pid {})", record.url, record.pid);
@@ -58,7 +58,7 @@ fn who_listens(port: u16, ours: &[Record]) -> String {
         return format!("another program listens there; see which: lsof -nP -iTCP:{port} -sTCP:LISTEN");
     }
     match holder(Path::new("/proc"), port) {
-        Some(Holder { pid, name }) => format!("{name} (pid {pid}) listens there"),
+        Some(PortOwner { pid, name }) => format!("{name} (pid {pid}) listens there"),
         None => "a program of another user listens there".to_owned(),
     }
 }
@@ -70,7 +70,7 @@ fn free_port(host: &str, port: u16) -> Option<u16> {
 }
 
 /// Returns the process that listens on `port`. Returns `None` if there is none, or if it belongs to another user.
-fn holder(proc: &Path, port: u16) -> Option<Holder> {
+fn holder(proc: &Path, port: u16) -> Option<PortOwner> {
     let tables = ["net/tcp", "net/tcp6"].map(|table| std::fs::read_to_string(proc.join(table)).unwrap_or_default());
     let inodes: Vec<String> = tables.iter().flat_map(|table| listening(table, port)).collect();
     let sockets: Vec<_> = inodes.iter().map(|inode| format!("socket:[{inode}]")).collect();
@@ -83,7 +83,7 @@ fn holder(proc: &Path, port: u16) -> Option<Holder> {
         std::fs::read_dir(proc).ok()?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let pid = processes.into_iter().find(|pid| !sockets.is_empty() && holds(*pid))?;
     let name = std::fs::read_to_string(proc.join(pid.to_string()).join("comm")).unwrap_or_default();
-    Some(Holder { pid, name: goblin_telemetry::clean(name.trim()) })
+    Some(PortOwner { pid, name: goblin_telemetry::clean(name.trim()) })
 }
 
 /// Returns the inodes of the sockets that listen on `port`, from a table in `/proc/net`.

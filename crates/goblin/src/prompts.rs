@@ -5,16 +5,16 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCompleter;
-use goblin_client::content::Block;
-use goblin_client::schema::Schema;
+use goblin_client::content::ContentBlock;
+use goblin_client::schema::ToolSchema;
 use goblin_telemetry::clean;
 use goblin_wire::Method;
 use goblin_wire::json::quote;
 use serde_json::{Value, json};
 
-use crate::catalog::cards::{self, Kind};
+use crate::catalog::cards::{self, EntryKind};
 use crate::catalog::client::Client;
-use crate::catalog::{self, Common, EXIT_CODES, Failure, Filter, arguments, complete, content};
+use crate::catalog::{self, CliError, CommonArgs, EXIT_CODES, ListFilter, arguments, complete, content};
 use crate::style::print_json;
 use crate::tools::list;
 
@@ -22,17 +22,17 @@ use crate::tools::list;
 #[command(arg_required_else_help = true, after_help = EXIT_CODES)]
 pub(crate) struct Prompts {
     #[command(subcommand)]
-    pub verb: Verb,
+    pub verb: PromptsCommand,
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Verb {
+pub(crate) enum PromptsCommand {
     /// List all prompts
     List {
         #[command(flatten)]
-        filter: Filter,
+        filter: ListFilter,
         #[command(flatten)]
-        common: Common,
+        common: CommonArgs,
     },
     /// Print the messages of a prompt
     #[command(after_long_help = GET_EXAMPLES)]
@@ -44,7 +44,7 @@ pub(crate) enum Verb {
         #[arg(add = ArgValueCompleter::new(complete::prompt_arguments))]
         arguments: Vec<String>,
         #[command(flatten)]
-        common: Common,
+        common: CommonArgs,
     },
 }
 
@@ -55,19 +55,19 @@ Examples:
 
 pub(crate) async fn run(arguments: Prompts) -> Result<ExitCode> {
     match arguments.verb {
-        Verb::List { filter, common } => {
-            catalog::run(&common, async |client| list(client, Kind::Prompts, &filter, common.json).await).await
+        PromptsCommand::List { filter, common } => {
+            catalog::run(&common, async |client| list(client, EntryKind::Prompts, &filter, common.json).await).await
         }
-        Verb::Get { name, arguments, common } => {
+        PromptsCommand::Get { name, arguments, common } => {
             catalog::run(&common, async |client| get(client, &name, &arguments, common.json).await).await
         }
     }
 }
 
-async fn get(client: &mut Client, name: &str, words: &[String], json: bool) -> Result<(), Failure> {
-    let prompt = cards::describe(client, Kind::Prompts, name).await?;
+async fn get(client: &mut Client, name: &str, words: &[String], json: bool) -> Result<(), CliError> {
+    let prompt = cards::describe(client, EntryKind::Prompts, name).await?;
     let schema = schema(&prompt.value);
-    let arguments = arguments::read(name, words, Schema::new(&schema)).map_err(Failure::Usage)?;
+    let arguments = arguments::read(name, words, ToolSchema::new(&schema)).map_err(CliError::Usage)?;
     let params = format!(r#"{{"name":{},"arguments":{arguments}}}"#, quote(name));
     let result = client.request(&Method::PromptsGet, &params).await?;
     if json {
@@ -77,7 +77,7 @@ async fn get(client: &mut Client, name: &str, words: &[String], json: bool) -> R
     let messages = value["messages"].as_array().map(Vec::as_slice).unwrap_or_default();
     let message = |message: &Value| {
         let role = clean(message["role"].as_str().unwrap_or("?"));
-        [Block::Text(format!("{role}:")), Block::read(&message["content"])]
+        [ContentBlock::Text(format!("{role}:")), ContentBlock::read(&message["content"])]
     };
     Ok(content::print(&messages.iter().flat_map(message).collect::<Vec<_>>())?)
 }

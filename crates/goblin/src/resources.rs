@@ -6,14 +6,14 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCompleter;
-use goblin_client::content::Block;
+use goblin_client::content::ContentBlock;
 use goblin_wire::Method;
 use goblin_wire::json::quote;
 use serde_json::{Value, json};
 
-use crate::catalog::cards::{self, Kind};
+use crate::catalog::cards::{self, EntryKind};
 use crate::catalog::client::Client;
-use crate::catalog::{self, Common, EXIT_CODES, Failure, Filter, complete, content, show};
+use crate::catalog::{self, CliError, CommonArgs, EXIT_CODES, ListFilter, complete, content, show};
 use crate::style::print_json;
 use crate::tools::list;
 
@@ -21,17 +21,17 @@ use crate::tools::list;
 #[command(arg_required_else_help = true, after_help = EXIT_CODES)]
 pub(crate) struct Resources {
     #[command(subcommand)]
-    pub verb: Verb,
+    pub verb: ResourcesCommand,
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Verb {
+pub(crate) enum ResourcesCommand {
     /// List all resources
     List {
         #[command(flatten)]
-        filter: Filter,
+        filter: ListFilter,
         #[command(flatten)]
-        common: Common,
+        common: CommonArgs,
     },
     /// Write the content of a resource to stdout, byte for byte
     #[command(after_long_help = READ_EXAMPLES)]
@@ -43,7 +43,7 @@ pub(crate) enum Verb {
         #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,
         #[command(flatten)]
-        common: Common,
+        common: CommonArgs,
     },
     /// Search for resources and templates, best match first
     #[command(after_long_help = SEARCH_EXAMPLES)]
@@ -55,16 +55,16 @@ pub(crate) enum Verb {
         #[arg(long, value_name = "TYPE")]
         mime_type: Option<String>,
         #[command(flatten)]
-        filter: Filter,
+        filter: ListFilter,
         #[command(flatten)]
-        common: Common,
+        common: CommonArgs,
     },
     /// List the resource templates
     Templates {
         #[command(flatten)]
-        filter: Filter,
+        filter: ListFilter,
         #[command(flatten)]
-        common: Common,
+        common: CommonArgs,
     },
 }
 
@@ -81,16 +81,16 @@ Examples:
 
 pub(crate) async fn run(arguments: Resources) -> Result<ExitCode> {
     match arguments.verb {
-        Verb::List { filter, common } => {
-            catalog::run(&common, async |client| list(client, Kind::Resources, &filter, common.json).await).await
+        ResourcesCommand::List { filter, common } => {
+            catalog::run(&common, async |client| list(client, EntryKind::Resources, &filter, common.json).await).await
         }
-        Verb::Templates { filter, common } => {
-            catalog::run(&common, async |client| list(client, Kind::Templates, &filter, common.json).await).await
+        ResourcesCommand::Templates { filter, common } => {
+            catalog::run(&common, async |client| list(client, EntryKind::Templates, &filter, common.json).await).await
         }
-        Verb::Read { uri, output, common } => {
+        ResourcesCommand::Read { uri, output, common } => {
             catalog::run(&common, async |client| read(client, &uri, output.as_deref(), common.json).await).await
         }
-        Verb::Search { query, mime_type, filter, common } => {
+        ResourcesCommand::Search { query, mime_type, filter, common } => {
             let mut wanted = json!({ "query": query.join(" ") });
             if let Some(mime_type) = mime_type {
                 wanted["mimeType"] = mime_type.into();
@@ -100,11 +100,11 @@ pub(crate) async fn run(arguments: Resources) -> Result<ExitCode> {
     }
 }
 
-async fn read(client: &mut Client, uri: &str, output: Option<&Path>, json: bool) -> Result<(), Failure> {
+async fn read(client: &mut Client, uri: &str, output: Option<&Path>, json: bool) -> Result<(), CliError> {
     let result = client.request(&Method::ResourcesRead, &format!(r#"{{"uri":{}}}"#, quote(uri))).await?;
     let value: Value = serde_json::from_str(result.get()).unwrap_or_default();
     let contents = value["contents"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let blocks: Vec<_> = contents.iter().map(Block::of_resource).collect();
+    let blocks: Vec<_> = contents.iter().map(ContentBlock::of_resource).collect();
     if let Some(path) = output {
         content::write_file(path, &content::joined(&blocks))?;
     }
@@ -115,10 +115,10 @@ async fn read(client: &mut Client, uri: &str, output: Option<&Path>, json: bool)
     }
 }
 
-async fn search(client: &mut Client, wanted: Value, filter: &Filter, json: bool) -> Result<(), Failure> {
+async fn search(client: &mut Client, wanted: Value, filter: &ListFilter, json: bool) -> Result<(), CliError> {
     let found = cards::search(client, "search_resources", filter, wanted).await?;
     if json {
         return Ok(print_json(&found)?);
     }
-    Ok(show::both(&cards::read(Kind::Resources, &found), &cards::read(Kind::Templates, &found))?)
+    Ok(show::both(&cards::read(EntryKind::Resources, &found), &cards::read(EntryKind::Templates, &found))?)
 }

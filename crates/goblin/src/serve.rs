@@ -14,12 +14,12 @@ use goblin_client::address::{self, ENDPOINT};
 use goblin_client::connect::ProxyEnvironment;
 use goblin_client::environment::environment;
 use goblin_client::runtime::identity::Fingerprints;
-use goblin_client::runtime::{self, Places, Published, TokenFile, Tokens};
+use goblin_client::runtime::{self, PublishedRecord, RecordDirectories, TokenFile, Tokens};
 use goblin_config::Gateway;
-use goblin_config::admin::Listen;
-use goblin_engine::admin::permit::Permit;
+use goblin_config::admin::ListenAddress;
+use goblin_engine::admin::permit::AdminAccess;
 use goblin_engine::app::listener::Listeners;
-use goblin_engine::app::operate::Source;
+use goblin_engine::app::operate::ConfigSource;
 use goblin_engine::app::socket::SocketListener;
 use goblin_engine::app::{self, App};
 use goblin_engine::upstream::child::own_executable;
@@ -29,8 +29,8 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::banner::{self, Banner};
-use crate::follow::{Amend, Record};
-use crate::load::{From, Given};
+use crate::follow::{ConfigOverride, SharedRecord};
+use crate::load::{ConfigLocation, SourcedConfig};
 use crate::log::LogFlags;
 use crate::style::{shell_word, tell, warn};
 #[cfg(feature = "tui")]
@@ -39,7 +39,7 @@ use crate::{cli, follow, load, log, port, top};
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
     #[command(flatten)]
-    pub source: cli::Source,
+    pub source: cli::ConfigArgs,
     #[command(flatten)]
     pub log: LogFlags,
     /// Listen on this address instead of gateway.host, even if gateway.tcp is false
@@ -96,10 +96,10 @@ pub(crate) async fn run(arguments: Serve) -> Result<ExitCode> {
         Some((listener, _)) => Some(reachable(listener)?),
         None => given.config.admin.enabled.then(|| addresses.admin.clone()),
     };
-    let Public { record, permit, _token_file } = publish(&addresses, admin_url, &given)?;
+    let PublishedFiles { record, permit, _token_file } = publish(&addresses, admin_url, &given)?;
     let (source, _following) =
         follow::follow(arguments.source.config.as_deref(), &given.from, amend, Arc::clone(&record))?;
-    let doors = Doors { clients, operators, permit };
+    let doors = GatewayListeners { clients, operators, permit };
     #[cfg(feature = "tui")]
     if arguments.tui {
         return serve_shown(given, source, doors, record, addresses.url).await;
@@ -130,22 +130,22 @@ impl Addresses {
 }
 
 /// The listeners of the gateway.
-struct Doors {
+struct GatewayListeners {
     clients: Listeners,
     /// The listener of the admin API, if it has its own address.
-    operators: Option<(TcpListener, Listen)>,
-    permit: Permit,
+    operators: Option<(TcpListener, ListenAddress)>,
+    permit: AdminAccess,
 }
 
 /// The files that other programs on this machine can read. They exist while this value lives.
-struct Public {
-    record: Record,
-    permit: Permit,
+struct PublishedFiles {
+    record: SharedRecord,
+    permit: AdminAccess,
     _token_file: Option<TokenFile>,
 }
 
 /// Returns a function that applies the flags to a configuration. It also runs at every reload.
-fn amend(arguments: &Serve) -> Amend {
+fn amend(arguments: &Serve) -> ConfigOverride {
     let (host, port) = (arguments.host.clone(), arguments.port);
     Arc::new(move |config| {
         if let Some(host) = &host {
@@ -158,12 +158,18 @@ fn amend(arguments: &Serve) -> Amend {
 
 /// Runs the gateway with the dashboard, until the user quits the dashboard.
 #[cfg(feature = "tui")]
-async fn serve_shown(given: Given, source: Source, doors: Doors, record: Record, url: String) -> Result<ExitCode> {
+async fn serve_shown(
+    given: SourcedConfig,
+    source: ConfigSource,
+    doors: GatewayListeners,
+    record: SharedRecord,
+    url: String,
+) -> Result<ExitCode> {
     use goblin_tui::remote::Remote;
     use goblin_tui::remote::api::Gateway;
 
-    let own = |record: &runtime::Record| record.pid == std::process::id() && record.url == url;
-    let gateway = match Places::of(&environment).running().into_iter().find(own) {
+    let own = |record: &runtime::GatewayRecord| record.pid == std::process::id() && record.url == url;
+    let gateway = match RecordDirectories::of(&environment).running().into_iter().find(own) {
         Some(record) => Gateway::Recorded(Box::new(record)),
         None => {
             let token = given.config.gateway.token.clone();
@@ -187,14 +193,14 @@ async fn serve_shown(given: Given, source: Source, doors: Doors, record: Record,
 }
 
 async fn serve(
-    given: Given,
-    source: Source,
-    doors: Doors,
-    record: Record,
+    given: SourcedConfig,
+    source: ConfigSource,
+    doors: GatewayListeners,
+    record: SharedRecord,
     banner: Option<Addresses>,
     mut terminated: impl AsyncFnMut(),
 ) -> Result<ExitCode> {
-    let Given { config, from, .. } = given;
+    let SourcedConfig { config, from, .. } = given;
     let has_token = config.gateway.token.is_some();
     let mut app = App::start(config, own_executable()?, ProxyEnvironment::from_process(), Arc::new(Observe::default()));
     app.follow(shown(&from), source);
@@ -218,10 +224,10 @@ async fn serve(
     served.map(|()| ExitCode::SUCCESS)
 }
 
-fn shown(from: &From) -> String {
+fn shown(from: &ConfigLocation) -> String {
     match from {
-        From::File(path) => path.display().to_string(),
-        From::Directory(path) => format!("the files of {} (there is no configuration)", path.display()),
+        ConfigLocation::File(path) => path.display().to_string(),
+        ConfigLocation::Directory(path) => format!("the files of {} (there is no configuration)", path.display()),
     }
 }
 
@@ -259,9 +265,9 @@ fn reachable(listener: &TcpListener) -> Result<String> {
 
 /// Publishes the record, by which other commands find this gateway. A failure is only a warning. A failure to write the
 /// admin token to a configured file is an error.
-fn publish(addresses: &Addresses, admin_url: Option<String>, given: &Given) -> Result<Public> {
+fn publish(addresses: &Addresses, admin_url: Option<String>, given: &SourcedConfig) -> Result<PublishedFiles> {
     let (gateway, admin) = (&given.config.gateway, &given.config.admin);
-    let permit = Permit::new(gateway, admin);
+    let permit = AdminAccess::new(gateway, admin);
     let chosen = admin.token_file.clone().filter(|_| admin.enabled);
     let write = |path: &PathBuf| {
         let written = TokenFile::write(path, permit.token());
@@ -272,22 +278,22 @@ fn publish(addresses: &Addresses, admin_url: Option<String>, given: &Given) -> R
     let record = record(&addresses.url, given).and_then(|mut record| {
         record.socket = addresses.socket.clone();
         (record.admin_url, record.admin_token_file) = (admin_url, chosen.clone());
-        Places::of(&environment).publish(record, Tokens { gateway: gateway.token.as_ref(), admin: beside })
+        RecordDirectories::of(&environment).publish(record, Tokens { gateway: gateway.token.as_ref(), admin: beside })
     });
     let record = record.map_err(|error| warn(&format!("other goblin commands will not find this gateway: {error}")));
     let record = record.ok();
-    let place = record.as_ref().and_then(Published::admin_token_file).map(Path::to_owned).or(chosen);
+    let place = record.as_ref().and_then(PublishedRecord::admin_token_file).map(Path::to_owned).or(chosen);
     let permit = match place {
         Some(place) => permit.written_to(place),
         None => permit,
     };
-    Ok(Public { record: Arc::new(Mutex::new(record)), permit, _token_file: token_file })
+    Ok(PublishedFiles { record: Arc::new(Mutex::new(record)), permit, _token_file: token_file })
 }
 
-fn record(url: &str, given: &Given) -> std::io::Result<runtime::Record> {
+fn record(url: &str, given: &SourcedConfig) -> std::io::Result<runtime::GatewayRecord> {
     let mut salt = [0; 16];
     getrandom::fill(&mut salt).map_err(std::io::Error::other)?;
-    Ok(runtime::Record::new(url.to_owned(), given.identity.clone(), Fingerprints::new(salt, &given.variables)))
+    Ok(runtime::GatewayRecord::new(url.to_owned(), given.identity.clone(), Fingerprints::new(salt, &given.variables)))
 }
 
 /// Installs the signal handlers. Each call of the result waits for the next SIGINT or SIGTERM.

@@ -11,8 +11,8 @@ use bytes::Bytes;
 use clap::Args;
 use goblin_admin::api;
 
-use crate::admin_client::{AdminClient, Which};
-use crate::catalog::{self, Failure};
+use crate::admin_client::{AdminClient, GatewayArgs};
+use crate::catalog::{self, CliError};
 use crate::serve::termination;
 use crate::style::{is_colourful, print, warn, width};
 
@@ -29,7 +29,7 @@ arguments cannot be used, 3 if no gateway runs or it does not answer. With --wat
 #[command(after_help = EXIT_CODES)]
 pub(crate) struct Status {
     #[command(flatten)]
-    pub which: Which,
+    pub which: GatewayArgs,
     /// Print the response of the admin API unchanged
     #[arg(long)]
     pub json: bool,
@@ -64,8 +64,8 @@ async fn watch(arguments: &Status, period: Duration) -> Result<ExitCode> {
         Ok(seen) => seen,
         Err(failure) => return Ok(catalog::told(&failure)),
     };
-    let mut screen = Screen::new(arguments.json);
-    let mut seen: Result<Look, String> = Ok(first);
+    let mut screen = StatusPrinter::new(arguments.json);
+    let mut seen: Result<StatusResponse, String> = Ok(first);
     loop {
         let is_read = match seen {
             Ok(look) => screen.show(&look.text(&client, arguments.json)),
@@ -80,25 +80,25 @@ async fn watch(arguments: &Status, period: Duration) -> Result<ExitCode> {
 }
 
 /// One response of the gateway.
-struct Look {
+struct StatusResponse {
     body: Bytes,
     status: api::Status,
 }
 
-async fn begin(which: &Which) -> Result<(AdminClient, Look), Failure> {
+async fn begin(which: &GatewayArgs) -> Result<(AdminClient, StatusResponse), CliError> {
     let client = AdminClient::find(which, ROUTE).await?;
-    let look = look(&client).await.map_err(Failure::Unavailable)?;
+    let look = look(&client).await.map_err(CliError::Unavailable)?;
     Ok((client, look))
 }
 
-async fn look(client: &AdminClient) -> Result<Look, String> {
+async fn look(client: &AdminClient) -> Result<StatusResponse, String> {
     let body = client.get().await?;
     let status = serde_json::from_slice(&body)
         .map_err(|error| format!("{} answers with something else than a status: {error}", client.place()))?;
-    Ok(Look { body, status })
+    Ok(StatusResponse { body, status })
 }
 
-impl Look {
+impl StatusResponse {
     fn text(&self, client: &AdminClient, json: bool) -> String {
         let stdout = std::io::stdout();
         match json {
@@ -114,17 +114,17 @@ fn is_well(status: &api::Status) -> bool {
 }
 
 /// Prints one status after the other: in the same place on a terminal, one below the other in a pipe.
-struct Screen {
+struct StatusPrinter {
     is_terminal: bool,
     json: bool,
     is_first: bool,
     is_lost: bool,
 }
 
-impl Screen {
-    fn new(json: bool) -> Screen {
+impl StatusPrinter {
+    fn new(json: bool) -> StatusPrinter {
         let is_terminal = std::io::stdout().is_terminal() && !json;
-        Screen { is_terminal, json, is_first: true, is_lost: false }
+        StatusPrinter { is_terminal, json, is_first: true, is_lost: false }
     }
 
     /// Prints a status. Returns `false` if stdout is closed.

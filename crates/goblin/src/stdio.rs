@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use goblin_client::bridge::wire::{Target, Wire};
+use goblin_client::bridge::wire::{GatewayConnection, GatewayTarget};
 use goblin_client::connect::ProxyEnvironment;
 use goblin_client::environment::environment;
 use goblin_client::runtime::identity::Identity;
-use goblin_client::runtime::{Places, Record};
+use goblin_client::runtime::{GatewayRecord, RecordDirectories};
 use goblin_client::{address, bridge, runtime};
 use goblin_config::exposure::ProfileName;
 use goblin_config::secret::Secret;
@@ -23,8 +23,8 @@ use goblin_engine::app::App;
 use goblin_engine::upstream::child::own_executable;
 use goblin_telemetry::Observe;
 
-use crate::cli::Source;
-use crate::load::Found;
+use crate::cli::ConfigArgs;
+use crate::load::RawConfig;
 use crate::log::LogFlags;
 use crate::serve::termination;
 use crate::style::{note, tell, warn};
@@ -38,7 +38,7 @@ const ADMIN_TOKEN_VARIABLE: &str = "GOBLIN_ADMIN_TOKEN";
 #[derive(Debug, Args)]
 pub(crate) struct Stdio {
     #[command(flatten)]
-    pub source: Source,
+    pub source: ConfigArgs,
     #[command(flatten)]
     pub log: LogFlags,
     /// Connect the client to the gateway at this URL, or at unix:SOCKET, instead of starting servers
@@ -65,8 +65,8 @@ pub(crate) async fn run(arguments: Stdio) -> Result<ExitCode> {
         let token = token(arguments.token_file.as_deref())?;
         let url = address::endpoint(url, arguments.profile.as_ref());
         note(&format!("a bridge to the gateway at {}", mask::url(&url)));
-        let target = Target::new(&url, token.as_ref(), &ProxyEnvironment::from_process())?;
-        return carry(Wire::to(target), &arguments.log).await;
+        let target = GatewayTarget::new(&url, token.as_ref(), &ProxyEnvironment::from_process())?;
+        return carry(GatewayConnection::to(target), &arguments.log).await;
     }
     let found = match load::find(arguments.source.config.as_deref()) {
         Ok(found) => found,
@@ -80,11 +80,12 @@ pub(crate) async fn run(arguments: Stdio) -> Result<ExitCode> {
     match usable {
         Ok((record, token)) => {
             let url = address::endpoint(&record.address(), profile.as_ref());
-            let Record { pid, identity, .. } = &record;
+            let GatewayRecord { pid, identity, .. } = &record;
             note(&format!("a bridge to the gateway at {url} (pid {pid}), which serves {} too", identity.place()));
             let own = identity.clone();
-            let target = Target::of_record(&url, record, token.as_ref(), &ProxyEnvironment::from_process())?;
-            carry(Wire::to_successors(target, move || successor(&own, profile.as_ref())), &arguments.log).await
+            let target = GatewayTarget::of_record(&url, record, token.as_ref(), &ProxyEnvironment::from_process())?;
+            carry(GatewayConnection::to_successors(target, move || successor(&own, profile.as_ref())), &arguments.log)
+                .await
         }
         Err(reason) => stand_alone(found, &reason, profile, &arguments.log).await,
     }
@@ -100,7 +101,12 @@ pub(crate) fn check_profile(config: &Config, profile: Option<&ProfileName>) -> R
     })
 }
 
-async fn stand_alone(found: Found, reason: &str, profile: Option<ProfileName>, flags: &LogFlags) -> Result<ExitCode> {
+async fn stand_alone(
+    found: RawConfig,
+    reason: &str,
+    profile: Option<ProfileName>,
+    flags: &LogFlags,
+) -> Result<ExitCode> {
     let given = match found.parse() {
         Ok(given) => given,
         Err(trouble) => return Ok(tell(&trouble.to_string())),
@@ -119,7 +125,7 @@ async fn stand_alone(found: Found, reason: &str, profile: Option<ProfileName>, f
     Ok(ExitCode::SUCCESS)
 }
 
-async fn carry(wire: Wire, flags: &LogFlags) -> Result<ExitCode> {
+async fn carry(wire: GatewayConnection, flags: &LogFlags) -> Result<ExitCode> {
     log::start(&Log::default(), flags);
     bridge::run(wire, tokio::io::stdin(), tokio::io::stdout(), termination()?).await;
     Ok(ExitCode::SUCCESS)
@@ -148,9 +154,9 @@ fn token_of(file: Option<&Path>, variable: &str) -> Result<Option<Secret>> {
 }
 
 /// Returns the gateway to connect to and its token, or the reason why there is none.
-async fn look_around(own: &Identity) -> Result<(Record, Option<Secret>), String> {
-    let record = choose(&Places::of(&environment).running(), own, environment)?;
-    let Record { url, pid, .. } = &record;
+async fn look_around(own: &Identity) -> Result<(GatewayRecord, Option<Secret>), String> {
+    let record = choose(&RecordDirectories::of(&environment).running(), own, environment)?;
+    let GatewayRecord { url, pid, .. } = &record;
     if !record.answers().await {
         return Err(format!("the gateway at {url} (pid {pid}) does not answer"));
     }
@@ -163,16 +169,21 @@ async fn look_around(own: &Identity) -> Result<(Record, Option<Secret>), String>
 
 /// Finds the gateway that replaced one that ended. Its file may have changed: the client gets the current content. The
 /// variables must still match.
-fn successor(own: &Identity, profile: Option<&ProfileName>) -> Option<Target> {
-    let is_successor =
-        |record: &Record| record.identity.is_same_place(own) && record.fingerprints.differing(environment).is_empty();
-    let record = Places::of(&environment).running().into_iter().find(is_successor)?;
+fn successor(own: &Identity, profile: Option<&ProfileName>) -> Option<GatewayTarget> {
+    let is_successor = |record: &GatewayRecord| {
+        record.identity.is_same_place(own) && record.fingerprints.differing(environment).is_empty()
+    };
+    let record = RecordDirectories::of(&environment).running().into_iter().find(is_successor)?;
     let (token, url) = (record.token().ok()?, address::endpoint(&record.address(), profile));
-    Target::of_record(&url, record, token.as_ref(), &ProxyEnvironment::from_process()).ok()
+    GatewayTarget::of_record(&url, record, token.as_ref(), &ProxyEnvironment::from_process()).ok()
 }
 
 /// Returns the gateway in `running` with the same configuration and variables, or the reason why there is none.
-fn choose(running: &[Record], own: &Identity, here: impl Fn(&str) -> Option<String>) -> Result<Record, String> {
+fn choose(
+    running: &[GatewayRecord],
+    own: &Identity,
+    here: impl Fn(&str) -> Option<String>,
+) -> Result<GatewayRecord, String> {
     let mut reason = "no gateway of this configuration is running".to_owned();
     for record in running.iter().filter(|record| record.identity.is_same_place(own)) {
         match difference(record, own, &here) {
@@ -186,7 +197,11 @@ fn choose(running: &[Record], own: &Identity, here: impl Fn(&str) -> Option<Stri
 
 /// Describes how a running gateway of the same file differs from one that would start here. Returns `None` if it does
 /// not.
-pub(crate) fn difference(record: &Record, own: &Identity, here: impl Fn(&str) -> Option<String>) -> Option<String> {
+pub(crate) fn difference(
+    record: &GatewayRecord,
+    own: &Identity,
+    here: impl Fn(&str) -> Option<String>,
+) -> Option<String> {
     let gateway = format!("the gateway at {} (pid {})", record.url, record.pid);
     let differing = record.fingerprints.differing(here);
     if record.identity != *own {
@@ -204,10 +219,10 @@ mod tests {
 
     use super::*;
 
-    fn record(text: &str) -> Record {
+    fn record(text: &str) -> GatewayRecord {
         let identity = Identity::of_file(Path::new("/x/goblin.json"), text, Path::new("/x"));
         let variables = [("KEY".to_owned(), Some("1".to_owned()))].into();
-        Record::new("http://127.0.0.1:1/mcp".to_owned(), identity, Fingerprints::new([0; 16], &variables))
+        GatewayRecord::new("http://127.0.0.1:1/mcp".to_owned(), identity, Fingerprints::new([0; 16], &variables))
     }
 
     #[test]
@@ -227,7 +242,7 @@ mod tests {
     #[test]
     fn a_gateway_is_used_only_where_it_does_the_same() {
         let own = record("same").identity;
-        let check = |running: &[Record], key: Option<&str>, expected: Result<(), &str>| {
+        let check = |running: &[GatewayRecord], key: Option<&str>, expected: Result<(), &str>| {
             let chosen = choose(running, &own, |_| key.map(str::to_owned));
             match (chosen, expected) {
                 (Ok(_), Ok(())) => {}

@@ -8,8 +8,8 @@ use goblin_admin::api::{SubscriptionInfo, SubscriptionList};
 use goblin_telemetry::clean;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-use crate::admin_client::{AdminClient, Which};
-use crate::catalog::{self, Failure};
+use crate::admin_client::{AdminClient, GatewayArgs};
+use crate::catalog::{self, CliError};
 use crate::check::table::lay_out;
 use crate::style::{is_colourful, plural, print, width};
 
@@ -23,7 +23,7 @@ pub(crate) struct Subscriptions {
     /// Only subscriptions that an update of this resource reaches
     pub uri: Option<String>,
     #[command(flatten)]
-    pub which: Which,
+    pub which: GatewayArgs,
     /// Print the response of the admin API unchanged
     #[arg(long)]
     pub json: bool,
@@ -39,15 +39,15 @@ pub(crate) async fn run(arguments: Subscriptions) -> Result<ExitCode> {
     }
 }
 
-async fn text(arguments: &Subscriptions) -> Result<String, Failure> {
+async fn text(arguments: &Subscriptions) -> Result<String, CliError> {
     let query = arguments.uri.as_ref().map(|uri| format!("?uri={}", utf8_percent_encode(uri, QUERY)));
     let client = AdminClient::find(&arguments.which, &format!("{ROUTE}{}", query.unwrap_or_default())).await?;
-    let body = client.get().await.map_err(Failure::Unavailable)?;
+    let body = client.get().await.map_err(CliError::Unavailable)?;
     if arguments.json {
         return Ok(String::from_utf8_lossy(&body).into_owned() + "\n");
     }
     let list: SubscriptionList = serde_json::from_slice(&body).map_err(|error| {
-        Failure::Unavailable(format!("{} answers with something else than subscriptions: {error}", client.place()))
+        CliError::Unavailable(format!("{} answers with something else than subscriptions: {error}", client.place()))
     })?;
     let stdout = std::io::stdout();
     Ok(render(&list, width(&stdout), is_colourful(&stdout)))

@@ -6,32 +6,34 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCompleter;
-use goblin_client::content::{Outcomes, blocks};
-use goblin_client::schema::Schema;
+use goblin_client::content::{ToolOutput, blocks};
+use goblin_client::schema::ToolSchema;
 use goblin_telemetry::clean;
 use serde_json::json;
 
-use crate::catalog::cards::{self, Kind};
+use crate::catalog::cards::{self, EntryKind};
 use crate::catalog::client::Client;
-use crate::catalog::{self, Common, EXIT_CODES, Failure, Filter, arguments, complete, content, definition, show};
+use crate::catalog::{
+    self, CliError, CommonArgs, EXIT_CODES, ListFilter, arguments, complete, content, definition, show,
+};
 use crate::style::{is_colourful, print, print_json, width};
 
 #[derive(Debug, Args)]
 #[command(arg_required_else_help = true, after_help = EXIT_CODES)]
 pub(crate) struct Tools {
     #[command(subcommand)]
-    pub verb: Verb,
+    pub verb: ToolsCommand,
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Verb {
+pub(crate) enum ToolsCommand {
     /// List all tools, including those that clients must search for
     #[command(after_long_help = LIST_EXAMPLES)]
     List {
         #[command(flatten)]
-        filter: Filter,
+        filter: ListFilter,
         #[command(flatten)]
-        common: Common,
+        common: CommonArgs,
     },
     /// Show the description and the arguments of a tool
     Describe {
@@ -39,7 +41,7 @@ pub(crate) enum Verb {
         #[arg(add = ArgValueCompleter::new(complete::tools))]
         name: String,
         #[command(flatten)]
-        common: Common,
+        common: CommonArgs,
     },
     /// Search for tools, best match first
     #[command(after_long_help = SEARCH_EXAMPLES)]
@@ -48,9 +50,9 @@ pub(crate) enum Verb {
         #[arg(required = true)]
         query: Vec<String>,
         #[command(flatten)]
-        filter: Filter,
+        filter: ListFilter,
         #[command(flatten)]
-        common: Common,
+        common: CommonArgs,
     },
     /// Call a tool and print its result
     #[command(after_long_help = CALL_EXAMPLES)]
@@ -65,7 +67,7 @@ pub(crate) enum Verb {
         #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,
         #[command(flatten)]
-        common: Common,
+        common: CommonArgs,
     },
 }
 
@@ -95,24 +97,29 @@ is shown on a terminal, and declined if there is none. Ctrl-C cancels the call."
 
 pub(crate) async fn run(arguments: Tools) -> Result<ExitCode> {
     match arguments.verb {
-        Verb::List { filter, common } => {
-            catalog::run(&common, async |client| list(client, Kind::Tools, &filter, common.json).await).await
+        ToolsCommand::List { filter, common } => {
+            catalog::run(&common, async |client| list(client, EntryKind::Tools, &filter, common.json).await).await
         }
-        Verb::Describe { name, common } => {
+        ToolsCommand::Describe { name, common } => {
             catalog::run(&common, async |client| describe(client, &name, common.json).await).await
         }
-        Verb::Search { query, filter, common } => {
+        ToolsCommand::Search { query, filter, common } => {
             catalog::run(&common, async |client| search(client, &query.join(" "), &filter, common.json).await).await
         }
-        Verb::Call { name, arguments, output, common } => {
-            let call = Call { name, arguments, output, json: common.json };
+        ToolsCommand::Call { name, arguments, output, common } => {
+            let call = ToolCall { name, arguments, output, json: common.json };
             catalog::run(&common, async |client| call.run(client).await).await
         }
     }
 }
 
 /// Prints the list of one kind.
-pub(crate) async fn list(client: &mut Client, kind: Kind, filter: &Filter, json: bool) -> Result<(), Failure> {
+pub(crate) async fn list(
+    client: &mut Client,
+    kind: EntryKind,
+    filter: &ListFilter,
+    json: bool,
+) -> Result<(), CliError> {
     let cards = cards::list(client, kind, filter).await?;
     match json {
         true => print_json(&cards.to_json())?,
@@ -121,8 +128,8 @@ pub(crate) async fn list(client: &mut Client, kind: Kind, filter: &Filter, json:
     Ok(())
 }
 
-async fn describe(client: &mut Client, name: &str, json: bool) -> Result<(), Failure> {
-    let tool = cards::describe(client, Kind::Tools, name).await?;
+async fn describe(client: &mut Client, name: &str, json: bool) -> Result<(), CliError> {
+    let tool = cards::describe(client, EntryKind::Tools, name).await?;
     let stdout = std::io::stdout();
     match json {
         true => print_json(&tool.json)?,
@@ -131,27 +138,27 @@ async fn describe(client: &mut Client, name: &str, json: bool) -> Result<(), Fai
     Ok(())
 }
 
-async fn search(client: &mut Client, query: &str, filter: &Filter, json: bool) -> Result<(), Failure> {
+async fn search(client: &mut Client, query: &str, filter: &ListFilter, json: bool) -> Result<(), CliError> {
     let found = cards::search(client, "search_tools", filter, json!({ "query": query })).await?;
     match json {
         true => print_json(&found)?,
-        false => show::cards(&cards::read(Kind::Tools, &found))?,
+        false => show::cards(&cards::read(EntryKind::Tools, &found))?,
     }
     Ok(())
 }
 
-struct Call {
+struct ToolCall {
     name: String,
     arguments: Vec<String>,
     output: Option<PathBuf>,
     json: bool,
 }
 
-impl Call {
-    async fn run(self, client: &mut Client) -> Result<(), Failure> {
-        let tool = cards::describe(client, Kind::Tools, &self.name).await?;
-        let schema = Schema::new(&tool.value["inputSchema"]);
-        let arguments = arguments::read(&self.name, &self.arguments, schema).map_err(Failure::Usage)?;
+impl ToolCall {
+    async fn run(self, client: &mut Client) -> Result<(), CliError> {
+        let tool = cards::describe(client, EntryKind::Tools, &self.name).await?;
+        let schema = ToolSchema::new(&tool.value["inputSchema"]);
+        let arguments = arguments::read(&self.name, &self.arguments, schema).map_err(CliError::Usage)?;
         let outcomes = client.call(&self.name, &arguments).await?;
         let blocks = blocks(&outcomes);
         if let Some(path) = &self.output {
@@ -163,14 +170,14 @@ impl Call {
             (false, true) => {}
         }
         match outcomes.is_error() {
-            true => Err(Failure::Refused(complaint(&self.name, &outcomes))),
+            true => Err(CliError::Refused(complaint(&self.name, &outcomes))),
             false => Ok(()),
         }
     }
 }
 
 /// Returns the error text of a failed tool.
-fn complaint(name: &str, outcomes: &Outcomes) -> String {
+fn complaint(name: &str, outcomes: &ToolOutput) -> String {
     let text = outcomes.text();
     let lines: Vec<_> = text.lines().map(clean).collect();
     match lines.is_empty() {

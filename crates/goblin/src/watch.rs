@@ -18,14 +18,14 @@ use goblin_client::peer::Peer;
 use goblin_config::quantity;
 use tokio::sync::watch;
 
-use crate::door::{Closed, Door, Reach};
+use crate::door::{Endpoint, EndpointArgs, EndpointError};
 use crate::log::LogFlags;
 use crate::serve::termination;
 use crate::style::tell;
-use crate::watch::exec::Commands;
-use crate::watch::show::Shown;
-use crate::watch::watching::Watching;
-use crate::watch::wish::{Kind, Options, Wishes};
+use crate::watch::exec::CommandQueue;
+use crate::watch::show::OutputStyle;
+use crate::watch::watching::WatchSession;
+use crate::watch::wish::{UpdateOptions, UriKind, WatchTargets};
 
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]
@@ -34,7 +34,7 @@ pub(crate) struct Watch {
     #[arg(required = true, value_name = "URI")]
     pub uris: Vec<String>,
     #[command(flatten)]
-    pub reach: Reach,
+    pub reach: EndpointArgs,
     /// Print one JSON object per line
     #[arg(long)]
     pub json: bool,
@@ -52,7 +52,7 @@ pub(crate) struct Watch {
     pub fields: Vec<String>,
     /// Kind of the URIs (default: a listed URI is exact, else one with { is a template and one with *, ? or [ a glob)
     #[arg(long, value_name = "KIND")]
-    pub pattern: Option<Kind>,
+    pub pattern: Option<UriKind>,
     #[command(flatten)]
     pub log: LogFlags,
 }
@@ -89,15 +89,15 @@ fn duration(text: &str) -> Result<Duration, String> {
 pub(crate) async fn run(arguments: Watch) -> Result<ExitCode> {
     // Install the signal handlers before anything starts that a signal must not leave behind.
     let mut terminated = termination()?;
-    let door = match Door::open(&arguments.reach, None, &arguments.log).await {
+    let door = match Endpoint::open(&arguments.reach, None, &arguments.log).await {
         Ok(door) => door,
-        Err(Closed::Configuration(trouble)) => return Ok(tell(&trouble)),
+        Err(EndpointError::Configuration(trouble)) => return Ok(tell(&trouble)),
         Err(closed) => return Err(closed.into()),
     };
     let (near, far) = tokio::io::duplex(PIPE_BYTES);
-    let watching = Watching::new(Peer::new(near), wishes(&arguments), shown(&arguments), door.place());
+    let watching = WatchSession::new(Peer::new(near), wishes(&arguments), shown(&arguments), door.place());
     let watching = match &arguments.exec {
-        Some(command) => watching.with(Commands::new(command.clone(), arguments.json)),
+        Some(command) => watching.with(CommandQueue::new(command.clone(), arguments.json)),
         None => watching,
     };
     let (stop, stopped) = watch::channel(false);
@@ -120,12 +120,12 @@ pub(crate) async fn run(arguments: Watch) -> Result<ExitCode> {
     }
 }
 
-fn wishes(arguments: &Watch) -> Wishes {
+fn wishes(arguments: &Watch) -> WatchTargets {
     let Watch { min_interval, batch, fields, .. } = arguments;
-    let options = Options { min_interval: *min_interval, batch: *batch, fields };
-    Wishes::new(&arguments.uris, arguments.pattern, &options)
+    let options = UpdateOptions { min_interval: *min_interval, batch: *batch, fields };
+    WatchTargets::new(&arguments.uris, arguments.pattern, &options)
 }
 
-fn shown(arguments: &Watch) -> Shown {
-    if arguments.json { Shown::Json } else { Shown::for_people() }
+fn shown(arguments: &Watch) -> OutputStyle {
+    if arguments.json { OutputStyle::Json } else { OutputStyle::for_people() }
 }

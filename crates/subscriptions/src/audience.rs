@@ -6,27 +6,27 @@ use std::sync::Arc;
 
 use futures_channel::oneshot::{self, Receiver, Sender};
 
-use crate::{ClientId, Outcome, Subscriber, Subscription};
+use crate::{ClientId, SubscribeOutcome, Subscriber, Subscription};
 
-pub(crate) struct Audience<S> {
+pub(crate) struct Subscribers<S> {
     subscribers: HashMap<ClientId, Arc<Subscription<S>>>,
-    waiting: Vec<Waiting>,
+    waiting: Vec<SubscribeWaiter>,
 }
 
-struct Waiting {
+struct SubscribeWaiter {
     client: ClientId,
     /// True if this request created the subscription. A refusal then removes the subscription.
     is_new: bool,
-    outcome: Sender<Outcome>,
+    outcome: Sender<SubscribeOutcome>,
 }
 
-impl<S> Default for Audience<S> {
-    fn default() -> Audience<S> {
-        Audience { subscribers: HashMap::new(), waiting: Vec::new() }
+impl<S> Default for Subscribers<S> {
+    fn default() -> Subscribers<S> {
+        Subscribers { subscribers: HashMap::new(), waiting: Vec::new() }
     }
 }
 
-impl<S: Subscriber> Audience<S> {
+impl<S: Subscriber> Subscribers<S> {
     pub(crate) fn is_empty(&self) -> bool {
         self.subscribers.is_empty()
     }
@@ -59,22 +59,22 @@ impl<S: Subscriber> Audience<S> {
     }
 
     /// Adds a waiting request. The receiver gets the outcome.
-    pub(crate) fn wait(&mut self, client: ClientId, is_new: bool) -> Receiver<Outcome> {
+    pub(crate) fn wait(&mut self, client: ClientId, is_new: bool) -> Receiver<SubscribeOutcome> {
         let (outcome, settled) = oneshot::channel();
-        self.waiting.push(Waiting { client, is_new, outcome });
+        self.waiting.push(SubscribeWaiter { client, is_new, outcome });
         settled
     }
 
     /// Sends the outcome to all waiting requests. Returns the clients of those requests that created a subscription.
-    pub(crate) fn settle(&mut self, outcome: &Outcome) -> Vec<ClientId> {
+    pub(crate) fn settle(&mut self, outcome: &SubscribeOutcome) -> Vec<ClientId> {
         let mut entered = Vec::new();
-        for Waiting { client, is_new, outcome: sender } in std::mem::take(&mut self.waiting) {
+        for SubscribeWaiter { client, is_new, outcome: sender } in std::mem::take(&mut self.waiting) {
             if is_new {
                 entered.push(client);
             }
             if sender.send(outcome.clone()).is_err() && !outcome.is_refusal() {
                 // The client has cancelled its request and will call `withdraw`. Keep the entry until then.
-                self.waiting.push(Waiting { client, is_new, outcome: oneshot::channel().0 });
+                self.waiting.push(SubscribeWaiter { client, is_new, outcome: oneshot::channel().0 });
             }
         }
         entered
@@ -83,7 +83,7 @@ impl<S: Subscriber> Audience<S> {
     /// Removes the cancelled requests of a client. Returns true if they created the subscription and no other request
     /// of the client waits for it. The caller must then remove the subscription.
     pub(crate) fn withdraw(&mut self, client: ClientId) -> bool {
-        let is_over = |waiting: &Waiting| waiting.client == client && waiting.outcome.is_canceled();
+        let is_over = |waiting: &SubscribeWaiter| waiting.client == client && waiting.outcome.is_canceled();
         let was_new = self.waiting.iter().any(|waiting| is_over(waiting) && waiting.is_new);
         self.waiting.retain(|waiting| !is_over(waiting));
         match self.waiting.iter_mut().find(|waiting| waiting.client == client) {

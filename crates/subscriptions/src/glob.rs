@@ -30,17 +30,17 @@ const WILDCARDS: [char; 3] = ['*', '?', '['];
 /// Matching walks the pattern once and keeps the set of places in the URI that it may have reached. The time is at most
 /// the length of the URI times the number of wildcards, and both are limited.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Glob {
+pub struct UriGlob {
     text: String,
     /// The number of bytes before the first wildcard.
     literal: usize,
     /// The steps for the text from the first wildcard on.
-    steps: Vec<Step>,
+    steps: Vec<GlobStep>,
 }
 
 /// The reason why a text is not a valid pattern. Positions count characters of the pattern from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum GlobError {
+pub enum UriGlobError {
     #[error("a pattern must not be empty")]
     Empty,
     #[error("the pattern of {length} bytes is longer than {LONGEST_GLOB}")]
@@ -56,11 +56,11 @@ pub enum GlobError {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Step {
+enum GlobStep {
     Literal(String),
     /// `?`
     One,
-    Class(Class),
+    Class(CharClass),
     /// `*`
     Run,
     /// `**`
@@ -70,32 +70,32 @@ enum Step {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Class {
+struct CharClass {
     is_negated: bool,
     ranges: Box<[(char, char)]>,
 }
 
-impl Class {
+impl CharClass {
     fn has(&self, character: char) -> bool {
         let is_inside = self.ranges.iter().any(|(first, last)| (*first..=*last).contains(&character));
         character != '/' && is_inside != self.is_negated
     }
 }
 
-impl Glob {
-    pub fn parse(text: &str) -> Result<Glob, GlobError> {
+impl UriGlob {
+    pub fn parse(text: &str) -> Result<UriGlob, UriGlobError> {
         if text.is_empty() {
-            return Err(GlobError::Empty);
+            return Err(UriGlobError::Empty);
         }
         if text.len() > LONGEST_GLOB {
-            return Err(GlobError::TooLong { length: text.len() });
+            return Err(UriGlobError::TooLong { length: text.len() });
         }
         let literal = text.find(WILDCARDS).unwrap_or(text.len());
-        let steps = Reader::new(text, literal).steps()?;
-        if steps.iter().filter(|step| !matches!(step, Step::Literal(_))).count() > MOST_WILDCARDS {
-            return Err(GlobError::TooManyWildcards);
+        let steps = GlobParser::new(text, literal).steps()?;
+        if steps.iter().filter(|step| !matches!(step, GlobStep::Literal(_))).count() > MOST_WILDCARDS {
+            return Err(UriGlobError::TooManyWildcards);
         }
-        Ok(Glob { text: text.to_owned(), literal, steps })
+        Ok(UriGlob { text: text.to_owned(), literal, steps })
     }
 
     pub fn as_str(&self) -> &str {
@@ -113,7 +113,7 @@ impl Glob {
             return false;
         }
         let Some(rest) = uri.strip_prefix(self.literal()) else { return false };
-        let mut places = Places::from_elem(0, 1);
+        let mut places = Offsets::from_elem(0, 1);
         for step in &self.steps {
             places = step.lead(rest, &places);
             if places.is_empty() {
@@ -125,11 +125,11 @@ impl Glob {
 }
 
 /// The offsets in a URI at which the rest of a pattern may begin, in ascending order.
-type Places = SmallVec<[usize; 32]>;
+type Offsets = SmallVec<[usize; 32]>;
 
-impl Step {
+impl GlobStep {
     /// Returns the places that this step reaches from `places`.
-    fn lead(&self, uri: &str, places: &Places) -> Places {
+    fn lead(&self, uri: &str, places: &Offsets) -> Offsets {
         let one = |is_wanted: &dyn Fn(char) -> bool| {
             let after = |&place: &usize| {
                 let character = uri[place..].chars().next().filter(|character| is_wanted(*character))?;
@@ -138,15 +138,15 @@ impl Step {
             places.iter().filter_map(after).collect()
         };
         match self {
-            Step::Literal(text) => {
+            GlobStep::Literal(text) => {
                 let is_there = |place: &&usize| uri.as_bytes()[**place..].starts_with(text.as_bytes());
                 places.iter().filter(is_there).map(|place| place + text.len()).collect()
             }
-            Step::One => one(&|character| character != '/'),
-            Step::Class(class) => one(&|character| class.has(character)),
-            Step::Run => runs(uri, places),
-            Step::Deep => places.first().map(|first| boundaries(uri, *first).collect()).unwrap_or_default(),
-            Step::Segments => segments(uri, places),
+            GlobStep::One => one(&|character| character != '/'),
+            GlobStep::Class(class) => one(&|character| class.has(character)),
+            GlobStep::Run => runs(uri, places),
+            GlobStep::Deep => places.first().map(|first| boundaries(uri, *first).collect()).unwrap_or_default(),
+            GlobStep::Segments => segments(uri, places),
         }
     }
 }
@@ -157,8 +157,8 @@ fn boundaries(uri: &str, first: usize) -> impl Iterator<Item = usize> {
 }
 
 /// Returns the places that `*` reaches.
-fn runs(uri: &str, places: &Places) -> Places {
-    let mut led = Places::new();
+fn runs(uri: &str, places: &Offsets) -> Offsets {
+    let mut led = Offsets::new();
     for &place in places {
         // A run from an earlier place already covers this one.
         if led.last().is_none_or(|last| *last < place) {
@@ -170,43 +170,43 @@ fn runs(uri: &str, places: &Places) -> Places {
 }
 
 /// Returns the places themselves, and the places after every `/` behind the first of them.
-fn segments(uri: &str, places: &Places) -> Places {
-    let Some(&first) = places.first() else { return Places::new() };
+fn segments(uri: &str, places: &Offsets) -> Offsets {
+    let Some(&first) = places.first() else { return Offsets::new() };
     let slashes = memchr::memchr_iter(b'/', &uri.as_bytes()[first..]).map(|offset| first + offset + 1);
-    let mut led: Places = places.iter().copied().chain(slashes).collect();
+    let mut led: Offsets = places.iter().copied().chain(slashes).collect();
     led.sort_unstable();
     led.dedup();
     led
 }
 
 /// A position in the text of a pattern.
-struct Reader<'a> {
+struct GlobParser<'a> {
     rest: Chars<'a>,
     /// The number of characters read so far.
     read: usize,
     is_segment_start: bool,
 }
 
-impl Reader<'_> {
-    fn new(text: &str, literal: usize) -> Reader<'_> {
+impl GlobParser<'_> {
+    fn new(text: &str, literal: usize) -> GlobParser<'_> {
         let (before, rest) = text.split_at(literal);
         let is_segment_start = before.is_empty() || before.ends_with('/');
-        Reader { rest: rest.chars(), read: before.chars().count(), is_segment_start }
+        GlobParser { rest: rest.chars(), read: before.chars().count(), is_segment_start }
     }
 
-    fn steps(mut self) -> Result<Vec<Step>, GlobError> {
+    fn steps(mut self) -> Result<Vec<GlobStep>, UriGlobError> {
         let mut steps = Vec::new();
         while let Some(character) = self.next() {
             let step = match character {
                 '*' => self.run(),
-                '?' => Step::One,
-                '[' => Step::Class(self.class()?),
-                literal => Step::Literal(self.literal(literal)),
+                '?' => GlobStep::One,
+                '[' => GlobStep::Class(self.class()?),
+                literal => GlobStep::Literal(self.literal(literal)),
             };
             self.is_segment_start = match &step {
-                Step::Literal(text) => text.ends_with('/'),
-                Step::Segments => true,
-                Step::One | Step::Class(_) | Step::Run | Step::Deep => false,
+                GlobStep::Literal(text) => text.ends_with('/'),
+                GlobStep::Segments => true,
+                GlobStep::One | GlobStep::Class(_) | GlobStep::Run | GlobStep::Deep => false,
             };
             steps.push(step);
         }
@@ -236,34 +236,34 @@ impl Reader<'_> {
         is_next
     }
 
-    fn run(&mut self) -> Step {
+    fn run(&mut self) -> GlobStep {
         if !self.next_if('*') {
-            return Step::Run;
+            return GlobStep::Run;
         }
         while self.next_if('*') {}
-        if self.is_segment_start && self.next_if('/') { Step::Segments } else { Step::Deep }
+        if self.is_segment_start && self.next_if('/') { GlobStep::Segments } else { GlobStep::Deep }
     }
 
-    fn class(&mut self) -> Result<Class, GlobError> {
+    fn class(&mut self) -> Result<CharClass, UriGlobError> {
         let opened = self.read;
         let is_negated = self.next_if('!') || self.next_if('^');
         let mut ranges = Vec::new();
         loop {
-            let first = self.next().ok_or(GlobError::NotClosed { position: opened })?;
+            let first = self.next().ok_or(UriGlobError::NotClosed { position: opened })?;
             if first == ']' {
                 break;
             }
             let position = self.read;
             let last = self.last_of_range().unwrap_or(first);
             if last < first {
-                return Err(GlobError::Reversed { first, last, position });
+                return Err(UriGlobError::Reversed { first, last, position });
             }
             ranges.push((first, last));
         }
         if ranges.is_empty() {
-            return Err(GlobError::EmptyClass { position: opened });
+            return Err(UriGlobError::EmptyClass { position: opened });
         }
-        Ok(Class { is_negated, ranges: ranges.into() })
+        Ok(CharClass { is_negated, ranges: ranges.into() })
     }
 
     /// Reads `-z` if it comes next. A `-` before the closing bracket is a literal.
@@ -285,7 +285,7 @@ mod tests {
     use super::*;
 
     fn check(pattern: &str, uri: &str, expected: bool) {
-        let glob = Glob::parse(pattern).expect(pattern);
+        let glob = UriGlob::parse(pattern).expect(pattern);
         assert_eq!(glob.matches(uri), expected, "{pattern} on {uri}");
     }
 
@@ -332,26 +332,27 @@ mod tests {
         for (pattern, literal) in
             [("fs+file:///logs/**/*.log", "fs+file:///logs/"), ("a?b", "a"), ("a[b]", "a"), ("*", ""), ("a{b}", "a{b}")]
         {
-            assert_eq!(Glob::parse(pattern).expect(pattern).literal(), literal, "{pattern}");
+            assert_eq!(UriGlob::parse(pattern).expect(pattern).literal(), literal, "{pattern}");
         }
     }
 
     #[test]
     fn refuses_what_cannot_be_meant() {
-        let check = |pattern: &str, expected: GlobError| assert_eq!(Glob::parse(pattern), Err(expected), "{pattern}");
-        check("", GlobError::Empty);
-        check("é*[ab", GlobError::NotClosed { position: 3 });
-        check("[", GlobError::NotClosed { position: 1 });
-        check("[a-", GlobError::NotClosed { position: 1 });
-        check("a[]", GlobError::EmptyClass { position: 2 });
-        check("a[]]", GlobError::EmptyClass { position: 2 });
-        check("a[!]", GlobError::EmptyClass { position: 2 });
-        check("x/[ac-b]", GlobError::Reversed { first: 'c', last: 'b', position: 5 });
-        check(&"a".repeat(LONGEST_GLOB + 1), GlobError::TooLong { length: LONGEST_GLOB + 1 });
-        check(&"?".repeat(MOST_WILDCARDS + 1), GlobError::TooManyWildcards);
-        let error = GlobError::Reversed { first: 'c', last: 'b', position: 5 }.to_string();
+        let check =
+            |pattern: &str, expected: UriGlobError| assert_eq!(UriGlob::parse(pattern), Err(expected), "{pattern}");
+        check("", UriGlobError::Empty);
+        check("é*[ab", UriGlobError::NotClosed { position: 3 });
+        check("[", UriGlobError::NotClosed { position: 1 });
+        check("[a-", UriGlobError::NotClosed { position: 1 });
+        check("a[]", UriGlobError::EmptyClass { position: 2 });
+        check("a[]]", UriGlobError::EmptyClass { position: 2 });
+        check("a[!]", UriGlobError::EmptyClass { position: 2 });
+        check("x/[ac-b]", UriGlobError::Reversed { first: 'c', last: 'b', position: 5 });
+        check(&"a".repeat(LONGEST_GLOB + 1), UriGlobError::TooLong { length: LONGEST_GLOB + 1 });
+        check(&"?".repeat(MOST_WILDCARDS + 1), UriGlobError::TooManyWildcards);
+        let error = UriGlobError::Reversed { first: 'c', last: 'b', position: 5 }.to_string();
         assert_eq!(error, "the range c-b at character 5 is the wrong way round");
-        assert!(Glob::parse(&"a".repeat(LONGEST_GLOB)).is_ok());
+        assert!(UriGlob::parse(&"a".repeat(LONGEST_GLOB)).is_ok());
     }
 
     #[test]
@@ -391,7 +392,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(2000))]
         #[test]
         fn no_text_breaks_it(pattern in any::<String>(), uri in any::<String>()) {
-            if let Ok(glob) = Glob::parse(&pattern) {
+            if let Ok(glob) = UriGlob::parse(&pattern) {
                 prop_assert!(!glob.matches(&uri) || uri.starts_with(glob.literal()));
             }
         }
@@ -402,7 +403,7 @@ mod tests {
         ) {
             let characters = |text: &str| text.chars().collect::<Vec<_>>();
             prop_assert_eq!(
-                Glob::parse(&pattern).expect("a pattern").matches(&uri),
+                UriGlob::parse(&pattern).expect("a pattern").matches(&uri),
                 slow(&characters(&pattern), &characters(&uri), true)
             );
         }

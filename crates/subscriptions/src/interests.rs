@@ -9,30 +9,33 @@ use std::collections::hash_map::Entry as Slot;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use crate::audience::Audience;
-use crate::covers::{CoverId, Covers};
+use crate::audience::Subscribers;
+use crate::covers::{PatternId, PatternIndex};
 use crate::glob::LONGEST_URI;
 use crate::pattern::Pattern;
-use crate::tally::{Full, Place};
-use crate::{Affected, ClientId, Entry, Name, Notice, Offers, Outcome, Standing, Subscriber, Subscription, Wish};
+use crate::tally::{LimitReached, SubscriptionPermit};
+use crate::{
+    AffectedSubscription, ClientId, Notice, OfferedResources, ResourceName, SubscribeOutcome, SubscribeStatus,
+    Subscriber, Subscription, SubscriptionEntry, Wish,
+};
 
 /// The table of all subscriptions over one link.
-pub struct Interests<S> {
-    pub(crate) topics: HashMap<Arc<str>, Topic<S>>,
-    pub(crate) covers: Covers<S>,
+pub struct SubscriptionTable<S> {
+    pub(crate) topics: HashMap<Arc<str>, ResourceEntry<S>>,
+    pub(crate) covers: PatternIndex<S>,
     clients: HashMap<ClientId, Vec<Arc<Subscription<S>>>>,
     /// The topics to compare with the upstream state.
     pub(crate) dirty: VecDeque<Arc<str>>,
     /// The number of the current connection.
     pub(crate) link: u64,
-    pub(crate) upstream: Upstream,
+    pub(crate) upstream: LinkState,
     /// The maximum number of topics. Beyond it, patterns cover no further resources.
     pub(crate) most_topics: usize,
 }
 
 /// The state of the connection to the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Upstream {
+pub(crate) enum LinkState {
     Down,
     /// Connected, but the backend does not support subscriptions.
     Deaf,
@@ -40,12 +43,12 @@ pub(crate) enum Upstream {
 }
 
 /// A resource with at least one subscriber or covering pattern.
-pub(crate) struct Topic<S> {
-    pub name: Arc<Name>,
-    pub audience: Audience<S>,
+pub(crate) struct ResourceEntry<S> {
+    pub name: Arc<ResourceName>,
+    pub audience: Subscribers<S>,
     /// The patterns that cover the resource.
-    pub covers: Vec<CoverId>,
-    pub state: State,
+    pub covers: Vec<PatternId>,
+    pub state: UpstreamState,
     /// True if updates may have been missed. The subscribers are notified once, when the backend has confirmed the
     /// subscription.
     pub is_stale: bool,
@@ -63,7 +66,7 @@ pub(crate) struct Topic<S> {
 
 /// The state of a URI upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum UpstreamState {
     Off,
     Asking,
     On,
@@ -74,13 +77,13 @@ pub(crate) enum State {
     Refused,
 }
 
-impl<S: Subscriber> Topic<S> {
-    pub(crate) fn new(name: Name) -> Topic<S> {
-        Topic {
+impl<S: Subscriber> ResourceEntry<S> {
+    pub(crate) fn new(name: ResourceName) -> ResourceEntry<S> {
+        ResourceEntry {
             name: Arc::new(name),
-            audience: Audience::default(),
+            audience: Subscribers::default(),
             covers: Vec::new(),
-            state: State::Off,
+            state: UpstreamState::Off,
             is_stale: false,
             is_news: false,
             is_doubtful: false,
@@ -92,22 +95,23 @@ impl<S: Subscriber> Topic<S> {
     pub(crate) fn standing(&self) -> &'static str {
         match self.state {
             _ if self.is_missing => "missing",
-            State::On => "subscribed",
-            State::Tracked => "tracked",
-            State::Refused => "refused",
-            State::Off | State::Asking | State::Ending => "pending",
+            UpstreamState::On => "subscribed",
+            UpstreamState::Tracked => "tracked",
+            UpstreamState::Refused => "refused",
+            UpstreamState::Off | UpstreamState::Asking | UpstreamState::Ending => "pending",
         }
     }
 
     /// Requests another subscribe, although the backend may still have the subscription.
     pub(crate) fn ask_again(&mut self) {
-        self.is_doubtful |= self.state == State::On;
-        self.state = State::Off;
+        self.is_doubtful |= self.state == UpstreamState::On;
+        self.state = UpstreamState::Off;
     }
 
     /// Reports whether the backend may need an unsubscribe when the resource is no longer wanted.
     pub(crate) fn may_be_on(&self) -> bool {
-        self.state == State::On || self.is_doubtful && !matches!(self.state, State::Asking | State::Ending)
+        self.state == UpstreamState::On
+            || self.is_doubtful && !matches!(self.state, UpstreamState::Asking | UpstreamState::Ending)
     }
 
     pub(crate) fn is_wanted(&self) -> bool {
@@ -120,15 +124,15 @@ impl<S: Subscriber> Topic<S> {
     }
 }
 
-impl<S: Subscriber> Interests<S> {
-    pub fn new(most_topics: usize) -> Interests<S> {
-        Interests {
+impl<S: Subscriber> SubscriptionTable<S> {
+    pub fn new(most_topics: usize) -> SubscriptionTable<S> {
+        SubscriptionTable {
             topics: HashMap::new(),
-            covers: Covers::default(),
+            covers: PatternIndex::default(),
             clients: HashMap::new(),
             dirty: VecDeque::new(),
             link: 0,
-            upstream: Upstream::Down,
+            upstream: LinkState::Down,
             most_topics,
         }
     }
@@ -138,9 +142,9 @@ impl<S: Subscriber> Interests<S> {
     pub fn subscribe(
         &mut self,
         mut wish: Wish<S>,
-        offers: &dyn Offers,
-        place: impl FnOnce() -> Result<Place, Full>,
-    ) -> Result<Entry<S>, Full> {
+        offers: &dyn OfferedResources,
+        place: impl FnOnce() -> Result<SubscriptionPermit, LimitReached>,
+    ) -> Result<SubscriptionEntry<S>, LimitReached> {
         let client = wish.subscriber.id();
         let terms = std::mem::take(&mut wish.terms);
         let known = self.known(&wish);
@@ -160,7 +164,7 @@ impl<S: Subscriber> Interests<S> {
             Some(cover) => self.cover_standing(cover, client, is_new),
             None => self.standing(&subscription.name.native, client, is_new),
         };
-        Ok(Entry { subscription, standing, notices })
+        Ok(SubscriptionEntry { subscription, standing, notices })
     }
 
     /// Returns the client's existing subscription, if any.
@@ -175,13 +179,18 @@ impl<S: Subscriber> Interests<S> {
         audience.get(wish.subscriber.id()).cloned()
     }
 
-    pub(crate) fn cover_of(&self, subscription: &Subscription<S>) -> Option<CoverId> {
+    pub(crate) fn cover_of(&self, subscription: &Subscription<S>) -> Option<PatternId> {
         let profile = subscription.subscriber.profile();
         self.covers.find(subscription.pattern.as_deref()?, &subscription.name.native, profile)
     }
 
-    fn enter(&mut self, wish: Wish<S>, offers: &dyn Offers, place: Place) -> Result<Arc<Subscription<S>>, Full> {
-        let name = || Name { native: Arc::clone(&wish.native), exposed: Arc::clone(&wish.exposed) };
+    fn enter(
+        &mut self,
+        wish: Wish<S>,
+        offers: &dyn OfferedResources,
+        place: SubscriptionPermit,
+    ) -> Result<Arc<Subscription<S>>, LimitReached> {
+        let name = || ResourceName { native: Arc::clone(&wish.native), exposed: Arc::clone(&wish.exposed) };
         let (name, cover) = match &wish.pattern {
             Some(pattern) => {
                 let profile = wish.subscriber.profile();
@@ -194,19 +203,19 @@ impl<S: Subscriber> Interests<S> {
             }
             None => {
                 let was_offered = offers.has(&wish.native);
-                let topic = self.topics.entry(Arc::clone(&wish.native)).or_insert_with(|| Topic::new(name()));
+                let topic = self.topics.entry(Arc::clone(&wish.native)).or_insert_with(|| ResourceEntry::new(name()));
                 topic.was_offered |= was_offered;
                 (Some(Arc::clone(&topic.name)), None)
             }
         };
-        let name =
-            name.unwrap_or_else(|| Arc::new(Name { native: wish.native.clone(), exposed: wish.exposed.clone() }));
+        let name = name
+            .unwrap_or_else(|| Arc::new(ResourceName { native: wish.native.clone(), exposed: wish.exposed.clone() }));
         let subscription = Arc::new(Subscription::new(wish, name, place));
         self.join(&subscription, cover);
         Ok(subscription)
     }
 
-    pub(crate) fn join(&mut self, subscription: &Arc<Subscription<S>>, cover: Option<CoverId>) {
+    pub(crate) fn join(&mut self, subscription: &Arc<Subscription<S>>, cover: Option<PatternId>) {
         let audience = match cover {
             Some(id) => self.covers.get_mut(id).map(|cover| &mut cover.audience),
             None => self.topics.get_mut(&subscription.name.native).map(|topic| &mut topic.audience),
@@ -217,37 +226,39 @@ impl<S: Subscriber> Interests<S> {
         }
     }
 
-    fn standing(&mut self, native: &Arc<str>, client: ClientId, is_new: bool) -> Standing {
-        let Some(topic) = self.topics.get_mut(native) else { return Standing::Settled(Outcome::Pending) };
+    fn standing(&mut self, native: &Arc<str>, client: ClientId, is_new: bool) -> SubscribeStatus {
+        let Some(topic) = self.topics.get_mut(native) else {
+            return SubscribeStatus::Settled(SubscribeOutcome::Pending);
+        };
         match (self.upstream, topic.state) {
-            (Upstream::Down, _) => {
+            (LinkState::Down, _) => {
                 topic.is_stale = true;
-                Standing::Settled(Outcome::Pending)
+                SubscribeStatus::Settled(SubscribeOutcome::Pending)
             }
-            (Upstream::Deaf, _) | (_, State::Tracked) => {
-                topic.state = State::Tracked;
-                Standing::Settled(Outcome::Tracked)
+            (LinkState::Deaf, _) | (_, UpstreamState::Tracked) => {
+                topic.state = UpstreamState::Tracked;
+                SubscribeStatus::Settled(SubscribeOutcome::Tracked)
             }
-            (Upstream::Up, State::On) => Standing::Settled(Outcome::Subscribed),
-            (Upstream::Up, state) => {
-                if matches!(state, State::Off | State::Refused) {
+            (LinkState::Up, UpstreamState::On) => SubscribeStatus::Settled(SubscribeOutcome::Subscribed),
+            (LinkState::Up, state) => {
+                if matches!(state, UpstreamState::Off | UpstreamState::Refused) {
                     self.dirty.push_back(Arc::clone(native));
                 }
-                Standing::Asked(topic.audience.wait(client, is_new))
+                SubscribeStatus::Asked(topic.audience.wait(client, is_new))
             }
         }
     }
 
-    fn cover_standing(&mut self, id: CoverId, client: ClientId, is_new: bool) -> Standing {
-        let Some(cover) = self.covers.get_mut(id) else { return Standing::Settled(Outcome::Pending) };
+    fn cover_standing(&mut self, id: PatternId, client: ClientId, is_new: bool) -> SubscribeStatus {
+        let Some(cover) = self.covers.get_mut(id) else { return SubscribeStatus::Settled(SubscribeOutcome::Pending) };
         match self.upstream {
-            Upstream::Down => {
+            LinkState::Down => {
                 cover.is_stale = true;
-                Standing::Settled(Outcome::Pending)
+                SubscribeStatus::Settled(SubscribeOutcome::Pending)
             }
-            Upstream::Deaf => Standing::Settled(Outcome::Tracked),
-            Upstream::Up if cover.open.is_empty() => Standing::Settled(Outcome::Subscribed),
-            Upstream::Up => Standing::Asked(cover.audience.wait(client, is_new)),
+            LinkState::Deaf => SubscribeStatus::Settled(SubscribeOutcome::Tracked),
+            LinkState::Up if cover.open.is_empty() => SubscribeStatus::Settled(SubscribeOutcome::Subscribed),
+            LinkState::Up => SubscribeStatus::Asked(cover.audience.wait(client, is_new)),
         }
     }
 
@@ -310,9 +321,11 @@ impl<S: Subscriber> Interests<S> {
         let Some(topic) = self.topics.get(native).filter(|topic| !topic.is_wanted()) else { return };
         match topic.state {
             _ if topic.may_be_on() => self.dirty.push_back(Arc::clone(&topic.name.native)),
-            State::Off | State::On | State::Tracked | State::Refused => drop(self.topics.remove(native)),
+            UpstreamState::Off | UpstreamState::On | UpstreamState::Tracked | UpstreamState::Refused => {
+                drop(self.topics.remove(native))
+            }
             // `compare` runs when the response arrives.
-            State::Asking | State::Ending => {}
+            UpstreamState::Asking | UpstreamState::Ending => {}
         }
     }
 
@@ -333,7 +346,7 @@ impl<S: Subscriber> Interests<S> {
     pub fn wants(&self, subscriber: &S, native: &str) -> bool {
         let client = subscriber.id();
         let in_topic = |uri: &str| self.topics.get(uri).is_some_and(|topic| topic.audience.has(client));
-        let in_cover = |id: CoverId| self.covers.get(id).is_some_and(|cover| cover.audience.has(client));
+        let in_cover = |id: PatternId| self.covers.get(id).is_some_and(|cover| cover.audience.has(client));
         let covers_outer = |uri: &str| {
             let topic = self.topics.get(uri);
             topic.is_some_and(|topic| topic.covers.iter().any(|id| in_cover(*id)))
@@ -356,11 +369,11 @@ impl<S: Subscriber> Interests<S> {
         });
         let covers = self.covers.iter().flat_map(|(_, cover)| {
             let state = match self.upstream {
-                Upstream::Down => "pending",
+                LinkState::Down => "pending",
                 _ if !cover.open.is_empty() => "pending",
                 _ if cover.is_partial() => "partial",
-                Upstream::Deaf => "tracked",
-                Upstream::Up => "subscribed",
+                LinkState::Deaf => "tracked",
+                LinkState::Up => "subscribed",
             };
             cover.audience.all().map(move |subscription| (subscription, state))
         });
@@ -383,15 +396,15 @@ impl<S: Subscriber> Interests<S> {
 
     /// Returns the resources with a confirmed subscription that are not deleted.
     pub fn standing_topics(&self) -> Vec<Arc<str>> {
-        let standing = self.topics.values().filter(|topic| topic.state == State::On && !topic.is_missing);
+        let standing = self.topics.values().filter(|topic| topic.state == UpstreamState::On && !topic.is_missing);
         standing.filter(|topic| topic.is_wanted()).map(|topic| Arc::clone(&topic.name.native)).collect()
     }
 
     /// Returns the subscriptions that an update of `native` concerns: to the resource, to a pattern that covers it, or
     /// to an enclosing resource. Only the closest subscription of each client counts. If it selects fields, it may
     /// suppress the update, so the client's next subscription follows.
-    pub fn affected(&self, native: &str) -> Vec<Affected<'_, S>> {
-        let mut found = Found::default();
+    pub fn affected(&self, native: &str) -> Vec<AffectedSubscription<'_, S>> {
+        let mut found = AffectedSet::default();
         if let Some(topic) = self.topics.get(native) {
             found.add(topic.audience.all(), None);
         }
@@ -420,33 +433,42 @@ impl<S: Subscriber> Interests<S> {
     pub fn drain(&mut self) -> Vec<Arc<Subscription<S>>> {
         self.link_down(self.link);
         let all = std::mem::take(&mut self.clients).into_values().flatten().collect();
-        *self = Interests { link: self.link + 1, ..Interests::new(self.most_topics) };
+        *self = SubscriptionTable { link: self.link + 1, ..SubscriptionTable::new(self.most_topics) };
         all
     }
 }
 
 /// The subscriptions that an update concerns, without duplicates per client.
-struct Found<'a, S> {
-    affected: Vec<Affected<'a, S>>,
+struct AffectedSet<'a, S> {
+    affected: Vec<AffectedSubscription<'a, S>>,
     /// The clients of `affected`. The value is true if the client is notified without a comparison of fields. Filled
     /// when the second group arrives, because most updates have only one.
     clients: HashMap<ClientId, bool>,
 }
 
-impl<S> Default for Found<'_, S> {
+impl<S> Default for AffectedSet<'_, S> {
     fn default() -> Self {
-        Found { affected: Vec::new(), clients: HashMap::new() }
+        AffectedSet { affected: Vec::new(), clients: HashMap::new() }
     }
 }
 
-impl<'a, S: Subscriber> Found<'a, S> {
-    fn add(&mut self, subscribers: impl Iterator<Item = &'a Arc<Subscription<S>>>, within: Option<&'a Arc<Name>>) {
+impl<'a, S: Subscriber> AffectedSet<'a, S> {
+    fn add(
+        &mut self,
+        subscribers: impl Iterator<Item = &'a Arc<Subscription<S>>>,
+        within: Option<&'a Arc<ResourceName>>,
+    ) {
         if self.affected.is_empty() {
-            self.affected.extend(subscribers.map(|subscription| Affected { subscription, within, is_next: false }));
+            self.affected.extend(subscribers.map(|subscription| AffectedSubscription {
+                subscription,
+                within,
+                is_next: false,
+            }));
             return;
         }
         if self.clients.is_empty() {
-            let is_sure = |it: &Affected<'_, S>| (it.subscription.subscriber.id(), !it.subscription.is_selective());
+            let is_sure =
+                |it: &AffectedSubscription<'_, S>| (it.subscription.subscriber.id(), !it.subscription.is_selective());
             self.clients.extend(self.affected.iter().map(is_sure));
         }
         for subscription in subscribers {
@@ -462,7 +484,7 @@ impl<'a, S: Subscriber> Found<'a, S> {
                     true
                 }
             };
-            self.affected.push(Affected { subscription, within, is_next });
+            self.affected.push(AffectedSubscription { subscription, within, is_next });
         }
     }
 }

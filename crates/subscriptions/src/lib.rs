@@ -34,9 +34,9 @@ use parking_lot::Mutex;
 
 use crate::id::SubscriptionId;
 use crate::pattern::Pattern;
-use crate::selection::{Seen, Selection, Verdict};
-use crate::tally::Place;
-use crate::updates::{Pace, Receipt};
+use crate::selection::{FieldState, Selection, UpdateDecision};
+use crate::tally::SubscriptionPermit;
+use crate::updates::{DeliveryCounts, DeliveryOptions};
 
 /// A client during one run of the gateway. Ids are not reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -60,7 +60,7 @@ pub trait Subscriber {
 
 /// A resource or pattern with its native and its exposed name.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Name {
+pub struct ResourceName {
     pub native: Arc<str>,
     pub exposed: Arc<str>,
 }
@@ -69,56 +69,56 @@ pub struct Name {
 pub struct Subscription<S> {
     pub id: SubscriptionId,
     pub subscriber: Arc<S>,
-    pub name: Arc<Name>,
+    pub name: Arc<ResourceName>,
     /// `None` if the subscription is for the single resource `name`.
     pub pattern: Option<Arc<Pattern>>,
-    pub receipt: Arc<Receipt>,
+    pub receipt: Arc<DeliveryCounts>,
     /// `None` if the client uses only what the protocol itself defines.
-    terms: ArcSwapOption<Terms>,
-    _place: Place,
+    terms: ArcSwapOption<SubscriptionOptions>,
+    _place: SubscriptionPermit,
 }
 
 /// Options of a subscription: the pace of its notifications, and a selection of fields.
 #[derive(Default)]
-pub struct Terms {
-    pub pace: Pace,
+pub struct SubscriptionOptions {
+    pub pace: DeliveryOptions,
     pub selection: Option<Selection>,
     /// The last seen state of the selected fields, by resource.
-    seen: Mutex<HashMap<Box<str>, Seen>>,
+    seen: Mutex<HashMap<Box<str>, FieldState>>,
 }
 
-impl Terms {
-    pub fn new(pace: Pace, selection: Option<Selection>) -> Terms {
-        Terms { pace, selection, seen: Mutex::default() }
+impl SubscriptionOptions {
+    pub fn new(pace: DeliveryOptions, selection: Option<Selection>) -> SubscriptionOptions {
+        SubscriptionOptions { pace, selection, seen: Mutex::default() }
     }
 
     fn is_plain(&self) -> bool {
-        self.pace == Pace::default() && self.selection.is_none()
+        self.pace == DeliveryOptions::default() && self.selection.is_none()
     }
 }
 
 impl<S: Subscriber> Subscription<S> {
-    fn new(wish: Wish<S>, name: Arc<Name>, place: Place) -> Subscription<S> {
+    fn new(wish: Wish<S>, name: Arc<ResourceName>, place: SubscriptionPermit) -> Subscription<S> {
         Subscription {
             id: SubscriptionId::new(),
             subscriber: wish.subscriber,
             name,
             pattern: wish.pattern,
-            receipt: Arc::new(Receipt::among(place.fates())),
+            receipt: Arc::new(DeliveryCounts::among(place.fates())),
             terms: ArcSwapOption::empty(),
             _place: place,
         }
     }
 
-    pub fn pace(&self) -> Pace {
+    pub fn pace(&self) -> DeliveryOptions {
         self.terms.load().as_ref().map(|terms| terms.pace).unwrap_or_default()
     }
 
-    pub fn terms(&self) -> Option<Arc<Terms>> {
+    pub fn terms(&self) -> Option<Arc<SubscriptionOptions>> {
         self.terms.load_full()
     }
 
-    fn set_terms(&self, terms: Terms) {
+    fn set_terms(&self, terms: SubscriptionOptions) {
         self.terms.store((!terms.is_plain()).then(|| Arc::new(terms)));
     }
 
@@ -128,14 +128,14 @@ impl<S: Subscriber> Subscription<S> {
 
     /// Decides whether a change of `native` concerns the client. `update` is the notification of the backend.
     /// `definition` is the current definition in the backend's list.
-    pub fn judge(&self, native: &str, update: Option<(&str, Span)>, definition: Option<&str>) -> Verdict {
+    pub fn judge(&self, native: &str, update: Option<(&str, Span)>, definition: Option<&str>) -> UpdateDecision {
         let terms = self.terms.load();
         let Some((terms, selection)) = terms.as_ref().and_then(|terms| Some((terms, terms.selection.as_ref()?))) else {
-            return Verdict::Deliver;
+            return UpdateDecision::Deliver;
         };
         if definition.is_none() && *self.name.native != *native {
             // The number of these resources is unlimited, so keep no state for them.
-            return Verdict::Deliver;
+            return UpdateDecision::Deliver;
         }
         let mut seen = terms.seen.lock();
         selection.judge(seen.entry(native.into()).or_default(), update, definition)
@@ -164,12 +164,12 @@ pub struct Wish<S> {
     pub native: Arc<str>,
     pub exposed: Arc<str>,
     pub pattern: Option<Arc<Pattern>>,
-    pub terms: Terms,
+    pub terms: SubscriptionOptions,
 }
 
 /// The result of a subscribe request.
 #[derive(Clone, Debug)]
-pub enum Outcome {
+pub enum SubscribeOutcome {
     /// The backend sends notifications about changes.
     Subscribed,
     /// The backend does not support subscribing. The gateway forwards the notifications that it sends anyway.
@@ -184,31 +184,31 @@ pub enum Outcome {
     Late(Duration),
 }
 
-impl Outcome {
+impl SubscribeOutcome {
     /// Reports whether the result leaves no subscription.
     fn is_refusal(&self) -> bool {
-        matches!(self, Outcome::Refused(_) | Outcome::Failed(_) | Outcome::Late(_))
+        matches!(self, SubscribeOutcome::Refused(_) | SubscribeOutcome::Failed(_) | SubscribeOutcome::Late(_))
     }
 }
 
 /// A subscription in the table, and the state of its request.
-pub struct Entry<S> {
+pub struct SubscriptionEntry<S> {
     pub subscription: Arc<Subscription<S>>,
-    pub standing: Standing,
+    pub standing: SubscribeStatus,
     /// Other clients to notify of a possible change.
     pub notices: Vec<Notice<S>>,
 }
 
 /// The state of a subscribe request.
-pub enum Standing {
-    Settled(Outcome),
+pub enum SubscribeStatus {
+    Settled(SubscribeOutcome),
     /// A request to the backend is in flight.
-    Asked(Receiver<Outcome>),
+    Asked(Receiver<SubscribeOutcome>),
 }
 
 /// A request to send upstream: subscribe or unsubscribe.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Job {
+pub struct UpstreamRequest {
     pub native: Arc<str>,
     pub subscribes: bool,
     /// The connection that the request is for. A response over an earlier connection is ignored.
@@ -217,7 +217,7 @@ pub struct Job {
 
 /// The backend's response to a [`Job`].
 #[derive(Clone, Debug)]
-pub enum Reply {
+pub enum UpstreamReply {
     Done,
     /// The backend does not know the method.
     Unknown,
@@ -231,21 +231,21 @@ pub enum Reply {
 pub struct Notice<S> {
     pub subscription: Arc<Subscription<S>>,
     /// The subject of the notification: one resource, or everything that the subscription's pattern covers.
-    pub name: Arc<Name>,
+    pub name: Arc<ResourceName>,
 }
 
 /// A client that an update concerns.
-pub struct Affected<'a, S> {
+pub struct AffectedSubscription<'a, S> {
     pub subscription: &'a Arc<Subscription<S>>,
     /// The name that replaces the update when too many are queued: the enclosing resource, or the pattern that covers
     /// it. `None` if the client subscribed to the resource itself.
-    pub within: Option<&'a Arc<Name>>,
+    pub within: Option<&'a Arc<ResourceName>>,
     /// True if another subscription of the same client precedes this one. The client receives the update once.
     pub is_next: bool,
 }
 
 /// The resources that a backend currently offers.
-pub trait Offers {
+pub trait OfferedResources {
     /// Returns the URIs that the backend lists.
     fn listed(&self) -> Box<dyn Iterator<Item = &str> + '_>;
 

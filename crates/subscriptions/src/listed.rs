@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use goblin_config::exposure::Profile;
 
-use crate::audience::Audience;
-use crate::covers::{CoverId, shows};
-use crate::interests::{Interests, State, Topic, Upstream};
+use crate::audience::Subscribers;
+use crate::covers::{PatternId, shows};
+use crate::interests::{LinkState, ResourceEntry, SubscriptionTable, UpstreamState};
 use crate::pattern::Pattern;
-use crate::tally::Full;
-use crate::{ClientId, Name, Notice, Offers, Subscriber, Subscription};
+use crate::tally::LimitReached;
+use crate::{ClientId, Notice, OfferedResources, ResourceName, Subscriber, Subscription};
 
 /// The effects of a new resource list.
-pub struct Relisted<S> {
+pub struct RelistOutcome<S> {
     /// Clients to notify of a possible change.
     pub notices: Vec<Notice<S>>,
     /// Resources that were offered and are no longer. They count as deleted if they cannot be read either.
@@ -22,27 +22,27 @@ pub struct Relisted<S> {
 }
 
 /// The effects of a deleted resource.
-pub struct Vanished<S> {
+pub struct RemovalOutcome<S> {
     /// Clients to notify of the deletion.
     pub deleted: Vec<Notice<S>>,
     /// Clients to notify of a possible change, because this was the last resource that their pattern waited for.
     pub notices: Vec<Notice<S>>,
 }
 
-impl<S: Subscriber> Interests<S> {
+impl<S: Subscriber> SubscriptionTable<S> {
     /// Adds a pattern of the clients of `profile`, with the listed resources that it covers now.
     pub(super) fn cover(
         &mut self,
-        name: Name,
+        name: ResourceName,
         pattern: &Arc<Pattern>,
         profile: Option<&Arc<Profile>>,
-        offers: &dyn Offers,
-    ) -> Result<CoverId, Full> {
+        offers: &dyn OfferedResources,
+    ) -> Result<PatternId, LimitReached> {
         let is_covered = |native: &&str| pattern.matches(native) && shows(profile.map(|it| &**it), native, offers);
         let listed: HashSet<&str> = offers.listed().filter(is_covered).collect();
         let fresh = listed.iter().filter(|native| !self.topics.contains_key(**native)).count();
         if fresh > 0 && self.topics.len() + fresh > self.most_topics {
-            return Err(Full::Upstream);
+            return Err(LimitReached::Upstream);
         }
         let id = self.covers.insert(Arc::new(name), Arc::clone(pattern), profile.cloned());
         for native in listed {
@@ -53,13 +53,12 @@ impl<S: Subscriber> Interests<S> {
 
     /// Makes a pattern cover one more listed resource. Queues a subscribe request unless the resource has a
     /// subscription.
-    fn attach(&mut self, id: CoverId, native: &str, offers: &dyn Offers) {
+    fn attach(&mut self, id: PatternId, native: &str, offers: &dyn OfferedResources) {
         let known = self.topics.get_key_value(native).map(|(native, _)| Arc::clone(native));
         let native = known.unwrap_or_else(|| Arc::from(native));
-        let topic = self
-            .topics
-            .entry(Arc::clone(&native))
-            .or_insert_with(|| Topic::new(Name { native: Arc::clone(&native), exposed: offers.expose(&native) }));
+        let topic = self.topics.entry(Arc::clone(&native)).or_insert_with(|| {
+            ResourceEntry::new(ResourceName { native: Arc::clone(&native), exposed: offers.expose(&native) })
+        });
         let Some(cover) = self.covers.get_mut(id) else { return };
         if !cover.listed.insert(Arc::clone(&native)) {
             return;
@@ -67,11 +66,11 @@ impl<S: Subscriber> Interests<S> {
         topic.covers.push(id);
         topic.was_offered = true;
         match (self.upstream, topic.state) {
-            (Upstream::Up, State::On | State::Tracked) | (Upstream::Down, _) => {}
-            (Upstream::Deaf, _) => topic.state = State::Tracked,
-            (Upstream::Up, state) => {
+            (LinkState::Up, UpstreamState::On | UpstreamState::Tracked) | (LinkState::Down, _) => {}
+            (LinkState::Deaf, _) => topic.state = UpstreamState::Tracked,
+            (LinkState::Up, state) => {
                 cover.open.insert(Arc::clone(&native));
-                if matches!(state, State::Off | State::Refused) {
+                if matches!(state, UpstreamState::Off | UpstreamState::Refused) {
                     self.dirty.push_back(native);
                 }
             }
@@ -80,8 +79,12 @@ impl<S: Subscriber> Interests<S> {
 
     /// Handles a complete listing of the backend. `came` has the URIs that the previous listing did not have. Only
     /// these are compared with the patterns, because there may be many.
-    pub fn relisted<'a>(&mut self, offers: &'a dyn Offers, came: impl Iterator<Item = &'a str> + 'a) -> Relisted<S> {
-        let mut relisted = Relisted { notices: Vec::new(), suspects: Vec::new() };
+    pub fn relisted<'a>(
+        &mut self,
+        offers: &'a dyn OfferedResources,
+        came: impl Iterator<Item = &'a str> + 'a,
+    ) -> RelistOutcome<S> {
+        let mut relisted = RelistOutcome { notices: Vec::new(), suspects: Vec::new() };
         let mut back = Vec::new();
         for (native, topic) in &mut self.topics {
             let is_offered = offers.has(native);
@@ -104,7 +107,7 @@ impl<S: Subscriber> Interests<S> {
     /// all resources are tried again.
     fn extend_covers<'a>(
         &mut self,
-        offers: &'a dyn Offers,
+        offers: &'a dyn OfferedResources,
         came: Box<dyn Iterator<Item = &'a str> + 'a>,
     ) -> Vec<Notice<S>> {
         let mut notices = Vec::new();
@@ -114,7 +117,7 @@ impl<S: Subscriber> Interests<S> {
         let were_cut = self.covers.values_mut().filter_map(|cover| std::mem::take(&mut cover.is_cut).then_some(()));
         let natives = if were_cut.count() > 0 { offers.listed() } else { came };
         for native in natives {
-            let is_fresh = |id: &CoverId| {
+            let is_fresh = |id: &PatternId| {
                 let cover = self.covers.get(*id);
                 cover.is_some_and(|cover| !cover.listed.contains(native) && cover.shows(native, offers))
             };
@@ -133,7 +136,7 @@ impl<S: Subscriber> Interests<S> {
 
     /// Notifies the subscribers of a pattern of a new resource. If a subscribe request is open, the notification
     /// follows when the backend has responded.
-    fn announce(&mut self, id: CoverId, native: &str) -> Vec<Notice<S>> {
+    fn announce(&mut self, id: PatternId, native: &str) -> Vec<Notice<S>> {
         let (Some(cover), Some(topic)) = (self.covers.get(id), self.topics.get_mut(native)) else { return Vec::new() };
         if cover.is_stale {
             return Vec::new();
@@ -153,35 +156,36 @@ impl<S: Subscriber> Interests<S> {
         topic.is_missing = false;
         topic.is_stale = true;
         match (self.upstream, topic.state) {
-            (Upstream::Deaf, _) | (_, State::Tracked) => {
+            (LinkState::Deaf, _) | (_, UpstreamState::Tracked) => {
                 topic.is_stale = false;
                 return topic.notices().collect();
             }
-            (Upstream::Up, State::On | State::Off | State::Refused) => {
+            (LinkState::Up, UpstreamState::On | UpstreamState::Off | UpstreamState::Refused) => {
                 topic.ask_again();
                 self.dirty.push_back(Arc::clone(native));
             }
             // The notification follows with the response or the next connection.
-            (Upstream::Up, State::Asking | State::Ending) | (Upstream::Down, _) => {}
+            (LinkState::Up, UpstreamState::Asking | UpstreamState::Ending) | (LinkState::Down, _) => {}
         }
         Vec::new()
     }
 
     /// Marks a suspect as deleted, because it could not be read. Returns the clients to notify.
-    pub fn vanished(&mut self, native: &str, offers: &dyn Offers) -> Vanished<S> {
-        let mut vanished = Vanished { deleted: Vec::new(), notices: Vec::new() };
+    pub fn vanished(&mut self, native: &str, offers: &dyn OfferedResources) -> RemovalOutcome<S> {
+        let mut vanished = RemovalOutcome { deleted: Vec::new(), notices: Vec::new() };
         if offers.has(native) {
             return vanished;
         }
         // A client that waits for the backend's response receives that first. The next listing reports the suspect
         // again.
-        let is_gone = |topic: &&mut Topic<S>| topic.was_offered && !topic.is_missing && !topic.audience.is_waited_for();
+        let is_gone =
+            |topic: &&mut ResourceEntry<S>| topic.was_offered && !topic.is_missing && !topic.audience.is_waited_for();
         let Some(topic) = self.topics.get_mut(native).filter(is_gone) else { return vanished };
         topic.is_missing = true;
         let name = Arc::clone(&topic.name);
         let covers = std::mem::take(&mut topic.covers);
         let mut told: HashMap<ClientId, Arc<Subscription<S>>> = HashMap::new();
-        let mut tell = |audience: &Audience<S>| {
+        let mut tell = |audience: &Subscribers<S>| {
             told.extend(audience.all().map(|subscription| (subscription.subscriber.id(), Arc::clone(subscription))));
         };
         tell(&topic.audience);
@@ -202,10 +206,15 @@ impl<S: Subscriber> Interests<S> {
 
     /// Takes over the subscriptions of another table. The clients are notified of possibly missed updates when the
     /// backend has confirmed the subscriptions.
-    pub fn restore(&mut self, subscriptions: Vec<Arc<Subscription<S>>>, offers: &dyn Offers) -> Vec<Notice<S>> {
+    pub fn restore(
+        &mut self,
+        subscriptions: Vec<Arc<Subscription<S>>>,
+        offers: &dyn OfferedResources,
+    ) -> Vec<Notice<S>> {
         let mut natives = HashSet::new();
         for subscription in subscriptions {
-            let name = Name { native: subscription.name.native.clone(), exposed: subscription.name.exposed.clone() };
+            let name =
+                ResourceName { native: subscription.name.native.clone(), exposed: subscription.name.exposed.clone() };
             match &subscription.pattern {
                 Some(pattern) => {
                     let known = self.cover_of(&subscription);
@@ -216,7 +225,7 @@ impl<S: Subscriber> Interests<S> {
                     self.covers.get_mut(id).into_iter().for_each(|cover| cover.is_stale = true);
                 }
                 None => {
-                    let topic = self.topics.entry(name.native.clone()).or_insert_with(|| Topic::new(name));
+                    let topic = self.topics.entry(name.native.clone()).or_insert_with(|| ResourceEntry::new(name));
                     // The other table entered it only because the resource was offered.
                     topic.was_offered = true;
                     natives.insert(Arc::clone(&topic.name.native));
@@ -232,7 +241,7 @@ impl<S: Subscriber> Interests<S> {
 
     /// Settles all patterns without open requests, and returns notices for those that may have missed updates.
     fn settle_covers_at_rest(&mut self) -> Vec<Notice<S>> {
-        if self.upstream == Upstream::Down {
+        if self.upstream == LinkState::Down {
             return Vec::new();
         }
         let ids: Vec<_> = self.covers.iter().map(|(id, _)| id).collect();

@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
-use super::tests::{Interests, Listed, Subscription, TestClient, glob};
+use super::tests::{Subscription, SubscriptionTable, TestClient, TestListing, glob};
 use super::*;
-use crate::tally::Tally;
+use crate::tally::SubscriptionCount;
 
 const CLIENTS: usize = 3;
 const URIS: [&str; 3] = ["a:1", "a:2", "a:3"];
@@ -25,7 +25,7 @@ fn covers(glob: &str, uri: &str) -> bool {
 
 /// The events that may happen in any order.
 #[derive(Clone, Debug)]
-enum Step {
+enum ModelEvent {
     Subscribe(usize, &'static str),
     Unsubscribe(usize, &'static str),
     /// A client disconnects, and a new client takes its number.
@@ -35,9 +35,9 @@ enum Step {
     /// The gateway sends the next request upstream.
     Say,
     /// The backend responds to one of the requests in flight.
-    Answer(usize, Verdict),
+    Answer(usize, ModelReply),
     /// The backend responds to a request of an earlier connection.
-    AnswerLate(Verdict),
+    AnswerLate(ModelReply),
     Down,
     Up(bool),
     /// The backend lists these URIs, one bit each.
@@ -49,7 +49,7 @@ enum Step {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Verdict {
+enum ModelReply {
     Done,
     Unknown,
     Refused,
@@ -57,70 +57,70 @@ enum Verdict {
     Late(bool),
 }
 
-impl Verdict {
-    fn reply(self) -> Reply {
+impl ModelReply {
+    fn reply(self) -> UpstreamReply {
         match self {
-            Verdict::Done => Reply::Done,
-            Verdict::Unknown => Reply::Unknown,
-            Verdict::Refused => Reply::Failed("no".into()),
-            Verdict::Late(_) => Reply::Late(Duration::from_secs(1)),
+            ModelReply::Done => UpstreamReply::Done,
+            ModelReply::Unknown => UpstreamReply::Unknown,
+            ModelReply::Refused => UpstreamReply::Failed("no".into()),
+            ModelReply::Late(_) => UpstreamReply::Late(Duration::from_secs(1)),
         }
     }
 
     fn is_heard(self) -> bool {
-        matches!(self, Verdict::Done | Verdict::Late(true))
+        matches!(self, ModelReply::Done | ModelReply::Late(true))
     }
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = ModelEvent> {
     let wish = || prop::sample::select(wishes().collect::<Vec<_>>());
     let verdict = || {
         prop_oneof![
-            6 => Just(Verdict::Done),
-            1 => Just(Verdict::Unknown),
-            1 => Just(Verdict::Refused),
-            1 => any::<bool>().prop_map(Verdict::Late),
+            6 => Just(ModelReply::Done),
+            1 => Just(ModelReply::Unknown),
+            1 => Just(ModelReply::Refused),
+            1 => any::<bool>().prop_map(ModelReply::Late),
         ]
     };
     prop_oneof![
-        8 => (0..CLIENTS, wish()).prop_map(|(client, wish)| Step::Subscribe(client, wish)),
-        5 => (0..CLIENTS, wish()).prop_map(|(client, wish)| Step::Unsubscribe(client, wish)),
-        1 => (0..CLIENTS).prop_map(Step::Release),
-        1 => (0..CLIENTS).prop_map(Step::Cancel),
-        8 => Just(Step::Say),
-        8 => (0..8_usize, verdict()).prop_map(|(which, verdict)| Step::Answer(which, verdict)),
-        1 => verdict().prop_map(Step::AnswerLate),
-        1 => Just(Step::Down),
-        2 => any::<bool>().prop_map(Step::Up),
-        4 => (0..8_u8).prop_map(Step::List),
-        2 => prop::sample::select(URIS.to_vec()).prop_map(Step::Vanish),
-        1 => Just(Step::HandOver),
+        8 => (0..CLIENTS, wish()).prop_map(|(client, wish)| ModelEvent::Subscribe(client, wish)),
+        5 => (0..CLIENTS, wish()).prop_map(|(client, wish)| ModelEvent::Unsubscribe(client, wish)),
+        1 => (0..CLIENTS).prop_map(ModelEvent::Release),
+        1 => (0..CLIENTS).prop_map(ModelEvent::Cancel),
+        8 => Just(ModelEvent::Say),
+        8 => (0..8_usize, verdict()).prop_map(|(which, verdict)| ModelEvent::Answer(which, verdict)),
+        1 => verdict().prop_map(ModelEvent::AnswerLate),
+        1 => Just(ModelEvent::Down),
+        2 => any::<bool>().prop_map(ModelEvent::Up),
+        4 => (0..8_u8).prop_map(ModelEvent::List),
+        2 => prop::sample::select(URIS.to_vec()).prop_map(ModelEvent::Vanish),
+        1 => Just(ModelEvent::HandOver),
     ]
 }
 
 /// An open subscribe request of a client.
-struct Open {
+struct OpenSubscribe {
     client: usize,
     wish: &'static str,
     is_new: bool,
-    asked: Receiver<Outcome>,
+    asked: Receiver<SubscribeOutcome>,
 }
 
-struct World {
-    interests: Interests,
+struct TableModel {
+    interests: SubscriptionTable,
     link: u64,
-    listed: Listed,
+    listed: TestListing,
     clients: Vec<Arc<TestClient>>,
-    tally: Arc<Tally>,
+    tally: Arc<SubscriptionCount>,
     /// The model: the subscriptions of each client.
     wanted: BTreeSet<(usize, &'static str)>,
     /// The URIs that each glob has covered since its first subscription.
     covered: BTreeSet<(&'static str, &'static str)>,
-    open: Vec<Open>,
+    open: Vec<OpenSubscribe>,
     /// Requests in flight.
-    jobs: Vec<Job>,
+    jobs: Vec<UpstreamRequest>,
     /// Requests in flight over earlier connections.
-    late: Vec<Job>,
+    late: Vec<UpstreamRequest>,
     /// The subscriptions that the upstream has, according to the requests it received.
     upstream: BTreeSet<String>,
     /// URIs that need no subscription upstream, because they are refused, unsupported or deleted.
@@ -128,12 +128,12 @@ struct World {
     is_up: bool,
 }
 
-impl World {
-    fn new() -> World {
-        World {
-            interests: Interests::new(99),
+impl TableModel {
+    fn new() -> TableModel {
+        TableModel {
+            interests: SubscriptionTable::new(99),
             link: 0,
-            listed: Listed::default(),
+            listed: TestListing::default(),
             clients: (0..CLIENTS).map(|_| TestClient::new()).collect(),
             tally: Arc::default(),
             wanted: BTreeSet::new(),
@@ -147,11 +147,11 @@ impl World {
         }
     }
 
-    fn take(&mut self, step: Step) {
+    fn take(&mut self, step: ModelEvent) {
         match step {
-            Step::Subscribe(client, wish) => self.subscribe(client, wish),
-            Step::Unsubscribe(client, wish) => self.unsubscribe(client, wish),
-            Step::Release(client) => {
+            ModelEvent::Subscribe(client, wish) => self.subscribe(client, wish),
+            ModelEvent::Unsubscribe(client, wish) => self.unsubscribe(client, wish),
+            ModelEvent::Release(client) => {
                 let ended = self.interests.release(&self.clients[client]).len();
                 let before = self.wanted.len();
                 self.wanted.retain(|(other, _)| *other != client);
@@ -159,19 +159,21 @@ impl World {
                 self.settle();
                 self.clients[client] = TestClient::new();
             }
-            Step::Cancel(client) => self.cancel(client),
-            Step::Say => drop(self.say()),
-            Step::Answer(which, verdict) if !self.jobs.is_empty() => self.answer(which % self.jobs.len(), verdict),
-            Step::Answer(..) => {}
-            Step::AnswerLate(verdict) => {
+            ModelEvent::Cancel(client) => self.cancel(client),
+            ModelEvent::Say => drop(self.say()),
+            ModelEvent::Answer(which, verdict) if !self.jobs.is_empty() => {
+                self.answer(which % self.jobs.len(), verdict)
+            }
+            ModelEvent::Answer(..) => {}
+            ModelEvent::AnswerLate(verdict) => {
                 let told = self.late.pop().map(|job| self.interests.answered(&job, verdict.reply()));
                 assert!(told.is_none_or(|told| told.is_empty()));
             }
-            Step::Down => self.down(),
-            Step::Up(can_subscribe) => self.up(can_subscribe),
-            Step::List(bits) => self.list(bits),
-            Step::Vanish(uri) => self.vanish(uri),
-            Step::HandOver => self.hand_over(),
+            ModelEvent::Down => self.down(),
+            ModelEvent::Up(can_subscribe) => self.up(can_subscribe),
+            ModelEvent::List(bits) => self.list(bits),
+            ModelEvent::Vanish(uri) => self.vanish(uri),
+            ModelEvent::HandOver => self.hand_over(),
         }
         self.settle();
         self.forget_unwanted();
@@ -188,16 +190,24 @@ impl World {
             native: wish.into(),
             exposed: format!("x+{wish}").into(),
             pattern: is_glob.then(|| glob(wish)),
-            terms: Terms::default(),
+            terms: SubscriptionOptions::default(),
         };
         let tally = &self.tally;
-        let entry = self.interests.subscribe(entered, &self.listed, || Place::new((tally, 99), (&Arc::default(), 99)));
+        let entry = self
+            .interests
+            .subscribe(entered, &self.listed, || SubscriptionPermit::new((tally, 99), (&Arc::default(), 99)));
         let is_new = self.wanted.insert((client, wish));
         match entry.unwrap_or_else(|full| panic!("{full:?}")).standing {
-            Standing::Settled(outcome) => {
-                assert!(matches!(outcome, Outcome::Subscribed | Outcome::Tracked | Outcome::Pending), "{outcome:?}");
+            SubscribeStatus::Settled(outcome) => {
+                assert!(
+                    matches!(
+                        outcome,
+                        SubscribeOutcome::Subscribed | SubscribeOutcome::Tracked | SubscribeOutcome::Pending
+                    ),
+                    "{outcome:?}"
+                );
             }
-            Standing::Asked(asked) => self.open.push(Open { client, wish, is_new, asked }),
+            SubscribeStatus::Asked(asked) => self.open.push(OpenSubscribe { client, wish, is_new, asked }),
         }
     }
 
@@ -226,7 +236,7 @@ impl World {
 
     fn cancel(&mut self, client: usize) {
         let Some(at) = self.open.iter().position(|open| open.client == client) else { return };
-        let Open { wish, is_new, asked, .. } = self.open.remove(at);
+        let OpenSubscribe { wish, is_new, asked, .. } = self.open.remove(at);
         drop(asked);
         let subscription = self.find(client, wish).expect("it was entered");
         self.interests.withdraw(&subscription);
@@ -238,7 +248,7 @@ impl World {
     }
 
     /// Sends the next request to the upstream.
-    fn say(&mut self) -> Option<Job> {
+    fn say(&mut self) -> Option<UpstreamRequest> {
         let job = self.interests.next_job()?;
         assert!(self.is_up, "nothing is said without a connection");
         assert!(self.jobs.iter().all(|other| other.native != job.native), "one request per URI at a time");
@@ -246,7 +256,7 @@ impl World {
         Some(job)
     }
 
-    fn answer(&mut self, which: usize, verdict: Verdict) {
+    fn answer(&mut self, which: usize, verdict: ModelReply) {
         let job = self.jobs.remove(which);
         let uri = job.native.to_string();
         match job.subscribes {
@@ -258,7 +268,7 @@ impl World {
         self.interests.answered(&job, verdict.reply());
         if job.subscribes {
             self.excused.remove(&uri);
-            if !matches!(verdict, Verdict::Done) {
+            if !matches!(verdict, ModelReply::Done) {
                 self.excused.insert(uri);
             }
         }
@@ -282,7 +292,7 @@ impl World {
 
     fn list(&mut self, bits: u8) {
         let listed = URIS.iter().enumerate().filter(|(bit, _)| bits & 1 << bit != 0);
-        let listed = Listed(listed.map(|(_, uri)| (*uri).to_owned()).collect());
+        let listed = TestListing(listed.map(|(_, uri)| (*uri).to_owned()).collect());
         let before = std::mem::replace(&mut self.listed, listed);
         self.interests.relisted(&self.listed, self.listed.listed().filter(|uri| !before.has(uri)));
         self.cover_wanted();
@@ -326,7 +336,7 @@ impl World {
         let all = self.interests.drain();
         self.down();
         assert!(self.interests.is_empty());
-        self.interests = Interests::new(99);
+        self.interests = SubscriptionTable::new(99);
         self.excused.clear();
         // Responses of one backend never reach the table of another.
         self.late.clear();
@@ -342,7 +352,7 @@ impl World {
     fn settle(&mut self) {
         let wanted = &mut self.wanted;
         self.open.retain_mut(|open| match open.asked.try_recv() {
-            Ok(Some(Outcome::Refused(_) | Outcome::Failed(_) | Outcome::Late(_))) => {
+            Ok(Some(SubscribeOutcome::Refused(_) | SubscribeOutcome::Failed(_) | SubscribeOutcome::Late(_))) => {
                 if open.is_new {
                     wanted.remove(&(open.client, open.wish));
                 }
@@ -389,7 +399,7 @@ impl World {
             if self.jobs.is_empty() {
                 break;
             }
-            self.answer(0, Verdict::Done);
+            self.answer(0, ModelReply::Done);
             self.settle();
             self.forget_unwanted();
             self.check();
@@ -412,14 +422,14 @@ proptest! {
     fn sub2_sub12_sub14_sub16_subx1_no_interleaving_leaves_the_upstream_wrong(
         steps in prop::collection::vec(step(), 0..80),
     ) {
-        let mut world = World::new();
+        let mut world = TableModel::new();
         world.up(true);
         for step in steps {
             world.take(step);
         }
         world.finish();
         for number in 0..CLIENTS {
-            world.take(Step::Release(number));
+            world.take(ModelEvent::Release(number));
         }
         world.finish();
         prop_assert!(world.interests.is_empty() && world.upstream.is_empty() && world.tally.count() == 0);

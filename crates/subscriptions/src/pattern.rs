@@ -3,10 +3,10 @@
 
 use goblin_wire::template::Template;
 
-use crate::glob::Glob;
+use crate::glob::UriGlob;
 
 pub enum Pattern {
-    Glob(Glob),
+    Glob(UriGlob),
     Template(Template),
 }
 

@@ -19,7 +19,7 @@ pub struct Selection(Box<[Box<str>]>);
 
 /// The last seen state of the fields of a selection. The default is empty: nothing was seen yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct FieldState {
     /// A hash per field, or [`ABSENT`].
     marks: Box<[u64]>,
     /// One bit for each field that was last seen in an update. A listing without this field does not mean that it is
@@ -31,7 +31,7 @@ const ABSENT: u64 = 0;
 
 /// A decision about an update. The greatest decision of all fields counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verdict {
+pub enum UpdateDecision {
     Suppress,
     /// The decision needs the next listing of the definition.
     AskListing,
@@ -65,14 +65,19 @@ impl Selection {
     }
 
     /// Returns the state of the fields before the first update.
-    pub fn look(&self, definition: Option<&str>) -> Seen {
+    pub fn look(&self, definition: Option<&str>) -> FieldState {
         let mark = |field| listed(definition, field).unwrap_or(ABSENT);
-        Seen { marks: self.fields().map(mark).collect(), told: 0 }
+        FieldState { marks: self.fields().map(mark).collect(), told: 0 }
     }
 
     /// Judges an update or, if there is none, a new definition from a listing. An update is its text and the span of
     /// its `params`. Records the new state of the fields in `seen`.
-    pub fn judge(&self, seen: &mut Seen, update: Option<(&str, Span)>, definition: Option<&str>) -> Verdict {
+    pub fn judge(
+        &self,
+        seen: &mut FieldState,
+        update: Option<(&str, Span)>,
+        definition: Option<&str>,
+    ) -> UpdateDecision {
         let is_first = seen.marks.len() != self.0.len();
         if is_first {
             *seen = self.look(definition);
@@ -81,36 +86,36 @@ impl Selection {
             Some((text, params)) => seen.judge_update(index, told(text, params, field), listed(definition, field)),
             None => seen.judge_listing(index, listed(definition, field)),
         };
-        let verdict = self.fields().enumerate().map(judge).max().unwrap_or(Verdict::Deliver);
+        let verdict = self.fields().enumerate().map(judge).max().unwrap_or(UpdateDecision::Deliver);
         match (is_first, update) {
             (false, _) => verdict,
-            (true, Some(_)) => Verdict::Deliver,
+            (true, Some(_)) => UpdateDecision::Deliver,
             // The initial state is not a change.
-            (true, None) => Verdict::Suppress,
+            (true, None) => UpdateDecision::Suppress,
         }
     }
 }
 
-impl Seen {
-    fn judge_update(&mut self, index: usize, told: Option<u64>, listed: Option<u64>) -> Verdict {
+impl FieldState {
+    fn judge_update(&mut self, index: usize, told: Option<u64>, listed: Option<u64>) -> UpdateDecision {
         if told.is_none() && listed.is_some() {
-            return Verdict::AskListing;
+            return UpdateDecision::AskListing;
         }
         self.told |= 1 << index;
         let mark = told.unwrap_or(ABSENT);
         let last = std::mem::replace(&mut self.marks[index], mark);
-        if mark != ABSENT && mark == last { Verdict::Suppress } else { Verdict::Deliver }
+        if mark != ABSENT && mark == last { UpdateDecision::Suppress } else { UpdateDecision::Deliver }
     }
 
-    fn judge_listing(&mut self, index: usize, listed: Option<u64>) -> Verdict {
+    fn judge_listing(&mut self, index: usize, listed: Option<u64>) -> UpdateDecision {
         let bit = 1 << index;
         if listed.is_none() && self.told & bit != 0 {
-            return Verdict::Suppress;
+            return UpdateDecision::Suppress;
         }
         self.told &= !bit;
         let mark = listed.unwrap_or(ABSENT);
         let last = std::mem::replace(&mut self.marks[index], mark);
-        if mark == last { Verdict::Suppress } else { Verdict::Deliver }
+        if mark == last { UpdateDecision::Suppress } else { UpdateDecision::Deliver }
     }
 }
 
@@ -148,7 +153,7 @@ fn hash(value: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::Verdict::{AskListing, Deliver, Suppress};
+    use super::UpdateDecision::{AskListing, Deliver, Suppress};
     use super::*;
 
     fn selection(fields: &str) -> Selection {
@@ -183,13 +188,13 @@ mod tests {
 
     /// An input of `judge`: an update with its `params`, or a listing. The last text is the definition listed at that
     /// time.
-    enum Word {
+    enum SelectionInput {
         Update(&'static str, &'static str),
         Listing(&'static str),
     }
-    use Word::{Listing, Update};
+    use SelectionInput::{Listing, Update};
 
-    fn check(fields: &str, subscribed: &str, words: &[(Word, Verdict)]) {
+    fn check(fields: &str, subscribed: &str, words: &[(SelectionInput, UpdateDecision)]) {
         let definition = |text: &'static str| (!text.is_empty()).then_some(text);
         let selection = selection(fields);
         let mut seen = selection.look((!subscribed.is_empty()).then_some(subscribed));
@@ -297,7 +302,7 @@ mod tests {
         let (one, two) = (selection(r#"["size"]"#), selection(r#"["size","version"]"#));
         let (params, definition) = (r#"{"size":1}"#, r#"{"size":1,"version":1}"#);
         let update = Some((params, json::whole(params)));
-        let mut seen = Seen::default();
+        let mut seen = FieldState::default();
         assert_eq!(one.judge(&mut seen, update, Some(definition)), Deliver);
         assert_eq!(one.judge(&mut seen, update, Some(definition)), Suppress);
         // The state of other fields has no effect.

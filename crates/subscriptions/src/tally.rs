@@ -5,15 +5,15 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// A count of subscriptions, either of one client or of all clients.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct SubscriptionCount {
     count: AtomicUsize,
     /// The counts of updates for these subscriptions.
-    pub fates: Arc<Fates>,
+    pub fates: Arc<UpdateTotals>,
 }
 
 /// The number of updates by outcome.
 #[derive(Debug, Default)]
-pub struct Fates {
+pub struct UpdateTotals {
     /// Updates that were written to the client's stream.
     pub delivered: AtomicU64,
     /// Updates that a newer one of the same resource replaced before they were written.
@@ -22,52 +22,55 @@ pub struct Fates {
     pub dropped: AtomicU64,
 }
 
-impl Tally {
+impl SubscriptionCount {
     pub fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 
     /// Counts one more subscription. Returns `None` if there are `most` already.
-    fn enter(self: &Arc<Tally>, most: usize) -> Option<Entered> {
+    fn enter(self: &Arc<SubscriptionCount>, most: usize) -> Option<CountGuard> {
         let grown = |count: usize| (count < most).then_some(count + 1);
         self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown).ok()?;
-        Some(Entered(Arc::clone(self)))
+        Some(CountGuard(Arc::clone(self)))
     }
 }
 
-struct Entered(Arc<Tally>);
+struct CountGuard(Arc<SubscriptionCount>);
 
-impl Drop for Entered {
+impl Drop for CountGuard {
     fn drop(&mut self) {
         self.0.count.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// One subscription's share of the client's limit and of the global limit. Dropping it returns both.
-pub struct Place {
-    _own: Entered,
-    all: Entered,
+pub struct SubscriptionPermit {
+    _own: CountGuard,
+    all: CountGuard,
 }
 
 /// The limit that was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Full {
+pub enum LimitReached {
     Client,
     All,
     /// The limit of resources that patterns may subscribe to at one backend.
     Upstream,
 }
 
-impl Place {
+impl SubscriptionPermit {
     /// Counts one subscription. Each argument is a counter and its limit.
-    pub fn new((own, most): (&Arc<Tally>, usize), (all, most_in_all): (&Arc<Tally>, usize)) -> Result<Place, Full> {
-        let own = own.enter(most).ok_or(Full::Client)?;
-        let all = all.enter(most_in_all).ok_or(Full::All)?;
-        Ok(Place { _own: own, all })
+    pub fn new(
+        (own, most): (&Arc<SubscriptionCount>, usize),
+        (all, most_in_all): (&Arc<SubscriptionCount>, usize),
+    ) -> Result<SubscriptionPermit, LimitReached> {
+        let own = own.enter(most).ok_or(LimitReached::Client)?;
+        let all = all.enter(most_in_all).ok_or(LimitReached::All)?;
+        Ok(SubscriptionPermit { _own: own, all })
     }
 
     /// Returns the counters for the updates of all subscriptions.
-    pub fn fates(&self) -> &Arc<Fates> {
+    pub fn fates(&self) -> &Arc<UpdateTotals> {
         &self.all.0.fates
     }
 }
@@ -79,12 +82,12 @@ mod tests {
     #[test]
     fn sub8_exactly_so_many_fit_and_a_refused_one_leaves_no_trace() {
         let (own, other, all) = (Arc::default(), Arc::default(), Arc::default());
-        let enter = |own| Place::new((own, 2), (&all, 3));
+        let enter = |own| SubscriptionPermit::new((own, 2), (&all, 3));
         let places: Vec<_> = (0..2).map(|_| enter(&own).map_err(drop)).collect();
-        assert_eq!(enter(&own).map(drop), Err(Full::Client));
+        assert_eq!(enter(&own).map(drop), Err(LimitReached::Client));
         let last = enter(&other);
         assert!(last.is_ok());
-        assert_eq!(enter(&other).map(drop), Err(Full::All));
+        assert_eq!(enter(&other).map(drop), Err(LimitReached::All));
         assert_eq!((own.count(), other.count(), all.count()), (2, 1, 3));
         drop((places, last));
         assert_eq!((own.count(), other.count(), all.count()), (0, 0, 0));

@@ -5,7 +5,7 @@ use goblin_wire::json;
 
 use super::interests::outer;
 use super::*;
-use crate::tally::{Full, Tally};
+use crate::tally::{LimitReached, SubscriptionCount};
 
 #[test]
 fn sub18_a_uri_is_inside_of_its_beginnings_at_a_boundary() {
@@ -18,9 +18,9 @@ fn sub18_a_uri_is_inside_of_its_beginnings_at_a_boundary() {
 
 /// A list of resources without templates.
 #[derive(Default)]
-pub(crate) struct Listed(pub BTreeSet<String>);
+pub(crate) struct TestListing(pub BTreeSet<String>);
 
-impl Offers for Listed {
+impl OfferedResources for TestListing {
     fn listed(&self) -> Box<dyn Iterator<Item = &str> + '_> {
         Box::new(self.0.iter().map(String::as_str))
     }
@@ -35,7 +35,7 @@ impl Offers for Listed {
 }
 
 pub(crate) fn glob(text: &str) -> Arc<Pattern> {
-    Arc::new(Pattern::Glob(glob::Glob::parse(text).expect("a glob")))
+    Arc::new(Pattern::Glob(glob::UriGlob::parse(text).expect("a glob")))
 }
 
 /// A client without a profile.
@@ -57,26 +57,32 @@ impl Subscriber for TestClient {
     }
 }
 
-pub(crate) type Entry = super::Entry<TestClient>;
-pub(crate) type Interests = super::interests::Interests<TestClient>;
+pub(crate) type SubscriptionEntry = super::SubscriptionEntry<TestClient>;
+pub(crate) type SubscriptionTable = super::interests::SubscriptionTable<TestClient>;
 pub(crate) type Notice = super::Notice<TestClient>;
 pub(crate) type Subscription = super::Subscription<TestClient>;
 
 /// A table with numbered clients.
-struct Stage {
-    interests: Interests,
-    listed: Listed,
+struct TableFixture {
+    interests: SubscriptionTable,
+    listed: TestListing,
     clients: Vec<Arc<TestClient>>,
-    tally: Arc<Tally>,
+    tally: Arc<SubscriptionCount>,
     link: u64,
 }
 
-impl Stage {
-    fn new() -> Stage {
-        let mut interests = Interests::new(4);
+impl TableFixture {
+    fn new() -> TableFixture {
+        let mut interests = SubscriptionTable::new(4);
         let (link, _) = interests.link_up(true, true);
-        let listed = Listed::default();
-        Stage { interests, listed, clients: (0..3).map(|_| TestClient::new()).collect(), tally: Arc::default(), link }
+        let listed = TestListing::default();
+        TableFixture {
+            interests,
+            listed,
+            clients: (0..3).map(|_| TestClient::new()).collect(),
+            tally: Arc::default(),
+            link,
+        }
     }
 
     fn link_up(&mut self, can_subscribe: bool) -> Vec<Notice> {
@@ -91,7 +97,8 @@ impl Stage {
 
     /// Returns the exposed names of the notices, sorted, and the suspects.
     fn relist(&mut self, listed: &[&str]) -> (Vec<String>, Vec<String>) {
-        let before = std::mem::replace(&mut self.listed, Listed(listed.iter().map(|uri| (*uri).to_owned()).collect()));
+        let before =
+            std::mem::replace(&mut self.listed, TestListing(listed.iter().map(|uri| (*uri).to_owned()).collect()));
         let came = self.listed.listed().filter(|uri| !before.has(uri));
         let relisted = self.interests.relisted(&self.listed, came);
         (names(&relisted.notices), relisted.suspects.iter().map(|native| native.to_string()).collect())
@@ -101,12 +108,17 @@ impl Stage {
         names(&self.interests.vanished(uri, &self.listed).deleted)
     }
 
-    fn subscribe(&mut self, client: usize, uri: &str) -> Entry {
+    fn subscribe(&mut self, client: usize, uri: &str) -> SubscriptionEntry {
         self.wish(client, uri, None).unwrap_or_else(|full| panic!("{full:?}"))
     }
 
-    fn wish(&mut self, client: usize, uri: &str, pattern: Option<Arc<Pattern>>) -> Result<Entry, Full> {
-        self.wish_on(client, uri, pattern, Terms::default())
+    fn wish(
+        &mut self,
+        client: usize,
+        uri: &str,
+        pattern: Option<Arc<Pattern>>,
+    ) -> Result<SubscriptionEntry, LimitReached> {
+        self.wish_on(client, uri, pattern, SubscriptionOptions::default())
     }
 
     fn wish_on(
@@ -114,13 +126,13 @@ impl Stage {
         client: usize,
         uri: &str,
         pattern: Option<Arc<Pattern>>,
-        terms: Terms,
-    ) -> Result<Entry, Full> {
+        terms: SubscriptionOptions,
+    ) -> Result<SubscriptionEntry, LimitReached> {
         let (native, exposed) = (Arc::from(uri), Arc::from(format!("x+{uri}")));
         let subscriber = Arc::clone(&self.clients[client]);
         let wish = Wish { subscriber, native, exposed, pattern, terms };
         let tally = &self.tally;
-        let place = || Place::new((tally, 99), (&Arc::default(), 99));
+        let place = || SubscriptionPermit::new((tally, 99), (&Arc::default(), 99));
         self.interests.subscribe(wish, &self.listed, place)
     }
 
@@ -130,19 +142,19 @@ impl Stage {
     }
 
     /// Returns the next job as `+uri` or `-uri`.
-    fn job(&mut self) -> Option<(String, Job)> {
+    fn job(&mut self) -> Option<(String, UpstreamRequest)> {
         let job = self.interests.next_job()?;
         Some((format!("{}{}", if job.subscribes { '+' } else { '-' }, job.native), job))
     }
 
-    fn answer(&mut self, expected: &str, reply: Reply) -> usize {
+    fn answer(&mut self, expected: &str, reply: UpstreamReply) -> usize {
         let (text, job) = self.job().expect("a job");
         assert_eq!(text, expected);
         self.interests.answered(&job, reply).len()
     }
 }
 
-fn names_of(affected: &[Affected<'_, TestClient>]) -> Vec<String> {
+fn names_of(affected: &[AffectedSubscription<'_, TestClient>]) -> Vec<String> {
     affected.iter().map(|affected| affected.subscription.name.native.to_string()).collect()
 }
 
@@ -152,41 +164,41 @@ fn names(notices: &[Notice]) -> Vec<String> {
     names
 }
 
-fn settled(mut entry: Entry) -> String {
+fn settled(mut entry: SubscriptionEntry) -> String {
     let outcome = match &mut entry.standing {
-        Standing::Settled(outcome) => outcome.clone(),
-        Standing::Asked(asked) => asked.try_recv().ok().flatten().expect("it is settled"),
+        SubscribeStatus::Settled(outcome) => outcome.clone(),
+        SubscribeStatus::Asked(asked) => asked.try_recv().ok().flatten().expect("it is settled"),
     };
     format!("{outcome:?}").chars().take_while(|character| character.is_alphabetic()).collect()
 }
 
 #[test]
 fn sub2_sub12_the_first_subscribes_and_the_last_unsubscribes() {
-    let mut stage = Stage::new();
+    let mut stage = TableFixture::new();
     let (one, two) = (stage.subscribe(0, "a"), stage.subscribe(1, "a"));
-    assert_eq!(stage.answer("+a", Reply::Done), 0);
+    assert_eq!(stage.answer("+a", UpstreamReply::Done), 0);
     assert_eq!((settled(one), settled(two)), ("Subscribed".to_owned(), "Subscribed".to_owned()));
     assert!(stage.unsubscribe(0, "a"));
     assert!(stage.job().is_none() && !stage.unsubscribe(0, "a"));
     assert!(stage.unsubscribe(1, "a"));
-    stage.answer("-a", Reply::Done);
+    stage.answer("-a", UpstreamReply::Done);
     assert!(stage.interests.is_empty() && stage.tally.count() == 0);
 }
 
 #[test]
 fn sub10_a_refusal_reaches_all_who_wait_and_leaves_nothing() {
-    let mut stage = Stage::new();
+    let mut stage = TableFixture::new();
     let (one, two) = (stage.subscribe(0, "a"), stage.subscribe(1, "a"));
-    stage.answer("+a", Reply::Failed("no".into()));
+    stage.answer("+a", UpstreamReply::Failed("no".into()));
     assert_eq!((settled(one), settled(two)), ("Failed".to_owned(), "Failed".to_owned()));
     assert!(stage.interests.is_empty() && stage.job().is_none());
 }
 
 #[test]
 fn sub9_what_cannot_be_asked_for_is_tracked() {
-    let mut stage = Stage::new();
+    let mut stage = TableFixture::new();
     let entry = stage.subscribe(0, "a");
-    stage.answer("+a", Reply::Unknown);
+    stage.answer("+a", UpstreamReply::Unknown);
     assert_eq!(settled(entry), "Tracked");
     assert_eq!(stage.interests.affected("a").len(), 1);
     assert!(stage.unsubscribe(0, "a") && stage.job().is_none() && stage.interests.is_empty());
@@ -197,26 +209,26 @@ fn sub9_what_cannot_be_asked_for_is_tracked() {
 
 #[test]
 fn sub2_whoever_changes_their_mind_while_the_backend_is_asked_ends_up_right() {
-    let mut stage = Stage::new();
+    let mut stage = TableFixture::new();
     stage.subscribe(0, "a");
     let (_, asking) = stage.job().expect("a job");
     stage.unsubscribe(0, "a");
     assert!(stage.job().is_none(), "one request at a time");
-    stage.interests.answered(&asking, Reply::Done);
+    stage.interests.answered(&asking, UpstreamReply::Done);
     let (text, ending) = stage.job().expect("it is not wanted");
     assert_eq!(text, "-a");
     let entry = stage.subscribe(1, "a");
     assert!(stage.job().is_none());
-    stage.interests.answered(&ending, Reply::Done);
-    stage.answer("+a", Reply::Done);
+    stage.interests.answered(&ending, UpstreamReply::Done);
+    stage.answer("+a", UpstreamReply::Done);
     assert_eq!(settled(entry), "Subscribed");
 }
 
 #[test]
 fn sub16_after_a_loss_all_is_asked_for_again_and_told_once() {
-    let mut stage = Stage::new();
+    let mut stage = TableFixture::new();
     stage.subscribe(0, "a");
-    stage.answer("+a", Reply::Done);
+    stage.answer("+a", UpstreamReply::Done);
     stage.link_down();
     assert_eq!(settled(stage.subscribe(1, "a")), "Pending");
     assert_eq!(settled(stage.subscribe(1, "b")), "Pending");
@@ -225,7 +237,7 @@ fn sub16_after_a_loss_all_is_asked_for_again_and_told_once() {
     let told: usize = (0..2)
         .map(|_| {
             let (_, job) = stage.job().expect("a job");
-            stage.interests.answered(&job, Reply::Done).len()
+            stage.interests.answered(&job, UpstreamReply::Done).len()
         })
         .sum();
     assert_eq!(told, 3);
@@ -234,19 +246,19 @@ fn sub16_after_a_loss_all_is_asked_for_again_and_told_once() {
 
 #[test]
 fn sub16_an_answer_over_a_connection_that_is_gone_means_nothing() {
-    let mut stage = Stage::new();
+    let mut stage = TableFixture::new();
     let entry = stage.subscribe(0, "a");
     let (_, old) = stage.job().expect("a job");
     stage.link_down();
     assert_eq!(settled(entry), "Pending");
     stage.link_up(true);
-    assert!(stage.interests.answered(&old, Reply::Done).is_empty());
-    assert_eq!(stage.answer("+a", Reply::Done), 1);
+    assert!(stage.interests.answered(&old, UpstreamReply::Done).is_empty());
+    assert_eq!(stage.answer("+a", UpstreamReply::Done), 1);
 }
 
 #[test]
 fn sub5_a_client_hears_an_update_once_however_many_of_its_wishes_match() {
-    let mut stage = Stage::new();
+    let mut stage = TableFixture::new();
     stage.subscribe(0, "a:b");
     stage.subscribe(0, "a:b/c");
     stage.subscribe(1, "a:b/");
@@ -264,24 +276,24 @@ fn sub5_a_client_hears_an_update_once_however_many_of_its_wishes_match() {
 
 #[test]
 fn sub7_the_end_of_a_client_ends_what_it_alone_wanted() {
-    let mut stage = Stage::new();
+    let mut stage = TableFixture::new();
     for (client, uri) in [(0, "a"), (0, "b"), (1, "b")] {
         stage.subscribe(client, uri);
     }
-    stage.answer("+a", Reply::Done);
-    stage.answer("+b", Reply::Done);
+    stage.answer("+a", UpstreamReply::Done);
+    stage.answer("+b", UpstreamReply::Done);
     let gone = Arc::clone(&stage.clients[0]);
     assert_eq!(stage.interests.release(&gone).len(), 2);
-    stage.answer("-a", Reply::Done);
+    stage.answer("-a", UpstreamReply::Done);
     assert!(stage.job().is_none());
     assert_eq!(stage.interests.affected("b").len(), 1);
 }
 
 #[test]
 fn sub11_twice_is_once_and_the_newer_wish_stands() {
-    let mut stage = Stage::new();
+    let mut stage = TableFixture::new();
     let first = stage.subscribe(0, "a").subscription.id;
-    stage.answer("+a", Reply::Done);
+    stage.answer("+a", UpstreamReply::Done);
     let again = stage.subscribe(0, "a");
     assert_eq!(again.subscription.id, first);
     assert_eq!(settled(again), "Subscribed");
@@ -293,72 +305,72 @@ fn sub11_twice_is_once_and_the_newer_wish_stands() {
 
 #[test]
 fn sub10_what_was_not_answered_in_time_is_taken_back() {
-    let mut stage = Stage::new();
+    let mut stage = TableFixture::new();
     let entry = stage.subscribe(0, "a");
-    stage.answer("+a", Reply::Late(Duration::from_secs(1)));
+    stage.answer("+a", UpstreamReply::Late(Duration::from_secs(1)));
     assert_eq!(settled(entry), "Late");
-    stage.answer("-a", Reply::Done);
+    stage.answer("-a", UpstreamReply::Done);
     assert!(stage.interests.is_empty());
 }
 
 #[test]
 fn sub10_what_is_agreed_to_too_late_is_taken_back_unless_it_is_wanted_by_then() {
-    let mut stage = Stage::new();
-    let late = |stage: &mut Stage| {
+    let mut stage = TableFixture::new();
+    let late = |stage: &mut TableFixture| {
         stage.subscribe(0, "a");
         let (_, job) = stage.job().expect("a job");
-        stage.interests.answered(&job, Reply::Late(Duration::from_secs(1)));
+        stage.interests.answered(&job, UpstreamReply::Late(Duration::from_secs(1)));
         job
     };
     let job = late(&mut stage);
-    stage.answer("-a", Reply::Done);
+    stage.answer("-a", UpstreamReply::Done);
     stage.interests.answered_late(&job);
-    stage.answer("-a", Reply::Done);
+    stage.answer("-a", UpstreamReply::Done);
     assert!(stage.interests.is_empty());
 
     // A client subscribes again. The response to its request decides.
     let job = late(&mut stage);
-    stage.answer("-a", Reply::Done);
+    stage.answer("-a", UpstreamReply::Done);
     stage.subscribe(1, "a");
     let (text, again) = stage.job().expect("a job");
     assert_eq!(text, "+a");
     stage.interests.answered_late(&job);
     assert!(stage.job().is_none());
-    stage.interests.answered(&again, Reply::Done);
+    stage.interests.answered(&again, UpstreamReply::Done);
     stage.interests.answered_late(&job);
     assert!(stage.job().is_none(), "it is wanted");
 
     // A late response over an earlier connection has no effect.
     stage.link_up(true);
-    stage.answer("+a", Reply::Done);
+    stage.answer("+a", UpstreamReply::Done);
     stage.unsubscribe(1, "a");
-    stage.answer("-a", Reply::Done);
+    stage.answer("-a", UpstreamReply::Done);
     stage.interests.answered_late(&job);
     assert!(stage.interests.is_empty());
 }
 
 #[test]
 fn sub10_who_was_pending_and_is_refused_is_listed_so_and_asked_for_over_the_next_connection() {
-    let mut stage = Stage::new();
+    let mut stage = TableFixture::new();
     stage.link_down();
     assert_eq!(settled(stage.subscribe(0, "a")), "Pending");
     stage.link_up(true);
-    stage.answer("+a", Reply::Failed("no".into()));
+    stage.answer("+a", UpstreamReply::Failed("no".into()));
     assert!(stage.interests.all().all(|(_, state)| state == "refused") && stage.job().is_none());
     stage.link_up(true);
-    assert_eq!(stage.answer("+a", Reply::Done), 1);
+    assert_eq!(stage.answer("+a", UpstreamReply::Done), 1);
 }
 
 #[test]
 fn subx1_a_pattern_covers_what_is_listed_now_and_later() {
-    let mut stage = Stage::new();
+    let mut stage = TableFixture::new();
     stage.relist(&["a:1", "b:1"]);
     let entry = stage.wish(0, "a:*", Some(glob("a:*"))).expect("room");
-    stage.answer("+a:1", Reply::Done);
+    stage.answer("+a:1", UpstreamReply::Done);
     assert_eq!(settled(entry), "Subscribed");
     assert!(stage.job().is_none());
     assert_eq!(stage.relist(&["a:1", "a:2", "b:1"]), (vec![], vec![]));
-    assert_eq!(stage.answer("+a:2", Reply::Done), 1, "it is news");
+    assert_eq!(stage.answer("+a:2", UpstreamReply::Done), 1, "it is news");
     let within = |uri: &str| {
         let affected = stage.interests.affected(uri);
         affected.iter().map(|it| it.within.map(|name| name.native.to_string())).collect::<Vec<_>>()
@@ -375,14 +387,14 @@ fn subx1_a_pattern_covers_what_is_listed_now_and_later() {
 
 #[test]
 fn subx1_what_a_pattern_covers_is_bounded() {
-    let mut stage = Stage::new();
+    let mut stage = TableFixture::new();
     stage.relist(&["a:1", "a:2", "a:3", "a:4", "a:5"]);
-    assert!(stage.wish(0, "a:*", Some(glob("a:*"))).is_err_and(|full| full == Full::Upstream));
+    assert!(stage.wish(0, "a:*", Some(glob("a:*"))).is_err_and(|full| full == LimitReached::Upstream));
     assert!(stage.interests.is_empty() && stage.tally.count() == 0);
     stage.wish(0, "a:[1-4]", Some(glob("a:[1-4]"))).expect("room");
     stage.subscribe(1, "b");
     while let Some((_, job)) = stage.job() {
-        stage.interests.answered(&job, Reply::Done);
+        stage.interests.answered(&job, UpstreamReply::Done);
     }
     assert!(stage.wish(0, "c:*", Some(glob("c:*"))).is_ok(), "it covers nothing yet");
     stage.relist(&["a:1", "a:2", "a:3", "a:4", "c:1"]);
@@ -393,17 +405,17 @@ fn subx1_what_a_pattern_covers_is_bounded() {
 
 #[test]
 fn subx1_a_pattern_is_refused_where_all_of_it_is() {
-    let mut stage = Stage::new();
+    let mut stage = TableFixture::new();
     stage.relist(&["a:1", "a:2"]);
     let entry = stage.wish(0, "a:*", Some(glob("a:*"))).expect("room");
     for _ in 0..2 {
         let (_, job) = stage.job().expect("a job");
-        stage.interests.answered(&job, Reply::Failed("no".into()));
+        stage.interests.answered(&job, UpstreamReply::Failed("no".into()));
     }
     assert_eq!(settled(entry), "Failed");
     assert!(stage.interests.is_empty() && stage.tally.count() == 0);
     let entry = stage.wish(0, "a:*", Some(glob("a:*"))).expect("room");
-    for reply in [Reply::Failed("no".into()), Reply::Done] {
+    for reply in [UpstreamReply::Failed("no".into()), UpstreamReply::Done] {
         let (_, job) = stage.job().expect("a job");
         stage.interests.answered(&job, reply);
     }
@@ -413,21 +425,21 @@ fn subx1_a_pattern_is_refused_where_all_of_it_is() {
 
 #[test]
 fn subx1_sub16_after_a_loss_a_pattern_is_told_once_as_a_whole() {
-    let mut stage = Stage::new();
+    let mut stage = TableFixture::new();
     stage.relist(&["a:1", "a:2"]);
     stage.wish(0, "a:*", Some(glob("a:*"))).expect("room");
     stage.link_down();
     assert!(stage.link_up(true).is_empty());
     let mut told = Vec::new();
     while let Some((_, job)) = stage.job() {
-        told.extend(names(&stage.interests.answered(&job, Reply::Done)));
+        told.extend(names(&stage.interests.answered(&job, UpstreamReply::Done)));
     }
     assert_eq!(told, ["x+a:*"]);
 }
 
 #[test]
 fn subx1_sub10_before_the_first_list_a_pattern_is_not_told_in_parts() {
-    let mut stage = Stage::new();
+    let mut stage = TableFixture::new();
     stage.link_down();
     stage.wish(0, "a:*", Some(glob("a:*"))).expect("room");
     stage.wish(0, "b:*", Some(glob("b:*"))).expect("room");
@@ -436,20 +448,20 @@ fn subx1_sub10_before_the_first_list_a_pattern_is_not_told_in_parts() {
     assert_eq!(stage.relist(&["a:1", "a:2"]).0, ["x+b:*"], "nothing of it is listed");
     let mut told = Vec::new();
     while let Some((_, job)) = stage.job() {
-        told.extend(names(&stage.interests.answered(&job, Reply::Done)));
+        told.extend(names(&stage.interests.answered(&job, UpstreamReply::Done)));
     }
     assert_eq!(told, ["x+a:*"]);
 }
 
 #[test]
 fn sub14_what_is_gone_is_told_once_and_asked_for_again_when_it_is_back() {
-    let mut stage = Stage::new();
+    let mut stage = TableFixture::new();
     stage.relist(&["a:1"]);
     stage.subscribe(0, "a:1");
     stage.wish(1, "a:*", Some(glob("a:*"))).expect("room");
     stage.subscribe(2, "handed:1");
     while let Some((_, job)) = stage.job() {
-        stage.interests.answered(&job, Reply::Done);
+        stage.interests.answered(&job, UpstreamReply::Done);
     }
     assert_eq!(stage.relist(&[]), (vec![], vec!["a:1".to_owned()]), "what was never listed is not missed");
     assert_eq!(stage.vanish("a:1"), ["x+a:1", "x+a:1"]);
@@ -457,54 +469,54 @@ fn sub14_what_is_gone_is_told_once_and_asked_for_again_when_it_is_back() {
     assert!(stage.interests.all().any(|(_, state)| state == "missing"));
     assert_eq!(stage.relist(&[]), (vec![], vec![]));
     assert_eq!(stage.relist(&["a:1"]), (vec![], vec![]));
-    assert_eq!(stage.answer("+a:1", Reply::Done), 2, "one of each subscriber");
+    assert_eq!(stage.answer("+a:1", UpstreamReply::Done), 2, "one of each subscriber");
 }
 
 #[test]
 fn sub14_what_is_missing_is_not_asked_for_over_a_new_connection_until_it_is_back() {
-    let mut stage = Stage::new();
+    let mut stage = TableFixture::new();
     stage.relist(&["a:1"]);
     stage.subscribe(0, "a:1");
-    stage.answer("+a:1", Reply::Done);
+    stage.answer("+a:1", UpstreamReply::Done);
     stage.relist(&[]);
     assert_eq!(stage.vanish("a:1").len(), 1);
     stage.link_up(true);
     assert!(stage.job().is_none());
     stage.relist(&["a:1"]);
-    assert_eq!(stage.answer("+a:1", Reply::Done), 1);
+    assert_eq!(stage.answer("+a:1", UpstreamReply::Done), 1);
     assert!(stage.unsubscribe(0, "a:1"));
-    stage.answer("-a:1", Reply::Done);
+    stage.answer("-a:1", UpstreamReply::Done);
     assert!(stage.interests.is_empty());
 }
 
 #[test]
 fn sub10_a_wish_that_was_given_up_is_taken_back_though_the_answer_came_first() {
-    let mut stage = Stage::new();
-    let Entry { subscription, standing, .. } = stage.subscribe(0, "a");
+    let mut stage = TableFixture::new();
+    let SubscriptionEntry { subscription, standing, .. } = stage.subscribe(0, "a");
     let (_, asking) = stage.job().expect("a job");
     drop(standing);
-    stage.interests.answered(&asking, Reply::Done);
+    stage.interests.answered(&asking, UpstreamReply::Done);
     stage.interests.withdraw(&subscription);
-    stage.answer("-a", Reply::Done);
+    stage.answer("-a", UpstreamReply::Done);
     assert!(stage.interests.is_empty());
 }
 
 #[test]
 fn sub14_whoever_asks_for_what_was_missing_brings_it_back_for_all() {
     for can_subscribe in [true, false] {
-        let mut stage = Stage::new();
+        let mut stage = TableFixture::new();
         stage.link_up(can_subscribe);
         stage.relist(&["a:1"]);
         stage.subscribe(0, "a:1");
         while let Some((_, job)) = stage.job() {
-            stage.interests.answered(&job, Reply::Done);
+            stage.interests.answered(&job, UpstreamReply::Done);
         }
         stage.relist(&[]);
         assert_eq!(stage.vanish("a:1").len(), 1);
         let entry = stage.subscribe(1, "a:1");
         let mut told = names(&entry.notices);
         while let Some((_, job)) = stage.job() {
-            told.extend(names(&stage.interests.answered(&job, Reply::Done)));
+            told.extend(names(&stage.interests.answered(&job, UpstreamReply::Done)));
         }
         assert_eq!(told, ["x+a:1", "x+a:1"], "{can_subscribe}");
         assert!(stage.interests.all().all(|(_, state)| state != "missing"));
@@ -513,10 +525,10 @@ fn sub14_whoever_asks_for_what_was_missing_brings_it_back_for_all() {
 
 #[test]
 fn sub14_sub16_who_waits_for_what_is_gone_hears_that_something_may_have_been_missed() {
-    let mut stage = Stage::new();
+    let mut stage = TableFixture::new();
     stage.relist(&["a:1"]);
     stage.wish(0, "a:*", Some(glob("a:*"))).expect("room");
-    stage.answer("+a:1", Reply::Done);
+    stage.answer("+a:1", UpstreamReply::Done);
     stage.link_down();
     assert!(stage.link_up(true).is_empty());
     stage.job().expect("it is asked for again, and not answered");
@@ -527,34 +539,34 @@ fn sub14_sub16_who_waits_for_what_is_gone_hears_that_something_may_have_been_mis
 
 #[test]
 fn subx1_what_had_no_room_is_covered_when_there_is_some() {
-    let mut stage = Stage::new();
+    let mut stage = TableFixture::new();
     stage.wish(0, "a:*", Some(glob("a:*"))).expect("room");
     stage.relist(&["a:1", "a:2", "a:3", "a:4", "a:5"]);
-    let state = |stage: &Stage| stage.interests.all().next().map(|(_, state)| state);
+    let state = |stage: &TableFixture| stage.interests.all().next().map(|(_, state)| state);
     while let Some((_, job)) = stage.job() {
-        stage.interests.answered(&job, Reply::Done);
+        stage.interests.answered(&job, UpstreamReply::Done);
     }
     assert_eq!(state(&stage), Some("partial"));
     stage.relist(&["a:2", "a:3", "a:4", "a:5"]);
     stage.vanish("a:1");
-    stage.answer("-a:1", Reply::Done);
+    stage.answer("-a:1", UpstreamReply::Done);
     stage.relist(&["a:2", "a:3", "a:4", "a:5"]);
     while let Some((_, job)) = stage.job() {
-        stage.interests.answered(&job, Reply::Done);
+        stage.interests.answered(&job, UpstreamReply::Done);
     }
     assert_eq!(state(&stage), Some("subscribed"));
 }
 
 #[test]
 fn subx1_a_refusal_counts_as_long_as_it_stands() {
-    let mut stage = Stage::new();
+    let mut stage = TableFixture::new();
     stage.relist(&["a:1", "a:2"]);
     stage.wish(0, "a:*", Some(glob("a:*"))).expect("room");
     while let Some((text, job)) = stage.job() {
-        let reply = if text == "+a:1" { Reply::Failed("no".into()) } else { Reply::Done };
+        let reply = if text == "+a:1" { UpstreamReply::Failed("no".into()) } else { UpstreamReply::Done };
         stage.interests.answered(&job, reply);
     }
-    let state = |stage: &Stage| stage.interests.all().next().map(|(_, state)| state);
+    let state = |stage: &TableFixture| stage.interests.all().next().map(|(_, state)| state);
     assert_eq!(state(&stage), Some("partial"));
     stage.relist(&["a:2"]);
     assert_eq!(stage.vanish("a:1"), ["x+a:1"]);
@@ -563,12 +575,14 @@ fn subx1_a_refusal_counts_as_long_as_it_stands() {
 
 #[test]
 fn subx2_sub5_chosen_fields_of_one_subscription_do_not_silence_another() {
-    let mut stage = Stage::new();
+    let mut stage = TableFixture::new();
     stage.relist(&["a:1"]);
     let fields = r#"["size"]"#;
     let selection = || Selection::parse(fields, json::whole(fields)).ok();
-    stage.wish_on(0, "a:1", None, Terms::new(Pace::default(), selection())).expect("room");
-    stage.wish_on(0, "a:*", Some(glob("a:*")), Terms::new(Pace::default(), selection())).expect("room");
+    stage.wish_on(0, "a:1", None, SubscriptionOptions::new(DeliveryOptions::default(), selection())).expect("room");
+    stage
+        .wish_on(0, "a:*", Some(glob("a:*")), SubscriptionOptions::new(DeliveryOptions::default(), selection()))
+        .expect("room");
     stage.wish(0, "a:?", Some(glob("a:?"))).expect("room");
     stage.wish(0, "a:[0-9]", Some(glob("a:[0-9]"))).expect("room");
     stage.subscribe(1, "a:1");
@@ -583,7 +597,7 @@ fn subx2_sub5_chosen_fields_of_one_subscription_do_not_silence_another() {
 
 #[test]
 fn sub18_what_is_too_long_is_not_taken_apart() {
-    let mut stage = Stage::new();
+    let mut stage = TableFixture::new();
     stage.subscribe(0, "a:/");
     stage.wish(1, "a:/**", Some(glob("a:/**"))).expect("room");
     let long = format!("a:{}", "/".repeat(4 * 1024 * 1024));
@@ -593,11 +607,11 @@ fn sub18_what_is_too_long_is_not_taken_apart() {
 
 #[test]
 fn sub10_who_waits_when_a_late_answer_comes_has_it() {
-    let mut stage = Stage::new();
+    let mut stage = TableFixture::new();
     stage.subscribe(0, "a");
     let (_, late) = stage.job().expect("a job");
-    stage.interests.answered(&late, Reply::Late(Duration::from_secs(1)));
-    stage.answer("-a", Reply::Done);
+    stage.interests.answered(&late, UpstreamReply::Late(Duration::from_secs(1)));
+    stage.answer("-a", UpstreamReply::Done);
     let entry = stage.subscribe(1, "a");
     stage.interests.answered_late(&late);
     assert_eq!(settled(entry), "Subscribed");
@@ -606,14 +620,14 @@ fn sub10_who_waits_when_a_late_answer_comes_has_it() {
 
 #[test]
 fn sub10_what_is_agreed_to_while_it_is_taken_back_is_taken_back_once_more() {
-    let mut stage = Stage::new();
+    let mut stage = TableFixture::new();
     stage.subscribe(0, "a");
     let (_, late) = stage.job().expect("a job");
-    stage.interests.answered(&late, Reply::Late(Duration::from_secs(1)));
+    stage.interests.answered(&late, UpstreamReply::Late(Duration::from_secs(1)));
     let (text, ending) = stage.job().expect("it is taken back");
     assert_eq!(text, "-a");
     stage.interests.answered_late(&late);
-    stage.interests.answered(&ending, Reply::Done);
-    stage.answer("-a", Reply::Done);
+    stage.interests.answered(&ending, UpstreamReply::Done);
+    stage.answer("-a", UpstreamReply::Done);
     assert!(stage.job().is_none() && stage.interests.is_empty());
 }

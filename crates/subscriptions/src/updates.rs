@@ -13,7 +13,7 @@ use bytes::Bytes;
 use indexmap::IndexMap;
 use parking_lot::Mutex;
 
-use crate::tally::Fates;
+use crate::tally::UpdateTotals;
 
 /// The largest number of pending updates inside one subscribed resource.
 const MOST_INSIDE: usize = 64;
@@ -23,7 +23,7 @@ const MOST_TOLD_INSIDE: usize = 1024;
 
 /// The delivery options of a subscription.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pace {
+pub struct DeliveryOptions {
     /// The client receives at most one update of a URI in this time.
     pub min_interval: Duration,
     /// Updates are collected for this long and sent together.
@@ -34,16 +34,16 @@ pub struct Pace {
 
 /// The number of updates by outcome, for one subscription.
 #[derive(Debug, Default)]
-pub struct Receipt {
+pub struct DeliveryCounts {
     pub delivered: AtomicU32,
     pub coalesced: AtomicU32,
     /// The same counts for all subscriptions.
-    all: Arc<Fates>,
+    all: Arc<UpdateTotals>,
 }
 
-impl Receipt {
-    pub fn among(all: &Arc<Fates>) -> Receipt {
-        Receipt { all: Arc::clone(all), ..Receipt::default() }
+impl DeliveryCounts {
+    pub fn among(all: &Arc<UpdateTotals>) -> DeliveryCounts {
+        DeliveryCounts { all: Arc::clone(all), ..DeliveryCounts::default() }
     }
 
     fn count_delivered(&self) {
@@ -64,15 +64,15 @@ pub struct Update<'a> {
     /// The URI that clients know.
     pub uri: &'a Arc<str>,
     pub message: &'a Bytes,
-    pub pace: Pace,
-    pub receipt: &'a Arc<Receipt>,
+    pub pace: DeliveryOptions,
+    pub receipt: &'a Arc<DeliveryCounts>,
     /// The resource to update instead if more than [`MOST_INSIDE`] updates inside it are pending.
-    pub inside: Option<Whole<'a>>,
+    pub inside: Option<UpdateScope<'a>>,
 }
 
 /// The subscribed resource or pattern that contains the URI of an update.
 #[derive(Clone, Copy)]
-pub struct Whole<'a> {
+pub struct UpdateScope<'a> {
     pub native: &'a Arc<str>,
     pub uri: &'a Arc<str>,
     pub message: &'a Bytes,
@@ -80,12 +80,12 @@ pub struct Whole<'a> {
 
 #[derive(Default)]
 pub struct Updates {
-    queue: Mutex<Queue>,
+    queue: Mutex<UpdateQueue>,
 }
 
 #[derive(Default)]
-struct Queue {
-    pending: IndexMap<Arc<str>, Pending>,
+struct UpdateQueue {
+    pending: IndexMap<Arc<str>, PendingUpdate>,
     /// The earliest time of the next update, for each URI with an interval.
     told: HashMap<Arc<str>, Instant>,
     /// The time at which the collected updates are sent.
@@ -93,13 +93,13 @@ struct Queue {
     closed: bool,
 }
 
-struct Pending {
+struct PendingUpdate {
     native: Arc<str>,
     message: Bytes,
     due: Instant,
     min_interval: Duration,
     priority: i8,
-    receipt: Arc<Receipt>,
+    receipt: Arc<DeliveryCounts>,
     inside: Option<Arc<str>>,
 }
 
@@ -112,19 +112,19 @@ impl Updates {
         }
         let Some(whole) = update.inside else { return queue.put(update, now) };
         let is_there = queue.pending.contains_key(update.uri);
-        let of_parent = |pending: &Pending| pending.inside.as_ref() == Some(whole.uri);
+        let of_parent = |pending: &PendingUpdate| pending.inside.as_ref() == Some(whole.uri);
         if is_there || queue.pending.values().filter(|pending| of_parent(pending)).count() < MOST_INSIDE {
             return queue.put(update, now);
         }
         let before = queue.pending.len();
         queue.pending.retain(|_, pending| !of_parent(pending));
         update.receipt.count_coalesced(before - queue.pending.len());
-        let Whole { native, uri, message } = whole;
+        let UpdateScope { native, uri, message } = whole;
         queue.put(&Update { native, uri, message, inside: None, ..*update }, now)
     }
 
     /// Changes the pace of the subscription to `uri` with this receipt. Returns `true` if an update of it is pending.
-    pub fn set_pace(&self, receipt: &Arc<Receipt>, uri: &str, pace: Pace, now: Instant) -> bool {
+    pub fn set_pace(&self, receipt: &Arc<DeliveryCounts>, uri: &str, pace: DeliveryOptions, now: Instant) -> bool {
         let mut queue = self.queue.lock();
         if let Some(until) = queue.told.get_mut(uri) {
             *until = (*until).min(now + pace.min_interval);
@@ -170,9 +170,9 @@ impl Updates {
 
     /// Removes the pending updates of the ended subscription to `uri`. Keeps an update if `is_wanted`, which is given
     /// the backend's URI, reports that another subscription needs it.
-    pub fn drop_of(&self, receipt: &Arc<Receipt>, uri: &str, is_wanted: impl Fn(&str) -> bool) {
+    pub fn drop_of(&self, receipt: &Arc<DeliveryCounts>, uri: &str, is_wanted: impl Fn(&str) -> bool) {
         let mut queue = self.queue.lock();
-        let is_own = |pending: &Pending| Arc::ptr_eq(&pending.receipt, receipt);
+        let is_own = |pending: &PendingUpdate| Arc::ptr_eq(&pending.receipt, receipt);
         queue.pending.retain(|_, pending| !is_own(pending) || is_wanted(&pending.native));
         queue.told.remove(uri);
     }
@@ -187,14 +187,14 @@ impl Updates {
 
     /// Discards all pending updates, because the client is gone, and counts them as dropped.
     pub fn close(&self) {
-        let left = std::mem::replace(&mut *self.queue.lock(), Queue { closed: true, ..Queue::default() });
+        let left = std::mem::replace(&mut *self.queue.lock(), UpdateQueue { closed: true, ..UpdateQueue::default() });
         for pending in left.pending.values() {
             pending.receipt.all.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
-impl Queue {
+impl UpdateQueue {
     fn put(&mut self, update: &Update<'_>, now: Instant) -> bool {
         if let Some(pending) = self.pending.get_mut(update.uri) {
             pending.message = update.message.clone();
@@ -217,7 +217,7 @@ impl Queue {
         };
         // The client may have several subscriptions that match the URI. The shorter interval wins.
         let spaced = self.told.get(update.uri).map_or(now, |until| (*until).min(now + update.pace.min_interval));
-        let pending = Pending {
+        let pending = PendingUpdate {
             native: Arc::clone(update.native),
             message: update.message.clone(),
             due: gathered.max(spaced),
@@ -237,28 +237,28 @@ mod tests {
 
     use super::*;
 
-    struct Desk {
+    struct QueueFixture {
         updates: Updates,
-        receipt: Arc<Receipt>,
+        receipt: Arc<DeliveryCounts>,
         now: Instant,
     }
 
-    impl Desk {
-        fn new() -> Desk {
-            Desk { updates: Updates::default(), receipt: Arc::default(), now: Instant::now() }
+    impl QueueFixture {
+        fn new() -> QueueFixture {
+            QueueFixture { updates: Updates::default(), receipt: Arc::default(), now: Instant::now() }
         }
 
-        fn put(&self, uri: &str, text: &'static str, pace: Pace) -> bool {
+        fn put(&self, uri: &str, text: &'static str, pace: DeliveryOptions) -> bool {
             let (uri, message) = (Arc::from(uri), Bytes::from_static(text.as_bytes()));
             let receipt = &self.receipt;
             let update = Update { native: &uri, uri: &uri, message: &message, pace, receipt, inside: None };
             self.updates.put(&update, self.now)
         }
 
-        fn put_inside(&self, uri: &str, pace: Pace) -> bool {
+        fn put_inside(&self, uri: &str, pace: DeliveryOptions) -> bool {
             let (uri, message) = (Arc::from(uri), Bytes::from_static(b"part"));
             let (parent, instead) = (Arc::from("s/"), Bytes::from_static(b"whole"));
-            let inside = Some(Whole { native: &parent, uri: &parent, message: &instead });
+            let inside = Some(UpdateScope { native: &parent, uri: &parent, message: &instead });
             let update = Update { native: &uri, uri: &uri, message: &message, pace, receipt: &self.receipt, inside };
             self.updates.put(&update, self.now)
         }
@@ -279,21 +279,21 @@ mod tests {
 
     #[test]
     fn sub5_a_newer_update_takes_the_place_of_one_that_was_not_written() {
-        let desk = Desk::new();
-        assert!(desk.put("a", "a1", Pace::default()));
-        assert!(desk.put("b", "b1", Pace::default()));
-        assert!(!desk.put("a", "a2", Pace::default()));
+        let desk = QueueFixture::new();
+        assert!(desk.put("a", "a1", DeliveryOptions::default()));
+        assert!(desk.put("b", "b1", DeliveryOptions::default()));
+        assert!(!desk.put("a", "a2", DeliveryOptions::default()));
         assert_eq!(desk.take(), ["a2", "b1"]);
         assert!(desk.take().is_empty());
-        assert!(desk.put("a", "a3", Pace::default()));
+        assert!(desk.put("a", "a3", DeliveryOptions::default()));
         assert_eq!(desk.take(), ["a3"]);
         assert_eq!(desk.counts(), (3, 1));
     }
 
     #[test]
     fn subx3_updates_of_a_uri_are_spaced_and_the_last_is_never_lost() {
-        let mut desk = Desk::new();
-        let pace = Pace { min_interval: millis(100), ..Pace::default() };
+        let mut desk = QueueFixture::new();
+        let pace = DeliveryOptions { min_interval: millis(100), ..DeliveryOptions::default() };
         desk.put("a", "a1", pace);
         assert_eq!(desk.take(), ["a1"]);
         desk.now += millis(10);
@@ -309,8 +309,8 @@ mod tests {
 
     #[test]
     fn subx3_updates_are_gathered_into_one_flush() {
-        let mut desk = Desk::new();
-        let pace = Pace { batch: millis(50), ..Pace::default() };
+        let mut desk = QueueFixture::new();
+        let pace = DeliveryOptions { batch: millis(50), ..DeliveryOptions::default() };
         desk.put("a", "a1", pace);
         desk.now += millis(40);
         desk.put("b", "b1", pace);
@@ -323,32 +323,33 @@ mod tests {
 
     #[test]
     fn subx3_an_interval_is_that_of_the_subscription_it_is_told_for() {
-        let desk = Desk::new();
-        desk.put("a", "by pattern", Pace { min_interval: millis(1000), ..Pace::default() });
+        let desk = QueueFixture::new();
+        desk.put("a", "by pattern", DeliveryOptions { min_interval: millis(1000), ..DeliveryOptions::default() });
         assert_eq!(desk.take(), ["by pattern"]);
-        desk.put("a", "by name", Pace::default());
+        desk.put("a", "by name", DeliveryOptions::default());
         assert_eq!(desk.take(), ["by name"]);
     }
 
     #[test]
     fn sub11_subx3_what_waits_does_so_no_longer_than_is_wanted_now() {
-        let desk = Desk::new();
-        let pace = Pace { min_interval: millis(1000), ..Pace::default() };
+        let desk = QueueFixture::new();
+        let pace = DeliveryOptions { min_interval: millis(1000), ..DeliveryOptions::default() };
         desk.put("a", "a1", pace);
         assert_eq!(desk.take(), ["a1"]);
         desk.put("a", "a2", pace);
         assert!(desk.take().is_empty());
-        assert!(!desk.updates.set_pace(&Arc::default(), "b", Pace::default(), desk.now));
-        assert!(desk.updates.set_pace(&desk.receipt, "a", Pace::default(), desk.now));
+        assert!(!desk.updates.set_pace(&Arc::default(), "b", DeliveryOptions::default(), desk.now));
+        assert!(desk.updates.set_pace(&desk.receipt, "a", DeliveryOptions::default(), desk.now));
         assert_eq!(desk.take(), ["a2"]);
-        desk.put("a", "a3", Pace::default());
+        desk.put("a", "a3", DeliveryOptions::default());
         assert_eq!(desk.take(), ["a3"]);
     }
 
     #[test]
     fn sub11_subx3_what_is_gathered_for_longer_holds_nothing_back_that_is_gathered_for_less() {
-        let mut desk = Desk::new();
-        let [long, short] = [1000, 10].map(|time| Pace { batch: millis(time), ..Pace::default() });
+        let mut desk = QueueFixture::new();
+        let [long, short] =
+            [1000, 10].map(|time| DeliveryOptions { batch: millis(time), ..DeliveryOptions::default() });
         desk.put("a", "a1", long);
         assert!(desk.updates.set_pace(&desk.receipt, "a", short, desk.now));
         desk.now += millis(10);
@@ -360,17 +361,17 @@ mod tests {
 
     #[test]
     fn subx4_the_more_important_comes_first() {
-        let desk = Desk::new();
+        let desk = QueueFixture::new();
         for (uri, text, priority) in [("a", "a", 0), ("b", "b", 5), ("c", "c", -1), ("d", "d", 5)] {
-            desk.put(uri, text, Pace { priority, ..Pace::default() });
+            desk.put(uri, text, DeliveryOptions { priority, ..DeliveryOptions::default() });
         }
         assert_eq!(desk.take(), ["b", "d", "a", "c"]);
     }
 
     #[test]
     fn sub18_too_many_inside_one_resource_are_folded_into_it() {
-        let desk = Desk::new();
-        let put = |number: usize| desk.put_inside(&format!("s/{number}"), Pace::default());
+        let desk = QueueFixture::new();
+        let put = |number: usize| desk.put_inside(&format!("s/{number}"), DeliveryOptions::default());
         for number in 0..MOST_INSIDE {
             assert!(put(number));
         }
@@ -382,20 +383,20 @@ mod tests {
 
     #[test]
     fn sub18_what_is_wanted_by_its_own_name_is_not_folded() {
-        let desk = Desk::new();
+        let desk = QueueFixture::new();
         for number in 0..MOST_INSIDE {
-            desk.put_inside(&format!("s/{number}"), Pace::default());
+            desk.put_inside(&format!("s/{number}"), DeliveryOptions::default());
         }
-        desk.put("s/0", "by name", Pace::default());
-        desk.put_inside("s/x", Pace::default());
-        desk.put_inside("s/y", Pace::default());
+        desk.put("s/0", "by name", DeliveryOptions::default());
+        desk.put_inside("s/x", DeliveryOptions::default());
+        desk.put_inside("s/y", DeliveryOptions::default());
         assert_eq!(desk.take(), ["by name", "whole"]);
     }
 
     #[test]
     fn subx3_what_was_told_of_things_inside_is_remembered_within_bounds() {
-        let desk = Desk::new();
-        let pace = Pace { min_interval: millis(1000), ..Pace::default() };
+        let desk = QueueFixture::new();
+        let pace = DeliveryOptions { min_interval: millis(1000), ..DeliveryOptions::default() };
         for number in 0..2 * MOST_TOLD_INSIDE {
             desk.put_inside(&format!("s/{number}"), pace);
             assert_eq!(desk.take().len(), 1);
@@ -405,13 +406,13 @@ mod tests {
 
     #[test]
     fn what_is_not_wanted_any_more_is_not_told() {
-        let desk = Desk::new();
-        desk.put("a", "a", Pace::default());
-        desk.put("b", "b", Pace::default());
+        let desk = QueueFixture::new();
+        desk.put("a", "a", DeliveryOptions::default());
+        desk.put("b", "b", DeliveryOptions::default());
         desk.updates.drop_of(&Arc::default(), "a", |_| false);
         desk.updates.drop_of(&desk.receipt, "a", |native| native == "b");
         assert_eq!(desk.take(), ["b"]);
         desk.updates.close();
-        assert!(!desk.put("a", "a", Pace::default()));
+        assert!(!desk.put("a", "a", DeliveryOptions::default()));
     }
 }

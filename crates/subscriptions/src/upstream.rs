@@ -6,17 +6,17 @@
 
 use std::sync::Arc;
 
-use crate::covers::CoverId;
-use crate::interests::{Interests, State, Topic, Upstream};
-use crate::{Job, Name, Notice, Outcome, Reply, Subscriber, Subscription};
+use crate::covers::PatternId;
+use crate::interests::{LinkState, ResourceEntry, SubscriptionTable, UpstreamState};
+use crate::{Notice, ResourceName, SubscribeOutcome, Subscriber, Subscription, UpstreamReply, UpstreamRequest};
 
-impl<S: Subscriber> Interests<S> {
+impl<S: Subscriber> SubscriptionTable<S> {
     /// Handles a new connection and returns its number. Subscribers may have missed updates. If the backend does not
     /// support subscriptions, they are notified at once. `is_listed` is true if the backend's list is known, and with
     /// it the coverage of patterns.
     pub fn link_up(&mut self, can_subscribe: bool, is_listed: bool) -> (u64, Vec<Notice<S>>) {
         self.link += 1;
-        self.upstream = if can_subscribe { Upstream::Up } else { Upstream::Deaf };
+        self.upstream = if can_subscribe { LinkState::Up } else { LinkState::Deaf };
         self.dirty.clear();
         let mut notices = Vec::new();
         for cover in self.covers.values_mut() {
@@ -27,14 +27,14 @@ impl<S: Subscriber> Interests<S> {
         for (native, topic) in &mut self.topics {
             topic.is_doubtful = false;
             if !can_subscribe {
-                topic.state = State::Tracked;
+                topic.state = UpstreamState::Tracked;
                 topic.is_news = false;
                 if !topic.is_missing && std::mem::take(&mut topic.is_stale) {
                     notices.extend(topic.notices());
                 }
                 continue;
             }
-            topic.state = State::Off;
+            topic.state = UpstreamState::Off;
             if !topic.is_missing {
                 self.dirty.push_back(Arc::clone(native));
                 for id in &topic.covers {
@@ -58,27 +58,29 @@ impl<S: Subscriber> Interests<S> {
             return;
         }
         self.link += 1;
-        self.upstream = Upstream::Down;
+        self.upstream = LinkState::Down;
         self.dirty.clear();
         self.topics.retain(|_, topic| topic.is_wanted());
         for topic in self.topics.values_mut() {
-            topic.state = State::Off;
+            topic.state = UpstreamState::Off;
             topic.is_stale = true;
             topic.is_doubtful = false;
-            topic.audience.settle(&Outcome::Pending);
+            topic.audience.settle(&SubscribeOutcome::Pending);
         }
         for cover in self.covers.values_mut() {
             cover.open.clear();
             cover.is_stale = true;
-            cover.audience.settle(&Outcome::Pending);
+            cover.audience.settle(&SubscribeOutcome::Pending);
         }
     }
 
     /// Handles possibly missed updates on a connection that is still open. Resources with open requests are reported
     /// when their response arrives.
     pub fn doubt(&mut self) -> Vec<Notice<S>> {
-        let heard = |topic: &&Topic<S>| matches!(topic.state, State::On | State::Tracked) && !topic.is_missing;
-        let mut notices: Vec<_> = self.topics.values().filter(heard).flat_map(Topic::notices).collect();
+        let heard = |topic: &&ResourceEntry<S>| {
+            matches!(topic.state, UpstreamState::On | UpstreamState::Tracked) && !topic.is_missing
+        };
+        let mut notices: Vec<_> = self.topics.values().filter(heard).flat_map(ResourceEntry::notices).collect();
         for cover in self.covers.values_mut() {
             cover.is_stale |= !cover.open.is_empty();
             if !cover.is_stale {
@@ -89,31 +91,31 @@ impl<S: Subscriber> Interests<S> {
     }
 
     /// Returns the next request to send upstream, if any.
-    pub fn next_job(&mut self) -> Option<Job> {
+    pub fn next_job(&mut self) -> Option<UpstreamRequest> {
         while let Some(native) = self.dirty.pop_front() {
             let Some(topic) = self.topics.get_mut(&native) else { continue };
             let subscribes = match (topic.is_wanted(), topic.state) {
-                (true, State::Off | State::Refused) if !topic.is_missing => true,
+                (true, UpstreamState::Off | UpstreamState::Refused) if !topic.is_missing => true,
                 (false, _) if topic.may_be_on() => false,
-                (false, State::Off | State::Tracked | State::Refused) => {
+                (false, UpstreamState::Off | UpstreamState::Tracked | UpstreamState::Refused) => {
                     self.topics.remove(&native);
                     continue;
                 }
                 _ => continue,
             };
             if subscribes {
-                topic.state = State::Asking;
+                topic.state = UpstreamState::Asking;
             } else {
                 // A late response to an earlier subscribe may set this flag again while the unsubscribe is in flight.
-                (topic.state, topic.is_doubtful) = (State::Ending, false);
+                (topic.state, topic.is_doubtful) = (UpstreamState::Ending, false);
             }
-            return Some(Job { native, subscribes, link: self.link });
+            return Some(UpstreamRequest { native, subscribes, link: self.link });
         }
         None
     }
 
     /// Handles the response to a job. Returns the clients to notify of a possible change.
-    pub fn answered(&mut self, job: &Job, reply: Reply) -> Vec<Notice<S>> {
+    pub fn answered(&mut self, job: &UpstreamRequest, reply: UpstreamReply) -> Vec<Notice<S>> {
         if job.link != self.link {
             return Vec::new();
         }
@@ -121,21 +123,21 @@ impl<S: Subscriber> Interests<S> {
         let Some(topic) = self.topics.get_mut(native) else { return Vec::new() };
         if !job.subscribes {
             // Any response to an unsubscribe means that the backend received it.
-            topic.state = State::Off;
+            topic.state = UpstreamState::Off;
             self.compare(native, false);
             return Vec::new();
         }
         let (state, outcome) = match reply {
-            Reply::Done => (State::On, Outcome::Subscribed),
-            Reply::Unknown => (State::Tracked, Outcome::Tracked),
-            Reply::Refused(response) => (State::Refused, Outcome::Refused(response)),
-            Reply::Failed(reason) => (State::Refused, Outcome::Failed(reason)),
-            Reply::Late(after) => (State::Refused, Outcome::Late(after)),
+            UpstreamReply::Done => (UpstreamState::On, SubscribeOutcome::Subscribed),
+            UpstreamReply::Unknown => (UpstreamState::Tracked, SubscribeOutcome::Tracked),
+            UpstreamReply::Refused(response) => (UpstreamState::Refused, SubscribeOutcome::Refused(response)),
+            UpstreamReply::Failed(reason) => (UpstreamState::Refused, SubscribeOutcome::Failed(reason)),
+            UpstreamReply::Late(after) => (UpstreamState::Refused, SubscribeOutcome::Late(after)),
         };
         topic.state = state;
         match outcome {
-            Outcome::Late(_) => topic.is_doubtful = true,
-            Outcome::Subscribed => topic.is_doubtful = false,
+            SubscribeOutcome::Late(_) => topic.is_doubtful = true,
+            SubscribeOutcome::Subscribed => topic.is_doubtful = false,
             _ => {}
         }
         let mut notices = self.settle(native, &outcome);
@@ -146,29 +148,29 @@ impl<S: Subscriber> Interests<S> {
 
     /// Handles a positive response that arrived after its timeout. The subscription becomes active if it is wanted, and
     /// is cancelled otherwise.
-    pub fn answered_late(&mut self, job: &Job) -> Vec<Notice<S>> {
+    pub fn answered_late(&mut self, job: &UpstreamRequest) -> Vec<Notice<S>> {
         if job.link != self.link || !job.subscribes {
             return Vec::new();
         }
         let native = &job.native;
-        let unwanted = || Topic::new(Name { native: Arc::clone(native), exposed: Arc::clone(native) });
+        let unwanted = || ResourceEntry::new(ResourceName { native: Arc::clone(native), exposed: Arc::clone(native) });
         let topic = self.topics.entry(Arc::clone(native)).or_insert_with(unwanted);
-        if !matches!(topic.state, State::Off | State::Refused) {
+        if !matches!(topic.state, UpstreamState::Off | UpstreamState::Refused) {
             // Another request is in flight. The backend may have processed that one first.
-            topic.is_doubtful |= matches!(topic.state, State::Asking | State::Ending);
+            topic.is_doubtful |= matches!(topic.state, UpstreamState::Asking | UpstreamState::Ending);
             return Vec::new();
         }
-        topic.state = State::On;
+        topic.state = UpstreamState::On;
         topic.is_doubtful = false;
-        let mut notices = self.settle(native, &Outcome::Subscribed);
-        notices.extend(self.settle_covers(native, &Outcome::Subscribed));
+        let mut notices = self.settle(native, &SubscribeOutcome::Subscribed);
+        notices.extend(self.settle_covers(native, &SubscribeOutcome::Subscribed));
         self.compare(native, true);
         notices
     }
 
     /// Sends the outcome to the waiting clients of a resource. A refusal ends the subscriptions that these requests
     /// created.
-    fn settle(&mut self, native: &str, outcome: &Outcome) -> Vec<Notice<S>> {
+    fn settle(&mut self, native: &str, outcome: &SubscribeOutcome) -> Vec<Notice<S>> {
         let Some(topic) = self.topics.get_mut(native) else { return Vec::new() };
         let entered = topic.audience.settle(outcome);
         if !outcome.is_refusal() {
@@ -186,7 +188,7 @@ impl<S: Subscriber> Interests<S> {
     }
 
     /// Records the outcome for the patterns that cover the resource.
-    fn settle_covers(&mut self, native: &str, outcome: &Outcome) -> Vec<Notice<S>> {
+    fn settle_covers(&mut self, native: &str, outcome: &SubscribeOutcome) -> Vec<Notice<S>> {
         let Some(topic) = self.topics.get_mut(native) else { return Vec::new() };
         let is_news = std::mem::take(&mut topic.is_news) && !outcome.is_refusal();
         let (name, ids) = (Arc::clone(&topic.name), topic.covers.clone());
@@ -213,7 +215,7 @@ impl<S: Subscriber> Interests<S> {
 
     /// Settles a pattern if none of its requests is open. The outcome is a refusal only if the backend refused every
     /// covered resource.
-    pub(super) fn settle_cover(&mut self, id: CoverId) -> Vec<Notice<S>> {
+    pub(super) fn settle_cover(&mut self, id: PatternId) -> Vec<Notice<S>> {
         let Some(cover) = self.covers.get_mut(id).filter(|cover| cover.open.is_empty()) else { return Vec::new() };
         if let Some(refusal) = cover.whole_refusal() {
             let entered = cover.audience.settle(&refusal);
@@ -221,7 +223,7 @@ impl<S: Subscriber> Interests<S> {
             self.end_all(&ended);
             return Vec::new();
         }
-        cover.audience.settle(&Outcome::Subscribed);
+        cover.audience.settle(&SubscribeOutcome::Subscribed);
         if std::mem::take(&mut cover.is_stale) { cover.notices().collect() } else { Vec::new() }
     }
 
@@ -231,7 +233,7 @@ impl<S: Subscriber> Interests<S> {
         match (topic.is_wanted(), topic.state) {
             (false, _) if topic.may_be_on() => self.dirty.push_back(Arc::clone(native)),
             // After a refusal, the remaining subscribers wait for the next connection.
-            (true, State::Off | State::Refused) if !was_asked || topic.audience.is_waited_for() => {
+            (true, UpstreamState::Off | UpstreamState::Refused) if !was_asked || topic.audience.is_waited_for() => {
                 self.dirty.push_back(Arc::clone(native));
             }
             (false, _) => drop(self.topics.remove(native)),

@@ -8,7 +8,7 @@ pub const TARGET: &str = "audit";
 
 /// A finished call. Texts from clients and servers have been cleaned.
 #[derive(Clone, Debug)]
-pub struct Audited<'a> {
+pub struct AuditEntry<'a> {
     /// The end of the session's id.
     pub session: Option<&'a str>,
     pub principal: &'a str,
@@ -27,7 +27,7 @@ pub struct Audited<'a> {
     pub took: Duration,
 }
 
-impl Audited<'_> {
+impl AuditEntry<'_> {
     pub fn write(&self) {
         tracing::info!(
             target: TARGET,

@@ -16,7 +16,7 @@ use serde_json::Map;
 use tokio::sync::watch;
 
 use crate::line::Field;
-use crate::told::{Told, Value};
+use crate::told::{LogRecord, LogValue};
 
 /// The maximum number of records.
 pub const KEPT: usize = 1000;
@@ -24,7 +24,7 @@ pub const KEPT: usize = 1000;
 /// One event. Texts are on one line and safe for a terminal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Record {
+pub struct FeedRecord {
     /// The sequence number. It starts at 1 and has no gaps.
     pub seq: u64,
     /// The time in ISO 8601 with milliseconds.
@@ -45,16 +45,16 @@ pub struct Record {
 
 /// The result of one read.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct News {
+pub struct FeedBatch {
     /// The records in order.
-    pub records: Vec<Arc<Record>>,
+    pub records: Vec<Arc<FeedRecord>>,
     /// The number of records before these that were dropped unread.
     pub missed: u64,
 }
 
 #[derive(Debug)]
 pub struct Feed {
-    ring: Mutex<VecDeque<Arc<Record>>>,
+    ring: Mutex<VecDeque<Arc<FeedRecord>>>,
     /// Notified for each record.
     bell: watch::Sender<()>,
     readers: AtomicUsize,
@@ -69,23 +69,23 @@ impl Default for Feed {
 impl Feed {
     /// Returns the records from `seq` on. Returns all kept records if `seq` is 0, or is from an earlier run of the
     /// gateway and therefore beyond the next number.
-    pub fn read_from(&self, seq: u64) -> News {
+    pub fn read_from(&self, seq: u64) -> FeedBatch {
         let ring = self.ring.lock();
-        let (Some(oldest), Some(newest)) = (ring.front(), ring.back()) else { return News::default() };
+        let (Some(oldest), Some(newest)) = (ring.front(), ring.back()) else { return FeedBatch::default() };
         if seq == newest.seq + 1 {
-            return News::default();
+            return FeedBatch::default();
         }
         let from = if seq > newest.seq { 0 } else { seq };
         let missed = if from == 0 { 0 } else { oldest.seq.saturating_sub(from) };
         let passed = usize::try_from(from.saturating_sub(oldest.seq)).unwrap_or(usize::MAX);
-        News { records: ring.iter().skip(passed).cloned().collect(), missed }
+        FeedBatch { records: ring.iter().skip(passed).cloned().collect(), missed }
     }
 
     /// Returns a reader that starts at `seq` like [`Feed::read_from`]. The feed keeps `debug` records while a reader
     /// exists.
-    pub fn reader(self: &Arc<Feed>, seq: u64) -> Reader {
+    pub fn reader(self: &Arc<Feed>, seq: u64) -> FeedReader {
         self.readers.fetch_add(1, Ordering::Relaxed);
-        Reader { feed: Arc::clone(self), bell: self.bell.subscribe(), next: seq }
+        FeedReader { feed: Arc::clone(self), bell: self.bell.subscribe(), next: seq }
     }
 
     pub(super) fn wants(&self, level: LogLevel) -> bool {
@@ -96,8 +96,8 @@ impl Feed {
         }
     }
 
-    pub(super) fn push(&self, told: &Told<'_>) {
-        let mut record = Record::of(told);
+    pub(super) fn push(&self, told: &LogRecord<'_>) {
+        let mut record = FeedRecord::of(told);
         let mut ring = self.ring.lock();
         record.seq = ring.back().map_or(0, |newest| newest.seq) + 1;
         if ring.len() == KEPT {
@@ -111,15 +111,15 @@ impl Feed {
 
 /// A reader of the feed. It is counted until dropped.
 #[derive(Debug)]
-pub struct Reader {
+pub struct FeedReader {
     feed: Arc<Feed>,
     bell: watch::Receiver<()>,
     next: u64,
 }
 
-impl Reader {
+impl FeedReader {
     /// Waits for unread records. This method is cancel safe: no record is lost if the future is dropped.
-    pub async fn next(&mut self) -> News {
+    pub async fn next(&mut self) -> FeedBatch {
         loop {
             self.bell.mark_unchanged();
             let news = self.feed.read_from(self.next);
@@ -133,16 +133,16 @@ impl Reader {
     }
 }
 
-impl Drop for Reader {
+impl Drop for FeedReader {
     fn drop(&mut self) {
         self.feed.readers.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Record {
+impl FeedRecord {
     /// Builds a record without its sequence number.
-    fn of(told: &Told<'_>) -> Record {
-        let mut record = Record {
+    fn of(told: &LogRecord<'_>) -> FeedRecord {
+        let mut record = FeedRecord {
             seq: 0,
             time: now(),
             level: told.level,
@@ -154,8 +154,8 @@ impl Record {
         };
         for (field, value) in &told.fields {
             match (field, value) {
-                (Field::Server, Value::Text(server)) => record.server = Some(server.clone().into_owned()),
-                (Field::Session, Value::Text(session)) => record.session = Some(session.clone().into_owned()),
+                (Field::Server, LogValue::Text(server)) => record.server = Some(server.clone().into_owned()),
+                (Field::Session, LogValue::Text(session)) => record.session = Some(session.clone().into_owned()),
                 _ => drop(record.fields.insert(camel_case(field.as_str()), value.to_json())),
             }
         }
@@ -163,12 +163,12 @@ impl Record {
     }
 }
 
-impl Value<'_> {
+impl LogValue<'_> {
     fn to_json(&self) -> serde_json::Value {
         match self {
-            Value::Text(text) => text.as_ref().into(),
-            Value::Number(number) => (*number).into(),
-            Value::Duration(duration) => format!("{duration:?}").into(),
+            LogValue::Text(text) => text.as_ref().into(),
+            LogValue::Number(number) => (*number).into(),
+            LogValue::Duration(duration) => format!("{duration:?}").into(),
         }
     }
 }
@@ -193,14 +193,14 @@ mod tests {
     use super::*;
     use crate::{Event, Observe};
 
-    fn numbers(news: &News) -> (Option<u64>, Option<u64>, u64) {
+    fn numbers(news: &FeedBatch) -> (Option<u64>, Option<u64>, u64) {
         (news.records.first().map(|record| record.seq), news.records.last().map(|record| record.seq), news.missed)
     }
 
     #[test]
     fn so_many_are_kept_and_who_comes_late_is_told_what_is_gone() {
         let observe = Observe::default();
-        assert_eq!(observe.feed().read_from(1), News::default());
+        assert_eq!(observe.feed().read_from(1), FeedBatch::default());
         for _ in 0..KEPT + 5 {
             observe.emit(&Event::ConnectionsCut);
         }
@@ -262,7 +262,7 @@ mod tests {
             "message": "cannot connect to backend", "fields": {"reason": "ended [2Jx", "retryIn": "1.5s"},
         });
         assert_eq!(json, expected);
-        assert_eq!(serde_json::from_value::<Record>(json).expect("it reads back"), *records[0]);
+        assert_eq!(serde_json::from_value::<FeedRecord>(json).expect("it reads back"), *records[0]);
         assert_eq!(records[1].message, "[31mred");
     }
 }

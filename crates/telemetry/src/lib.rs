@@ -32,7 +32,7 @@ use goblin_wire::{Error, Limit, LimitCounts};
 
 use crate::feed::Feed;
 use crate::meter::{Durations, FINE_BOUNDS};
-use crate::told::Told;
+use crate::told::LogRecord;
 
 /// Something that an operator may want to know.
 #[derive(Debug)]
@@ -426,12 +426,12 @@ impl Observe {
         self.counts[kind as usize].fetch_add(1, Ordering::Relaxed);
         let loudest = kind.loudest();
         if line::is_wanted(loudest) || self.feed.wants(loudest) {
-            self.tell(&Told::of(event));
+            self.tell(&LogRecord::of(event));
         }
     }
 
     #[cold]
-    fn tell(&self, told: &Told<'_>) {
+    fn tell(&self, told: &LogRecord<'_>) {
         if line::is_wanted(told.level) {
             line::write(told);
         }

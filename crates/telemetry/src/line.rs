@@ -6,7 +6,7 @@
 use goblin_config::LogLevel;
 use tracing::level_filters::LevelFilter;
 
-use crate::told::Told;
+use crate::told::LogRecord;
 
 /// Reports whether the log records this level. Costs one atomic load.
 pub(super) fn is_wanted(level: LogLevel) -> bool {
@@ -40,7 +40,7 @@ macro_rules! fields {
             }
         }
 
-        pub(super) fn write(told: &Told<'_>) {
+        pub(super) fn write(told: &LogRecord<'_>) {
             match told.level {
                 LogLevel::Error => tracing::error!(
                     target: "goblin", kind = told.kind.as_str(),
@@ -106,7 +106,7 @@ fields!(
     Waiting waiting,
 );
 
-impl Told<'_> {
+impl LogRecord<'_> {
     fn field(&self, field: Field) -> Option<Box<dyn tracing::Value + '_>> {
         self.fields.iter().find(|(known, _)| *known == field).map(|(_, value)| value.as_field())
     }

@@ -119,14 +119,14 @@ pub struct Meter {
     durations: [Durations; ASKED],
     reads: [[AtomicU64; STATUSES]; MIMES],
     restarts: AtomicU64,
-    tools: Mutex<BTreeMap<Box<str>, Arc<Endings>>>,
+    tools: Mutex<BTreeMap<Box<str>, Arc<OutcomeCounts>>>,
 }
 
 /// The outcomes of the calls of one tool.
 #[derive(Debug, Default)]
-pub struct Endings([AtomicU64; ENDINGS]);
+pub struct OutcomeCounts([AtomicU64; ENDINGS]);
 
-impl Endings {
+impl OutcomeCounts {
     pub fn ended(&self, ending: Ending) {
         self.0[ending as usize].fetch_add(1, Ordering::Relaxed);
     }
@@ -153,7 +153,7 @@ impl Default for Durations {
 
 impl Meter {
     /// Returns the counters of a tool, given its native name.
-    pub fn tool(&self, native: &str) -> Arc<Endings> {
+    pub fn tool(&self, native: &str) -> Arc<OutcomeCounts> {
         let mut tools = self.tools.lock();
         let is_known = tools.contains_key(native);
         let has_room = native.len() <= LONGEST_NAME && tools.len() < MOST_NAMES;
@@ -162,7 +162,7 @@ impl Meter {
     }
 
     /// Returns the counters of all tools.
-    pub fn tools(&self) -> Vec<(Box<str>, Arc<Endings>)> {
+    pub fn tools(&self) -> Vec<(Box<str>, Arc<OutcomeCounts>)> {
         let tools = self.tools.lock();
         tools.iter().map(|(name, endings)| (name.clone(), Arc::clone(endings))).collect()
     }

@@ -44,7 +44,7 @@ pub struct Reading {
     /// The number of catalog entries by kind.
     pub catalog: [(&'static str, usize); 4],
     pub servers: Vec<ServerReading>,
-    pub process: Process,
+    pub process: ProcessReading,
 }
 
 #[derive(Debug)]
@@ -76,7 +76,7 @@ impl From<&Durations> for Histogram {
 
 /// Measurements of the process by the operating system. `None` if the system does not provide them.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Process {
+pub struct ProcessReading {
     pub resident_bytes: Option<u64>,
     pub open_descriptors: Option<u64>,
 }
@@ -312,7 +312,7 @@ impl Reading {
     }
 
     fn encode_process(&self, encoder: &mut DescriptorEncoder) -> Result<(), Error> {
-        let Process { resident_bytes, open_descriptors } = self.process;
+        let ProcessReading { resident_bytes, open_descriptors } = self.process;
         if let Some(bytes) = resident_bytes {
             let (name, help) = ("process_resident_memory", "Memory of the gateway, without its servers");
             encoder.encode_descriptor(name, help, Some(&Unit::Bytes), MetricType::Gauge)?.encode_gauge(&bytes)?;
@@ -367,7 +367,7 @@ mod tests {
             overhead: Histogram::from(&Durations::within(&FINE_BOUNDS)),
             catalog: [("tool", 1), ("prompt", 2), ("resource", 3), ("template", 4)],
             servers,
-            process: Process::default(),
+            process: ProcessReading::default(),
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use goblin_wire::trace::Context;
+use goblin_wire::trace::TraceContext;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -18,8 +18,8 @@ const MOST_WAITING: usize = 2048;
 
 /// One call, from its request to its response.
 #[derive(Clone, Debug)]
-pub struct Span {
-    pub context: Context,
+pub struct CallSpan {
+    pub context: TraceContext,
     /// The span of the client, if the request named one.
     pub parent: Option<u64>,
     /// The `tracestate` as the client sent it.
@@ -35,19 +35,19 @@ pub struct Span {
 /// The sending side of the queue.
 #[derive(Clone, Debug)]
 pub struct Spans {
-    queue: mpsc::Sender<Span>,
+    queue: mpsc::Sender<CallSpan>,
     observe: Arc<Observe>,
 }
 
 impl Spans {
     /// Creates the queue and returns both of its ends.
-    pub fn new(observe: Arc<Observe>) -> (Spans, mpsc::Receiver<Span>) {
+    pub fn new(observe: Arc<Observe>) -> (Spans, mpsc::Receiver<CallSpan>) {
         let (queue, taken) = mpsc::channel(MOST_WAITING);
         (Spans { queue, observe }, taken)
     }
 
     /// Queues a span. Drops and counts it if the queue is full.
-    pub fn push(&self, span: Span) {
+    pub fn push(&self, span: CallSpan) {
         if self.queue.try_send(span).is_err() {
             self.observe.emit(&Event::SpanDropped);
         }
@@ -55,9 +55,9 @@ impl Spans {
 }
 
 /// Encodes `spans` as the body of an OTLP request over HTTP, in JSON.
-pub fn encode(spans: &[Span]) -> Bytes {
+pub fn encode(spans: &[CallSpan]) -> Bytes {
     let version = env!("CARGO_PKG_VERSION");
-    let spans: Vec<_> = spans.iter().map(Span::to_json).collect();
+    let spans: Vec<_> = spans.iter().map(CallSpan::to_json).collect();
     let resource = attributes(&[("service.name", "goblin".to_owned()), ("service.version", version.to_owned())]);
     let message = json!({ "resourceSpans": [{
         "resource": { "attributes": resource },
@@ -66,7 +66,7 @@ pub fn encode(spans: &[Span]) -> Bytes {
     message.to_string().into()
 }
 
-impl Span {
+impl CallSpan {
     fn to_json(&self) -> Value {
         // OTLP's code for the kind of span that serves a remote request.
         const SERVER: u8 = 2;
@@ -104,9 +104,9 @@ fn attributes(words: &[(&'static str, String)]) -> Vec<Value> {
 mod tests {
     use super::*;
 
-    fn span() -> Span {
-        Span {
-            context: Context { trace: 0x4bf9, span: 0xf067, flags: 1 },
+    fn span() -> CallSpan {
+        CallSpan {
+            context: TraceContext { trace: 0x4bf9, span: 0xf067, flags: 1 },
             parent: Some(7),
             state: "a=1".to_owned(),
             name: "tools/call t".to_owned(),

@@ -13,78 +13,78 @@ use crate::{Event, Kind, cleaned};
 
 /// The description of an event.
 #[derive(Debug)]
-pub(super) struct Told<'a> {
+pub(super) struct LogRecord<'a> {
     pub(super) kind: Kind,
     pub(super) level: LogLevel,
     pub(super) message: Cow<'a, str>,
-    pub(super) fields: Vec<(Field, Value<'a>)>,
+    pub(super) fields: Vec<(Field, LogValue<'a>)>,
 }
 
 #[derive(Debug)]
-pub(super) enum Value<'a> {
+pub(super) enum LogValue<'a> {
     Text(Cow<'a, str>),
     Number(u64),
     Duration(Duration),
 }
 
-impl<'a> From<&'a str> for Value<'a> {
-    fn from(text: &'a str) -> Value<'a> {
-        Value::Text(cleaned(text))
+impl<'a> From<&'a str> for LogValue<'a> {
+    fn from(text: &'a str) -> LogValue<'a> {
+        LogValue::Text(cleaned(text))
     }
 }
 
-impl From<u64> for Value<'_> {
+impl From<u64> for LogValue<'_> {
     fn from(number: u64) -> Self {
-        Value::Number(number)
+        LogValue::Number(number)
     }
 }
 
-impl From<usize> for Value<'_> {
+impl From<usize> for LogValue<'_> {
     fn from(number: usize) -> Self {
-        Value::Number(number as u64)
+        LogValue::Number(number as u64)
     }
 }
 
-impl From<u16> for Value<'_> {
+impl From<u16> for LogValue<'_> {
     fn from(number: u16) -> Self {
-        Value::Number(number.into())
+        LogValue::Number(number.into())
     }
 }
 
-impl From<Duration> for Value<'_> {
+impl From<Duration> for LogValue<'_> {
     fn from(duration: Duration) -> Self {
-        Value::Duration(duration)
+        LogValue::Duration(duration)
     }
 }
 
-impl Value<'_> {
+impl LogValue<'_> {
     pub(super) fn as_field(&self) -> Box<dyn tracing::Value + '_> {
         match self {
-            Value::Text(text) => Box::new(&**text),
-            Value::Number(number) => Box::new(number),
+            LogValue::Text(text) => Box::new(&**text),
+            LogValue::Number(number) => Box::new(number),
             // JSON logs contain seconds. The text log formats the duration for people.
-            Value::Duration(duration) => Box::new(duration.as_secs_f64()),
+            LogValue::Duration(duration) => Box::new(duration.as_secs_f64()),
         }
     }
 }
 
-impl<'a> Told<'a> {
-    fn with(mut self, field: Field, value: impl Into<Value<'a>>) -> Told<'a> {
+impl<'a> LogRecord<'a> {
+    fn with(mut self, field: Field, value: impl Into<LogValue<'a>>) -> LogRecord<'a> {
         self.fields.push((field, value.into()));
         self
     }
 
     /// Lowers the level below the most severe one of its kind.
-    fn at(self, level: LogLevel) -> Told<'a> {
-        Told { level, ..self }
+    fn at(self, level: LogLevel) -> LogRecord<'a> {
+        LogRecord { level, ..self }
     }
 
-    pub(super) fn of(event: &Event<'a>) -> Told<'a> {
+    pub(super) fn of(event: &Event<'a>) -> LogRecord<'a> {
         let kind = event.kind();
-        let say = |message| Told { kind, level: kind.loudest(), message, fields: Vec::new() };
+        let say = |message| LogRecord { kind, level: kind.loudest(), message, fields: Vec::new() };
         let told = |message| say(Cow::Borrowed(message));
         // A repeated event is logged at `debug`.
-        let again = |told: Told<'a>, repeated| if repeated { told.at(LogLevel::Debug) } else { told };
+        let again = |told: LogRecord<'a>, repeated| if repeated { told.at(LogLevel::Debug) } else { told };
         match *event {
             Event::Listening { url } => say(Cow::Owned(format!("listening on {url}"))),
             Event::Ready { took, servers, waiting: "" } => {

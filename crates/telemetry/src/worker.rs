@@ -52,8 +52,8 @@ where
 
 /// Wraps a task for a `JoinSet`, which spawns tasks itself.
 #[track_caller]
-pub fn watched<F: Future>(future: F) -> Watched<F> {
-    Watched { future, site: site(Location::caller()) }
+pub fn watched<F: Future>(future: F) -> MonitoredTask<F> {
+    MonitoredTask { future, site: site(Location::caller()) }
 }
 
 /// Runs `work` on a thread outside of the worker threads. Returns `None` if the runtime shuts down before it starts. A
@@ -83,14 +83,14 @@ pub async fn compute<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stati
 
 pin_project! {
     /// A task with polls that the watchdog observes.
-    pub struct Watched<F> {
+    pub struct MonitoredTask<F> {
         #[pin]
         future: F,
         site: u16,
     }
 }
 
-impl<F: Future> Future for Watched<F> {
+impl<F: Future> Future for MonitoredTask<F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {

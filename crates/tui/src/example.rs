@@ -5,8 +5,8 @@ use std::time::Duration;
 use goblin_admin::api::{EntryList, EventInfo, SessionList, Status, SubscriptionList};
 use serde_json::{Value, json};
 
-use crate::state::data::{Item, Kind};
-use crate::state::{Action, Link, Message, State};
+use crate::state::data::{CatalogItem, ListKind};
+use crate::state::{Action, LinkStatus, State, UiEvent};
 
 pub(crate) fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
     // Parse the text, because a `Value` cannot hold raw JSON.
@@ -14,11 +14,11 @@ pub(crate) fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
 }
 
 pub(crate) fn act(state: &mut State, action: Action) {
-    state.update(Message::Act(action));
+    state.update(UiEvent::Act(action));
 }
 
 pub(crate) fn write(state: &mut State, text: &str) {
-    text.chars().for_each(|character| drop(state.update(Message::Write(character))));
+    text.chars().for_each(|character| drop(state.update(UiEvent::Write(character))));
 }
 
 /// Returns the status at this second. The number of calls grows with it.
@@ -51,9 +51,9 @@ fn entry(server: &str, exposed: &str, definition: Value) -> Value {
     json!({"server": server, "exposed": exposed, "native": exposed.rsplit('_').next(), "definition": definition})
 }
 
-fn items(kind: Kind) -> Vec<Item> {
+fn items(kind: ListKind) -> Vec<CatalogItem> {
     let entries = match kind {
-        Kind::Tools => json!([
+        ListKind::Tools => json!([
             entry(
                 "files",
                 "files_search",
@@ -82,13 +82,13 @@ fn items(kind: Kind) -> Vec<Item> {
                 json!({"name": "git_検索", "description": "日本語の説明をここに書きます", "inputSchema": {}})
             ),
         ]),
-        Kind::Prompts => json!([entry(
+        ListKind::Prompts => json!([entry(
             "git",
             "git_review",
             json!({"name": "git_review", "description": "Review a change",
             "arguments": [{"name": "branch", "required": true}, {"name": "depth"}]})
         )]),
-        Kind::Resources => json!([
+        ListKind::Resources => json!([
             entry(
                 "files",
                 "file:///srv/ops/project/README.md",
@@ -109,7 +109,7 @@ fn items(kind: Kind) -> Vec<Item> {
             ),
             entry("git", "git://project/HEAD", json!({"name": "HEAD", "title": "The newest commit"})),
         ]),
-        Kind::Templates => json!([entry(
+        ListKind::Templates => json!([entry(
             "files",
             "file:///srv/ops/project/{path}",
             json!({"name": "file",
@@ -117,7 +117,7 @@ fn items(kind: Kind) -> Vec<Item> {
         )]),
     };
     let list: EntryList = read(json!({"version": 7, "entries": entries}));
-    list.entries.iter().map(Item::read).collect()
+    list.entries.iter().map(CatalogItem::read).collect()
 }
 
 fn events() -> Vec<EventInfo> {
@@ -166,16 +166,16 @@ fn sessions() -> SessionList {
 /// Returns a dashboard that has polled the gateway for some seconds.
 pub(crate) fn state() -> State {
     let mut state = State::new("http://127.0.0.1:7777/mcp".to_owned());
-    state.update(Message::Link(Link::Live));
+    state.update(UiEvent::Link(LinkStatus::Live));
     for second in 0..12 {
         let status = status(second * second);
-        state.update(Message::Status { at: Duration::from_secs(second), status: Box::new(status) });
+        state.update(UiEvent::Status { at: Duration::from_secs(second), status: Box::new(status) });
     }
-    for kind in Kind::ALL {
-        state.update(Message::Items(kind, items(kind)));
+    for kind in ListKind::ALL {
+        state.update(UiEvent::Items(kind, items(kind)));
     }
-    state.update(Message::Subscriptions(subscriptions()));
-    state.update(Message::Sessions(sessions()));
-    events().into_iter().for_each(|event| drop(state.update(Message::Event(event))));
+    state.update(UiEvent::Subscriptions(subscriptions()));
+    state.update(UiEvent::Sessions(sessions()));
+    events().into_iter().for_each(|event| drop(state.update(UiEvent::Event(event))));
     state
 }

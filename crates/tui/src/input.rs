@@ -5,34 +5,34 @@ use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, Mou
 use ratatui::layout::Position;
 
 use crate::state::dialog::Dialog;
-use crate::state::{Action, Message, Panel, Place, State};
-use crate::view::Drawn;
+use crate::state::{Action, Panel, PointerArea, State, UiEvent};
+use crate::view::FrameLayout;
 
 /// A key binding of the panels.
 pub struct Binding {
     /// The keys, as the help and the manual write them.
     pub shown: &'static str,
-    keys: &'static [Key],
+    keys: &'static [KeyChord],
     pub action: Action,
     pub help: &'static str,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Key(KeyModifiers, KeyCode);
+struct KeyChord(KeyModifiers, KeyCode);
 
-const fn key(code: KeyCode) -> Key {
-    Key(KeyModifiers::NONE, code)
+const fn key(code: KeyCode) -> KeyChord {
+    KeyChord(KeyModifiers::NONE, code)
 }
 
-const fn letter(character: char) -> Key {
+const fn letter(character: char) -> KeyChord {
     key(KeyCode::Char(character))
 }
 
-const fn control(character: char) -> Key {
-    Key(KeyModifiers::CONTROL, KeyCode::Char(character))
+const fn control(character: char) -> KeyChord {
+    KeyChord(KeyModifiers::CONTROL, KeyCode::Char(character))
 }
 
-const fn bind(shown: &'static str, keys: &'static [Key], action: Action, help: &'static str) -> Binding {
+const fn bind(shown: &'static str, keys: &'static [KeyChord], action: Action, help: &'static str) -> Binding {
     Binding { shown, keys, action, help }
 }
 
@@ -65,7 +65,7 @@ pub const KEYS: [Binding; 25] = [
 ];
 
 /// Returns the message for an event, or `None` if it has no meaning on the current screen.
-pub fn message(event: &Event, state: &State, drawn: &Drawn) -> Option<Message> {
+pub fn message(event: &Event, state: &State, drawn: &FrameLayout) -> Option<UiEvent> {
     match event {
         Event::Key(event) if event.kind != KeyEventKind::Release => on_key(*event, state),
         Event::Mouse(event) => on_mouse(*event, state, drawn),
@@ -73,78 +73,78 @@ pub fn message(event: &Event, state: &State, drawn: &Drawn) -> Option<Message> {
     }
 }
 
-fn on_key(event: KeyEvent, state: &State) -> Option<Message> {
+fn on_key(event: KeyEvent, state: &State) -> Option<UiEvent> {
     // Terminals report letters with or without Shift, so Shift is ignored.
     let modifiers = match event.code {
         KeyCode::Char(_) | KeyCode::BackTab => event.modifiers - KeyModifiers::SHIFT,
         _ => event.modifiers,
     };
-    let pressed = Key(modifiers, event.code);
+    let pressed = KeyChord(modifiers, event.code);
     if pressed == control('c') {
-        return Some(Message::Act(Action::Quit));
+        return Some(UiEvent::Act(Action::Quit));
     }
     match &state.dialog {
         Some(Dialog::Form(_)) => while_writing(pressed),
         Some(Dialog::Confirm { .. }) => match pressed.1 {
-            KeyCode::Char('y' | 'Y') => Some(Message::Submit),
-            _ => Some(Message::Cancel),
+            KeyCode::Char('y' | 'Y') => Some(UiEvent::Submit),
+            _ => Some(UiEvent::Cancel),
         },
         Some(Dialog::Picker { .. } | Dialog::Help { .. } | Dialog::Reader(_)) => while_choosing(pressed),
         None if state.is_searching => while_writing(pressed),
-        None => action(pressed).map(Message::Act),
+        None => action(pressed).map(UiEvent::Act),
     }
 }
 
-fn action(pressed: Key) -> Option<Action> {
-    if let Key(KeyModifiers::NONE, KeyCode::Char(digit @ '1'..='8')) = pressed {
+fn action(pressed: KeyChord) -> Option<Action> {
+    if let KeyChord(KeyModifiers::NONE, KeyCode::Char(digit @ '1'..='8')) = pressed {
         return Panel::ALL.get(digit as usize - '1' as usize).map(|panel| Action::Show(*panel));
     }
     KEYS.iter().find(|binding| binding.keys.contains(&pressed)).map(|binding| binding.action)
 }
 
-fn while_writing(pressed: Key) -> Option<Message> {
+fn while_writing(pressed: KeyChord) -> Option<UiEvent> {
     Some(match pressed {
-        Key(KeyModifiers::NONE, KeyCode::Char(character)) => Message::Write(character),
-        Key(_, KeyCode::Backspace) => Message::Erase,
-        Key(_, KeyCode::Enter) => Message::Submit,
-        Key(_, KeyCode::Esc) => Message::Cancel,
-        Key(_, KeyCode::Tab | KeyCode::Down) => Message::Go(1),
-        Key(_, KeyCode::BackTab | KeyCode::Up) => Message::Go(-1),
-        Key(_, KeyCode::Right) => Message::Choose(1),
-        Key(_, KeyCode::Left) => Message::Choose(-1),
+        KeyChord(KeyModifiers::NONE, KeyCode::Char(character)) => UiEvent::Write(character),
+        KeyChord(_, KeyCode::Backspace) => UiEvent::Erase,
+        KeyChord(_, KeyCode::Enter) => UiEvent::Submit,
+        KeyChord(_, KeyCode::Esc) => UiEvent::Cancel,
+        KeyChord(_, KeyCode::Tab | KeyCode::Down) => UiEvent::Go(1),
+        KeyChord(_, KeyCode::BackTab | KeyCode::Up) => UiEvent::Go(-1),
+        KeyChord(_, KeyCode::Right) => UiEvent::Choose(1),
+        KeyChord(_, KeyCode::Left) => UiEvent::Choose(-1),
         _ => return None,
     })
 }
 
-fn while_choosing(pressed: Key) -> Option<Message> {
+fn while_choosing(pressed: KeyChord) -> Option<UiEvent> {
     const PAGE: isize = 10;
     Some(match action(pressed)? {
-        Action::Down => Message::Go(1),
-        Action::Up => Message::Go(-1),
-        Action::HalfDown => Message::Go(PAGE),
-        Action::HalfUp => Message::Go(-PAGE),
-        Action::First => Message::Go(isize::MIN),
-        Action::Last => Message::Go(isize::MAX),
-        Action::Open => Message::Submit,
-        Action::Close | Action::Quit | Action::Help | Action::Filter => Message::Cancel,
+        Action::Down => UiEvent::Go(1),
+        Action::Up => UiEvent::Go(-1),
+        Action::HalfDown => UiEvent::Go(PAGE),
+        Action::HalfUp => UiEvent::Go(-PAGE),
+        Action::First => UiEvent::Go(isize::MIN),
+        Action::Last => UiEvent::Go(isize::MAX),
+        Action::Open => UiEvent::Submit,
+        Action::Close | Action::Quit | Action::Help | Action::Filter => UiEvent::Cancel,
         _ => return None,
     })
 }
 
-fn on_mouse(event: MouseEvent, state: &State, drawn: &Drawn) -> Option<Message> {
+fn on_mouse(event: MouseEvent, state: &State, drawn: &FrameLayout) -> Option<UiEvent> {
     let at = Position::new(event.column, event.row);
     let in_details = drawn.details.is_some_and(|area| area.contains(at));
-    let place = if in_details { Place::Details } else { Place::List };
+    let place = if in_details { PointerArea::Details } else { PointerArea::List };
     match event.kind {
-        MouseEventKind::ScrollDown => Some(Message::Wheel { place, is_down: true }),
-        MouseEventKind::ScrollUp => Some(Message::Wheel { place, is_down: false }),
+        MouseEventKind::ScrollDown => Some(UiEvent::Wheel { place, is_down: true }),
+        MouseEventKind::ScrollUp => Some(UiEvent::Wheel { place, is_down: false }),
         MouseEventKind::Down(MouseButton::Left) if state.dialog.is_none() => {
             if let Some((_, panel)) = drawn.tabs.iter().find(|(area, _)| area.contains(at)) {
-                return Some(Message::Act(Action::Show(*panel)));
+                return Some(UiEvent::Act(Action::Show(*panel)));
             }
             let rows = drawn.rows.iter().find(|rows| rows.area.contains(at))?;
             let row = rows.first + usize::from(at.y - rows.area.y);
-            Some(Message::Select { section: rows.section, row })
+            Some(UiEvent::Select { section: rows.section, row })
         }
         _ => None,
     }
@@ -161,7 +161,7 @@ mod tests {
         Event::Key(KeyEvent::new(code, modifiers))
     }
 
-    fn means(event: &Event, state: &State, drawn: &Drawn) -> String {
+    fn means(event: &Event, state: &State, drawn: &FrameLayout) -> String {
         message(event, state, drawn).map_or_else(String::new, |message| format!("{message:?}"))
     }
 
@@ -169,7 +169,7 @@ mod tests {
     fn a_key_means_what_the_list_of_keys_says() {
         let state = State::new(String::new());
         let check = |code, modifiers, expected: &str| {
-            assert_eq!(means(&press(code, modifiers), &state, &Drawn::default()), expected, "{code:?}");
+            assert_eq!(means(&press(code, modifiers), &state, &FrameLayout::default()), expected, "{code:?}");
         };
         check(KeyCode::Char('j'), KeyModifiers::NONE, "Act(Down)");
         check(KeyCode::Char('G'), KeyModifiers::SHIFT, "Act(Last)");
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn letters_are_written_while_something_is_searched() {
         let mut state = State::new(String::new());
-        state.update(Message::Act(Action::Search));
+        state.update(UiEvent::Act(Action::Search));
         for (code, expected) in [
             (KeyCode::Char('q'), "Write('q')"),
             (KeyCode::Backspace, "Erase"),
@@ -201,19 +201,22 @@ mod tests {
             (KeyCode::Esc, "Cancel"),
             (KeyCode::Down, "Go(1)"),
         ] {
-            assert_eq!(means(&press(code, KeyModifiers::NONE), &state, &Drawn::default()), expected);
+            assert_eq!(means(&press(code, KeyModifiers::NONE), &state, &FrameLayout::default()), expected);
         }
-        assert_eq!(means(&press(KeyCode::Char('c'), KeyModifiers::CONTROL), &state, &Drawn::default()), "Act(Quit)");
+        assert_eq!(
+            means(&press(KeyCode::Char('c'), KeyModifiers::CONTROL), &state, &FrameLayout::default()),
+            "Act(Quit)"
+        );
     }
 
     #[test]
     fn the_mouse_finds_tabs_rows_and_details() {
         let state = State::new(String::new());
-        let drawn = Drawn {
+        let drawn = FrameLayout {
             tabs: vec![(Rect::new(10, 1, 8, 1), Panel::Tools)],
             rows: vec![Rows { area: Rect::new(0, 4, 40, 10), section: 1, first: 20 }],
             details: Some(Rect::new(40, 4, 40, 10)),
-            ..Drawn::default()
+            ..FrameLayout::default()
         };
         let check = |kind, column, row, expected: &str| {
             let event = Event::Mouse(MouseEvent { kind, column, row, modifiers: KeyModifiers::NONE });

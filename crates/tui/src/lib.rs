@@ -21,9 +21,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::remote::Remote;
-use crate::state::{Command, Effect, Message, Notice, Panel, State};
+use crate::state::{Effect, GatewayCommand, Panel, State, StatusMessage, UiEvent};
 use crate::terminal::Terminal;
-use crate::view::Drawn;
+use crate::view::FrameLayout;
 use crate::view::theme::Theme;
 
 /// The maximum number of messages that wait for the next frame. If the queue is full, the reader of the gateway waits.
@@ -40,7 +40,7 @@ pub async fn run(remote: Remote, theme: Theme, mut terminated: impl AsyncFnMut()
     let (commands, commanded) = mpsc::channel(MOST_WISHES);
     let (panel, looked_at) = watch::channel(Panel::default());
     let state = State::new(remote.place());
-    let screen = Screen { state, heard, calls, commands, panel };
+    let screen = Dashboard { state, heard, calls, commands, panel };
     let terminal = Terminal::open(theme).context("cannot use the terminal")?;
     tokio::select! {
         ended = screen.run(terminal) => ended,
@@ -50,21 +50,21 @@ pub async fn run(remote: Remote, theme: Theme, mut terminated: impl AsyncFnMut()
 }
 
 /// The loop between the state, the terminal and the remote side.
-struct Screen {
+struct Dashboard {
     state: State,
-    heard: mpsc::Receiver<Message>,
+    heard: mpsc::Receiver<UiEvent>,
     calls: mpsc::Sender<Effect>,
-    commands: mpsc::Sender<Command>,
+    commands: mpsc::Sender<GatewayCommand>,
     panel: watch::Sender<Panel>,
 }
 
-impl Screen {
+impl Dashboard {
     async fn run(mut self, mut terminal: Terminal) -> Result<()> {
         let mut events = EventStream::new();
         loop {
             let drawn = terminal.draw(&self.state).context("cannot draw on the terminal")?;
             let next = Instant::now() + FRAME;
-            self.state.update(Message::Measured(drawn.measures));
+            self.state.update(UiEvent::Measured(drawn.measures));
             let mut is_over = tokio::select! {
                 event = events.next() => self.on_event(event, &drawn)?,
                 message = self.heard.recv() => message.is_some_and(|message| self.on_message(message)),
@@ -84,14 +84,14 @@ impl Screen {
     }
 
     /// Handles an event of the terminal. Returns `true` if the user quits.
-    fn on_event(&mut self, event: Option<std::io::Result<Event>>, drawn: &Drawn) -> Result<bool> {
+    fn on_event(&mut self, event: Option<std::io::Result<Event>>, drawn: &FrameLayout) -> Result<bool> {
         let event = event.context("the terminal is gone")?.context("cannot read from the terminal")?;
         let message = input::message(&event, &self.state, drawn);
         Ok(message.is_some_and(|message| self.on_message(message)))
     }
 
     /// Updates the state and queues the effects. Returns `true` if the user quits.
-    fn on_message(&mut self, message: Message) -> bool {
+    fn on_message(&mut self, message: UiEvent) -> bool {
         let effects = self.state.update(message);
         self.panel.send_if_modified(|panel| std::mem::replace(panel, self.state.panel) != self.state.panel);
         let mut is_over = false;
@@ -105,7 +105,7 @@ impl Screen {
                 other => self.calls.try_send(other).is_ok(),
             };
             if !taken {
-                self.state.update(Message::Said(Notice::bad("too much is waiting to be done; try again")));
+                self.state.update(UiEvent::Said(StatusMessage::bad("too much is waiting to be done; try again")));
             }
         }
         is_over

@@ -9,16 +9,16 @@ pub(crate) mod calls;
 use std::time::Duration;
 
 use goblin_admin::api::{EntryList, EventInfo, Missed, Reloaded, SessionList, Status, SubscriptionList};
-use goblin_client::bridge::wire::Answers;
-use goblin_wire::framing::Event;
+use goblin_client::bridge::wire::ResponseMessages;
+use goblin_wire::framing::SseEvent;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::remote::api::{Api, Gateway};
-use crate::state::data::{Item, Kind};
-use crate::state::{Command, Effect, Link, Message, Notice, Panel};
+use crate::state::data::{CatalogItem, ListKind};
+use crate::state::{Effect, GatewayCommand, LinkStatus, Panel, StatusMessage, UiEvent};
 
 /// The polling interval.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -44,9 +44,9 @@ impl Remote {
     /// Runs until the receiver of `news` is dropped.
     pub async fn run(
         self,
-        news: mpsc::Sender<Message>,
+        news: mpsc::Sender<UiEvent>,
         called: mpsc::Receiver<Effect>,
-        commanded: mpsc::Receiver<Command>,
+        commanded: mpsc::Receiver<GatewayCommand>,
         looked_at: watch::Receiver<Panel>,
     ) {
         let Remote { gateway, api } = &self;
@@ -66,9 +66,9 @@ fn pause(attempts: u32) -> Duration {
 
 /// Polls the status every second. Reads the lists of the catalog after they changed, and the subscriptions and sessions
 /// while their panel is open.
-async fn look(api: &Api, news: &mpsc::Sender<Message>, mut looked_at: watch::Receiver<Panel>) {
+async fn look(api: &Api, news: &mpsc::Sender<UiEvent>, mut looked_at: watch::Receiver<Panel>) {
     let begun = Instant::now();
-    let (mut attempts, mut known) = (0, Known::default());
+    let (mut attempts, mut known) = (0, LastPoll::default());
     loop {
         let panel = *looked_at.borrow_and_update();
         let wait = match look_once(api, news, begun, &mut known, panel).await {
@@ -79,7 +79,7 @@ async fn look(api: &Api, news: &mpsc::Sender<Message>, mut looked_at: watch::Rec
             Err(reason) => {
                 let again_in = pause(attempts);
                 (attempts, known.version) = (attempts + 1, None);
-                if tell(news, Message::Link(Link::Lost { reason, again_in })).await.is_none() {
+                if tell(news, UiEvent::Link(LinkStatus::Lost { reason, again_in })).await.is_none() {
                     return;
                 }
                 api.renew();
@@ -96,7 +96,7 @@ async fn look(api: &Api, news: &mpsc::Sender<Message>, mut looked_at: watch::Rec
 
 /// The state of the gateway at the last poll.
 #[derive(Default)]
-struct Known {
+struct LastPoll {
     /// The start time of the gateway. A different time means that it was restarted.
     started: String,
     /// The version of the catalog. `None` if its lists must be read.
@@ -105,9 +105,9 @@ struct Known {
 
 async fn look_once(
     api: &Api,
-    news: &mpsc::Sender<Message>,
+    news: &mpsc::Sender<UiEvent>,
     begun: Instant,
-    known: &mut Known,
+    known: &mut LastPoll,
     panel: Panel,
 ) -> Result<(), String> {
     let status: Status = api.get("/api/status").await?;
@@ -116,26 +116,26 @@ async fn look_once(
         if !known.started.is_empty() {
             api.begin_anew();
         }
-        *known = Known { started: status.started.clone(), version: None };
+        *known = LastPoll { started: status.started.clone(), version: None };
     }
-    let _ = tell(news, Message::Link(Link::Live)).await;
-    let _ = tell(news, Message::Status { at, status: Box::new(status) }).await;
+    let _ = tell(news, UiEvent::Link(LinkStatus::Live)).await;
+    let _ = tell(news, UiEvent::Status { at, status: Box::new(status) }).await;
     if known.version != Some(now) {
-        for kind in Kind::ALL {
+        for kind in ListKind::ALL {
             let list: EntryList = api.get(&format!("/api/{}", kind.word())).await?;
-            let items = list.entries.iter().map(Item::read).collect();
-            let _ = tell(news, Message::Items(kind, items)).await;
+            let items = list.entries.iter().map(CatalogItem::read).collect();
+            let _ = tell(news, UiEvent::Items(kind, items)).await;
         }
         known.version = Some(now);
     }
     match panel {
         Panel::Subscriptions => {
             let list: SubscriptionList = api.get("/api/subscriptions").await?;
-            let _ = tell(news, Message::Subscriptions(list)).await;
+            let _ = tell(news, UiEvent::Subscriptions(list)).await;
         }
         Panel::Sessions => {
             let list: SessionList = api.get("/api/sessions").await?;
-            let _ = tell(news, Message::Sessions(list)).await;
+            let _ = tell(news, UiEvent::Sessions(list)).await;
         }
         _ => {}
     }
@@ -143,13 +143,13 @@ async fn look_once(
 }
 
 /// Sends a message to the dashboard. Returns `None` if the dashboard ended.
-async fn tell(news: &mpsc::Sender<Message>, message: Message) -> Option<()> {
+async fn tell(news: &mpsc::Sender<UiEvent>, message: UiEvent) -> Option<()> {
     news.send(message).await.ok()
 }
 
 /// Follows the events. Resumes a broken stream after the last event. After a restart of the gateway it starts at the
 /// beginning.
-async fn follow(api: &Api, news: &mpsc::Sender<Message>) {
+async fn follow(api: &Api, news: &mpsc::Sender<UiEvent>) {
     let (mut attempts, mut last) = (0, None);
     let mut gateways = api.gateways();
     while !news.is_closed() {
@@ -159,7 +159,7 @@ async fn follow(api: &Api, news: &mpsc::Sender<Message>) {
         }
         if let Ok(response) = api.stream("/api/events", last.as_deref()).await {
             attempts = 0;
-            let mut answers = Answers::new(response);
+            let mut answers = ResponseMessages::new(response);
             let is_other = loop {
                 let event = tokio::select! {
                     event = answers.next() => event,
@@ -169,7 +169,7 @@ async fn follow(api: &Api, news: &mpsc::Sender<Message>) {
                 let told = told(&event);
                 last = event.id.or(last);
                 if let Some(event) = told
-                    && tell(news, Message::Event(event)).await.is_none()
+                    && tell(news, UiEvent::Event(event)).await.is_none()
                 {
                     return;
                 }
@@ -185,7 +185,7 @@ async fn follow(api: &Api, news: &mpsc::Sender<Message>) {
 }
 
 /// Reads an event of the stream. A report of missed events also becomes an event.
-fn told(event: &Event) -> Option<EventInfo> {
+fn told(event: &SseEvent) -> Option<EventInfo> {
     if event.name.as_deref() == Some("missed") {
         let Missed { missed } = serde_json::from_slice(&event.data).ok()?;
         let message = format!("{missed} events came too fast to be shown");
@@ -200,27 +200,27 @@ fn told(event: &Event) -> Option<EventInfo> {
 }
 
 /// Executes commands, one after the other.
-async fn obey(api: &Api, news: &mpsc::Sender<Message>, mut commanded: mpsc::Receiver<Command>) {
+async fn obey(api: &Api, news: &mpsc::Sender<UiEvent>, mut commanded: mpsc::Receiver<GatewayCommand>) {
     while let Some(command) = commanded.recv().await {
         let done = match &command {
-            Command::Restart(id) => change(api, &command, id, "restarted").await,
-            Command::Enable(id) => change(api, &command, id, "enabled").await,
-            Command::Disable(id) => change(api, &command, id, "disabled").await,
-            Command::Reload => api.post::<Reloaded>("/api/reload").await.map(|done| reloaded(&done)),
+            GatewayCommand::Restart(id) => change(api, &command, id, "restarted").await,
+            GatewayCommand::Enable(id) => change(api, &command, id, "enabled").await,
+            GatewayCommand::Disable(id) => change(api, &command, id, "disabled").await,
+            GatewayCommand::Reload => api.post::<Reloaded>("/api/reload").await.map(|done| reloaded(&done)),
         };
-        let notice = done.map_or_else(Notice::bad, Notice::good);
-        if tell(news, Message::Said(notice)).await.is_none() {
+        let notice = done.map_or_else(StatusMessage::bad, StatusMessage::good);
+        if tell(news, UiEvent::Said(notice)).await.is_none() {
             return;
         }
     }
 }
 
-async fn change(api: &Api, command: &Command, id: &str, done: &str) -> Result<String, String> {
+async fn change(api: &Api, command: &GatewayCommand, id: &str, done: &str) -> Result<String, String> {
     let verb = match command {
-        Command::Restart(_) => "restart",
-        Command::Enable(_) => "enable",
-        Command::Disable(_) => "disable",
-        Command::Reload => "reload",
+        GatewayCommand::Restart(_) => "restart",
+        GatewayCommand::Enable(_) => "enable",
+        GatewayCommand::Disable(_) => "disable",
+        GatewayCommand::Reload => "reload",
     };
     // An id may contain any character.
     let segment = utf8_percent_encode(id, NON_ALPHANUMERIC);
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn what_was_missed_is_an_event_and_nothing_is_none() {
         let read = |name: Option<&str>, data: &'static str| {
-            let event = Event { name: name.map(str::to_owned), data: data.into(), ..Event::default() };
+            let event = SseEvent { name: name.map(str::to_owned), data: data.into(), ..SseEvent::default() };
             told(&event).map(|event| (event.kind, event.message))
         };
         let missed = ("missed".to_owned(), "3 events came too fast to be shown".to_owned());

@@ -19,11 +19,11 @@ use std::time::Duration;
 use goblin_admin::api::{EventInfo, SessionList, Status, SubscriptionList};
 use goblin_telemetry::clean;
 
-use crate::state::data::{Data, Item, Kind};
+use crate::state::data::{CatalogItem, DashboardData, ListKind};
 use crate::state::detail::Detail;
-use crate::state::dialog::{Dialog, Reader};
+use crate::state::dialog::{Dialog, ResultDialog};
 use crate::state::rates::Rates;
-use crate::state::table::{Row, Section, Sort, Wanted, What};
+use crate::state::table::{Row, RowItem, Sort, TableInput, TableSection};
 
 /// The number of rows that one step of the mouse wheel moves.
 const WHEEL_ROWS: isize = 3;
@@ -107,14 +107,14 @@ pub enum Action {
 
 /// The area under the mouse pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum PointerArea {
     List,
     Details,
 }
 
 /// An event of the user or the gateway.
 #[derive(Clone, Debug)]
-pub enum Message {
+pub enum UiEvent {
     Act(Action),
     Write(char),
     Erase,
@@ -131,17 +131,17 @@ pub enum Message {
         row: usize,
     },
     Wheel {
-        place: Place,
+        place: PointerArea,
         is_down: bool,
     },
     Measured(Measures),
 
-    Link(Link),
+    Link(LinkStatus),
     Status {
         at: Duration,
         status: Box<Status>,
     },
-    Items(Kind, Vec<Item>),
+    Items(ListKind, Vec<CatalogItem>),
     Subscriptions(SubscriptionList),
     Sessions(SessionList),
     Event(EventInfo),
@@ -151,7 +151,7 @@ pub enum Message {
         text: String,
         is_error: bool,
     },
-    Said(Notice),
+    Said(StatusMessage),
     Watching {
         uri: String,
         is_on: bool,
@@ -186,12 +186,12 @@ pub enum Effect {
     Unwatch {
         uri: String,
     },
-    Command(Command),
+    Command(GatewayCommand),
 }
 
 /// A change through the admin API.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Command {
+pub enum GatewayCommand {
     Restart(String),
     Enable(String),
     Disable(String),
@@ -200,7 +200,7 @@ pub enum Command {
 
 /// The state of the connection to the gateway.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Link {
+pub enum LinkStatus {
     #[default]
     Connecting,
     Live,
@@ -211,24 +211,24 @@ pub enum Link {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Notice {
+pub struct StatusMessage {
     pub text: String,
     pub is_error: bool,
 }
 
-impl Notice {
-    pub fn good(text: impl Into<String>) -> Notice {
-        Notice { text: clean(&text.into()), is_error: false }
+impl StatusMessage {
+    pub fn good(text: impl Into<String>) -> StatusMessage {
+        StatusMessage { text: clean(&text.into()), is_error: false }
     }
 
-    pub fn bad(text: impl Into<String>) -> Notice {
-        Notice { text: clean(&text.into()), is_error: true }
+    pub fn bad(text: impl Into<String>) -> StatusMessage {
+        StatusMessage { text: clean(&text.into()), is_error: true }
     }
 }
 
 /// A watched resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Watched {
+pub struct WatchedResource {
     pub updates: u64,
     /// The time of day of the last update.
     pub last: String,
@@ -247,7 +247,7 @@ pub struct Measures {
 
 /// The selection of a panel. It follows its row by id when other rows change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Cursor {
+struct RowSelection {
     id: String,
     at: usize,
 }
@@ -264,11 +264,11 @@ pub struct Pane {
 pub struct State {
     /// The address of the gateway, for display.
     pub place: String,
-    pub link: Link,
-    pub data: Data,
+    pub link: LinkStatus,
+    pub data: DashboardData,
     pub rates: Rates,
     pub panel: Panel,
-    cursors: [Cursor; Panel::ALL.len()],
+    cursors: [RowSelection; Panel::ALL.len()],
     sorts: [Sort; Panel::ALL.len()],
     /// The server filter. `None` shows all servers.
     pub server: Option<String>,
@@ -276,10 +276,10 @@ pub struct State {
     pub is_searching: bool,
     pub pane: Option<Pane>,
     pub dialog: Option<Dialog>,
-    pub notice: Option<Notice>,
-    pub watched: BTreeMap<String, Watched>,
+    pub notice: Option<StatusMessage>,
+    pub watched: BTreeMap<String, WatchedResource>,
     /// The lists of the current panel.
-    pub sections: Vec<Section>,
+    pub sections: Vec<TableSection>,
     measures: Measures,
     tickets: u64,
 }
@@ -292,52 +292,52 @@ impl State {
     }
 
     /// Applies a message. Returns the effects that the caller must execute.
-    pub fn update(&mut self, message: Message) -> Vec<Effect> {
+    pub fn update(&mut self, message: UiEvent) -> Vec<Effect> {
         match message {
-            Message::Act(action) => {
+            UiEvent::Act(action) => {
                 self.notice = None;
                 return self.act(action);
             }
-            Message::Submit => return self.submit(),
-            Message::Cancel => return self.cancel(),
-            Message::Write(character) => self.write(character),
-            Message::Erase => self.erase(),
-            Message::Go(by) => self.go_in_dialog(by),
-            Message::Choose(by) => {
+            UiEvent::Submit => return self.submit(),
+            UiEvent::Cancel => return self.cancel(),
+            UiEvent::Write(character) => self.write(character),
+            UiEvent::Erase => self.erase(),
+            UiEvent::Go(by) => self.go_in_dialog(by),
+            UiEvent::Choose(by) => {
                 if let Some(Dialog::Form(form)) = &mut self.dialog {
                     form.choose(by);
                 }
             }
-            Message::Select { section, row } => self.select_at(section, row),
-            Message::Wheel { place, is_down } => self.wheel(place, if is_down { WHEEL_ROWS } else { -WHEEL_ROWS }),
-            Message::Measured(measures) => self.measure(measures),
+            UiEvent::Select { section, row } => self.select_at(section, row),
+            UiEvent::Wheel { place, is_down } => self.wheel(place, if is_down { WHEEL_ROWS } else { -WHEEL_ROWS }),
+            UiEvent::Measured(measures) => self.measure(measures),
             news => self.hear(news),
         }
         Vec::new()
     }
 
     /// Applies a message of the gateway.
-    fn hear(&mut self, news: Message) {
+    fn hear(&mut self, news: UiEvent) {
         match news {
-            Message::Link(link) => {
-                if link == Link::Live && self.link != Link::Live {
+            UiEvent::Link(link) => {
+                if link == LinkStatus::Live && self.link != LinkStatus::Live {
                     self.rates.forget();
                 }
                 self.link = link;
             }
-            Message::Status { at, status } => {
+            UiEvent::Status { at, status } => {
                 self.rates.look(at, &status);
                 self.data.status = Some(*status);
             }
-            Message::Items(kind, items) => self.data.set_items(kind, items),
-            Message::Subscriptions(list) => self.data.subscriptions = list,
-            Message::Sessions(list) => self.data.sessions = list,
-            Message::Event(event) => self.data.add_event(event),
-            Message::Answered { ticket, text, is_error } => self.answered(ticket, &text, is_error),
-            Message::Said(notice) => self.notice = Some(notice),
-            Message::Watching { uri, is_on: true } => drop(self.watched.insert(uri, Watched::default())),
-            Message::Watching { uri, is_on: false } => drop(self.watched.remove(&uri)),
-            Message::Updated { uri, time, is_deleted } => self.updated(&uri, time, is_deleted),
+            UiEvent::Items(kind, items) => self.data.set_items(kind, items),
+            UiEvent::Subscriptions(list) => self.data.subscriptions = list,
+            UiEvent::Sessions(list) => self.data.sessions = list,
+            UiEvent::Event(event) => self.data.add_event(event),
+            UiEvent::Answered { ticket, text, is_error } => self.answered(ticket, &text, is_error),
+            UiEvent::Said(notice) => self.notice = Some(notice),
+            UiEvent::Watching { uri, is_on: true } => drop(self.watched.insert(uri, WatchedResource::default())),
+            UiEvent::Watching { uri, is_on: false } => drop(self.watched.remove(&uri)),
+            UiEvent::Updated { uri, time, is_deleted } => self.updated(&uri, time, is_deleted),
             // The caller handles all other messages.
             _ => return,
         }
@@ -372,14 +372,14 @@ impl State {
             Action::Call => self.open_form(),
             Action::Read => return self.read(),
             Action::Watch => return self.watch(),
-            Action::Restart => self.ask(Command::Restart),
+            Action::Restart => self.ask(GatewayCommand::Restart),
             Action::Toggle => match self.selected_server().is_some_and(|(_, state)| state == "disabled") {
-                true => self.ask(Command::Enable),
-                false => self.ask(Command::Disable),
+                true => self.ask(GatewayCommand::Enable),
+                false => self.ask(GatewayCommand::Disable),
             },
             Action::Reload => {
-                self.notice = Some(Notice::good("reading the configuration anew"));
-                return vec![Effect::Command(Command::Reload)];
+                self.notice = Some(StatusMessage::good("reading the configuration anew"));
+                return vec![Effect::Command(GatewayCommand::Reload)];
             }
         }
         Vec::new()
@@ -408,7 +408,7 @@ impl State {
 
     /// Rebuilds the rows of the panel. The selection stays on its row.
     fn list_anew(&mut self) {
-        let wanted = Wanted {
+        let wanted = TableInput {
             data: &self.data,
             rates: &self.rates,
             watched: &self.watched,
@@ -433,7 +433,7 @@ impl State {
         let id = self.rows().nth(at).map(|row| row.id.clone()).unwrap_or_default();
         let cursor = &mut self.cursors[self.panel.number()];
         let has_moved = cursor.id != id;
-        *cursor = Cursor { id, at };
+        *cursor = RowSelection { id, at };
         if let Some(pane) = &mut self.pane
             && has_moved
         {
@@ -475,10 +475,10 @@ impl State {
         }
     }
 
-    fn wheel(&mut self, place: Place, by: isize) {
+    fn wheel(&mut self, place: PointerArea, by: isize) {
         match (&mut self.dialog, &mut self.pane, place) {
             (Some(dialog), _, _) => dialog.scroll(by, self.measures.dialog),
-            (None, Some(pane), Place::Details) => {
+            (None, Some(pane), PointerArea::Details) => {
                 pane.scroll = pane.scroll.saturating_add_signed(by).min(self.measures.details);
             }
             _ => self.select(self.selected().saturating_add_signed(by)),
@@ -565,7 +565,9 @@ impl State {
 
     fn cancel(&mut self) -> Vec<Effect> {
         match self.dialog.take() {
-            Some(Dialog::Reader(Reader { waits_for: Some(ticket), .. })) => return vec![Effect::Forget { ticket }],
+            Some(Dialog::Reader(ResultDialog { waits_for: Some(ticket), .. })) => {
+                return vec![Effect::Forget { ticket }];
+            }
             Some(_) => {}
             None if self.is_searching => {
                 self.is_searching = false;
@@ -581,7 +583,7 @@ impl State {
     /// selected, returns the index of that server.
     fn server_number(&self) -> usize {
         let wanted = match (&self.server, self.row()) {
-            (None, Some(Row { what: What::Server(at), .. })) => return at + 1,
+            (None, Some(Row { what: RowItem::Server(at), .. })) => return at + 1,
             (wanted, _) => wanted.as_deref(),
         };
         self.data.servers().iter().position(|server| Some(server.id.as_str()) == wanted).map_or(0, |at| at + 1)

@@ -17,7 +17,7 @@ use ratatui::{TerminalOptions, Viewport};
 
 use crate::state::State;
 use crate::view::theme::Theme;
-use crate::view::{self, Drawn, LEAST_COLUMNS, LEAST_ROWS};
+use crate::view::{self, FrameLayout, LEAST_COLUMNS, LEAST_ROWS};
 
 pub(crate) struct Terminal {
     inner: ratatui::Terminal<CrosstermBackend<Stdout>>,
@@ -36,8 +36,8 @@ impl Terminal {
         Ok(terminal)
     }
 
-    pub(crate) fn draw(&mut self, state: &State) -> std::io::Result<Drawn> {
-        let mut drawn = Drawn::default();
+    pub(crate) fn draw(&mut self, state: &State) -> std::io::Result<FrameLayout> {
+        let mut drawn = FrameLayout::default();
         let size = size();
         if self.inner.get_frame().area() != size {
             self.inner.resize(size)?;

@@ -27,7 +27,7 @@ const COMFORTABLE_COLUMNS: u16 = 110;
 
 /// The positions of the parts of a frame.
 #[derive(Clone, Debug, Default)]
-pub struct Drawn {
+pub struct FrameLayout {
     pub measures: Measures,
     pub tabs: Vec<(Rect, Panel)>,
     pub rows: Vec<Rows>,
@@ -43,16 +43,16 @@ pub struct Rows {
     pub first: usize,
 }
 
-pub fn draw(frame: &mut Frame<'_>, state: &State, theme: Theme) -> Drawn {
+pub fn draw(frame: &mut Frame<'_>, state: &State, theme: Theme) -> FrameLayout {
     let area = frame.area();
     if area.width < LEAST_COLUMNS || area.height < LEAST_ROWS {
         too_small(frame, area);
-        return Drawn::default();
+        return FrameLayout::default();
     }
     let [head, tabs, body, foot] =
         Layout::vertical([Constraint::Length(1), Constraint::Length(1), Constraint::Min(0), Constraint::Length(1)])
             .areas(area);
-    let mut drawn = Drawn::default();
+    let mut drawn = FrameLayout::default();
     header::draw_head(frame, head, state, theme);
     drawn.tabs = header::draw_tabs(frame, tabs, state, theme);
     draw_body(frame, body, state, theme, &mut drawn);
@@ -63,7 +63,7 @@ pub fn draw(frame: &mut Frame<'_>, state: &State, theme: Theme) -> Drawn {
     drawn
 }
 
-fn draw_body(frame: &mut Frame<'_>, body: Rect, state: &State, theme: Theme, drawn: &mut Drawn) {
+fn draw_body(frame: &mut Frame<'_>, body: Rect, state: &State, theme: Theme, drawn: &mut FrameLayout) {
     let (list, pane) = match state.pane.zip(state.detail()) {
         Some((pane, detail)) => {
             let share = if body.width >= COMFORTABLE_COLUMNS { 45 } else { 55 };
@@ -83,7 +83,7 @@ fn draw_body(frame: &mut Frame<'_>, body: Rect, state: &State, theme: Theme, dra
 }
 
 /// Draws the lists of the panel, one below the other.
-fn draw_sections(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme, drawn: &mut Drawn) {
+fn draw_sections(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme, drawn: &mut FrameLayout) {
     let parts: Vec<Rect> = match state.sections.len() {
         2 => Layout::vertical([Constraint::Fill(3), Constraint::Fill(2)]).split(area).to_vec(),
         _ => vec![area],

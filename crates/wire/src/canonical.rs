@@ -14,7 +14,7 @@ pub const MAX_SEPARATORS: usize = 16;
 
 /// The reason why servers may take a URI for different resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Ambiguous {
+pub enum Ambiguity {
     #[error("the URI is still percent-encoded after {MAX_ROUNDS} rounds of decoding")]
     Rounds,
     #[error("the URI has a control character or an overlong character")]
@@ -54,16 +54,16 @@ enum Backslash {
 /// URL parsers do.
 ///
 /// The function is idempotent. Its time is linear in the length of the URI, because the number of rounds is bounded.
-pub fn canonical(uri: &str) -> Result<Cow<'_, str>, Ambiguous> {
+pub fn canonical(uri: &str) -> Result<Cow<'_, str>, Ambiguity> {
     if is_plain(uri) {
         return Ok(Cow::Borrowed(uri));
     }
     let decoded = decode_fully(uri.as_bytes(), Backslash::Character)?;
-    Ok(Cow::Owned(Parts::parse(&decoded, Backslash::Character)?.text()))
+    Ok(Cow::Owned(UriParts::parse(&decoded, Backslash::Character)?.text()))
 }
 
 /// Returns every reading of a URI. Returns an error if the URI is ambiguous. The number of readings is bounded.
-pub fn readings(uri: &str) -> Result<Readings, Ambiguous> {
+pub fn readings(uri: &str) -> Result<Readings, Ambiguity> {
     let mut readings = Readings::default();
     let decoded = decode_fully(uri.as_bytes(), Backslash::Character)?;
     readings.add(&decoded, Backslash::Character)?;
@@ -96,8 +96,8 @@ impl Readings {
         self.wholes.iter().chain(&self.stems).chain(&self.rare).map(String::as_str)
     }
 
-    fn add(&mut self, decoded: &[u8], backslash: Backslash) -> Result<(), Ambiguous> {
-        let whole = Parts::parse(decoded, backslash)?;
+    fn add(&mut self, decoded: &[u8], backslash: Backslash) -> Result<(), Ambiguity> {
+        let whole = UriParts::parse(decoded, backslash)?;
         self.wholes.push(whole.text());
         self.add_shorter(whole);
         let is_separator = |byte: &u8| matches!(byte, b'?' | b'#' | b';');
@@ -105,9 +105,9 @@ impl Readings {
         let mut is_in_path = true;
         for (count, (at, separator)) in separators.enumerate() {
             if count >= MAX_SEPARATORS {
-                return Err(Ambiguous::Separators);
+                return Err(Ambiguity::Separators);
             }
-            let stem = Parts::parse(&decoded[..at], backslash)?;
+            let stem = UriParts::parse(&decoded[..at], backslash)?;
             if *separator != b';' {
                 is_in_path = false;
                 self.stems.push(stem.text());
@@ -119,7 +119,7 @@ impl Readings {
         Ok(())
     }
 
-    fn add_shorter(&mut self, mut parts: Parts) {
+    fn add_shorter(&mut self, mut parts: UriParts) {
         self.rare.extend(parts.without_host());
         if parts.trim_end() {
             self.stems.push(parts.text());
@@ -130,18 +130,18 @@ impl Readings {
 
 /// Decodes until nothing changes. Returns an error if a server that removes dot segments between the rounds gets a
 /// different result.
-fn decode_fully(uri: &[u8], backslash: Backslash) -> Result<Vec<u8>, Ambiguous> {
+fn decode_fully(uri: &[u8], backslash: Backslash) -> Result<Vec<u8>, Ambiguity> {
     // The first entry is the URI itself. Each further entry had its dot segments removed after one of the rounds.
     let mut stages = vec![uri.to_vec()];
     for _ in 0..=MAX_ROUNDS {
-        let form = Parts::parse(&stages[0], backslash)?.bytes();
+        let form = UriParts::parse(&stages[0], backslash)?.bytes();
         for stage in &stages[1..] {
-            if Parts::parse(stage, backslash)?.bytes() != form {
-                return Err(Ambiguous::Order);
+            if UriParts::parse(stage, backslash)?.bytes() != form {
+                return Err(Ambiguity::Order);
             }
         }
         let Some(next) = decode(&stages[0]) else {
-            return if has_odd_bytes(&stages[0]) { Err(Ambiguous::Character) } else { Ok(stages.swap_remove(0)) };
+            return if has_odd_bytes(&stages[0]) { Err(Ambiguity::Character) } else { Ok(stages.swap_remove(0)) };
         };
         if form != stages[0] {
             stages.push(form);
@@ -151,7 +151,7 @@ fn decode_fully(uri: &[u8], backslash: Backslash) -> Result<Vec<u8>, Ambiguous> 
             *stage = decode(stage).unwrap_or_else(|| std::mem::take(stage));
         }
     }
-    Err(Ambiguous::Rounds)
+    Err(Ambiguity::Rounds)
 }
 
 /// Decodes once. Returns `None` if nothing is encoded.
@@ -182,7 +182,7 @@ fn has_odd_bytes(text: &[u8]) -> bool {
 }
 
 /// A parsed URI. Its path has no dot segments and no repeated slashes.
-struct Parts {
+struct UriParts {
     /// The scheme in lower case, including the namespaces before it. It ends in `+` if there is a namespace but no
     /// scheme.
     scheme: Vec<u8>,
@@ -190,8 +190,8 @@ struct Parts {
     path: Vec<u8>,
 }
 
-impl Parts {
-    fn parse(text: &[u8], backslash: Backslash) -> Result<Parts, Ambiguous> {
+impl UriParts {
+    fn parse(text: &[u8], backslash: Backslash) -> Result<UriParts, Ambiguity> {
         let (scheme, rest) = split_scheme(text);
         let rest: Cow<'_, [u8]> = match backslash {
             Backslash::Slash if rest.contains(&b'\\') => {
@@ -218,9 +218,9 @@ impl Parts {
         let authority = authority.or_else(|| is_rooted.then(Vec::new));
         // The remaining path would parse as a URI with a scheme.
         if !has_scheme && (scheme_length(&path).is_some() || path.starts_with(b" ")) {
-            return Err(Ambiguous::Order);
+            return Err(Ambiguity::Order);
         }
-        Ok(Parts { scheme, authority, path })
+        Ok(UriParts { scheme, authority, path })
     }
 
     fn bytes(&self) -> Vec<u8> {
@@ -257,7 +257,7 @@ impl Parts {
             return Vec::new();
         };
         let with = |authority: &[u8], path: Vec<u8>| {
-            Parts { scheme: self.scheme.clone(), authority: Some(authority.to_vec()), path }.text()
+            UriParts { scheme: self.scheme.clone(), authority: Some(authority.to_vec()), path }.text()
         };
         if is_file(&self.scheme) {
             let directory = [b"/", authority.as_slice(), self.path.as_slice()].concat();
@@ -293,9 +293,9 @@ fn is_file(scheme: &[u8]) -> bool {
     scheme.rsplit(|byte| *byte == b'+').next() == Some(b"file")
 }
 
-fn canonical_authority(authority: &[u8], is_file: bool) -> Result<Vec<u8>, Ambiguous> {
+fn canonical_authority(authority: &[u8], is_file: bool) -> Result<Vec<u8>, Ambiguity> {
     if matches!(authority, b"." | b"..") {
-        return Err(Ambiguous::Above);
+        return Err(Ambiguity::Above);
     }
     let host_at = authority.iter().rposition(|byte| *byte == b'@').map_or(0, |at| at + 1);
     let mut canonical = authority.to_vec();
@@ -319,7 +319,7 @@ fn bare_host<'a>(authority: &'a [u8], scheme: &[u8]) -> &'a [u8] {
 
 /// Removes dot segments and empty segments. `is_local` is true if no host precedes the path, so `..` cannot lead above
 /// the root. `is_rooted` is true if a path without a leading slash also begins at the root.
-fn remove_dots(path: &[u8], is_local: bool, is_rooted: bool) -> Result<Vec<u8>, Ambiguous> {
+fn remove_dots(path: &[u8], is_local: bool, is_rooted: bool) -> Result<Vec<u8>, Ambiguity> {
     let has_slash = path.starts_with(b"/");
     let inside = path.strip_prefix(b"/").unwrap_or(path);
     let mut kept: Vec<&[u8]> = Vec::new();
@@ -330,12 +330,12 @@ fn remove_dots(path: &[u8], is_local: bool, is_rooted: bool) -> Result<Vec<u8>, 
             b"." => {}
             b".." => match kept.pop() {
                 // URL parsers remove the empty segment, file systems remove the segment before it.
-                Some(b"") => return Err(Ambiguous::Order),
+                Some(b"") => return Err(Ambiguity::Order),
                 Some(_) => {}
                 None if is_local && (has_slash || is_rooted) => {}
-                None => return Err(Ambiguous::Above),
+                None => return Err(Ambiguity::Above),
             },
-            [b'.', b'.', b'?' | b'#' | b';', ..] => return Err(Ambiguous::Order),
+            [b'.', b'.', b'?' | b'#' | b';', ..] => return Err(Ambiguity::Order),
             segment => kept.push(segment),
         }
     }

@@ -72,7 +72,7 @@ pub enum Error {
 
 /// The party that caused an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum FaultParty {
     Client,
     Backend,
     Gateway,
@@ -80,21 +80,21 @@ pub enum Fault {
 
 /// A row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Class {
+pub struct ErrorClass {
     pub code: i64,
     /// The HTTP status of a response with nothing but this error. Errors of a request that was understood use 200.
     pub status: u16,
     /// The stable name, sent as `data.code`.
     pub name: &'static str,
-    pub fault: Fault,
+    pub fault: FaultParty,
     /// True if sending the same request again is safe and may help.
     pub retry: bool,
 }
 
 impl Error {
-    pub fn class(&self) -> Class {
-        use Fault::{Backend, Client, Gateway};
-        let row = |code, status, name, fault, retry| Class { code, status, name, fault, retry };
+    pub fn class(&self) -> ErrorClass {
+        use FaultParty::{Backend, Client, Gateway};
+        let row = |code, status, name, fault, retry| ErrorClass { code, status, name, fault, retry };
         match self {
             Error::Parse(_) => row(-32700, 400, "PARSE_ERROR", Client, false),
             Error::InvalidRequest(_) => row(-32600, 400, "INVALID_REQUEST", Client, false),

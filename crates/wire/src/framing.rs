@@ -20,7 +20,7 @@ pub enum Frame<T> {
 }
 
 /// A decoder for messages separated by line feeds.
-pub struct Lines {
+pub struct LineDecoder {
     buffer: BytesMut,
     /// The number of bytes at the front of the buffer that are known to contain no line feed.
     scanned: usize,
@@ -29,9 +29,9 @@ pub struct Lines {
     dropping: bool,
 }
 
-impl Lines {
-    pub fn new(limit: usize) -> Lines {
-        Lines { buffer: BytesMut::new(), scanned: 0, limit, dropping: false }
+impl LineDecoder {
+    pub fn new(limit: usize) -> LineDecoder {
+        LineDecoder { buffer: BytesMut::new(), scanned: 0, limit, dropping: false }
     }
 
     /// Returns the buffer to read the next bytes into.
@@ -95,7 +95,7 @@ fn too_long<T>(message: &[u8]) -> Frame<T> {
 
 /// A server-sent event. A priming event has an id and no data.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Event {
+pub struct SseEvent {
     pub id: Option<String>,
     pub name: Option<String>,
     pub data: Bytes,
@@ -103,12 +103,12 @@ pub struct Event {
 }
 
 /// A decoder for `text/event-stream`.
-pub struct Events {
+pub struct SseDecoder {
     buffer: BytesMut,
     scanned: usize,
     limit: usize,
     data: BytesMut,
-    event: Event,
+    event: SseEvent,
     /// True if the current event exceeds the limit.
     dropping: bool,
     /// True if the buffer holds only the beginning of an over-long line.
@@ -119,14 +119,14 @@ pub struct Events {
     at_start: bool,
 }
 
-impl Events {
-    pub fn new(limit: usize) -> Events {
-        Events {
+impl SseDecoder {
+    pub fn new(limit: usize) -> SseDecoder {
+        SseDecoder {
             buffer: BytesMut::new(),
             scanned: 0,
             limit,
             data: BytesMut::new(),
-            event: Event::default(),
+            event: SseEvent::default(),
             dropping: false,
             is_cut: false,
             after_carriage_return: false,
@@ -138,7 +138,7 @@ impl Events {
         self.buffer.extend_from_slice(bytes);
     }
 
-    pub fn take(&mut self) -> Option<Frame<Event>> {
+    pub fn take(&mut self) -> Option<Frame<SseEvent>> {
         while let Some(line) = self.next_line() {
             if !line.is_empty() {
                 let is_cut = std::mem::take(&mut self.is_cut);
@@ -146,11 +146,11 @@ impl Events {
                 continue;
             }
             let data = self.data.split().freeze();
-            let event = Event { data, ..std::mem::take(&mut self.event) };
+            let event = SseEvent { data, ..std::mem::take(&mut self.event) };
             if std::mem::take(&mut self.dropping) {
                 return Some(too_long(&event.data));
             }
-            if event != Event::default() {
+            if event != SseEvent::default() {
                 return Some(Frame::Whole(event));
             }
         }
@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     fn lines(chunks: &[&[u8]], limit: usize) -> Vec<Frame<Bytes>> {
-        let mut decoder = Lines::new(limit);
+        let mut decoder = LineDecoder::new(limit);
         let mut frames = Vec::new();
         for chunk in chunks {
             decoder.buffer().extend_from_slice(chunk);
@@ -239,8 +239,8 @@ mod tests {
         frames
     }
 
-    fn events(chunks: &[&[u8]], limit: usize) -> Vec<Frame<Event>> {
-        let mut decoder = Events::new(limit);
+    fn events(chunks: &[&[u8]], limit: usize) -> Vec<Frame<SseEvent>> {
+        let mut decoder = SseDecoder::new(limit);
         let mut frames = Vec::new();
         for chunk in chunks {
             decoder.feed(chunk);
@@ -249,8 +249,8 @@ mod tests {
         frames
     }
 
-    fn data(text: &str) -> Frame<Event> {
-        Frame::Whole(Event { data: Bytes::copy_from_slice(text.as_bytes()), ..Event::default() })
+    fn data(text: &str) -> Frame<SseEvent> {
+        Frame::Whole(SseEvent { data: Bytes::copy_from_slice(text.as_bytes()), ..SseEvent::default() })
     }
 
     #[test]
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn memory_stays_bounded_while_an_endless_message_is_dropped() {
-        let mut decoder = Events::new(10_000);
+        let mut decoder = SseDecoder::new(10_000);
         decoder.feed(b"data: ");
         for _ in 0..1000 {
             decoder.feed(&[b'x'; 10_000]);
@@ -315,8 +315,12 @@ mod tests {
         assert_eq!(
             seen,
             [
-                Frame::Whole(Event { id: Some("0".into()), retry: Some(3000), ..Event::default() }),
-                Frame::Whole(Event { name: Some("message".into()), data: "{\"a\":\n1}\n".into(), ..Event::default() }),
+                Frame::Whole(SseEvent { id: Some("0".into()), retry: Some(3000), ..SseEvent::default() }),
+                Frame::Whole(SseEvent {
+                    name: Some("message".into()),
+                    data: "{\"a\":\n1}\n".into(),
+                    ..SseEvent::default()
+                }),
             ]
         );
     }

@@ -2,7 +2,7 @@
 
 use crate::Dialect;
 use crate::json::{self, Span};
-use crate::listen::Filter;
+use crate::listen::ListenFilter;
 use crate::modern::{SERVER_INFO, TASKS};
 
 /// The description of a backend from `initialize` or `server/discover`.
@@ -37,9 +37,14 @@ pub struct Capabilities {
 
 impl Hello {
     /// Returns a filter with the lists for which the backend sends `list_changed`.
-    pub fn told_lists(&self) -> Filter {
+    pub fn told_lists(&self) -> ListenFilter {
         let Capabilities { tools_change, prompts_change, resources_change, .. } = self.capabilities;
-        Filter { tools: tools_change, prompts: prompts_change, resources: resources_change, ..Filter::default() }
+        ListenFilter {
+            tools: tools_change,
+            prompts: prompts_change,
+            resources: resources_change,
+            ..ListenFilter::default()
+        }
     }
 
     /// Reads the result of `server/discover`. Returns `None` if it has no array of versions.

@@ -185,22 +185,22 @@ pub(crate) const MAX_BATCH: usize = 100;
 
 /// The reason why bytes are not a valid message. The id is present if it was readable, for use in the error response.
 #[derive(Clone, Debug)]
-pub struct Malformed {
+pub struct MalformedMessage {
     pub error: Error,
     pub id: Option<Id>,
     /// True if the message is a complete response that exceeds a limit.
     pub is_answer: bool,
 }
 
-impl Malformed {
-    pub fn new(error: Error, id: Option<Id>) -> Malformed {
-        Malformed { error, id, is_answer: false }
+impl MalformedMessage {
+    pub fn new(error: Error, id: Option<Id>) -> MalformedMessage {
+        MalformedMessage { error, id, is_answer: false }
     }
 }
 
 impl Message {
     /// Parses one message. Returns an error if the bytes are not a JSON-RPC message or nest deeper than [`MAX_DEPTH`].
-    pub fn parse(raw: Bytes) -> Result<Message, Malformed> {
+    pub fn parse(raw: Bytes) -> Result<Message, MalformedMessage> {
         let text = Text::new(raw).map_err(|error| unreadable(format!("not UTF-8: {error}")))?;
         let envelope = Envelope::read(text.as_str())?;
         if is_too_deep(text.bytes()) {
@@ -210,7 +210,7 @@ impl Message {
     }
 
     /// Splits an array of at most [`MAX_BATCH`] messages. Returns `None` if the text is not an array.
-    pub fn split_batch(raw: &Bytes) -> Option<Result<Vec<Bytes>, Malformed>> {
+    pub fn split_batch(raw: &Bytes) -> Option<Result<Vec<Bytes>, MalformedMessage>> {
         if raw.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'[') {
             return None;
         }
@@ -221,7 +221,7 @@ impl Message {
             // A batch that is too long is the only data error that the visitor reports.
             Err(error) if error.is_data() => {
                 let limit = Limit::BatchMessages.as_str();
-                Err(Malformed::new(Error::LimitExceeded { limit, value: MAX_BATCH }, None))
+                Err(MalformedMessage::new(Error::LimitExceeded { limit, value: MAX_BATCH }, None))
             }
             Err(error) => Err(unreadable(error.to_string())),
         })
@@ -250,8 +250,8 @@ impl<'de> Visitor<'de> for BatchVisitor {
     }
 }
 
-fn unreadable(reason: String) -> Malformed {
-    Malformed::new(Error::Parse(reason), None)
+fn unreadable(reason: String) -> MalformedMessage {
+    MalformedMessage::new(Error::Parse(reason), None)
 }
 
 /// The raw members of the envelope.
@@ -267,29 +267,29 @@ struct Envelope<'a> {
 }
 
 impl<'a> Envelope<'a> {
-    fn read(text: &'a str) -> Result<Envelope<'a>, Malformed> {
+    fn read(text: &'a str) -> Result<Envelope<'a>, MalformedMessage> {
         let mut deserializer = serde_json::Deserializer::from_str(text);
         let envelope = deserializer.deserialize_any(EnvelopeVisitor).and_then(|read| deserializer.end().map(|()| read));
         envelope.map_err(|error| match error.classify() {
             serde_json::error::Category::Data => {
-                Malformed::new(Error::InvalidRequest("a message is one JSON object".to_owned()), None)
+                MalformedMessage::new(Error::InvalidRequest("a message is one JSON object".to_owned()), None)
             }
             _ => unreadable(error.to_string()),
         })
     }
 
     #[cold]
-    fn too_deep(&self, text: &Text) -> Malformed {
+    fn too_deep(&self, text: &Text) -> MalformedMessage {
         let id = self.id.and_then(|id| Id::parse(text.bytes(), Span::of(text.as_str(), id.get())));
         let error = Error::LimitExceeded { limit: Limit::JsonDepth.as_str(), value: MAX_DEPTH };
         // The caller keeps the id for longer than the text.
-        Malformed { error, id: id.map(|id| id.detached()), is_answer: self.method.is_none() }
+        MalformedMessage { error, id: id.map(|id| id.detached()), is_answer: self.method.is_none() }
     }
 
-    fn classify(self, text: &Text) -> Result<Message, Malformed> {
+    fn classify(self, text: &Text) -> Result<Message, MalformedMessage> {
         let span = |part: &RawValue| Span::of(text.as_str(), part.get());
         let id = self.id.and_then(|id| Id::parse(text.bytes(), span(id)));
-        let wrong = |reason: &str| Malformed::new(Error::InvalidRequest(reason.to_owned()), id.clone());
+        let wrong = |reason: &str| MalformedMessage::new(Error::InvalidRequest(reason.to_owned()), id.clone());
         if let Some(key) = self.duplicate {
             return Err(wrong(&format!("the member {} stands twice", json::quote(&key))));
         }
@@ -332,8 +332,8 @@ impl<'de> Visitor<'de> for EnvelopeVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Envelope<'de>, A::Error> {
         let mut envelope = Envelope::default();
-        let mut unknown = params::Keys::default();
-        while let Some(Key(key)) = map.next_key::<Key<'de>>()? {
+        let mut unknown = params::SeenKeys::default();
+        while let Some(JsonKey(key)) = map.next_key::<JsonKey<'de>>()? {
             let value = map.next_value::<&RawValue>()?;
             let twice = match &*key {
                 "jsonrpc" => envelope.jsonrpc.replace(value).is_some(),
@@ -355,7 +355,7 @@ impl<'de> Visitor<'de> for EnvelopeVisitor {
 /// A key that borrows from the text if it has no escapes. A plain `Cow` always copies.
 #[derive(serde::Deserialize)]
 #[serde(transparent)]
-struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
+struct JsonKey<'a>(#[serde(borrow)] Cow<'a, str>);
 
 impl Request {
     /// Returns the id exactly as the client spelled it. A client may compare only the text of ids.

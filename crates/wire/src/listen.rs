@@ -7,7 +7,7 @@ use crate::json::{self, Span, quote};
 
 /// The notifications that a stream subscribes to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Filter {
+pub struct ListenFilter {
     pub tools: bool,
     pub prompts: bool,
     pub resources: bool,
@@ -16,15 +16,15 @@ pub struct Filter {
     pub tasks: BTreeSet<Arc<str>>,
 }
 
-impl Filter {
+impl ListenFilter {
     /// Reads the `notifications` member of a request or an acknowledgement. Absent members mean no subscription.
-    pub fn read(text: &str, span: Span) -> Filter {
+    pub fn read(text: &str, span: Span) -> ListenFilter {
         let is_true = |key| json::member(text, span, key).is_some_and(|value| value.get(text) == "true");
         let words = |key| {
             let words = json::member(text, span, key).into_iter().flat_map(|words| json::elements(text, words));
             words.filter_map(|at| json::string(text, at)).map(|word| Arc::from(&*word)).collect()
         };
-        Filter {
+        ListenFilter {
             tools: is_true("toolsListChanged"),
             prompts: is_true("promptsListChanged"),
             resources: is_true("resourcesListChanged"),
@@ -51,7 +51,7 @@ impl Filter {
     }
 
     pub fn is_empty(&self) -> bool {
-        *self == Filter::default()
+        *self == ListenFilter::default()
     }
 }
 
@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn srv2_a_filter_says_what_it_reads() {
         let check = |text: &str, expected: &str| {
-            assert_eq!(Filter::read(text, json::whole(text)).to_json(), expected, "{text}");
+            assert_eq!(ListenFilter::read(text, json::whole(text)).to_json(), expected, "{text}");
         };
         check("{}", "{}");
         check("[]", "{}");

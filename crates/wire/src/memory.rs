@@ -50,13 +50,13 @@ pub struct Memory {
 
 /// The error of a limit without room for a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Full {
+pub struct ReservationError {
     pub limit: Limit,
     pub value: usize,
 }
 
-impl From<Full> for Error {
-    fn from(full: Full) -> Error {
+impl From<ReservationError> for Error {
+    fn from(full: ReservationError) -> Error {
         Error::NoRoom { limit: full.limit.as_str(), value: full.value }
     }
 }
@@ -85,17 +85,17 @@ impl Memory {
     }
 
     /// Returns an error if the reservations have reached the maximum.
-    pub fn check(&self) -> Result<(), Full> {
+    pub fn check(&self) -> Result<(), ReservationError> {
         let max = self.max();
         if self.total.load(Ordering::Relaxed) < max {
             Ok(())
         } else {
-            Err(Full { limit: Limit::MaxMemory, value: max })
+            Err(ReservationError { limit: Limit::MaxMemory, value: max })
         }
     }
 
     /// Reserves bytes for new work. Returns an error if a limit has no room for them.
-    pub fn reserve(self: &Arc<Memory>, kind: Kind, bytes: usize) -> Result<Reservation, Full> {
+    pub fn reserve(self: &Arc<Memory>, kind: Kind, bytes: usize) -> Result<Reservation, ReservationError> {
         let mut reservation = self.hold(kind, 0);
         reservation.grow(bytes)?;
         Ok(reservation)
@@ -126,14 +126,14 @@ impl Memory {
         self.total.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    fn try_add(&self, kind: Kind, bytes: usize) -> Result<(), Full> {
+    fn try_add(&self, kind: Kind, bytes: usize) -> Result<(), ReservationError> {
         let of_kind = &self.kinds[kind as usize];
         let (limit, value) = kind.limit().unwrap_or((Limit::MaxMemory, usize::MAX));
-        add_within(of_kind, bytes, value).ok_or(Full { limit, value })?;
+        add_within(of_kind, bytes, value).ok_or(ReservationError { limit, value })?;
         let max = self.max();
         add_within(&self.total, bytes, max).ok_or_else(|| {
             of_kind.fetch_sub(bytes, Ordering::Relaxed);
-            Full { limit: Limit::MaxMemory, value: max }
+            ReservationError { limit: Limit::MaxMemory, value: max }
         })
     }
 }
@@ -157,7 +157,7 @@ impl Reservation {
     }
 
     /// Reserves more bytes. Returns an error and keeps the current bytes if a limit has no room.
-    pub fn grow(&mut self, bytes: usize) -> Result<(), Full> {
+    pub fn grow(&mut self, bytes: usize) -> Result<(), ReservationError> {
         self.memory.try_add(self.kind, bytes)?;
         self.bytes += bytes;
         Ok(())
@@ -178,7 +178,7 @@ impl Reservation {
 
     /// Attaches this reservation to a buffer. The bytes are released when the last slice of the buffer is dropped.
     pub fn keep(self, buffer: Bytes) -> Bytes {
-        Bytes::from_owner(Kept { buffer, _reservation: self })
+        Bytes::from_owner(ReservedBuffer { buffer, _reservation: self })
     }
 }
 
@@ -188,12 +188,12 @@ impl Drop for Reservation {
     }
 }
 
-struct Kept {
+struct ReservedBuffer {
     buffer: Bytes,
     _reservation: Reservation,
 }
 
-impl AsRef<[u8]> for Kept {
+impl AsRef<[u8]> for ReservedBuffer {
     fn as_ref(&self) -> &[u8] {
         &self.buffer
     }
@@ -212,7 +212,7 @@ mod tests {
         let memory = Arc::new(Memory::default());
         memory.set_max(100);
         let listings = memory.reserve(Kind::Listings, 60).expect("there is room");
-        let full = Full { limit: Limit::MaxMemory, value: 100 };
+        let full = ReservationError { limit: Limit::MaxMemory, value: 100 };
         assert_eq!(memory.reserve(Kind::Bodies, 41).map(drop), Err(full));
         assert_eq!(of(&memory, Kind::Bodies), 0, "a rejected reservation counts nothing");
         let mut bodies = memory.reserve(Kind::Bodies, 40).expect("exactly so many fit");
@@ -231,7 +231,7 @@ mod tests {
     fn hard2_bodies_have_a_maximum_of_their_own() {
         let memory = Arc::new(Memory::default());
         let _bodies = memory.reserve(Kind::Bodies, MAX_BODY_BYTES).expect("exactly so many fit");
-        let full = Full { limit: Limit::BodyBytes, value: MAX_BODY_BYTES };
+        let full = ReservationError { limit: Limit::BodyBytes, value: MAX_BODY_BYTES };
         assert_eq!(memory.reserve(Kind::Bodies, 1).map(drop), Err(full));
         assert!(memory.reserve(Kind::Listings, 1).is_ok());
     }

@@ -78,7 +78,7 @@ impl Mirrors {
         let Some(schema) = json::member(definition, json::whole(definition), "inputSchema") else {
             return Ok(Mirrors::default());
         };
-        let mut search = Search { text: definition, found: Vec::new(), names: HashSet::new(), open: Vec::new() };
+        let mut search = MirrorSearch { text: definition, found: Vec::new(), names: HashSet::new(), open: Vec::new() };
         search.run(schema)?;
         Ok(Mirrors(search.found.into()))
     }
@@ -154,60 +154,65 @@ fn whole_number(token: &str) -> Option<i64> {
 }
 
 /// A walk through a schema. It keeps its own stack, so deep nesting causes no recursion.
-struct Search<'a> {
+struct MirrorSearch<'a> {
     text: &'a str,
     found: Vec<Mirror>,
     names: HashSet<String>,
-    open: Vec<Place>,
+    open: Vec<SchemaNode>,
 }
 
 /// A value in the schema that the walk has not visited yet.
-struct Place {
+struct SchemaNode {
     span: Span,
     level: usize,
-    kind: Kind,
+    kind: SchemaNodeKind,
     /// The keys that lead to this value through `properties` alone. `None` elsewhere, because annotations are invalid
     /// there.
     path: Option<Vec<Box<str>>>,
 }
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum SchemaNodeKind {
     Schema,
     /// An object that maps names to schemas.
     Map,
 }
 
-impl Search<'_> {
+impl MirrorSearch<'_> {
     fn run(&mut self, schema: Span) -> Result<(), String> {
-        self.open.push(Place { span: schema, level: 0, kind: Kind::Schema, path: Some(Vec::new()) });
+        self.open.push(SchemaNode { span: schema, level: 0, kind: SchemaNodeKind::Schema, path: Some(Vec::new()) });
         while let Some(place) = self.open.pop() {
             if place.level > MOST_LEVELS {
                 return Err(format!("a schema with {ANNOTATION} has at most {MOST_LEVELS} levels"));
             }
             match place.kind {
-                Kind::Schema => self.look_at_schema(&place)?,
-                Kind::Map => self.look_at_map(&place),
+                SchemaNodeKind::Schema => self.look_at_schema(&place)?,
+                SchemaNodeKind::Map => self.look_at_map(&place),
             }
         }
         Ok(())
     }
 
-    fn look_at_map(&mut self, place: &Place) {
+    fn look_at_map(&mut self, place: &SchemaNode) {
         for member in json::members(self.text, place.span) {
             let path = place.path.as_ref().map(|path| {
                 let key = member.key(self.text).into();
                 path.iter().cloned().chain([key]).collect()
             });
-            self.open.push(Place { span: member.value, level: place.level + 1, kind: Kind::Schema, path });
+            self.open.push(SchemaNode {
+                span: member.value,
+                level: place.level + 1,
+                kind: SchemaNodeKind::Schema,
+                path,
+            });
         }
     }
 
-    fn look_at_schema(&mut self, place: &Place) -> Result<(), String> {
+    fn look_at_schema(&mut self, place: &SchemaNode) -> Result<(), String> {
         let level = place.level + 1;
         // The value may also be an array of schemas, as under `anyOf`.
         for span in json::elements(self.text, place.span) {
-            self.open.push(Place { span, level, kind: Kind::Schema, path: None });
+            self.open.push(SchemaNode { span, level, kind: SchemaNodeKind::Schema, path: None });
         }
         for member in json::members(self.text, place.span) {
             let (kind, path) = match &*member.key(self.text) {
@@ -215,18 +220,18 @@ impl Search<'_> {
                     self.annotation(member.value, place)?;
                     continue;
                 }
-                "properties" => (Kind::Map, place.path.clone()),
-                "$defs" | "definitions" | "dependentSchemas" | "patternProperties" => (Kind::Map, None),
+                "properties" => (SchemaNodeKind::Map, place.path.clone()),
+                "$defs" | "definitions" | "dependentSchemas" | "patternProperties" => (SchemaNodeKind::Map, None),
                 // These keywords hold values, not schemas.
                 "default" | "const" | "enum" | "examples" => continue,
-                _ => (Kind::Schema, None),
+                _ => (SchemaNodeKind::Schema, None),
             };
-            self.open.push(Place { span: member.value, level, kind, path });
+            self.open.push(SchemaNode { span: member.value, level, kind, path });
         }
         Ok(())
     }
 
-    fn annotation(&mut self, value: Span, place: &Place) -> Result<(), String> {
+    fn annotation(&mut self, value: Span, place: &SchemaNode) -> Result<(), String> {
         let Some(path) = place.path.as_ref().filter(|path| !path.is_empty()) else {
             return Err(format!("{ANNOTATION} may stand only on a property that is reached through properties alone"));
         };

@@ -12,7 +12,7 @@ const NAME: HeaderName = HeaderName::from_static("mcp-name");
 
 /// The parts of a request that HTTP repeats in headers.
 #[derive(Clone, Copy)]
-pub struct About<'a> {
+pub struct HeaderSource<'a> {
     pub method: &'a Method,
     /// The tool, prompt or resource that the request names.
     pub name: Option<&'a str>,
@@ -21,11 +21,11 @@ pub struct About<'a> {
 }
 
 /// The headers of one request, before they are added to the link's headers.
-pub type Repeated = SmallVec<[(HeaderName, HeaderValue); 2]>;
+pub type MirrorHeaders = SmallVec<[(HeaderName, HeaderValue); 2]>;
 
 /// Returns the headers for a request.
-pub fn headers(about: About<'_>) -> Repeated {
-    let mut headers = Repeated::new();
+pub fn headers(about: HeaderSource<'_>) -> MirrorHeaders {
+    let mut headers = MirrorHeaders::new();
     let mut add = |name: HeaderName, value: &str| {
         // An encoded value is always valid in a header. A method that is not valid matches no known method.
         if let Ok(value) = HeaderValue::try_from(value) {

@@ -44,7 +44,7 @@ impl Params {
             return Err("params must be an object".to_owned());
         }
         let mut params = Params { whole: Some(span), ..Params::default() };
-        let mut others = Keys::default();
+        let mut others = SeenKeys::default();
         let mut members = json::members(text, span);
         while let Some(key) = members.next_key() {
             let key = json::string(text, key).unwrap_or_default();
@@ -87,12 +87,12 @@ impl Params {
 
 /// The keys of one object seen so far.
 #[derive(Default)]
-pub(super) struct Keys<'a> {
+pub(super) struct SeenKeys<'a> {
     few: Vec<Cow<'a, str>>,
     many: HashSet<Cow<'a, str>>,
 }
 
-impl<'a> Keys<'a> {
+impl<'a> SeenKeys<'a> {
     /// Adds `key`. Returns false if it was present.
     pub(super) fn insert(&mut self, key: Cow<'a, str>) -> bool {
         if self.few.contains(&key) {

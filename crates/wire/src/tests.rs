@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn parse(text: &str) -> Result<Message, Malformed> {
+fn parse(text: &str) -> Result<Message, MalformedMessage> {
     Message::parse(Bytes::copy_from_slice(text.as_bytes()))
 }
 

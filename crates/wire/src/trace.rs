@@ -23,19 +23,19 @@ const LONGEST: usize = 8192;
 
 /// A step of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Context {
+pub struct TraceContext {
     /// The trace id. Trace id and span id are never zero.
     pub trace: u128,
     pub span: u64,
     pub flags: u8,
 }
 
-impl Context {
+impl TraceContext {
     const SAMPLED: u8 = 1;
 
     /// Parses a `traceparent` such as `00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01`. Later versions may
     /// append fields.
-    pub fn parse(text: &str) -> Option<Context> {
+    pub fn parse(text: &str) -> Option<TraceContext> {
         let is_hex = |part: &str| part.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         let mut parts = text.split('-');
         let mut part = |length| parts.next().filter(|part| part.len() == length && is_hex(part));
@@ -45,35 +45,35 @@ impl Context {
         }
         let trace = u128::from_str_radix(trace, 16).ok().filter(|trace| *trace != 0)?;
         let span = u64::from_str_radix(span, 16).ok().filter(|span| *span != 0)?;
-        Some(Context { trace, span, flags: u8::from_str_radix(flags, 16).ok()? })
+        Some(TraceContext { trace, span, flags: u8::from_str_radix(flags, 16).ok()? })
     }
 
     /// Returns the step after `parent`, or the first step of a trace. Both numbers of `random` must be non-zero.
-    pub fn after(parent: Option<Context>, random: (u128, u64)) -> Context {
+    pub fn after(parent: Option<TraceContext>, random: (u128, u64)) -> TraceContext {
         match parent {
-            Some(parent) => Context { span: random.1, ..parent },
-            None => Context { trace: random.0, span: random.1, flags: Context::SAMPLED },
+            Some(parent) => TraceContext { span: random.1, ..parent },
+            None => TraceContext { trace: random.0, span: random.1, flags: TraceContext::SAMPLED },
         }
     }
 
     /// Reports whether an earlier step records this trace.
     pub fn is_sampled(&self) -> bool {
-        self.flags & Context::SAMPLED != 0
+        self.flags & TraceContext::SAMPLED != 0
     }
 }
 
-impl fmt::Display for Context {
+impl fmt::Display for TraceContext {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "00-{:032x}-{:016x}-{:02x}", self.trace, self.span, self.flags)
     }
 }
 
 /// Returns the trace context and the trace state of a request.
-pub fn read(request: &Request) -> Option<(Context, String)> {
+pub fn read(request: &Request) -> Option<(TraceContext, String)> {
     let text = request.raw.as_str();
     let meta = meta(request)?;
     let word = |name| json::member(text, meta, name).and_then(|at| json::string(text, at));
-    let context = Context::parse(&word(TRACEPARENT)?)?;
+    let context = TraceContext::parse(&word(TRACEPARENT)?)?;
     let state = word(TRACESTATE).filter(|state| state.len() <= LONGEST);
     Some((context, state.unwrap_or_default().into_owned()))
 }
@@ -88,7 +88,7 @@ fn meta(request: &Request) -> Option<Span> {
 /// Moves the trace context from the headers into `_meta`, unless `_meta` already has one.
 pub fn take_headers(request: &mut Request, headers: &HeaderMap) {
     let Some(parent) = headers.get(PARENT).and_then(|parent| parent.to_str().ok()) else { return };
-    if Context::parse(parent).is_none() || meta(request).is_some() {
+    if TraceContext::parse(parent).is_none() || meta(request).is_some() {
         return;
     }
     let mut words = vec![(TRACEPARENT.to_owned(), quote(parent))];
@@ -104,7 +104,7 @@ pub fn take_headers(request: &mut Request, headers: &HeaderMap) {
 }
 
 /// Sets the trace context of a request.
-pub fn write(request: &mut Request, context: Context) {
+pub fn write(request: &mut Request, context: TraceContext) {
     set(request, &[(TRACEPARENT.to_owned(), quote(&context.to_string()))]);
 }
 
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn a_context_is_read_as_the_recommendation_says() {
         let check = |text: &str, expected: Option<&str>| {
-            assert_eq!(Context::parse(text).map(|context| context.to_string()).as_deref(), expected, "{text}");
+            assert_eq!(TraceContext::parse(text).map(|context| context.to_string()).as_deref(), expected, "{text}");
         };
         check(EXAMPLE, Some(EXAMPLE));
         check("cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more", Some(EXAMPLE));
@@ -223,9 +223,9 @@ mod tests {
             request(&format!(r#"{{"_meta":{{"tracestate":"a=1","traceparent":"{EXAMPLE}"}},"name":"t"}}"#));
         let (parent, state) = read(&request).expect("it has one");
         assert_eq!(state, "a=1");
-        let own = Context::after(Some(parent), (1, 2));
+        let own = TraceContext::after(Some(parent), (1, 2));
         write(&mut request, own);
-        assert_eq!(read(&request), Some((Context { span: 2, ..parent }, "a=1".to_owned())));
+        assert_eq!(read(&request), Some((TraceContext { span: 2, ..parent }, "a=1".to_owned())));
         let headers: HeaderMap = super::headers(&request).collect();
         assert_eq!(headers[TRACEPARENT], own.to_string());
         assert_eq!(headers[TRACESTATE], "a=1");

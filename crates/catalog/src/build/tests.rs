@@ -1,21 +1,21 @@
 use std::sync::Arc;
 
 use goblin_config::ServerId;
-use goblin_config::file::Origin;
+use goblin_config::file::ConfigOrigin;
 use goblin_wire::memory::Memory;
 use goblin_wire::{Dialect, Text, json};
 use parking_lot::{Mutex, MutexGuard};
 use proptest::prelude::*;
 
 use super::*;
-use crate::handed::Handed;
+use crate::handed::KnownUris;
 use crate::listing::Listing;
 
 /// A server without a connection.
 pub(crate) struct TestServer {
     id: ServerId,
     config: Arc<Server>,
-    handed: Mutex<Handed>,
+    handed: Mutex<KnownUris>,
 }
 
 impl Upstream for TestServer {
@@ -29,7 +29,7 @@ impl Upstream for TestServer {
         &self.config
     }
 
-    fn handed(&self) -> MutexGuard<'_, Handed> {
+    fn handed(&self) -> MutexGuard<'_, KnownUris> {
         self.handed.lock()
     }
 
@@ -44,7 +44,7 @@ pub(crate) type Catalog = crate::Catalog<TestServer>;
 pub(crate) const CLIENT: Dialect = Dialect::V2025_11_25;
 
 /// A backend with these entries and `settings` in its configuration, but without a connection.
-pub(crate) struct Offer<'a> {
+pub(crate) struct BackendFixture<'a> {
     id: &'a str,
     settings: &'a str,
     tools: Vec<String>,
@@ -52,20 +52,20 @@ pub(crate) struct Offer<'a> {
     templates: Vec<String>,
 }
 
-pub(crate) fn tools<'a>(id: &'a str, names: &[&str]) -> Offer<'a> {
-    Offer { id, settings: "", tools: owned(names), resources: vec![], templates: vec![] }
+pub(crate) fn tools<'a>(id: &'a str, names: &[&str]) -> BackendFixture<'a> {
+    BackendFixture { id, settings: "", tools: owned(names), resources: vec![], templates: vec![] }
 }
 
-pub(crate) fn resources<'a>(id: &'a str, uris: &[&str], templates: &[&str]) -> Offer<'a> {
-    Offer { id, settings: "", tools: vec![], resources: owned(uris), templates: owned(templates) }
+pub(crate) fn resources<'a>(id: &'a str, uris: &[&str], templates: &[&str]) -> BackendFixture<'a> {
+    BackendFixture { id, settings: "", tools: vec![], resources: owned(uris), templates: owned(templates) }
 }
 
 fn owned(words: &[&str]) -> Vec<String> {
     words.iter().map(|word| (*word).to_owned()).collect()
 }
 
-pub(crate) fn with<'a>(settings: &'a str, offer: Offer<'a>) -> Offer<'a> {
-    Offer { settings, ..offer }
+pub(crate) fn with<'a>(settings: &'a str, offer: BackendFixture<'a>) -> BackendFixture<'a> {
+    BackendFixture { settings, ..offer }
 }
 
 fn definitions(list: List, natives: &[String]) -> Arc<Vec<Definition>> {
@@ -78,15 +78,16 @@ fn definitions(list: List, natives: &[String]) -> Arc<Vec<Definition>> {
 }
 
 /// Returns the settings of a gateway that does not list its own tools.
-pub(crate) fn terms() -> Terms {
+pub(crate) fn terms() -> CatalogSettings {
     let mut config = Config::empty();
     config.meta_tools.enabled = false;
-    Terms::new(&config)
+    CatalogSettings::new(&config)
 }
 
-fn source(offer: &Offer<'_>) -> Source {
+fn source(offer: &BackendFixture<'_>) -> Source {
     let text = format!(r#"{{"mcpServers":{{{}:{{"command":"x"{}}}}}}}"#, quote(offer.id), offer.settings);
-    let loaded = goblin_config::parse(&text, &Origin::new("test.json", "/"), &|_| None).expect("a valid configuration");
+    let loaded =
+        goblin_config::parse(&text, &ConfigOrigin::new("test.json", "/"), &|_| None).expect("a valid configuration");
     let id = ServerId::new(offer.id).expect("a valid id");
     let server = Arc::clone(&loaded.config.servers[&id]);
     let listing = Listing {
@@ -101,13 +102,13 @@ fn source(offer: &Offer<'_>) -> Source {
         backend: Arc::new(TestServer {
             id,
             config: server,
-            handed: Mutex::new(Handed::new(&Arc::<Memory>::default())),
+            handed: Mutex::new(KnownUris::new(&Arc::<Memory>::default())),
         }),
         listing: Arc::new(listing),
     }
 }
 
-pub(crate) fn catalog(offers: &[Offer<'_>]) -> Catalog {
+pub(crate) fn catalog(offers: &[BackendFixture<'_>]) -> Catalog {
     build(1, &terms(), offers.iter().map(source).collect())
 }
 
@@ -289,7 +290,7 @@ proptest! {
     /// Every tool and resource is found under its exposed name and no other. Nothing is lost.
     #[test]
     fn reg5_everything_offered_is_found_under_its_own_name(offers in offers()) {
-        let sources: Vec<_> = offers.iter().map(|(id, names, uris)| source(&Offer {
+        let sources: Vec<_> = offers.iter().map(|(id, names, uris)| source(&BackendFixture {
             id, settings: "", tools: names.clone(), resources: uris.clone(), templates: vec![],
         })).collect();
         let catalog = build(1, &terms(), sources);
@@ -315,7 +316,7 @@ proptest! {
     #[test]
     fn d4_names_do_not_depend_on_who_came_first(offers in offers()) {
         let names = |offers: &[(String, Vec<String>, Vec<String>)]| {
-            let sources = offers.iter().map(|(id, names, uris)| source(&Offer {
+            let sources = offers.iter().map(|(id, names, uris)| source(&BackendFixture {
                 id, settings: "", tools: names.clone(), resources: uris.clone(), templates: vec![],
             }));
             let catalog = build(1, &terms(), sources.collect());

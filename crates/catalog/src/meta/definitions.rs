@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 
-use crate::meta::{Limit, MetaTool};
+use crate::meta::{MetaTool, ResultLimit};
 
 /// The key in `_meta` that identifies the tool. It does not depend on the prefix.
 pub(crate) const KEY: &str = "dev.goblin/meta";
@@ -13,7 +13,7 @@ const SERVER: &str = r#""serverId":{"type":"string","description":"only of this 
 const CURSOR: &str = r#""cursor":{"type":"string","description":"nextCursor of the page before"}"#;
 
 /// The parts of a definition that differ between the tools. The schemas are JSON members separated by commas.
-struct Words {
+struct DefinitionText {
     title: &'static str,
     description: &'static str,
     arguments: String,
@@ -23,7 +23,7 @@ struct Words {
 }
 
 pub(crate) fn definition(tool: MetaTool, prefix: &str) -> Bytes {
-    let Words { title, description, arguments, required, result, result_required } = words(tool);
+    let DefinitionText { title, description, arguments, required, result, result_required } = words(tool);
     let name = tool.name();
     let required = if required.is_empty() { String::new() } else { format!(r#","required":[{required}]"#) };
     // The called tool may do anything and may return anything.
@@ -46,9 +46,9 @@ pub(crate) fn definition(tool: MetaTool, prefix: &str) -> Bytes {
     .into()
 }
 
-fn words(tool: MetaTool) -> Words {
+fn words(tool: MetaTool) -> DefinitionText {
     match tool {
-        MetaTool::ListServers => Words {
+        MetaTool::ListServers => DefinitionText {
             title: "List servers",
             description: "The servers behind this gateway: state, and how much each offers.",
             arguments: String::new(),
@@ -56,7 +56,7 @@ fn words(tool: MetaTool) -> Words {
             result: list("servers", "serverId state tools prompts resources templates", ""),
             result_required: r#""servers","total""#,
         },
-        MetaTool::CatalogTools => Words {
+        MetaTool::CatalogTools => DefinitionText {
             title: "List all tools",
             description: "All tools as short cards, page by page. To find one, @search_tools costs less.",
             arguments: paged(),
@@ -64,7 +64,7 @@ fn words(tool: MetaTool) -> Words {
             result: list("tools", "name serverId", PAGED),
             result_required: r#""tools","total""#,
         },
-        MetaTool::SearchTools => Words {
+        MetaTool::SearchTools => DefinitionText {
             title: "Search tools",
             description: "Finds tools by what they do, best first. Then @describe_tool tells the arguments and @call_tool calls.",
             arguments: searched("what the tool should do, in a few words"),
@@ -72,7 +72,7 @@ fn words(tool: MetaTool) -> Words {
             result: list("tools", "name serverId", NOTE),
             result_required: r#""tools","total""#,
         },
-        MetaTool::DescribeTool => Words {
+        MetaTool::DescribeTool => DefinitionText {
             title: "Describe a tool",
             description: "One tool's whole definition: description, arguments, result.",
             arguments: string("name", "as found or listed"),
@@ -80,7 +80,7 @@ fn words(tool: MetaTool) -> Words {
             result: described("tool"),
             result_required: r#""tool""#,
         },
-        MetaTool::CallTool => Words {
+        MetaTool::CallTool => DefinitionText {
             title: "Call a tool",
             description: "Calls a tool by name, listed or not; the result is that tool's own.",
             arguments: format!(
@@ -91,7 +91,7 @@ fn words(tool: MetaTool) -> Words {
             result: String::new(),
             result_required: "",
         },
-        MetaTool::CatalogPrompts => Words {
+        MetaTool::CatalogPrompts => DefinitionText {
             title: "List all prompts",
             description: "All prompts as short cards, page by page.",
             arguments: paged(),
@@ -99,7 +99,7 @@ fn words(tool: MetaTool) -> Words {
             result: list("prompts", "name serverId", PAGED),
             result_required: r#""prompts","total""#,
         },
-        MetaTool::SearchPrompts => Words {
+        MetaTool::SearchPrompts => DefinitionText {
             title: "Search prompts",
             description: "Finds prompts by what they are for, best first.",
             arguments: searched("a few words"),
@@ -107,7 +107,7 @@ fn words(tool: MetaTool) -> Words {
             result: list("prompts", "name serverId", NOTE),
             result_required: r#""prompts","total""#,
         },
-        MetaTool::DescribePrompt => Words {
+        MetaTool::DescribePrompt => DefinitionText {
             title: "Describe a prompt",
             description: "One prompt's whole definition.",
             arguments: string("name", "as found or listed"),
@@ -115,7 +115,7 @@ fn words(tool: MetaTool) -> Words {
             result: described("prompt"),
             result_required: r#""serverId","prompt""#,
         },
-        MetaTool::CatalogResources => Words {
+        MetaTool::CatalogResources => DefinitionText {
             title: "List all resources",
             description: "All resources as short cards, page by page.",
             arguments: paged(),
@@ -123,7 +123,7 @@ fn words(tool: MetaTool) -> Words {
             result: list("resources", "uri id name serverId", PAGED),
             result_required: r#""resources","total""#,
         },
-        MetaTool::SearchResources => Words {
+        MetaTool::SearchResources => DefinitionText {
             title: "Search resources",
             description: "Finds resources and templates of resources by name, description and URI, best first.",
             arguments: format!(
@@ -138,7 +138,7 @@ fn words(tool: MetaTool) -> Words {
             ),
             result_required: r#""resources","templates","total""#,
         },
-        MetaTool::DescribeResource => Words {
+        MetaTool::DescribeResource => DefinitionText {
             title: "Describe a resource",
             description: "One resource's whole definition. What only a template offers comes with that template.",
             arguments: string("uri", "URI, id, or the server's own URI"),
@@ -146,7 +146,7 @@ fn words(tool: MetaTool) -> Words {
             result: format!(r#""id":{{"type":"string"}},"template":{{"type":"object"}},{}"#, described("resource")),
             result_required: r#""serverId","id","resource""#,
         },
-        MetaTool::CatalogTemplates => Words {
+        MetaTool::CatalogTemplates => DefinitionText {
             title: "List all resource templates",
             description: "All templates of resources with their patterns, page by page.",
             arguments: paged(),
@@ -164,17 +164,17 @@ fn string(name: &str, description: &str) -> String {
     format!(r#""{name}":{{"type":"string","description":"{description}"}}"#)
 }
 
-fn limit(limit: Limit) -> String {
-    let Limit { default, most } = limit;
+fn limit(limit: ResultLimit) -> String {
+    let ResultLimit { default, most } = limit;
     format!(r#""limit":{{"type":"integer","minimum":1,"maximum":{most},"default":{default}}}"#)
 }
 
 fn paged() -> String {
-    format!("{SERVER},{},{CURSOR}", limit(Limit::CATALOG))
+    format!("{SERVER},{},{CURSOR}", limit(ResultLimit::CATALOG))
 }
 
 fn searched(query: &str) -> String {
-    format!("{},{SERVER},{}", string("query", query), limit(Limit::SEARCH))
+    format!("{},{SERVER},{}", string("query", query), limit(ResultLimit::SEARCH))
 }
 
 fn described(member: &str) -> String {

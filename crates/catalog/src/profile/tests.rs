@@ -1,4 +1,4 @@
-use goblin_config::exposure::{Exposure, Mode};
+use goblin_config::exposure::{Exposure, ExposureMode};
 use goblin_config::glob::Glob;
 use goblin_wire::Error;
 
@@ -138,7 +138,7 @@ fn reg6_only_what_is_pinned_is_listed_and_all_can_be_called() {
     let whole = catalog(&[tools("a", &["t", "u", "v"])]);
     let check = |mode, auto_above, expected: &[&str]| {
         let exposure = Exposure { mode, pinned: globs(&["*_u"]), auto_above, reveal: true };
-        let terms = Terms { exposure, ..terms() };
+        let terms = CatalogSettings { exposure, ..terms() };
         let narrowed = narrow(&whole, &Profile::default(), &terms);
         let page = page(&narrowed, List::Tools);
         let value: serde_json::Value = serde_json::from_str(&page).expect("JSON");
@@ -151,8 +151,8 @@ fn reg6_only_what_is_pinned_is_listed_and_all_can_be_called() {
         assert_eq!(listed, expected, "{mode:?} {auto_above}");
         assert_eq!(names(&narrowed).len(), 3, "all can be called");
     };
-    check(Mode::All, 0, &["a_t", "a_u", "a_v"]);
-    check(Mode::Search, 99, &["a_u"]);
-    check(Mode::Auto, 3, &["a_t", "a_u", "a_v"]);
-    check(Mode::Auto, 2, &["a_u"]);
+    check(ExposureMode::All, 0, &["a_t", "a_u", "a_v"]);
+    check(ExposureMode::Search, 99, &["a_u"]);
+    check(ExposureMode::Auto, 3, &["a_t", "a_u", "a_v"]);
+    check(ExposureMode::Auto, 2, &["a_u"]);
 }

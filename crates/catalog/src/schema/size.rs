@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use crate::schema::Unjudged;
+use crate::schema::ValidationSkip;
 
 /// The maximum number of nodes. A larger schema is not compiled.
 pub const MAX_SCHEMA_NODES: usize = 10_000;
@@ -20,7 +20,7 @@ const NODES_PER_PATTERN: usize = 100;
 
 /// The size of an expanded schema.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Size {
+pub(crate) struct SchemaSize {
     /// The number of objects and array members.
     pub nodes: usize,
     pub levels: usize,
@@ -28,15 +28,15 @@ pub(crate) struct Size {
     recursions: usize,
 }
 
-impl Size {
+impl SchemaSize {
     /// Measures a schema. Returns an error if the schema is too large or has references that this module cannot
     /// resolve.
-    pub(crate) fn of(schema: &Value) -> Result<Size, Unjudged> {
+    pub(crate) fn of(schema: &Value) -> Result<SchemaSize, ValidationSkip> {
         let is_draft4 = schema["$schema"].as_str().is_some_and(|uri| uri.contains("draft-04"));
         let id = if is_draft4 { "id" } else { "$id" };
         let mut anchors = HashMap::new();
         find_anchors(schema, &mut anchors);
-        let mut count = Count { root: schema, id, anchors, open: Vec::new(), size: Size::default() };
+        let mut count = SizeCounter { root: schema, id, anchors, open: Vec::new(), size: SchemaSize::default() };
         count.expand(schema, 1)?;
         Ok(count.size)
     }
@@ -57,19 +57,19 @@ impl Size {
     }
 }
 
-struct Count<'a> {
+struct SizeCounter<'a> {
     root: &'a Value,
     /// The keyword that gives a schema its own base URI.
     id: &'a str,
     anchors: HashMap<&'a str, &'a Value>,
     /// The root and the targets of all references that are being expanded.
     open: Vec<&'a Value>,
-    size: Size,
+    size: SchemaSize,
 }
 
-impl<'a> Count<'a> {
+impl<'a> SizeCounter<'a> {
     /// Expands the target of a reference.
-    fn expand(&mut self, schema: &'a Value, level: usize) -> Result<(), Unjudged> {
+    fn expand(&mut self, schema: &'a Value, level: usize) -> Result<(), ValidationSkip> {
         if self.open.iter().any(|open| std::ptr::eq(*open, schema)) {
             self.size.recursions += 1;
             return self.add(1);
@@ -80,9 +80,9 @@ impl<'a> Count<'a> {
         Ok(())
     }
 
-    fn value(&mut self, value: &'a Value, level: usize) -> Result<(), Unjudged> {
+    fn value(&mut self, value: &'a Value, level: usize) -> Result<(), ValidationSkip> {
         if level > MAX_SCHEMA_LEVELS {
-            return Err(Unjudged::TooLarge);
+            return Err(ValidationSkip::TooLarge);
         }
         self.size.levels = self.size.levels.max(level);
         match value {
@@ -99,15 +99,15 @@ impl<'a> Count<'a> {
         }
     }
 
-    fn member(&mut self, owner: &Value, key: &str, inner: &'a Value, level: usize) -> Result<(), Unjudged> {
+    fn member(&mut self, owner: &Value, key: &str, inner: &'a Value, level: usize) -> Result<(), ValidationSkip> {
         let is_root = std::ptr::eq(owner, self.root);
         match (key, inner) {
             ("$ref" | "$dynamicRef" | "$recursiveRef", Value::String(reference)) => {
-                let target = self.resolve(reference).ok_or(Unjudged::Unusable)?;
+                let target = self.resolve(reference).ok_or(ValidationSkip::Unusable)?;
                 self.expand(target, level + 1)
             }
             // A nested base URI changes the meaning of all references below it.
-            (key, Value::String(_)) if key == self.id && !is_root => Err(Unjudged::Unusable),
+            (key, Value::String(_)) if key == self.id && !is_root => Err(ValidationSkip::Unusable),
             ("pattern", Value::String(_)) => self.add(NODES_PER_PATTERN),
             ("patternProperties", Value::Object(patterns)) => {
                 self.add(NODES_PER_PATTERN.saturating_mul(patterns.len()))?;
@@ -119,9 +119,9 @@ impl<'a> Count<'a> {
         }
     }
 
-    fn add(&mut self, nodes: usize) -> Result<(), Unjudged> {
+    fn add(&mut self, nodes: usize) -> Result<(), ValidationSkip> {
         self.size.nodes = self.size.nodes.saturating_add(nodes);
-        if self.size.nodes > MAX_SCHEMA_NODES { Err(Unjudged::TooLarge) } else { Ok(()) }
+        if self.size.nodes > MAX_SCHEMA_NODES { Err(ValidationSkip::TooLarge) } else { Ok(()) }
     }
 
     /// Returns the target of a reference within this document.

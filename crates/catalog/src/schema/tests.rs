@@ -1,11 +1,11 @@
 use super::*;
 
-fn compile(schema: &str) -> Result<Schema, Unjudged> {
-    Schema::compile(format!(r#"{{"name":"t","inputSchema":{schema}}}"#).as_bytes())
+fn compile(schema: &str) -> Result<InputSchema, ValidationSkip> {
+    InputSchema::compile(format!(r#"{{"name":"t","inputSchema":{schema}}}"#).as_bytes())
 }
 
 #[track_caller]
-fn check(schema: &str, arguments: &str, expected: Result<Option<&str>, Unjudged>) {
+fn check(schema: &str, arguments: &str, expected: Result<Option<&str>, ValidationSkip>) {
     let problem = compile(schema).and_then(|schema| schema.problem(arguments));
     match (&problem, expected) {
         (Ok(Some(problem)), Ok(Some(part))) => assert!(problem.contains(part), "{problem}"),
@@ -35,10 +35,10 @@ fn route5_problems_name_their_place() {
 
 #[test]
 fn route5_a_remote_reference_is_never_fetched() {
-    check(r#"{"$ref":"http://127.0.0.1:9/schema.json"}"#, "{}", Err(Unjudged::Unusable));
-    check(r#"{"$ref":"file:///etc/hostname"}"#, "{}", Err(Unjudged::Unusable));
+    check(r#"{"$ref":"http://127.0.0.1:9/schema.json"}"#, "{}", Err(ValidationSkip::Unusable));
+    check(r#"{"$ref":"file:///etc/hostname"}"#, "{}", Err(ValidationSkip::Unusable));
     let named = r##"{"properties":{"a":{"$id":"http://x/","$ref":"#/b","b":{}}}}"##;
-    check(named, "{}", Err(Unjudged::Unusable));
+    check(named, "{}", Err(ValidationSkip::Unusable));
 }
 
 #[test]
@@ -58,14 +58,14 @@ fn hard4_a_schema_is_counted_with_its_references_expanded() {
 fn hard4_doubling_references_are_too_large() {
     assert!(compile(&doubling(9)).is_ok());
     for count in [12, 30, 120] {
-        check(&doubling(count), "1", Err(Unjudged::TooLarge));
+        check(&doubling(count), "1", Err(ValidationSkip::TooLarge));
     }
     // The last definition refers back to the first.
     let circle = doubling(30).replace(r#"{"type":"integer"}"#, r##"{"$ref":"#/$defs/d0"}"##);
-    check(&circle, "1", Err(Unjudged::TooLarge));
+    check(&circle, "1", Err(ValidationSkip::TooLarge));
     let chain: Vec<_> = (0..500).map(|at| format!(r##""d{at}":{{"$ref":"#/$defs/d{}"}}"##, at + 1)).collect();
     let chain = format!(r##"{{"$ref":"#/$defs/d0","$defs":{{{},"d500":{{}}}}}}"##, chain.join(","));
-    check(&chain, "1", Err(Unjudged::TooLarge));
+    check(&chain, "1", Err(ValidationSkip::TooLarge));
 }
 
 #[test]
@@ -104,11 +104,11 @@ fn hard4_patterns_run_on_the_linear_engine_and_have_a_size() {
     let long = format!(r#"{{"a":"{}!"}}"#, "a".repeat(20_000));
     check(&pattern("^(a+)+$"), &long, Ok(Some("/a: ")));
     check(&pattern("^.{1,255}$"), &long, Ok(Some("/a: ")));
-    check(&pattern("(?:a{1,1000}){1,1000}"), "{}", Err(Unjudged::Unusable));
+    check(&pattern("(?:a{1,1000}){1,1000}"), "{}", Err(ValidationSkip::Unusable));
     // Only backtracking engines support these patterns.
-    check(&pattern("(?=a)b"), "{}", Err(Unjudged::Unusable));
+    check(&pattern("(?=a)b"), "{}", Err(ValidationSkip::Unusable));
     let many: Vec<_> = (0..300).map(|at| format!(r#""a{at}":{{"pattern":"b"}}"#)).collect();
-    check(&format!(r#"{{"properties":{{{}}}}}"#, many.join(",")), "{}", Err(Unjudged::TooLarge));
+    check(&format!(r#"{{"properties":{{{}}}}}"#, many.join(",")), "{}", Err(ValidationSkip::TooLarge));
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn hard4_long_or_deep_arguments_are_left_to_the_backend() {
     let schema = compile(&enumerated).expect("it is small enough");
     assert!(schema.is_quick(9) && !schema.is_quick(100));
     assert_eq!(schema.problem(&format!("[{}]", vec!["1"; 100].join(","))), Ok(None));
-    assert_eq!(schema.problem(&format!("[{}]", vec!["1"; 20_000].join(","))), Err(Unjudged::TooMuchWork));
+    assert_eq!(schema.problem(&format!("[{}]", vec!["1"; 20_000].join(","))), Err(ValidationSkip::TooMuchWork));
     // Each level of the arguments uses all levels of the schema, and each level uses stack space.
     let deep = (0..50)
         .fold(r##"{"properties":{"a":{"$ref":"#"}}}"##.to_owned(), |inner, _| format!(r#"{{"allOf":[{inner}]}}"#));
@@ -127,7 +127,7 @@ fn hard4_long_or_deep_arguments_are_left_to_the_backend() {
     let judged = std::thread::Builder::new().stack_size(2 * 1024 * 1024).spawn(move || {
         let most = MAX_LEVELS / schema.size.levels - 1;
         assert_eq!(schema.problem(&nested(most)), Ok(None));
-        assert_eq!(schema.problem(&nested(most + 1)), Err(Unjudged::TooMuchWork));
+        assert_eq!(schema.problem(&nested(most + 1)), Err(ValidationSkip::TooMuchWork));
     });
     judged.expect("a thread").join().expect("the stack suffices");
 }

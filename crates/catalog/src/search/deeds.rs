@@ -16,20 +16,20 @@ const UNASKED: f32 = 0.85;
 
 /// The kinds of action, in the order of their impact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Deed {
+pub(crate) enum ActionKind {
     Reads,
     Changes,
     Destroys,
 }
 
 #[rustfmt::skip]
-const VERBS: [(Deed, &[&str]); 3] = [
-    (Deed::Reads, &[
+const VERBS: [(ActionKind, &[&str]); 3] = [
+    (ActionKind::Reads, &[
         "get", "list", "show", "search", "find", "read", "fetch", "view", "describe", "query", "browse", "count",
         "check", "display", "see", "look", "lookup", "retrieve", "inspect", "compare", "analyze", "monitor",
         "watch", "track", "tell", "explain", "summarize", "enumerate", "download", "export",
     ]),
-    (Deed::Changes, &[
+    (ActionKind::Changes, &[
         "create", "add", "make", "new", "insert", "update", "edit", "modify", "change", "set", "write", "send", "post",
         "publish", "put", "append", "replace", "rename", "move", "copy", "merge", "assign", "upload", "import",
         "install", "enable", "disable", "start", "stop", "restart", "run", "execute", "trigger", "cancel",
@@ -39,26 +39,26 @@ const VERBS: [(Deed, &[&str]); 3] = [
         "resize", "format", "pause", "resume", "retry", "rerun", "raise", "propose", "grant", "transfer",
         "duplicate", "clone",
     ]),
-    (Deed::Destroys, &[
+    (ActionKind::Destroys, &[
         "delete", "remove", "erase", "destroy", "drop", "discard", "purge", "clear", "wipe", "trash", "uninstall",
         "unlink", "forget", "getrid",
     ]),
 ];
 
 /// The fraction of its score that a document of each kind keeps.
-pub(crate) struct Asked([f32; 3]);
+pub(crate) struct ActionWeights([f32; 3]);
 
 /// The verbs of an index by concept, and the kind of action of each document.
-pub(crate) struct Deeds {
-    verbs: HashMap<u32, Deed>,
+pub(crate) struct ActionTable {
+    verbs: HashMap<u32, ActionKind>,
     /// `None` if the name has no known verb. The document may then do anything.
-    documents: Vec<Option<Deed>>,
+    documents: Vec<Option<ActionKind>>,
 }
 
-impl Deeds {
-    pub(crate) fn new(builder: &mut Builder) -> Deeds {
+impl ActionTable {
+    pub(crate) fn new(builder: &mut Builder) -> ActionTable {
         let verbs = VERBS.iter().flat_map(|(deed, words)| words.iter().map(|word| (*word, *deed)));
-        Deeds { verbs: verbs.map(|(word, deed)| (builder.concept(word), deed)).collect(), documents: Vec::new() }
+        ActionTable { verbs: verbs.map(|(word, deed)| (builder.concept(word), deed)).collect(), documents: Vec::new() }
     }
 
     /// Adds the next document by its name. The first verb of the name counts, but a destroying verb counts at any
@@ -67,27 +67,27 @@ impl Deeds {
         let mut found = None;
         words::each_part(name, |word| {
             let deed = self.verbs.get(&builder.concept(word)).copied();
-            found = if deed == Some(Deed::Destroys) { deed } else { found.or(deed) };
+            found = if deed == Some(ActionKind::Destroys) { deed } else { found.or(deed) };
         });
         self.documents.push(found);
     }
 
     /// Returns the kind of action that a query asks for. Only the words themselves count, not their synonyms.
-    pub(crate) fn asked(&self, terms: &[Term]) -> Asked {
+    pub(crate) fn asked(&self, terms: &[Term]) -> ActionWeights {
         let orders = terms.iter().filter(|term| term.may_order).filter_map(|term| term.meanings.first());
         let asked = orders.filter_map(|meaning| self.verbs.get(&meaning.concept)).next().copied();
-        let asked = asked.unwrap_or(Deed::Reads);
-        let fit = |deed: Deed| UNASKED.powi((asked as i32 - deed as i32).abs());
-        Asked([fit(Deed::Reads), fit(Deed::Changes), fit(Deed::Destroys)])
+        let asked = asked.unwrap_or(ActionKind::Reads);
+        let fit = |deed: ActionKind| UNASKED.powi((asked as i32 - deed as i32).abs());
+        ActionWeights([fit(ActionKind::Reads), fit(ActionKind::Changes), fit(ActionKind::Destroys)])
     }
 
     /// Returns the fraction of its score that a document keeps.
-    pub(crate) fn fit(&self, asked: &Asked, document: usize) -> f32 {
+    pub(crate) fn fit(&self, asked: &ActionWeights, document: usize) -> f32 {
         self.documents[document].map_or(1.0, |deed| asked.0[deed as usize])
     }
 
     /// Returns the size in bytes.
     pub(crate) fn size(&self) -> usize {
-        self.documents.capacity() * size_of::<Option<Deed>>() + self.verbs.len() * size_of::<(u32, Deed)>()
+        self.documents.capacity() * size_of::<Option<ActionKind>>() + self.verbs.len() * size_of::<(u32, ActionKind)>()
     }
 }

@@ -1,7 +1,7 @@
 //! Sorted texts in one block of memory, each with a number. An index has two dictionaries: its words, and the names of
 //! its documents. Lookups are exact, by prefix, or with typos.
 
-use crate::search::distance::{Pattern, distance, letters, may_be_near};
+use crate::search::distance::{BitPattern, distance, letters, may_be_near};
 
 /// The number of entries that are compared as one chunk.
 const CHUNK: usize = 32;
@@ -10,13 +10,13 @@ const CHUNK: usize = 32;
 pub(crate) struct Dictionary {
     text: String,
     /// All entries, sorted by text.
-    entries: Vec<Entry>,
+    entries: Vec<DictionaryEntry>,
     /// The letter sets of the entries. They are a separate array, because a search for typos reads all of them.
     letters: Vec<u32>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct DictionaryEntry {
     start: u32,
     length: u16,
     value: u32,
@@ -35,7 +35,7 @@ impl Dictionary {
             let start = u32::try_from(dictionary.text.len()).expect("the texts of a catalog are far below 4 GiB");
             let length = u16::try_from(text.len()).expect("words and names are cut before");
             dictionary.text.push_str(&text);
-            dictionary.entries.push(Entry { start, length, value });
+            dictionary.entries.push(DictionaryEntry { start, length, value });
         }
         dictionary
     }
@@ -56,7 +56,7 @@ impl Dictionary {
     /// Returns the numbers of all texts with at most `MOST` typos relative to `word`.
     pub(crate) fn near<const MOST: usize>(&self, word: &str) -> Vec<u32> {
         let wanted = word.chars().collect::<Vec<_>>();
-        let pattern = Pattern::new(word);
+        let pattern = BitPattern::new(word);
         let is_near = |other: &str| match pattern.as_ref().and_then(|pattern| pattern.slips(other)) {
             Some(slips) => slips <= MOST,
             None => distance(&wanted, &other.chars().collect::<Vec<_>>(), MOST).is_some(),
@@ -68,7 +68,7 @@ impl Dictionary {
 
     /// Iterates over the entries with letters that permit at most `MOST` typos. Most entries have other letters, so
     /// most chunks are skipped as a whole.
-    fn alike<const MOST: usize>(&self, own: u32) -> impl Iterator<Item = &Entry> {
+    fn alike<const MOST: usize>(&self, own: u32) -> impl Iterator<Item = &DictionaryEntry> {
         let is_alike = move |letters: &u32| may_be_near::<MOST>(*letters, own);
         let chunks = self.letters.chunks(CHUNK).zip(self.entries.chunks(CHUNK));
         let chunks = chunks.filter(move |(letters, _)| letters.iter().fold(false, |any, one| any | is_alike(one)));
@@ -78,10 +78,12 @@ impl Dictionary {
 
     /// Returns the size in bytes.
     pub(crate) fn size(&self) -> usize {
-        self.text.capacity() + self.entries.capacity() * size_of::<Entry>() + self.letters.capacity() * size_of::<u32>()
+        self.text.capacity()
+            + self.entries.capacity() * size_of::<DictionaryEntry>()
+            + self.letters.capacity() * size_of::<u32>()
     }
 
-    fn text_of(&self, entry: Entry) -> &str {
+    fn text_of(&self, entry: DictionaryEntry) -> &str {
         &self.text[entry.start as usize..entry.start as usize + usize::from(entry.length)]
     }
 }

@@ -39,21 +39,21 @@ pub(crate) fn distance(one: &[char], other: &[char], most: usize) -> Option<usiz
 
 /// A short ASCII word that is compared with many others. One bit per letter computes a column of the table at a time
 /// (Hyyrö, "A bit-vector algorithm for computing Levenshtein and Damerau edit distances", 2003).
-pub(crate) struct Pattern {
+pub(crate) struct BitPattern {
     length: u32,
     /// The positions of each letter in the word, as bits.
     places: [u64; 128],
 }
 
-impl Pattern {
+impl BitPattern {
     /// Returns `None` if the word is empty, longer than 64 bytes or not ASCII.
-    pub(crate) fn new(word: &str) -> Option<Pattern> {
+    pub(crate) fn new(word: &str) -> Option<BitPattern> {
         let length = u32::try_from(word.len()).ok().filter(|length| word.is_ascii() && (1..=64).contains(length))?;
         let mut places = [0; 128];
         for (place, letter) in word.bytes().enumerate() {
             places[usize::from(letter)] |= 1 << place;
         }
-        Some(Pattern { length, places })
+        Some(BitPattern { length, places })
     }
 
     /// Returns the same number as [`distance`]. Returns `None` if `other` is not ASCII.
@@ -132,7 +132,7 @@ mod tests {
         fn it_agrees_with_a_plain_one_and_letters_lose_nothing(one in "[a-f0-9é]{0,9}", other in "[a-f0-9é]{0,9}", most in 0_usize..4) {
             let plain = strsim::osa_distance(&one, &other);
             prop_assert_eq!(between(&one, &other, most), (plain <= most).then_some(plain));
-            let slips = Pattern::new(&one).and_then(|pattern| pattern.slips(&other));
+            let slips = BitPattern::new(&one).and_then(|pattern| pattern.slips(&other));
             prop_assert_eq!(slips, (one.is_ascii() && other.is_ascii() && !one.is_empty()).then_some(plain));
             let (one, other) = (letters(&one), letters(&other));
             prop_assert!(plain > 1 || may_be_near::<1>(one, other));

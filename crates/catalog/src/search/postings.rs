@@ -10,7 +10,7 @@ use crate::search::stem::stem;
 
 /// The part of a document that contains a word, in the order of `WEIGHTS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Field {
+pub(crate) enum DocumentField {
     Name,
     Title,
     /// The beginning of the description. It usually states the purpose, and the rest explains the usage.
@@ -115,7 +115,7 @@ pub(crate) struct Builder {
     stems: HashMap<Box<str>, u32>,
     documents: u32,
     /// The words of the current document.
-    at_hand: Vec<(u32, Field)>,
+    at_hand: Vec<(u32, DocumentField)>,
     /// The occurrences of all finished documents, in document order.
     occurrences: Vec<Occurrence>,
     lengths: Vec<[u16; FIELDS]>,
@@ -126,7 +126,7 @@ struct Occurrence {
     concept: u32,
     document: u32,
     count: u16,
-    field: Field,
+    field: DocumentField,
 }
 
 impl Builder {
@@ -144,7 +144,7 @@ impl Builder {
     }
 
     /// Adds a word to a field of the current document.
-    pub(crate) fn word(&mut self, word: &str, field: Field) {
+    pub(crate) fn word(&mut self, word: &str, field: DocumentField) {
         let concept = self.concept(word);
         self.at_hand.push((concept, field));
     }
@@ -181,10 +181,10 @@ impl Builder {
             let sum = occurrences.iter().map(|one| one.weight(&self.lengths[document as usize], &usual)).sum::<f32>();
             let is_in = |field| occurrences.iter().any(|one| one.field == field);
             let (name, server) = &mut lengths[document as usize];
-            *name += u16::from(is_in(Field::Name));
-            *server += u16::from(is_in(Field::Server));
-            let in_name = if is_in(Field::Name) { IN_NAME } else { 0 };
-            let in_server = if is_in(Field::Server) { IN_SERVER } else { 0 };
+            *name += u16::from(is_in(DocumentField::Name));
+            *server += u16::from(is_in(DocumentField::Server));
+            let in_name = if is_in(DocumentField::Name) { IN_NAME } else { 0 };
+            let in_server = if is_in(DocumentField::Server) { IN_SERVER } else { 0 };
             postings.push(Posting { place: document | in_name | in_server, weight: sum / (sum + SATURATION) });
         }
         starts.resize(self.stems.len() + 1, postings.len() as u32);

@@ -133,7 +133,7 @@ fn only_what_is_admitted_is_found_and_counted() {
     assert_eq!((one.hits.len(), one.total, one.hits[0]), (1, all.total, all.hits[0]));
     let rest = index.search("issue", 9, |document| document != all.hits[0].document);
     assert_eq!((rest.hits[0], rest.total), (all.hits[1], all.total - 1));
-    assert_eq!(index.search("issue", 9, |_| false), Found::default());
+    assert_eq!(index.search("issue", 9, |_| false), SearchResult::default());
     assert_eq!(index.search("issue", 0, |_| true).hits, []);
 }
 
@@ -141,10 +141,10 @@ fn only_what_is_admitted_is_found_and_counted() {
 fn what_nobody_has_is_not_found() {
     let index = Index::build(catalog());
     for query in ["xylophone", "zq", "天气"] {
-        assert_eq!(index.search(query, 9, |_| true), Found::default(), "{query}");
+        assert_eq!(index.search(query, 9, |_| true), SearchResult::default(), "{query}");
     }
-    assert_eq!(Index::build([]).search("issue", 9, |_| true), Found::default());
-    assert_eq!(Index::build([]).search("", 9, |_| true), Found::default());
+    assert_eq!(Index::build([]).search("issue", 9, |_| true), SearchResult::default());
+    assert_eq!(Index::build([]).search("", 9, |_| true), SearchResult::default());
 }
 
 #[test]

@@ -13,11 +13,11 @@ use goblin_wire::{Error, Id, Method, Notification, Request};
 use http::StatusCode;
 use parking_lot::MutexGuard;
 
-use crate::bridge::call::Way;
-use crate::bridge::keeper::{Pace, Session};
-use crate::bridge::message::{self, Outgoing, Said};
-use crate::bridge::wire::Answers;
-use crate::bridge::{ASIDE, Bridge, MOST_TRIES, Output};
+use crate::bridge::call::SendProgress;
+use crate::bridge::keeper::{Backoff, GatewaySession};
+use crate::bridge::message::{self, ClientMessage, GatewayMessage};
+use crate::bridge::wire::ResponseMessages;
+use crate::bridge::{ASIDE, Bridge, ClientOutput, MOST_TRIES};
 
 /// The maximum number of asks that one client may have open. Further asks are rejected.
 pub(crate) const MOST_ASKS: usize = 256;
@@ -26,13 +26,13 @@ const NOBODY: u64 = 0;
 
 /// The asks that the client has not answered, by the id that the client knows.
 #[derive(Default)]
-pub(crate) struct Asks {
-    open: HashMap<Id, Ask>,
+pub(crate) struct PendingServerRequests {
+    open: HashMap<Id, ServerRequestOrigin>,
     /// The number of ids that the bridge has generated.
     minted: u64,
 }
 
-struct Ask {
+struct ServerRequestOrigin {
     /// The session that waits for the response.
     session: u64,
     /// The id of the ask within that session.
@@ -41,7 +41,7 @@ struct Ask {
 
 /// The result of registering an ask.
 #[derive(Debug, PartialEq, Eq)]
-enum Entry {
+enum RegisterOutcome {
     /// The line to forward to the client.
     New(Bytes),
     /// The client already has this ask.
@@ -49,24 +49,24 @@ enum Entry {
     Full,
 }
 
-impl Asks {
-    fn enter(&mut self, ask: &Request, session: u64) -> Entry {
+impl PendingServerRequests {
+    fn enter(&mut self, ask: &Request, session: u64) -> RegisterOutcome {
         let before = self.open.get(&ask.id).map(|before| before.session);
         if before == Some(session) {
-            return Entry::Known;
+            return RegisterOutcome::Known;
         }
         if !self.make_room(session) {
-            return Entry::Full;
+            return RegisterOutcome::Full;
         }
-        let entered = Ask { session, id: ask.id.clone() };
+        let entered = ServerRequestOrigin { session, id: ask.id.clone() };
         if before.is_none() {
             self.open.insert(ask.id.clone(), entered);
-            return Entry::New(ask.raw.bytes().clone());
+            return RegisterOutcome::New(ask.raw.bytes().clone());
         }
         let id = self.mint();
         let line = ask.rekeyed(&id, Splice::new());
         self.open.insert(id, entered);
-        Entry::New(line)
+        RegisterOutcome::New(line)
     }
 
     /// Evicts the oldest ask of an earlier session if the table is full. Returns `false` if every entry belongs to this
@@ -126,30 +126,35 @@ impl Asks {
 }
 
 impl Bridge {
-    fn asks(&self) -> MutexGuard<'_, Asks> {
+    fn asks(&self) -> MutexGuard<'_, PendingServerRequests> {
         self.asks.lock()
     }
 
     /// Forwards a message that the gateway sent in `session`. Returns an error if the client does not read any more.
-    pub(crate) async fn tell(&self, said: Said, session: &Session, output: &Output) -> Result<(), Unread> {
+    pub(crate) async fn tell(
+        &self,
+        said: GatewayMessage,
+        session: &GatewaySession,
+        output: &ClientOutput,
+    ) -> Result<(), OutputClosed> {
         let line = match said {
-            Said::Plain(line) => line,
-            Said::ResourcesChanged(line) => {
+            GatewayMessage::Plain(line) => line,
+            GatewayMessage::ResourcesChanged(line) => {
                 self.doubts.notify_one();
                 line
             }
-            Said::Answer(answer) => answer.raw.bytes().clone(),
-            Said::Cancel(notification, id) => self.asks().cancel(&notification, &id, session.generation),
-            Said::Ask(ask) if session.generation < self.session.borrow().generation => {
+            GatewayMessage::Answer(answer) => answer.raw.bytes().clone(),
+            GatewayMessage::Cancel(notification, id) => self.asks().cancel(&notification, &id, session.generation),
+            GatewayMessage::Ask(ask) if session.generation < self.session.borrow().generation => {
                 tracing::debug!(id = %ask.id, "an ask was dropped: its session is over");
                 return Ok(());
             }
-            Said::Ask(ask) => {
+            GatewayMessage::Ask(ask) => {
                 let entry = self.asks().enter(&ask, session.generation);
                 match entry {
-                    Entry::New(line) => line,
-                    Entry::Known => return Ok(()),
-                    Entry::Full => {
+                    RegisterOutcome::New(line) => line,
+                    RegisterOutcome::Known => return Ok(()),
+                    RegisterOutcome::Full => {
                         let error = Error::LimitExceeded { limit: "asks before one client", value: MOST_ASKS };
                         self.refuse_ask(&ask.id, &error, session).await;
                         return Ok(());
@@ -157,11 +162,11 @@ impl Bridge {
                 }
             }
         };
-        output.send(line).await.map_err(|_| Unread)
+        output.send(line).await.map_err(|_| OutputClosed)
     }
 
     /// Sends a response of the client to the session that asked. Drops the response if that session is over.
-    pub(crate) async fn answer(&self, outgoing: &Outgoing, id: &Id, output: &Output) {
+    pub(crate) async fn answer(&self, outgoing: &ClientMessage, id: &Id, output: &ClientOutput) {
         let session = self.session.borrow().clone();
         let asked = self.asks().settle(id, session.generation);
         let Some(asked) = asked else {
@@ -181,14 +186,14 @@ impl Bridge {
 
     /// Sends a response, with up to [`MOST_TRIES`] attempts. A response may arrive twice without harm, so a lost
     /// connection is a reason to retry.
-    async fn deliver(&self, body: Bytes, session: &Session, output: &Output) -> Result<(), Error> {
-        let mut pace = Pace::default();
+    async fn deliver(&self, body: Bytes, session: &GatewaySession, output: &ClientOutput) -> Result<(), Error> {
+        let mut pace = Backoff::default();
         let mut tries = 1;
         loop {
             let lost = match self.wire.post(body.clone(), &session.headers).await {
                 Ok(response) if response.status().is_success() => {
-                    let way = Way::default();
-                    return self.hand_on(Answers::new(response), session, output, &mut Vec::new(), &way).await;
+                    let way = SendProgress::default();
+                    return self.hand_on(ResponseMessages::new(response), session, output, &mut Vec::new(), &way).await;
                 }
                 Ok(response) if response.status() == StatusCode::NOT_FOUND => {
                     self.lose(session);
@@ -206,13 +211,13 @@ impl Bridge {
     }
 
     /// Rejects an ask on behalf of the client.
-    async fn refuse_ask(&self, id: &Id, error: &Error, session: &Session) {
+    async fn refuse_ask(&self, id: &Id, error: &Error, session: &GatewaySession) {
         let body = goblin_wire::error_reply(Some(id), &error.to_json()).concat();
         let _ = tokio::time::timeout(ASIDE, self.wire.post(body, &session.headers)).await;
     }
 
     /// Sends the client a cancellation for each ask of the sessions before the current one.
-    pub(crate) async fn withdraw_asks(&self, output: &Output) {
+    pub(crate) async fn withdraw_asks(&self, output: &ClientOutput) {
         let session = self.session.borrow().generation;
         let abandoned = self.asks().abandon(session);
         for (known, _) in abandoned {
@@ -233,7 +238,7 @@ impl Bridge {
 }
 
 /// The error if the client does not read its output any more.
-pub(crate) struct Unread;
+pub(crate) struct OutputClosed;
 
 #[cfg(test)]
 mod tests {
@@ -252,23 +257,23 @@ mod tests {
         ask
     }
 
-    fn cancel(asks: &mut Asks, number: &str, session: u64) -> String {
+    fn cancel(asks: &mut PendingServerRequests, number: &str, session: u64) -> String {
         let text =
             format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{number}}}}}"#);
         let Ok(Message::Notification(notification)) = Message::parse(text.into()) else { panic!("a notification") };
         String::from_utf8_lossy(&asks.cancel(&notification, &id(number), session)).into_owned()
     }
 
-    fn as_it_is(number: &str) -> Entry {
-        Entry::New(ask(number).raw.bytes().clone())
+    fn as_it_is(number: &str) -> RegisterOutcome {
+        RegisterOutcome::New(ask(number).raw.bytes().clone())
     }
 
     #[test]
     fn an_answer_belongs_to_the_session_that_asked_and_counts_once() {
-        let mut asks = Asks::default();
+        let mut asks = PendingServerRequests::default();
         assert_eq!(asks.enter(&ask("1"), 1), as_it_is("1"));
         assert_eq!(asks.enter(&ask("\"1\""), 1), as_it_is("\"1\""));
-        assert_eq!(asks.enter(&ask("1"), 1), Entry::Known);
+        assert_eq!(asks.enter(&ask("1"), 1), RegisterOutcome::Known);
         assert_eq!(asks.settle(&id("1"), 1), Some(id("1")));
         assert_eq!(asks.settle(&id("1"), 1), None);
         assert_eq!(asks.settle(&id("\"1\""), 2), None, "the session is another");
@@ -277,9 +282,9 @@ mod tests {
 
     #[test]
     fn an_id_that_the_client_may_still_answer_is_given_to_no_other_ask() {
-        let mut asks = Asks::default();
+        let mut asks = PendingServerRequests::default();
         asks.enter(&ask("1"), 1);
-        let renamed = Entry::New(ask("\"goblin-bridge-1\"").raw.bytes().clone());
+        let renamed = RegisterOutcome::New(ask("\"goblin-bridge-1\"").raw.bytes().clone());
         assert_eq!(asks.enter(&ask("1"), 2), renamed);
         assert_eq!(asks.settle(&id("1"), 2), None, "it is of the first session");
         assert!(cancel(&mut asks, "1", 2).contains(r#""requestId":"goblin-bridge-1""#));
@@ -290,7 +295,7 @@ mod tests {
 
     #[test]
     fn asks_of_a_session_that_is_over_are_told_once() {
-        let mut asks = Asks::default();
+        let mut asks = PendingServerRequests::default();
         for (number, session) in [("1", 1), ("2", 1), ("3", 2)] {
             asks.enter(&ask(number), session);
         }
@@ -301,14 +306,14 @@ mod tests {
 
     #[test]
     fn exactly_so_many_asks_fit_and_those_of_the_past_make_room() {
-        let mut asks = Asks::default();
+        let mut asks = PendingServerRequests::default();
         for number in 0..MOST_ASKS {
             assert_eq!(asks.enter(&ask(&number.to_string()), 1), as_it_is(&number.to_string()));
         }
-        assert_eq!(asks.enter(&ask("\"more\""), 1), Entry::Full);
+        assert_eq!(asks.enter(&ask("\"more\""), 1), RegisterOutcome::Full);
         cancel(&mut asks, "0", 1);
         assert_eq!(asks.enter(&ask("\"more\""), 1), as_it_is("\"more\""));
-        assert_eq!(asks.enter(&ask("\"even more\""), 1), Entry::Full);
+        assert_eq!(asks.enter(&ask("\"even more\""), 1), RegisterOutcome::Full);
         assert_eq!(asks.enter(&ask("\"even more\""), 2), as_it_is("\"even more\""));
         assert_eq!(asks.open.len(), MOST_ASKS);
     }

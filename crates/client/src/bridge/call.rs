@@ -12,22 +12,22 @@ use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 
-use crate::bridge::message::Outgoing;
-use crate::bridge::{Bridge, Output};
+use crate::bridge::message::ClientMessage;
+use crate::bridge::{Bridge, ClientOutput};
 
 /// How long the bridge waits for a sign that the gateway has a cancelled request. The request then frees its place.
 const SHOWN_WITHIN: Duration = Duration::from_secs(10);
 
 /// The progress of one message, shared by the future that sends it and the one that cancels it.
 #[derive(Default)]
-pub(crate) struct Way {
+pub(crate) struct SendProgress {
     /// Set once the gateway has the message.
     arrived: watch::Sender<bool>,
     /// Set once the client cancelled the request.
     given_up: AtomicBool,
 }
 
-impl Way {
+impl SendProgress {
     pub(crate) fn arrive(&self) {
         self.arrived.send_replace(true);
     }
@@ -47,14 +47,24 @@ impl Way {
 }
 
 /// Runs `outgoing` until every request in it is answered. `cancel` receives the client's cancellation.
-pub(crate) async fn call(bridge: Arc<Bridge>, outgoing: Outgoing, output: Output, cancel: oneshot::Receiver<Outgoing>) {
+pub(crate) async fn call(
+    bridge: Arc<Bridge>,
+    outgoing: ClientMessage,
+    output: ClientOutput,
+    cancel: oneshot::Receiver<ClientMessage>,
+) {
     answer(&bridge, &outgoing, &output, cancel).await;
     bridge.subscriptions().close(&outgoing);
 }
 
-async fn answer(bridge: &Bridge, outgoing: &Outgoing, output: &Output, cancel: oneshot::Receiver<Outgoing>) {
+async fn answer(
+    bridge: &Bridge,
+    outgoing: &ClientMessage,
+    output: &ClientOutput,
+    cancel: oneshot::Receiver<ClientMessage>,
+) {
     let mut waiting = outgoing.waiting();
-    let way = Way::default();
+    let way = SendProgress::default();
     let carried = {
         let carrying = bridge.carry(outgoing, output, &mut waiting, &way);
         tokio::pin!(carrying);
@@ -78,9 +88,9 @@ async fn answer(bridge: &Bridge, outgoing: &Outgoing, output: &Output, cancel: o
 async fn give_up<T>(
     bridge: &Bridge,
     carrying: Pin<&mut impl Future<Output = T>>,
-    way: &Way,
-    cancel: &Outgoing,
-    output: &Output,
+    way: &SendProgress,
+    cancel: &ClientMessage,
+    output: &ClientOutput,
 ) {
     way.give_up();
     let had_arrived = *way.arrived.borrow();

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use goblin_wire::{Error, Method};
 use http::{HeaderMap, StatusCode};
 
-use crate::bridge::message::Said;
-use crate::bridge::stream::{Step, Trail, is_passing};
-use crate::bridge::wire::{Answers, Broken};
-use crate::bridge::{Bridge, Output};
+use crate::bridge::message::GatewayMessage;
+use crate::bridge::stream::{EventContent, StreamPosition, is_passing};
+use crate::bridge::wire::{BodyError, ResponseMessages};
+use crate::bridge::{Bridge, ClientOutput};
 
 pub(crate) const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a request waits for the next session after the gateway rejected the current one.
@@ -27,7 +27,7 @@ pub(crate) const LASTING: Duration = Duration::from_secs(1);
 
 /// A session at the gateway.
 #[derive(Clone, Default)]
-pub(crate) struct Session {
+pub(crate) struct GatewaySession {
     /// The number of this session. 0 means that no handshake succeeded yet.
     pub generation: u64,
     pub headers: HeaderMap,
@@ -36,19 +36,19 @@ pub(crate) struct Session {
     reason: Option<Error>,
 }
 
-impl Session {
+impl GatewaySession {
     pub(crate) fn exists(&self) -> bool {
         self.generation > 0
     }
 
     /// Returns the session after this one.
-    pub(crate) fn next(&self, headers: HeaderMap) -> Session {
-        Session { generation: self.generation + 1, headers, ..self.clone() }
+    pub(crate) fn next(&self, headers: HeaderMap) -> GatewaySession {
+        GatewaySession { generation: self.generation + 1, headers, ..self.clone() }
     }
 }
 
 /// The reason why the notification stream ended.
-enum End {
+enum StreamEnd {
     Cut,
     Forgotten,
     /// The gateway offers no such stream.
@@ -56,15 +56,15 @@ enum End {
 }
 
 /// A delay before the next attempt. It doubles with each attempt and starts over once something lasted.
-pub(crate) struct Pace(Duration);
+pub(crate) struct Backoff(Duration);
 
-impl Default for Pace {
-    fn default() -> Pace {
-        Pace(FIRST_RECONNECT)
+impl Default for Backoff {
+    fn default() -> Backoff {
+        Backoff(FIRST_RECONNECT)
     }
 }
 
-impl Pace {
+impl Backoff {
     /// Returns the delay after an attempt that `lasted` this long.
     pub(crate) fn after(&mut self, lasted: Duration) -> Duration {
         if lasted >= LASTING {
@@ -81,9 +81,9 @@ impl Pace {
 }
 
 /// Keeps the session until the task is aborted.
-pub(crate) async fn keep(bridge: Arc<Bridge>, output: Output) {
-    let mut pace = Pace::default();
-    let mut trail = Trail::default();
+pub(crate) async fn keep(bridge: Arc<Bridge>, output: ClientOutput) {
+    let mut pace = Backoff::default();
+    let mut trail = StreamPosition::default();
     let mut begun = Instant::now();
     let mut must_renew = bridge.begun().await;
     loop {
@@ -101,20 +101,20 @@ pub(crate) async fn keep(bridge: Arc<Bridge>, output: Output) {
                 continue;
             }
             begun = Instant::now();
-            trail = Trail::default();
+            trail = StreamPosition::default();
         }
         let opened = Instant::now();
         let end = tokio::select! {
             end = bridge.listen(&output, &mut trail) => end,
-            () = bridge.is_lost() => End::Forgotten,
+            () = bridge.is_lost() => StreamEnd::Forgotten,
         };
         must_renew = match end {
-            End::Forgotten => true,
-            End::Absent => {
+            StreamEnd::Forgotten => true,
+            StreamEnd::Absent => {
                 bridge.is_lost().await;
                 true
             }
-            End::Cut => {
+            StreamEnd::Cut => {
                 let pause = trail.pause(pace.after(opened.elapsed()));
                 tokio::select! {
                     () = tokio::time::sleep(pause) => false,
@@ -127,7 +127,7 @@ pub(crate) async fn keep(bridge: Arc<Bridge>, output: Output) {
 
 impl Bridge {
     /// Waits for the session after `met`, which the gateway does not know. Returns an error if the renewal fails.
-    pub(crate) async fn renewed(&self, met: &Session) -> Result<(), Error> {
+    pub(crate) async fn renewed(&self, met: &GatewaySession) -> Result<(), Error> {
         let mut session = self.session.subscribe();
         let failures = session.borrow().failures;
         self.lose(met);
@@ -141,13 +141,13 @@ impl Bridge {
     }
 
     /// Reports that the gateway does not know this session.
-    pub(crate) fn lose(&self, met: &Session) {
+    pub(crate) fn lose(&self, met: &GatewaySession) {
         self.lost.fetch_max(met.generation, Ordering::Relaxed);
         self.bell.notify_one();
     }
 
     /// Waits until another session has replaced this one.
-    pub(crate) async fn is_renewed(&self, session: &Session) {
+    pub(crate) async fn is_renewed(&self, session: &GatewaySession) {
         // Cannot fail: `self` holds the sender.
         let _ = self.session.subscribe().wait_for(|now| now.generation != session.generation).await;
     }
@@ -185,19 +185,19 @@ impl Bridge {
     }
 
     /// Opens the notification stream after the last event of `trail` and forwards its messages.
-    async fn listen(&self, output: &Output, trail: &mut Trail) -> End {
+    async fn listen(&self, output: &ClientOutput, trail: &mut StreamPosition) -> StreamEnd {
         let session = self.session.borrow().clone();
         let mut has_gap = false;
         let response = loop {
-            let Ok(response) = self.wire.get(&session.headers, trail.last()).await else { return End::Cut };
+            let Ok(response) = self.wire.get(&session.headers, trail.last()).await else { return StreamEnd::Cut };
             match response.status() {
                 status if status.is_success() => break response,
-                status if is_passing(status) => return End::Cut,
+                status if is_passing(status) => return StreamEnd::Cut,
                 // The gateway rejects either the event id or the session. Try again without the event id.
                 status if status.is_client_error() && trail.forget() => has_gap = true,
-                StatusCode::NOT_FOUND => return End::Forgotten,
-                status if status.is_client_error() => return End::Absent,
-                _ => return End::Cut,
+                StatusCode::NOT_FOUND => return StreamEnd::Forgotten,
+                status if status.is_client_error() => return StreamEnd::Absent,
+                _ => return StreamEnd::Cut,
             }
         };
         if has_gap {
@@ -205,21 +205,27 @@ impl Bridge {
             self.subscriptions().doubt();
             self.doubts.notify_one();
         }
-        self.hear(Answers::new(response), &session, output, trail).await
+        self.hear(ResponseMessages::new(response), &session, output, trail).await
     }
 
-    async fn hear(&self, mut answers: Answers, session: &Session, output: &Output, trail: &mut Trail) -> End {
+    async fn hear(
+        &self,
+        mut answers: ResponseMessages,
+        session: &GatewaySession,
+        output: &ClientOutput,
+        trail: &mut StreamPosition,
+    ) -> StreamEnd {
         loop {
             let event = match answers.next().await {
                 Ok(Some(event)) => event,
-                Err(Broken::TooLarge) => {
+                Err(BodyError::TooLarge) => {
                     tracing::warn!("the gateway said something too large; dropped");
                     continue;
                 }
-                Ok(None) | Err(Broken::Lost) => return End::Cut,
+                Ok(None) | Err(BodyError::Lost) => return StreamEnd::Cut,
             };
-            let Step::Message(message) = trail.follow(event) else { continue };
-            let Ok(messages) = Said::read(message, &mut Vec::new()) else {
+            let EventContent::Message(message) = trail.follow(event) else { continue };
+            let Ok(messages) = GatewayMessage::read(message, &mut Vec::new()) else {
                 tracing::debug!("the gateway sent something that is no message; dropped");
                 continue;
             };
@@ -231,14 +237,14 @@ impl Bridge {
     }
 
     /// Notifies the client that all its lists may have changed.
-    async fn list_again(&self, output: &Output) {
+    async fn list_again(&self, output: &ClientOutput) {
         for method in [Method::ToolsChanged, Method::PromptsChanged, Method::ResourcesChanged] {
             let _ = output.send(goblin_wire::notification(&method, None)).await;
         }
     }
 
     /// Begins a new session with the client's own handshake, and notifies the client that its lists may have changed.
-    async fn renew(&self, output: &Output) -> Result<(), Error> {
+    async fn renew(&self, output: &ClientOutput) -> Result<(), Error> {
         let Some(handshake) = self.handshake.get() else { return Err(self.forgetful()) };
         let (headers, _, version) = self.shake_hands(&handshake.hello, output).await?;
         if version.as_ref() != Some(&handshake.version) {
@@ -266,7 +272,7 @@ mod tests {
 
     #[test]
     fn what_does_not_last_is_tried_ever_more_seldom() {
-        let mut pace = Pace::default();
+        let mut pace = Backoff::default();
         let pauses: Vec<_> = (0..8).map(|_| pace.after_failure().as_millis()).collect();
         assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
         assert_eq!(pace.after(LASTING), FIRST_RECONNECT);

@@ -11,22 +11,27 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use goblin_wire::json::{self, Span, Splice, quote};
-use goblin_wire::listen::Filter;
+use goblin_wire::listen::ListenFilter;
 use goblin_wire::modern::SUBSCRIPTION_ID;
 use goblin_wire::{Error, Method, Notification, Outcome, Request, Response};
 use tokio::sync::oneshot;
 
-use crate::bridge::keeper::{LASTING, Pace};
+use crate::bridge::keeper::{Backoff, LASTING};
 use crate::bridge::message::cancelled_id;
 use crate::bridge::stream::is_passing;
-use crate::bridge::visit::{Word, answer_to, failure, next_word};
-use crate::bridge::wire::{Answers, Broken};
-use crate::bridge::{ASIDE, Bridge, Output};
+use crate::bridge::visit::{StreamMessage, answer_to, failure, next_word};
+use crate::bridge::wire::{BodyError, ResponseMessages};
+use crate::bridge::{ASIDE, Bridge, ClientOutput};
 
 /// Forwards notifications to the client until the client cancels, stops reading, or the gateway ends the stream for
 /// good.
-pub(crate) async fn listen(bridge: Arc<Bridge>, request: Request, output: Output, cancelled: oneshot::Receiver<()>) {
-    let mut listen = Listen { bridge: &bridge, request: &request, output: &output, honoured: None };
+pub(crate) async fn listen(
+    bridge: Arc<Bridge>,
+    request: Request,
+    output: ClientOutput,
+    cancelled: oneshot::Receiver<()>,
+) {
+    let mut listen = ListenRequest { bridge: &bridge, request: &request, output: &output, honoured: None };
     let last = tokio::select! {
         biased;
         cancelled = cancelled => match cancelled {
@@ -40,16 +45,16 @@ pub(crate) async fn listen(bridge: Arc<Bridge>, request: Request, output: Output
     let _ = output.send(last).await;
 }
 
-struct Listen<'a> {
+struct ListenRequest<'a> {
     bridge: &'a Bridge,
     request: &'a Request,
-    output: &'a Output,
+    output: &'a ClientOutput,
     /// The filter that the first acknowledgement confirmed to the client. `None` before it.
-    honoured: Option<Filter>,
+    honoured: Option<ListenFilter>,
 }
 
 /// The reason why one stream ended.
-enum End {
+enum ListenEnd {
     Refused {
         answer: Bytes,
         may_pass: bool,
@@ -62,31 +67,31 @@ enum End {
     Outgrown,
 }
 
-impl Listen<'_> {
+impl ListenRequest<'_> {
     /// Runs streams until one ends for good. Returns the last message for the client.
     async fn run(&mut self) -> Bytes {
-        let mut pace = Pace::default();
+        let mut pace = Backoff::default();
         let mut was_over = false;
         loop {
             let opened = Instant::now();
             let end = self.once().await;
             let lasted = opened.elapsed();
             match end {
-                End::Refused { answer, may_pass } if !may_pass || self.honoured.is_none() => return answer,
-                End::Lost(error) if self.honoured.is_none() => return failure(self.request, &error),
+                ListenEnd::Refused { answer, may_pass } if !may_pass || self.honoured.is_none() => return answer,
+                ListenEnd::Lost(error) if self.honoured.is_none() => return failure(self.request, &error),
                 // A gateway that shuts down ends the stream once. One that ends the next stream at once does not want
                 // it.
-                End::Over(last) if self.honoured.is_none() || (was_over && lasted < LASTING) => return last,
-                End::Outgrown => continue,
-                End::Over(_) => was_over = true,
-                End::Refused { .. } | End::Lost(_) => was_over = false,
+                ListenEnd::Over(last) if self.honoured.is_none() || (was_over && lasted < LASTING) => return last,
+                ListenEnd::Outgrown => continue,
+                ListenEnd::Over(_) => was_over = true,
+                ListenEnd::Refused { .. } | ListenEnd::Lost(_) => was_over = false,
             }
             tokio::time::sleep(pace.after(lasted)).await;
         }
     }
 
     /// Runs one stream, from its opening to its end.
-    async fn once(&mut self) -> End {
+    async fn once(&mut self) -> ListenEnd {
         let body = match &self.honoured {
             Some(honoured) if !honoured.uris.is_empty() => widened(self.request),
             _ => self.request.raw.bytes().clone(),
@@ -98,45 +103,48 @@ impl Listen<'_> {
         let mut missing = BTreeSet::new();
         loop {
             let note = match next_word(&mut answers).await {
-                Ok(Some(Word::Note(note))) => note,
-                Ok(Some(Word::Answer(answer))) => return self.ended_by(&answer),
-                Err(Broken::TooLarge) => {
+                Ok(Some(StreamMessage::Note(note))) => note,
+                Ok(Some(StreamMessage::Answer(answer))) => return self.ended_by(&answer),
+                Err(BodyError::TooLarge) => {
                     tracing::warn!("the gateway said something too large; dropped");
                     continue;
                 }
-                Ok(None) | Err(Broken::Lost) => {
-                    return End::Lost(self.bridge.unavailable("its stream was cut".to_owned(), false));
+                Ok(None) | Err(BodyError::Lost) => {
+                    return ListenEnd::Lost(self.bridge.unavailable("its stream was cut".to_owned(), false));
                 }
             };
             match note.method {
                 Method::Acknowledged => missing = self.acknowledge(&note).await,
-                Method::ResourcesChanged if self.can_have_some(&missing).await => return End::Outgrown,
+                Method::ResourcesChanged if self.can_have_some(&missing).await => return ListenEnd::Outgrown,
                 Method::ResourcesChanged if !self.is_told_of_resources() => {}
                 // Some gateways end a stream with a cancellation.
                 Method::Cancelled if cancelled_id(&note).as_ref() == Some(&self.request.id) => {
-                    return End::Over(note.raw.bytes().clone());
+                    return ListenEnd::Over(note.raw.bytes().clone());
                 }
                 _ => self.tell(note.raw.bytes().clone()).await,
             }
         }
     }
 
-    async fn open(&self, body: &Bytes) -> Result<Answers, End> {
-        let response = self.bridge.post_visit(body, &self.bridge.headers_of(self.request)).await.map_err(End::Lost)?;
+    async fn open(&self, body: &Bytes) -> Result<ResponseMessages, ListenEnd> {
+        let response =
+            self.bridge.post_visit(body, &self.bridge.headers_of(self.request)).await.map_err(ListenEnd::Lost)?;
         let status = response.status();
         if status.is_success() {
-            return Ok(Answers::new(response));
+            return Ok(ResponseMessages::new(response));
         }
         let refusal = self.bridge.refusal(response, std::slice::from_ref(&self.request.id)).await;
-        let answer = refusal.map_err(End::Lost)?;
-        Err(End::Refused { answer, may_pass: is_passing(status) })
+        let answer = refusal.map_err(ListenEnd::Lost)?;
+        Err(ListenEnd::Refused { answer, may_pass: is_passing(status) })
     }
 
-    fn ended_by(&self, answer: &Response) -> End {
+    fn ended_by(&self, answer: &Response) -> ListenEnd {
         let last = answer_to(self.request, answer);
         match answer.outcome {
-            Outcome::Result(_) => End::Over(last),
-            Outcome::Error(error) => End::Refused { answer: last, may_pass: is_retryable(answer.raw.as_str(), error) },
+            Outcome::Result(_) => ListenEnd::Over(last),
+            Outcome::Error(error) => {
+                ListenEnd::Refused { answer: last, may_pass: is_retryable(answer.raw.as_str(), error) }
+            }
         }
     }
 
@@ -160,7 +168,7 @@ impl Listen<'_> {
         if missing.is_empty() {
             return false;
         }
-        let filter = Filter { uris: missing.clone(), ..Filter::default() };
+        let filter = ListenFilter { uris: missing.clone(), ..ListenFilter::default() };
         let Some(wanted) = wanted(self.request) else { return false };
         let mut edits = Splice::new();
         edits.replace(wanted, filter.to_json());
@@ -168,7 +176,7 @@ impl Listen<'_> {
         let asked = async {
             let mut answers = self.open(&body).await.ok()?;
             match next_word(&mut answers).await {
-                Ok(Some(Word::Note(note))) if note.method == Method::Acknowledged => Some(acknowledged(&note)),
+                Ok(Some(StreamMessage::Note(note))) if note.method == Method::Acknowledged => Some(acknowledged(&note)),
                 _ => None,
             }
         };
@@ -207,14 +215,14 @@ fn widened(request: &Request) -> Bytes {
 }
 
 /// Returns the filter that an acknowledgement confirms.
-fn acknowledged(note: &Notification) -> Filter {
+fn acknowledged(note: &Notification) -> ListenFilter {
     let text = note.raw.as_str();
     let told = note.params.whole.and_then(|params| json::member(text, params, "notifications"));
-    told.map(|told| Filter::read(text, told)).unwrap_or_default()
+    told.map(|told| ListenFilter::read(text, told)).unwrap_or_default()
 }
 
 /// Returns notifications that everything in `honoured` may have changed. Resources that are not in `now` are left out.
-fn doubts(request: &Request, honoured: &Filter, now: &Filter) -> Vec<Bytes> {
+fn doubts(request: &Request, honoured: &ListenFilter, now: &ListenFilter) -> Vec<Bytes> {
     let meta = meta(request);
     let lists = [
         (honoured.tools, Method::ToolsChanged),
@@ -259,8 +267,8 @@ mod tests {
         request
     }
 
-    fn filter(text: &str) -> Filter {
-        Filter::read(text, json::whole(text))
+    fn filter(text: &str) -> ListenFilter {
+        ListenFilter::read(text, json::whole(text))
     }
 
     #[test]

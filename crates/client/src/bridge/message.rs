@@ -5,16 +5,16 @@ use bytes::Bytes;
 use goblin_telemetry::clean;
 use goblin_wire::json::{self, Splice};
 use goblin_wire::modern::is_visit;
-use goblin_wire::{Id, Malformed, Message, Method, Notification, Outcome, Request, Response};
+use goblin_wire::{Id, MalformedMessage, Message, Method, Notification, Outcome, Request, Response};
 
 /// A message of the client.
-pub struct Outgoing {
+pub struct ClientMessage {
     pub body: Bytes,
-    pub kind: Kind,
+    pub kind: ClientMessageKind,
 }
 
 #[derive(Debug)]
-pub enum Kind {
+pub enum ClientMessageKind {
     Request(Id, Method),
     /// A request that carries its protocol version, so it needs no session.
     Visit(Box<Request>),
@@ -30,41 +30,44 @@ pub enum Kind {
     Broken,
 }
 
-impl Outgoing {
+impl ClientMessage {
     /// Splits a line into messages. A batch stays whole, except for its responses: each belongs to the session that
     /// asked.
-    pub fn unpack(line: Bytes) -> Vec<Outgoing> {
-        let Some(Ok(parts)) = Message::split_batch(&line) else { return vec![Outgoing::read(line)] };
+    pub fn unpack(line: Bytes) -> Vec<ClientMessage> {
+        let Some(Ok(parts)) = Message::split_batch(&line) else { return vec![ClientMessage::read(line)] };
         let (answers, rest): (Vec<_>, Vec<_>) = parts.into_iter().partition(is_answer);
         if answers.is_empty() {
-            return vec![Outgoing::read(line)];
+            return vec![ClientMessage::read(line)];
         }
         let rest = (!rest.is_empty()).then(|| [b"[", &*rest.join(&b","[..]), b"]"].concat().into());
-        answers.into_iter().chain(rest).map(Outgoing::read).collect()
+        answers.into_iter().chain(rest).map(ClientMessage::read).collect()
     }
 
-    fn read(body: Bytes) -> Outgoing {
+    fn read(body: Bytes) -> ClientMessage {
         let kind = match Message::split_batch(&body) {
-            Some(Ok(messages)) => Kind::Batch(messages.into_iter().filter_map(request_id).collect()),
-            Some(Err(_)) => Kind::Broken,
+            Some(Ok(messages)) => ClientMessageKind::Batch(messages.into_iter().filter_map(request_id).collect()),
+            Some(Err(_)) => ClientMessageKind::Broken,
             None => match Message::parse(body.clone()) {
-                Ok(Message::Request(request)) if is_visit(&request) => Kind::Visit(Box::new(request)),
-                Ok(Message::Request(request)) => Kind::Request(request.id, request.method),
+                Ok(Message::Request(request)) if is_visit(&request) => ClientMessageKind::Visit(Box::new(request)),
+                Ok(Message::Request(request)) => ClientMessageKind::Request(request.id, request.method),
                 Ok(Message::Notification(notification)) => notification_kind(&notification),
-                Ok(Message::Response(answer)) => Kind::Answer(answer.id),
-                Err(_) => Kind::Broken,
+                Ok(Message::Response(answer)) => ClientMessageKind::Answer(answer.id),
+                Err(_) => ClientMessageKind::Broken,
             },
         };
-        Outgoing { body, kind }
+        ClientMessage { body, kind }
     }
 
     /// Returns the ids of the requests that the client waits for.
     pub fn waiting(&self) -> Vec<Id> {
         match &self.kind {
-            Kind::Request(id, _) => vec![id.clone()],
-            Kind::Visit(request) => vec![request.id.clone()],
-            Kind::Batch(ids) => ids.clone(),
-            Kind::Initialized | Kind::Notification { .. } | Kind::Answer(_) | Kind::Broken => Vec::new(),
+            ClientMessageKind::Request(id, _) => vec![id.clone()],
+            ClientMessageKind::Visit(request) => vec![request.id.clone()],
+            ClientMessageKind::Batch(ids) => ids.clone(),
+            ClientMessageKind::Initialized
+            | ClientMessageKind::Notification { .. }
+            | ClientMessageKind::Answer(_)
+            | ClientMessageKind::Broken => Vec::new(),
         }
     }
 }
@@ -76,11 +79,11 @@ fn request_id(body: Bytes) -> Option<Id> {
     }
 }
 
-fn notification_kind(notification: &Notification) -> Kind {
+fn notification_kind(notification: &Notification) -> ClientMessageKind {
     match notification.method {
-        Method::Initialized => Kind::Initialized,
-        Method::Cancelled => Kind::Notification { cancels: cancelled_id(notification) },
-        _ => Kind::Notification { cancels: None },
+        Method::Initialized => ClientMessageKind::Initialized,
+        Method::Cancelled => ClientMessageKind::Notification { cancels: cancelled_id(notification) },
+        _ => ClientMessageKind::Notification { cancels: None },
     }
 }
 
@@ -91,7 +94,7 @@ pub(crate) fn cancelled_id(notification: &Notification) -> Option<Id> {
 
 /// A message of the gateway.
 #[derive(Debug)]
-pub enum Said {
+pub enum GatewayMessage {
     /// A request that waits for a response of the client.
     Ask(Request),
     /// The cancellation of such a request.
@@ -103,37 +106,39 @@ pub enum Said {
     Plain(Bytes),
 }
 
-impl Said {
+impl GatewayMessage {
     /// Reads the messages in `message`. A batch that contains requests is split into its messages; any other batch
     /// stays whole. Removes the answered ids from `waiting`; a batch without requests removes all of them.
-    pub fn read(message: Bytes, waiting: &mut Vec<Id>) -> Result<Vec<Said>, Malformed> {
-        let Some(parts) = Message::split_batch(&message) else { return Ok(vec![Said::one(message, waiting)?]) };
+    pub fn read(message: Bytes, waiting: &mut Vec<Id>) -> Result<Vec<GatewayMessage>, MalformedMessage> {
+        let Some(parts) = Message::split_batch(&message) else {
+            return Ok(vec![GatewayMessage::one(message, waiting)?]);
+        };
         let parts = parts?;
         if parts.iter().any(|part| matches!(Message::parse(part.clone()), Ok(Message::Request(_)))) {
-            return parts.into_iter().map(|part| Said::one(part, waiting)).collect();
+            return parts.into_iter().map(|part| GatewayMessage::one(part, waiting)).collect();
         }
         waiting.clear();
-        Ok(vec![Said::Plain(message)])
+        Ok(vec![GatewayMessage::Plain(message)])
     }
 
-    fn one(message: Bytes, waiting: &mut Vec<Id>) -> Result<Said, Malformed> {
+    fn one(message: Bytes, waiting: &mut Vec<Id>) -> Result<GatewayMessage, MalformedMessage> {
         match Message::parse(message.clone())? {
-            Message::Request(ask) => return Ok(Said::Ask(ask)),
+            Message::Request(ask) => return Ok(GatewayMessage::Ask(ask)),
             Message::Notification(notification) if notification.method == Method::Cancelled => {
                 if let Some(id) = cancelled_id(&notification) {
-                    return Ok(Said::Cancel(notification, id));
+                    return Ok(GatewayMessage::Cancel(notification, id));
                 }
             }
             Message::Response(answer) => {
                 waiting.retain(|id| Some(id) != answer.id.as_ref());
-                return Ok(Said::Answer(answer));
+                return Ok(GatewayMessage::Answer(answer));
             }
             Message::Notification(notification) if notification.method == Method::ResourcesChanged => {
-                return Ok(Said::ResourcesChanged(message));
+                return Ok(GatewayMessage::ResourcesChanged(message));
             }
             Message::Notification(_) => {}
         }
-        Ok(Said::Plain(message))
+        Ok(GatewayMessage::Plain(message))
     }
 }
 
@@ -190,24 +195,24 @@ mod tests {
     #[test]
     fn lines_are_told_apart() {
         for (line, expected) in [
-            (r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#, Kind::Request(id("1"), Method::Ping)),
-            (r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#, Kind::Initialized),
+            (r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#, ClientMessageKind::Request(id("1"), Method::Ping)),
+            (r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#, ClientMessageKind::Initialized),
             (
                 r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"a"}}"#,
-                Kind::Notification { cancels: Some(id("\"a\"")) },
+                ClientMessageKind::Notification { cancels: Some(id("\"a\"")) },
             ),
-            (r#"{"jsonrpc":"2.0","method":"x"}"#, Kind::Notification { cancels: None }),
-            (r#"{"jsonrpc":"2.0","id":1,"result":{}}"#, Kind::Answer(Some(id("1")))),
-            (r#"{"jsonrpc":"2.0","id":null,"error":{}}"#, Kind::Answer(None)),
+            (r#"{"jsonrpc":"2.0","method":"x"}"#, ClientMessageKind::Notification { cancels: None }),
+            (r#"{"jsonrpc":"2.0","id":1,"result":{}}"#, ClientMessageKind::Answer(Some(id("1")))),
+            (r#"{"jsonrpc":"2.0","id":null,"error":{}}"#, ClientMessageKind::Answer(None)),
             (
                 r#"[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","method":"x"},7]"#,
-                Kind::Batch(vec![id("1")]),
+                ClientMessageKind::Batch(vec![id("1")]),
             ),
-            ("{", Kind::Broken),
-            ("[", Kind::Broken),
-            (r#"{"id":1}"#, Kind::Broken),
+            ("{", ClientMessageKind::Broken),
+            ("[", ClientMessageKind::Broken),
+            (r#"{"id":1}"#, ClientMessageKind::Broken),
         ] {
-            let kind = Outgoing::read(Bytes::from_static(line.as_bytes())).kind;
+            let kind = ClientMessage::read(Bytes::from_static(line.as_bytes())).kind;
             assert_eq!(format!("{kind:?}"), format!("{expected:?}"), "{line}");
         }
     }
@@ -221,7 +226,11 @@ mod tests {
             ("7", false),
         ] {
             let line = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{"_meta":{meta}}}}}"#);
-            assert_eq!(matches!(Outgoing::read(line.into()).kind, Kind::Visit(_)), is_visit, "{meta}");
+            assert_eq!(
+                matches!(ClientMessage::read(line.into()).kind, ClientMessageKind::Visit(_)),
+                is_visit,
+                "{meta}"
+            );
         }
     }
 
@@ -235,7 +244,7 @@ mod tests {
             (r#"{"jsonrpc":"2.0","id":"1","result":{}}"#, 1),
             (r#"{"jsonrpc":"2.0","id":1,"error":{}}"#, 0),
         ] {
-            assert!(Said::read(Bytes::from_static(message.as_bytes()), &mut waiting).is_ok(), "{message}");
+            assert!(GatewayMessage::read(Bytes::from_static(message.as_bytes()), &mut waiting).is_ok(), "{message}");
             assert_eq!(waiting.len(), left, "{message}");
         }
     }
@@ -249,7 +258,7 @@ mod tests {
             (r#"{"id":1}"#, false, 2),
         ] {
             let mut waiting = vec![id("1"), id("2")];
-            let said = Said::read(Bytes::from_static(message.as_bytes()), &mut waiting);
+            let said = GatewayMessage::read(Bytes::from_static(message.as_bytes()), &mut waiting);
             assert_eq!(said.is_ok(), is_message, "{message}");
             assert_eq!(waiting.len(), left, "{message}");
         }
@@ -259,15 +268,18 @@ mod tests {
     fn asks_that_come_as_a_batch_go_one_by_one() {
         let mut waiting = vec![id("1"), id("2")];
         let batch = r#"[{"jsonrpc":"2.0","id":9,"method":"ping"},{"jsonrpc":"2.0","id":1,"result":{}}]"#;
-        let said = Said::read(Bytes::from_static(batch.as_bytes()), &mut waiting).expect("messages");
-        assert!(matches!(&said[..], [Said::Ask(ask), Said::Answer(_)] if ask.id == id("9")), "{said:?}");
+        let said = GatewayMessage::read(Bytes::from_static(batch.as_bytes()), &mut waiting).expect("messages");
+        assert!(
+            matches!(&said[..], [GatewayMessage::Ask(ask), GatewayMessage::Answer(_)] if ask.id == id("9")),
+            "{said:?}"
+        );
         assert_eq!(waiting, [id("2")]);
     }
 
     #[test]
     fn answers_leave_the_batch_they_came_in() {
         let check = |line: &'static str, expected: &[&str]| {
-            let unpacked = Outgoing::unpack(Bytes::from_static(line.as_bytes()));
+            let unpacked = ClientMessage::unpack(Bytes::from_static(line.as_bytes()));
             let bodies: Vec<_> = unpacked.iter().map(|outgoing| String::from_utf8_lossy(&outgoing.body)).collect();
             assert_eq!(bodies, expected, "{line}");
         };

@@ -11,7 +11,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use goblin_wire::json::{self, Span};
 use goblin_wire::mirror::{Mirrors, encode};
-use goblin_wire::mirrored::About;
+use goblin_wire::mirrored::HeaderSource;
 use goblin_wire::modern::{CLIENT_CAPABILITIES, PROTOCOL_VERSION as VERSION_KEY};
 use goblin_wire::{Id, Message, Method, Outcome, Request, Response, mirrored};
 use http::HeaderMap;
@@ -19,26 +19,26 @@ use http::header::HeaderValue;
 use tokio::sync::Semaphore;
 
 use crate::bridge::Bridge;
-use crate::bridge::visit::{Word, next_word};
-use crate::bridge::wire::{Answers, PROTOCOL_VERSION};
+use crate::bridge::visit::{StreamMessage, next_word};
+use crate::bridge::wire::{PROTOCOL_VERSION, ResponseMessages};
 
 /// The maximum number of pages of the tool list. Tools on later pages are called without mirrored arguments.
 const MOST_PAGES: usize = 100;
 /// The timeout for listing the tools. After it the client gets the original error.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-type Tools = HashMap<String, Mirrors>;
+type ToolMirrors = HashMap<String, Mirrors>;
 
-pub(crate) struct Repeated {
+pub(crate) struct MirrorCache {
     /// The tools with mirrored arguments, from the last listing.
-    tools: ArcSwap<Tools>,
+    tools: ArcSwap<ToolMirrors>,
     /// One permit, so that concurrent rejections cause one listing.
     turn: Semaphore,
 }
 
-impl Default for Repeated {
-    fn default() -> Repeated {
-        Repeated { tools: ArcSwap::default(), turn: Semaphore::new(1) }
+impl Default for MirrorCache {
+    fn default() -> MirrorCache {
+        MirrorCache { tools: ArcSwap::default(), turn: Semaphore::new(1) }
     }
 }
 
@@ -65,8 +65,8 @@ impl Bridge {
     }
 
     /// Lists the tools, with the version and capabilities of `request`.
-    async fn annotated(&self, request: &Request) -> Option<Tools> {
-        let mut tools = Tools::new();
+    async fn annotated(&self, request: &Request) -> Option<ToolMirrors> {
+        let mut tools = ToolMirrors::new();
         let mut cursor = None;
         for _ in 0..MOST_PAGES {
             let page = self.page(&listing(request, cursor.as_deref())?).await?;
@@ -79,23 +79,23 @@ impl Bridge {
     }
 
     async fn page(&self, listing: &Request) -> Option<Response> {
-        let headers = headers(listing, &Tools::new());
-        let mut answers = Answers::new(self.post_visit(listing.raw.bytes(), &headers).await.ok()?);
+        let headers = headers(listing, &ToolMirrors::new());
+        let mut answers = ResponseMessages::new(self.post_visit(listing.raw.bytes(), &headers).await.ok()?);
         loop {
             match next_word(&mut answers).await.ok()?? {
-                Word::Answer(page) => return Some(page),
-                Word::Note(_) => {}
+                StreamMessage::Answer(page) => return Some(page),
+                StreamMessage::Note(_) => {}
             }
         }
     }
 }
 
-fn headers(request: &Request, tools: &Tools) -> HeaderMap {
+fn headers(request: &Request, tools: &ToolMirrors) -> HeaderMap {
     let text = request.raw.as_str();
     let name = named(request).and_then(|at| json::string(text, at));
     let tool = name.as_deref().filter(|_| request.method == Method::ToolsCall);
     let mirrors = tool.and_then(|tool| tools.get(tool)).map(|mirrors| (mirrors, request));
-    let repeated = mirrored::headers(About { method: &request.method, name: name.as_deref(), mirrors });
+    let repeated = mirrored::headers(HeaderSource { method: &request.method, name: name.as_deref(), mirrors });
     let mut headers: HeaderMap = repeated.into_iter().collect();
     let version = request.params.said.version.and_then(|at| json::string(text, at));
     let version = version.and_then(|version| HeaderValue::try_from(&*encode(&version)).ok());
@@ -128,7 +128,7 @@ fn listing(request: &Request, cursor: Option<&str>) -> Option<Request> {
 
 /// Adds the tools of a page that mirror arguments. Returns the cursor of the next page; the inner `None` marks the last
 /// page. Returns the outer `None` if `page` is no tool list.
-fn read_page(page: &Response, tools: &mut Tools) -> Option<Option<String>> {
+fn read_page(page: &Response, tools: &mut ToolMirrors) -> Option<Option<String>> {
     let Outcome::Result(result) = page.outcome else { return None };
     let text = page.raw.as_str();
     for tool in json::elements(text, json::member(text, result, "tools")?) {
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn srv2_headers_repeat_what_a_request_is_about() {
         let definition = r#"{"name":"t","inputSchema":{"properties":{"r":{"type":"string","x-mcp-header":"R"}}}}"#;
-        let tools = Tools::from([("t".to_owned(), Mirrors::read(definition).expect("it is valid"))]);
+        let tools = ToolMirrors::from([("t".to_owned(), Mirrors::read(definition).expect("it is valid"))]);
         let check = |method: &str, params: &str, expected: &[&str]| {
             let headers = headers(&request(method, params), &tools);
             let mut found: Vec<_> = headers
@@ -211,7 +211,7 @@ mod tests {
     fn srv2_pages_are_read_to_the_last() {
         let annotated = r#"{"name":"t","inputSchema":{"properties":{"r":{"type":"string","x-mcp-header":"R"}}}}"#;
         let check = |result: &str, expected: Option<Option<&str>>, names: &[&str]| {
-            let mut tools = Tools::new();
+            let mut tools = ToolMirrors::new();
             let cursor = read_page(&page(result), &mut tools);
             assert_eq!(cursor, expected.map(|cursor| cursor.map(str::to_owned)), "{result}");
             assert_eq!(tools.keys().collect::<Vec<_>>(), names, "{result}");

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use goblin_wire::Error;
-use goblin_wire::framing::Event;
+use goblin_wire::framing::SseEvent;
 use http::{HeaderValue, StatusCode};
 
 use crate::bridge::Bridge;
-use crate::bridge::keeper::{LASTING, Pace, Session};
-use crate::bridge::wire::{Answers, Broken};
+use crate::bridge::keeper::{Backoff, GatewaySession, LASTING};
+use crate::bridge::wire::{BodyError, ResponseMessages};
 
 /// How many resumptions in a row may bring nothing before the request fails.
 const MOST_IN_VAIN: usize = 6;
@@ -26,7 +26,7 @@ const REMEMBERED: usize = 256;
 
 /// The position in a stream.
 #[derive(Default)]
-pub(crate) struct Trail {
+pub(crate) struct StreamPosition {
     last: Option<HeaderValue>,
     retry: Duration,
     /// Hashes of event id and message.
@@ -34,16 +34,16 @@ pub(crate) struct Trail {
     random: RandomState,
 }
 
-impl Trail {
+impl StreamPosition {
     /// Advances to this event. Returns its message, unless the event has none or is a duplicate.
-    pub(crate) fn follow(&mut self, event: Event) -> Step {
+    pub(crate) fn follow(&mut self, event: SseEvent) -> EventContent {
         if let Some(retry) = event.retry {
             self.retry = Duration::from_millis(retry).min(LONGEST_RETRY);
         }
-        let Some(id) = event.id else { return Step::of(event.data) };
+        let Some(id) = event.id else { return EventContent::of(event.data) };
         let fingerprint = self.random.hash_one((&id, &event.data));
         if self.seen.contains(&fingerprint) {
-            return Step::Again;
+            return EventContent::Again;
         }
         if self.seen.len() == REMEMBERED {
             self.seen.pop_front();
@@ -54,7 +54,7 @@ impl Trail {
             Ok(id) => self.last = Some(id).filter(|id| !id.is_empty()),
             Err(_) => tracing::debug!("an event has an id that no header can carry"),
         }
-        Step::of(event.data)
+        EventContent::of(event.data)
     }
 
     /// Returns the id of the event to resume after.
@@ -75,16 +75,16 @@ impl Trail {
 
 /// The content of an event.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum EventContent {
     Message(Bytes),
     /// An event without a message: it only sets the position or the delay.
     Mark,
     Again,
 }
 
-impl Step {
-    fn of(data: Bytes) -> Step {
-        if data.is_empty() { Step::Mark } else { Step::Message(data) }
+impl EventContent {
+    fn of(data: Bytes) -> EventContent {
+        if data.is_empty() { EventContent::Mark } else { EventContent::Message(data) }
     }
 }
 
@@ -95,29 +95,29 @@ pub(crate) fn is_passing(status: StatusCode) -> bool {
 }
 
 /// The response to a request, across as many connections as it takes.
-pub(crate) struct Stream<'a> {
-    session: &'a Session,
-    answers: Answers,
-    trail: Trail,
-    pace: Pace,
+pub(crate) struct ResponseStream<'a> {
+    session: &'a GatewaySession,
+    answers: ResponseMessages,
+    trail: StreamPosition,
+    pace: Backoff,
     opened: Instant,
     in_vain: usize,
 }
 
-impl<'a> Stream<'a> {
-    pub(crate) fn new(answers: Answers, session: &'a Session) -> Stream<'a> {
-        let (trail, pace) = (Trail::default(), Pace::default());
-        Stream { session, answers, trail, pace, opened: Instant::now(), in_vain: 0 }
+impl<'a> ResponseStream<'a> {
+    pub(crate) fn new(answers: ResponseMessages, session: &'a GatewaySession) -> ResponseStream<'a> {
+        let (trail, pace) = (StreamPosition::default(), Backoff::default());
+        ResponseStream { session, answers, trail, pace, opened: Instant::now(), in_vain: 0 }
     }
 
     /// Returns the next message that is not a duplicate. Returns `None` at the end of a connection.
-    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Broken> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, BodyError> {
         while let Some(event) = self.answers.next().await? {
             let step = self.trail.follow(event);
-            if step != Step::Again {
+            if step != EventContent::Again {
                 self.in_vain = 0;
             }
-            if let Step::Message(message) = step {
+            if let EventContent::Message(message) = step {
                 return Ok(Some(message));
             }
         }
@@ -147,7 +147,7 @@ impl<'a> Stream<'a> {
                 Ok(response) if is_passing(response.status()) => {}
                 Ok(response) => {
                     let status = response.status();
-                    let answers = Answers::new(response);
+                    let answers = ResponseMessages::new(response);
                     if !status.is_success() || !answers.is_stream() {
                         return Err(ended(&format!("it does not go on with it: HTTP {status}")));
                     }
@@ -165,24 +165,24 @@ impl<'a> Stream<'a> {
 mod tests {
     use super::*;
 
-    fn event(id: Option<&str>, data: &str) -> Event {
-        Event { id: id.map(str::to_owned), data: Bytes::copy_from_slice(data.as_bytes()), ..Event::default() }
+    fn event(id: Option<&str>, data: &str) -> SseEvent {
+        SseEvent { id: id.map(str::to_owned), data: Bytes::copy_from_slice(data.as_bytes()), ..SseEvent::default() }
     }
 
-    fn message(data: &str) -> Step {
-        Step::Message(Bytes::copy_from_slice(data.as_bytes()))
+    fn message(data: &str) -> EventContent {
+        EventContent::Message(Bytes::copy_from_slice(data.as_bytes()))
     }
 
     #[test]
     fn a_trail_ends_at_the_newest_event_and_takes_none_twice() {
-        let mut trail = Trail::default();
+        let mut trail = StreamPosition::default();
         for (id, data, step, last) in [
             (None, "a", message("a"), None),
-            (Some("0"), "", Step::Mark, Some("0")),
+            (Some("0"), "", EventContent::Mark, Some("0")),
             (Some("1"), "b", message("b"), Some("1")),
             (None, "b", message("b"), Some("1")),
             (Some("2"), "c", message("c"), Some("2")),
-            (Some("1"), "b", Step::Again, Some("2")),
+            (Some("1"), "b", EventContent::Again, Some("2")),
             // A gateway may number the events of each connection from the start. No message may be lost then.
             (Some("1"), "d", message("d"), Some("1")),
             (Some("un\u{7}fit"), "e", message("e"), Some("1")),
@@ -195,22 +195,22 @@ mod tests {
 
     #[test]
     fn what_is_remembered_has_a_bound() {
-        let mut trail = Trail::default();
+        let mut trail = StreamPosition::default();
         for number in 0..=REMEMBERED {
             assert_eq!(trail.follow(event(Some(&number.to_string()), "x")), message("x"));
         }
         assert_eq!(trail.seen.len(), REMEMBERED);
-        assert_eq!(trail.follow(event(Some("1"), "x")), Step::Again);
+        assert_eq!(trail.follow(event(Some("1"), "x")), EventContent::Again);
         assert_eq!(trail.follow(event(Some("0"), "x")), message("x"));
     }
 
     #[test]
     fn the_gateway_may_ask_for_a_longer_pause_but_not_for_ever() {
-        let mut trail = Trail::default();
+        let mut trail = StreamPosition::default();
         let second = Duration::from_secs(1);
         assert_eq!(trail.pause(second), second);
         for (retry, pause) in [(10, second), (3000, 3 * second), (u64::MAX, LONGEST_RETRY)] {
-            trail.follow(Event { retry: Some(retry), ..Event::default() });
+            trail.follow(SseEvent { retry: Some(retry), ..SseEvent::default() });
             assert_eq!(trail.pause(second), pause, "{retry}");
         }
     }

@@ -17,10 +17,10 @@ use goblin_wire::{Id, Message, Method, Outcome, Request, Response};
 use http::StatusCode;
 use parking_lot::MutexGuard;
 
-use crate::bridge::keeper::{Pace, Session};
-use crate::bridge::message::{Kind, Outgoing, Said};
-use crate::bridge::wire::Answers;
-use crate::bridge::{Bridge, Output};
+use crate::bridge::keeper::{Backoff, GatewaySession};
+use crate::bridge::message::{ClientMessage, ClientMessageKind, GatewayMessage};
+use crate::bridge::wire::ResponseMessages;
+use crate::bridge::{Bridge, ClientOutput};
 
 /// The maximum number of remembered subscriptions. Those above it end with their session; the gateway has its own
 /// limit.
@@ -31,53 +31,53 @@ const AT_ONCE: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
-pub(crate) struct Subscriptions {
+pub(crate) struct RememberedSubscriptions {
     /// The subscriptions, by the URI that the client used.
-    standing: HashMap<String, Standing>,
+    standing: HashMap<String, ActiveSubscription>,
     /// The subscribe requests without a response: the URI and the request.
     open: HashMap<Id, (String, Bytes)>,
 }
 
-struct Standing {
+struct ActiveSubscription {
     body: Bytes,
     /// The names from the gateway's response to the client: its spelling of the URI, and an id.
-    names: Names,
+    names: SubscriptionKeys,
     /// The session that has the subscription.
     session: u64,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Names {
+struct SubscriptionKeys {
     uri: Option<String>,
     id: Option<String>,
 }
 
 /// A subscription that the current session does not have.
-struct Stale {
+struct StaleSubscription {
     uri: String,
     body: Bytes,
 }
 
 /// The result of subscribing again.
 #[derive(Debug, PartialEq, Eq)]
-enum Again {
+enum ResubscribeOutcome {
     Done,
     /// The gateway rejected the request. It may accept it after the resource list changed.
     Refused,
     Broken,
 }
 
-impl Subscriptions {
+impl RememberedSubscriptions {
     /// Tracks an outgoing subscribe or unsubscribe request. An unsubscribe that names a subscription id gets the URI
     /// instead: the id may belong to an earlier session.
-    pub(crate) fn look_at(&mut self, outgoing: &mut Outgoing) {
+    pub(crate) fn look_at(&mut self, outgoing: &mut ClientMessage) {
         match &outgoing.kind {
-            Kind::Request(id, Method::Subscribe) => {
+            ClientMessageKind::Request(id, Method::Subscribe) => {
                 if let Some((request, uri)) = subject(&outgoing.body) {
                     self.open.insert(id.clone(), (uri, request.raw.bytes().clone()));
                 }
             }
-            Kind::Request(_, Method::Unsubscribe) => {
+            ClientMessageKind::Request(_, Method::Unsubscribe) => {
                 let Some((request, named)) = subject(&outgoing.body) else { return };
                 let Some(uri) = self.find(&named) else { return };
                 self.standing.remove(&uri);
@@ -92,7 +92,7 @@ impl Subscriptions {
     }
 
     fn find(&self, named: &str) -> Option<String> {
-        let is_meant = |(uri, standing): &(&String, &Standing)| {
+        let is_meant = |(uri, standing): &(&String, &ActiveSubscription)| {
             let names = &standing.names;
             *uri == named || [&names.uri, &names.id].into_iter().flatten().any(|name| name == named)
         };
@@ -103,18 +103,18 @@ impl Subscriptions {
     /// changes nothing: an existing subscription to the same URI stays.
     pub(crate) fn settle(&mut self, answer: &Response, session: u64) -> bool {
         let Some((uri, body)) = answer.id.as_ref().and_then(|id| self.open.remove(id)) else { return false };
-        let Some(names) = Names::read(answer) else { return false };
+        let Some(names) = SubscriptionKeys::read(answer) else { return false };
         if self.standing.len() >= MOST_SUBSCRIPTIONS && !self.standing.contains_key(&uri) {
             tracing::warn!(limit = MOST_SUBSCRIPTIONS, "a subscription will not outlive a restart of the gateway");
             return false;
         }
-        self.standing.insert(uri, Standing { body, names, session });
+        self.standing.insert(uri, ActiveSubscription { body, names, session });
         true
     }
 
     /// Stops tracking a request that ended without a response.
-    pub(crate) fn close(&mut self, outgoing: &Outgoing) {
-        if let Kind::Request(id, Method::Subscribe) = &outgoing.kind {
+    pub(crate) fn close(&mut self, outgoing: &ClientMessage) {
+        if let ClientMessageKind::Request(id, Method::Subscribe) = &outgoing.kind {
             self.open.remove(id);
         }
     }
@@ -124,9 +124,9 @@ impl Subscriptions {
         self.standing.values_mut().for_each(|standing| standing.session = 0);
     }
 
-    fn stale(&self, session: u64) -> Vec<Stale> {
+    fn stale(&self, session: u64) -> Vec<StaleSubscription> {
         let stale = self.standing.iter().filter(|(_, standing)| standing.session != session);
-        stale.map(|(uri, standing)| Stale { uri: uri.clone(), body: standing.body.clone() }).collect()
+        stale.map(|(uri, standing)| StaleSubscription { uri: uri.clone(), body: standing.body.clone() }).collect()
     }
 
     /// Marks a subscription as held by `session`. Returns its URI as the client knows it, or `None` if the client
@@ -138,16 +138,16 @@ impl Subscriptions {
     }
 }
 
-impl Names {
+impl SubscriptionKeys {
     /// Reads the names in a response. Returns `None` if the response is an error.
-    fn read(answer: &Response) -> Option<Names> {
+    fn read(answer: &Response) -> Option<SubscriptionKeys> {
         let Outcome::Result(result) = answer.outcome else { return None };
         let text = answer.raw.as_str();
         let name = |key| {
             let name = json::member(text, json::member(text, result, "_meta")?, key)?;
             json::string(text, name).map(|name| name.into_owned())
         };
-        Some(Names { uri: name("dev.goblin/uri"), id: name("dev.goblin/subscriptionId") })
+        Some(SubscriptionKeys { uri: name("dev.goblin/uri"), id: name("dev.goblin/subscriptionId") })
     }
 }
 
@@ -159,15 +159,15 @@ fn subject(body: &Bytes) -> Option<(Request, String)> {
 }
 
 /// Subscribes again in every new session, until the task is aborted.
-pub(crate) async fn keep(bridge: Arc<Bridge>, output: Output) {
-    let mut pace = Pace::default();
+pub(crate) async fn keep(bridge: Arc<Bridge>, output: ClientOutput) {
+    let mut pace = Backoff::default();
     let mut sessions = bridge.session.subscribe();
     loop {
         let session = sessions.borrow_and_update().clone();
         let stale = bridge.subscriptions().stale(session.generation);
         let again = stale.into_iter().map(|stale| bridge.subscribe_again(stale, &session, &output));
-        let asked: Vec<Again> = stream::iter(again).buffer_unordered(AT_ONCE).collect().await;
-        let is_broken = asked.contains(&Again::Broken);
+        let asked: Vec<ResubscribeOutcome> = stream::iter(again).buffer_unordered(AT_ONCE).collect().await;
+        let is_broken = asked.contains(&ResubscribeOutcome::Broken);
         tokio::select! {
             _ = sessions.changed() => {}
             () = bridge.doubts.notified() => {}
@@ -177,27 +177,32 @@ pub(crate) async fn keep(bridge: Arc<Bridge>, output: Output) {
 }
 
 impl Bridge {
-    pub(crate) fn subscriptions(&self) -> MutexGuard<'_, Subscriptions> {
+    pub(crate) fn subscriptions(&self) -> MutexGuard<'_, RememberedSubscriptions> {
         self.subscriptions.lock()
     }
 
-    async fn subscribe_again(&self, stale: Stale, session: &Session, output: &Output) -> Again {
+    async fn subscribe_again(
+        &self,
+        stale: StaleSubscription,
+        session: &GatewaySession,
+        output: &ClientOutput,
+    ) -> ResubscribeOutcome {
         let answer = tokio::time::timeout(PATIENCE, self.answer_to(stale.body, session, output)).await;
-        let Some(answer) = answer.ok().flatten() else { return Again::Broken };
+        let Some(answer) = answer.ok().flatten() else { return ResubscribeOutcome::Broken };
         if let Outcome::Error(error) = answer.outcome {
             let (uri, error) = (clean(&stale.uri), clean(answer.raw.get(error)));
             tracing::info!(uri, error, "the gateway refuses a subscription that stood before its restart");
-            return Again::Refused;
+            return ResubscribeOutcome::Refused;
         }
         let known = self.subscriptions().renew(&stale.uri, session.generation);
         if let Some(known) = known {
             let params = format!(r#"{{"uri":{}}}"#, quote(&known));
             let _ = output.send(goblin_wire::notification(&Method::ResourceUpdated, Some(&params))).await;
         }
-        Again::Done
+        ResubscribeOutcome::Done
     }
 
-    async fn answer_to(&self, body: Bytes, session: &Session, output: &Output) -> Option<Response> {
+    async fn answer_to(&self, body: Bytes, session: &GatewaySession, output: &ClientOutput) -> Option<Response> {
         let response = self.wire.post(body, &session.headers).await.ok()?;
         match response.status() {
             StatusCode::NOT_FOUND => {
@@ -207,12 +212,12 @@ impl Bridge {
             status if status.is_server_error() => return None,
             _ => {}
         }
-        let mut answers = Answers::new(response);
+        let mut answers = ResponseMessages::new(response);
         loop {
             let message = answers.next_message().await.ok().flatten()?;
-            for said in Said::read(message, &mut Vec::new()).unwrap_or_default() {
+            for said in GatewayMessage::read(message, &mut Vec::new()).unwrap_or_default() {
                 match said {
-                    Said::Answer(answer) => return Some(answer),
+                    GatewayMessage::Answer(answer) => return Some(answer),
                     other => self.tell(other, session, output).await.ok()?,
                 }
             }
@@ -224,10 +229,10 @@ impl Bridge {
 mod tests {
     use super::*;
 
-    fn request(method: &str, id: u64, uri: &str) -> Outgoing {
+    fn request(method: &str, id: u64, uri: &str) -> ClientMessage {
         let params = format!(r#"{{"uri":{}}}"#, quote(uri));
         let line = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"resources/{method}","params":{params}}}"#);
-        Outgoing::unpack(line.into()).remove(0)
+        ClientMessage::unpack(line.into()).remove(0)
     }
 
     fn answer(id: u64, rest: &str) -> Response {
@@ -237,14 +242,14 @@ mod tests {
         }
     }
 
-    fn subscribed(uri: &str, rest: &str) -> Subscriptions {
-        let mut subscriptions = Subscriptions::default();
+    fn subscribed(uri: &str, rest: &str) -> RememberedSubscriptions {
+        let mut subscriptions = RememberedSubscriptions::default();
         subscriptions.look_at(&mut request("subscribe", 1, uri));
         subscriptions.settle(&answer(1, rest), 1);
         subscriptions
     }
 
-    fn stale(subscriptions: &Subscriptions, session: u64) -> Vec<String> {
+    fn stale(subscriptions: &RememberedSubscriptions, session: u64) -> Vec<String> {
         subscriptions.stale(session).into_iter().map(|stale| stale.uri).collect()
     }
 
@@ -262,7 +267,7 @@ mod tests {
     #[test]
     fn what_was_refused_or_never_answered_is_not() {
         assert!(stale(&subscribed("a:b", r#""error":{"code":1,"message":"no"}"#), 2).is_empty());
-        let mut subscriptions = Subscriptions::default();
+        let mut subscriptions = RememberedSubscriptions::default();
         let mut asked = request("subscribe", 1, "a:b");
         subscriptions.look_at(&mut asked);
         subscriptions.close(&asked);

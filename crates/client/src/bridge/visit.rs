@@ -12,12 +12,17 @@ use goblin_wire::{Error, Message, Notification, Outcome, Request, Response};
 use http::{HeaderMap, StatusCode};
 use tokio::sync::oneshot;
 
-use crate::bridge::wire::{self, Answers, Broken};
-use crate::bridge::{Bridge, Output};
+use crate::bridge::wire::{self, BodyError, ResponseMessages};
+use crate::bridge::{Bridge, ClientOutput};
 use crate::connect::RequestError;
 
 /// Runs a request until its response, unless the client cancels it.
-pub(crate) async fn visit(bridge: Arc<Bridge>, request: Request, output: Output, cancelled: oneshot::Receiver<()>) {
+pub(crate) async fn visit(
+    bridge: Arc<Bridge>,
+    request: Request,
+    output: ClientOutput,
+    cancelled: oneshot::Receiver<()>,
+) {
     let answered = tokio::select! {
         biased;
         Ok(()) = cancelled => return,
@@ -41,18 +46,18 @@ pub(crate) fn answer_to(request: &Request, answer: &Response) -> Bytes {
 }
 
 /// A message on the stream of a request.
-pub(crate) enum Word {
+pub(crate) enum StreamMessage {
     Note(Box<Notification>),
     Answer(Response),
 }
 
 /// Returns the next message, or `None` at the end. Drops requests and invalid messages, which have no place on such a
 /// stream.
-pub(crate) async fn next_word(answers: &mut Answers) -> Result<Option<Word>, Broken> {
+pub(crate) async fn next_word(answers: &mut ResponseMessages) -> Result<Option<StreamMessage>, BodyError> {
     while let Some(message) = answers.next_message().await? {
         match Message::parse(message) {
-            Ok(Message::Notification(note)) => return Ok(Some(Word::Note(Box::new(note)))),
-            Ok(Message::Response(answer)) => return Ok(Some(Word::Answer(answer))),
+            Ok(Message::Notification(note)) => return Ok(Some(StreamMessage::Note(Box::new(note)))),
+            Ok(Message::Response(answer)) => return Ok(Some(StreamMessage::Answer(answer))),
             Ok(Message::Request(ask)) => {
                 tracing::debug!(method = %ask.method, "the gateway asks a client without a session; dropped");
             }
@@ -64,19 +69,19 @@ pub(crate) async fn next_word(answers: &mut Answers) -> Result<Option<Word>, Bro
 
 impl Bridge {
     /// Returns the response. Forwards the notifications before it at once.
-    async fn visited(&self, request: &Request, output: &Output) -> Result<Bytes, Error> {
+    async fn visited(&self, request: &Request, output: &ClientOutput) -> Result<Bytes, Error> {
         let response = match self.knock(request).await? {
             Ok(response) => response,
             Err(refusal) => return Ok(refusal),
         };
-        let mut answers = Answers::new(response);
+        let mut answers = ResponseMessages::new(response);
         loop {
             match next_word(&mut answers).await {
-                Ok(Some(Word::Note(note))) => {
+                Ok(Some(StreamMessage::Note(note))) => {
                     // If the client does not read, this task ends together with the bridge.
                     let _ = output.send(note.raw.bytes().clone()).await;
                 }
-                Ok(Some(Word::Answer(answer))) => return Ok(answer_to(request, &answer)),
+                Ok(Some(StreamMessage::Answer(answer))) => return Ok(answer_to(request, &answer)),
                 Ok(None) => return Err(self.unavailable("its answer ended early".to_owned(), true)),
                 Err(broken) => return Err(self.unavailable(broken.to_string(), true)),
             }
@@ -84,7 +89,7 @@ impl Bridge {
     }
 
     /// Sends a request, and once more if the gateway wants other headers. The inner error is the gateway's rejection.
-    async fn knock(&self, request: &Request) -> Result<Result<wire::Response, Bytes>, Error> {
+    async fn knock(&self, request: &Request) -> Result<Result<wire::GatewayResponse, Bytes>, Error> {
         let sent = self.headers_of(request);
         let response = self.post_visit(request.raw.bytes(), &sent).await?;
         if response.status().is_success() {
@@ -103,7 +108,7 @@ impl Bridge {
         }
     }
 
-    pub(crate) async fn post_visit(&self, body: &Bytes, headers: &HeaderMap) -> Result<wire::Response, Error> {
+    pub(crate) async fn post_visit(&self, body: &Bytes, headers: &HeaderMap) -> Result<wire::GatewayResponse, Error> {
         self.wire.post(body.clone(), headers).await.map_err(|error| self.away(&error))
     }
 

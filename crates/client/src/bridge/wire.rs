@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use bytes::{Bytes, BytesMut};
 use goblin_config::mask;
 use goblin_config::secret::Secret;
-use goblin_wire::framing::{Event, Events, Frame};
+use goblin_wire::framing::{Frame, SseDecoder, SseEvent};
 use goblin_wire::{Dialect, Error};
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Method as Verb, Request, StatusCode, Uri};
@@ -16,8 +16,8 @@ use http_body_util::{BodyExt, Full};
 
 use crate::address;
 use crate::bridge::LARGEST_MESSAGE;
-use crate::connect::{HttpClient, ProxyEnvironment, Received, RequestError};
-use crate::runtime::Record;
+use crate::connect::{HttpClient, ProxyEnvironment, RequestError, ResponseBody};
+use crate::runtime::GatewayRecord;
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 pub const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
@@ -25,27 +25,27 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const JSON_OR_STREAM: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 const STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 
-pub type Response = http::Response<Received>;
+pub type GatewayResponse = http::Response<ResponseBody>;
 
 /// The connection to the gateway. A gateway that was found by its record is trusted while the record's lock is held.
 /// After that, another program may listen on its port; it gets neither the token nor a message of the client.
-pub struct Wire {
-    target: ArcSwap<Target>,
+pub struct GatewayConnection {
+    target: ArcSwap<GatewayTarget>,
     /// Finds the gateway that replaced one that ended. `None` if the user gave the URL.
-    successor: Option<Box<dyn Fn() -> Option<Target> + Send + Sync>>,
+    successor: Option<Box<dyn Fn() -> Option<GatewayTarget> + Send + Sync>>,
 }
 
-pub struct Target {
+pub struct GatewayTarget {
     client: HttpClient,
     uri: Uri,
     /// The URL without secrets, for messages.
     url: String,
     authorization: Option<HeaderValue>,
-    record: Option<Record>,
+    record: Option<GatewayRecord>,
 }
 
-impl Target {
-    pub fn new(url: &str, token: Option<&Secret>, proxies: &ProxyEnvironment) -> anyhow::Result<Target> {
+impl GatewayTarget {
+    pub fn new(url: &str, token: Option<&Secret>, proxies: &ProxyEnvironment) -> anyhow::Result<GatewayTarget> {
         let (client, uri) = address::client(url, proxies)?;
         let authorization = match token {
             Some(token) => {
@@ -56,18 +56,18 @@ impl Target {
             }
             None => None,
         };
-        Ok(Target { client, uri, url: mask::url(url), authorization, record: None })
+        Ok(GatewayTarget { client, uri, url: mask::url(url), authorization, record: None })
     }
 
     /// Makes a target for a URL of the gateway that wrote this record.
     pub fn of_record(
         url: &str,
-        record: Record,
+        record: GatewayRecord,
         token: Option<&Secret>,
         proxies: &ProxyEnvironment,
-    ) -> anyhow::Result<Target> {
-        let target = Target::new(url, token, proxies)?;
-        Ok(Target { record: Some(record), ..target })
+    ) -> anyhow::Result<GatewayTarget> {
+        let target = GatewayTarget::new(url, token, proxies)?;
+        Ok(GatewayTarget { record: Some(record), ..target })
     }
 
     fn request(&self, verb: Verb, body: Bytes, session: &HeaderMap) -> Request<Full<Bytes>> {
@@ -82,18 +82,21 @@ impl Target {
     }
 
     fn lives(&self) -> bool {
-        self.record.as_ref().is_none_or(Record::lives)
+        self.record.as_ref().is_none_or(GatewayRecord::lives)
     }
 }
 
-impl Wire {
-    pub fn to(target: Target) -> Wire {
-        Wire { target: ArcSwap::from_pointee(target), successor: None }
+impl GatewayConnection {
+    pub fn to(target: GatewayTarget) -> GatewayConnection {
+        GatewayConnection { target: ArcSwap::from_pointee(target), successor: None }
     }
 
     /// Creates a connection that switches to the successor once the gateway has ended.
-    pub fn to_successors(target: Target, successor: impl Fn() -> Option<Target> + Send + Sync + 'static) -> Wire {
-        Wire { target: ArcSwap::from_pointee(target), successor: Some(Box::new(successor)) }
+    pub fn to_successors(
+        target: GatewayTarget,
+        successor: impl Fn() -> Option<GatewayTarget> + Send + Sync + 'static,
+    ) -> GatewayConnection {
+        GatewayConnection { target: ArcSwap::from_pointee(target), successor: Some(Box::new(successor)) }
     }
 
     pub fn url(&self) -> String {
@@ -101,7 +104,7 @@ impl Wire {
     }
 
     /// Returns the gateway to send to. Switches to the successor if the current gateway has ended.
-    fn current(&self) -> Result<Arc<Target>, RequestError> {
+    fn current(&self) -> Result<Arc<GatewayTarget>, RequestError> {
         let target = self.target.load_full();
         if target.lives() {
             return Ok(target);
@@ -118,7 +121,7 @@ impl Wire {
         }
     }
 
-    pub async fn post(&self, body: Bytes, session: &HeaderMap) -> Result<Response, RequestError> {
+    pub async fn post(&self, body: Bytes, session: &HeaderMap) -> Result<GatewayResponse, RequestError> {
         let target = self.current()?;
         let mut request = target.request(Verb::POST, body, session);
         request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -132,7 +135,7 @@ impl Wire {
     }
 
     /// Opens a stream: the one with the event `after`, or the notification stream if `after` is `None`.
-    pub async fn get(&self, session: &HeaderMap, after: Option<&HeaderValue>) -> Result<Response, RequestError> {
+    pub async fn get(&self, session: &HeaderMap, after: Option<&HeaderValue>) -> Result<GatewayResponse, RequestError> {
         let target = self.current()?;
         let mut request = target.request(Verb::GET, Bytes::new(), session);
         request.headers_mut().insert(ACCEPT, STREAM);
@@ -141,20 +144,20 @@ impl Wire {
     }
 
     /// Sends a GET for JSON to the URL, outside of any session. The admin client uses it.
-    pub async fn fetch(&self) -> Result<Response, RequestError> {
+    pub async fn fetch(&self) -> Result<GatewayResponse, RequestError> {
         let target = self.current()?;
         let mut request = target.request(Verb::GET, Bytes::new(), &HeaderMap::new());
         request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
         target.client.request(request).await
     }
 
-    pub async fn delete(&self, session: &HeaderMap) -> Result<Response, RequestError> {
+    pub async fn delete(&self, session: &HeaderMap) -> Result<GatewayResponse, RequestError> {
         let target = self.current()?;
         target.client.request(target.request(Verb::DELETE, Bytes::new(), session)).await
     }
 
     /// Returns the session id in a response to `initialize`.
-    pub(crate) fn session_of(response: &Response) -> Option<HeaderValue> {
+    pub(crate) fn session_of(response: &GatewayResponse) -> Option<HeaderValue> {
         response.headers().get(SESSION_ID).cloned()
     }
 
@@ -189,7 +192,7 @@ impl Wire {
 
 /// The reason why no message follows.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Broken {
+pub enum BodyError {
     #[error("the connection was lost before it answered")]
     Lost,
     /// One message was too large. A stream continues after it.
@@ -198,16 +201,16 @@ pub enum Broken {
 }
 
 /// The messages of one response, one after the other.
-pub struct Answers {
-    body: Received,
-    events: Option<Events>,
+pub struct ResponseMessages {
+    body: ResponseBody,
+    events: Option<SseDecoder>,
 }
 
-impl Answers {
-    pub fn new(response: Response) -> Answers {
+impl ResponseMessages {
+    pub fn new(response: GatewayResponse) -> ResponseMessages {
         let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         let is_stream = kind.get(..17).is_some_and(|start| start.eq_ignore_ascii_case("text/event-stream"));
-        Answers { events: is_stream.then(|| Events::new(LARGEST_MESSAGE)), body: response.into_body() }
+        ResponseMessages { events: is_stream.then(|| SseDecoder::new(LARGEST_MESSAGE)), body: response.into_body() }
     }
 
     pub fn is_stream(&self) -> bool {
@@ -215,12 +218,12 @@ impl Answers {
     }
 
     /// Returns the next event, or `None` at the end. A response that is no stream is one event without an id.
-    pub async fn next(&mut self) -> Result<Option<Event>, Broken> {
+    pub async fn next(&mut self) -> Result<Option<SseEvent>, BodyError> {
         let Some(events) = &mut self.events else { return self.whole().await };
         loop {
             match events.take() {
                 Some(Frame::Whole(event)) => return Ok(Some(event)),
-                Some(Frame::TooLong { .. }) => return Err(Broken::TooLarge),
+                Some(Frame::TooLong { .. }) => return Err(BodyError::TooLarge),
                 None => match next_data(&mut self.body).await? {
                     Some(data) => events.feed(&data),
                     None => return Ok(None),
@@ -230,7 +233,7 @@ impl Answers {
     }
 
     /// Returns the next event that carries a message.
-    pub(crate) async fn next_message(&mut self) -> Result<Option<Bytes>, Broken> {
+    pub(crate) async fn next_message(&mut self) -> Result<Option<Bytes>, BodyError> {
         loop {
             match self.next().await? {
                 Some(event) if event.data.is_empty() => {}
@@ -239,22 +242,22 @@ impl Answers {
         }
     }
 
-    async fn whole(&mut self) -> Result<Option<Event>, Broken> {
+    async fn whole(&mut self) -> Result<Option<SseEvent>, BodyError> {
         let mut whole = BytesMut::new();
         while let Some(data) = next_data(&mut self.body).await? {
             if whole.len() + data.len() > LARGEST_MESSAGE {
-                return Err(Broken::TooLarge);
+                return Err(BodyError::TooLarge);
             }
             whole.extend_from_slice(&data);
         }
         let is_message = !whole.iter().all(u8::is_ascii_whitespace);
-        Ok(is_message.then(|| Event { data: whole.freeze(), ..Event::default() }))
+        Ok(is_message.then(|| SseEvent { data: whole.freeze(), ..SseEvent::default() }))
     }
 }
 
-async fn next_data(body: &mut Received) -> Result<Option<Bytes>, Broken> {
+async fn next_data(body: &mut ResponseBody) -> Result<Option<Bytes>, BodyError> {
     while let Some(frame) = body.frame().await {
-        if let Ok(data) = frame.map_err(|_| Broken::Lost)?.into_data() {
+        if let Ok(data) = frame.map_err(|_| BodyError::Lost)?.into_data() {
             return Ok(Some(data));
         }
     }

@@ -91,12 +91,12 @@ pub(crate) struct Dialer {
     /// A URI at the origin.
     pub target: Uri,
     pub tcp: HttpConnector,
-    pub route: Route,
+    pub route: DialRoute,
     pub tls: Option<Tls>,
 }
 
 /// The path of a connection.
-pub(crate) enum Route {
+pub(crate) enum DialRoute {
     Direct,
     /// To a proxy that reads the request, which is plain HTTP.
     Forward {
@@ -118,10 +118,10 @@ pub(crate) struct Tls {
     pub name: ServerName<'static>,
 }
 
-impl Route {
-    pub(crate) fn tunnel(proxy: &Intercept, tcp: &HttpConnector) -> Route {
+impl DialRoute {
+    pub(crate) fn tunnel(proxy: &Intercept, tcp: &HttpConnector) -> DialRoute {
         let tunnel = Tunnel::new(proxy.uri().clone(), tcp.clone());
-        Route::Tunnel {
+        DialRoute::Tunnel {
             proxy: proxy.uri().clone(),
             tunnel: match proxy.basic_auth() {
                 Some(authorization) => tunnel.with_auth(authorization.clone()),
@@ -132,8 +132,8 @@ impl Route {
 
     fn proxy(&self) -> Option<&Uri> {
         match self {
-            Route::Direct | Route::Socket { .. } => None,
-            Route::Forward { proxy } | Route::Tunnel { proxy, .. } => Some(proxy),
+            DialRoute::Direct | DialRoute::Socket { .. } => None,
+            DialRoute::Forward { proxy } | DialRoute::Tunnel { proxy, .. } => Some(proxy),
         }
     }
 }
@@ -155,27 +155,29 @@ pub(crate) enum DialError {
 
 impl Dialer {
     /// Opens a connection. Returns an error after [`CONNECT_TIMEOUT`].
-    pub(crate) async fn dial(&self) -> Result<Stream, DialError> {
+    pub(crate) async fn dial(&self) -> Result<Socket, DialError> {
         timeout(CONNECT_TIMEOUT, self.connect()).await.unwrap_or(Err(DialError::TimedOut))
     }
 
-    async fn connect(&self) -> Result<Stream, DialError> {
+    async fn connect(&self) -> Result<Socket, DialError> {
         let target = self.target.clone();
         let tcp = match &self.route {
-            Route::Direct => call(self.tcp.clone(), target).await,
-            Route::Forward { proxy } => call(self.tcp.clone(), proxy.clone()).await,
-            Route::Tunnel { tunnel, .. } => call(tunnel.clone(), target).await,
-            Route::Socket { path } => return connect_socket(path).await.map(Stream::Socket).map_err(DialError::Direct),
+            DialRoute::Direct => call(self.tcp.clone(), target).await,
+            DialRoute::Forward { proxy } => call(self.tcp.clone(), proxy.clone()).await,
+            DialRoute::Tunnel { tunnel, .. } => call(tunnel.clone(), target).await,
+            DialRoute::Socket { path } => {
+                return connect_socket(path).await.map(Socket::Socket).map_err(DialError::Direct);
+            }
         };
         let tcp = tcp.map_err(|cause| match self.route.proxy().cloned() {
             Some(proxy) => DialError::Proxy { proxy, cause },
             None => DialError::Direct(cause),
         })?;
         let Some(Tls { connector, name }) = &self.tls else {
-            return Ok(Stream::Plain(tcp));
+            return Ok(Socket::Plain(tcp));
         };
         match connector.connect(name.clone(), tcp.into_inner()).await {
-            Ok(tls) => Ok(Stream::Tls(Box::new(TokioIo::new(tls)))),
+            Ok(tls) => Ok(Socket::Tls(Box::new(TokioIo::new(tls)))),
             Err(error) if is_unknown_issuer(&error) => Err(DialError::UnknownIssuer),
             Err(error) => Err(DialError::Tls(error)),
         }
@@ -277,52 +279,52 @@ fn plain(error: &(dyn Error + 'static)) -> String {
 }
 
 /// A connection to the backend or its proxy.
-pub(crate) enum Stream {
+pub(crate) enum Socket {
     Plain(TokioIo<TcpStream>),
     Tls(Box<TokioIo<TlsStream<TcpStream>>>),
     Socket(TokioIo<UnixStream>),
 }
 
-impl Read for Stream {
+impl Read for Socket {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Stream::Plain(tcp) => Pin::new(tcp).poll_read(context, buffer),
-            Stream::Tls(tls) => Pin::new(tls).poll_read(context, buffer),
-            Stream::Socket(socket) => Pin::new(socket).poll_read(context, buffer),
+            Socket::Plain(tcp) => Pin::new(tcp).poll_read(context, buffer),
+            Socket::Tls(tls) => Pin::new(tls).poll_read(context, buffer),
+            Socket::Socket(socket) => Pin::new(socket).poll_read(context, buffer),
         }
     }
 }
 
-impl Write for Stream {
+impl Write for Socket {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Stream::Plain(tcp) => Pin::new(tcp).poll_write(context, bytes),
-            Stream::Tls(tls) => Pin::new(tls).poll_write(context, bytes),
-            Stream::Socket(socket) => Pin::new(socket).poll_write(context, bytes),
+            Socket::Plain(tcp) => Pin::new(tcp).poll_write(context, bytes),
+            Socket::Tls(tls) => Pin::new(tls).poll_write(context, bytes),
+            Socket::Socket(socket) => Pin::new(socket).poll_write(context, bytes),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Stream::Plain(tcp) => Pin::new(tcp).poll_flush(context),
-            Stream::Tls(tls) => Pin::new(tls).poll_flush(context),
-            Stream::Socket(socket) => Pin::new(socket).poll_flush(context),
+            Socket::Plain(tcp) => Pin::new(tcp).poll_flush(context),
+            Socket::Tls(tls) => Pin::new(tls).poll_flush(context),
+            Socket::Socket(socket) => Pin::new(socket).poll_flush(context),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Stream::Plain(tcp) => Pin::new(tcp).poll_shutdown(context),
-            Stream::Tls(tls) => Pin::new(tls).poll_shutdown(context),
-            Stream::Socket(socket) => Pin::new(socket).poll_shutdown(context),
+            Socket::Plain(tcp) => Pin::new(tcp).poll_shutdown(context),
+            Socket::Tls(tls) => Pin::new(tls).poll_shutdown(context),
+            Socket::Socket(socket) => Pin::new(socket).poll_shutdown(context),
         }
     }
 
     fn is_write_vectored(&self) -> bool {
         match self {
-            Stream::Plain(tcp) => tcp.is_write_vectored(),
-            Stream::Tls(tls) => tls.is_write_vectored(),
-            Stream::Socket(socket) => socket.is_write_vectored(),
+            Socket::Plain(tcp) => tcp.is_write_vectored(),
+            Socket::Tls(tls) => tls.is_write_vectored(),
+            Socket::Socket(socket) => socket.is_write_vectored(),
         }
     }
 
@@ -332,9 +334,9 @@ impl Write for Stream {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Stream::Plain(tcp) => Pin::new(tcp).poll_write_vectored(context, slices),
-            Stream::Tls(tls) => Pin::new(tls).poll_write_vectored(context, slices),
-            Stream::Socket(socket) => Pin::new(socket).poll_write_vectored(context, slices),
+            Socket::Plain(tcp) => Pin::new(tcp).poll_write_vectored(context, slices),
+            Socket::Tls(tls) => Pin::new(tls).poll_write_vectored(context, slices),
+            Socket::Socket(socket) => Pin::new(socket).poll_write_vectored(context, slices),
         }
     }
 }

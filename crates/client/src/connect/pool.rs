@@ -30,16 +30,16 @@ const MOST_IDLE: usize = 256;
 const SOON: Duration = Duration::from_millis(100);
 
 /// The sending side of one connection.
-type Connection = SendRequest<Full<Bytes>>;
+type PooledConnection = SendRequest<Full<Bytes>>;
 
 /// The connections to one origin, and the dialer for new ones.
 pub(crate) struct Pool {
     dialer: Dialer,
-    idle: Arc<Idle>,
+    idle: Arc<IdlePool>,
 }
 
 /// The reason why a request got no response.
-pub(crate) enum Failed {
+pub(crate) enum SendError {
     Dial(DialError),
     /// No byte of the request was written.
     Unsent(hyper::Error),
@@ -56,7 +56,7 @@ impl Pool {
     pub(crate) fn send(
         &self,
         request: Request<Full<Bytes>>,
-    ) -> impl Future<Output = Result<Response<Received>, Failed>> {
+    ) -> impl Future<Output = Result<Response<ResponseBody>, SendError>> {
         let Some(mut connection) = self.idle.take_ready() else {
             return Either::Right(Box::pin(self.send_late(request)));
         };
@@ -65,13 +65,13 @@ impl Pool {
             Err(mut error) => match error.take_message() {
                 // The peer closed the connection while it was idle.
                 Some(unsent) => Either::Right(Box::pin(self.send_late(unsent))),
-                None => Either::Left(ready(Err(Failed::Sent(error.into_error())))),
+                None => Either::Left(ready(Err(SendError::Sent(error.into_error())))),
             },
         }))
     }
 
     /// Sends a request for which no connection was ready at once.
-    async fn send_late(&self, mut request: Request<Full<Bytes>>) -> Result<Response<Received>, Failed> {
+    async fn send_late(&self, mut request: Request<Full<Bytes>>) -> Result<Response<ResponseBody>, SendError> {
         while let Some(mut connection) = self.idle.take() {
             if !is_ready_soon(&mut connection).await {
                 continue;
@@ -80,7 +80,7 @@ impl Pool {
                 Ok(response) => return Ok(self.received(response, connection)),
                 Err(mut error) => match error.take_message() {
                     Some(unsent) => request = unsent,
-                    None => return Err(Failed::Sent(error.into_error())),
+                    None => return Err(SendError::Sent(error.into_error())),
                 },
             }
         }
@@ -88,25 +88,25 @@ impl Pool {
         match connection.try_send_request(request).await {
             Ok(response) => Ok(self.received(response, connection)),
             Err(mut error) => Err(match error.take_message() {
-                Some(_) => Failed::Unsent(error.into_error()),
-                None => Failed::Sent(error.into_error()),
+                Some(_) => SendError::Unsent(error.into_error()),
+                None => SendError::Sent(error.into_error()),
             }),
         }
     }
 
-    async fn dial(&self) -> Result<Connection, Failed> {
-        let stream = self.dialer.dial().await.map_err(Failed::Dial)?;
-        let (mut connection, driver) = handshake(stream).await.map_err(Failed::Unsent)?;
+    async fn dial(&self) -> Result<PooledConnection, SendError> {
+        let stream = self.dialer.dial().await.map_err(SendError::Dial)?;
+        let (mut connection, driver) = handshake(stream).await.map_err(SendError::Unsent)?;
         // The sender receives the connection's errors, so the driver's result is ignored.
         worker::spawn(async move { drop(driver.await) });
-        connection.ready().await.map_err(Failed::Unsent)?;
-        Idle::keep_swept(&self.idle);
+        connection.ready().await.map_err(SendError::Unsent)?;
+        IdlePool::keep_swept(&self.idle);
         Ok(connection)
     }
 
-    fn received(&self, response: Response<Incoming>, connection: Connection) -> Response<Received> {
+    fn received(&self, response: Response<Incoming>, connection: PooledConnection) -> Response<ResponseBody> {
         response.map(|body| {
-            let mut received = Received { body, way_back: Some((connection, Arc::clone(&self.idle))) };
+            let mut received = ResponseBody { body, way_back: Some((connection, Arc::clone(&self.idle))) };
             if received.body.is_end_stream() {
                 received.give_back();
             }
@@ -117,12 +117,15 @@ impl Pool {
 
 /// Reports whether a returned connection becomes ready within [`SOON`]. It may not have processed the end of its
 /// response yet. It never becomes ready if it is closed or if the peer answered before it read the whole request.
-async fn is_ready_soon(connection: &mut Connection) -> bool {
+async fn is_ready_soon(connection: &mut PooledConnection) -> bool {
     matches!(tokio::time::timeout(SOON, connection.ready()).await, Ok(Ok(())))
 }
 
 /// Returns the connection unless it was idle for too long.
-fn young((connection, since): (Connection, Instant), waiting: &mut Vec<(Connection, Instant)>) -> Option<Connection> {
+fn young(
+    (connection, since): (PooledConnection, Instant),
+    waiting: &mut Vec<(PooledConnection, Instant)>,
+) -> Option<PooledConnection> {
     if since.elapsed() < IDLE_TIMEOUT {
         return Some(connection);
     }
@@ -133,29 +136,29 @@ fn young((connection, since): (Connection, Instant), waiting: &mut Vec<(Connecti
 
 /// The idle connections. Shared with response bodies, which return their connections here.
 #[derive(Default)]
-struct Idle(Mutex<Shelf>);
+struct IdlePool(Mutex<IdleConnections>);
 
 #[derive(Default)]
-struct Shelf {
-    waiting: Vec<(Connection, Instant)>,
+struct IdleConnections {
+    waiting: Vec<(PooledConnection, Instant)>,
     is_swept: bool,
 }
 
-impl Idle {
+impl IdlePool {
     /// Returns the last returned connection that is ready now.
-    fn take_ready(&self) -> Option<Connection> {
+    fn take_ready(&self) -> Option<PooledConnection> {
         let mut shelf = self.0.lock();
         let place = shelf.waiting.iter().rposition(|(connection, _)| connection.is_ready())?;
         young(shelf.waiting.remove(place), &mut shelf.waiting)
     }
 
-    fn take(&self) -> Option<Connection> {
+    fn take(&self) -> Option<PooledConnection> {
         let mut shelf = self.0.lock();
         let last = shelf.waiting.pop()?;
         young(last, &mut shelf.waiting)
     }
 
-    fn put(&self, connection: Connection) {
+    fn put(&self, connection: PooledConnection) {
         let mut shelf = self.0.lock();
         if !connection.is_closed() && shelf.waiting.len() < MOST_IDLE {
             shelf.waiting.push((connection, Instant::now()));
@@ -163,7 +166,7 @@ impl Idle {
     }
 
     /// Starts the task that closes expired connections, unless it runs already. The task ends with the pool.
-    fn keep_swept(idle: &Arc<Idle>) {
+    fn keep_swept(idle: &Arc<IdlePool>) {
         if std::mem::replace(&mut idle.0.lock().is_swept, true) {
             return;
         }
@@ -172,7 +175,7 @@ impl Idle {
             loop {
                 tokio::time::sleep(IDLE_TIMEOUT / 2).await;
                 let Some(idle) = Weak::upgrade(&idle) else { return };
-                let is_young = |(connection, since): &(Connection, Instant)| {
+                let is_young = |(connection, since): &(PooledConnection, Instant)| {
                     !connection.is_closed() && since.elapsed() < IDLE_TIMEOUT
                 };
                 idle.0.lock().waiting.retain(is_young);
@@ -183,12 +186,12 @@ impl Idle {
 
 /// The body of a response. Its connection goes back to the pool when the body ends or is dropped. A connection that
 /// cannot be reused then closes by itself.
-pub struct Received {
+pub struct ResponseBody {
     body: Incoming,
-    way_back: Option<(Connection, Arc<Idle>)>,
+    way_back: Option<(PooledConnection, Arc<IdlePool>)>,
 }
 
-impl Received {
+impl ResponseBody {
     fn give_back(&mut self) {
         if let Some((connection, idle)) = self.way_back.take() {
             idle.put(connection);
@@ -196,13 +199,13 @@ impl Received {
     }
 }
 
-impl Drop for Received {
+impl Drop for ResponseBody {
     fn drop(&mut self) {
         self.give_back();
     }
 }
 
-impl Body for Received {
+impl Body for ResponseBody {
     type Data = Bytes;
     type Error = hyper::Error;
 

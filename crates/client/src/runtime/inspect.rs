@@ -5,19 +5,19 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 
-use crate::runtime::{OTHERS, Peek, Places, Record, files, is_own_directory, peek, user};
+use crate::runtime::{GatewayRecord, OTHERS, RecordDirectories, RecordState, files, is_own_directory, peek, user};
 
-pub struct Inspected {
+pub struct RuntimeReport {
     /// The directories, each with the reason if records cannot be written there. The first usable one is used.
-    pub directories: Vec<(PathBuf, Result<(), Unusable>)>,
-    pub running: Vec<Record>,
+    pub directories: Vec<(PathBuf, Result<(), DirectoryProblem>)>,
+    pub running: Vec<GatewayRecord>,
     /// The records of gateways that were killed.
     pub leftovers: Vec<PathBuf>,
 }
 
 /// The reason why a directory cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum Unusable {
+pub enum DirectoryProblem {
     #[error("it is no directory")]
     NoDirectory,
     #[error("it belongs to another user")]
@@ -28,15 +28,15 @@ pub enum Unusable {
     Refused(io::Error),
 }
 
-impl Places {
-    pub fn inspect(&self) -> Inspected {
+impl RecordDirectories {
+    pub fn inspect(&self) -> RuntimeReport {
         let directories = self.0.iter().map(|directory| (directory.clone(), judge(directory))).collect();
-        let mut inspected = Inspected { directories, running: Vec::new(), leftovers: Vec::new() };
+        let mut inspected = RuntimeReport { directories, running: Vec::new(), leftovers: Vec::new() };
         for directory in self.0.iter().filter(|directory| is_own_directory(directory)) {
             for file in files(directory) {
                 match peek(&file) {
-                    Some(Peek::Running(record)) => inspected.running.push(*record),
-                    Some(Peek::Leftover) => inspected.leftovers.push(file),
+                    Some(RecordState::Running(record)) => inspected.running.push(*record),
+                    Some(RecordState::Leftover) => inspected.leftovers.push(file),
                     None => {}
                 }
             }
@@ -45,20 +45,20 @@ impl Places {
     }
 }
 
-fn judge(directory: &Path) -> Result<(), Unusable> {
+fn judge(directory: &Path) -> Result<(), DirectoryProblem> {
     use std::os::unix::fs::MetadataExt;
     let may_write = |path: &Path| access(path, Access::WRITE_OK | Access::EXEC_OK);
     let allowed = match std::fs::symlink_metadata(directory) {
-        Ok(found) if !found.is_dir() => return Err(Unusable::NoDirectory),
-        Ok(found) if found.uid() != user() => return Err(Unusable::Foreign),
-        Ok(found) if found.mode() & OTHERS != 0 => return Err(Unusable::Open(found.mode() & 0o777)),
+        Ok(found) if !found.is_dir() => return Err(DirectoryProblem::NoDirectory),
+        Ok(found) if found.uid() != user() => return Err(DirectoryProblem::Foreign),
+        Ok(found) if found.mode() & OTHERS != 0 => return Err(DirectoryProblem::Open(found.mode() & 0o777)),
         Ok(_) => may_write(directory),
         // The directory is created when a record is written.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let above = directory.ancestors().skip(1).find(|above| above.exists());
             above.map_or(Ok(()), may_write)
         }
-        Err(error) => return Err(Unusable::Refused(error)),
+        Err(error) => return Err(DirectoryProblem::Refused(error)),
     };
-    allowed.map_err(|error| Unusable::Refused(error.into()))
+    allowed.map_err(|error| DirectoryProblem::Refused(error.into()))
 }

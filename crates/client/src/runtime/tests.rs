@@ -15,10 +15,10 @@ impl Scratch {
         Scratch(directory)
     }
 
-    fn places(&self) -> Places {
+    fn places(&self) -> RecordDirectories {
         let session = self.0.display().to_string();
         let state = self.0.join("state").display().to_string();
-        Places::of(&|name| match name {
+        RecordDirectories::of(&|name| match name {
             "XDG_RUNTIME_DIR" => Some(session.clone()),
             "XDG_STATE_HOME" => Some(state.clone()),
             _ => None,
@@ -45,9 +45,9 @@ fn tokens() -> Tokens<'static> {
     Tokens { gateway: Some(&TOKENS[0]), admin: Some(&TOKENS[1]) }
 }
 
-fn record(port: u16, config: &str) -> Record {
+fn record(port: u16, config: &str) -> GatewayRecord {
     let identity = Identity::of_file(Path::new(config), "{}", Path::new("/"));
-    Record::new(format!("http://127.0.0.1:{port}/mcp"), identity, Fingerprints::new([0; 16], &BTreeMap::new()))
+    GatewayRecord::new(format!("http://127.0.0.1:{port}/mcp"), identity, Fingerprints::new([0; 16], &BTreeMap::new()))
 }
 
 fn mode(path: &Path) -> u32 {
@@ -64,9 +64,9 @@ fn a_record_lives_as_long_as_its_gateway_and_is_ours_alone() {
     assert_eq!(running.len(), 1);
     assert_eq!(running[0].token().unwrap().as_ref(), tokens().gateway);
     assert_eq!(running[0].admin_token().unwrap(), None, "it has no admin API");
-    let with_api = Record { admin_url: Some("http://127.0.0.1:1".to_owned()), ..running[0].clone() };
+    let with_api = GatewayRecord { admin_url: Some("http://127.0.0.1:1".to_owned()), ..running[0].clone() };
     assert_eq!(with_api.admin_token().unwrap().as_ref(), tokens().admin);
-    let without = Record { admin_token_file: None, ..with_api };
+    let without = GatewayRecord { admin_token_file: None, ..with_api };
     assert_eq!(without.admin_token().unwrap(), None, "the token of clients opens no admin API");
     assert_eq!(mode(&scratch.0.join("goblin")), 0o700);
     let files = scratch.files();
@@ -123,8 +123,8 @@ fn a_directory_that_cannot_be_used_is_passed_over_for_the_next() {
 #[test]
 fn the_one_that_is_meant_is_chosen() {
     let (a, b) = (record(1, "/a.json"), record(2, "/b.json"));
-    let wanted = |record: &Record| Some(record.identity.clone());
-    let check = |running: &[&Record], wanted: Option<Identity>, expected: Result<u16, &[&str]>| {
+    let wanted = |record: &GatewayRecord| Some(record.identity.clone());
+    let check = |running: &[&GatewayRecord], wanted: Option<Identity>, expected: Result<u16, &[&str]>| {
         let running = running.iter().copied().cloned().collect();
         match (choose(running, wanted.as_ref()), expected) {
             (Ok(chosen), Ok(port)) => assert_eq!(chosen.url, format!("http://127.0.0.1:{port}/mcp")),

@@ -1,15 +1,18 @@
 //! Tests that an edit changes only the intended part of the file.
 
 use super::{Draft, EditError, Path};
-use crate::file::Origin;
-use crate::tree::Tree;
+use crate::file::ConfigOrigin;
+use crate::tree::JsonTree;
 
 fn draft(text: &str) -> Draft {
-    Draft::of(Path::new("goblin.json"), Some(text.to_owned()), Origin::new("goblin.json", "/etc/goblin")).unwrap()
+    Draft::of(Path::new("goblin.json"), Some(text.to_owned()), ConfigOrigin::new("goblin.json", "/etc/goblin")).unwrap()
 }
 
-fn entry(command: &str) -> Tree {
-    Tree::Object(vec![("command".to_owned(), Tree::text(command)), ("args".to_owned(), Tree::texts(["-y", "a b"]))])
+fn entry(command: &str) -> JsonTree {
+    JsonTree::Object(vec![
+        ("command".to_owned(), JsonTree::text(command)),
+        ("args".to_owned(), JsonTree::texts(["-y", "a b"])),
+    ])
 }
 
 fn check_put(before: &str, id: &str, after: &str) {
@@ -125,7 +128,7 @@ fn variables_that_are_not_set_are_no_reason_to_refuse() {
 #[test]
 fn a_text_that_is_no_object_is_refused() {
     for text in ["[]", "{", "{ \"mcpServers\": {} } x", "1", "{ \"mcpServers\": [] }", "{ \"servers\": \"a\" }"] {
-        let opened = Draft::of(Path::new("goblin.json"), Some(text.to_owned()), Origin::new("goblin.json", "/"));
+        let opened = Draft::of(Path::new("goblin.json"), Some(text.to_owned()), ConfigOrigin::new("goblin.json", "/"));
         let Err(EditError::Broken { problems, .. }) = opened else { panic!("{text} was taken") };
         assert!(problems.starts_with("goblin.json:1:"), "{problems}");
     }

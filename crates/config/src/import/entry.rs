@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use crate::edit::relative_argument;
-use crate::import::block::Block;
-use crate::import::variables::Variables;
-use crate::import::{Client, Ground, Remark};
-use crate::tree::Tree;
+use crate::import::block::ServerBlock;
+use crate::import::variables::VariableMapper;
+use crate::import::{Client, Remark, SearchBase};
+use crate::tree::JsonTree;
 use crate::{network, transport, vocabulary};
 
 /// Members without meaning for a gateway, in addition to those that goblin's own reader ignores. They get no note.
@@ -26,35 +26,36 @@ const LOGIN: [&str; 8] = [
 
 /// The members of the entry, collected before it is built.
 #[derive(Default)]
-struct Parts {
-    command: Option<Tree>,
-    args: Option<Tree>,
-    env: Vec<(String, Tree)>,
-    inherit: Option<Tree>,
-    cwd: Option<Tree>,
-    url: Option<Tree>,
-    headers: Vec<(String, Tree)>,
+struct EntryParts {
+    command: Option<JsonTree>,
+    args: Option<JsonTree>,
+    env: Vec<(String, JsonTree)>,
+    inherit: Option<JsonTree>,
+    cwd: Option<JsonTree>,
+    url: Option<JsonTree>,
+    headers: Vec<(String, JsonTree)>,
     is_off: bool,
-    timeout: Option<Tree>,
-    allow: Option<Tree>,
-    deny: Option<Tree>,
+    timeout: Option<JsonTree>,
+    allow: Option<JsonTree>,
+    deny: Option<JsonTree>,
 }
 
 /// Returns the entry. Returns `None` after adding a note.
 pub(crate) fn entry(
     client: Client,
-    server: &Tree,
-    block: &Block,
-    ground: &Ground,
+    server: &JsonTree,
+    block: &ServerBlock,
+    ground: &SearchBase,
     notes: &mut Vec<Remark>,
-) -> Option<Tree> {
-    let Tree::Object(members) = server else {
+) -> Option<JsonTree> {
+    let JsonTree::Object(members) = server else {
         notes.push(Remark::new("", "not imported: it is not an object"));
         return None;
     };
     let is_sse = is_sse(client, server);
     notes.extend(doubt(server));
-    let mut reader = Reader { variables: Variables { client, block, ground }, parts: Parts::default(), notes };
+    let mut reader =
+        EntryReader { variables: VariableMapper { client, block, ground }, parts: EntryParts::default(), notes };
     for (name, value) in members {
         reader.member(name, value);
     }
@@ -74,38 +75,38 @@ fn is_known_kind(kind: &str) -> bool {
     transport::KINDS.iter().any(|(known, _)| *known == kind)
 }
 
-fn kind(server: &Tree) -> Option<&str> {
-    vocabulary::TYPE.iter().find_map(|name| server.get(name)).and_then(Tree::as_text)
+fn kind(server: &JsonTree) -> Option<&str> {
+    vocabulary::TYPE.iter().find_map(|name| server.get(name)).and_then(JsonTree::as_text)
 }
 
 /// Returns a note if the server has an unknown type and the other members decide its kind.
-fn doubt(server: &Tree) -> Option<Remark> {
+fn doubt(server: &JsonTree) -> Option<Remark> {
     let is_unknown = kind(server).is_some_and(|kind| !is_known_kind(kind));
     is_unknown.then(|| Remark::new("type", "it is taken for what its other members tell"))
 }
 
 /// Reports whether the server uses HTTP+SSE. Gemini means HTTP+SSE by `url`, unless a type or `httpUrl` is present.
-fn is_sse(client: Client, server: &Tree) -> bool {
+fn is_sse(client: Client, server: &JsonTree) -> bool {
     match kind(server) {
         Some(kind) => kind == "sse",
         None => client == Client::Gemini && server.get("url").is_some() && server.get("httpUrl").is_none(),
     }
 }
 
-fn path(path: &Path) -> Tree {
-    Tree::text(path.display().to_string().replace("${", "$${"))
+fn path(path: &Path) -> JsonTree {
+    JsonTree::text(path.display().to_string().replace("${", "$${"))
 }
 
-struct Reader<'a, 'n> {
-    variables: Variables<'a>,
-    parts: Parts,
+struct EntryReader<'a, 'n> {
+    variables: VariableMapper<'a>,
+    parts: EntryParts,
     notes: &'n mut Vec<Remark>,
 }
 
-impl Reader<'_, '_> {
-    fn member(&mut self, name: &str, value: &Tree) {
+impl EntryReader<'_, '_> {
+    fn member(&mut self, name: &str, value: &JsonTree) {
         match name {
-            _ if *value == Tree::Null => {}
+            _ if *value == JsonTree::Null => {}
             "command" => self.parts.command = self.text(name, value),
             "args" => self.parts.args = self.texts(name, value),
             "env" => self.parts.env = self.map(name, value),
@@ -131,8 +132,8 @@ impl Reader<'_, '_> {
                 let header = ("Authorization".to_owned(), refer("Bearer ", value));
                 self.headers(name, vec![header]);
             }
-            "disabled" => self.parts.is_off |= *value == Tree::Flag(true),
-            "enabled" => self.parts.is_off |= *value == Tree::Flag(false),
+            "disabled" => self.parts.is_off |= *value == JsonTree::Flag(true),
+            "enabled" => self.parts.is_off |= *value == JsonTree::Flag(false),
             "timeout" => self.parts.timeout = self.duration(name, value, 1.0),
             "tool_timeout_sec" => self.parts.timeout = self.duration(name, value, 1000.0),
             "includeTools" | "enabled_tools" => self.parts.allow = self.names(name, value),
@@ -166,44 +167,44 @@ impl Reader<'_, '_> {
         None
     }
 
-    fn text(&mut self, name: &str, value: &Tree) -> Option<Tree> {
+    fn text(&mut self, name: &str, value: &JsonTree) -> Option<JsonTree> {
         match value {
-            Tree::Text(text) => Some(Tree::text(self.variables.translate(name, text, self.notes))),
+            JsonTree::Text(text) => Some(JsonTree::text(self.variables.translate(name, text, self.notes))),
             // A number or boolean without quotes is meant as text in a member that only accepts text.
-            Tree::Number(number) => Some(Tree::text(number)),
-            Tree::Flag(flag) => Some(Tree::text(flag.to_string())),
+            JsonTree::Number(number) => Some(JsonTree::text(number)),
+            JsonTree::Flag(flag) => Some(JsonTree::text(flag.to_string())),
             _ => self.wrong(name, "text"),
         }
     }
 
-    fn texts(&mut self, name: &str, value: &Tree) -> Option<Tree> {
-        let Tree::List(elements) = value else { return self.wrong(name, "a list") };
-        Some(Tree::List(elements.iter().filter_map(|element| self.text(name, element)).collect()))
+    fn texts(&mut self, name: &str, value: &JsonTree) -> Option<JsonTree> {
+        let JsonTree::List(elements) = value else { return self.wrong(name, "a list") };
+        Some(JsonTree::List(elements.iter().filter_map(|element| self.text(name, element)).collect()))
     }
 
-    fn map(&mut self, name: &str, value: &Tree) -> Vec<(String, Tree)> {
-        let Tree::Object(members) = value else { return self.wrong(name, "an object").unwrap_or_default() };
-        let read = |(key, value): &(String, Tree)| Some((key.clone(), self.text(&format!("{name}.{key}"), value)?));
+    fn map(&mut self, name: &str, value: &JsonTree) -> Vec<(String, JsonTree)> {
+        let JsonTree::Object(members) = value else { return self.wrong(name, "an object").unwrap_or_default() };
+        let read = |(key, value): &(String, JsonTree)| Some((key.clone(), self.text(&format!("{name}.{key}"), value)?));
         members.iter().filter_map(read).collect()
     }
 
     /// Returns a list of names unchanged. The other client takes names literally, not as patterns.
-    fn names(&mut self, name: &str, value: &Tree) -> Option<Tree> {
+    fn names(&mut self, name: &str, value: &JsonTree) -> Option<JsonTree> {
         match value {
-            Tree::List(names) if names.iter().all(|name| name.as_text().is_some()) => Some(value.clone()),
+            JsonTree::List(names) if names.iter().all(|name| name.as_text().is_some()) => Some(value.clone()),
             _ => self.wrong(name, "a list of names"),
         }
     }
 
     /// Returns an absolute directory. A relative path starts at the project, or at the working directory.
-    fn directory(&mut self, name: &str, value: &Tree) -> Option<Tree> {
+    fn directory(&mut self, name: &str, value: &JsonTree) -> Option<JsonTree> {
         let text = self.text(name, value)?;
         let text = text.as_text()?;
         if let Some(rest) = text.strip_prefix('~').filter(|rest| rest.is_empty() || rest.starts_with('/')) {
-            return Some(Tree::text(format!("${{HOME}}{rest}")));
+            return Some(JsonTree::text(format!("${{HOME}}{rest}")));
         }
         if text.starts_with(['/', '$']) {
-            return Some(Tree::text(text));
+            return Some(JsonTree::text(text));
         }
         let (block, ground) = (self.variables.block, self.variables.ground);
         let base = block.project.as_ref().unwrap_or(&ground.here);
@@ -216,7 +217,7 @@ impl Reader<'_, '_> {
     }
 
     /// Adds headers. Leaves out headers that the gateway sets itself, because goblin's reader rejects them.
-    fn headers(&mut self, name: &str, headers: Vec<(String, Tree)>) {
+    fn headers(&mut self, name: &str, headers: Vec<(String, JsonTree)>) {
         for (header, value) in headers {
             if network::is_own_header(&header) {
                 let why = "left out: the gateway sets this header itself";
@@ -228,16 +229,16 @@ impl Reader<'_, '_> {
         }
     }
 
-    fn duration(&mut self, name: &str, value: &Tree, milliseconds_each: f64) -> Option<Tree> {
+    fn duration(&mut self, name: &str, value: &JsonTree, milliseconds_each: f64) -> Option<JsonTree> {
         let number = match value {
-            Tree::Number(number) => number.parse::<f64>().ok(),
+            JsonTree::Number(number) => number.parse::<f64>().ok(),
             _ => None,
         };
         let Some(milliseconds) = number.map(|number| number * milliseconds_each).filter(|number| *number >= 0.0) else {
             return self.wrong(name, "a number");
         };
         let milliseconds = milliseconds.round() as u64;
-        Some(Tree::text(if milliseconds.is_multiple_of(1000) {
+        Some(JsonTree::text(if milliseconds.is_multiple_of(1000) {
             format!("{}s", milliseconds / 1000)
         } else {
             format!("{milliseconds}ms")
@@ -246,29 +247,29 @@ impl Reader<'_, '_> {
 }
 
 /// Returns a reference to a variable, given its name.
-fn refer(before: &str, variable: &Tree) -> Tree {
-    Tree::text(format!("{before}${{{}}}", variable.as_text().unwrap_or_default()))
+fn refer(before: &str, variable: &JsonTree) -> JsonTree {
+    JsonTree::text(format!("{before}${{{}}}", variable.as_text().unwrap_or_default()))
 }
 
-impl Parts {
+impl EntryParts {
     /// Returns the entry with the members that are present, in the order of the documentation.
-    fn into_tree(self, is_sse: bool) -> Tree {
-        let object = |members: Vec<(String, Tree)>| (!members.is_empty()).then_some(Tree::Object(members));
+    fn into_tree(self, is_sse: bool) -> JsonTree {
+        let object = |members: Vec<(String, JsonTree)>| (!members.is_empty()).then_some(JsonTree::Object(members));
         let rules = [("allow", self.allow), ("deny", self.deny)];
         let rules = rules.into_iter().filter_map(|(name, names)| Some((name.to_owned(), names?))).collect();
         let members = [
-            ("type", is_sse.then(|| Tree::text("sse"))),
+            ("type", is_sse.then(|| JsonTree::text("sse"))),
             ("command", self.command),
-            ("args", self.args.filter(|args| *args != Tree::List(Vec::new()))),
+            ("args", self.args.filter(|args| *args != JsonTree::List(Vec::new()))),
             ("env", object(self.env)),
             ("inherit", self.inherit),
             ("cwd", self.cwd),
             ("url", self.url),
             ("headers", object(self.headers)),
-            ("enabled", self.is_off.then_some(Tree::Flag(false))),
+            ("enabled", self.is_off.then_some(JsonTree::Flag(false))),
             ("timeout", self.timeout),
             ("tools", object(rules)),
         ];
-        Tree::object(members.into_iter().filter_map(|(name, value)| Some((name, value?))))
+        JsonTree::object(members.into_iter().filter_map(|(name, value)| Some((name, value?))))
     }
 }

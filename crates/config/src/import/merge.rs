@@ -3,41 +3,41 @@
 use std::path::PathBuf;
 
 use crate::ServerId;
-use crate::import::{Client, Found, Imported, Note, is_ourselves};
-use crate::tree::Tree;
+use crate::import::{Client, FileImport, ImportedServer, Note, is_ourselves};
+use crate::tree::JsonTree;
 use crate::visible::is_hidden;
 
 /// The proposed result of an import.
 #[derive(Clone, Debug, Default)]
-pub struct Merged {
-    pub servers: Vec<Candidate>,
+pub struct MergeResult {
+    pub servers: Vec<ImportCandidate>,
     pub notes: Vec<Note>,
 }
 
 #[derive(Clone, Debug)]
-pub struct Candidate {
+pub struct ImportCandidate {
     pub id: String,
     /// All clients that have this server, in reading order.
     pub clients: Vec<Client>,
     pub file: PathBuf,
-    pub entry: Tree,
+    pub entry: JsonTree,
     /// Whether goblin's file already contains this server.
     pub is_present: bool,
 }
 
 /// Merges the servers of several files. `existing` are the servers of goblin's file, `port` is the gateway's port.
-pub fn merge(found: Vec<Found>, existing: &[(String, Tree)], port: u16) -> Merged {
-    let mut merged = Merged::default();
+pub fn merge(found: Vec<FileImport>, existing: &[(String, JsonTree)], port: u16) -> MergeResult {
+    let mut merged = MergeResult::default();
     let mut servers = Vec::new();
     for found in found {
         merged.notes.extend(found.notes);
         servers.extend(found.servers);
     }
     // Within a client, the narrower scope comes first. The order of clients is kept.
-    let order: Vec<Client> = servers.iter().map(|server: &Imported| server.client).collect();
+    let order: Vec<Client> = servers.iter().map(|server: &ImportedServer| server.client).collect();
     let place = |client: Client| order.iter().position(|known| *known == client);
     servers.sort_by_key(|server| (place(server.client), server.scope));
-    let mut taken: Vec<(Client, String, PathBuf, Tree)> = Vec::new();
+    let mut taken: Vec<(Client, String, PathBuf, JsonTree)> = Vec::new();
     for server in servers {
         if is_ourselves(&server.entry, port) {
             merged.note(&server, "left out: it is goblin itself", None);
@@ -57,13 +57,13 @@ pub fn merge(found: Vec<Found>, existing: &[(String, Tree)], port: u16) -> Merge
     merged
 }
 
-impl Merged {
-    fn note(&mut self, server: &Imported, why: &str, cure: Option<String>) {
+impl MergeResult {
+    fn note(&mut self, server: &ImportedServer, why: &str, cure: Option<String>) {
         let (file, name) = (server.file.clone(), server.name.clone());
         self.notes.push(Note { file, server: name, member: String::new(), why: why.to_owned(), cure });
     }
 
-    fn admit(&mut self, server: Imported, existing: &[(String, Tree)]) {
+    fn admit(&mut self, server: ImportedServer, existing: &[(String, JsonTree)]) {
         let wanted = clean(&server.name);
         let own = with_client(&wanted, server.client, 1);
         for id in [&wanted, &own] {
@@ -102,9 +102,9 @@ impl Merged {
         self.push(id, server, false);
     }
 
-    fn push(&mut self, id: String, server: Imported, is_present: bool) {
-        let Imported { client, file, entry, .. } = server;
-        self.servers.push(Candidate { id, clients: vec![client], file, entry, is_present });
+    fn push(&mut self, id: String, server: ImportedServer, is_present: bool) {
+        let ImportedServer { client, file, entry, .. } = server;
+        self.servers.push(ImportCandidate { id, clients: vec![client], file, entry, is_present });
     }
 }
 

@@ -2,21 +2,21 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::import::{Client, Ground, Source};
+use crate::import::{Client, ClientFile, SearchBase};
 use crate::{Environment, file};
 
 /// Returns the possible files of one client. They may not exist.
-pub fn sources(client: Client, ground: &Ground, environment: Environment<'_>) -> Vec<Source> {
+pub fn sources(client: Client, ground: &SearchBase, environment: Environment<'_>) -> Vec<ClientFile> {
     let users: Vec<PathBuf> = user_files(client, &ground.home, environment);
     let mut sources = Vec::new();
     for directory in project_directories(&ground.here) {
         if let Some(path) = project_file(client).map(|file| directory.join(file))
             && !users.contains(&path)
         {
-            sources.push(Source { client, path, project: Some(directory) });
+            sources.push(ClientFile { client, path, project: Some(directory) });
         }
     }
-    sources.extend(users.into_iter().map(|path| Source { client, path, project: None }));
+    sources.extend(users.into_iter().map(|path| ClientFile { client, path, project: None }));
     sources
 }
 

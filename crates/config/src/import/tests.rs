@@ -1,14 +1,14 @@
 //! Tests the translation of other clients' files, and the masked output.
 
 use super::show::masked;
-use super::{Client, Ground, Source, is_ourselves, place, translate};
+use super::{Client, ClientFile, SearchBase, is_ourselves, place, translate};
 use crate::edit::relative_argument;
-use crate::tree::Tree;
+use crate::tree::JsonTree;
 
 /// Checks the translated value of one variable of one server, and the number of notes.
 fn check(client: Client, text: &str, expected: &str, notes: usize) {
-    let ground = Ground { home: "/srv/me".into(), here: "/srv/here".into() };
-    let source = Source { client, path: "/srv/app/file".into(), project: Some("/srv/app".into()) };
+    let ground = SearchBase { home: "/srv/me".into(), here: "/srv/here".into() };
+    let source = ClientFile { client, path: "/srv/app/file".into(), project: Some("/srv/app".into()) };
     let file = match client {
         Client::Codex => format!("[mcp_servers.a]\ncommand = \"x\"\nenv = {{ V = {text:?} }}"),
         Client::VsCode => format!("{{\"servers\":{{\"a\":{{\"command\":\"x\",\"env\":{{\"V\":{text:?}}}}}}}}}"),
@@ -16,7 +16,7 @@ fn check(client: Client, text: &str, expected: &str, notes: usize) {
     };
     let found = translate(&source, &file, &ground).unwrap();
     let entry = &found.servers.first().unwrap_or_else(|| panic!("{:?}", found.notes)).entry;
-    assert_eq!(entry.get("env").and_then(|env| env.get("V")), Some(&Tree::text(expected)), "{client} {text}");
+    assert_eq!(entry.get("env").and_then(|env| env.get("V")), Some(&JsonTree::text(expected)), "{client} {text}");
     assert_eq!(found.notes.len(), notes, "{client} {text}: {:?}", found.notes);
 }
 
@@ -43,18 +43,18 @@ fn references_are_those_of_the_client() {
     }
 }
 
-fn entry(members: &[(&str, Tree)]) -> Tree {
-    Tree::object(members.iter().cloned())
+fn entry(members: &[(&str, JsonTree)]) -> JsonTree {
+    JsonTree::object(members.iter().cloned())
 }
 
-fn command(args: &[&str]) -> Tree {
-    entry(&[("command", Tree::text("x")), ("args", Tree::texts(args.iter().copied()))])
+fn command(args: &[&str]) -> JsonTree {
+    entry(&[("command", JsonTree::text("x")), ("args", JsonTree::texts(args.iter().copied()))])
 }
 
 #[test]
 fn programs_see_no_secret() {
     let remote =
-        entry(&[("url", Tree::text("https://h/mcp?key=abc")), ("headers", entry(&[("A", Tree::text("abc"))]))]);
+        entry(&[("url", JsonTree::text("https://h/mcp?key=abc")), ("headers", entry(&[("A", JsonTree::text("abc"))]))]);
     assert_eq!(masked(&remote).to_string(), r#"{"headers":{"A":"***"},"url":"https://h/mcp?***"}"#);
     let local = masked(&command(&["--token", "abc", "postgres://me:pw@host/db"])).to_string();
     assert_eq!(local, r#"{"args":["--token","***","postgres://***@host/db"],"command":"x"}"#);
@@ -63,12 +63,12 @@ fn programs_see_no_secret() {
 #[test]
 fn we_know_ourselves() {
     for (entry, expected) in [
-        (entry(&[("command", Tree::text("/usr/bin/goblin")), ("args", Tree::texts(["stdio"]))]), true),
-        (entry(&[("command", Tree::text("goblins"))]), false),
-        (entry(&[("url", Tree::text("http://localhost:3000/mcp"))]), true),
-        (entry(&[("url", Tree::text("http://[::1]:3000/mcp"))]), true),
-        (entry(&[("url", Tree::text("http://localhost:3001/mcp"))]), false),
-        (entry(&[("url", Tree::text("http://example.com:3000/mcp"))]), false),
+        (entry(&[("command", JsonTree::text("/usr/bin/goblin")), ("args", JsonTree::texts(["stdio"]))]), true),
+        (entry(&[("command", JsonTree::text("goblins"))]), false),
+        (entry(&[("url", JsonTree::text("http://localhost:3000/mcp"))]), true),
+        (entry(&[("url", JsonTree::text("http://[::1]:3000/mcp"))]), true),
+        (entry(&[("url", JsonTree::text("http://localhost:3001/mcp"))]), false),
+        (entry(&[("url", JsonTree::text("http://example.com:3000/mcp"))]), false),
         (command(&["mcp-remote", "http://127.0.0.1:3000/mcp"]), true),
     ] {
         assert_eq!(is_ourselves(&entry, 3000), expected, "{entry:?}");
@@ -79,13 +79,14 @@ fn we_know_ourselves() {
 fn relative_arguments_matter_without_a_directory() {
     assert_eq!(relative_argument(&command(&["-x", "./a"])), Some("./a"));
     assert_eq!(relative_argument(&command(&["-x", "a", ".hidden"])), None);
-    let placed = entry(&[("command", Tree::text("x")), ("args", Tree::texts(["."])), ("cwd", Tree::text("/"))]);
+    let placed =
+        entry(&[("command", JsonTree::text("x")), ("args", JsonTree::texts(["."])), ("cwd", JsonTree::text("/"))]);
     assert_eq!(relative_argument(&placed), None);
 }
 
 #[test]
 fn files_are_looked_for_in_the_project_and_at_home() {
-    let ground = Ground { home: "/srv/me".into(), here: "/srv/me".into() };
+    let ground = SearchBase { home: "/srv/me".into(), here: "/srv/me".into() };
     let environment = |name: &str| (name == "CODEX_HOME").then(|| "/codex".to_owned());
     let paths = |client| {
         place::sources(client, &ground, &environment).into_iter().map(|source| source.path).collect::<Vec<_>>()
@@ -100,7 +101,7 @@ fn files_are_looked_for_in_the_project_and_at_home() {
 
 #[test]
 fn doubts_and_secrets_in_notes() {
-    let ground = Ground { home: "/srv/me".into(), here: "/srv/here".into() };
+    let ground = SearchBase { home: "/srv/me".into(), here: "/srv/here".into() };
     for (client, members, expected) in [
         (Client::Cursor, r#""url": "https://h/x/sse?k=v""#, None),
         (Client::Cursor, r#""url": "https://h/sse", "type": "http""#, None),
@@ -113,7 +114,7 @@ fn doubts_and_secrets_in_notes() {
         (Client::Cursor, r#""command": "x", "env": {"A": "${b c:abc}"}"#, Some("cursor fills in ${b c:...}")),
         (Client::ClaudeDesktop, r#""command": "x", "env": {"A": "${b abc}"}"#, Some("claude-desktop leaves ${...} as")),
     ] {
-        let source = Source { client, path: "/srv/file".into(), project: None };
+        let source = ClientFile { client, path: "/srv/file".into(), project: None };
         let found = translate(&source, &format!(r#"{{"mcpServers":{{"a":{{{members}}}}}}}"#), &ground).unwrap();
         assert_eq!(found.servers.len(), 1, "{members}");
         let notes: Vec<String> = found.notes.iter().map(ToString::to_string).collect();

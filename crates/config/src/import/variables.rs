@@ -6,18 +6,18 @@
 use std::path::Path;
 
 use crate::expand::is_variable_name;
-use crate::import::block::Block;
-use crate::import::{Client, Ground, Remark};
+use crate::import::block::ServerBlock;
+use crate::import::{Client, Remark, SearchBase};
 use crate::mask;
-use crate::tree::Tree;
+use crate::tree::JsonTree;
 
-pub(crate) struct Variables<'a> {
+pub(crate) struct VariableMapper<'a> {
     pub(crate) client: Client,
-    pub(crate) block: &'a Block,
-    pub(crate) ground: &'a Ground,
+    pub(crate) block: &'a ServerBlock,
+    pub(crate) ground: &'a SearchBase,
 }
 
-impl Variables<'_> {
+impl VariableMapper<'_> {
     /// Returns the text of `member` in goblin's syntax.
     pub(crate) fn translate(&self, member: &str, text: &str, notes: &mut Vec<Remark>) -> String {
         let mut translated = String::with_capacity(text.len());
@@ -133,7 +133,7 @@ impl Variables<'_> {
             name.insert(0, '_');
         }
         let input = self.block.inputs.iter().find(|(known, _)| known == id).map(|(_, input)| input);
-        let text = |key: &str| input.and_then(|input| input.get(key)).and_then(Tree::as_text);
+        let text = |key: &str| input.and_then(|input| input.get(key)).and_then(JsonTree::as_text);
         let asked = text("description").map(|asked| format!(" ({asked})")).unwrap_or_default();
         let why = format!("nobody is there to be asked for {id}{asked}, so it is the variable {name}");
         notes.push(Remark::new(member, why).cure(format!("export {name}=...")));

@@ -4,8 +4,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::environment;
-use crate::file::Origin;
-use crate::{Loaded, load, parse};
+use crate::file::ConfigOrigin;
+use crate::{LoadedConfig, load, parse};
 
 const SECRETS: &str = r#"{
   "gateway": { "token": "abc-abc-abc-abcd" },
@@ -13,8 +13,8 @@ const SECRETS: &str = r#"{
                   "b": { "url": "http://x", "headers": { "Authorization": "Bearer ${TOKEN}" } } }
 }"#;
 
-fn parse_with_mode(text: &str, mode: u32) -> Result<Loaded, String> {
-    let origin = Origin { mode: Some(mode), ..Origin::new("goblin.json", "/etc/goblin") };
+fn parse_with_mode(text: &str, mode: u32) -> Result<LoadedConfig, String> {
+    let origin = ConfigOrigin { mode: Some(mode), ..ConfigOrigin::new("goblin.json", "/etc/goblin") };
     parse(text, &origin, &environment).map_err(|problems| problems.to_string())
 }
 

@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use super::{FULL, accept, environment, origin};
 use crate::admin::AdminSettings;
 use crate::diff::{Depth, apply, diff};
-use crate::exposure::{Exposure, MetaTools, Mode, Profile, ProfileName, ProfileTools};
+use crate::exposure::{Exposure, ExposureMode, MetaTools, Profile, ProfileName, ProfileTools};
 use crate::glob::Glob;
 use crate::inherit::Inherit;
 use crate::secret::Secret;
@@ -70,7 +70,7 @@ fn servers() -> impl Strategy<Value = Arc<Server>> {
 }
 
 fn exposures() -> impl Strategy<Value = Exposure> {
-    let mode = prop_oneof![Just(Mode::All), Just(Mode::Search), Just(Mode::Auto)];
+    let mode = prop_oneof![Just(ExposureMode::All), Just(ExposureMode::Search), Just(ExposureMode::Auto)];
     (mode, 0usize..2, any::<bool>()).prop_map(|(mode, auto_above, reveal)| Exposure {
         mode,
         auto_above,

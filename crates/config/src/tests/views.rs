@@ -2,7 +2,7 @@
 
 use super::problems::check;
 use super::{FULL, accept, environment, origin};
-use crate::exposure::{Exposure, MetaTools, Mode, Profile};
+use crate::exposure::{Exposure, ExposureMode, MetaTools, Profile};
 use crate::{Config, parse};
 
 /// Returns a file with these members and two servers.
@@ -33,7 +33,10 @@ fn they_are_read_whole() {
     assert_eq!(config.meta_tools, MetaTools { enabled: true, prefix: "goblin_".to_owned() });
     let texts = |exposure: &Exposure| exposure.pinned.iter().map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(texts(&config.exposure), ["local_*"]);
-    assert_eq!((config.exposure.mode, config.exposure.auto_above, config.exposure.reveal), (Mode::Auto, 0, true));
+    assert_eq!(
+        (config.exposure.mode, config.exposure.auto_above, config.exposure.reveal),
+        (ExposureMode::Auto, 0, true)
+    );
 
     assert_eq!(config.profiles.keys().map(|name| name.path()).collect::<Vec<_>>(), ["/mcp/p/all", "/mcp/p/review"]);
     let review = &config.profiles["review"];
@@ -46,7 +49,7 @@ fn they_are_read_whole() {
     assert!(review.prompts.admits("local_p") && !review.prompts.admits("p"));
     assert!(!review.resources.admits("docs://a") && review.resources.admits("docs://b"));
     // The mode is the profile's own, the rest is inherited from the gateway.
-    assert_eq!((review.exposure.mode, review.exposure.auto_above), (Mode::Search, 0));
+    assert_eq!((review.exposure.mode, review.exposure.auto_above), (ExposureMode::Search, 0));
     assert_eq!((texts(&review.exposure), review.exposure.reveal), (vec!["local_*".to_owned()], true));
 
     let all = &config.profiles["all"];
@@ -61,7 +64,7 @@ fn what_is_left_out_is_the_default() {
         (&config.exposure, &config.meta_tools, &config.profiles),
         (&empty.exposure, &empty.meta_tools, &empty.profiles)
     );
-    assert_eq!((empty.exposure.mode, empty.exposure.auto_above, empty.exposure.reveal), (Mode::All, 60, false));
+    assert_eq!((empty.exposure.mode, empty.exposure.auto_above, empty.exposure.reveal), (ExposureMode::All, 60, false));
     assert_eq!(empty.meta_tools, MetaTools { enabled: true, prefix: String::new() });
     assert_eq!(profile("{}"), Profile::default());
     assert_eq!(profile(r#"{ "servers": null, "tools": {}, "prompts": {}, "exposure": {} }"#), Profile::default());
@@ -95,10 +98,10 @@ fn a_profile_stands_over_the_gateway() {
         let exposure = &config.profiles["p"].exposure;
         (exposure.mode, exposure.pinned.len(), exposure.auto_above, exposure.reveal)
     };
-    assert_eq!(of("null"), (Mode::Auto, 1, 5, true));
-    assert_eq!(of("\"all\""), (Mode::All, 1, 5, true));
-    assert_eq!(of(r#"{ "pinned": [], "autoAbove": 6 }"#), (Mode::Auto, 0, 6, true));
-    assert_eq!(of(r#"{ "mode": "search", "reveal": false }"#), (Mode::Search, 1, 5, false));
+    assert_eq!(of("null"), (ExposureMode::Auto, 1, 5, true));
+    assert_eq!(of("\"all\""), (ExposureMode::All, 1, 5, true));
+    assert_eq!(of(r#"{ "pinned": [], "autoAbove": 6 }"#), (ExposureMode::Auto, 0, 6, true));
+    assert_eq!(of(r#"{ "mode": "search", "reveal": false }"#), (ExposureMode::Search, 1, 5, false));
 }
 
 #[test]

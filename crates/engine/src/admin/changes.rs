@@ -11,7 +11,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::oneshot;
 
 use crate::admin::command::{Command, Refusal};
-use crate::admin::{Admin, Denied, ok};
+use crate::admin::{Admin, AdminError, ok};
 
 /// The size limit of a command's body. The largest meaningful body is `{}`.
 const LARGEST_BODY: usize = 1024;
@@ -19,7 +19,7 @@ const LARGEST_BODY: usize = 1024;
 const BODY_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Rejects a body with content. Commands take no parameters, so the content would have no effect.
-pub(super) async fn check_empty(body: Body) -> Result<(), Denied> {
+pub(super) async fn check_empty(body: Body) -> Result<(), AdminError> {
     let whole = tokio::time::timeout(BODY_PATIENCE, to_bytes(body, LARGEST_BODY)).await;
     let text = whole.ok().and_then(Result::ok);
     let is_empty = |text: &[u8]| {
@@ -28,17 +28,17 @@ pub(super) async fn check_empty(body: Body) -> Result<(), Denied> {
     };
     match text {
         Some(text) if is_empty(&text) => Ok(()),
-        _ => Err(Denied::new(StatusCode::BAD_REQUEST, "the body must be empty or {}")),
+        _ => Err(AdminError::new(StatusCode::BAD_REQUEST, "the body must be empty or {}")),
     }
 }
 
 impl Admin {
-    pub(super) async fn reload(&self) -> Result<Response, Denied> {
+    pub(super) async fn reload(&self) -> Result<Response, AdminError> {
         Ok(ok(&self.command(Command::Reload).await?))
     }
 
     /// Sends a command about a server. Returns the server's status after the command.
-    pub(super) async fn wish(&self, wish: Wish, id: &str) -> Result<Response, Denied> {
+    pub(super) async fn wish(&self, wish: Wish, id: &str) -> Result<Response, AdminError> {
         let server = ServerId::new(id).map_err(|_| self.unknown(id))?;
         self.command(|done| Command::Server { id: server, wish, done }).await?;
         Ok(ok(&self.server(id)?))
@@ -47,8 +47,8 @@ impl Admin {
     async fn command<T>(
         &self,
         command: impl FnOnce(oneshot::Sender<Result<T, Refusal>>) -> Command,
-    ) -> Result<T, Denied> {
-        let unavailable = |message| Denied::new(StatusCode::SERVICE_UNAVAILABLE, message);
+    ) -> Result<T, AdminError> {
+        let unavailable = |message| AdminError::new(StatusCode::SERVICE_UNAVAILABLE, message);
         let Some(commands) = &self.commands else { return Err(unavailable("this gateway takes no commands")) };
         let (done, outcome) = oneshot::channel();
         commands.try_send(command(done)).map_err(|error| match error {
@@ -63,7 +63,7 @@ impl Admin {
                 Refusal::UnknownServer(_) => StatusCode::NOT_FOUND,
                 Refusal::Conflict(_) => StatusCode::CONFLICT,
             };
-            Denied::new(status, refusal.to_string())
+            AdminError::new(status, refusal.to_string())
         })
     }
 }

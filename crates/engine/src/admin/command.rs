@@ -36,4 +36,4 @@ pub enum Refusal {
 }
 
 /// The sender of commands to the application.
-pub(crate) type Commands = mpsc::Sender<Command>;
+pub(crate) type CommandSender = mpsc::Sender<Command>;

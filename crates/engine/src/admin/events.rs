@@ -12,13 +12,13 @@ use bytes::Bytes;
 use futures_util::stream::unfold;
 use goblin_admin::api::{EventInfo, Missed};
 use goblin_config::LogLevel;
-use goblin_telemetry::feed::{News, Reader, Record};
+use goblin_telemetry::feed::{FeedBatch, FeedReader, FeedRecord};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName};
 use http::{HeaderValue, StatusCode};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use crate::admin::readiness::Readiness;
-use crate::admin::{Admin, Denied};
+use crate::admin::{Admin, AdminError};
 use crate::front::body::KEEP_ALIVE;
 
 /// The maximum number of concurrent readers.
@@ -29,21 +29,21 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const EVENTS: &str = "text/event-stream";
 
 /// One client of the event stream.
-struct Looker {
-    reader: Reader,
+struct EventStreamClient {
+    reader: FeedReader,
     readiness: watch::Receiver<Readiness>,
     _place: OwnedSemaphorePermit,
 }
 
 impl Admin {
-    pub(super) fn events(&self, headers: &HeaderMap) -> Result<Response, Denied> {
+    pub(super) fn events(&self, headers: &HeaderMap) -> Result<Response, AdminError> {
         let next = next_wanted(headers)?;
         let place = Arc::clone(&self.readers).try_acquire_owned().map_err(|_| {
             let message = format!("{MOST_READERS} read the events already; end one of them, or try again later");
-            Denied::new(StatusCode::SERVICE_UNAVAILABLE, message)
+            AdminError::new(StatusCode::SERVICE_UNAVAILABLE, message)
         })?;
         let reader = self.observe.feed().reader(next);
-        let looker = Looker { reader, readiness: self.readiness.clone(), _place: place };
+        let looker = EventStreamClient { reader, readiness: self.readiness.clone(), _place: place };
         let events = unfold(looker, async |mut looker| Some((Ok::<_, Infallible>(looker.next().await?), looker)));
         let headers = [
             (CONTENT_TYPE, HeaderValue::from_static(EVENTS)),
@@ -54,7 +54,7 @@ impl Admin {
     }
 }
 
-impl Looker {
+impl EventStreamClient {
     /// Returns the next chunk of the stream. Returns `None` if the gateway is shutting down.
     async fn next(&mut self) -> Option<Bytes> {
         tokio::select! {
@@ -67,14 +67,14 @@ impl Looker {
 }
 
 /// Returns the sequence number to start from. Starts with the oldest record if the header is absent.
-fn next_wanted(headers: &HeaderMap) -> Result<u64, Denied> {
+fn next_wanted(headers: &HeaderMap) -> Result<u64, AdminError> {
     let Some(last) = headers.get(LAST_EVENT_ID) else { return Ok(0) };
     let last = last.to_str().ok().and_then(|last| last.parse::<u64>().ok());
     last.map(|last| last.saturating_add(1))
-        .ok_or_else(|| Denied::new(StatusCode::BAD_REQUEST, "Last-Event-ID must be the seq of an event"))
+        .ok_or_else(|| AdminError::new(StatusCode::BAD_REQUEST, "Last-Event-ID must be the seq of an event"))
 }
 
-fn told(news: &News) -> Bytes {
+fn told(news: &FeedBatch) -> Bytes {
     let mut text = String::new();
     if news.missed > 0 {
         text.push_str(&format!("event: missed\ndata: {}\n\n", to_json(&Missed { missed: news.missed })));
@@ -89,7 +89,7 @@ fn to_json(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).expect("all keys are strings")
 }
 
-fn info(record: &Record) -> EventInfo {
+fn info(record: &FeedRecord) -> EventInfo {
     let word = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     EventInfo {
         seq: record.seq,

@@ -44,7 +44,7 @@ impl Admin {
 fn each(catalog: &Catalog, list: List, make: impl Fn(usize, &str, &str, &Bytes) -> Option<Entry>) -> Vec<Entry> {
     match list {
         List::Tools => {
-            let shown = |entry: &crate::directory::Entry| definition::for_older(&entry.definition);
+            let shown = |entry: &crate::directory::CatalogEntry| definition::for_older(&entry.definition);
             let entries = catalog.tools.entries.iter();
             entries.filter_map(|it| make(it.source, &it.exposed, &it.native, &shown(it))).collect()
         }

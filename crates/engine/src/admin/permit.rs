@@ -12,67 +12,67 @@ use goblin_config::secret::Secret;
 use http::StatusCode;
 use http::header::{HeaderMap, ORIGIN};
 
-use crate::admin::Denied;
+use crate::admin::AdminError;
 use crate::front::gate::{has_token, single};
 
 /// The number of random bytes in a generated token.
 const TOKEN_BYTES: usize = 32;
 
 #[derive(Clone, Debug)]
-pub struct Permit {
+pub struct AdminAccess {
     token: Secret,
-    place: Place,
+    place: TokenLocation,
     /// The allowed origins of the configuration.
     origins: Vec<String>,
 }
 
 /// The location of the admin token, for use in error messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum TokenLocation {
     /// The configuration has the token in `admin.token`.
     Configuration,
     File(PathBuf),
     Nowhere,
 }
 
-impl Permit {
+impl AdminAccess {
     /// Returns a permit with the configured token, or with a new random one.
-    pub fn new(gateway: &Gateway, admin: &AdminSettings) -> Permit {
+    pub fn new(gateway: &Gateway, admin: &AdminSettings) -> AdminAccess {
         let (token, place) = match &admin.token {
-            Some(token) => (token.clone(), Place::Configuration),
-            None => (random_token(), Place::Nowhere),
+            Some(token) => (token.clone(), TokenLocation::Configuration),
+            None => (random_token(), TokenLocation::Nowhere),
         };
-        Permit { token, place, origins: gateway.allowed_origins.clone() }
+        AdminAccess { token, place, origins: gateway.allowed_origins.clone() }
     }
 
     /// Records the file that contains a generated token.
-    pub fn written_to(self, path: PathBuf) -> Permit {
-        let place = if self.place == Place::Nowhere { Place::File(path) } else { self.place };
-        Permit { place, ..self }
+    pub fn written_to(self, path: PathBuf) -> AdminAccess {
+        let place = if self.place == TokenLocation::Nowhere { TokenLocation::File(path) } else { self.place };
+        AdminAccess { place, ..self }
     }
 
     pub fn token(&self) -> &Secret {
         &self.token
     }
 
-    pub(super) fn check(&self, headers: &HeaderMap) -> Result<(), Denied> {
+    pub(super) fn check(&self, headers: &HeaderMap) -> Result<(), AdminError> {
         let origin = single(headers, &ORIGIN).map(str::to_ascii_lowercase);
         let is_known = origin.is_some_and(|origin| self.origins.contains(&origin));
         if headers.contains_key(ORIGIN) && !is_known {
             let message = "the admin API does not answer this Origin (gateway.allowedOrigins)";
-            return Err(Denied::new(StatusCode::FORBIDDEN, message));
+            return Err(AdminError::new(StatusCode::FORBIDDEN, message));
         }
         if has_token(headers, &self.token) {
             return Ok(());
         }
         let place = match &self.place {
-            Place::Configuration => "admin.token".to_owned(),
-            Place::File(path) => format!("the admin token, which stands in {}", path.display()),
-            Place::Nowhere => {
+            TokenLocation::Configuration => "admin.token".to_owned(),
+            TokenLocation::File(path) => format!("the admin token, which stands in {}", path.display()),
+            TokenLocation::Nowhere => {
                 "the admin token, which could not be written anywhere; set admin.token or admin.tokenFile".to_owned()
             }
         };
-        Err(Denied::new(StatusCode::UNAUTHORIZED, format!("Authorization must be `Bearer` with {place}")))
+        Err(AdminError::new(StatusCode::UNAUTHORIZED, format!("Authorization must be `Bearer` with {place}")))
     }
 }
 
@@ -86,7 +86,7 @@ fn random_token() -> Secret {
 mod tests {
     use super::*;
 
-    fn check(permit: &Permit, headers: &[(&'static str, &str)]) -> Result<(), (u16, String)> {
+    fn check(permit: &AdminAccess, headers: &[(&'static str, &str)]) -> Result<(), (u16, String)> {
         let headers = headers.iter().map(|(name, value)| {
             (http::HeaderName::from_static(name), http::HeaderValue::try_from(*value).expect("a header value"))
         });
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn the_api_needs_the_token_and_an_allowed_page() {
         let gateway = Gateway { allowed_origins: vec!["https://app.example".to_owned()], ..Gateway::default() };
-        let permit = Permit::new(&gateway, &AdminSettings::default()).written_to("/run/x".into());
+        let permit = AdminAccess::new(&gateway, &AdminSettings::default()).written_to("/run/x".into());
         let token = format!("Bearer {}", permit.token().expose());
         let status = |headers: &[(&'static str, &str)]| check(&permit, headers).map_err(|(status, _)| status);
         assert_eq!(status(&[("authorization", &token)]), Ok(()));
@@ -112,11 +112,11 @@ mod tests {
     fn hard6_the_token_is_that_of_admin_or_a_new_one_and_never_that_of_clients() {
         let gateway = Gateway { token: Some(Secret::new("client")), ..Gateway::default() };
         let admin = AdminSettings { token: Some(Secret::new("s3cret")), ..AdminSettings::default() };
-        let configured = Permit::new(&gateway, &admin).written_to("/run/x".into());
+        let configured = AdminAccess::new(&gateway, &admin).written_to("/run/x".into());
         assert_eq!(configured.token().expose(), "s3cret");
         assert!(check(&configured, &[]).expect_err("none").1.ends_with("admin.token"));
         assert!(check(&configured, &[("authorization", "Bearer client")]).is_err());
-        let random = || Permit::new(&gateway, &AdminSettings::default());
+        let random = || AdminAccess::new(&gateway, &AdminSettings::default());
         assert!(random().token() != random().token());
         assert_eq!(random().token().expose().len(), 2 * TOKEN_BYTES);
     }

@@ -1,14 +1,14 @@
 //! Measures this process through `/proc`. Returns no values on systems other than Linux.
 
-use goblin_telemetry::metrics::Process;
+use goblin_telemetry::metrics::ProcessReading;
 
-pub(crate) fn measure() -> Process {
+pub(crate) fn measure() -> ProcessReading {
     let statm = std::fs::read_to_string("/proc/self/statm").ok();
     let pages = statm.as_deref().and_then(resident_pages);
     let page_size = u64::try_from(rustix::param::page_size()).ok();
     // The directory being read is one of the descriptors.
     let descriptors = std::fs::read_dir("/proc/self/fd").ok().map(|entries| entries.count().saturating_sub(1));
-    Process {
+    ProcessReading {
         resident_bytes: pages.zip(page_size).map(|(pages, size)| pages.saturating_mul(size)),
         open_descriptors: descriptors.and_then(|count| u64::try_from(count).ok()),
     }
@@ -31,7 +31,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn linux_tells_both() {
-        let Process { resident_bytes, open_descriptors } = measure();
+        let ProcessReading { resident_bytes, open_descriptors } = measure();
         assert!(resident_bytes.is_some_and(|bytes| bytes > 100_000), "{resident_bytes:?}");
         assert!(open_descriptors.is_some_and(|count| count >= 3), "{open_descriptors:?}");
     }

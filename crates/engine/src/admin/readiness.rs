@@ -11,9 +11,9 @@ use goblin_admin::api::ServerCounts;
 use goblin_config::ServerId;
 use tokio::sync::watch;
 
-use crate::directory::Directory;
+use crate::directory::CatalogStore;
 use crate::upstream::Backend;
-use crate::upstream::standing::Standing;
+use crate::upstream::standing::Availability;
 
 /// The time limit for servers to settle.
 pub(crate) const SETTLE_PATIENCE: Duration = Duration::from_secs(3);
@@ -39,9 +39,9 @@ impl Readiness {
 
 /// The shared readiness state. `Stopping` is final: a start that finishes later has no effect.
 #[derive(Debug, Default)]
-pub struct Cell(watch::Sender<Readiness>);
+pub struct SharedReadiness(watch::Sender<Readiness>);
 
-impl Cell {
+impl SharedReadiness {
     pub fn watch(&self) -> watch::Receiver<Readiness> {
         self.0.subscribe()
     }
@@ -63,7 +63,7 @@ impl Cell {
 }
 
 /// Waits until the servers have settled or the time limit expires. Returns the elapsed time and the unsettled servers.
-pub async fn settle(directory: &Directory) -> (Duration, Vec<ServerId>) {
+pub async fn settle(directory: &CatalogStore) -> (Duration, Vec<ServerId>) {
     let begin = Instant::now();
     let backends = directory.backends();
     let settled = async {
@@ -88,7 +88,7 @@ pub struct Servers {
 
 impl Servers {
     pub fn count(backends: &[Arc<Backend>]) -> Servers {
-        backends.iter().map(|backend| Standing::of(backend)).collect()
+        backends.iter().map(|backend| Availability::of(backend)).collect()
     }
 
     pub fn total(self) -> usize {
@@ -103,14 +103,14 @@ impl From<Servers> for ServerCounts {
     }
 }
 
-impl FromIterator<Standing> for Servers {
-    fn from_iter<I: IntoIterator<Item = Standing>>(standings: I) -> Servers {
+impl FromIterator<Availability> for Servers {
+    fn from_iter<I: IntoIterator<Item = Availability>>(standings: I) -> Servers {
         let mut servers = Servers::default();
         for standing in standings {
             *match standing {
-                Standing::Ready => &mut servers.ready,
-                Standing::Starting => &mut servers.starting,
-                Standing::Failed => &mut servers.failed,
+                Availability::Ready => &mut servers.ready,
+                Availability::Starting => &mut servers.starting,
+                Availability::Failed => &mut servers.failed,
             } += 1;
         }
         servers
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn servers_are_counted_by_standing() {
-        let standings = [Standing::Ready, Standing::Failed, Standing::Ready, Standing::Starting];
+        let standings = [Availability::Ready, Availability::Failed, Availability::Ready, Availability::Starting];
         let servers: Servers = standings.into_iter().collect();
         assert_eq!(servers, Servers { ready: 2, starting: 1, failed: 1 });
         assert_eq!(servers.total(), 4);
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn stopping_is_for_good() {
-        let cell = Cell::default();
+        let cell = SharedReadiness::default();
         assert!(!cell.watch().borrow().is_ready());
         assert!(cell.become_ready(Duration::ZERO, Vec::new()));
         assert!(!cell.become_ready(Duration::ZERO, Vec::new()), "it is ready once");

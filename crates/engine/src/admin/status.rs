@@ -11,15 +11,15 @@ use goblin_catalog::Counts;
 use goblin_config::{ServerId, Sharing};
 use goblin_telemetry::clean;
 use goblin_telemetry::meter::{Asked, Ending, Meter, ReadStatus};
-use goblin_telemetry::metrics::Process;
+use goblin_telemetry::metrics::ProcessReading;
 use goblin_wire::{Mime, date};
 
 use crate::admin::latency::latency;
 use crate::admin::readiness::Readiness;
 use crate::admin::{Admin, process};
 use crate::directory::Catalog;
-use crate::upstream::standing::{Seen, Standing, lacking};
-use crate::upstream::{Backend, State};
+use crate::upstream::standing::{Availability, ServerDescription, lacking};
+use crate::upstream::{Backend, BackendState};
 
 /// The state of a server that the configuration or an operator disabled.
 const DISABLED: &str = "disabled";
@@ -28,7 +28,7 @@ impl Admin {
     pub(super) fn status(&self) -> Status {
         let sessions = &self.desk.sessions;
         let subscriptions = self.desk.router.subscriptions.count();
-        let Process { resident_bytes, open_descriptors } = process::measure();
+        let ProcessReading { resident_bytes, open_descriptors } = process::measure();
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started: iso(self.started),
@@ -87,16 +87,16 @@ fn state_word(readiness: &Readiness) -> &'static str {
 }
 
 fn server(backend: &Arc<Backend>, catalog: &Catalog, counts: &[Counts]) -> ServerStatus {
-    let seen = Seen::of(backend);
+    let seen = ServerDescription::of(backend);
     let place = catalog.sources.iter().position(|source| Arc::ptr_eq(&source.backend, backend));
     let reason = match backend.state() {
-        State::Starting | State::Ready => None,
-        State::Lost(reason) => Some(clean(&reason)),
-        State::Stopped => Some("it was stopped".to_owned()),
+        BackendState::Starting | BackendState::Ready => None,
+        BackendState::Lost(reason) => Some(clean(&reason)),
+        BackendState::Stopped => Some("it was stopped".to_owned()),
     };
     ServerStatus {
         id: backend.id.to_string(),
-        state: Standing::of(backend).word().to_owned(),
+        state: Availability::of(backend).word().to_owned(),
         reason,
         transport: backend.transport().map(str::to_owned),
         protocol: seen.as_ref().map(|seen| seen.protocol.to_owned()),

@@ -14,18 +14,18 @@ use super::*;
 use crate::admin::command::{Command, Refusal};
 
 /// Returns the admin service of a gateway with one disabled server called `off`.
-fn admin(readiness: &watch::Sender<Readiness>, commands: Option<Commands>) -> Admin {
+fn admin(readiness: &watch::Sender<Readiness>, commands: Option<CommandSender>) -> Admin {
     let mut config = Config::empty();
     let files = Transport::Files(goblin_config::Files::at("/".into()));
     let server = Server { enabled: false, ..Server::new("off", files, goblin_config::Namespacing::default()) };
     config.servers.insert(ServerId::new("off").expect("a valid id"), Arc::new(server));
     Admin {
-        desk: Arc::new(Desk::example(9)),
+        desk: Arc::new(Dispatcher::example(9)),
         observe: Arc::default(),
         readiness: readiness.subscribe(),
         configuration: watch::Sender::new(Configuration::new(String::new(), &config)).subscribe(),
         commands,
-        permit: Permit::new(&Gateway::default(), &AdminSettings::default()),
+        permit: AdminAccess::new(&Gateway::default(), &AdminSettings::default()),
         started: SystemTime::now(),
         readers: Arc::new(Semaphore::new(1)),
     }
@@ -59,7 +59,7 @@ fn sub15_the_query_has_one_uri_or_none() {
         ("url=a", Err("nothing else")),
         ("uri=%ff", Err("UTF-8")),
     ] {
-        let Found::Route(route, _) = goblin_admin::routes::find(&http::Method::GET, "/api/subscriptions") else {
+        let RouteMatch::Route(route, _) = goblin_admin::routes::find(&http::Method::GET, "/api/subscriptions") else {
             panic!("none")
         };
         match (read_query(route, query), expected) {

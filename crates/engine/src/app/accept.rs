@@ -10,10 +10,10 @@ use hyper_util::rt::TokioIo;
 use tokio::sync::watch;
 
 use crate::app::connections::Connections;
-use crate::app::listener::{Listener, Stream};
-use crate::front::attention::{Attended, Attention};
+use crate::app::listener::{ClientSocket, Listener};
+use crate::front::attention::{ConnectionActivity, TrackedBody};
 use crate::front::http;
-use crate::front::io::Impatient;
+use crate::front::io::WriteTimeoutStream;
 use crate::upstream::actor::stopped;
 
 /// The limit in bytes of the head of a request.
@@ -31,7 +31,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Accepts connections until the gateway stops, then waits for those with open requests.
 pub(crate) async fn accept(
     listener: Listener,
-    front: Arc<http::Front>,
+    front: Arc<http::HttpFront>,
     routes: axum::Router,
     connections: Arc<Connections>,
     mut stop: watch::Receiver<bool>,
@@ -66,9 +66,9 @@ pub(crate) async fn accept(
 }
 
 async fn serve_connection(
-    stream: Stream,
-    attention: &Arc<Attention>,
-    front: Arc<http::Front>,
+    stream: ClientSocket,
+    attention: &Arc<ConnectionActivity>,
+    front: Arc<http::HttpFront>,
     routes: axum::Router,
     mut stop: watch::Receiver<bool>,
 ) {
@@ -77,12 +77,12 @@ async fn serve_connection(
         let (front, routes, work) = (Arc::clone(&front), &routes, attention.begin_work());
         async move {
             let response = front.serve(request, routes).await;
-            Ok::<_, Infallible>(response.map(|body| Attended::new(body, work)))
+            Ok::<_, Infallible>(response.map(|body| TrackedBody::new(body, work)))
         }
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .max_buf_size(LARGEST_HEAD)
-        .serve_connection(TokioIo::new(Impatient::new(stream, Arc::clone(attention))), service);
+        .serve_connection(TokioIo::new(WriteTimeoutStream::new(stream, Arc::clone(attention))), service);
     tokio::pin!(connection);
     let mut look = tokio::time::interval(LOOK_EVERY);
     loop {

@@ -13,8 +13,8 @@ use goblin_wire::Limit;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::front::attention::Attention;
-use crate::session::victims::{Candidate, Victims};
+use crate::front::attention::ConnectionActivity;
+use crate::session::victims::{EvictionCandidate, EvictionQueue};
 
 /// The number of connections per session, because a client may open several.
 const CONNECTIONS_PER_SESSION: usize = 4;
@@ -34,21 +34,21 @@ const MAX_EVICTIONS: usize = 8;
 pub(crate) struct Connections {
     max: usize,
     room: Arc<Semaphore>,
-    book: Mutex<Book>,
+    book: Mutex<ConnectionTable>,
     begin: Instant,
     observe: Arc<Observe>,
 }
 
 #[derive(Default)]
-struct Book {
-    open: HashMap<u64, Arc<Attention>>,
+struct ConnectionTable {
+    open: HashMap<u64, Arc<ConnectionActivity>>,
     last: u64,
-    victims: Victims<u64>,
+    victims: EvictionQueue<u64>,
 }
 
 /// A connection that counts towards the limit until it is dropped.
 pub(crate) struct Connection {
-    pub attention: Arc<Attention>,
+    pub attention: Arc<ConnectionActivity>,
     number: u64,
     connections: Arc<Connections>,
     _permit: OwnedSemaphorePermit,
@@ -95,7 +95,7 @@ impl Connections {
     }
 
     fn enter(self: &Arc<Connections>, permit: OwnedSemaphorePermit) -> Connection {
-        let attention = Attention::new(self.begin);
+        let attention = ConnectionActivity::new(self.begin);
         let mut book = self.book();
         book.last += 1;
         let number = book.last;
@@ -107,7 +107,7 @@ impl Connections {
     /// Asks the oldest idle connection to close. Returns `false` if there is none.
     pub(crate) fn evict(&self) -> bool {
         let mut book = self.book();
-        let Book { open, victims, .. } = &mut *book;
+        let ConnectionTable { open, victims, .. } = &mut *book;
         loop {
             while let Some(victim) = victims.pop() {
                 let attention = open.get(&victim.key).filter(|it| it.idle_since() == Some(victim.since));
@@ -116,9 +116,9 @@ impl Connections {
                     return true;
                 }
             }
-            let candidate = |(number, attention): (&u64, &Arc<Attention>)| {
+            let candidate = |(number, attention): (&u64, &Arc<ConnectionActivity>)| {
                 let since = attention.idle_since()?;
-                Some(Candidate { key: *number, is_new: attention.is_new(since), since })
+                Some(EvictionCandidate { key: *number, is_new: attention.is_new(since), since })
             };
             if !victims.refill(self.max, Instant::now(), || open.iter().filter_map(candidate).collect()) {
                 return false;
@@ -126,7 +126,7 @@ impl Connections {
         }
     }
 
-    fn book(&self) -> MutexGuard<'_, Book> {
+    fn book(&self) -> MutexGuard<'_, ConnectionTable> {
         self.book.lock()
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use goblin_admin::api::Reloaded;
-use goblin_config::diff::{Change, diff};
+use goblin_config::diff::{ServerChange, diff};
 use goblin_config::{Config, Server, ServerId};
 use goblin_telemetry::meter::Meter;
 use goblin_telemetry::worker;
@@ -18,26 +18,26 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinHandle};
 
-use crate::directory::Directory;
-use crate::upstream::actor::{self, Surroundings, stopped};
-use crate::upstream::{Backend, State};
+use crate::directory::CatalogStore;
+use crate::upstream::actor::{self, BackendDeps, stopped};
+use crate::upstream::{Backend, BackendState};
 
 /// The time in which a call that already found its server in an old catalog can still be sent.
 const LINGER: Duration = Duration::from_secs(1);
 /// The interval at which backends are polled for the end of their calls or for their readiness.
 const LOOK: Duration = Duration::from_millis(50);
 
-pub struct Fleet {
-    directory: Arc<Directory>,
-    surroundings: Surroundings,
+pub struct BackendSupervisor {
+    directory: Arc<CatalogStore>,
+    surroundings: BackendDeps,
     grace: Duration,
-    crew: Mutex<Crew>,
+    crew: Mutex<SupervisorState>,
     /// Set when the gateway stops. Leaving servers then end at once.
     hurry: watch::Sender<bool>,
 }
 
 /// The state of the running servers.
-struct Crew {
+struct SupervisorState {
     config: Config,
     running: IndexMap<ServerId, Running>,
     /// The meters of all configured servers. A disabled server keeps its counts until it is enabled again.
@@ -59,19 +59,19 @@ struct Successor {
     waiting: AbortHandle,
 }
 
-impl Fleet {
-    pub fn new(directory: Arc<Directory>, surroundings: Surroundings, grace: Duration) -> Arc<Fleet> {
-        let crew = Mutex::new(Crew {
+impl BackendSupervisor {
+    pub fn new(directory: Arc<CatalogStore>, surroundings: BackendDeps, grace: Duration) -> Arc<BackendSupervisor> {
+        let crew = Mutex::new(SupervisorState {
             config: Config::empty(),
             running: IndexMap::new(),
             meters: HashMap::new(),
             leaving: Vec::new(),
         });
-        Arc::new(Fleet { directory, surroundings, grace, crew, hurry: watch::Sender::new(false) })
+        Arc::new(BackendSupervisor { directory, surroundings, grace, crew, hurry: watch::Sender::new(false) })
     }
 
     /// Changes the running servers to match `config`. Returns which servers were started, changed and stopped.
-    pub(crate) fn become_as(self: &Arc<Fleet>, config: Config) -> Reloaded {
+    pub(crate) fn become_as(self: &Arc<BackendSupervisor>, config: Config) -> Reloaded {
         let mut crew = self.crew();
         let plan = diff(&crew.config, &config);
         crew.leaving.retain(|leaving| !leaving.is_finished());
@@ -98,7 +98,7 @@ impl Fleet {
     }
 
     /// Ends a server with its open calls and starts it again. Returns `false` if it is not running.
-    pub fn restart(self: &Arc<Fleet>, id: &ServerId) -> bool {
+    pub fn restart(self: &Arc<BackendSupervisor>, id: &ServerId) -> bool {
         let mut crew = self.crew();
         let Some(server) = crew.config.servers.get(id).cloned() else { return false };
         let Some(old) = crew.running.shift_remove(id) else { return false };
@@ -118,14 +118,14 @@ impl Fleet {
         Running { backend, stop, actor, successor: None }
     }
 
-    fn remove(self: &Arc<Fleet>, crew: &mut Crew, id: &ServerId) {
+    fn remove(self: &Arc<BackendSupervisor>, crew: &mut SupervisorState, id: &ServerId) {
         if let Some(running) = crew.running.shift_remove(id) {
             running.backend.close_subscriptions();
             crew.leaving.push(self.leave(running));
         }
     }
 
-    fn change(self: &Arc<Fleet>, crew: &mut Crew, change: &Change) {
+    fn change(self: &Arc<BackendSupervisor>, crew: &mut SupervisorState, change: &ServerChange) {
         let Some(running) = crew.running.get_mut(&change.id) else { return };
         // A waiting successor has an outdated configuration.
         let superseded = running.successor.take();
@@ -134,7 +134,7 @@ impl Fleet {
             return;
         }
         let new = self.start(&change.id, &change.server, Arc::clone(&running.backend.meter));
-        if running.backend.state() == State::Ready {
+        if running.backend.state() == BackendState::Ready {
             running.backend.successor.store(Some(Arc::clone(&new.backend)));
             let waiting = worker::spawn(promote_when_ready(
                 Arc::downgrade(self),
@@ -157,7 +157,7 @@ impl Fleet {
     }
 
     /// Replaces a server by its successor, unless another change has replaced the successor meanwhile.
-    fn promote(self: &Arc<Fleet>, successor: &Arc<Backend>) {
+    fn promote(self: &Arc<BackendSupervisor>, successor: &Arc<Backend>) {
         let mut crew = self.crew();
         let Some(running) = crew.running.get_mut(&successor.id) else { return };
         let is_expected = |waiting: &Successor| Arc::ptr_eq(&waiting.running.backend, successor);
@@ -168,8 +168,8 @@ impl Fleet {
     }
 
     /// Publishes the running backends to the catalog directory, in the order of the configuration.
-    fn call_the_roll(&self, crew: &mut Crew) {
-        let Crew { config, running, .. } = crew;
+    fn call_the_roll(&self, crew: &mut SupervisorState) {
+        let SupervisorState { config, running, .. } = crew;
         let order = |id: &ServerId| config.servers.get_index_of(id).unwrap_or(usize::MAX);
         running.sort_by(|one, _, other, _| order(one).cmp(&order(other)));
         self.directory.set_backends(running.values().map(|running| Arc::clone(&running.backend)).collect());
@@ -177,7 +177,7 @@ impl Fleet {
 
     /// Ends a server after its open calls. Its subscriptions stay until the catalog leads to the replacement. Handing
     /// them over sends an update for each, which covers changes before that moment.
-    fn leave(self: &Arc<Fleet>, mut running: Running) -> JoinHandle<()> {
+    fn leave(self: &Arc<BackendSupervisor>, mut running: Running) -> JoinHandle<()> {
         let successor = running.successor.take();
         let fleet = Arc::clone(self);
         let mut hurry = self.hurry.subscribe();
@@ -227,7 +227,7 @@ impl Fleet {
         }
     }
 
-    fn crew(&self) -> MutexGuard<'_, Crew> {
+    fn crew(&self) -> MutexGuard<'_, SupervisorState> {
         self.crew.lock()
     }
 }
@@ -243,7 +243,7 @@ impl Running {
 
     /// Reports whether a backend is connected and has fetched all lists.
     fn is_serving(backend: &Backend) -> bool {
-        backend.state() == State::Ready && backend.listing().hello.is_some() && !backend.is_refreshing()
+        backend.state() == BackendState::Ready && backend.listing().hello.is_some() && !backend.is_refreshing()
     }
 }
 
@@ -257,8 +257,8 @@ impl Successor {
 
 /// Waits until `new` is ready or `old` is not any more, then replaces `old`. Readiness has several conditions that may
 /// come and go, so it polls them.
-async fn promote_when_ready(fleet: Weak<Fleet>, old: Arc<Backend>, new: Arc<Backend>) {
-    while old.state() == State::Ready && !Running::is_serving(&new) {
+async fn promote_when_ready(fleet: Weak<BackendSupervisor>, old: Arc<Backend>, new: Arc<Backend>) {
+    while old.state() == BackendState::Ready && !Running::is_serving(&new) {
         tokio::time::sleep(LOOK).await;
     }
     if let Some(fleet) = fleet.upgrade() {

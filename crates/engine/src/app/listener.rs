@@ -31,25 +31,25 @@ pub enum Listener {
 }
 
 impl Listener {
-    pub async fn accept(&self, observe: &Observe) -> io::Result<Stream> {
+    pub async fn accept(&self, observe: &Observe) -> io::Result<ClientSocket> {
         match self {
-            Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| Stream::Tcp(stream)),
-            Listener::Socket(listener) => listener.accept(observe).await.map(Stream::Socket),
+            Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| ClientSocket::Tcp(stream)),
+            Listener::Socket(listener) => listener.accept(observe).await.map(ClientSocket::Socket),
         }
     }
 }
 
 /// A client connection of either kind.
-pub enum Stream {
+pub enum ClientSocket {
     Tcp(TcpStream),
     Socket(UnixStream),
 }
 
-impl Stream {
+impl ClientSocket {
     /// Sets the options of a TCP connection. The connection works without them, so errors are ignored: small answers
     /// are slower, or a dead connection stays open longer.
     pub(crate) fn set_options(&self) {
-        let Stream::Tcp(stream) = self else { return };
+        let ClientSocket::Tcp(stream) = self else { return };
         // Nagle's algorithm would delay small answers until an acknowledgement arrives.
         let _ = stream.set_nodelay(true);
         // The default timeouts keep a stream to a vanished peer open for a quarter of an hour, or forever.
@@ -57,20 +57,20 @@ impl Stream {
     }
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for ClientSocket {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Stream::Tcp(stream) => Pin::new(stream).poll_read(context, buffer),
-            Stream::Socket(stream) => Pin::new(stream).poll_read(context, buffer),
+            ClientSocket::Tcp(stream) => Pin::new(stream).poll_read(context, buffer),
+            ClientSocket::Socket(stream) => Pin::new(stream).poll_read(context, buffer),
         }
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for ClientSocket {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Stream::Tcp(stream) => Pin::new(stream).poll_write(context, bytes),
-            Stream::Socket(stream) => Pin::new(stream).poll_write(context, bytes),
+            ClientSocket::Tcp(stream) => Pin::new(stream).poll_write(context, bytes),
+            ClientSocket::Socket(stream) => Pin::new(stream).poll_write(context, bytes),
         }
     }
 
@@ -80,29 +80,29 @@ impl AsyncWrite for Stream {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
-            Stream::Tcp(stream) => Pin::new(stream).poll_write_vectored(context, slices),
-            Stream::Socket(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+            ClientSocket::Tcp(stream) => Pin::new(stream).poll_write_vectored(context, slices),
+            ClientSocket::Socket(stream) => Pin::new(stream).poll_write_vectored(context, slices),
         }
     }
 
     fn is_write_vectored(&self) -> bool {
         match self {
-            Stream::Tcp(stream) => stream.is_write_vectored(),
-            Stream::Socket(stream) => stream.is_write_vectored(),
+            ClientSocket::Tcp(stream) => stream.is_write_vectored(),
+            ClientSocket::Socket(stream) => stream.is_write_vectored(),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Stream::Tcp(stream) => Pin::new(stream).poll_flush(context),
-            Stream::Socket(stream) => Pin::new(stream).poll_flush(context),
+            ClientSocket::Tcp(stream) => Pin::new(stream).poll_flush(context),
+            ClientSocket::Socket(stream) => Pin::new(stream).poll_flush(context),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Stream::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
-            Stream::Socket(stream) => Pin::new(stream).poll_shutdown(context),
+            ClientSocket::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
+            ClientSocket::Socket(stream) => Pin::new(stream).poll_shutdown(context),
         }
     }
 }

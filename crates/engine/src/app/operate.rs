@@ -17,18 +17,18 @@ use tokio::sync::{Notify, mpsc, watch};
 
 use crate::admin::command::{Command, Refusal};
 use crate::admin::configuration::Configuration;
-use crate::app::fleet::Fleet;
+use crate::app::fleet::BackendSupervisor;
 
 /// The source of the configuration.
-pub struct Source {
+pub struct ConfigSource {
     /// Reads the configuration. Returns a description of the problem as an error.
-    pub read: Arc<dyn Fn() -> Result<Fresh, String> + Send + Sync>,
+    pub read: Arc<dyn Fn() -> Result<NewConfig, String> + Send + Sync>,
     /// Notified when the configuration may have changed.
     pub changed: Arc<Notify>,
 }
 
 /// A configuration that was just read.
-pub struct Fresh {
+pub struct NewConfig {
     pub config: Config,
     pub warnings: Vec<String>,
     /// A callback to call after the configuration was applied.
@@ -36,10 +36,10 @@ pub struct Fresh {
 }
 
 /// Executes commands and reloads, one after the other.
-pub struct Operator {
-    fleet: Arc<Fleet>,
+pub struct CommandExecutor {
+    fleet: Arc<BackendSupervisor>,
     observe: Arc<Observe>,
-    source: Option<Source>,
+    source: Option<ConfigSource>,
     commands: mpsc::Receiver<Command>,
     /// The configuration as it was read last.
     config: Config,
@@ -48,19 +48,19 @@ pub struct Operator {
     told: Arc<watch::Sender<Configuration>>,
 }
 
-impl Operator {
+impl CommandExecutor {
     pub fn new(
         config: Config,
-        fleet: Arc<Fleet>,
+        fleet: Arc<BackendSupervisor>,
         observe: Arc<Observe>,
         commands: mpsc::Receiver<Command>,
         told: Arc<watch::Sender<Configuration>>,
-    ) -> Operator {
-        Operator { fleet, observe, source: None, commands, config, switched: BTreeMap::new(), told }
+    ) -> CommandExecutor {
+        CommandExecutor { fleet, observe, source: None, commands, config, switched: BTreeMap::new(), told }
     }
 
     /// Sets the source of the configuration.
-    pub fn follow(&mut self, source: Source) {
+    pub fn follow(&mut self, source: ConfigSource) {
         self.source = Some(source);
     }
 
@@ -110,7 +110,7 @@ impl Operator {
         outcome
     }
 
-    async fn read(&self) -> Result<Fresh, Refusal> {
+    async fn read(&self) -> Result<NewConfig, Refusal> {
         let Some(source) = &self.source else {
             return Err(Refusal::Conflict("this gateway has no configuration file to read again".to_owned()));
         };
@@ -120,8 +120,8 @@ impl Operator {
     }
 
     /// Applies a configuration. Returns an error if it changes a setting that needs a restart.
-    fn accept(&mut self, fresh: Fresh) -> Result<Reloaded, Refusal> {
-        let Fresh { config, warnings, in_force } = fresh;
+    fn accept(&mut self, fresh: NewConfig) -> Result<Reloaded, Refusal> {
+        let NewConfig { config, warnings, in_force } = fresh;
         let frozen = frozen(&self.config, &config);
         if !frozen.is_empty() {
             return Err(Refusal::Configuration(format!(

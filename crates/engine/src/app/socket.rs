@@ -50,7 +50,7 @@ pub enum SocketError {
 
 /// The state of a path on which a gateway can listen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Free {
+pub enum SocketPathState {
     /// There is no file.
     Vacant,
     /// There is a socket of this user without a server.
@@ -81,7 +81,7 @@ impl SocketListener {
         }
         let lock = File::open(directory).map_err(|error| failed("lock the directory of", error))?;
         lock.lock().map_err(|error| failed("lock the directory of", error))?;
-        if examine(path)? == Free::Dead {
+        if examine(path)? == SocketPathState::Dead {
             std::fs::remove_file(path).map_err(|error| failed("remove the dead socket", error))?;
         }
         let before = umask(Mode::from_raw_mode(SOCKET_UMASK));
@@ -133,11 +133,11 @@ impl Drop for SocketListener {
 }
 
 /// Checks whether a gateway can listen on this path, without changes. Returns an error with a remedy if it cannot.
-pub fn examine(path: &Path) -> Result<Free, SocketError> {
+pub fn examine(path: &Path) -> Result<SocketPathState, SocketError> {
     check_directory(parent(path)?)?;
     let found = match std::fs::symlink_metadata(path) {
         Ok(found) => found,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Free::Vacant),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(SocketPathState::Vacant),
         Err(error) => return Err(SocketError::Io { action: "read", path: path.to_owned(), error }),
     };
     if !found.file_type().is_socket() {
@@ -147,7 +147,7 @@ pub fn examine(path: &Path) -> Result<Free, SocketError> {
         return Err(SocketError::ForeignSocket(path.to_owned()));
     }
     match connect(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(Free::Dead),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(SocketPathState::Dead),
         // A server with a full queue of connections is alive as well.
         Ok(()) => Err(SocketError::Served(path.to_owned())),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(SocketError::Served(path.to_owned())),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use goblin_client::connect::{HttpClient, ProxyEnvironment};
 use goblin_config::Telemetry;
-use goblin_telemetry::spans::{Span, Spans, encode};
+use goblin_telemetry::spans::{CallSpan, Spans, encode};
 use goblin_telemetry::{Event, Observe, worker};
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, Uri};
@@ -71,7 +71,7 @@ impl Exporter {
     }
 
     /// Sends spans in batches until `stop` is set, then sends the rest.
-    async fn run(mut self, mut spans: mpsc::Receiver<Span>, mut stop: watch::Receiver<bool>) {
+    async fn run(mut self, mut spans: mpsc::Receiver<CallSpan>, mut stop: watch::Receiver<bool>) {
         let mut batch = Vec::new();
         loop {
             let is_over = tokio::select! {
@@ -97,7 +97,7 @@ impl Exporter {
         }
     }
 
-    async fn send(&self, batch: &[Span], patience: Duration) -> Result<()> {
+    async fn send(&self, batch: &[CallSpan], patience: Duration) -> Result<()> {
         let mut request = Request::new(Full::new(encode(batch)));
         *request.method_mut() = Method::POST;
         *request.uri_mut() = self.url.clone();
@@ -120,7 +120,7 @@ impl Exporter {
 
 /// Waits for the first span and up to [`GATHERED_FOR`] for more. Returns `false` if all senders are dropped. If it is
 /// cancelled, `batch` keeps the spans.
-async fn gather(spans: &mut mpsc::Receiver<Span>, batch: &mut Vec<Span>) -> bool {
+async fn gather(spans: &mut mpsc::Receiver<CallSpan>, batch: &mut Vec<CallSpan>) -> bool {
     if spans.recv_many(batch, MOST_AT_ONCE).await == 0 {
         return false;
     }

@@ -117,11 +117,11 @@ pub struct SessionId(u128);
 
 /// Identifies this run of the gateway in session ids.
 #[derive(Clone, Copy, Debug)]
-pub struct Node(u32);
+pub struct RunId(u32);
 
-impl Node {
-    pub fn random() -> Node {
-        Node(random_bits() as u32 & 0x0fff_ffff)
+impl RunId {
+    pub fn random() -> RunId {
+        RunId(random_bits() as u32 & 0x0fff_ffff)
     }
 }
 
@@ -132,7 +132,7 @@ pub(crate) fn random_epoch() -> u32 {
 }
 
 impl SessionId {
-    pub fn new(node: Node) -> SessionId {
+    pub fn new(node: RunId) -> SessionId {
         let node = u128::from(node.0) << 100;
         let random = random_bits() & ((1 << 100) - 1);
         let version = !(0xf << 76) & random | 0x8 << 76;
@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn session_ids_are_version_8_uuids_and_read_back() {
-        let node = Node::random();
+        let node = RunId::random();
         for _ in 0..1000 {
             let id = SessionId::new(node);
             let text = id.to_string();
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn other_spellings_are_no_session_ids() {
-        let id = SessionId::new(Node::random()).to_string();
+        let id = SessionId::new(RunId::random()).to_string();
         for wrong in ["", "x", &id[1..], &id.to_uppercase(), &id.replace('-', "+"), &format!("{id}0")] {
             if wrong != id {
                 assert_eq!(wrong.parse::<SessionId>(), Err(()), "{wrong}");
@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn debug_does_not_give_a_session_away() {
-        let id = SessionId::new(Node::random());
+        let id = SessionId::new(RunId::random());
         assert!(!format!("{id:?}").contains(&id.to_string()[..23]));
     }
 }

@@ -32,40 +32,40 @@ pub(crate) const SLOW_AFTER: Duration = Duration::from_secs(1);
 
 /// The queue of messages that precede the answer of one call.
 #[derive(Default)]
-pub struct Lane {
-    queue: Mutex<Queue>,
+pub struct CallStream {
+    queue: Mutex<CallStreamState>,
     wake: AtomicWaker,
 }
 
 /// A message that precedes the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum CallMessage {
     /// Progress or a log message. It may be dropped.
     Note(Bytes),
     /// A request that the client must answer.
     Ask(Bytes),
 }
 
-impl Said {
+impl CallMessage {
     fn len(&self) -> usize {
         match self {
-            Said::Note(bytes) | Said::Ask(bytes) => bytes.len(),
+            CallMessage::Note(bytes) | CallMessage::Ask(bytes) => bytes.len(),
         }
     }
 }
 
 #[derive(Default)]
-struct Queue {
-    messages: VecDeque<Said>,
+struct CallStreamState {
+    messages: VecDeque<CallMessage>,
     bytes: usize,
     closed: bool,
     slow: bool,
 }
 
-impl Lane {
+impl CallStream {
     /// Queues a message that may be dropped. Returns `false` if the queue is full or closed.
     pub fn offer(&self, message: Bytes) -> bool {
-        self.push(Said::Note(message), |queue, length| {
+        self.push(CallMessage::Note(message), |queue, length| {
             queue.messages.len() < MOST_MESSAGES && queue.bytes + length <= MOST_BYTES
         })
     }
@@ -73,12 +73,12 @@ impl Lane {
     /// Queues a server request. Returns `false` if the queue is full or closed. The client's table of open requests
     /// bounds their number.
     pub fn ask(&self, message: Bytes) -> bool {
-        self.push(Said::Ask(message), |queue, length| {
+        self.push(CallMessage::Ask(message), |queue, length| {
             queue.messages.is_empty() || queue.bytes + length <= MOST_ASK_BYTES
         })
     }
 
-    fn push(&self, message: Said, has_room: impl FnOnce(&Queue, usize) -> bool) -> bool {
+    fn push(&self, message: CallMessage, has_room: impl FnOnce(&CallStreamState, usize) -> bool) -> bool {
         let mut queue = self.queue.lock();
         if queue.closed || !has_room(&queue, message.len()) {
             return false;
@@ -95,7 +95,7 @@ impl Lane {
         self.queue.lock().closed = true;
     }
 
-    pub(crate) fn try_next(&self) -> Option<Said> {
+    pub(crate) fn try_next(&self) -> Option<CallMessage> {
         let mut queue = self.queue.lock();
         let message = queue.messages.pop_front()?;
         queue.bytes -= message.len();
@@ -109,7 +109,7 @@ impl Lane {
     }
 
     /// Waits for the next message. Returns `None` once if the call is slow. Only one task may read a lane.
-    pub async fn next(&self) -> Option<Said> {
+    pub async fn next(&self) -> Option<CallMessage> {
         poll_fn(|context| {
             // Register before the check, or a message between the check and the wait is lost.
             self.wake.register(context.waker());
@@ -126,7 +126,7 @@ impl Lane {
 pub struct Call {
     pub caller: Caller,
     pub request: Request,
-    pub lane: Lane,
+    pub lane: CallStream,
     /// The mailbox of the client that made the call.
     pub mailbox: Arc<Mailbox>,
     /// The client to which messages of the backend without a call may belong. In versions that answer server requests
@@ -142,8 +142,8 @@ pub struct Call {
 
 #[derive(Default)]
 struct Control {
-    ended: Option<End>,
-    clock: Option<Clock>,
+    ended: Option<AbortReason>,
+    clock: Option<CallClock>,
     /// The number of open server requests of the call. While it is above zero, the idle timeout does not apply.
     asks: usize,
     /// The client's progress token as JSON. `None` if the client wants no progress.
@@ -155,7 +155,7 @@ struct Control {
 
 /// The reason why a call must end without its answer. Only the first one counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum AbortReason {
     Cancelled(String),
     /// The call reached its timeout after this time.
     Late(Duration),
@@ -163,7 +163,7 @@ pub enum End {
 
 /// The timeouts of a call.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub struct CallTimeouts {
     /// The longest time without a sign of life from the backend.
     pub idle: Option<Duration>,
     /// The longest time in total.
@@ -172,17 +172,17 @@ pub struct Patience {
 
 /// The times of a call, from the moment it is sent. [`Call::look_at_clock`] checks them periodically. A timer per call
 /// would cost more, since most calls end long before a timeout.
-struct Clock {
+struct CallClock {
     begun: Instant,
     alive: Instant,
-    patience: Patience,
+    patience: CallTimeouts,
     told_slow: bool,
 }
 
 impl Call {
     pub fn new(caller: Caller, mailbox: Arc<Mailbox>, request: Request, progress_token: Option<Bytes>) -> Call {
         let control = Mutex::new(Control { token: progress_token, ..Control::default() });
-        let (lane, wake, over) = (Lane::default(), AtomicWaker::new(), Notify::new());
+        let (lane, wake, over) = (CallStream::default(), AtomicWaker::new(), Notify::new());
         let origin = if caller.dialect.has_asks() { mailbox.id } else { ClientId::next() };
         Call { caller, request, lane, mailbox, origin, control, wake, over, upstream: AtomicU64::new(0) }
     }
@@ -219,18 +219,18 @@ impl Call {
 
     /// Ends the call. The task that awaits the answer then frees its slot and cancels it at the backend.
     pub fn cancel(&self, reason: &str) {
-        self.end(End::Cancelled(reason.to_owned()));
+        self.end(AbortReason::Cancelled(reason.to_owned()));
     }
 
     /// Returns the reason why the call must end, or `None` if it may go on.
-    pub(crate) fn end_so_far(&self) -> Option<End> {
+    pub(crate) fn end_so_far(&self) -> Option<AbortReason> {
         self.control.lock().ended.clone()
     }
 
     /// Starts the timeouts, because the call is being sent.
-    pub(crate) fn start_clock(&self, patience: Patience) -> Instant {
+    pub(crate) fn start_clock(&self, patience: CallTimeouts) -> Instant {
         let now = Instant::now();
-        self.control.lock().clock = Some(Clock { begun: now, alive: now, patience, told_slow: false });
+        self.control.lock().clock = Some(CallClock { begun: now, alive: now, patience, told_slow: false });
         now
     }
 
@@ -318,7 +318,7 @@ impl Call {
         let taken = now.duration_since(clock.begun);
         if !is_held && over(clock.alive, clock.patience.idle) || over(clock.begun, clock.patience.most) {
             drop(control);
-            return self.end(End::Late(taken));
+            return self.end(AbortReason::Late(taken));
         }
         if taken >= SLOW_AFTER && !std::mem::replace(&mut clock.told_slow, true) {
             drop(control);
@@ -326,13 +326,13 @@ impl Call {
         }
     }
 
-    fn end(&self, end: End) {
+    fn end(&self, end: AbortReason) {
         self.control.lock().ended.get_or_insert(end);
         self.wake.wake();
     }
 
     /// Waits until the call must end. Only the task that awaits the answer may wait here.
-    pub async fn ended(&self) -> End {
+    pub async fn ended(&self) -> AbortReason {
         poll_fn(|context| {
             self.wake.register(context.waker());
             self.end_so_far().map_or(Poll::Pending, Poll::Ready)
@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn exactly_so_many_messages_fit() {
-        let lane = Lane::default();
+        let lane = CallStream::default();
         let taken = (0..MOST_MESSAGES + 10).filter(|_| lane.offer(Bytes::from_static(b"x"))).count();
         assert_eq!(taken, MOST_MESSAGES);
         assert!(lane.try_next().is_some());
@@ -356,14 +356,14 @@ mod tests {
 
     #[test]
     fn bytes_are_bounded_too() {
-        let lane = Lane::default();
+        let lane = CallStream::default();
         assert!(lane.offer(vec![b'x'; MOST_BYTES].into()));
         assert!(!lane.offer(Bytes::from_static(b"x")));
     }
 
     #[test]
     fn nothing_is_taken_after_the_answer() {
-        let lane = Lane::default();
+        let lane = CallStream::default();
         lane.close();
         assert!(!lane.offer(Bytes::from_static(b"x")));
     }
@@ -371,12 +371,12 @@ mod tests {
     fn call(idle: Option<u64>, most: Option<u64>) -> Call {
         let call = Call::example();
         let limit = |seconds: Option<u64>| seconds.map(Duration::from_secs);
-        call.start_clock(Patience { idle: limit(idle), most: limit(most) });
+        call.start_clock(CallTimeouts { idle: limit(idle), most: limit(most) });
         call
     }
 
     /// Returns the end of a call that is checked `seconds` after its start.
-    fn end_after(call: &Call, seconds: u64) -> Option<End> {
+    fn end_after(call: &Call, seconds: u64) -> Option<AbortReason> {
         let begun = call.control.lock().clock.as_ref().map(|clock| clock.begun).expect("the clock runs");
         call.look_at_clock(begun + Duration::from_secs(seconds));
         call.control.lock().ended.clone()
@@ -384,7 +384,7 @@ mod tests {
 
     #[test]
     fn route3_a_call_is_late_without_a_sign_of_life_or_in_all() {
-        let late = |seconds| Some(End::Late(Duration::from_secs(seconds)));
+        let late = |seconds| Some(AbortReason::Late(Duration::from_secs(seconds)));
         assert_eq!(end_after(&call(Some(60), None), 59), None);
         assert_eq!(end_after(&call(Some(60), None), 60), late(60));
         assert_eq!(end_after(&call(None, Some(60)), 60), late(60));
@@ -404,7 +404,7 @@ mod tests {
         held.hold_clock();
         held.release_clock();
         assert_eq!(end_after(&held, 599), None);
-        assert_eq!(end_after(&held, 600), Some(End::Late(Duration::from_secs(600))));
+        assert_eq!(end_after(&held, 600), Some(AbortReason::Late(Duration::from_secs(600))));
         let released = call(Some(60), None);
         released.hold_clock();
         released.release_clock();
@@ -429,13 +429,13 @@ mod tests {
 
     #[test]
     fn an_ask_has_more_room_than_what_may_be_dropped() {
-        let lane = Lane::default();
+        let lane = CallStream::default();
         while lane.offer(Bytes::from_static(b"x")) {}
         assert!(lane.ask(Bytes::from_static(b"y")));
         assert!(!lane.ask(vec![b'y'; MOST_ASK_BYTES].into()));
-        let lane = Lane::default();
+        let lane = CallStream::default();
         assert!(lane.ask(vec![b'y'; MOST_ASK_BYTES + 1].into()), "alone it always fits");
-        assert!(matches!(lane.try_next(), Some(Said::Ask(_))));
+        assert!(matches!(lane.try_next(), Some(CallMessage::Ask(_))));
     }
 
     #[tokio::test]
@@ -443,8 +443,8 @@ mod tests {
         let call = call(Some(1), None);
         call.cancel("first");
         call.cancel("second");
-        assert_eq!(end_after(&call, 9), Some(End::Cancelled("first".to_owned())));
-        assert_eq!(call.ended().await, End::Cancelled("first".to_owned()));
+        assert_eq!(end_after(&call, 9), Some(AbortReason::Cancelled("first".to_owned())));
+        assert_eq!(call.ended().await, AbortReason::Cancelled("first".to_owned()));
     }
 
     #[tokio::test]

@@ -15,15 +15,15 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use goblin_config::exposure::Profile;
-use goblin_subscriptions::tally::Tally;
-use goblin_subscriptions::updates::{Pace, Receipt, Update, Updates};
+use goblin_subscriptions::tally::SubscriptionCount;
+use goblin_subscriptions::updates::{DeliveryCounts, DeliveryOptions, Update, Updates};
 use goblin_subscriptions::{ClientId, Subscriber};
 use goblin_wire::Method;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::client::caller::{Introduction, Level, SessionId};
-use crate::client::mailbox::asks::Asks;
+use crate::client::mailbox::asks::ServerRequests;
 use crate::client::mailbox::replay::{KEPT_FOR, Replay};
 
 /// The limits, in messages and in bytes, of the queue that waits for a stream of the client.
@@ -36,7 +36,7 @@ const NO_LEVEL: u8 = u8::MAX;
 
 /// The versions of the lists that clients are notified of. A greater number means that the list changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Versions {
+pub struct ListVersions {
     pub tools: u64,
     pub prompts: u64,
     pub resources: u64,
@@ -50,15 +50,15 @@ pub struct Mailbox {
     session: Option<SessionId>,
     /// The name, version and abilities that the client sent.
     pub introduction: Introduction,
-    pub asks: Arc<Asks>,
+    pub asks: Arc<ServerRequests>,
     pub replay: Replay,
     pub updates: Updates,
     /// The number of subscriptions of the client.
-    pub subscriptions: Arc<Tally>,
+    pub subscriptions: Arc<SubscriptionCount>,
     /// The registries that keep subscriptions or tasks of the client.
-    holders: Mutex<Vec<Weak<dyn Holder>>>,
-    told: Mutex<Told>,
-    waiting: Mutex<Waiting>,
+    holders: Mutex<Vec<Weak<dyn ClientRegistry>>>,
+    told: Mutex<AnnouncedVersions>,
+    waiting: Mutex<MailboxQueue>,
     /// Notified when a stream of the client has something to read, and when the mailbox closes.
     bell: Notify,
     /// The profile of the client, if it has one. It limits which resources the client can see.
@@ -76,19 +76,19 @@ pub struct Mailbox {
 ///
 /// A notification has no acknowledgement. One that was written just before its stream broke is lost. A new stream that
 /// does not resume from an event therefore repeats the recent notifications.
-struct Told {
+struct AnnouncedVersions {
     /// The versions of the last notification. [`Mailbox::tell_again`] and [`Mailbox::doubt`] set them back.
-    last: Versions,
+    last: ListVersions,
     /// The versions that were announced at least [`KEPT_FOR`] ago. The gateway takes them as received.
-    sure: Versions,
+    sure: ListVersions,
     /// The newest versions ever announced, and the time of that. A repeated notification does not change the time, or
     /// the repetition would never end.
-    newest: Versions,
+    newest: ListVersions,
     at: Instant,
 }
 
 /// A registry that keeps subscriptions or tasks of clients.
-pub(crate) trait Holder: Send + Sync {
+pub(crate) trait ClientRegistry: Send + Sync {
     /// Removes everything that belongs to the client of `mailbox`, which is closed.
     fn release(&self, mailbox: &Mailbox);
 
@@ -97,16 +97,16 @@ pub(crate) trait Holder: Send + Sync {
 }
 
 /// A guard for something that exists for one client alone, such as a link. A session with a live guard is not evicted.
-pub struct Hold(Arc<Mailbox>);
+pub struct EvictionGuard(Arc<Mailbox>);
 
-impl Drop for Hold {
+impl Drop for EvictionGuard {
     fn drop(&mut self) {
         self.0.holds.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 #[derive(Default)]
-struct Waiting {
+struct MailboxQueue {
     messages: VecDeque<Bytes>,
     bytes: usize,
     /// The client is gone, and the queue accepts no more messages.
@@ -115,7 +115,7 @@ struct Waiting {
 
 impl Mailbox {
     /// Creates the mailbox of a client that knows the lists at the versions `now`.
-    pub fn new(introduction: Introduction, now: Versions, replay: Replay) -> Mailbox {
+    pub fn new(introduction: Introduction, now: ListVersions, replay: Replay) -> Mailbox {
         Mailbox {
             id: ClientId::next(),
             session: None,
@@ -125,7 +125,7 @@ impl Mailbox {
             updates: Updates::default(),
             subscriptions: Arc::default(),
             holders: Mutex::default(),
-            told: Mutex::new(Told { last: now, sure: now, newest: now, at: Instant::now() }),
+            told: Mutex::new(AnnouncedVersions { last: now, sure: now, newest: now, at: Instant::now() }),
             waiting: Mutex::default(),
             bell: Notify::new(),
             scope: OnceLock::new(),
@@ -147,7 +147,7 @@ impl Mailbox {
     }
 
     /// Returns the notifications that are due if the lists are at the versions `now`, and counts them as announced.
-    pub fn take_due(&self, now: Versions) -> Vec<Bytes> {
+    pub fn take_due(&self, now: ListVersions) -> Vec<Bytes> {
         let mut told = self.told.lock();
         if told.newest != now {
             if told.at.elapsed() >= KEPT_FOR {
@@ -178,13 +178,13 @@ impl Mailbox {
     pub fn doubt(&self) {
         // No list is ever at this version, so each differs from it.
         let never = u64::MAX;
-        self.told.lock().last = Versions { tools: never, prompts: never, resources: never, catalog: never };
+        self.told.lock().last = ListVersions { tools: never, prompts: never, resources: never, catalog: never };
     }
 
     /// Returns a guard for something that exists for this client alone.
-    pub fn hold(self: &Arc<Mailbox>) -> Hold {
+    pub fn hold(self: &Arc<Mailbox>) -> EvictionGuard {
         self.holds.fetch_add(1, Ordering::Relaxed);
-        Hold(Arc::clone(self))
+        EvictionGuard(Arc::clone(self))
     }
 
     pub(crate) fn is_holding(&self) -> bool {
@@ -277,7 +277,7 @@ impl Mailbox {
     }
 
     /// Changes the pace of one subscription, also for its updates that are already queued.
-    pub fn set_pace(&self, receipt: &Arc<Receipt>, uri: &str, pace: Pace) {
+    pub fn set_pace(&self, receipt: &Arc<DeliveryCounts>, uri: &str, pace: DeliveryOptions) {
         if self.updates.set_pace(receipt, uri, pace, Instant::now()) {
             self.bell.notify_waiters();
         }
@@ -304,7 +304,7 @@ impl Mailbox {
     }
 
     /// Registers `holder`, which keeps something for this client. Returns `false` if the client is already gone.
-    pub(crate) fn hold_for(&self, holder: &Arc<dyn Holder>) -> bool {
+    pub(crate) fn hold_for(&self, holder: &Arc<dyn ClientRegistry>) -> bool {
         let mut holders = self.holders.lock();
         let holder = Arc::downgrade(holder);
         if !holders.iter().any(|other| other.ptr_eq(&holder)) {
@@ -324,7 +324,7 @@ impl Mailbox {
         }
     }
 
-    fn holders(&self) -> Vec<Arc<dyn Holder>> {
+    fn holders(&self) -> Vec<Arc<dyn ClientRegistry>> {
         self.holders.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
@@ -348,7 +348,7 @@ impl Mailbox {
     /// Discards everything kept for the client and wakes all waiting tasks, because the client is gone.
     pub fn close(&self) {
         let mut waiting = self.waiting.lock();
-        *waiting = Waiting { closed: true, ..Waiting::default() };
+        *waiting = MailboxQueue { closed: true, ..MailboxQueue::default() };
         drop(waiting);
         self.asks.close();
         self.replay.close();
@@ -394,14 +394,14 @@ mod tests {
     use super::*;
 
     fn mailbox() -> Mailbox {
-        Mailbox::new(Introduction::default(), Versions::default(), Replay::new(1))
+        Mailbox::new(Introduction::default(), ListVersions::default(), Replay::new(1))
     }
 
     #[test]
     fn reg8_each_changed_list_is_told_once() {
         let mailbox = mailbox();
-        assert!(mailbox.take_due(Versions { catalog: 9, ..Versions::default() }).is_empty());
-        let now = Versions { tools: 5, resources: 1, ..Versions::default() };
+        assert!(mailbox.take_due(ListVersions { catalog: 9, ..ListVersions::default() }).is_empty());
+        let now = ListVersions { tools: 5, resources: 1, ..ListVersions::default() };
         assert_eq!(
             mailbox.take_due(now),
             [
@@ -422,9 +422,9 @@ mod tests {
             let mut told = mailbox.told.lock();
             told.at = told.at.checked_sub(KEPT_FOR).expect("the clock is older than that");
         };
-        let tools = Versions { tools: 1, ..Versions::default() };
+        let tools = ListVersions { tools: 1, ..ListVersions::default() };
         mailbox.tell_again();
-        assert!(mailbox.take_due(Versions::default()).is_empty(), "nothing was told");
+        assert!(mailbox.take_due(ListVersions::default()).is_empty(), "nothing was told");
         assert_eq!(mailbox.take_due(tools).len(), 1);
         for _ in 0..2 {
             mailbox.tell_again();
@@ -433,7 +433,7 @@ mod tests {
         long_ago();
         mailbox.tell_again();
         assert!(mailbox.take_due(tools).is_empty(), "it is known by now");
-        let prompts = Versions { prompts: 1, ..tools };
+        let prompts = ListVersions { prompts: 1, ..tools };
         assert_eq!(mailbox.take_due(prompts).len(), 1);
         mailbox.tell_again();
         assert_eq!(mailbox.take_due(prompts).len(), 1, "of the prompts alone");

@@ -18,7 +18,7 @@ use crate::front::body::Body;
 /// The value of `waiting_since` while a request is processed.
 const BUSY: u64 = u64::MAX;
 
-pub(crate) struct Attention {
+pub(crate) struct ConnectionActivity {
     /// The start of the clock, which all connections share.
     begin: Instant,
     /// The microseconds from `begin` to the start of the connection.
@@ -31,12 +31,12 @@ pub(crate) struct Attention {
     evict: Notify,
 }
 
-impl Attention {
+impl ConnectionActivity {
     /// Creates the record of a connection that opens now.
-    pub(crate) fn new(begin: Instant) -> Arc<Attention> {
+    pub(crate) fn new(begin: Instant) -> Arc<ConnectionActivity> {
         let opened = micros(begin.elapsed());
         let (waiting_since, head_since) = (AtomicU64::new(opened), AtomicU64::new(0));
-        Arc::new(Attention { begin, opened, waiting_since, head_since, evict: Notify::new() })
+        Arc::new(ConnectionActivity { begin, opened, waiting_since, head_since, evict: Notify::new() })
     }
 
     /// Returns the time since which the connection waits for a request, or `None` while it processes one.
@@ -69,10 +69,10 @@ impl Attention {
     }
 
     /// Marks the connection as busy until the returned guard is dropped, which is after the response was written.
-    pub(crate) fn begin_work(self: &Arc<Attention>) -> Work {
+    pub(crate) fn begin_work(self: &Arc<ConnectionActivity>) -> BusyGuard {
         self.waiting_since.store(BUSY, Ordering::Relaxed);
         self.head_since.store(0, Ordering::Relaxed);
-        Work(Arc::clone(self))
+        BusyGuard(Arc::clone(self))
     }
 
     /// Reports whether the peer sent no request for `idle`, or did not finish the head of a request within `head`.
@@ -93,27 +93,27 @@ fn micros(duration: Duration) -> u64 {
 }
 
 /// A guard for a request that is being processed.
-pub(crate) struct Work(Arc<Attention>);
+pub(crate) struct BusyGuard(Arc<ConnectionActivity>);
 
-impl Drop for Work {
+impl Drop for BusyGuard {
     fn drop(&mut self) {
         self.0.waiting_since.store(self.0.now(), Ordering::Relaxed);
     }
 }
 
 /// A response body that keeps the connection busy until it is written.
-pub(crate) struct Attended {
+pub(crate) struct TrackedBody {
     body: Body,
-    _work: Work,
+    _work: BusyGuard,
 }
 
-impl Attended {
-    pub(crate) fn new(body: Body, work: Work) -> Attended {
-        Attended { body, _work: work }
+impl TrackedBody {
+    pub(crate) fn new(body: Body, work: BusyGuard) -> TrackedBody {
+        TrackedBody { body, _work: work }
     }
 }
 
-impl http_body::Body for Attended {
+impl http_body::Body for TrackedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn only_a_connection_without_work_is_idle() {
-        let attention = Attention::new(Instant::now());
+        let attention = ConnectionActivity::new(Instant::now());
         assert!(attention.idle_since().is_some_and(|since| attention.is_new(since)));
         let (none, long) = (Duration::ZERO, Duration::from_secs(60));
         assert!(attention.is_lost(none, long) && !attention.is_lost(long, none));

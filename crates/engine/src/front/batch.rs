@@ -13,19 +13,19 @@ use goblin_wire::{Error, Message, error_reply, trace};
 use http::header::HeaderMap;
 use http::{Response, StatusCode};
 
-use crate::client::mailbox::replay::{Kind, Replay};
+use crate::client::mailbox::replay::{Replay, ReplayEventKind};
 use crate::front::body::{self, Body, empty, json};
-use crate::front::http::Front;
-use crate::front::request::{Accepted, Refusal};
-use crate::front::stream::Carried;
+use crate::front::http::HttpFront;
+use crate::front::request::{AcceptedTypes, Refusal};
+use crate::front::stream::DetachableCall;
 use crate::session::Session;
-use crate::session::desk::{Begun, Next};
+use crate::session::desk::{DispatchOutcome, PendingCallEvent};
 
-impl Front {
+impl HttpFront {
     pub(super) async fn batch(
         &self,
         headers: &HeaderMap,
-        accepted: Accepted,
+        accepted: AcceptedTypes,
         batch: Vec<Bytes>,
     ) -> Result<Response<Body>, Refusal> {
         let session = self.session(headers)?;
@@ -52,9 +52,13 @@ impl Front {
                 Ok(Message::Request(mut request)) => {
                     trace::take_headers(&mut request, headers);
                     match self.desk.begin(session, request) {
-                        Begun::Ready(answer) => batch.answers.push(answer),
-                        Begun::Pending(pending) => {
-                            batch.calls.push(Carried::new(pending, Arc::clone(session), Arc::clone(&self.observe)));
+                        DispatchOutcome::Ready(answer) => batch.answers.push(answer),
+                        DispatchOutcome::Pending(pending) => {
+                            batch.calls.push(DetachableCall::new(
+                                pending,
+                                Arc::clone(session),
+                                Arc::clone(&self.observe),
+                            ));
                         }
                     }
                 }
@@ -73,7 +77,7 @@ impl Front {
 /// The open calls and the finished answers of one batch.
 #[derive(Default)]
 struct Batch {
-    calls: Vec<Carried>,
+    calls: Vec<DetachableCall>,
     answers: Vec<Pieces>,
 }
 
@@ -84,15 +88,15 @@ impl Batch {
         while !self.calls.is_empty() {
             let (next, index, _) = select_all(self.calls.iter_mut().map(|call| Box::pin(call.next()))).await;
             match next {
-                Next::Answer(answer) => {
+                PendingCallEvent::Answer(answer) => {
                     self.calls.remove(index);
                     self.answers.extend(answer.map(|answer| answer.pieces));
                 }
-                Next::Said(said) => {
+                PendingCallEvent::Said(said) => {
                     self.calls[index].give_back(said);
                     return false;
                 }
-                Next::Slow => return false,
+                PendingCallEvent::Slow => return false,
             }
         }
         true
@@ -100,7 +104,7 @@ impl Batch {
 
     /// Waits for the answers alone. Other messages of the calls cannot be sent here.
     async fn end(&mut self) {
-        let calls = std::mem::take(&mut self.calls).into_iter().map(Carried::answer);
+        let calls = std::mem::take(&mut self.calls).into_iter().map(DetachableCall::answer);
         self.answers.extend(join_all(calls).await.into_iter().flatten());
     }
 
@@ -127,8 +131,9 @@ impl Batch {
             (true, false) => return body::events(futures_util::stream::iter(answers.into_iter().map(body::event))),
             (false, _) => {}
         }
-        let stream = replay.begin(calls.iter().filter_map(Carried::id));
-        let answers: Vec<_> = answers.into_iter().map(|answer| replay.event(stream, Kind::Answer, answer)).collect();
+        let stream = replay.begin(calls.iter().filter_map(DetachableCall::id));
+        let answers: Vec<_> =
+            answers.into_iter().map(|answer| replay.event(stream, ReplayEventKind::Answer, answer)).collect();
         let calls = calls.into_iter().map(|call| Box::pin(call.on(stream).into_events()));
         body::events(futures_util::stream::iter(answers).chain(futures_util::stream::select_all(calls)))
     }

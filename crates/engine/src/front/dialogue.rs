@@ -10,79 +10,79 @@ use goblin_config::exposure::ProfileName;
 use goblin_telemetry::Observe;
 use goblin_wire::json::Pieces;
 use goblin_wire::modern::is_visit;
-use goblin_wire::{Dialect, Error, Malformed, Message, Method, Notification, Request};
+use goblin_wire::{Dialect, Error, MalformedMessage, Message, Method, Notification, Request};
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::front::guest::{Greeted, Guests, Leash};
-use crate::front::stream::Carried;
-use crate::front::visit::Visit;
-use crate::session::desk::{Begun, Desk};
-use crate::session::listening::Listening;
-use crate::session::{self, Place, Session};
+use crate::front::guest::{GuardedOutcome, RequestGuard, StatelessRequests};
+use crate::front::stream::DetachableCall;
+use crate::front::visit::StatelessCall;
+use crate::session::desk::{DispatchOutcome, Dispatcher};
+use crate::session::listening::ListenSubscription;
+use crate::session::{self, Session, SessionPermit};
 
-pub(crate) struct Dialogue {
-    desk: Arc<Desk>,
+pub(crate) struct DuplexClient {
+    desk: Arc<Dispatcher>,
     observe: Arc<Observe>,
     profile: Option<ProfileName>,
-    state: Mutex<State>,
+    state: Mutex<DuplexState>,
     /// The open requests without a handshake. `None` if the transport does not support them.
-    pub guests: Option<Guests>,
+    pub guests: Option<StatelessRequests>,
 }
 
-enum State {
-    Waiting(Place),
+enum DuplexState {
+    Waiting(SessionPermit),
     /// The session, held by a stream guard. It is never idle while the connection is open.
-    Begun(session::Stream),
+    Begun(session::SessionStreamGuard),
     Ended,
 }
 
 /// The outcome of a message.
-pub(crate) enum Heard {
+pub(crate) enum MessageOutcome {
     Nothing,
     /// The client finished the handshake. Before this it receives only answers.
     Initialized(Arc<Session>),
     Answer(Pieces),
-    Call(Carried),
-    Visit(Visit, Leash),
-    Listening(Listening, Leash),
+    Call(DetachableCall),
+    Visit(StatelessCall, RequestGuard),
+    Listening(ListenSubscription, RequestGuard),
 }
 
-impl Dialogue {
+impl DuplexClient {
     pub(crate) fn new(
-        desk: &Arc<Desk>,
+        desk: &Arc<Dispatcher>,
         observe: &Arc<Observe>,
         profile: Option<ProfileName>,
-    ) -> Result<Dialogue, Error> {
-        let state = Mutex::new(State::Waiting(desk.reserve()?));
-        Ok(Dialogue { desk: Arc::clone(desk), observe: Arc::clone(observe), profile, state, guests: None })
+    ) -> Result<DuplexClient, Error> {
+        let state = Mutex::new(DuplexState::Waiting(desk.reserve()?));
+        Ok(DuplexClient { desk: Arc::clone(desk), observe: Arc::clone(observe), profile, state, guests: None })
     }
 
     /// Creates a dialogue that also accepts requests without a handshake.
     pub(crate) fn of_both_eras(
-        desk: &Arc<Desk>,
+        desk: &Arc<Dispatcher>,
         observe: &Arc<Observe>,
         profile: Option<ProfileName>,
-    ) -> Result<Dialogue, Error> {
-        let guests = Some(Guests::new(desk, profile.clone()));
-        Dialogue::new(desk, observe, profile).map(|dialogue| Dialogue { guests, ..dialogue })
+    ) -> Result<DuplexClient, Error> {
+        let guests = Some(StatelessRequests::new(desk, profile.clone()));
+        DuplexClient::new(desk, observe, profile).map(|dialogue| DuplexClient { guests, ..dialogue })
     }
 
     /// Returns the session. Returns `None` before the handshake and after the end.
     pub(crate) fn session(&self) -> Option<Arc<Session>> {
         match &*self.state() {
-            State::Begun(present) => Some(Arc::clone(&present.session)),
-            State::Waiting(_) | State::Ended => None,
+            DuplexState::Begun(present) => Some(Arc::clone(&present.session)),
+            DuplexState::Waiting(_) | DuplexState::Ended => None,
         }
     }
 
     pub(crate) fn is_ended(&self) -> bool {
-        matches!(*self.state(), State::Ended)
+        matches!(*self.state(), DuplexState::Ended)
     }
 
     /// Ends the session and all open requests. A second call has no effect.
     pub(crate) fn end(&self, reason: &str) {
-        let before = std::mem::replace(&mut *self.state(), State::Ended);
-        if let State::Begun(present) = before {
+        let before = std::mem::replace(&mut *self.state(), DuplexState::Ended);
+        if let DuplexState::Begun(present) = before {
             self.desk.sessions.end(present.session.id, reason);
         }
         if let Some(guests) = &self.guests {
@@ -92,23 +92,23 @@ impl Dialogue {
 
     /// Splits a batch into its messages. Returns `None` if `raw` is no batch, and an error if the version has no
     /// batches.
-    pub(crate) fn split_batch(&self, raw: &Bytes) -> Option<Result<Vec<Bytes>, Malformed>> {
+    pub(crate) fn split_batch(&self, raw: &Bytes) -> Option<Result<Vec<Bytes>, MalformedMessage>> {
         let batch = Message::split_batch(raw)?.map_err(|malformed| self.refused(malformed));
         let dialect = self.session().map(|session| session.dialect);
         Some(batch.and_then(|batch| match check_batch(dialect, &batch) {
             Ok(()) => Ok(batch),
-            Err(error) => Err(Malformed::new(error, None)),
+            Err(error) => Err(MalformedMessage::new(error, None)),
         }))
     }
 
     /// Handles one message.
-    pub(crate) fn hear(&self, raw: Bytes) -> Result<Heard, Malformed> {
+    pub(crate) fn hear(&self, raw: Bytes) -> Result<MessageOutcome, MalformedMessage> {
         Ok(match Message::parse(raw).map_err(|malformed| self.refused(malformed))? {
             Message::Request(request) => match &self.guests {
                 Some(guests) if is_visit(&request) => match guests.greet(request) {
-                    Greeted::Answer(answer) => Heard::Answer(answer),
-                    Greeted::Visit(visit, leash) => Heard::Visit(visit, leash),
-                    Greeted::Listening(listening, leash) => Heard::Listening(listening, leash),
+                    GuardedOutcome::Answer(answer) => MessageOutcome::Answer(answer),
+                    GuardedOutcome::Visit(visit, leash) => MessageOutcome::Visit(visit, leash),
+                    GuardedOutcome::Listening(listening, leash) => MessageOutcome::Listening(listening, leash),
                 },
                 _ => self.on_request(request),
             },
@@ -118,33 +118,40 @@ impl Dialogue {
                 if let Some(session) = self.session() {
                     self.desk.hear_answer(&session, response);
                 }
-                Heard::Nothing
+                MessageOutcome::Nothing
             }
         })
     }
 
     /// Counts the limit that a message exceeds.
-    fn refused(&self, malformed: Malformed) -> Malformed {
+    fn refused(&self, malformed: MalformedMessage) -> MalformedMessage {
         self.observe.count_limit(&malformed.error);
         malformed
     }
 
-    fn on_notification(&self, notification: &Notification) -> Heard {
-        let is_cancelled =
-            |guests: &Guests| notification.method == Method::Cancelled && guests.hear_cancelled(notification);
+    fn on_notification(&self, notification: &Notification) -> MessageOutcome {
+        let is_cancelled = |guests: &StatelessRequests| {
+            notification.method == Method::Cancelled && guests.hear_cancelled(notification)
+        };
         if self.guests.as_ref().is_some_and(is_cancelled) {
-            return Heard::Nothing;
+            return MessageOutcome::Nothing;
         }
-        let Some(session) = self.session() else { return Heard::Nothing };
+        let Some(session) = self.session() else { return MessageOutcome::Nothing };
         self.desk.hear(&session, notification);
-        if notification.method == Method::Initialized { Heard::Initialized(session) } else { Heard::Nothing }
+        if notification.method == Method::Initialized {
+            MessageOutcome::Initialized(session)
+        } else {
+            MessageOutcome::Nothing
+        }
     }
 
-    fn on_request(&self, request: Request) -> Heard {
-        let Some(session) = self.session() else { return Heard::Answer(self.before_session(&request)) };
+    fn on_request(&self, request: Request) -> MessageOutcome {
+        let Some(session) = self.session() else { return MessageOutcome::Answer(self.before_session(&request)) };
         match self.desk.begin(&session, request) {
-            Begun::Ready(answer) => Heard::Answer(answer),
-            Begun::Pending(pending) => Heard::Call(Carried::new(pending, session, Arc::clone(&self.observe))),
+            DispatchOutcome::Ready(answer) => MessageOutcome::Answer(answer),
+            DispatchOutcome::Pending(pending) => {
+                MessageOutcome::Call(DetachableCall::new(pending, session, Arc::clone(&self.observe)))
+            }
         }
     }
 
@@ -159,8 +166,8 @@ impl Dialogue {
 
     fn initialize(&self, request: &Request) -> Result<Pieces, Error> {
         let mut state = self.state();
-        let taken = || match std::mem::replace(&mut *state, State::Ended) {
-            State::Waiting(place) => Ok(place),
+        let taken = || match std::mem::replace(&mut *state, DuplexState::Ended) {
+            DuplexState::Waiting(place) => Ok(place),
             // A concurrent handshake or end came between the check and the lock.
             before => {
                 *state = before;
@@ -168,12 +175,12 @@ impl Dialogue {
             }
         };
         let (session, hello) = self.desk.initialize(request, self.profile.as_ref(), taken)?;
-        *state = State::Begun(session.open_stream());
+        *state = DuplexState::Begun(session.open_stream());
         Ok(hello)
     }
 
     /// Ignores poisoning, because no code is expected to panic while it holds this lock.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, DuplexState> {
         self.state.lock()
     }
 }
@@ -194,7 +201,7 @@ fn handshake_first() -> Error {
 }
 
 /// Returns the answer to a malformed message.
-pub(crate) fn refusal(malformed: &Malformed) -> Pieces {
+pub(crate) fn refusal(malformed: &MalformedMessage) -> Pieces {
     goblin_wire::error_reply(malformed.id.as_ref(), &malformed.error.to_json())
 }
 
@@ -203,9 +210,9 @@ mod tests {
     use super::*;
 
     /// Returns the answer to a message. Panics if there is none.
-    fn answer(dialogue: &Dialogue, message: &'static str) -> String {
+    fn answer(dialogue: &DuplexClient, message: &'static str) -> String {
         match dialogue.hear(Bytes::from_static(message.as_bytes())) {
-            Ok(Heard::Answer(answer)) => String::from_utf8_lossy(&answer.concat()).into_owned(),
+            Ok(MessageOutcome::Answer(answer)) => String::from_utf8_lossy(&answer.concat()).into_owned(),
             _ => panic!("{message} has an answer"),
         }
     }
@@ -215,9 +222,9 @@ mod tests {
 
     #[test]
     fn sess2_no_session_begins_after_the_end() {
-        let desk = Arc::new(Desk::example(1));
-        let dialogue = Dialogue::new(&desk, &Arc::default(), None).expect("there is room");
-        assert!(Dialogue::new(&desk, &Arc::default(), None).is_err(), "it counts before its handshake");
+        let desk = Arc::new(Dispatcher::example(1));
+        let dialogue = DuplexClient::new(&desk, &Arc::default(), None).expect("there is room");
+        assert!(DuplexClient::new(&desk, &Arc::default(), None).is_err(), "it counts before its handshake");
         dialogue.end("test");
         assert!(answer(&dialogue, HELLO).contains("-32600"));
         assert!(desk.sessions.is_empty() && dialogue.session().is_none());
@@ -225,8 +232,8 @@ mod tests {
 
     #[test]
     fn a_handshake_that_fails_keeps_its_place_for_the_next() {
-        let desk = Arc::new(Desk::example(1));
-        let dialogue = Dialogue::new(&desk, &Arc::default(), None).expect("there is room");
+        let desk = Arc::new(Dispatcher::example(1));
+        let dialogue = DuplexClient::new(&desk, &Arc::default(), None).expect("there is room");
         let without_version = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#;
         assert!(answer(&dialogue, without_version).contains("-32602"));
         assert_eq!(desk.sessions.len(), 1);

@@ -37,7 +37,7 @@ pub(crate) struct Gate {
 
 /// The sender of a request, as far as its headers show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum RequestOrigin {
     /// A program: the request has no `Origin`.
     Program,
     /// A page of the gateway's own host and port.
@@ -79,16 +79,16 @@ impl Gate {
 
     /// Checks the source of a request and returns it. Returns the response to send as an error if the source is not
     /// allowed.
-    pub(crate) fn check_source(&self, uri: &Uri, headers: &HeaderMap) -> Result<Source, Box<Response<Body>>> {
+    pub(crate) fn check_source(&self, uri: &Uri, headers: &HeaderMap) -> Result<RequestOrigin, Box<Response<Body>>> {
         let Some(host) = self.own_host(uri, headers) else {
             return Err(reject(StatusCode::FORBIDDEN, "Host is not allowed (gateway.allowedHosts)"));
         };
         check_repeated(headers)?;
         let source = match headers.get(ORIGIN).map(|origin| origin.to_str().unwrap_or_default()) {
-            None => Source::Program,
+            None => RequestOrigin::Program,
             Some(origin) => self.page(origin, host).ok_or_else(reject_origin)?,
         };
-        let is_allowed = matches!(source, Source::AllowedPage | Source::Inspector);
+        let is_allowed = matches!(source, RequestOrigin::AllowedPage | RequestOrigin::Inspector);
         if is_allowed || !comes_from_other_site(headers) { Ok(source) } else { Err(reject_site()) }
     }
 
@@ -133,15 +133,15 @@ impl Gate {
     }
 
     /// Classifies an `Origin`. Returns `None` if its pages must not send requests.
-    fn page(&self, origin: &str, host: &str) -> Option<Source> {
+    fn page(&self, origin: &str, host: &str) -> Option<RequestOrigin> {
         if self.is_allowed_origin(origin) {
-            return Some(Source::AllowedPage);
+            return Some(RequestOrigin::AllowedPage);
         }
         let rest = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"))?;
         if rest.eq_ignore_ascii_case(host) {
-            return Some(Source::OwnPage);
+            return Some(RequestOrigin::OwnPage);
         }
-        (self.origins.is_empty() && INSPECTOR_ORIGINS.contains(&origin)).then_some(Source::Inspector)
+        (self.origins.is_empty() && INSPECTOR_ORIGINS.contains(&origin)).then_some(RequestOrigin::Inspector)
     }
 
     fn is_allowed_origin(&self, origin: &str) -> bool {

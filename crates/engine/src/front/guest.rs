@@ -11,26 +11,26 @@ use goblin_wire::{Error, Id, Notification, Request};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::front::visit::Visit;
-use crate::session::desk::Desk;
-use crate::session::listening::Listening;
-use crate::session::visit::{Guest, Visited, check_meta, check_version};
+use crate::front::visit::StatelessCall;
+use crate::session::desk::Dispatcher;
+use crate::session::listening::ListenSubscription;
+use crate::session::visit::{StatelessClient, StatelessOutcome, check_meta, check_version};
 
 /// The open requests of one client, by the client's ids.
-pub(crate) struct Guests {
-    desk: Arc<Desk>,
+pub(crate) struct StatelessRequests {
+    desk: Arc<Dispatcher>,
     profile: Option<ProfileName>,
-    guest: OnceLock<Guest>,
-    open: Arc<Mutex<Book>>,
+    guest: OnceLock<StatelessClient>,
+    open: Arc<Mutex<OpenRequestTable>>,
 }
 
 #[derive(Default)]
-struct Book {
-    open: HashMap<Id, Open>,
+struct OpenRequestTable {
+    open: HashMap<Id, OpenRequest>,
     last: u64,
 }
 
-struct Open {
+struct OpenRequest {
     /// Distinguishes the request from an earlier one with the same id, since the id of a cancelled request can be
     /// reused.
     number: u64,
@@ -40,8 +40,8 @@ struct Open {
 }
 
 /// A guard for an open request. Dropping it frees the request's id.
-pub(crate) struct Leash {
-    book: Arc<Mutex<Book>>,
+pub(crate) struct RequestGuard {
+    book: Arc<Mutex<OpenRequestTable>>,
     id: Id,
     number: u64,
     /// Resolves with a reason if the client cancels the request. Resolves with an error if the client is gone.
@@ -49,41 +49,43 @@ pub(crate) struct Leash {
 }
 
 /// The outcome of beginning a request.
-pub(crate) enum Greeted {
+pub(crate) enum GuardedOutcome {
     Answer(Pieces),
-    Visit(Visit, Leash),
-    Listening(Listening, Leash),
+    Visit(StatelessCall, RequestGuard),
+    Listening(ListenSubscription, RequestGuard),
 }
 
-impl Guests {
-    pub(crate) fn new(desk: &Arc<Desk>, profile: Option<ProfileName>) -> Guests {
-        Guests { desk: Arc::clone(desk), profile, guest: OnceLock::new(), open: Arc::default() }
+impl StatelessRequests {
+    pub(crate) fn new(desk: &Arc<Dispatcher>, profile: Option<ProfileName>) -> StatelessRequests {
+        StatelessRequests { desk: Arc::clone(desk), profile, guest: OnceLock::new(), open: Arc::default() }
     }
 
     /// Begins a request. The answer is an error if the id is in use or too many requests are open.
-    pub(crate) fn greet(&self, request: Request) -> Greeted {
+    pub(crate) fn greet(&self, request: Request) -> GuardedOutcome {
         let id = request.id.clone();
-        let refused = |error: Error| Greeted::Answer(goblin_wire::error_reply(Some(&id), &error.to_json()));
-        let guest = self.guest.get_or_init(|| Guest::known(&self.desk, self.profile.clone()));
+        let refused = |error: Error| GuardedOutcome::Answer(goblin_wire::error_reply(Some(&id), &error.to_json()));
+        let guest = self.guest.get_or_init(|| StatelessClient::known(&self.desk, self.profile.clone()));
         let leash = match self.enter(&request) {
             Ok(leash) => leash,
             Err(error) => return refused(error),
         };
         match self.desk.visit(guest, request) {
-            Ok(Visited::Ready(answer)) => Greeted::Answer(answer),
-            Ok(Visited::Replied(reply)) => Greeted::Answer(reply.pieces),
-            Ok(Visited::Pending(pending)) => Greeted::Visit(Visit::new(&self.desk, id, pending), leash),
-            Ok(Visited::Listening(listening)) => {
+            Ok(StatelessOutcome::Ready(answer)) => GuardedOutcome::Answer(answer),
+            Ok(StatelessOutcome::Replied(reply)) => GuardedOutcome::Answer(reply.pieces),
+            Ok(StatelessOutcome::Pending(pending)) => {
+                GuardedOutcome::Visit(StatelessCall::new(&self.desk, id, pending), leash)
+            }
+            Ok(StatelessOutcome::Listening(listening)) => {
                 if let Some(open) = self.open.lock().open.get_mut(&id) {
                     open.listens = true;
                 }
-                Greeted::Listening(listening, leash)
+                GuardedOutcome::Listening(listening, leash)
             }
             Err(error) => refused(error),
         }
     }
 
-    fn enter(&self, request: &Request) -> Result<Leash, Error> {
+    fn enter(&self, request: &Request) -> Result<RequestGuard, Error> {
         check_meta(request)?;
         check_version(request)?;
         let (cancel, cancelled) = oneshot::channel();
@@ -97,8 +99,8 @@ impl Guests {
         }
         book.last += 1;
         let number = book.last;
-        book.open.insert(request.id.clone(), Open { number, cancel, listens: false });
-        Ok(Leash { book: Arc::clone(&self.open), id: request.id.clone(), number, cancelled })
+        book.open.insert(request.id.clone(), OpenRequest { number, cancel, listens: false });
+        Ok(RequestGuard { book: Arc::clone(&self.open), id: request.id.clone(), number, cancelled })
     }
 
     /// Cancels the request that a notification names. Returns `false` if it is not in this table.
@@ -121,13 +123,13 @@ impl Guests {
     /// Ends all requests and closes the mailbox, because the client is gone.
     pub(crate) fn end(&self) {
         self.open.lock().open.clear();
-        if let Some(Guest::Known { mailbox, .. }) = self.guest.get() {
+        if let Some(StatelessClient::Known { mailbox, .. }) = self.guest.get() {
             mailbox.close();
         }
     }
 }
 
-impl Drop for Leash {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
         let mut book = self.book.lock();
         if book.open.get(&self.id).is_some_and(|open| open.number == self.number) {

@@ -15,7 +15,7 @@ use futures_util::FutureExt;
 use goblin_config::exposure::ProfileName;
 use goblin_telemetry::{Event, Observe};
 use goblin_wire::modern::is_visit;
-use goblin_wire::{Dialect, Era, Error, Malformed, Message, Method, Request, error_reply, trace};
+use goblin_wire::{Dialect, Era, Error, MalformedMessage, Message, Method, Request, error_reply, trace};
 use http::header::{HeaderMap, HeaderName, ORIGIN, VARY};
 use http::{HeaderValue, Method as Verb, Response, StatusCode};
 use tokio::sync::watch;
@@ -23,17 +23,17 @@ use tower_service::Service;
 
 use crate::admin::PROBES;
 use crate::client::caller::SessionId;
-use crate::client::mailbox::replay::{Gap, Reader, Resumed, SESSION_STREAM};
+use crate::client::mailbox::replay::{ReplayReader, ResumeGap, SESSION_STREAM, StreamResumeOutcome};
 use crate::front::body::{self, Body, empty, json, json_error};
-use crate::front::gate::{Gate, LAST_EVENT_ID, SESSION_ID, Source, is_repeated, reject_origin, single};
+use crate::front::gate::{Gate, LAST_EVENT_ID, RequestOrigin, SESSION_ID, is_repeated, reject_origin, single};
 use crate::front::modern::missing_meta;
 use crate::front::request::{
-    Accepted, HttpRequest, Refusal, check_is_json, check_takes_stream, other_verb, whole_body,
+    AcceptedTypes, HttpRequest, Refusal, check_is_json, check_takes_stream, other_verb, whole_body,
 };
-use crate::front::sse::{MESSAGES, SSE, Streams};
-use crate::front::stream::{Carried, Changes, ResumedCall, SessionStream};
+use crate::front::sse::{MESSAGES, SSE, SseClients};
+use crate::front::stream::{DetachableCall, ListChanges, ResumedCall, SessionStream};
 use crate::session::Session;
-use crate::session::desk::{Begun, Desk, Next};
+use crate::session::desk::{DispatchOutcome, Dispatcher, PendingCallEvent};
 
 const MCP: &str = "/mcp";
 /// The path segment between an endpoint and the name of a profile.
@@ -44,21 +44,21 @@ const LONGEST_ID: usize = 256;
 
 /// The HTTP front of one address.
 #[derive(Clone)]
-pub(crate) struct Front {
-    pub desk: Arc<Desk>,
-    pub audience: Audience,
+pub(crate) struct HttpFront {
+    pub desk: Arc<Dispatcher>,
+    pub audience: AddressRole,
     /// The profile of the clients, or `None` for the default endpoint.
     pub profile: Option<ProfileName>,
     pub gate: Arc<Gate>,
     pub observe: Arc<Observe>,
     pub max_body_size: usize,
-    pub streams: Arc<Streams>,
+    pub streams: Arc<SseClients>,
     pub stop: watch::Receiver<bool>,
 }
 
 /// The users of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Audience {
+pub(crate) enum AddressRole {
     Clients,
     /// Operators. MCP endpoints are not available here.
     Operators,
@@ -66,20 +66,22 @@ pub(crate) enum Audience {
 
 /// The MCP endpoints.
 #[derive(Clone, Copy)]
-enum Door {
+enum McpEndpoint {
     Mcp,
     Sse,
     Messages,
 }
 
 /// Returns the endpoint at `path` and the profile name in it. Returns `None` for other routes.
-fn door(path: &str) -> Option<(Door, Option<&str>)> {
-    if let Some(door) = [(MCP, Door::Mcp), (SSE, Door::Sse), (MESSAGES, Door::Messages)].iter().find(|it| it.0 == path)
+fn door(path: &str) -> Option<(McpEndpoint, Option<&str>)> {
+    if let Some(door) = [(MCP, McpEndpoint::Mcp), (SSE, McpEndpoint::Sse), (MESSAGES, McpEndpoint::Messages)]
+        .iter()
+        .find(|it| it.0 == path)
     {
         return Some((door.1, None));
     }
     let of = |endpoint| path.strip_prefix(endpoint)?.strip_prefix(PROFILE);
-    of(MCP).map(|name| (Door::Mcp, Some(name))).or_else(|| of(SSE).map(|name| (Door::Sse, Some(name))))
+    of(MCP).map(|name| (McpEndpoint::Mcp, Some(name))).or_else(|| of(SSE).map(|name| (McpEndpoint::Sse, Some(name))))
 }
 
 /// Returns the routes other than the MCP endpoints, which [`Front::serve`] handles directly.
@@ -109,7 +111,7 @@ fn preflight(asked_headers: Option<&HeaderValue>) -> Response<Body> {
     response
 }
 
-impl Front {
+impl HttpFront {
     /// Serves one request on any route, after the gate has accepted it.
     pub(crate) async fn serve(&self, request: HttpRequest, routes: &axum::Router) -> Response<Body> {
         if PROBES.contains(&request.uri().path()) {
@@ -118,7 +120,7 @@ impl Front {
                 Err(rejected) => self.count_rejected(*rejected),
             };
         }
-        let door = door(request.uri().path()).filter(|_| self.audience == Audience::Clients);
+        let door = door(request.uri().path()).filter(|_| self.audience == AddressRole::Clients);
         if let Err(rejected) = self.check_source(&request, door.is_some()) {
             return self.count_rejected(*rejected);
         }
@@ -153,14 +155,14 @@ impl Front {
     /// Checks the source of a request. The Inspector may only use the MCP endpoints.
     fn check_source(&self, request: &HttpRequest, is_mcp: bool) -> Result<(), Box<Response<Body>>> {
         match self.gate.check_source(request.uri(), request.headers())? {
-            Source::Inspector if !is_mcp => Err(reject_origin()),
-            Source::Inspector => {
+            RequestOrigin::Inspector if !is_mcp => Err(reject_origin()),
+            RequestOrigin::Inspector => {
                 if self.gate.is_first_inspector() {
                     self.observe.emit(&Event::InspectorAllowed);
                 }
                 Ok(())
             }
-            Source::Program | Source::OwnPage | Source::AllowedPage => Ok(()),
+            RequestOrigin::Program | RequestOrigin::OwnPage | RequestOrigin::AllowedPage => Ok(()),
         }
     }
 
@@ -173,12 +175,12 @@ impl Front {
     }
 
     /// Returns this front for the clients of a profile, or `None` if there is no such profile.
-    fn of_profile(&self, name: &str) -> Option<Front> {
+    fn of_profile(&self, name: &str) -> Option<HttpFront> {
         let name = ProfileName::new(name).filter(|name| self.desk.router.directory.has_profile(name.as_str()))?;
-        Some(Front { profile: Some(name), ..self.clone() })
+        Some(HttpFront { profile: Some(name), ..self.clone() })
     }
 
-    async fn answer(&self, door: Door, request: HttpRequest) -> Response<Body> {
+    async fn answer(&self, door: McpEndpoint, request: HttpRequest) -> Response<Body> {
         let handled = AssertUnwindSafe(self.handle(door, request)).catch_unwind().await;
         match handled {
             Ok(Ok(response)) => response,
@@ -194,22 +196,24 @@ impl Front {
         }
     }
 
-    async fn handle(&self, door: Door, request: HttpRequest) -> Result<Response<Body>, Refusal> {
+    async fn handle(&self, door: McpEndpoint, request: HttpRequest) -> Result<Response<Body>, Refusal> {
         if *self.stop.borrow() {
             return Err(Error::ShuttingDown.into());
         }
         match (door, request.method()) {
-            (Door::Sse, _) => self.open_stream(&request),
-            (Door::Messages, _) => Box::pin(self.take_message(request)).await,
-            (Door::Mcp, &Verb::POST) => self.post(request).await,
-            (Door::Mcp, &Verb::GET | &Verb::DELETE) if names_sessionless(request.headers()) => Ok(other_verb("POST")),
-            (Door::Mcp, &Verb::GET) => self.get(request.headers()),
-            (Door::Mcp, &Verb::DELETE) => {
+            (McpEndpoint::Sse, _) => self.open_stream(&request),
+            (McpEndpoint::Messages, _) => Box::pin(self.take_message(request)).await,
+            (McpEndpoint::Mcp, &Verb::POST) => self.post(request).await,
+            (McpEndpoint::Mcp, &Verb::GET | &Verb::DELETE) if names_sessionless(request.headers()) => {
+                Ok(other_verb("POST"))
+            }
+            (McpEndpoint::Mcp, &Verb::GET) => self.get(request.headers()),
+            (McpEndpoint::Mcp, &Verb::DELETE) => {
                 let session = self.session(request.headers())?;
                 self.desk.sessions.end(session.id, "the client ended it");
                 Ok(empty(StatusCode::NO_CONTENT))
             }
-            (Door::Mcp, _) => Ok(other_verb("GET, POST, DELETE")),
+            (McpEndpoint::Mcp, _) => Ok(other_verb("GET, POST, DELETE")),
         }
     }
 
@@ -229,22 +233,24 @@ impl Front {
         };
         let tell_gap = || self.observe.emit(&Event::ReplayGap { session: &session.id.short() });
         Ok(match mailbox.replay.resume(last_event) {
-            Ok(Resumed::Reader(reader)) if reader.stream == SESSION_STREAM => self.stream_of(&session, reader, None),
-            Ok(Resumed::Reader(reader)) => {
+            Ok(StreamResumeOutcome::Reader(reader)) if reader.stream == SESSION_STREAM => {
+                self.stream_of(&session, reader, None)
+            }
+            Ok(StreamResumeOutcome::Reader(reader)) => {
                 if reader.has_gap {
                     tell_gap();
                 }
                 body::events(ResumedCall { present: session.enter_reader(), reader }.into_events())
             }
             // An `EventSource` does not reconnect after status 204.
-            Ok(Resumed::Spent) => empty(StatusCode::NO_CONTENT),
-            Ok(Resumed::Lost(requests)) => {
+            Ok(StreamResumeOutcome::Spent) => empty(StatusCode::NO_CONTENT),
+            Ok(StreamResumeOutcome::Lost(requests)) => {
                 tell_gap();
                 let error = Error::Unfetched.to_json();
                 let answers = requests.into_iter().map(move |id| body::event(error_reply(Some(&id), &error)));
                 body::events(futures_util::stream::iter(answers))
             }
-            Err(Gap) => {
+            Err(ResumeGap) => {
                 tell_gap();
                 let stream = self.fresh_stream(&session);
                 mailbox.doubt();
@@ -261,20 +267,20 @@ impl Front {
         self.stream_of(session, reader, first.filter(|_| session.dialect.has_priming()))
     }
 
-    fn stream_of(&self, session: &Arc<Session>, reader: Reader, first: Option<Bytes>) -> Response<Body> {
+    fn stream_of(&self, session: &Arc<Session>, reader: ReplayReader, first: Option<Bytes>) -> Response<Body> {
         let (changes, stop) = (self.changes(), self.stop.clone());
         body::events(SessionStream { hold: session.open_stream(), reader, first, changes, stop }.into_events())
     }
 
     /// Returns the list changes that the clients of this front see.
-    pub(crate) fn changes(&self) -> Changes {
-        Changes::new(self.desk.router.directory.watch_of(self.profile.as_ref()))
+    pub(crate) fn changes(&self) -> ListChanges {
+        ListChanges::new(self.desk.router.directory.watch_of(self.profile.as_ref()))
     }
 
     async fn post(&self, request: HttpRequest) -> Result<Response<Body>, Refusal> {
         let (parts, body) = request.into_parts();
         check_is_json(&parts.headers)?;
-        let accepted = Accepted::read(&parts.headers);
+        let accepted = AcceptedTypes::read(&parts.headers);
         if !accepted.json && !accepted.stream {
             return Err(Refusal::status(
                 StatusCode::NOT_ACCEPTABLE,
@@ -282,7 +288,7 @@ impl Front {
             ));
         }
         let raw = whole_body(body, self.max_body_size, &self.observe).await?;
-        let refused = |malformed: Malformed| {
+        let refused = |malformed: MalformedMessage| {
             self.observe.count_limit(&malformed.error);
             malformed
         };
@@ -341,15 +347,15 @@ impl Front {
         Ok(response)
     }
 
-    async fn request(&self, session: &Arc<Session>, request: Request, accepted: Accepted) -> Response<Body> {
+    async fn request(&self, session: &Arc<Session>, request: Request, accepted: AcceptedTypes) -> Response<Body> {
         let pending = match self.desk.begin(session, request) {
-            Begun::Ready(answer) if !accepted.json => {
+            DispatchOutcome::Ready(answer) if !accepted.json => {
                 return body::events(futures_util::stream::iter([body::event(answer)]));
             }
-            Begun::Ready(answer) => return json(StatusCode::OK, answer),
-            Begun::Pending(pending) => pending,
+            DispatchOutcome::Ready(answer) => return json(StatusCode::OK, answer),
+            DispatchOutcome::Pending(pending) => pending,
         };
-        let mut carried = Carried::new(pending, Arc::clone(session), Arc::clone(&self.observe));
+        let mut carried = DetachableCall::new(pending, Arc::clone(session), Arc::clone(&self.observe));
         if !accepted.stream {
             return answer_only(carried).await;
         }
@@ -357,14 +363,14 @@ impl Front {
             return body::events(carried.into_events());
         }
         match carried.next().await {
-            Next::Answer(Some(answer)) => json(StatusCode::OK, answer.pieces),
+            PendingCallEvent::Answer(Some(answer)) => json(StatusCode::OK, answer.pieces),
             // The call was cancelled. The protocol sends no answer, but HTTP needs a response.
-            Next::Answer(None) => body::events(futures_util::stream::empty()),
-            Next::Said(said) => {
+            PendingCallEvent::Answer(None) => body::events(futures_util::stream::empty()),
+            PendingCallEvent::Said(said) => {
                 carried.give_back(said);
                 body::events(carried.into_events())
             }
-            Next::Slow => body::events(carried.into_events()),
+            PendingCallEvent::Slow => body::events(carried.into_events()),
         }
     }
 
@@ -417,7 +423,7 @@ fn visible<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a s
 }
 
 /// Returns the answer as plain JSON, for a client that accepts no stream.
-async fn answer_only(carried: Carried) -> Response<Body> {
+async fn answer_only(carried: DetachableCall) -> Response<Body> {
     match carried.answer().await {
         Some(answer) => json(StatusCode::OK, answer),
         None => empty(StatusCode::NO_CONTENT),

@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
-use crate::front::attention::Attention;
+use crate::front::attention::ConnectionActivity;
 
 /// The time after which a blocked write fails.
 pub(crate) const WRITE_PATIENCE: Duration = Duration::from_secs(30);
@@ -37,16 +37,16 @@ pub(crate) fn give_up_the_vanished(stream: &TcpStream, patience: Duration) -> io
 }
 
 /// A stream that fails a write if the peer does not read for [`WRITE_PATIENCE`].
-pub(crate) struct Impatient<T> {
+pub(crate) struct WriteTimeoutStream<T> {
     inner: T,
-    attention: Arc<Attention>,
+    attention: Arc<ConnectionActivity>,
     /// The timer of a blocked write.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
-impl<T> Impatient<T> {
-    pub(crate) fn new(inner: T, attention: Arc<Attention>) -> Impatient<T> {
-        Impatient { inner, attention, waiting: None }
+impl<T> WriteTimeoutStream<T> {
+    pub(crate) fn new(inner: T, attention: Arc<ConnectionActivity>) -> WriteTimeoutStream<T> {
+        WriteTimeoutStream { inner, attention, waiting: None }
     }
 
     fn judge<R>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
@@ -62,7 +62,7 @@ impl<T> Impatient<T> {
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Impatient<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for WriteTimeoutStream<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -77,7 +77,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Impatient<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Impatient<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for WriteTimeoutStream<T> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.inner).poll_write(context, bytes);
         self.judge(context, written)
@@ -116,7 +116,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_does_not_read_is_given_up() {
         let (near, _far) = tokio::io::duplex(16);
-        let mut near = Impatient::new(near, Attention::new(std::time::Instant::now()));
+        let mut near = WriteTimeoutStream::new(near, ConnectionActivity::new(std::time::Instant::now()));
         let begin = tokio::time::Instant::now();
         let error = near.write_all(&[0; 64]).await.expect_err("nobody reads");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);

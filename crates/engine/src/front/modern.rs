@@ -10,22 +10,22 @@ use http::header::{HeaderMap, HeaderName};
 use http::{Response, StatusCode};
 
 use crate::front::body::{self, Body, json};
-use crate::front::http::{Front, PROTOCOL_VERSION};
-use crate::front::request::{Accepted, Refusal};
-use crate::front::visit::{Told, Visit, Word};
+use crate::front::http::{HttpFront, PROTOCOL_VERSION};
+use crate::front::request::{AcceptedTypes, Refusal};
+use crate::front::visit::{CallEvent, ListenStream, StatelessCall};
 use crate::router::Reply;
-use crate::session::visit::{Guest, Visited, check_meta, check_version};
+use crate::session::visit::{StatelessClient, StatelessOutcome, check_meta, check_version};
 
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const NAME: HeaderName = HeaderName::from_static("mcp-name");
 
-impl Front {
+impl HttpFront {
     /// Handles a request without a session.
     pub(crate) async fn visit(
         &self,
         headers: &HeaderMap,
         request: Request,
-        accepted: Accepted,
+        accepted: AcceptedTypes,
     ) -> Result<Response<Body>, Refusal> {
         check(headers, &request).map_err(|error| Refusal::from(error).about(&request))?;
         self.check_arguments(headers, &request).map_err(|error| Refusal::from(error).about(&request))?;
@@ -34,13 +34,15 @@ impl Front {
             return Err(refusal.about(&request));
         }
         let id = request.id.clone();
-        let visited = self.desk.visit(&Guest::Passing(self.profile.clone()), request);
+        let visited = self.desk.visit(&StatelessClient::Passing(self.profile.clone()), request);
         Ok(match visited {
-            Ok(Visited::Ready(answer)) => answered(answer.into(), accepted),
-            Ok(Visited::Replied(reply)) => answered(reply, accepted),
-            Ok(Visited::Pending(pending)) => carried(Visit::new(&self.desk, id, pending), accepted).await,
-            Ok(Visited::Listening(listening)) => {
-                body::events(Told::new(self.changes(), listening, self.stop.clone()).into_events())
+            Ok(StatelessOutcome::Ready(answer)) => answered(answer.into(), accepted),
+            Ok(StatelessOutcome::Replied(reply)) => answered(reply, accepted),
+            Ok(StatelessOutcome::Pending(pending)) => {
+                carried(StatelessCall::new(&self.desk, id, pending), accepted).await
+            }
+            Ok(StatelessOutcome::Listening(listening)) => {
+                body::events(ListenStream::new(self.changes(), listening, self.stop.clone()).into_events())
             }
             Err(error) => {
                 let code = Some(error.class().code);
@@ -50,7 +52,7 @@ impl Front {
     }
 }
 
-impl Front {
+impl HttpFront {
     /// Checks that headers repeat the arguments that the tool's schema requires to be repeated.
     fn check_arguments(&self, headers: &HeaderMap, request: &Request) -> Result<(), Error> {
         let text = request.raw.as_str();
@@ -109,7 +111,7 @@ fn check_equal(headers: &HeaderMap, name: &HeaderName, expected: Option<&str>) -
     }
 }
 
-fn answered(reply: Reply, accepted: Accepted) -> Response<Body> {
+fn answered(reply: Reply, accepted: AcceptedTypes) -> Response<Body> {
     if !accepted.json {
         return body::events(futures_util::stream::iter([body::event(reply.pieces)]));
     }
@@ -125,22 +127,22 @@ fn status(code: Option<i64>) -> StatusCode {
     }
 }
 
-async fn carried(mut visit: Visit, accepted: Accepted) -> Response<Body> {
+async fn carried(mut visit: StatelessCall, accepted: AcceptedTypes) -> Response<Body> {
     if !accepted.json {
         return body::events(visit.into_events());
     }
     loop {
         match visit.next().await {
-            Word::Answer(Some(reply)) => return json(status(reply.code), reply.pieces),
-            Word::Answer(None) => return body::events(futures_util::stream::empty()),
+            CallEvent::Answer(Some(reply)) => return json(status(reply.code), reply.pieces),
+            CallEvent::Answer(None) => return body::events(futures_util::stream::empty()),
             // The client accepts no stream, so the message is dropped.
-            Word::Note(_) if !accepted.stream => visit.tell_dropped(),
-            Word::Slow if !accepted.stream => {}
-            Word::Note(note) => {
+            CallEvent::Note(_) if !accepted.stream => visit.tell_dropped(),
+            CallEvent::Slow if !accepted.stream => {}
+            CallEvent::Note(note) => {
                 visit.give_back(note);
                 return body::events(visit.into_events());
             }
-            Word::Slow => return body::events(visit.into_events()),
+            CallEvent::Slow => return body::events(visit.into_events()),
         }
     }
 }

@@ -25,13 +25,13 @@ struct Bound {
 }
 
 #[derive(Default)]
-pub(crate) struct Outlet {
-    queue: Mutex<Queue>,
+pub(crate) struct OutboundQueue {
+    queue: Mutex<OutboundState>,
     wake: AtomicWaker,
 }
 
 #[derive(Default)]
-struct Queue {
+struct OutboundState {
     messages: VecDeque<Pieces>,
     bytes: usize,
     writers: usize,
@@ -39,7 +39,7 @@ struct Queue {
     closed: bool,
 }
 
-impl Queue {
+impl OutboundState {
     /// Reports whether a message fits. An empty queue accepts a message of any size.
     fn has_room(&self, length: usize, bound: Bound) -> bool {
         self.messages.is_empty() || self.messages.len() < bound.messages && self.bytes + length <= bound.bytes
@@ -53,29 +53,29 @@ impl Queue {
 
 /// The reason why a message was rejected.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum EnqueueError {
     Full,
     Closed,
 }
 
-impl Outlet {
+impl OutboundQueue {
     /// Queues a message that may be dropped. Returns `false` if it was rejected.
     pub(crate) fn offer(&self, message: Pieces) -> bool {
         self.push_within(message, MOST_DROPPABLE).is_ok()
     }
 
     /// Queues a message that must not be dropped. Returns an error if the queue is full or closed.
-    pub(crate) fn push(&self, message: Pieces) -> Result<(), Refused> {
+    pub(crate) fn push(&self, message: Pieces) -> Result<(), EnqueueError> {
         self.push_within(message, MOST_QUEUED)
     }
 
-    fn push_within(&self, message: Pieces, bound: Bound) -> Result<(), Refused> {
+    fn push_within(&self, message: Pieces, bound: Bound) -> Result<(), EnqueueError> {
         let mut queue = self.queue.lock();
         if queue.closed {
-            return Err(Refused::Closed);
+            return Err(EnqueueError::Closed);
         }
         if !queue.has_room(message.len(), bound) {
-            return Err(Refused::Full);
+            return Err(EnqueueError::Full);
         }
         queue.push(message);
         drop(queue);
@@ -101,9 +101,9 @@ impl Outlet {
     }
 
     /// Registers a writer. [`finish`](Outlet::finish) has no effect until all writers are dropped.
-    pub(crate) fn writer(self: &Arc<Outlet>) -> Writer {
+    pub(crate) fn writer(self: &Arc<OutboundQueue>) -> OutboundWriter {
         self.queue.lock().writers += 1;
-        Writer(Arc::clone(self))
+        OutboundWriter(Arc::clone(self))
     }
 
     /// Waits for the next message. Returns `None` at the end. Only one task may read the queue.
@@ -123,9 +123,9 @@ impl Outlet {
     }
 }
 
-pub(crate) struct Writer(Arc<Outlet>);
+pub(crate) struct OutboundWriter(Arc<OutboundQueue>);
 
-impl Drop for Writer {
+impl Drop for OutboundWriter {
     fn drop(&mut self) {
         self.0.queue.lock().writers -= 1;
         self.0.wake.wake();
@@ -144,22 +144,22 @@ mod tests {
 
     #[test]
     fn exactly_so_many_answers_fit_and_fewer_that_may_be_dropped() {
-        let outlet = Outlet::default();
+        let outlet = OutboundQueue::default();
         let taken = (0..2000).filter(|_| outlet.offer(message(1))).count();
         assert_eq!(taken, MOST_DROPPABLE.messages);
         let taken = (0..2000).take_while(|_| outlet.push(message(1)).is_ok()).count();
         assert_eq!(taken, MOST_QUEUED.messages - MOST_DROPPABLE.messages);
-        assert_eq!(outlet.push(message(1)), Err(Refused::Full));
+        assert_eq!(outlet.push(message(1)), Err(EnqueueError::Full));
         assert!(outlet.next().now_or_never().is_some());
         assert_eq!(outlet.push(message(1)), Ok(()));
     }
 
     #[test]
     fn bytes_are_bounded_too_but_one_message_always_fits() {
-        let outlet = Outlet::default();
+        let outlet = OutboundQueue::default();
         assert!(outlet.push(message(MOST_QUEUED.bytes + 1)).is_ok());
-        assert_eq!(outlet.push(message(1)), Err(Refused::Full));
-        let outlet = Outlet::default();
+        assert_eq!(outlet.push(message(1)), Err(EnqueueError::Full));
+        let outlet = OutboundQueue::default();
         assert!(outlet.offer(message(MOST_DROPPABLE.bytes - 1)) && outlet.offer(message(1)));
         assert!(!outlet.offer(message(1)));
         assert!(outlet.push(message(1)).is_ok());
@@ -167,16 +167,16 @@ mod tests {
 
     #[test]
     fn what_is_closed_forgets_and_takes_nothing() {
-        let outlet = Outlet::default();
+        let outlet = OutboundQueue::default();
         assert!(outlet.push(message(1)).is_ok());
         outlet.close();
-        assert_eq!(outlet.push(message(1)), Err(Refused::Closed));
+        assert_eq!(outlet.push(message(1)), Err(EnqueueError::Closed));
         assert!(outlet.next().now_or_never().expect("it is over").is_none());
     }
 
     #[test]
     fn it_finishes_with_its_last_writer_and_message() {
-        let outlet = Arc::new(Outlet::default());
+        let outlet = Arc::new(OutboundQueue::default());
         let writer = outlet.writer();
         outlet.finish();
         assert!(outlet.next().now_or_never().is_none());

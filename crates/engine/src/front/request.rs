@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use goblin_telemetry::Observe;
-use goblin_wire::memory::{Full, Kind, Memory, Reservation, SMALL};
-use goblin_wire::{Error, Id, Malformed, Request};
+use goblin_wire::memory::{Kind, Memory, Reservation, ReservationError, SMALL};
+use goblin_wire::{Error, Id, MalformedMessage, Request};
 use http::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 use http_body_util::BodyExt;
@@ -23,19 +23,19 @@ pub(crate) type HttpRequest = http::Request<Incoming>;
 
 /// The content types that a client accepts. A request without an `Accept` header accepts both.
 #[derive(Clone, Copy)]
-pub(crate) struct Accepted {
+pub(crate) struct AcceptedTypes {
     pub json: bool,
     pub stream: bool,
 }
 
-impl Accepted {
-    pub(crate) fn read(headers: &HeaderMap) -> Accepted {
+impl AcceptedTypes {
+    pub(crate) fn read(headers: &HeaderMap) -> AcceptedTypes {
         let mut values = headers.get_all(ACCEPT).iter().peekable();
-        let mut accepted = Accepted { json: values.peek().is_none(), stream: values.peek().is_none() };
+        let mut accepted = AcceptedTypes { json: values.peek().is_none(), stream: values.peek().is_none() };
         for value in values.filter_map(|value| value.to_str().ok()) {
             // This is the value that nearly all clients send.
             if value == "application/json, text/event-stream" {
-                return Accepted { json: true, stream: true };
+                return AcceptedTypes { json: true, stream: true };
             }
             for range in value.split(',') {
                 let range = range.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
@@ -49,7 +49,7 @@ impl Accepted {
 
 /// Returns an error unless the client accepts an event stream, the only response to a GET.
 pub(crate) fn check_takes_stream(headers: &HeaderMap) -> Result<(), Refusal> {
-    if Accepted::read(headers).stream {
+    if AcceptedTypes::read(headers).stream {
         return Ok(());
     }
     Err(Refusal::status(StatusCode::NOT_ACCEPTABLE, "Accept must allow text/event-stream"))
@@ -98,7 +98,11 @@ fn too_large(largest: usize) -> Refusal {
 }
 
 /// Reads the body and reserves memory for the bytes received. An announced length alone reserves none.
-async fn gather(body: &mut Incoming, largest: usize, memory: &Arc<Memory>) -> Result<Result<Bytes, Full>, Refusal> {
+async fn gather(
+    body: &mut Incoming,
+    largest: usize,
+    memory: &Arc<Memory>,
+) -> Result<Result<Bytes, ReservationError>, Refusal> {
     let mut gathered = BytesMut::new();
     // A small body needs no reservation.
     let mut reservation: Option<Reservation> = None;
@@ -184,8 +188,8 @@ impl From<Error> for Refusal {
     }
 }
 
-impl From<Malformed> for Refusal {
-    fn from(malformed: Malformed) -> Refusal {
+impl From<MalformedMessage> for Refusal {
+    fn from(malformed: MalformedMessage) -> Refusal {
         Refusal { id: malformed.id, ..malformed.error.into() }
     }
 }

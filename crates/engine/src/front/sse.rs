@@ -11,28 +11,28 @@ use bytes::Bytes;
 use futures_util::Stream;
 use goblin_telemetry::{Event, Observe, worker};
 use goblin_wire::json::Pieces;
-use goblin_wire::{Error, Malformed};
+use goblin_wire::{Error, MalformedMessage};
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method as Verb, Response, StatusCode};
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
 use crate::client::caller::SessionId;
-use crate::client::lane::Said;
+use crate::client::lane::CallMessage;
 use crate::front::body::{self, Body, KEEP_ALIVE, event};
-use crate::front::dialogue::{Dialogue, Heard, refusal};
-use crate::front::http::Front;
-use crate::front::outlet::{Outlet, Refused, Writer};
+use crate::front::dialogue::{DuplexClient, MessageOutcome, refusal};
+use crate::front::http::HttpFront;
+use crate::front::outlet::{EnqueueError, OutboundQueue, OutboundWriter};
 use crate::front::request::{HttpRequest, Refusal, check_is_json, check_takes_stream, other_verb, whole_body};
-use crate::front::stream::{Carried, Changes, KEEP_ALIVE_EVERY, all_events, unasked};
+use crate::front::stream::{DetachableCall, KEEP_ALIVE_EVERY, ListChanges, all_events, unasked};
 use crate::session::Session;
-use crate::session::desk::Next;
+use crate::session::desk::PendingCallEvent;
 use crate::upstream::actor::stopped;
 
 pub(crate) const SSE: &str = "/sse";
 pub(crate) const MESSAGES: &str = "/messages";
 
-impl Front {
+impl HttpFront {
     /// Handles a GET: opens a stream and reserves a session. Other methods get status 405, by which clients detect that
     /// the URL is of another transport.
     pub(crate) fn open_stream(&self, request: &HttpRequest) -> Result<Response<Body>, Refusal> {
@@ -40,12 +40,13 @@ impl Front {
             return Ok(other_verb("GET"));
         }
         check_takes_stream(request.headers())?;
-        let dialogue = Dialogue::new(&self.desk, &self.observe, self.profile.clone()).map_err(|error| match error {
-            Error::LimitExceeded { .. } => Refusal { status: StatusCode::SERVICE_UNAVAILABLE, error, id: None },
-            error => error.into(),
-        })?;
+        let dialogue =
+            DuplexClient::new(&self.desk, &self.observe, self.profile.clone()).map_err(|error| match error {
+                Error::LimitExceeded { .. } => Refusal { status: StatusCode::SERVICE_UNAVAILABLE, error, id: None },
+                error => error.into(),
+            })?;
         let id = self.desk.sessions.mint();
-        let client = Arc::new(Client::new(id, dialogue, Arc::clone(&self.observe)));
+        let client = Arc::new(SseClient::new(id, dialogue, Arc::clone(&self.observe)));
         let stream = ClientStream {
             greeting: Some(Bytes::from(format!("event: endpoint\ndata: {MESSAGES}?sessionId={id}\n\n"))),
             initialized: client.initialized.subscribe(),
@@ -81,16 +82,16 @@ fn unknown() -> Refusal {
 
 /// The open streams by their id.
 #[derive(Default)]
-pub(crate) struct Streams(RwLock<HashMap<SessionId, Arc<Client>>>);
+pub(crate) struct SseClients(RwLock<HashMap<SessionId, Arc<SseClient>>>);
 
-impl Streams {
-    fn enter(self: &Arc<Streams>, client: Arc<Client>) -> Listed {
+impl SseClients {
+    fn enter(self: &Arc<SseClients>, client: Arc<SseClient>) -> SseClientGuard {
         self.0.write().insert(client.id, Arc::clone(&client));
-        Listed { streams: Arc::clone(self), client }
+        SseClientGuard { streams: Arc::clone(self), client }
     }
 
     /// Returns the client that the query names. Returns an error if there is none.
-    fn find(&self, query: &str) -> Result<Arc<Client>, Refusal> {
+    fn find(&self, query: &str) -> Result<Arc<SseClient>, Refusal> {
         let mut names = query.split('&').filter_map(|pair| pair.strip_prefix("sessionId="));
         let (Some(name), None) = (names.next(), names.next()) else {
             let reason = "the query must name one sessionId; the first event of GET /sse has it";
@@ -103,35 +104,35 @@ impl Streams {
 }
 
 /// A guard that keeps a client in the table as long as its stream is open. Dropping it ends the session.
-struct Listed {
-    streams: Arc<Streams>,
-    client: Arc<Client>,
+struct SseClientGuard {
+    streams: Arc<SseClients>,
+    client: Arc<SseClient>,
 }
 
-impl Drop for Listed {
+impl Drop for SseClientGuard {
     fn drop(&mut self) {
         self.streams.0.write().remove(&self.client.id);
         self.client.end("its stream ended");
     }
 }
 
-struct Client {
+struct SseClient {
     id: SessionId,
-    dialogue: Dialogue,
-    outlet: Arc<Outlet>,
+    dialogue: DuplexClient,
+    outlet: Arc<OutboundQueue>,
     /// The session, after the client has finished the handshake.
     initialized: watch::Sender<Option<Arc<Session>>>,
     observe: Arc<Observe>,
 }
 
-impl Client {
-    fn new(id: SessionId, dialogue: Dialogue, observe: Arc<Observe>) -> Client {
-        Client { id, dialogue, outlet: Arc::default(), initialized: watch::Sender::new(None), observe }
+impl SseClient {
+    fn new(id: SessionId, dialogue: DuplexClient, observe: Arc<Observe>) -> SseClient {
+        SseClient { id, dialogue, outlet: Arc::default(), initialized: watch::Sender::new(None), observe }
     }
 
     /// Handles the body of a POST: one message, or a batch if the version has batches. Returns an error if it is
     /// malformed.
-    fn take(self: &Arc<Client>, raw: Bytes) -> Result<(), Malformed> {
+    fn take(self: &Arc<SseClient>, raw: Bytes) -> Result<(), MalformedMessage> {
         let Some(batch) = self.dialogue.split_batch(&raw) else { return self.hear(raw) };
         for message in batch? {
             if let Err(malformed) = self.hear(message) {
@@ -141,15 +142,17 @@ impl Client {
         Ok(())
     }
 
-    fn hear(self: &Arc<Client>, raw: Bytes) -> Result<(), Malformed> {
+    fn hear(self: &Arc<SseClient>, raw: Bytes) -> Result<(), MalformedMessage> {
         match self.dialogue.hear(raw)? {
-            Heard::Nothing => {}
-            Heard::Initialized(session) => drop(self.initialized.send_replace(Some(session))),
-            Heard::Answer(answer) => drop(self.answer(answer)),
+            MessageOutcome::Nothing => {}
+            MessageOutcome::Initialized(session) => drop(self.initialized.send_replace(Some(session))),
+            MessageOutcome::Answer(answer) => drop(self.answer(answer)),
             // This transport has no requests without a handshake, so this does not occur.
-            Heard::Visit(..) | Heard::Listening(..) => {}
+            MessageOutcome::Visit(..) | MessageOutcome::Listening(..) => {}
             // A separate task finishes the call, however its POST ends.
-            Heard::Call(carried) => drop(worker::spawn(carry(carried, Arc::clone(self), self.outlet.writer()))),
+            MessageOutcome::Call(carried) => {
+                drop(worker::spawn(carry(carried, Arc::clone(self), self.outlet.writer())))
+            }
         }
         Ok(())
     }
@@ -159,8 +162,8 @@ impl Client {
     fn answer(&self, answer: Pieces) -> bool {
         match self.outlet.push(answer) {
             Ok(()) => true,
-            Err(Refused::Closed) => false,
-            Err(Refused::Full) => {
+            Err(EnqueueError::Closed) => false,
+            Err(EnqueueError::Full) => {
                 let session = self.dialogue.session().map_or(self.id, |session| session.id);
                 self.observe.emit(&Event::ClientSlow { session: &session.short() });
                 self.end("the client does not read");
@@ -176,23 +179,23 @@ impl Client {
 }
 
 /// Sends the messages and the answer of a call to the client's stream.
-async fn carry(mut carried: Carried, client: Arc<Client>, _writer: Writer) {
+async fn carry(mut carried: DetachableCall, client: Arc<SseClient>, _writer: OutboundWriter) {
     loop {
         match carried.next().await {
-            Next::Said(Said::Note(message)) => {
+            PendingCallEvent::Said(CallMessage::Note(message)) => {
                 if !client.outlet.offer(message.into()) {
                     carried.tell_dropped();
                 }
             }
-            Next::Said(Said::Ask(message)) => drop(client.answer(message.into())),
-            Next::Answer(Some(answer)) => {
+            PendingCallEvent::Said(CallMessage::Ask(message)) => drop(client.answer(message.into())),
+            PendingCallEvent::Answer(Some(answer)) => {
                 if !client.answer(answer.pieces) {
                     carried.tell_unread();
                 }
                 return;
             }
-            Next::Answer(None) => return,
-            Next::Slow => {}
+            PendingCallEvent::Answer(None) => return,
+            PendingCallEvent::Slow => {}
         }
     }
 }
@@ -202,10 +205,10 @@ async fn carry(mut carried: Carried, client: Arc<Client>, _writer: Writer) {
 struct ClientStream {
     greeting: Option<Bytes>,
     initialized: watch::Receiver<Option<Arc<Session>>>,
-    changes: Changes,
+    changes: ListChanges,
     stop: watch::Receiver<bool>,
     /// The table entry. Dropping it ends the session.
-    listed: Listed,
+    listed: SseClientGuard,
 }
 
 impl ClientStream {
@@ -245,20 +248,20 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::session::desk::Desk;
+    use crate::session::desk::Dispatcher;
 
     #[tokio::test(start_paused = true)]
     async fn http1_a_quiet_stream_shows_that_it_is_alive() {
-        let (desk, observe) = (Arc::new(Desk::example(9)), Arc::default());
-        let dialogue = Dialogue::new(&desk, &observe, None).expect("there is room");
-        let client = Arc::new(Client::new(desk.sessions.mint(), dialogue, observe));
+        let (desk, observe) = (Arc::new(Dispatcher::example(9)), Arc::default());
+        let dialogue = DuplexClient::new(&desk, &observe, None).expect("there is room");
+        let client = Arc::new(SseClient::new(desk.sessions.mint(), dialogue, observe));
         let stop = watch::Sender::new(false);
         let stream = ClientStream {
             greeting: None,
             initialized: client.initialized.subscribe(),
-            changes: Changes::new(desk.router.directory.watch()),
+            changes: ListChanges::new(desk.router.directory.watch()),
             stop: stop.subscribe(),
-            listed: Arc::<Streams>::default().enter(Arc::clone(&client)),
+            listed: Arc::<SseClients>::default().enter(Arc::clone(&client)),
         };
         let mut events = Box::pin(stream.into_events());
         for _ in 0..3 {

@@ -8,29 +8,29 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use goblin_config::exposure::ProfileName;
 use goblin_telemetry::{Event, Observe, worker};
-use goblin_wire::framing::{Frame, Lines};
+use goblin_wire::framing::{Frame, LineDecoder};
 use goblin_wire::json::Pieces;
-use goblin_wire::memory::{Full, Kind, SMALL};
+use goblin_wire::memory::{Kind, ReservationError, SMALL};
 use goblin_wire::{Error, Message};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::client::lane::Said;
-use crate::front::dialogue::{Dialogue, Heard, refusal};
-use crate::front::guest::Leash;
-use crate::front::stream::{Carried, Changes, unasked};
-use crate::front::visit::{Told, Visit, Word};
+use crate::client::lane::CallMessage;
+use crate::front::dialogue::{DuplexClient, MessageOutcome, refusal};
+use crate::front::guest::RequestGuard;
+use crate::front::stream::{DetachableCall, ListChanges, unasked};
+use crate::front::visit::{CallEvent, ListenStream, StatelessCall};
 use crate::session::Session;
-use crate::session::desk::{Desk, Next};
+use crate::session::desk::{Dispatcher, PendingCallEvent};
 use crate::upstream::actor::stopped;
 
 /// The number of messages that wait for the client to read. If the queue is full, calls wait before they send their
 /// answer.
 const OUTPUT_MESSAGES: usize = 64;
 
-pub(crate) struct Front {
-    pub desk: Arc<Desk>,
+pub(crate) struct StdioFront {
+    pub desk: Arc<Dispatcher>,
     pub profile: Option<ProfileName>,
     pub observe: Arc<Observe>,
     pub max_message_size: usize,
@@ -38,22 +38,22 @@ pub(crate) struct Front {
     pub stop: watch::Receiver<bool>,
 }
 
-type Output = mpsc::Sender<Pieces>;
+type StdioOutput = mpsc::Sender<Pieces>;
 
 /// Serves the client until the input ends or the gateway stops. Open calls then have `grace` to finish.
 pub(crate) async fn serve(
-    front: Front,
+    front: StdioFront,
     input: impl AsyncRead + Unpin,
     output: impl AsyncWrite + Unpin + Send + 'static,
 ) {
     let (sender, receiver) = mpsc::channel(OUTPUT_MESSAGES);
     let writer = worker::spawn(write(receiver, output));
     let grace = front.grace;
-    let dialogue = Dialogue::of_both_eras(&front.desk, &front.observe, front.profile.clone())
+    let dialogue = DuplexClient::of_both_eras(&front.desk, &front.observe, front.profile.clone())
         .expect("maxSessions is at least 1 and this the only client");
-    let mut client = Client { front, output: sender, dialogue, calls: JoinSet::new(), told: None };
+    let mut client = StdioClient { front, output: sender, dialogue, calls: JoinSet::new(), told: None };
     client.read(input).await;
-    let Client { front, output, dialogue, mut calls, told } = client;
+    let StdioClient { front, output, dialogue, mut calls, told } = client;
     drop(output);
     // The client can send no more responses, so calls must not wait for them.
     if let Some(session) = dialogue.session() {
@@ -97,18 +97,18 @@ async fn write(mut queued: mpsc::Receiver<Pieces>, mut output: impl AsyncWrite +
     }
 }
 
-struct Client {
-    front: Front,
-    output: Output,
-    dialogue: Dialogue,
+struct StdioClient {
+    front: StdioFront,
+    output: StdioOutput,
+    dialogue: DuplexClient,
     calls: JoinSet<()>,
     /// The task that sends the messages of no call.
     told: Option<tokio::task::JoinHandle<()>>,
 }
 
-impl Client {
+impl StdioClient {
     async fn read(&mut self, mut input: impl AsyncRead + Unpin) {
-        let mut lines = Lines::new(self.front.max_message_size);
+        let mut lines = LineDecoder::new(self.front.max_message_size);
         let mut stop = self.front.stop.clone();
         loop {
             let read = tokio::select! {
@@ -155,7 +155,7 @@ impl Client {
     }
 
     /// Rejects a message because the memory limit is reached. A response belongs to an accepted call, so it passes.
-    async fn on_full(&mut self, line: Bytes, full: Full) -> bool {
+    async fn on_full(&mut self, line: Bytes, full: ReservationError) -> bool {
         let id = match Message::parse(line.clone()) {
             Ok(Message::Response(_)) => {
                 let line = self.front.observe.memory.hold_message(Kind::Bodies, line);
@@ -190,25 +190,25 @@ impl Client {
 
     async fn on_message(&mut self, raw: Bytes) -> bool {
         match self.dialogue.hear(raw) {
-            Ok(Heard::Nothing) => true,
-            Ok(Heard::Initialized(session)) => {
+            Ok(MessageOutcome::Nothing) => true,
+            Ok(MessageOutcome::Initialized(session)) => {
                 if self.told.is_none() {
                     let changes = self.changes();
                     self.told = Some(worker::spawn(tell(session, changes, self.output.downgrade())));
                 }
                 true
             }
-            Ok(Heard::Answer(answer)) => self.send(answer).await,
-            Ok(Heard::Call(carried)) => {
+            Ok(MessageOutcome::Answer(answer)) => self.send(answer).await,
+            Ok(MessageOutcome::Call(carried)) => {
                 self.calls.spawn(worker::watched(carry(carried, self.output.clone())));
                 true
             }
-            Ok(Heard::Visit(visit, leash)) => {
+            Ok(MessageOutcome::Visit(visit, leash)) => {
                 self.calls.spawn(worker::watched(carry_visit(visit, leash, self.output.clone())));
                 true
             }
-            Ok(Heard::Listening(listening, leash)) => {
-                let told = Told::new(self.changes(), listening, self.front.stop.clone());
+            Ok(MessageOutcome::Listening(listening, leash)) => {
+                let told = ListenStream::new(self.changes(), listening, self.front.stop.clone());
                 self.calls.spawn(worker::watched(carry_told(told, leash, self.output.clone())));
                 true
             }
@@ -216,8 +216,8 @@ impl Client {
         }
     }
 
-    fn changes(&self) -> Changes {
-        Changes::new(self.front.desk.router.directory.watch_of(self.front.profile.as_ref()))
+    fn changes(&self) -> ListChanges {
+        ListChanges::new(self.front.desk.router.directory.watch_of(self.front.profile.as_ref()))
     }
 
     async fn send(&self, answer: Pieces) -> bool {
@@ -230,29 +230,29 @@ impl Client {
     }
 }
 
-async fn carry(mut carried: Carried, output: Output) {
+async fn carry(mut carried: DetachableCall, output: StdioOutput) {
     loop {
         match carried.next().await {
             // A server request must not be dropped, so it waits for room.
-            Next::Said(Said::Ask(message)) => {
+            PendingCallEvent::Said(CallMessage::Ask(message)) => {
                 if output.send(message.into()).await.is_err() {
                     return;
                 }
             }
-            Next::Said(Said::Note(message)) => {
+            PendingCallEvent::Said(CallMessage::Note(message)) => {
                 if output.try_send(message.into()).is_err() {
                     carried.tell_dropped();
                 }
             }
-            Next::Answer(Some(answer)) => return drop(output.send(answer.pieces).await),
-            Next::Answer(None) => return,
-            Next::Slow => {}
+            PendingCallEvent::Answer(Some(answer)) => return drop(output.send(answer.pieces).await),
+            PendingCallEvent::Answer(None) => return,
+            PendingCallEvent::Slow => {}
         }
     }
 }
 
 /// Sends the messages and the answer of a call without a session. Cancels the call if the client cancels the request.
-async fn carry_visit(mut visit: Visit, mut leash: Leash, output: Output) {
+async fn carry_visit(mut visit: StatelessCall, mut leash: RequestGuard, output: StdioOutput) {
     loop {
         let word = tokio::select! {
             biased;
@@ -262,13 +262,13 @@ async fn carry_visit(mut visit: Visit, mut leash: Leash, output: Output) {
             word = visit.next() => word,
         };
         match word {
-            Word::Note(message) => {
+            CallEvent::Note(message) => {
                 if output.try_send(message.into()).is_err() {
                     visit.tell_dropped();
                 }
             }
-            Word::Slow => {}
-            Word::Answer(answer) => {
+            CallEvent::Slow => {}
+            CallEvent::Answer(answer) => {
                 // The client may reuse the id as soon as it reads the answer, so free it first.
                 drop(leash);
                 if let Some(answer) = answer {
@@ -281,7 +281,7 @@ async fn carry_visit(mut visit: Visit, mut leash: Leash, output: Output) {
 }
 
 /// Sends the notifications of a `subscriptions/listen` stream.
-async fn carry_told(mut told: Told, mut leash: Leash, output: Output) {
+async fn carry_told(mut told: ListenStream, mut leash: RequestGuard, output: StdioOutput) {
     loop {
         let messages = tokio::select! {
             biased;
@@ -307,7 +307,7 @@ async fn carry_told(mut told: Told, mut leash: Leash, output: Output) {
 }
 
 /// Sends the messages of no call to the client. It holds only a weak sender, so that it does not keep the output open.
-async fn tell(session: Arc<Session>, mut changes: Changes, output: mpsc::WeakSender<Pieces>) {
+async fn tell(session: Arc<Session>, mut changes: ListChanges, output: mpsc::WeakSender<Pieces>) {
     while let Some(messages) = unasked(&session, &mut changes).await {
         for message in messages {
             let Some(output) = output.upgrade() else { return };
@@ -328,13 +328,14 @@ mod tests {
     /// The answer waits for room on the output when a second reason to end the stream occurs.
     #[tokio::test]
     async fn life_a_stream_has_one_answer_however_many_reasons_to_end_there_are() {
-        let desk = Arc::new(Desk::example(1));
-        let dialogue = Dialogue::of_both_eras(&desk, &Arc::default(), None).expect("there is room");
-        let Ok(Heard::Listening(listening, leash)) = dialogue.hear(Bytes::from_static(LISTEN.as_bytes())) else {
+        let desk = Arc::new(Dispatcher::example(1));
+        let dialogue = DuplexClient::of_both_eras(&desk, &Arc::default(), None).expect("there is room");
+        let Ok(MessageOutcome::Listening(listening, leash)) = dialogue.hear(Bytes::from_static(LISTEN.as_bytes()))
+        else {
             panic!("a client listens")
         };
         let stop = watch::Sender::new(false);
-        let told = Told::new(Changes::new(desk.router.directory.watch()), listening, stop.subscribe());
+        let told = ListenStream::new(ListChanges::new(desk.router.directory.watch()), listening, stop.subscribe());
         let (output, mut read) = mpsc::channel(1);
         let carried = tokio::spawn(carry_told(told, leash, output));
         while read.is_empty() {

@@ -20,12 +20,12 @@ use goblin_wire::{Error, Id, Message};
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep};
 
-use crate::client::lane::Said;
-use crate::client::mailbox::replay::{self, Kind, Reader, Replay};
-use crate::client::mailbox::{Mailbox, Versions};
+use crate::client::lane::CallMessage;
+use crate::client::mailbox::replay::{self, Replay, ReplayEventKind, ReplayReader};
+use crate::client::mailbox::{ListVersions, Mailbox};
 use crate::front::NOTIFY_INTERVAL;
 use crate::front::body::{KEEP_ALIVE, event};
-use crate::session::desk::{Next, Pending};
+use crate::session::desk::{PendingCall, PendingCallEvent};
 use crate::session::{self, Session};
 use crate::upstream::actor::stopped;
 
@@ -33,21 +33,21 @@ pub(crate) const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
 
 /// A call that outlives its connection. A lost connection is no cancellation. If this is dropped before the answer, a
 /// task finishes the call.
-pub(crate) struct Carried {
-    pending: Option<Pending>,
+pub(crate) struct DetachableCall {
+    pending: Option<PendingCall>,
     session: Arc<Session>,
     observe: Arc<Observe>,
     /// A message to return first.
-    first: Option<Said>,
+    first: Option<CallMessage>,
     /// The number of the call's stream, after it has begun. The client can resume it.
     stream: Option<u64>,
     /// The connection is lost, and a task finishes the call.
     is_detached: bool,
 }
 
-impl Carried {
-    pub(crate) fn new(pending: Pending, session: Arc<Session>, observe: Arc<Observe>) -> Carried {
-        Carried { pending: Some(pending), session, observe, first: None, stream: None, is_detached: false }
+impl DetachableCall {
+    pub(crate) fn new(pending: PendingCall, session: Arc<Session>, observe: Arc<Observe>) -> DetachableCall {
+        DetachableCall { pending: Some(pending), session, observe, first: None, stream: None, is_detached: false }
     }
 
     /// Returns the id of the request, or `None` after its answer.
@@ -56,26 +56,26 @@ impl Carried {
     }
 
     /// Assigns the call to a stream that has already begun.
-    pub(crate) fn on(mut self, stream: u64) -> Carried {
+    pub(crate) fn on(mut self, stream: u64) -> DetachableCall {
         self.stream = Some(stream);
         self
     }
 
     /// Waits for the next event of the call. It is cancel-safe.
-    pub(crate) async fn next(&mut self) -> Next {
+    pub(crate) async fn next(&mut self) -> PendingCallEvent {
         if let Some(said) = self.first.take() {
-            return Next::Said(said);
+            return PendingCallEvent::Said(said);
         }
-        let Some(pending) = &mut self.pending else { return Next::Answer(None) };
+        let Some(pending) = &mut self.pending else { return PendingCallEvent::Answer(None) };
         let next = pending.next().await;
-        if matches!(next, Next::Answer(_)) {
+        if matches!(next, PendingCallEvent::Answer(_)) {
             self.pending = None;
         }
         next
     }
 
     /// Puts back a message that [`next`](Carried::next) yielded and the caller did not write.
-    pub(crate) fn give_back(&mut self, said: Said) {
+    pub(crate) fn give_back(&mut self, said: CallMessage) {
         self.first = Some(said);
     }
 
@@ -89,10 +89,10 @@ impl Carried {
     pub(crate) async fn answer(mut self) -> Option<Pieces> {
         loop {
             match self.next().await {
-                Next::Answer(answer) => return answer.map(|answer| answer.pieces),
-                Next::Said(Said::Ask(ask)) => self.ask_elsewhere(ask),
-                Next::Said(Said::Note(_)) => self.tell_dropped(),
-                Next::Slow => {}
+                PendingCallEvent::Answer(answer) => return answer.map(|answer| answer.pieces),
+                PendingCallEvent::Said(CallMessage::Ask(ask)) => self.ask_elsewhere(ask),
+                PendingCallEvent::Said(CallMessage::Note(_)) => self.tell_dropped(),
+                PendingCallEvent::Slow => {}
             }
         }
     }
@@ -166,28 +166,36 @@ impl Carried {
 }
 
 /// Adds an event of a call to the replay buffer and returns the bytes to write. Returns `None` after a cancelled call.
-fn written(replay: &Replay, stream: u64, next: Next) -> Option<Bytes> {
+fn written(replay: &Replay, stream: u64, next: PendingCallEvent) -> Option<Bytes> {
     match next {
-        Next::Slow => Some(KEEP_ALIVE),
-        Next::Said(Said::Note(note)) => Some(replay.event(stream, Kind::Note, note.into())),
-        Next::Said(Said::Ask(ask)) => Some(replay.event(stream, Kind::Ask, ask.into())),
-        Next::Answer(answer) => {
-            let last = answer.map(|answer| replay.event(stream, Kind::Answer, answer.pieces));
+        PendingCallEvent::Slow => Some(KEEP_ALIVE),
+        PendingCallEvent::Said(CallMessage::Note(note)) => {
+            Some(replay.event(stream, ReplayEventKind::Note, note.into()))
+        }
+        PendingCallEvent::Said(CallMessage::Ask(ask)) => Some(replay.event(stream, ReplayEventKind::Ask, ask.into())),
+        PendingCallEvent::Answer(answer) => {
+            let last = answer.map(|answer| replay.event(stream, ReplayEventKind::Answer, answer.pieces));
             replay.finish(stream);
             last
         }
     }
 }
 
-impl Drop for Carried {
+impl Drop for DetachableCall {
     fn drop(&mut self) {
         let pending = self.pending.take().filter(|_| !self.is_detached);
         if pending.is_none() {
             return;
         }
         let (session, observe) = (Arc::clone(&self.session), Arc::clone(&self.observe));
-        let rest =
-            Carried { pending, session, observe, first: self.first.take(), stream: self.stream, is_detached: true };
+        let rest = DetachableCall {
+            pending,
+            session,
+            observe,
+            first: self.first.take(),
+            stream: self.stream,
+            is_detached: true,
+        };
         match self.stream {
             Some(stream) => worker::spawn(rest.carry_on(stream)),
             None => worker::spawn(rest.end_unread()),
@@ -196,17 +204,17 @@ impl Drop for Carried {
 }
 
 /// The list changes for one client. It reports them at most once per [`NOTIFY_INTERVAL`].
-pub(crate) struct Changes {
-    versions: watch::Receiver<Versions>,
+pub(crate) struct ListChanges {
+    versions: watch::Receiver<ListVersions>,
     /// The time before which no change is reported.
     quiet_until: Option<Instant>,
 }
 
-impl Changes {
-    pub(crate) fn new(mut versions: watch::Receiver<Versions>) -> Changes {
+impl ListChanges {
+    pub(crate) fn new(mut versions: watch::Receiver<ListVersions>) -> ListChanges {
         // Changes from before this call are due at once.
         versions.mark_changed();
-        Changes { versions, quiet_until: None }
+        ListChanges { versions, quiet_until: None }
     }
 
     /// Waits for due notifications. Returns `None` if the gateway publishes no more changes.
@@ -228,7 +236,7 @@ impl Changes {
 }
 
 /// Waits for messages that belong to no call. Returns `None` if there will be no more. It is cancel-safe.
-pub(crate) async fn unasked(session: &Session, changes: &mut Changes) -> Option<Vec<Bytes>> {
+pub(crate) async fn unasked(session: &Session, changes: &mut ListChanges) -> Option<Vec<Bytes>> {
     tokio::select! {
         biased;
         // List changes come first. They are rare, so they cannot delay the updates, but a burst of updates could delay
@@ -245,11 +253,11 @@ pub(crate) fn all_events(messages: Vec<Bytes>) -> Bytes {
 
 /// The session stream of a client. It ends when the client leaves, another stream takes over or the gateway stops.
 pub(crate) struct SessionStream {
-    pub hold: session::Stream,
-    pub reader: Reader,
+    pub hold: session::SessionStreamGuard,
+    pub reader: ReplayReader,
     /// An event to send first.
     pub first: Option<Bytes>,
-    pub changes: Changes,
+    pub changes: ListChanges,
     pub stop: watch::Receiver<bool>,
 }
 
@@ -258,44 +266,44 @@ impl SessionStream {
         futures_util::stream::unfold(self.begin(), async |mut stream| Some((stream.next().await?, stream)))
     }
 
-    fn begin(self) -> Begun {
+    fn begin(self) -> SessionStreamWriter {
         let SessionStream { hold, reader, first, changes, stop } = self;
         let seldom = FuturesUnordered::new();
         seldom.push(end(stop).boxed());
         seldom.push(change(Arc::clone(&hold.session), changes).boxed());
-        Begun { hold, reader, first, seldom, quiet: Quiet::new() }
+        SessionStreamWriter { hold, reader, first, seldom, quiet: IdleTimer::new() }
     }
 }
 
 /// A session stream that is being written.
-struct Begun {
-    hold: session::Stream,
-    reader: Reader,
+struct SessionStreamWriter {
+    hold: session::SessionStreamGuard,
+    reader: ReplayReader,
     first: Option<Bytes>,
     /// The shutdown signal and the list changes. All streams wait on the same few channels, and registering a new
     /// waiter per event would cost more than the event. These futures therefore persist and are polled only when woken.
-    seldom: FuturesUnordered<BoxFuture<'static, Seldom>>,
-    quiet: Quiet,
+    seldom: FuturesUnordered<BoxFuture<'static, RareEvent>>,
+    quiet: IdleTimer,
 }
 
-enum Seldom {
+enum RareEvent {
     End,
-    Changed(Vec<Bytes>, Changes),
+    Changed(Vec<Bytes>, ListChanges),
 }
 
-async fn end(mut stop: watch::Receiver<bool>) -> Seldom {
+async fn end(mut stop: watch::Receiver<bool>) -> RareEvent {
     stopped(&mut stop).await;
-    Seldom::End
+    RareEvent::End
 }
 
-async fn change(session: Arc<Session>, mut changes: Changes) -> Seldom {
+async fn change(session: Arc<Session>, mut changes: ListChanges) -> RareEvent {
     match changes.due(&session.mailbox).await {
-        Some(messages) => Seldom::Changed(messages, changes),
-        None => Seldom::End,
+        Some(messages) => RareEvent::Changed(messages, changes),
+        None => RareEvent::End,
     }
 }
 
-impl Begun {
+impl SessionStreamWriter {
     async fn next(&mut self) -> Option<Bytes> {
         let event = match self.first.take() {
             Some(first) => first,
@@ -312,16 +320,16 @@ impl Begun {
             // Register before the check, or a notification between the check and the wait is lost.
             let rung = replay.rung();
             match replay.read(&mut self.reader) {
-                replay::Next::Events(events) => return Some(events),
+                replay::ReplayRead::Events(events) => return Some(events),
                 // Another stream took over, or the session has ended.
-                replay::Next::Over => return None,
-                replay::Next::Nothing => {}
+                replay::ReplayRead::Over => return None,
+                replay::ReplayRead::Nothing => {}
             }
             let messages = tokio::select! {
                 biased;
                 Some(seldom) = self.seldom.next() => match seldom {
-                    Seldom::End => return None,
-                    Seldom::Changed(messages, changes) => {
+                    RareEvent::End => return None,
+                    RareEvent::Changed(messages, changes) => {
                         self.seldom.push(change(Arc::clone(session), changes).boxed());
                         messages
                     }
@@ -338,14 +346,14 @@ impl Begun {
 }
 
 /// The time since the last write to a stream. The timer is not reset with each event, only when it fires too early.
-struct Quiet {
+struct IdleTimer {
     since: Instant,
     timer: Pin<Box<Sleep>>,
 }
 
-impl Quiet {
-    fn new() -> Quiet {
-        Quiet { since: Instant::now(), timer: Box::pin(tokio::time::sleep(KEEP_ALIVE_EVERY)) }
+impl IdleTimer {
+    fn new() -> IdleTimer {
+        IdleTimer { since: Instant::now(), timer: Box::pin(tokio::time::sleep(KEEP_ALIVE_EVERY)) }
     }
 
     /// Records a write.
@@ -368,8 +376,8 @@ impl Quiet {
 
 /// The rest of a call's stream, for a client that resumed it.
 pub(crate) struct ResumedCall {
-    pub present: session::Present,
-    pub reader: Reader,
+    pub present: session::CallReaderGuard,
+    pub reader: ReplayReader,
 }
 
 impl ResumedCall {
@@ -392,11 +400,11 @@ mod tests {
 
     use super::*;
     use crate::client::caller::Introduction;
-    use crate::session::desk::Desk;
+    use crate::session::desk::Dispatcher;
 
     #[tokio::test(start_paused = true)]
     async fn http1_a_stream_shows_life_when_it_was_quiet_and_not_before() {
-        let mut quiet = Quiet::new();
+        let mut quiet = IdleTimer::new();
         for spoken_after in [Duration::ZERO, KEEP_ALIVE_EVERY / 3, KEEP_ALIVE_EVERY / 2] {
             tokio::time::sleep(spoken_after).await;
             quiet.end();
@@ -409,13 +417,13 @@ mod tests {
 
     #[tokio::test]
     async fn sess2_of_two_streams_that_begin_at_once_exactly_one_goes_on() {
-        let desk = Desk::example(1);
+        let desk = Dispatcher::example(1);
         let place = desk.reserve().expect("there is room");
         let session =
-            desk.sessions.open(place, None, Dialect::V2025_11_25, Introduction::default(), Versions::default());
+            desk.sessions.open(place, None, Dialect::V2025_11_25, Introduction::default(), ListVersions::default());
         let stop = watch::Sender::new(false);
         let stream = |reader, hold| {
-            let changes = Changes::new(desk.router.directory.watch());
+            let changes = ListChanges::new(desk.router.directory.watch());
             SessionStream { hold, reader, first: None, changes, stop: stop.subscribe() }.begin()
         };
         let ((first, _), (second, _)) = (session.mailbox.replay.take_session(), session.mailbox.replay.take_session());

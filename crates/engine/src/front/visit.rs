@@ -13,27 +13,27 @@ use goblin_wire::Id;
 use goblin_wire::json::Pieces;
 use tokio::sync::watch;
 
-use crate::client::lane::Said;
+use crate::client::lane::CallMessage;
 use crate::front::body::{KEEP_ALIVE, event};
-use crate::front::stream::{Changes, KEEP_ALIVE_EVERY, all_events};
+use crate::front::stream::{KEEP_ALIVE_EVERY, ListChanges, all_events};
 use crate::router::Reply;
-use crate::session::desk::{Desk, Next, Pending};
-use crate::session::listening::Listening;
+use crate::session::desk::{Dispatcher, PendingCall, PendingCallEvent};
+use crate::session::listening::ListenSubscription;
 use crate::upstream::actor::stopped;
 
 /// An open call. Dropping it before the answer cancels the call.
-pub(crate) struct Visit {
-    desk: Arc<Desk>,
+pub(crate) struct StatelessCall {
+    desk: Arc<Dispatcher>,
     /// The id of the request to answer: the one that began the call, or the one that resumed it.
     id: Id,
-    pending: Option<Pending>,
+    pending: Option<PendingCall>,
     /// The messages that precede the answer and were not written yet.
     notes: VecDeque<Bytes>,
     answer: Option<Reply>,
 }
 
 /// An event of the call for its client.
-pub(crate) enum Word {
+pub(crate) enum CallEvent {
     Note(Bytes),
     /// The answer takes long. Returned once.
     Slow,
@@ -41,28 +41,28 @@ pub(crate) enum Word {
     Answer(Option<Reply>),
 }
 
-impl Visit {
-    pub(crate) fn new(desk: &Arc<Desk>, id: Id, pending: Pending) -> Visit {
-        Visit { desk: Arc::clone(desk), id, pending: Some(pending), notes: VecDeque::new(), answer: None }
+impl StatelessCall {
+    pub(crate) fn new(desk: &Arc<Dispatcher>, id: Id, pending: PendingCall) -> StatelessCall {
+        StatelessCall { desk: Arc::clone(desk), id, pending: Some(pending), notes: VecDeque::new(), answer: None }
     }
 
     /// Waits for the next event. It is cancel-safe.
-    pub(crate) async fn next(&mut self) -> Word {
+    pub(crate) async fn next(&mut self) -> CallEvent {
         loop {
             if let Some(note) = self.notes.pop_front() {
-                return Word::Note(note);
+                return CallEvent::Note(note);
             }
             if let Some(answer) = self.answer.take() {
-                return Word::Answer(Some(answer));
+                return CallEvent::Answer(Some(answer));
             }
-            let Some(pending) = &mut self.pending else { return Word::Answer(None) };
+            let Some(pending) = &mut self.pending else { return CallEvent::Answer(None) };
             match pending.next().await {
-                Next::Said(Said::Note(note)) => return Word::Note(note),
-                Next::Said(Said::Ask(ask)) => self.park(ask),
-                Next::Slow => return Word::Slow,
-                Next::Answer(answer) => {
+                PendingCallEvent::Said(CallMessage::Note(note)) => return CallEvent::Note(note),
+                PendingCallEvent::Said(CallMessage::Ask(ask)) => self.park(ask),
+                PendingCallEvent::Slow => return CallEvent::Slow,
+                PendingCallEvent::Answer(answer) => {
                     self.pending = None;
-                    return Word::Answer(answer);
+                    return CallEvent::Answer(answer);
                 }
             }
         }
@@ -75,8 +75,8 @@ impl Visit {
         let mut asks = vec![ask];
         while let Some(said) = pending.call.lane.try_next() {
             match said {
-                Said::Ask(ask) => asks.push(ask),
-                Said::Note(note) => self.notes.push_back(note),
+                CallMessage::Ask(ask) => asks.push(ask),
+                CallMessage::Note(note) => self.notes.push_back(note),
             }
         }
         match self.desk.park(pending, &self.id, asks) {
@@ -110,56 +110,60 @@ impl Visit {
             let word = tokio::select! {
                 biased;
                 word = visit.next() => word,
-                () = tokio::time::sleep(KEEP_ALIVE_EVERY) => Word::Slow,
+                () = tokio::time::sleep(KEEP_ALIVE_EVERY) => CallEvent::Slow,
             };
             match word {
-                Word::Note(note) => Some((event(note.into()), Some(visit))),
-                Word::Slow => Some((KEEP_ALIVE, Some(visit))),
-                Word::Answer(answer) => Some((event(answer?.pieces), None)),
+                CallEvent::Note(note) => Some((event(note.into()), Some(visit))),
+                CallEvent::Slow => Some((KEEP_ALIVE, Some(visit))),
+                CallEvent::Answer(answer) => Some((event(answer?.pieces), None)),
             }
         })
     }
 }
 
-impl Drop for Visit {
+impl Drop for StatelessCall {
     fn drop(&mut self) {
         if let Some(mut pending) = self.pending.take() {
             pending.call.cancel("the client closed the stream of its request");
             // The task keeps polling the call, so that the backend receives the cancellation.
-            worker::spawn(async move { while !matches!(pending.next().await, Next::Answer(_)) {} });
+            worker::spawn(async move { while !matches!(pending.next().await, PendingCallEvent::Answer(_)) {} });
         }
     }
 }
 
 /// A `subscriptions/listen` stream. It ends when the client closes it or the gateway stops.
-pub(crate) struct Told {
-    listening: Listening,
-    changes: Changes,
+pub(crate) struct ListenStream {
+    listening: ListenSubscription,
+    changes: ListChanges,
     stop: watch::Receiver<bool>,
-    stage: Stage,
+    stage: ListenPhase,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum ListenPhase {
     Begins,
     Goes,
     Over,
 }
 
-impl Told {
-    pub(crate) fn new(changes: Changes, listening: Listening, stop: watch::Receiver<bool>) -> Told {
-        Told { listening, changes, stop, stage: Stage::Begins }
+impl ListenStream {
+    pub(crate) fn new(
+        changes: ListChanges,
+        listening: ListenSubscription,
+        stop: watch::Receiver<bool>,
+    ) -> ListenStream {
+        ListenStream { listening, changes, stop, stage: ListenPhase::Begins }
     }
 
     /// Waits for the next messages. Returns `None` after the last one, which is the answer. It is cancel-safe.
     pub(crate) async fn next(&mut self) -> Option<Vec<Bytes>> {
         match self.stage {
-            Stage::Begins => {
+            ListenPhase::Begins => {
                 let acknowledgement = self.listening.acknowledgement().await;
-                self.stage = Stage::Goes;
+                self.stage = ListenPhase::Goes;
                 Some(vec![acknowledgement])
             }
-            Stage::Goes => {
+            ListenPhase::Goes => {
                 let listening = &self.listening;
                 let messages = tokio::select! {
                     biased;
@@ -172,13 +176,13 @@ impl Told {
                 };
                 Some(messages.into_iter().filter_map(|message| listening.told(message)).collect())
             }
-            Stage::Over => None,
+            ListenPhase::Over => None,
         }
     }
 
     /// Ends the stream. Returns its answer the first time, and `None` afterwards.
     pub(crate) fn end(&mut self) -> Option<Pieces> {
-        let is_first = std::mem::replace(&mut self.stage, Stage::Over) != Stage::Over;
+        let is_first = std::mem::replace(&mut self.stage, ListenPhase::Over) != ListenPhase::Over;
         is_first.then(|| self.listening.end())
     }
 

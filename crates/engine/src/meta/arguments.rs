@@ -2,16 +2,16 @@
 //! agents: they name the problem and how to correct it.
 
 use goblin_catalog::Cursor;
-use goblin_catalog::meta::{Limit, MetaTool};
-use goblin_catalog::schema::Schema;
+use goblin_catalog::meta::{MetaTool, ResultLimit};
+use goblin_catalog::schema::InputSchema;
 use serde_json::Value;
 
-use crate::meta::Look;
+use crate::meta::MetaCall;
 use crate::meta::words::{LONGEST_PROBLEM, cut, did_you_mean};
 
 /// The arguments of a call. Absent ones are empty, `None` or their default.
 #[derive(Debug, Default)]
-pub(crate) struct Arguments {
+pub(crate) struct MetaArguments {
     pub name: String,
     pub uri: String,
     pub query: String,
@@ -25,15 +25,15 @@ pub(crate) struct Arguments {
     pub note: Option<String>,
 }
 
-impl Arguments {
-    pub(crate) fn read(look: &Look<'_>) -> Result<Arguments, String> {
+impl MetaArguments {
+    pub(crate) fn read(look: &MetaCall<'_>) -> Result<MetaArguments, String> {
         let (entry, request) = (look.entry, &look.call.request);
         let text = request.params.arguments.map_or("{}", |at| at.get(request.raw.as_str()));
         let refused =
             |problem: &str| format!("invalid arguments for {}: {}", entry.name, cut(problem, LONGEST_PROBLEM));
         let mut value: Value = serde_json::from_str(text).map_err(|error| refused(&error.to_string()))?;
         let (limit, note) = take_limit(&mut value, limit_of(entry.tool));
-        let schema = entry.schema.get_or_init(|| Schema::compile(&entry.definition));
+        let schema = entry.schema.get_or_init(|| InputSchema::compile(&entry.definition));
         if let Ok(schema) = schema
             && let Ok(Some(problem)) = schema.problem_of(&value)
         {
@@ -44,7 +44,7 @@ impl Arguments {
         if let Some(id) = &server {
             check_server(look, id)?;
         }
-        Ok(Arguments {
+        Ok(MetaArguments {
             name: word("name").unwrap_or_default(),
             uri: word("uri").unwrap_or_default(),
             query: word("query").unwrap_or_default(),
@@ -57,15 +57,15 @@ impl Arguments {
     }
 }
 
-fn limit_of(tool: MetaTool) -> Limit {
+fn limit_of(tool: MetaTool) -> ResultLimit {
     match tool {
-        MetaTool::SearchTools | MetaTool::SearchPrompts | MetaTool::SearchResources => Limit::SEARCH,
-        _ => Limit::CATALOG,
+        MetaTool::SearchTools | MetaTool::SearchPrompts | MetaTool::SearchResources => ResultLimit::SEARCH,
+        _ => ResultLimit::CATALOG,
     }
 }
 
 /// Reads the limit. An integer out of range is clamped, and the note reports it, so the agent need not repeat the call.
-fn take_limit(value: &mut Value, Limit { default, most }: Limit) -> (usize, Option<String>) {
+fn take_limit(value: &mut Value, ResultLimit { default, most }: ResultLimit) -> (usize, Option<String>) {
     let Some(asked) = value.get_mut("limit") else { return (default, None) };
     let Some(number) = asked.as_f64().filter(|number| number.fract() == 0.0) else { return (default, None) };
     let taken = number.clamp(1.0, most as f64);
@@ -74,7 +74,7 @@ fn take_limit(value: &mut Value, Limit { default, most }: Limit) -> (usize, Opti
     (taken as usize, note)
 }
 
-fn check_server(look: &Look<'_>, id: &str) -> Result<(), String> {
+fn check_server(look: &MetaCall<'_>, id: &str) -> Result<(), String> {
     let ids = || look.catalog.sources.iter().map(|source| source.backend.id.as_str());
     if ids().any(|known| known == id) {
         return Ok(());
@@ -103,7 +103,7 @@ mod tests {
     fn meta5_a_limit_out_of_range_is_brought_into_it_and_told() {
         let check = |asked: &str, taken: usize, is_told: bool| {
             let mut value: Value = serde_json::from_str(&format!(r#"{{"limit":{asked}}}"#)).expect("JSON");
-            let (limit, note) = take_limit(&mut value, Limit::SEARCH);
+            let (limit, note) = take_limit(&mut value, ResultLimit::SEARCH);
             assert_eq!((limit, note.is_some()), (taken, is_told), "{asked}");
         };
         check("1", 1, false);
@@ -116,7 +116,7 @@ mod tests {
         // The schema rejects these values.
         check("2.5", 10, false);
         check("\"7\"", 10, false);
-        assert_eq!(take_limit(&mut Value::Null, Limit::CATALOG), (100, None));
+        assert_eq!(take_limit(&mut Value::Null, ResultLimit::CATALOG), (100, None));
     }
 
     #[test]

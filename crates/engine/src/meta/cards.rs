@@ -1,7 +1,7 @@
 //! Cards: short forms of catalog entries, with enough information to choose between them. The list and search tools
 //! return cards. Descriptions are cut, so a page costs little of an agent's context.
 
-use goblin_catalog::indexes::Shown;
+use goblin_catalog::indexes::VisibleEntry;
 use goblin_catalog::listing::List;
 use goblin_wire::json::{self, quote};
 
@@ -12,19 +12,19 @@ const LONGEST_DESCRIPTION: usize = 300;
 const LONGEST_LINE: usize = 100;
 
 /// An entry as a JSON object, and as a line of text.
-pub(crate) struct Card {
+pub(crate) struct EntrySummary {
     pub json: String,
     pub line: String,
 }
 
-pub(crate) fn card(list: List, shown: &Shown<'_>) -> Card {
+pub(crate) fn card(list: List, shown: &VisibleEntry<'_>) -> EntrySummary {
     let text = |key| text_of(shown.definition, key);
     let size = size_of(shown.definition);
     let description = text("description").map(|text| cut(&one_line(&text), LONGEST_DESCRIPTION));
     let description = description.filter(|text| !text.is_empty());
     let name = || text("name").filter(|name| !name.is_empty()).unwrap_or_else(|| shown.exposed.to_owned());
     let mime = || text("mimeType");
-    let mut members = Members::default();
+    let mut members = ObjectBuilder::default();
     let said = match list {
         List::Tools | List::Prompts => {
             members.string("name", Some(shown.exposed));
@@ -50,7 +50,7 @@ pub(crate) fn card(list: List, shown: &Shown<'_>) -> Card {
     };
     members.string("serverId", Some(shown.server));
     let said = said.map(|said| format!(" - {}", cut(&one_line(&said), LONGEST_LINE))).unwrap_or_default();
-    Card { json: members.object(), line: format!("{}{said} ({})", shown.exposed, shown.server) }
+    EntrySummary { json: members.object(), line: format!("{}{said} ({})", shown.exposed, shown.server) }
 }
 
 /// Returns the size of a resource as it is written, if it is a number.
@@ -67,9 +67,9 @@ pub(crate) fn text_of(definition: &str, key: &str) -> Option<String> {
 
 /// The members of an object under construction.
 #[derive(Default)]
-pub(crate) struct Members(Vec<String>);
+pub(crate) struct ObjectBuilder(Vec<String>);
 
-impl Members {
+impl ObjectBuilder {
     pub(crate) fn string(&mut self, key: &str, value: Option<&str>) {
         self.raw(key, value.map(quote).as_deref());
     }
@@ -90,7 +90,7 @@ mod tests {
 
     fn check(list: List, definition: &str, json: &str, line: &str) {
         let identifier = (list == List::Resources).then_some("s_x");
-        let card = card(list, &Shown { server: "s", exposed: "s_x", native: "x", definition, identifier });
+        let card = card(list, &VisibleEntry { server: "s", exposed: "s_x", native: "x", definition, identifier });
         assert_eq!((card.json.as_str(), card.line.as_str()), (json, line));
     }
 
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn reg6_a_long_description_is_cut() {
         let definition = format!(r#"{{"description":"{}"}}"#, "word ".repeat(1000));
-        let shown = Shown { server: "s", exposed: "x", native: "x", definition: &definition, identifier: None };
+        let shown = VisibleEntry { server: "s", exposed: "x", native: "x", definition: &definition, identifier: None };
         let card = card(List::Tools, &shown);
         assert!(card.json.len() < 400 && card.json.contains('…'), "{}", card.json);
         assert!(card.line.len() < 130 && card.line.contains('…'), "{}", card.line);

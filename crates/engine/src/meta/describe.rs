@@ -2,17 +2,17 @@
 //! error with similar names.
 
 use goblin_catalog::meta::MetaTool;
-use goblin_catalog::resources::Owner;
+use goblin_catalog::resources::UriOwner;
 use goblin_catalog::{Listed, uri};
 use goblin_wire::json::{self, Span, quote};
 
-use crate::meta::cards::{Members, text_of};
+use crate::meta::cards::{ObjectBuilder, text_of};
 use crate::meta::words::{compact, did_you_mean, not_found, one_line, tool_not_found};
-use crate::meta::{Answer, Look};
+use crate::meta::{MetaCall, MetaResult};
 use crate::router::find_resource;
 
-impl Look<'_> {
-    pub(crate) fn describe_tool(&self, name: &str) -> Result<Answer, String> {
+impl MetaCall<'_> {
+    pub(crate) fn describe_tool(&self, name: &str) -> Result<MetaResult, String> {
         if let Some(own) = self.catalog.meta.find(name) {
             let shown = self.view.shown_tool(&own.definition);
             return Ok(described("tool", None, utf8(&shown), tool_text(utf8(&shown), "the gateway itself")));
@@ -24,7 +24,7 @@ impl Look<'_> {
         Ok(described("tool", Some(server), utf8(&shown), tool_text(utf8(&shown), server)))
     }
 
-    pub(crate) fn describe_prompt(&self, name: &str) -> Result<Answer, String> {
+    pub(crate) fn describe_prompt(&self, name: &str) -> Result<MetaResult, String> {
         let (_, entry) = self.view.prompt(name).map_err(|error| {
             let names = self.catalog.prompts.entries.iter().map(|entry| &*entry.exposed);
             let find = format!("; `{}` finds prompts", self.catalog.meta.name(MetaTool::SearchPrompts));
@@ -34,7 +34,7 @@ impl Look<'_> {
         Ok(described("prompt", Some(server), definition, prompt_text(definition, server)))
     }
 
-    pub(crate) fn describe_resource(&self, asked: &str) -> Result<Answer, String> {
+    pub(crate) fn describe_resource(&self, asked: &str) -> Result<MetaResult, String> {
         let owner = find_resource(self.view, asked).map_err(|error| {
             let uris = self.catalog.resources.entries.iter().map(|entry| &*entry.exposed);
             let find = format!("; `{}` finds resources", self.catalog.meta.name(MetaTool::SearchResources));
@@ -43,20 +43,20 @@ impl Look<'_> {
         let server = self.server(owner.source);
         let listed = self.catalog.resources.entries.iter();
         let listed = listed.into_iter().find(|it| it.source == owner.source && *it.native == *owner.native);
-        let mut members = Members::default();
+        let mut members = ObjectBuilder::default();
         members.string("serverId", Some(server));
         if let Some(entry) = listed {
             let definition = utf8(&entry.definition);
             members.string("id", Some(&entry.identifier));
             members.raw("resource", Some(definition));
             let text = resource_text(definition, &entry.exposed, &entry.identifier, server);
-            return Ok(Answer { structured: members.object(), text });
+            return Ok(MetaResult { structured: members.object(), text });
         }
         Ok(self.describe_unlisted(&owner, members))
     }
 
     /// Describes a resource that can be read but is not listed. A template covers it, or its server mentioned it.
-    fn describe_unlisted(&self, owner: &Owner, mut members: Members) -> Answer {
+    fn describe_unlisted(&self, owner: &UriOwner, mut members: ObjectBuilder) -> MetaResult {
         let backend = &self.catalog.source(owner.source).backend;
         let exposed = self.catalog.resources.expose(&self.catalog.sources, owner.source, &owner.native);
         let identifier = uri::identifier(&backend.id, &owner.native);
@@ -70,7 +70,7 @@ impl Look<'_> {
         if let Some(template) = template {
             text.push_str(&format!("\ntemplate: {} - {}", template.exposed, summary(utf8(&template.definition))));
         }
-        Answer { structured: members.object(), text }
+        MetaResult { structured: members.object(), text }
     }
 
     /// Adds a tool to the client's own list if the configuration enables this. The client needs a session to receive
@@ -92,11 +92,11 @@ fn utf8(definition: &[u8]) -> &str {
     std::str::from_utf8(definition).unwrap_or("{}")
 }
 
-fn described(member: &str, server: Option<&str>, definition: &str, text: String) -> Answer {
-    let mut members = Members::default();
+fn described(member: &str, server: Option<&str>, definition: &str, text: String) -> MetaResult {
+    let mut members = ObjectBuilder::default();
     members.string("serverId", server);
     members.raw(member, Some(definition));
-    Answer { structured: members.object(), text }
+    MetaResult { structured: members.object(), text }
 }
 
 /// Returns the name, the server, the title and the description.

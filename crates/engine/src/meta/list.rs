@@ -5,26 +5,28 @@ use goblin_catalog::Cursor;
 use goblin_catalog::listing::List;
 use goblin_catalog::meta::MetaTool;
 
-use crate::meta::arguments::{Arguments, read_cursor, write_cursor};
-use crate::meta::cards::{Card, Members, card, text_of};
-use crate::meta::{Answer, Look};
+use crate::meta::arguments::{MetaArguments, read_cursor, write_cursor};
+use crate::meta::cards::{EntrySummary, ObjectBuilder, card, text_of};
+use crate::meta::{MetaCall, MetaResult};
 
-impl Look<'_> {
+impl MetaCall<'_> {
     /// Returns one page of all entries of a list.
-    pub(crate) fn list_all(&self, list: List, arguments: &Arguments) -> Result<Answer, String> {
+    pub(crate) fn list_all(&self, list: List, arguments: &MetaArguments) -> Result<MetaResult, String> {
         let from = self.place_of(list, arguments.cursor.as_deref())?;
         let admitted: Vec<usize> =
             (0..self.catalog.count(list)).filter(|place| self.admits(list, *place, arguments)).collect();
         // The cursor is an index into all entries, so it does not depend on the requested server.
         let mut rest = admitted.iter().copied().skip_while(|place| *place < from);
-        let cards: Vec<Card> = rest.by_ref().take(arguments.limit).map(|place| self.card(list, place)).collect();
+        let cards: Vec<EntrySummary> =
+            rest.by_ref().take(arguments.limit).map(|place| self.card(list, place)).collect();
         let cursor = |place| write_cursor(Cursor { version: self.catalog.version, list, page: place });
         let next = rest.next().map(cursor);
-        Ok(Page { parts: vec![(list, cards)], total: admitted.len(), next, note: arguments.note.clone() }.answer())
+        Ok(ResultPage { parts: vec![(list, cards)], total: admitted.len(), next, note: arguments.note.clone() }
+            .answer())
     }
 
     /// Returns the best matches in each of some lists.
-    pub(crate) fn search(&self, lists: &[List], arguments: &Arguments) -> Result<Answer, String> {
+    pub(crate) fn search(&self, lists: &[List], arguments: &MetaArguments) -> Result<MetaResult, String> {
         let (mut parts, mut total) = (Vec::new(), 0);
         for list in lists.iter().copied() {
             let admits = |place| self.admits(list, place, arguments);
@@ -37,7 +39,7 @@ impl Look<'_> {
         let note = if total == 0 { Some(none()) } else { None };
         let notes: Vec<String> = arguments.note.clone().into_iter().chain(note).collect();
         let note = (!notes.is_empty()).then(|| notes.join("; "));
-        Ok(Page { parts, total, next: None, note }.answer())
+        Ok(ResultPage { parts, total, next: None, note }.answer())
     }
 
     /// Returns the name of the tool that lists all entries of a list.
@@ -50,14 +52,14 @@ impl Look<'_> {
         })
     }
 
-    fn admits(&self, list: List, place: usize, arguments: &Arguments) -> bool {
+    fn admits(&self, list: List, place: usize, arguments: &MetaArguments) -> bool {
         let shown = self.catalog.shown(list, place);
         let fits = |wanted: &str| text_of(shown.definition, "mimeType").is_some_and(|mime| is_of(&mime, wanted));
         arguments.server.as_deref().is_none_or(|server| shown.server == server)
             && arguments.mime.as_deref().is_none_or(fits)
     }
 
-    fn card(&self, list: List, place: usize) -> Card {
+    fn card(&self, list: List, place: usize) -> EntrySummary {
         card(list, &self.catalog.shown(list, place))
     }
 
@@ -76,16 +78,16 @@ impl Look<'_> {
 }
 
 /// The result of a list or search tool.
-struct Page {
-    parts: Vec<(List, Vec<Card>)>,
+struct ResultPage {
+    parts: Vec<(List, Vec<EntrySummary>)>,
     total: usize,
     next: Option<String>,
     note: Option<String>,
 }
 
-impl Page {
-    fn answer(self) -> Answer {
-        let mut members = Members::default();
+impl ResultPage {
+    fn answer(self) -> MetaResult {
+        let mut members = ObjectBuilder::default();
         for (list, cards) in &self.parts {
             let cards: Vec<_> = cards.iter().map(|card| card.json.as_str()).collect();
             members.raw(member(*list), Some(&format!("[{}]", cards.join(","))));
@@ -93,7 +95,7 @@ impl Page {
         members.raw("total", Some(&self.total.to_string()));
         members.string("nextCursor", self.next.as_deref());
         members.string("note", self.note.as_deref());
-        Answer { structured: members.object(), text: self.text() }
+        MetaResult { structured: members.object(), text: self.text() }
     }
 
     fn text(&self) -> String {

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use goblin_catalog::schema::{MAX_SCHEMA_NODES, Schema, Unjudged};
+use goblin_catalog::schema::{InputSchema, MAX_SCHEMA_NODES, ValidationSkip};
 use goblin_telemetry::{Event, worker};
 use goblin_wire::json::quote;
 use goblin_wire::{Limit, Request};
@@ -37,9 +37,9 @@ impl Router {
                 let words = quote(&format!("invalid arguments for {}: {}", entry.exposed, problem?));
                 return Some(format!(r#"{{"content":[{{"type":"text","text":{words}}}],"isError":true}}"#));
             }
-            Err(Unjudged::Unusable) => {}
-            Err(Unjudged::TooMuchWork) => self.observe.limit_hit(Limit::ValidationWork),
-            Err(Unjudged::TooLarge) => self.observe.limit_hit(Limit::SchemaNodes),
+            Err(ValidationSkip::Unusable) => {}
+            Err(ValidationSkip::TooMuchWork) => self.observe.limit_hit(Limit::ValidationWork),
+            Err(ValidationSkip::TooLarge) => self.observe.limit_hit(Limit::SchemaNodes),
         }
         None
     }
@@ -51,13 +51,13 @@ impl Router {
         catalog: &Arc<Catalog>,
         tool: usize,
         call: &Arc<Call>,
-    ) -> Result<Option<String>, Unjudged> {
+    ) -> Result<Option<String>, ValidationSkip> {
         let (catalog, call, observe) = (Arc::clone(catalog), Arc::clone(call), Arc::clone(&self.observe));
         let work = worker::compute(move || {
             let entry = &catalog.tools.entries[tool];
             let compile = || {
-                let schema = Schema::compile(&entry.definition);
-                if matches!(schema, Err(Unjudged::TooLarge)) {
+                let schema = InputSchema::compile(&entry.definition);
+                if matches!(schema, Err(ValidationSkip::TooLarge)) {
                     let server = catalog.source(entry.source).backend.id.as_str();
                     let reason = format!("its input schema expands to more than {MAX_SCHEMA_NODES} nodes");
                     observe.emit(&Event::SchemaTooLarge { server, tool: &entry.native, reason: &reason });
@@ -68,17 +68,17 @@ impl Router {
         });
         // The result is missing if the check is late or the gateway shuts down.
         let judged = tokio::time::timeout(VALIDATION_TIMEOUT, work).await.ok().flatten();
-        judged.unwrap_or(Err(Unjudged::TooMuchWork))
+        judged.unwrap_or(Err(ValidationSkip::TooMuchWork))
     }
 }
 
 /// Reports whether the check is so cheap that it can run on the worker thread.
-fn is_quick(schema: &Result<Schema, Unjudged>, request: &Request) -> bool {
+fn is_quick(schema: &Result<InputSchema, ValidationSkip>, request: &Request) -> bool {
     schema.as_ref().map_or(true, |schema| schema.is_quick(arguments(request).len()))
 }
 
 /// Returns the first problem of the arguments, or `None` if they match the schema.
-fn judge(schema: &Result<Schema, Unjudged>, request: &Request) -> Result<Option<String>, Unjudged> {
+fn judge(schema: &Result<InputSchema, ValidationSkip>, request: &Request) -> Result<Option<String>, ValidationSkip> {
     schema.as_ref().map_err(|unjudged| *unjudged)?.problem(arguments(request))
 }
 

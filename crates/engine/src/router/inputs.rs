@@ -12,7 +12,7 @@ use goblin_wire::{Error, Id, Keyword, Message, Method, Request, Response};
 
 use crate::client::caller::Caller;
 use crate::client::lane::Call;
-use crate::router::state::State;
+use crate::router::state::RequestState;
 use crate::router::{Reply, Router, content};
 use crate::upstream::Backend;
 
@@ -29,7 +29,7 @@ pub(crate) struct Exchange<'a> {
 }
 
 /// A server request as an entry of `inputRequests`.
-pub(crate) struct Question {
+pub(crate) struct InputRequest {
     /// The id in the client's table of open server requests.
     pub id: Id,
     /// The key and value in the result, as JSON.
@@ -37,7 +37,7 @@ pub(crate) struct Question {
     pub key: String,
 }
 
-impl Question {
+impl InputRequest {
     /// Reports whether the backend still waits for the response.
     pub(crate) fn is_open(&self, call: &Call) -> bool {
         call.mailbox.asks.is_open(&self.id)
@@ -75,17 +75,17 @@ impl Router {
         };
         let token = json::string(text, at).ok_or(Error::StaleState)?;
         match self.states.open(&token, caller, request)? {
-            State::Native { server, state } if !has_asks && server == backend.id.as_str() => {
+            RequestState::Native { server, state } if !has_asks && server == backend.id.as_str() => {
                 edits.replace(at, quote(&state));
                 Ok(())
             }
-            State::Again if has_asks => {
+            RequestState::Again if has_asks => {
                 let whole = params.whole.ok_or(Error::StaleState)?;
                 let is_round = |key: &str| matches!(key, "requestState" | "inputResponses");
                 json::cut_members(text, whole, is_round, edits);
                 Ok(())
             }
-            State::Parked(_) | State::Native { .. } | State::Again => Err(Error::StaleState),
+            RequestState::Parked(_) | RequestState::Native { .. } | RequestState::Again => Err(Error::StaleState),
         }
     }
 
@@ -103,7 +103,7 @@ impl Router {
         if let Some(at) = json::member(text, result, "requestState")
             && let Some(state) = json::string(text, at)
         {
-            let state = State::Native { server: backend.id.to_string(), state: state.into_owned() };
+            let state = RequestState::Native { server: backend.id.to_string(), state: state.into_owned() };
             edits.replace(at, quote(&self.states.seal(&state, caller, request, LIFE)));
         }
         let asked = json::member(text, result, "inputRequests");
@@ -143,7 +143,7 @@ impl Router {
             // A result without input requests would only make the client repeat the call forever.
             return None;
         }
-        let state = self.states.seal(&State::Again, caller, request, LIFE);
+        let state = self.states.seal(&RequestState::Again, caller, request, LIFE);
         Some(Reply { pieces: goblin_wire::reply(&request.id, input_required(&asked.join(","), &state)), code: None })
     }
 }
@@ -178,7 +178,7 @@ pub(crate) fn without(object: &str, is_cut: impl Fn(&str) -> bool) -> String {
 }
 
 /// Converts a server request to an input request. Returns its id as an error if its method has no such form.
-pub(crate) fn question(ask: Bytes) -> Result<Question, Option<Id>> {
+pub(crate) fn question(ask: Bytes) -> Result<InputRequest, Option<Id>> {
     let Ok(Message::Request(request)) = Message::parse(ask) else { return Err(None) };
     if !matches!(request.method, Method::Elicit | Method::Sample | Method::RootsList) {
         return Err(Some(request.id));
@@ -190,7 +190,7 @@ pub(crate) fn question(ask: Bytes) -> Result<Question, Option<Id>> {
     });
     let key = format!("ask-{}", request.id);
     let asked = format!(r#"{}:{{"method":"{}"{}}}"#, quote(&key), request.method.as_str(), params.unwrap_or_default());
-    Ok(Question { id: request.id, asked, key })
+    Ok(InputRequest { id: request.id, asked, key })
 }
 
 /// Rejects a server request with an error to the backend.

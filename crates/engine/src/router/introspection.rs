@@ -12,7 +12,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use goblin_admin::api::{ClientCount, ClientInfo, Options, SubscriptionInfo, SubscriptionList};
 use goblin_config::ServerId;
 use goblin_subscriptions::ClientId;
-use goblin_subscriptions::updates::Pace;
+use goblin_subscriptions::updates::DeliveryOptions;
 use goblin_wire::{Error, date};
 
 use crate::client::subscriptions::Subscription;
@@ -25,7 +25,7 @@ const MOST_LISTED: usize = 10_000;
 
 /// Returns what the client asked for beyond the protocol.
 fn options(subscription: &Subscription) -> Options {
-    let Pace { min_interval, batch, priority } = subscription.pace();
+    let DeliveryOptions { min_interval, batch, priority } = subscription.pace();
     let terms = subscription.terms();
     let selection = terms.as_ref().and_then(|terms| terms.selection.as_ref());
     let millis = |duration: Duration| Some(duration.as_millis()).filter(|millis| *millis > 0);
@@ -39,7 +39,7 @@ fn options(subscription: &Subscription) -> Options {
 }
 
 /// A subscription with its server and its state.
-struct Found {
+struct SubscriptionDetails {
     server: ServerId,
     subscription: Arc<Subscription>,
     state: &'static str,
@@ -49,7 +49,7 @@ impl Router {
     /// Returns all subscriptions, or those that an update of `uri` reaches. `uri` may have any form that clients use.
     pub fn subscriptions(&self, uri: Option<&str>) -> SubscriptionList {
         let catalog = Arc::clone(&self.directory.catalog());
-        let asked = uri.map(|uri| Asked::new(&catalog, uri));
+        let asked = uri.map(|uri| UriForms::new(&catalog, uri));
         let mut found = Vec::new();
         for backend in self.directory.backends().iter() {
             let is_asked = |(subscription, _): &(Arc<Subscription>, _)| {
@@ -57,7 +57,11 @@ impl Router {
             };
             let found_here = backend.subscriptions().into_iter().filter(is_asked);
             let server = || backend.id.clone();
-            found.extend(found_here.map(|(subscription, state)| Found { server: server(), subscription, state }));
+            found.extend(found_here.map(|(subscription, state)| SubscriptionDetails {
+                server: server(),
+                subscription,
+                state,
+            }));
         }
         found.sort_by_key(|found| found.subscription.id);
         list(&found)
@@ -65,18 +69,18 @@ impl Router {
 }
 
 /// A URI in all forms that subscriptions may have.
-struct Asked {
+struct UriForms {
     owner: Option<(ServerId, String)>,
     exposed: Vec<String>,
 }
 
-impl Asked {
-    fn new(catalog: &Catalog, uri: &str) -> Asked {
+impl UriForms {
+    fn new(catalog: &Catalog, uri: &str) -> UriForms {
         match catalog.resources.find(&catalog.sources, uri) {
             Ok(owner) => {
                 let exposed = catalog.resources.expose(&catalog.sources, owner.source, &owner.native);
                 let server = catalog.source(owner.source).backend.id.clone();
-                Asked { owner: Some((server, owner.native)), exposed: vec![exposed] }
+                UriForms { owner: Some((server, owner.native)), exposed: vec![exposed] }
             }
             // The URI belongs to several servers, or currently to none.
             Err(error) => {
@@ -86,7 +90,7 @@ impl Asked {
                     Error::ResourceNotFound { candidates, .. } => candidates,
                     _ => Vec::new(),
                 };
-                Asked { owner, exposed: candidates.into_iter().chain([uri.to_owned()]).collect() }
+                UriForms { owner, exposed: candidates.into_iter().chain([uri.to_owned()]).collect() }
             }
         }
     }
@@ -109,10 +113,10 @@ fn reaches(outer: &str, uri: &str) -> bool {
     rest.is_empty() || outer.ends_with('/') || rest.starts_with(['/', '?', '#'])
 }
 
-fn list(found: &[Found]) -> SubscriptionList {
+fn list(found: &[SubscriptionDetails]) -> SubscriptionList {
     let mut servers: BTreeMap<&ServerId, usize> = BTreeMap::new();
     let mut clients: HashMap<ClientId, ClientCount> = HashMap::new();
-    for Found { server, subscription, .. } in found {
+    for SubscriptionDetails { server, subscription, .. } in found {
         *servers.entry(server).or_default() += 1;
         let begun = || ClientCount { client: client(subscription), count: 0 };
         clients.entry(subscription.subscriber.id).or_insert_with(begun).count += 1;
@@ -134,8 +138,8 @@ fn client(subscription: &Subscription) -> ClientInfo {
     ClientInfo { id: subscription.subscriber.session_name(), name, version }
 }
 
-fn info(found: &Found) -> SubscriptionInfo {
-    let Found { server, subscription, state } = found;
+fn info(found: &SubscriptionDetails) -> SubscriptionInfo {
+    let SubscriptionDetails { server, subscription, state } = found;
     let seconds = subscription.id.created().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     SubscriptionInfo {
         id: subscription.id.to_string(),

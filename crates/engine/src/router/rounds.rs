@@ -12,20 +12,20 @@ use goblin_wire::json::{self, Span, Splice, quote};
 use goblin_wire::{Error, Message, Method, Outcome, Request};
 use smallvec::SmallVec;
 
-use crate::client::lane::{Call, Patience};
-use crate::client::mailbox::asks::Word;
+use crate::client::lane::{Call, CallTimeouts};
+use crate::client::mailbox::asks::ServerRequestEvent;
 use crate::router::inputs::needs_input;
 use crate::router::{Router, content};
 use crate::upstream::ask::{Recipient, Translate};
 use crate::upstream::ear::check_ability;
-use crate::upstream::{Answered, Backend, CallEnd, Outgoing};
+use crate::upstream::{Backend, BackendResponse, CallEnd, OutgoingRequest};
 
 /// The largest number of rounds in one call. The protocol has no limit, but SDKs have this one.
 const MOST_ROUNDS: usize = 10;
 const CANCELLED: &str = r#"{"action":"cancel"}"#;
 
 /// The response of the client to one input request, or the reason why there is none.
-pub(super) enum Said {
+pub(super) enum InputResponse {
     Result(String),
     /// The reason why the call cannot go on.
     Nothing(String),
@@ -37,9 +37,9 @@ impl Router {
         &self,
         call: &Arc<Call>,
         backend: &Backend,
-        (first, patience): (&Outgoing<'_>, Patience),
-        mut answered: Answered,
-    ) -> Result<Answered, CallEnd> {
+        (first, patience): (&OutgoingRequest<'_>, CallTimeouts),
+        mut answered: BackendResponse,
+    ) -> Result<BackendResponse, CallEnd> {
         for _ in 0..MOST_ROUNDS {
             let Some(result) = needed(&answered) else { return Ok(answered) };
             let said = self.ask_all(call, backend, answered.response.raw.as_str(), result).await?;
@@ -47,8 +47,8 @@ impl Router {
             let mut responses = Vec::new();
             for (key, said) in said {
                 match said {
-                    Said::Result(result) => responses.push(format!("{key}:{result}")),
-                    Said::Nothing(reason) => return Err(Error::ClientUnavailable { reason }.into()),
+                    InputResponse::Result(result) => responses.push(format!("{key}:{result}")),
+                    InputResponse::Nothing(reason) => return Err(Error::ClientUnavailable { reason }.into()),
                 }
             }
             let mut edits = first.edits.clone();
@@ -56,7 +56,7 @@ impl Router {
             let state = state.map(|state| format!(r#","requestState":{}"#, state.get(text))).unwrap_or_default();
             let members = format!(r#""inputResponses":{{{}}}{state}"#, responses.join(","));
             add_params(&call.request, &members, &mut edits);
-            answered = backend.call(&Outgoing { edits, ..first.clone() }, call, patience).await?;
+            answered = backend.call(&OutgoingRequest { edits, ..first.clone() }, call, patience).await?;
         }
         let reason = format!("it wants an input for the {}th time", MOST_ROUNDS + 1);
         if needed(&answered).is_none() {
@@ -72,10 +72,10 @@ impl Router {
         backend: &Backend,
         text: &str,
         result: Span,
-    ) -> Result<Vec<(String, Said)>, CallEnd> {
+    ) -> Result<Vec<(String, InputResponse)>, CallEnd> {
         let asked = json::member(text, result, "inputRequests");
         let asked = asked.into_iter().flat_map(|asked| json::members(text, asked));
-        let _held = Held::new(call);
+        let _held = IdlePause::new(call);
         let all = join_all(asked.map(|member| async move {
             let key = member.key.get(text).to_owned();
             (key, self.ask_client(call, backend, member.value.get(text)).await)
@@ -88,7 +88,7 @@ impl Router {
     }
 
     /// Sends one input request to the client and waits for the response, at most for the timeout of server requests.
-    async fn ask_client(&self, call: &Arc<Call>, backend: &Backend, asked: &str) -> Said {
+    async fn ask_client(&self, call: &Arc<Call>, backend: &Backend, asked: &str) -> InputResponse {
         let (method, params) = method_and_params(asked);
         let Ok(mut ask) = call.mailbox.asks.open() else {
             return refusal(&method, "it has too many questions open, or is gone");
@@ -133,15 +133,15 @@ impl Router {
                 }
             };
             match word {
-                Word::Answer(answer) => {
+                ServerRequestEvent::Answer(answer) => {
                     let text = answer.raw.as_str();
                     return match answer.outcome {
-                        Outcome::Result(result) => Said::Result(result.get(text).to_owned()),
+                        Outcome::Result(result) => InputResponse::Result(result.get(text).to_owned()),
                         Outcome::Error(error) => refusal(&method, &format!("it refused: {}", error.get(text))),
                     };
                 }
-                Word::Progress(_) => {}
-                Word::Nothing => return refusal(&method, "it is gone"),
+                ServerRequestEvent::Progress(_) => {}
+                ServerRequestEvent::Nothing => return refusal(&method, "it is gone"),
             }
         }
     }
@@ -168,7 +168,7 @@ impl Router {
 }
 
 /// Returns the result of an answer with the type `input_required`.
-fn needed(answered: &Answered) -> Option<Span> {
+fn needed(answered: &BackendResponse) -> Option<Span> {
     match answered.response.outcome {
         Outcome::Result(result) if needs_input(answered.response.raw.as_str(), result) => Some(result),
         _ => None,
@@ -189,24 +189,24 @@ fn method_and_params(asked: &str) -> (Method, Option<&str>) {
 }
 
 /// Returns the response to use for a client that gives none.
-fn refusal(method: &Method, reason: &str) -> Said {
+fn refusal(method: &Method, reason: &str) -> InputResponse {
     match method {
-        Method::Elicit => Said::Result(CANCELLED.to_owned()),
-        _ => Said::Nothing(format!("{method}: {reason}")),
+        Method::Elicit => InputResponse::Result(CANCELLED.to_owned()),
+        _ => InputResponse::Nothing(format!("{method}: {reason}")),
     }
 }
 
 /// A guard that suspends the idle timeout of a call while the client is asked.
-struct Held<'a>(&'a Call);
+struct IdlePause<'a>(&'a Call);
 
-impl<'a> Held<'a> {
-    fn new(call: &'a Call) -> Held<'a> {
+impl<'a> IdlePause<'a> {
+    fn new(call: &'a Call) -> IdlePause<'a> {
         call.hold_clock();
-        Held(call)
+        IdlePause(call)
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for IdlePause<'_> {
     fn drop(&mut self) {
         self.0.release_clock();
     }

@@ -22,7 +22,7 @@ const LONGEST: usize = 1 << 20;
 
 /// The call that a request continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum RequestState {
     /// The suspended call with this id.
     Parked(u128),
     /// A call with the state that this server gave.
@@ -32,33 +32,35 @@ pub enum State {
 }
 
 /// Encrypts and decrypts request states. The key is random and exists only in this process.
-pub struct States {
+pub struct RequestStateCipher {
     key: RandomizedNonceKey,
 }
 
-impl Default for States {
-    fn default() -> States {
+impl Default for RequestStateCipher {
+    fn default() -> RequestStateCipher {
         let mut key = [0; KEY_LENGTH];
         getrandom::fill(&mut key).expect("the system has a random source");
-        States { key: RandomizedNonceKey::new(&AES_256_GCM, &key).expect("the key has the length of the algorithm") }
+        RequestStateCipher {
+            key: RandomizedNonceKey::new(&AES_256_GCM, &key).expect("the key has the length of the algorithm"),
+        }
     }
 }
 
-impl States {
+impl RequestStateCipher {
     /// Encrypts the state of `request` for its caller. It expires after `life`.
-    pub(crate) fn seal(&self, state: &State, caller: &Caller, request: &Request, life: Duration) -> String {
+    pub(crate) fn seal(&self, state: &RequestState, caller: &Caller, request: &Request, life: Duration) -> String {
         let expires = now() + life.as_secs();
         let mut sealed = expires.to_be_bytes().to_vec();
         match state {
-            State::Parked(id) => {
+            RequestState::Parked(id) => {
                 sealed.push(b'P');
                 sealed.extend_from_slice(&id.to_be_bytes());
             }
-            State::Native { server, state } => {
+            RequestState::Native { server, state } => {
                 sealed.push(b'N');
                 sealed.extend_from_slice(format!("{server}\n{state}").as_bytes());
             }
-            State::Again => sealed.push(b'A'),
+            RequestState::Again => sealed.push(b'A'),
         }
         let nonce = self.key.seal_in_place_append_tag(Aad::from(bound_to(caller, request)), &mut sealed);
         let nonce = nonce.expect("a state is far shorter than the algorithm's bound");
@@ -68,12 +70,12 @@ impl States {
     }
 
     /// Decrypts the state that `request` carries. Returns an error if it is expired, changed or of another call.
-    pub fn open(&self, token: &str, caller: &Caller, request: &Request) -> Result<State, Error> {
+    pub fn open(&self, token: &str, caller: &Caller, request: &Request) -> Result<RequestState, Error> {
         self.open_at(token, caller, request, now()).ok_or(Error::StaleState)
     }
 
     /// Decrypts a state at the time `now`, in seconds. Tests use it to check the expiry.
-    fn open_at(&self, token: &str, caller: &Caller, request: &Request, now: u64) -> Option<State> {
+    fn open_at(&self, token: &str, caller: &Caller, request: &Request, now: u64) -> Option<RequestState> {
         let token = Some(token).filter(|token| token.len() <= LONGEST)?;
         let mut token = URL_SAFE_NO_PAD.decode(token).ok()?;
         let (nonce, sealed) = token.split_at_mut_checked(NONCE_LENGTH)?;
@@ -84,12 +86,12 @@ impl States {
             return None;
         }
         match plain.split_first()? {
-            (b'P', id) => Some(State::Parked(u128::from_be_bytes(id.try_into().ok()?))),
+            (b'P', id) => Some(RequestState::Parked(u128::from_be_bytes(id.try_into().ok()?))),
             (b'N', rest) => {
                 let (server, state) = std::str::from_utf8(rest).ok()?.split_once('\n')?;
-                Some(State::Native { server: server.to_owned(), state: state.to_owned() })
+                Some(RequestState::Native { server: server.to_owned(), state: state.to_owned() })
             }
-            (b'A', []) => Some(State::Again),
+            (b'A', []) => Some(RequestState::Again),
             _ => None,
         }
     }
@@ -148,13 +150,13 @@ mod tests {
 
     #[test]
     fn ask_a_state_is_good_for_its_own_call_alone() {
-        let (states, caller) = (States::default(), Call::example().caller);
+        let (states, caller) = (RequestStateCipher::default(), Call::example().caller);
         let first = request(r#"{"name":"t","arguments":{"a":1,"b":[2]},"_meta":{"x":1}}"#);
         for state in [
-            State::Parked(7),
-            State::Native { server: "s".into(), state: "line\nbreak \u{e9}".into() },
-            State::Native { server: "s".into(), state: String::new() },
-            State::Again,
+            RequestState::Parked(7),
+            RequestState::Native { server: "s".into(), state: "line\nbreak \u{e9}".into() },
+            RequestState::Native { server: "s".into(), state: String::new() },
+            RequestState::Again,
         ] {
             let token = states.seal(&state, &caller, &first, LIFE);
             let retry = request(r#"{"inputResponses":{},"arguments":{"b":[2], "a":1},"name":"t","requestState":"x"}"#);
@@ -163,15 +165,16 @@ mod tests {
             {
                 assert!(states.open(&token, &caller, &request(other)).is_err(), "{other}");
             }
-            assert!(States::default().open(&token, &caller, &first).is_err(), "of another gateway");
+            assert!(RequestStateCipher::default().open(&token, &caller, &first).is_err(), "of another gateway");
             assert!(states.open_at(&token, &caller, &first, now() + 61).is_none(), "too late");
         }
     }
 
     #[test]
     fn ask_a_state_that_was_tampered_with_is_none() {
-        let (states, caller, call) = (States::default(), Call::example().caller, request(r#"{"name":"t"}"#));
-        let token = states.seal(&State::Parked(7), &caller, &call, LIFE);
+        let (states, caller, call) =
+            (RequestStateCipher::default(), Call::example().caller, request(r#"{"name":"t"}"#));
+        let token = states.seal(&RequestState::Parked(7), &caller, &call, LIFE);
         for at in 0..token.len() {
             let mut bytes = token.clone().into_bytes();
             bytes[at] = if bytes[at] == b'A' { b'B' } else { b'A' };

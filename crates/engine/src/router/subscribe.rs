@@ -6,14 +6,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use goblin_catalog::resources::Owner;
-use goblin_subscriptions::glob::Glob;
+use goblin_catalog::resources::UriOwner;
+use goblin_subscriptions::glob::UriGlob;
 use goblin_subscriptions::id::SubscriptionId;
 use goblin_subscriptions::pattern::Pattern;
 use goblin_subscriptions::selection::Selection;
-use goblin_subscriptions::tally::{Full, Place};
-use goblin_subscriptions::updates::Pace;
-use goblin_subscriptions::{Outcome, Terms};
+use goblin_subscriptions::tally::{LimitReached, SubscriptionPermit};
+use goblin_subscriptions::updates::DeliveryOptions;
+use goblin_subscriptions::{SubscribeOutcome, SubscriptionOptions};
 use goblin_telemetry::Event;
 use goblin_wire::json::{self, Pieces, Span, Splice, quote};
 use goblin_wire::params::required;
@@ -25,12 +25,12 @@ use crate::client::mailbox::Mailbox;
 use crate::client::subscriptions::{Subscription, Wish};
 use crate::directory::View;
 use crate::router::{Router, find_resource};
-use crate::upstream::register::{Register, Subscribed, Unsubscribable};
+use crate::upstream::register::{SubscribeError, SubscribeResult, SubscriptionManager};
 use crate::upstream::trouble::public;
 use crate::upstream::{Backend, CallEnd};
 
 /// The receiver of the updates of a subscription: a session or a `subscriptions/listen` stream.
-pub struct Listener {
+pub struct UpdateRecipient {
     pub client: SessionId,
     pub mailbox: Arc<Mailbox>,
 }
@@ -44,28 +44,28 @@ impl Router {
     pub(crate) async fn subscribe(&self, call: &Arc<Call>) -> Result<Pieces, CallEnd> {
         let request = &call.request;
         let uri = required(request.raw.as_str(), request.params.uri, "uri")?;
-        let Options { pattern, pace, selection } = Options::read(request)?;
+        let SubscribeOptions { pattern, pace, selection } = SubscribeOptions::read(request)?;
         let (catalog, found) = self.look_up(|view| find(view, &uri, pattern), &call.caller).await?;
         let backend = &catalog.source(found.source).backend;
         let Some(client) = call.caller.session else {
             return Err(Error::InvalidRequest("a subscription needs a session".to_owned()).into());
         };
-        let listener = Listener { client, mailbox: Arc::clone(&call.mailbox) };
-        let terms = Terms::new(pace, selection);
-        let Subscribed { subscription, outcome } = tokio::select! {
+        let listener = UpdateRecipient { client, mailbox: Arc::clone(&call.mailbox) };
+        let terms = SubscriptionOptions::new(pace, selection);
+        let SubscribeResult { subscription, outcome } = tokio::select! {
             subscribed = self.enter(call, &listener, backend, found, terms) => subscribed?,
             _ = call.ended() => return Err(CallEnd::Cancelled),
         };
         let state = match outcome {
-            Outcome::Subscribed => "subscribed",
-            Outcome::Tracked => "tracked",
-            Outcome::Pending => "pending",
-            Outcome::Refused(response) => return Ok(refusal(request, &response, &subscription)),
-            Outcome::Failed(reason) => {
+            SubscribeOutcome::Subscribed => "subscribed",
+            SubscribeOutcome::Tracked => "tracked",
+            SubscribeOutcome::Pending => "pending",
+            SubscribeOutcome::Refused(response) => return Ok(refusal(request, &response, &subscription)),
+            SubscribeOutcome::Failed(reason) => {
                 let (server, reason) = (backend.id.to_string(), public(&reason));
                 return Err(Error::BackendUnavailable { server, reason, sent: true }.into());
             }
-            Outcome::Late(after) => {
+            SubscribeOutcome::Late(after) => {
                 let (server, method) = (backend.id.to_string(), request.method.to_string());
                 return Err(Error::Timeout { server, method, after }.into());
             }
@@ -85,11 +85,11 @@ impl Router {
     async fn enter(
         &self,
         call: &Arc<Call>,
-        listener: &Listener,
+        listener: &UpdateRecipient,
         backend: &Backend,
-        found: Found,
-        terms: Terms,
-    ) -> Result<Subscribed, CallEnd> {
+        found: SubscribeTarget,
+        terms: SubscriptionOptions,
+    ) -> Result<SubscribeResult, CallEnd> {
         let register = backend.register_for(call).await?;
         let wish = Wish {
             subscriber: Arc::clone(&listener.mailbox),
@@ -104,32 +104,33 @@ impl Router {
 
     /// Returns an error if an option in `_meta` is unknown or not valid.
     pub(crate) fn check_options(request: &Request) -> Result<(), Error> {
-        Options::read(request).map(drop)
+        SubscribeOptions::read(request).map(drop)
     }
 
     /// Reports whether the catalog has a backend that can notify of changes of this URI.
     pub fn can_subscribe(&self, call: &Call, uri: &str) -> bool {
-        let Ok(Options { pattern, .. }) = Options::read(&call.request) else { return false };
+        let Ok(SubscribeOptions { pattern, .. }) = SubscribeOptions::read(&call.request) else { return false };
         let catalog = self.directory.catalog_of(call.caller.profile.as_ref());
         let found = find(catalog.view(call.caller.dialect), uri, pattern);
         found.is_ok_and(|found| catalog.source(found.source).backend.can_tell())
     }
 
     /// Subscribes a `subscriptions/listen` stream to a URI. Returns `false` if the backend does not accept it.
-    pub async fn listen_to(&self, call: &Arc<Call>, listener: &Listener, uri: &str) -> bool {
+    pub async fn listen_to(&self, call: &Arc<Call>, listener: &UpdateRecipient, uri: &str) -> bool {
         let entered = async {
-            let Options { pattern, pace, selection } = Options::read(&call.request)?;
+            let SubscribeOptions { pattern, pace, selection } = SubscribeOptions::read(&call.request)?;
             let (catalog, found) = self.look_up(|view| find(view, uri, pattern), &call.caller).await?;
             let backend = &catalog.source(found.source).backend;
-            let subscribed = self.enter(call, listener, backend, found, Terms::new(pace, selection)).await?;
+            let subscribed =
+                self.enter(call, listener, backend, found, SubscriptionOptions::new(pace, selection)).await?;
             Ok::<_, CallEnd>((backend.id.clone(), subscribed))
         };
         let Ok((server, subscribed)) = entered.await else { return false };
         let state = match subscribed.outcome {
-            Outcome::Subscribed => "subscribed",
-            Outcome::Tracked => "tracked",
-            Outcome::Pending => "pending",
-            Outcome::Refused(_) | Outcome::Failed(_) | Outcome::Late(_) => "refused",
+            SubscribeOutcome::Subscribed => "subscribed",
+            SubscribeOutcome::Tracked => "tracked",
+            SubscribeOutcome::Pending => "pending",
+            SubscribeOutcome::Refused(_) | SubscribeOutcome::Failed(_) | SubscribeOutcome::Late(_) => "refused",
         };
         let (server, session) = (server.as_str(), &*listener.client.short());
         self.observe.emit(&Event::Subscribed { server, uri, session, state });
@@ -137,25 +138,25 @@ impl Router {
     }
 
     /// Returns the error for a subscription that the register did not accept.
-    fn unsubscribable(&self, why: Unsubscribable, backend: &Backend) -> CallEnd {
+    fn unsubscribable(&self, why: SubscribeError, backend: &Backend) -> CallEnd {
         let limits = self.policies.subscriptions;
         let (limit, value) = match why {
-            Unsubscribable::Gone => return CallEnd::Cancelled,
-            Unsubscribable::Closed => {
+            SubscribeError::Gone => return CallEnd::Cancelled,
+            SubscribeError::Closed => {
                 let reason = "its configuration has just changed".to_owned();
                 return Error::BackendUnavailable { server: backend.id.to_string(), reason, sent: false }.into();
             }
-            Unsubscribable::Full(Full::Client) => ("subscriptions.maxPerClient", limits.per_client),
-            Unsubscribable::Full(Full::All) => ("subscriptions.maxTotal", limits.total),
-            Unsubscribable::Full(Full::Upstream) => ("subscriptions.maxUpstream", limits.upstream),
+            SubscribeError::Full(LimitReached::Client) => ("subscriptions.maxPerClient", limits.per_client),
+            SubscribeError::Full(LimitReached::All) => ("subscriptions.maxTotal", limits.total),
+            SubscribeError::Full(LimitReached::Upstream) => ("subscriptions.maxUpstream", limits.upstream),
         };
         Error::LimitExceeded { limit, value }.into()
     }
 
     /// Counts one more subscription of the client. Returns the limit that was reached as an error.
-    fn place(&self, mailbox: &Mailbox) -> Result<Place, Full> {
+    fn place(&self, mailbox: &Mailbox) -> Result<SubscriptionPermit, LimitReached> {
         let limits = self.policies.subscriptions;
-        Place::new((&mailbox.subscriptions, limits.per_client), (&self.subscriptions, limits.total))
+        SubscriptionPermit::new((&mailbox.subscriptions, limits.per_client), (&self.subscriptions, limits.total))
     }
 
     /// Ends a subscription. An unknown or unsubscribed URI is no error, because the client gets the state it wants.
@@ -178,8 +179,8 @@ impl Router {
     }
 
     /// Calls `end` for each backend's register until it returns `true`. Returns that backend.
-    fn unsubscribe_known(&self, call: &Call, end: impl Fn(&Register) -> bool) -> Option<Arc<Backend>> {
-        let has_ended = |register: Arc<Register>| end(&register);
+    fn unsubscribe_known(&self, call: &Call, end: impl Fn(&SubscriptionManager) -> bool) -> Option<Arc<Backend>> {
+        let has_ended = |register: Arc<SubscriptionManager>| end(&register);
         let backends = self.directory.backends();
         backends.iter().find(|backend| backend.known_register(call.caller.session).is_some_and(has_ended)).cloned()
     }
@@ -187,7 +188,7 @@ impl Router {
     /// Ends a pattern subscription with a URI that has another exposed form by now.
     fn unsubscribe_pattern(&self, call: &Call, uri: &str) -> Option<Arc<Backend>> {
         let catalog = Arc::clone(&self.directory.catalog_of(call.caller.profile.as_ref()));
-        [Kind::Template, Kind::Glob].into_iter().find_map(|kind| {
+        [PatternKind::Template, PatternKind::Glob].into_iter().find_map(|kind| {
             let found = find(catalog.view(call.caller.dialect), uri, Some(kind)).ok()?;
             let backend = &catalog.source(found.source).backend;
             let register = backend.known_register(call.caller.session)?;
@@ -228,7 +229,7 @@ fn refusal(request: &Request, response: &Response, subscription: &Subscription) 
 }
 
 /// The resource or pattern to subscribe to, and its backend.
-struct Found {
+struct SubscribeTarget {
     source: usize,
     native: Arc<str>,
     exposed: Arc<str>,
@@ -236,52 +237,57 @@ struct Found {
 }
 
 /// Looks up a URI, a template or a glob in the catalog. A glob need not match a listed resource.
-fn find(view: View<'_>, uri: &str, kind: Option<Kind>) -> Result<Found, Error> {
+fn find(view: View<'_>, uri: &str, kind: Option<PatternKind>) -> Result<SubscribeTarget, Error> {
     let resources = &view.catalog.resources;
     match kind {
         None => {
-            let Owner { source, native, .. } = find_resource(view, uri)?;
+            let UriOwner { source, native, .. } = find_resource(view, uri)?;
             let exposed = resources.expose(&view.catalog.sources, source, &native).into();
-            Ok(Found { source, native: native.into(), exposed, pattern: None })
+            Ok(SubscribeTarget { source, native: native.into(), exposed, pattern: None })
         }
-        Some(Kind::Template) => {
+        Some(PatternKind::Template) => {
             let missing = || Error::ResourceNotFound { uri: uri.to_owned(), candidates: Vec::new() };
             let entry = resources.find_template(uri).ok_or_else(missing)?;
             let unusable = || Error::InvalidParams(format!("the template {} is no RFC 6570 template", quote(uri)));
             let template = entry.template.clone().ok_or_else(unusable)?;
             let (native, exposed) = (Arc::from(&*entry.native), Arc::from(&*entry.exposed));
-            Ok(Found { source: entry.source, native, exposed, pattern: Some(Arc::new(Pattern::Template(template))) })
+            Ok(SubscribeTarget {
+                source: entry.source,
+                native,
+                exposed,
+                pattern: Some(Arc::new(Pattern::Template(template))),
+            })
         }
-        Some(Kind::Glob) => {
+        Some(PatternKind::Glob) => {
             let (source, native) = resources.find_server(&view.catalog.sources, uri)?;
             let glob =
-                Glob::parse(&native).map_err(|error| Error::InvalidParams(format!("uri is no glob: {error}")))?;
+                UriGlob::parse(&native).map_err(|error| Error::InvalidParams(format!("uri is no glob: {error}")))?;
             let exposed = resources.expose(&view.catalog.sources, source, &native).into();
-            Ok(Found { source, native: native.into(), exposed, pattern: Some(Arc::new(Pattern::Glob(glob))) })
+            Ok(SubscribeTarget { source, native: native.into(), exposed, pattern: Some(Arc::new(Pattern::Glob(glob))) })
         }
     }
 }
 
 /// The options that a client can set in `_meta`.
 #[derive(Debug, Default, PartialEq)]
-struct Options {
-    pattern: Option<Kind>,
-    pace: Pace,
+struct SubscribeOptions {
+    pattern: Option<PatternKind>,
+    pace: DeliveryOptions,
     selection: Option<Selection>,
 }
 
 /// The kind of a pattern subscription.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
+enum PatternKind {
     Glob,
     Template,
 }
 
-impl Options {
+impl SubscribeOptions {
     /// Reads the options under `dev.goblin/`. Ignores all other members of `_meta`.
-    fn read(request: &Request) -> Result<Options, Error> {
+    fn read(request: &Request) -> Result<SubscribeOptions, Error> {
         let text = request.raw.as_str();
-        let mut options = Options::default();
+        let mut options = SubscribeOptions::default();
         let Some(meta) = request.params.meta else { return Ok(options) };
         for member in json::members(text, meta) {
             let (key, value) = (member.key(text), member.value);
@@ -299,10 +305,10 @@ impl Options {
     }
 }
 
-fn kind(text: &str, at: Span, key: &str) -> Result<Kind, Error> {
+fn kind(text: &str, at: Span, key: &str) -> Result<PatternKind, Error> {
     match json::string(text, at).as_deref() {
-        Some("glob") => Ok(Kind::Glob),
-        Some("template") => Ok(Kind::Template),
+        Some("glob") => Ok(PatternKind::Glob),
+        Some("template") => Ok(PatternKind::Template),
         _ => Err(Error::InvalidParams(format!("{key} must be \"glob\" or \"template\""))),
     }
 }
@@ -328,26 +334,26 @@ mod tests {
 
     use super::*;
 
-    fn read(meta: &str) -> Result<Options, String> {
+    fn read(meta: &str) -> Result<SubscribeOptions, String> {
         let text = format!(
             r#"{{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{{"uri":"a:b","_meta":{meta}}}}}"#
         );
         match Message::parse(text.into()) {
-            Ok(Message::Request(request)) => Options::read(&request).map_err(|error| error.to_string()),
+            Ok(Message::Request(request)) => SubscribeOptions::read(&request).map_err(|error| error.to_string()),
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
     fn subx3_subx4_options_are_read_and_others_refused_by_name() {
-        assert_eq!(read(r#"{"other/thing":1,"progressToken":1}"#), Ok(Options::default()));
+        assert_eq!(read(r#"{"other/thing":1,"progressToken":1}"#), Ok(SubscribeOptions::default()));
         let all = r#"{"dev.goblin/minIntervalMs":250,"dev.goblin/batchMs":0,"dev.goblin/priority":-10}"#;
-        let pace = Pace { min_interval: Duration::from_millis(250), batch: Duration::ZERO, priority: -10 };
-        assert_eq!(read(all), Ok(Options { pace, ..Options::default() }));
-        let glob = Options { pattern: Some(Kind::Glob), ..Options::default() };
+        let pace = DeliveryOptions { min_interval: Duration::from_millis(250), batch: Duration::ZERO, priority: -10 };
+        assert_eq!(read(all), Ok(SubscribeOptions { pace, ..SubscribeOptions::default() }));
+        let glob = SubscribeOptions { pattern: Some(PatternKind::Glob), ..SubscribeOptions::default() };
         assert_eq!(read(r#"{"dev.goblin/pattern":"glob"}"#), Ok(glob));
         let fields = r#"{"dev.goblin/pattern":"template","dev.goblin/fields":["size"]}"#;
-        assert!(read(fields).is_ok_and(|it| it.pattern == Some(Kind::Template) && it.selection.is_some()));
+        assert!(read(fields).is_ok_and(|it| it.pattern == Some(PatternKind::Template) && it.selection.is_some()));
         for (wrong, word) in [
             (r#"{"dev.goblin/minIntervalMs":-1}"#, "minIntervalMs"),
             (r#"{"dev.goblin/minIntervalMs":1.5}"#, "minIntervalMs"),

@@ -22,14 +22,14 @@ use goblin_wire::params::{related_task, required};
 use goblin_wire::{Dialect, Era, Error, Id, Message, Method, Notification, Outcome, Request};
 
 use crate::client::caller::{Caller, SessionId};
-use crate::client::lane::{Call, Patience};
+use crate::client::lane::{Call, CallTimeouts};
 use crate::directory::{Catalog, Source};
 use crate::router::inputs::Exchange;
-use crate::router::tasks::book::{Made, Native, Owner, Place, Task};
-use crate::router::tasks::words::Told;
-use crate::router::{Reply, Router, Target, content};
+use crate::router::tasks::book::{NativeTask, NewTask, Task, TaskOwner, TaskPermit};
+use crate::router::tasks::words::TaskDescription;
+use crate::router::{Reply, RouteTarget, Router, content};
 use crate::upstream::ask::Translate;
-use crate::upstream::{Answered, Backend, CallEnd, Outgoing, Tasks};
+use crate::upstream::{Backend, BackendResponse, CallEnd, OutgoingRequest, TaskPolicy};
 
 /// The code of a backend that needs a task for a call that does not declare support for tasks.
 const MISSING_CAPABILITY: &str = "-32021";
@@ -37,17 +37,17 @@ const MISSING_CAPABILITY: &str = "-32021";
 /// The task options of a call.
 #[derive(Default)]
 pub(crate) struct Wish {
-    pub tasks: Tasks,
+    pub tasks: TaskPolicy,
     /// The reserved place for the task.
-    place: Option<Place>,
+    place: Option<TaskPermit>,
     /// The reason why no place was reserved, if the client supports tasks.
     full: Option<Error>,
 }
 
 impl Wish {
     /// Reports whether the answer may contain a task, or an error because of a missing one.
-    pub(crate) fn may_come_true(&self, request: &Request, answered: &Answered) -> bool {
-        if self.tasks != Tasks::default() || self.full.is_some() {
+    pub(crate) fn may_come_true(&self, request: &Request, answered: &BackendResponse) -> bool {
+        if self.tasks != TaskPolicy::default() || self.full.is_some() {
             return true;
         }
         // A correct backend returns no task here, but check for it.
@@ -60,13 +60,13 @@ impl Wish {
 }
 
 /// The outcome of an answer that may contain a task.
-pub(crate) enum Came {
+pub(crate) enum TaskOutcome {
     Reply(Reply),
-    Result(Answered),
+    Result(BackendResponse),
 }
 
 /// A request about one task.
-struct Errand<'a> {
+struct TaskRequest<'a> {
     router: &'a Router,
     call: &'a Arc<Call>,
     backend: &'a Arc<Backend>,
@@ -84,8 +84,8 @@ impl Router {
 
     /// Returns the task options of a call. Returns an error if the client asks for a task and there is no place. If the
     /// backend decides about tasks and there is no place, the call is sent without support for tasks.
-    pub(crate) fn task_wish(&self, call: &Call, catalog: &Catalog, target: &Target) -> Result<Wish, Error> {
-        let Target::Tool(index) = target else { return Ok(Wish::default()) };
+    pub(crate) fn task_wish(&self, call: &Call, catalog: &Catalog, target: &RouteTarget) -> Result<Wish, Error> {
+        let RouteTarget::Tool(index) = target else { return Ok(Wish::default()) };
         let entry = &catalog.tools.entries[*index];
         let (caller, asked) = (&call.caller, call.request.params.task.is_some());
         if !(makes_tasks(catalog.source(entry.source)) || asked && caller.dialect.has_tasks()) {
@@ -95,16 +95,16 @@ impl Router {
             if !asked {
                 return Ok(Wish::default());
             }
-            let place = self.tasks.reserve(Owner::of(caller), Instant::now())?;
-            let tasks = Tasks { welcome: true, required: false };
+            let place = self.tasks.reserve(TaskOwner::of(caller), Instant::now())?;
+            let tasks = TaskPolicy { welcome: true, required: false };
             return Ok(Wish { tasks, place: Some(place), full: None });
         }
         let required = requires_task(&entry.definition);
         if !knows_extension(caller) {
-            return Ok(Wish { tasks: Tasks { welcome: false, required }, ..Wish::default() });
+            return Ok(Wish { tasks: TaskPolicy { welcome: false, required }, ..Wish::default() });
         }
-        let place = self.tasks.reserve(Owner::of(caller), Instant::now());
-        let tasks = Tasks { welcome: place.is_ok(), required };
+        let place = self.tasks.reserve(TaskOwner::of(caller), Instant::now());
+        let tasks = TaskPolicy { welcome: place.is_ok(), required };
         Ok(match place {
             Ok(place) => Wish { tasks, place: Some(place), full: None },
             Err(error) => Wish { tasks, place: None, full: Some(error) },
@@ -116,9 +116,9 @@ impl Router {
         &self,
         call: &Arc<Call>,
         backend: &Arc<Backend>,
-        (wish, patience): (Wish, Patience),
-        answered: Answered,
-    ) -> Result<Came, CallEnd> {
+        (wish, patience): (Wish, CallTimeouts),
+        answered: BackendResponse,
+    ) -> Result<TaskOutcome, CallEnd> {
         let (text, era) = (answered.response.raw.as_str(), answered.dialect.era());
         let result = match answered.response.outcome {
             Outcome::Result(result) => result,
@@ -126,21 +126,21 @@ impl Router {
                 let code = json::member(text, error, "code").map(|code| code.get(text));
                 return match wish.full {
                     Some(full) if code == Some(MISSING_CAPABILITY) => Err(full.into()),
-                    _ => Ok(Came::Result(answered)),
+                    _ => Ok(TaskOutcome::Result(answered)),
                 };
             }
         };
-        let Some(told) = words::made(text, result, era) else { return Ok(Came::Result(answered)) };
+        let Some(told) = words::made(text, result, era) else { return Ok(TaskOutcome::Result(answered)) };
         let id = told.id().unwrap_or_default();
         match wish.place {
             Some(place) => {
                 let own = if backend.own_links().is_some() { call.caller.session } else { None };
-                let native = Native { server: backend.id.clone(), own, era, id: (*id).into() };
-                Ok(Came::Reply(self.enter_task(call, (place, native), &told, &answered)))
+                let native = NativeTask { server: backend.id.clone(), own, era, id: (*id).into() };
+                Ok(TaskOutcome::Reply(self.enter_task(call, (place, native), &told, &answered)))
             }
             None if wish.tasks.required => {
                 let id = id.into_owned();
-                self.await_task(call, backend, (&id, told.interval()), patience).await.map(Came::Result)
+                self.await_task(call, backend, (&id, told.interval()), patience).await.map(TaskOutcome::Result)
             }
             None => {
                 let reason = "it made a task of a call that did not ask for one".to_owned();
@@ -153,12 +153,12 @@ impl Router {
     fn enter_task(
         &self,
         call: &Call,
-        (place, native): (Place, Native),
-        told: &Told<'_>,
-        Answered { response, .. }: &Answered,
+        (place, native): (TaskPermit, NativeTask),
+        told: &TaskDescription<'_>,
+        BackendResponse { response, .. }: &BackendResponse,
     ) -> Reply {
         let client = call.caller.dialect.era();
-        let made = Made { native, client, life: told.life(), mailbox: &call.mailbox };
+        let made = NewTask { native, client, life: told.life(), mailbox: &call.mailbox };
         let task = self.tasks.enter(place, made, Instant::now());
         task.note(told.life(), told.kept(&task.id));
         let id = &call.request.id;
@@ -191,7 +191,7 @@ impl Router {
         let unknown = || Error::InvalidParams(format!("there is no task {}", quote(&id)));
         let task = self.tasks.find(&id, &call.caller, Instant::now()).ok_or_else(unknown)?;
         let backend = self.backend(&task.native.server).ok_or_else(unknown)?;
-        let errand = Errand { router: self, call, backend: &backend, task: &task };
+        let errand = TaskRequest { router: self, call, backend: &backend, task: &task };
         match (call.caller.dialect.era(), task.native.era) {
             (Era::Legacy, Era::Legacy) | (Era::Modern, Era::Modern) => errand.carry().await,
             (Era::Legacy, Era::Modern) => errand.for_older().await,
@@ -235,9 +235,9 @@ impl Router {
         let text = notification.raw.as_str();
         let Some(params) = notification.params.whole else { return false };
         let era = if notification.method == Method::TaskStatus { Era::Legacy } else { Era::Modern };
-        let told = Told { text, task: params, era };
+        let told = TaskDescription { text, task: params, era };
         let id = told.id().unwrap_or_default();
-        let native = Native { server: server.clone(), own, era, id: (*id).into() };
+        let native = NativeTask { server: server.clone(), own, era, id: (*id).into() };
         let Some(task) = self.tasks.named(&native) else { return false };
         task.note(told.life(), told.kept(&task.id));
         let mut edits = told.edits(&task.id);
@@ -255,7 +255,7 @@ impl Router {
     }
 
     /// Returns the changes to the result or the input requests that a task includes.
-    fn inlined(&self, server: &ServerId, told: &Told<'_>, client: Era) -> Splice {
+    fn inlined(&self, server: &ServerId, told: &TaskDescription<'_>, client: Era) -> Splice {
         let mut edits = Splice::new();
         if (told.era, client) != (Era::Modern, Era::Modern) {
             return edits;
@@ -280,7 +280,7 @@ impl Router {
     }
 }
 
-impl Errand<'_> {
+impl TaskRequest<'_> {
     /// Forwards the request with the backend's task id, for a client of the same protocol.
     async fn carry(&self) -> Result<Reply, CallEnd> {
         let (call, native) = (self.call, &*self.task.native.id);
@@ -296,33 +296,38 @@ impl Errand<'_> {
     }
 
     /// Returns a request about the task for the backend. It declares support for tasks, which modern backends require.
-    fn outgoing<'a>(&'a self, request: &'a Request, edits: Splice, progress_token_at: Option<Span>) -> Outgoing<'a> {
+    fn outgoing<'a>(
+        &'a self,
+        request: &'a Request,
+        edits: Splice,
+        progress_token_at: Option<Span>,
+    ) -> OutgoingRequest<'a> {
         let name = Some(&*self.task.native.id);
-        let tasks = Tasks { welcome: true, required: false };
-        Outgoing { request, edits, progress_token_at, name, mirrors: None, tasks }
+        let tasks = TaskPolicy { welcome: true, required: false };
+        OutgoingRequest { request, edits, progress_token_at, name, mirrors: None, tasks }
     }
 
     /// Returns the timeouts of a request about a task. A request for the result may take as long as the task (ROUTE-3).
-    fn patience(&self, method: &Method) -> Patience {
+    fn patience(&self, method: &Method) -> CallTimeouts {
         let (config, policies) = (&self.backend.config, &self.router.policies);
         match method {
-            Method::TasksResult => Patience { idle: None, most: None },
+            Method::TasksResult => CallTimeouts { idle: None, most: None },
             _ => {
                 let idle = config.timeout.map_or(policies.default_timeout, |timeout| timeout.duration());
-                Patience { idle, most: policies.max_timeout }
+                CallTimeouts { idle, most: policies.max_timeout }
             }
         }
     }
 
     /// Returns the backend's answer for a client of the same protocol.
-    fn passed(&self, answered: &Answered) -> Reply {
+    fn passed(&self, answered: &BackendResponse) -> Reply {
         let (request, caller) = (&self.call.request, &self.call.caller);
         let text = answered.response.raw.as_str();
         let Outcome::Result(result) = answered.response.outcome else { return self.failed(answered) };
         let mut edits = match (&request.method, self.task.native.era) {
             (Method::TasksResult, _) => self.result_edits(answered, result),
             (Method::TasksGet, era) | (Method::TasksCancel, era @ Era::Legacy) => {
-                let told = Told { text, task: result, era };
+                let told = TaskDescription { text, task: result, era };
                 self.note(&told);
                 let mut edits = told.edits(&self.task.id);
                 edits.append(self.router.inlined(&self.backend.id, &told, self.task.client));
@@ -337,20 +342,20 @@ impl Errand<'_> {
     }
 
     /// Returns the backend's error for the client.
-    fn failed(&self, answered: &Answered) -> Reply {
+    fn failed(&self, answered: &BackendResponse) -> Reply {
         let exchange = Exchange { backend: self.backend, caller: &self.call.caller, request: &self.call.request };
         self.router.pass_error(exchange, &answered.response, Splice::new())
     }
 
     /// Records the state of the task. Answers that describe no task are ignored.
-    fn note(&self, told: &Told<'_>) {
+    fn note(&self, told: &TaskDescription<'_>) {
         if told.id().is_some() {
             self.task.note(told.life(), told.kept(&self.task.id));
         }
     }
 
     /// Returns the changes to the tool result at `result` for this client.
-    fn result_edits(&self, answered: &Answered, result: Span) -> Splice {
+    fn result_edits(&self, answered: &BackendResponse, result: Span) -> Splice {
         let (text, caller) = (answered.response.raw.as_str(), &self.call.caller);
         let expose = |native: &str| self.router.expose_of(&self.backend.id, native);
         let mut edits = content::edits(caller.dialect, &Method::ToolsCall, text, result, expose);

@@ -5,10 +5,10 @@
 
 use std::time::{Instant, SystemTime};
 
-use goblin_telemetry::audit::Audited;
+use goblin_telemetry::audit::AuditEntry;
 use goblin_telemetry::clean;
-use goblin_telemetry::spans::{Span, Spans};
-use goblin_wire::trace::{self, Context};
+use goblin_telemetry::spans::{CallSpan, Spans};
+use goblin_wire::trace::{self, TraceContext};
 use goblin_wire::{Message, Method, Outcome, Request, json};
 
 use crate::client::caller::Principal;
@@ -17,13 +17,13 @@ use crate::router::{Reply, Router};
 
 /// The enabled outputs.
 #[derive(Debug)]
-pub struct Accounts {
+pub struct CallRecorder {
     audit: bool,
     spans: Option<Spans>,
 }
 
 /// The record of one call.
-pub struct Account {
+pub struct CallRecord {
     audit: bool,
     begun: Instant,
     trace: Option<Trace>,
@@ -32,21 +32,21 @@ pub struct Account {
 struct Trace {
     spans: Spans,
     begun: SystemTime,
-    context: Context,
+    context: TraceContext,
     parent: Option<u64>,
     state: String,
 }
 
-impl Accounts {
+impl CallRecorder {
     /// Returns `None` if both outputs are disabled.
-    pub fn new(audit: bool, spans: Option<Spans>) -> Option<Accounts> {
-        (audit || spans.is_some()).then_some(Accounts { audit, spans })
+    pub fn new(audit: bool, spans: Option<Spans>) -> Option<CallRecorder> {
+        (audit || spans.is_some()).then_some(CallRecorder { audit, spans })
     }
 
     /// Opens the record of a call. If tracing is enabled, adds the gateway's span to the request.
-    pub fn open(&self, request: &mut Request) -> Box<Account> {
+    pub fn open(&self, request: &mut Request) -> Box<CallRecord> {
         let trace = self.spans.as_ref().and_then(|spans| Trace::begin(spans, request));
-        Box::new(Account { audit: self.audit, begun: Instant::now(), trace })
+        Box::new(CallRecord { audit: self.audit, begun: Instant::now(), trace })
     }
 }
 
@@ -54,10 +54,10 @@ impl Trace {
     /// Begins a span. Returns `None` if the client decided not to sample the trace. The request then keeps its context.
     fn begin(spans: &Spans, request: &mut Request) -> Option<Trace> {
         let (parent, state) = trace::read(request).unzip();
-        if parent.is_some_and(|parent: Context| !parent.is_sampled()) {
+        if parent.is_some_and(|parent: TraceContext| !parent.is_sampled()) {
             return None;
         }
-        let context = Context::after(parent, random());
+        let context = TraceContext::after(parent, random());
         trace::write(request, context);
         Some(Trace {
             spans: spans.clone(),
@@ -79,11 +79,11 @@ fn random() -> (u128, u64) {
     (trace.max(1), span.max(1))
 }
 
-impl Account {
+impl CallRecord {
     /// Writes the record. `answer` is `None` if the call was cancelled.
     pub fn close(self, router: &Router, call: &Call, answer: Option<&Reply>) {
         let took = self.begun.elapsed();
-        let ended = Ended::of(answer);
+        let ended = CallOutcome::of(answer);
         let server = router.server_of(call);
         let (request, text) = (&call.request, call.request.raw.as_str());
         // `clean` also limits the length, so that long names of a client do not fill the queues.
@@ -92,7 +92,7 @@ impl Account {
             (request.params.name.or(request.params.task_id).and_then(word), request.params.uri.and_then(word));
         let session = call.caller.session.map(|session| session.short());
         let id = clean(&request.id.to_string());
-        let told = Audited {
+        let told = AuditEntry {
             session: session.as_deref(),
             principal: match call.caller.principal {
                 Principal::Anonymous => "anonymous",
@@ -110,7 +110,7 @@ impl Account {
         };
         if self.audit {
             let client = client(call);
-            Audited { client: client.as_deref(), ..told }.write();
+            AuditEntry { client: client.as_deref(), ..told }.write();
         }
         if let Some(trace) = self.trace {
             trace.end(&told, call);
@@ -119,7 +119,7 @@ impl Account {
 }
 
 impl Trace {
-    fn end(self, told: &Audited<'_>, call: &Call) {
+    fn end(self, told: &AuditEntry<'_>, call: &Call) {
         let is_named = matches!(call.request.method, Method::ToolsCall | Method::PromptsGet);
         let name = match told.name.filter(|_| is_named) {
             Some(name) => format!("{} {name}", told.method),
@@ -146,23 +146,23 @@ impl Trace {
         ];
         let attributes = attributes.into_iter().filter_map(|(key, value)| Some((key, value?.to_owned()))).collect();
         let Trace { spans, begun, context, parent, state } = self;
-        spans.push(Span { context, parent, state, name, begun, took: told.took, attributes, error });
+        spans.push(CallSpan { context, parent, state, name, begun, took: told.took, attributes, error });
     }
 }
 
 const TOOL_ERROR: &str = "tool_error";
 
 /// The outcome of a call.
-struct Ended {
+struct CallOutcome {
     /// `ok`, `tool_error`, `error` or `cancelled`.
     outcome: &'static str,
     /// The code of an error: the `data.code` of the gateway, otherwise the JSON-RPC number.
     code: Option<String>,
 }
 
-impl Ended {
-    fn of(answer: Option<&Reply>) -> Ended {
-        let done = |outcome| Ended { outcome, code: None };
+impl CallOutcome {
+    fn of(answer: Option<&Reply>) -> CallOutcome {
+        let done = |outcome| CallOutcome { outcome, code: None };
         let Some(answer) = answer else { return done("cancelled") };
         let Ok(Message::Response(response)) = Message::parse(answer.pieces.concat()) else { return done("ok") };
         let text = response.raw.as_str();
@@ -175,7 +175,7 @@ impl Ended {
                 let word = json::member(text, error, "data").and_then(|data| json::member(text, data, "code"));
                 let word = word.and_then(|at| json::string(text, at)).map(|word| clean(&word));
                 let number = || json::member(text, error, "code").map(|at| clean(at.get(text)));
-                Ended { outcome: "error", code: word.or_else(number) }
+                CallOutcome { outcome: "error", code: word.or_else(number) }
             }
         }
     }
@@ -200,7 +200,7 @@ mod tests {
     fn an_answer_says_what_became_of_its_call() {
         let check = |answer: Option<&str>, outcome: &str, code: Option<&str>| {
             let reply = answer.map(|answer| Reply::from(json::Pieces::from(answer.to_owned())));
-            let ended = Ended::of(reply.as_ref());
+            let ended = CallOutcome::of(reply.as_ref());
             assert_eq!((ended.outcome, ended.code.as_deref()), (outcome, code), "{answer:?}");
         };
         check(None, "cancelled", None);
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn nobody_wants_to_know_unless_somebody_does() {
-        assert!(Accounts::new(false, None).is_none());
-        assert!(Accounts::new(true, None).is_some());
+        assert!(CallRecorder::new(false, None).is_none());
+        assert!(CallRecorder::new(true, None).is_some());
     }
 }

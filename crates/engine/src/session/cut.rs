@@ -6,14 +6,14 @@ use goblin_telemetry::{Event, Observe};
 use goblin_wire::json;
 
 use crate::client::lane::Call;
-use crate::session::desk::Desk;
+use crate::session::desk::Dispatcher;
 
 /// The number of calls that are logged one by one. The others are only counted.
 pub(crate) const MOST_NAMED: usize = 20;
 /// The length at which names are cut, because clients choose them.
 const LONGEST_NAME: usize = 80;
 
-impl Desk {
+impl Dispatcher {
     /// Logs the calls that are still open, the oldest first.
     pub(crate) fn tell_cut(&self, observe: &Observe) {
         let mut open = self.sessions.each_open_call();

@@ -27,11 +27,11 @@ use goblin_wire::params::required;
 use goblin_wire::{Dialect, Error, Id, Limit, Method, Notification, Request, Response};
 
 use crate::client::caller::{Caller, Introduction, Level};
-use crate::client::lane::{Call, Said};
+use crate::client::lane::{Call, CallMessage};
 use crate::router::{Reply, Router};
-use crate::session::account::{Account, Accounts};
-use crate::session::park::Park;
-use crate::session::{Place, Session, Sessions};
+use crate::session::account::{CallRecord, CallRecorder};
+use crate::session::park::SuspendedCalls;
+use crate::session::{Session, SessionPermit, Sessions};
 
 /// The subscription options beyond the protocol. Clients set them in `_meta` under `dev.goblin/`.
 pub(crate) const EXTENSION: &str = concat!(
@@ -45,64 +45,64 @@ const TASKS: &str = r#""tasks":{"list":{},"cancel":{},"requests":{"tools":{"call
 /// The limit in bytes of the capabilities, name and version that a client sends.
 pub(crate) const MAX_CLIENT_INFO: usize = 16 * 1024;
 
-pub struct Desk {
+pub struct Dispatcher {
     pub sessions: Sessions,
     pub router: Arc<Router>,
     pub(crate) policies: Policies,
-    pub(crate) park: Park,
+    pub(crate) park: SuspendedCalls,
     /// The outputs of call records. `None` if audit and tracing are disabled.
-    pub accounts: Option<Accounts>,
+    pub accounts: Option<CallRecorder>,
 }
 
 /// The outcome of beginning a request.
-pub enum Begun {
+pub enum DispatchOutcome {
     /// The answer, if no backend was needed.
     Ready(Pieces),
     /// A call that is on its way to a backend.
-    Pending(Pending),
+    Pending(PendingCall),
 }
 
 /// A call that waits for its answer. It does not depend on its transport. A lost connection is no cancellation, so
 /// another task may finish the call.
-pub struct Pending {
+pub struct PendingCall {
     pub call: Arc<Call>,
     /// The answer. `None` if the call was cancelled.
     pub(crate) answer: Pin<Box<dyn Future<Output = Option<Reply>> + Send>>,
 }
 
 /// An event of a call for its client.
-pub enum Next {
-    Said(Said),
+pub enum PendingCallEvent {
+    Said(CallMessage),
     /// The answer takes long. Returned once.
     Slow,
     /// The answer. `None` if the call was cancelled.
     Answer(Option<Reply>),
 }
 
-impl Pending {
+impl PendingCall {
     /// Waits for the next event. Messages come first, so that they reach the client before the answer. Must not be
     /// called after [`Next::Answer`].
-    pub async fn next(&mut self) -> Next {
+    pub async fn next(&mut self) -> PendingCallEvent {
         tokio::select! {
             biased;
-            said = self.call.lane.next() => said.map_or(Next::Slow, Next::Said),
+            said = self.call.lane.next() => said.map_or(PendingCallEvent::Slow, PendingCallEvent::Said),
             answer = &mut self.answer => {
                 match self.call.lane.try_next() {
                     Some(said) => {
                         // A message arrived together with the answer. Return the answer in the next call.
                         self.answer = Box::pin(std::future::ready(answer));
-                        Next::Said(said)
+                        PendingCallEvent::Said(said)
                     }
-                    None => Next::Answer(answer),
+                    None => PendingCallEvent::Answer(answer),
                 }
             }
         }
     }
 }
 
-impl Desk {
-    pub fn new(sessions: Sessions, router: Arc<Router>, policies: Policies) -> Desk {
-        Desk { sessions, router, policies, park: Park::default(), accounts: None }
+impl Dispatcher {
+    pub fn new(sessions: Sessions, router: Arc<Router>, policies: Policies) -> Dispatcher {
+        Dispatcher { sessions, router, policies, park: SuspendedCalls::default(), accounts: None }
     }
 
     /// Returns the largest number of open requests per client.
@@ -112,15 +112,15 @@ impl Desk {
 
     /// Returns a desk without backends that has room for `most` sessions, for tests.
     #[cfg(test)]
-    pub fn example(most: usize) -> Desk {
+    pub fn example(most: usize) -> Dispatcher {
         let (policies, observe) = (Policies::default(), Arc::new(goblin_telemetry::Observe::default()));
-        let directory = Arc::new(crate::directory::Directory::new(&goblin_config::Config::empty()));
+        let directory = Arc::new(crate::directory::CatalogStore::new(&goblin_config::Config::empty()));
         let router = Router::new(directory, policies.clone(), Arc::clone(&observe));
-        Desk::new(Sessions::new(most, std::time::Duration::from_secs(60), observe), Arc::new(router), policies)
+        Dispatcher::new(Sessions::new(most, std::time::Duration::from_secs(60), observe), Arc::new(router), policies)
     }
 
     /// Returns a place for a new session. Evicts a session that holds nothing if necessary.
-    pub fn reserve(&self) -> Result<Place, Error> {
+    pub fn reserve(&self) -> Result<SessionPermit, Error> {
         self.sessions.reserve(|session| self.router.tasks.has_tasks_of(session.id))
     }
 
@@ -130,7 +130,7 @@ impl Desk {
         &self,
         request: &Request,
         profile: Option<&ProfileName>,
-        place: impl FnOnce() -> Result<Place, Error>,
+        place: impl FnOnce() -> Result<SessionPermit, Error>,
     ) -> Result<(Arc<Session>, Pieces), Error> {
         let text = request.raw.as_str();
         let asked = required(text, request.params.protocol_version, "protocolVersion")?;
@@ -170,12 +170,12 @@ impl Desk {
     }
 
     /// Begins a request of a session.
-    pub fn begin(self: &Arc<Desk>, session: &Arc<Session>, request: Request) -> Begun {
+    pub fn begin(self: &Arc<Dispatcher>, session: &Arc<Session>, request: Request) -> DispatchOutcome {
         session.note_request();
         let caller = session.caller();
         match self.answer_at_once(session, &caller, &request) {
-            Some(Ok(answer)) => Begun::Ready(answer),
-            Some(Err(error)) => Begun::Ready(self.router.error(&request, &caller, &error).pieces),
+            Some(Ok(answer)) => DispatchOutcome::Ready(answer),
+            Some(Err(error)) => DispatchOutcome::Ready(self.router.error(&request, &caller, &error).pieces),
             None => self.begin_call(session, caller, request),
         }
     }
@@ -244,9 +244,9 @@ impl Desk {
         })
     }
 
-    fn begin_call(self: &Arc<Desk>, session: &Arc<Session>, caller: Caller, request: Request) -> Begun {
+    fn begin_call(self: &Arc<Dispatcher>, session: &Arc<Session>, caller: Caller, request: Request) -> DispatchOutcome {
         if let Err(error) = self.check_memory() {
-            return Begun::Ready(self.router.error(&request, &caller, &error).pieces);
+            return DispatchOutcome::Ready(self.router.error(&request, &caller, &error).pieces);
         }
         let mut request = self.router.unwrap_call(&caller, &request).unwrap_or(request);
         let account = self.open_account(&mut request);
@@ -255,17 +255,17 @@ impl Desk {
         let call = Arc::new(Call::new(caller, Arc::clone(&session.mailbox), request, token));
         let ticket = match session.inflight.admit(&call.request.id, &call, self.policies.max_in_flight) {
             Ok(ticket) => ticket,
-            Err(error) => return Begun::Ready(self.router.error(&call.request, &call.caller, &error).pieces),
+            Err(error) => return DispatchOutcome::Ready(self.router.error(&call.request, &call.caller, &error).pieces),
         };
         let session = Arc::clone(session);
-        Begun::Pending(self.carry(call, account, move || {
+        DispatchOutcome::Pending(self.carry(call, account, move || {
             session.touch();
             drop(ticket);
         }))
     }
 
     /// Opens the record of a call. Returns `None` if audit and tracing are disabled.
-    pub(crate) fn open_account(&self, request: &mut Request) -> Option<Box<Account>> {
+    pub(crate) fn open_account(&self, request: &mut Request) -> Option<Box<CallRecord>> {
         self.accounts.as_ref().map(|accounts| accounts.open(request))
     }
 
@@ -273,9 +273,9 @@ impl Desk {
     pub(crate) fn carry(
         &self,
         call: Arc<Call>,
-        account: Option<Box<Account>>,
+        account: Option<Box<CallRecord>>,
         done: impl FnOnce() + Send + 'static,
-    ) -> Pending {
+    ) -> PendingCall {
         let (router, carried) = (Arc::clone(&self.router), Arc::clone(&call));
         let begun = Instant::now();
         let answer = Box::pin(async move {
@@ -292,7 +292,7 @@ impl Desk {
             done();
             answer
         });
-        Pending { call, answer }
+        PendingCall { call, answer }
     }
 
     /// Delivers the response to a server request. Reports a response that matches none.

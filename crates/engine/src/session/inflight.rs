@@ -12,18 +12,18 @@ use tokio::sync::Notify;
 use crate::client::lane::Call;
 
 pub struct Inflight {
-    book: Mutex<Book>,
-    pulse: Arc<Pulse>,
+    book: Mutex<InflightTable>,
+    pulse: Arc<OpenCallCount>,
 }
 
 /// The number of open calls of all clients. The task that checks timeouts sleeps while it is zero.
 #[derive(Default)]
-pub struct Pulse {
+pub struct OpenCallCount {
     open: AtomicUsize,
     begun: Notify,
 }
 
-impl Pulse {
+impl OpenCallCount {
     pub fn open(&self) -> usize {
         self.open.load(Ordering::Acquire)
     }
@@ -41,24 +41,24 @@ impl Pulse {
 }
 
 #[derive(Default)]
-struct Book {
+struct InflightTable {
     calls: HashMap<Id, Arc<Call>>,
     closed: bool,
 }
 
 /// A guard for a request's entry. Dropping it removes the entry.
-pub struct Ticket {
+pub struct InflightGuard {
     book: Arc<Inflight>,
     id: Id,
 }
 
 impl Inflight {
-    pub fn new(pulse: Arc<Pulse>) -> Inflight {
+    pub fn new(pulse: Arc<OpenCallCount>) -> Inflight {
         Inflight { book: Mutex::default(), pulse }
     }
 
     /// Adds a call. Returns an error if the id is in use, `most` requests are open or the session has ended.
-    pub fn admit(self: &Arc<Inflight>, id: &Id, call: &Arc<Call>, most: usize) -> Result<Ticket, Error> {
+    pub fn admit(self: &Arc<Inflight>, id: &Id, call: &Arc<Call>, most: usize) -> Result<InflightGuard, Error> {
         let mut book = self.book.lock();
         if book.closed {
             return Err(Error::InvalidRequest("the session has ended".to_owned()));
@@ -74,7 +74,7 @@ impl Inflight {
         if self.pulse.open.fetch_add(1, Ordering::AcqRel) == 0 {
             self.pulse.begun.notify_one();
         }
-        Ok(Ticket { book: Arc::clone(self), id: id.clone() })
+        Ok(InflightGuard { book: Arc::clone(self), id: id.clone() })
     }
 
     pub(crate) fn look_at_clock(&self, now: Instant) {
@@ -112,7 +112,7 @@ impl Inflight {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for InflightGuard {
     fn drop(&mut self) {
         self.book.book.lock().calls.remove(&self.id);
         self.book.pulse.open.fetch_sub(1, Ordering::AcqRel);

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use goblin_telemetry::worker;
 use goblin_wire::json::{self, Pieces, Splice};
-use goblin_wire::listen::Filter;
+use goblin_wire::listen::ListenFilter;
 use goblin_wire::modern::SUBSCRIPTION_ID;
 use goblin_wire::{Error, Id, Message, Method, Notification, Request};
 use tokio::sync::oneshot;
@@ -23,11 +23,11 @@ use crate::client::lane::Call;
 use crate::client::mailbox::Mailbox;
 use crate::client::mailbox::replay::Replay;
 use crate::router::Router;
-use crate::router::subscribe::Listener;
+use crate::router::subscribe::UpdateRecipient;
 use crate::router::tasks::check_declared;
-use crate::session::desk::Desk;
-use crate::session::visit::Guest;
-use crate::session::{Counted, Place};
+use crate::session::desk::Dispatcher;
+use crate::session::visit::StatelessClient;
+use crate::session::{SessionPermit, StreamCountGuard};
 
 /// The number of subscribe requests that are sent at once for one stream.
 const MOST_ASKED: usize = 16;
@@ -35,44 +35,44 @@ const MOST_ASKED: usize = 16;
 const PATIENCE: Duration = Duration::from_millis(250);
 
 /// An open notification stream. Dropping it ends its subscriptions.
-pub struct Listening {
+pub struct ListenSubscription {
     pub mailbox: Arc<Mailbox>,
     pub session: SessionId,
     id: Id,
-    honoured: Filter,
+    honoured: ListenFilter,
     /// Receives the rejected URIs when all backends have answered. The acknowledgement closes it.
     settled: Option<oneshot::Receiver<Vec<Arc<str>>>>,
     /// The place among the sessions. `None` on a pipe, which limits its streams itself.
-    _place: Option<Place>,
-    _counted: Counted,
+    _place: Option<SessionPermit>,
+    _counted: StreamCountGuard,
 }
 
-impl Drop for Listening {
+impl Drop for ListenSubscription {
     fn drop(&mut self) {
         self.mailbox.close();
     }
 }
 
-impl Listening {
+impl ListenSubscription {
     /// Begins a stream: reads the filter, subscribes to its URIs and watches its tasks.
     pub(super) fn begin(
-        desk: &Arc<Desk>,
-        guest: &Guest,
+        desk: &Arc<Dispatcher>,
+        guest: &StatelessClient,
         caller: Caller,
         request: &Request,
-    ) -> Result<Listening, Error> {
+    ) -> Result<ListenSubscription, Error> {
         let text = request.raw.as_str();
         let wanted = request.params.whole.and_then(|params| json::member(text, params, "notifications"));
         let wanted = wanted.filter(|wanted| wanted.get(text).starts_with('{'));
         let wanted = wanted.ok_or_else(|| Error::InvalidParams("notifications must be an object".to_owned()))?;
-        let wanted = Filter::read(text, wanted);
+        let wanted = ListenFilter::read(text, wanted);
         if !wanted.tasks.is_empty() {
             check_declared(&caller)?;
         }
         Router::check_options(request)?;
         let place = match guest {
-            Guest::Passing(_) => Some(desk.reserve()?),
-            Guest::Known { .. } => None,
+            StatelessClient::Passing(_) => Some(desk.reserve()?),
+            StatelessClient::Known { .. } => None,
         };
         let introduction = Introduction { abilities: Arc::clone(&caller.abilities), ..Introduction::default() };
         let versions = *desk.router.directory.watch_of(caller.profile.as_ref()).borrow();
@@ -83,19 +83,19 @@ impl Listening {
         }
         // A client on a pipe may have links of its own. Its mailbox identifies them.
         let own = match guest {
-            Guest::Known { mailbox, .. } => Arc::clone(mailbox),
-            Guest::Passing(_) => Arc::clone(&mailbox),
+            StatelessClient::Known { mailbox, .. } => Arc::clone(mailbox),
+            StatelessClient::Passing(_) => Arc::clone(&mailbox),
         };
         let call = Arc::new(Call::new(caller, own, request.clone(), None));
         let known = wanted.uris.iter().filter(|uri| desk.router.can_subscribe(&call, uri)).cloned();
         // Subscriptions beyond the limit would be rejected, so do not acknowledge them.
         let known: BTreeSet<_> = known.take(desk.policies.subscriptions.per_client).collect();
         let tasks = desk.router.watchable(&call.caller, &wanted.tasks);
-        let honoured = Filter { uris: known, tasks, ..wanted };
-        let listener = Listener { client: session, mailbox: Arc::clone(&mailbox) };
+        let honoured = ListenFilter { uris: known, tasks, ..wanted };
+        let listener = UpdateRecipient { client: session, mailbox: Arc::clone(&mailbox) };
         watch_tasks(desk, &call, &mailbox, &honoured);
         let settled = subscribe_all(desk, &call, listener, &honoured);
-        Ok(Listening {
+        Ok(ListenSubscription {
             mailbox,
             session,
             // The stream outlives the request, so it must not keep the request's buffer alive.
@@ -163,7 +163,7 @@ impl Listening {
 }
 
 /// Starts a task that reports the status of the wanted tasks until the mailbox closes.
-fn watch_tasks(desk: &Arc<Desk>, call: &Arc<Call>, mailbox: &Arc<Mailbox>, honoured: &Filter) {
+fn watch_tasks(desk: &Arc<Dispatcher>, call: &Arc<Call>, mailbox: &Arc<Mailbox>, honoured: &ListenFilter) {
     if honoured.tasks.is_empty() {
         return;
     }
@@ -174,10 +174,10 @@ fn watch_tasks(desk: &Arc<Desk>, call: &Arc<Call>, mailbox: &Arc<Mailbox>, honou
 
 /// Starts a task that subscribes to all URIs. The receiver gets the rejected ones. Returns `None` if there are no URIs.
 fn subscribe_all(
-    desk: &Arc<Desk>,
+    desk: &Arc<Dispatcher>,
     call: &Arc<Call>,
-    listener: Listener,
-    honoured: &Filter,
+    listener: UpdateRecipient,
+    honoured: &ListenFilter,
 ) -> Option<oneshot::Receiver<Vec<Arc<str>>>> {
     if honoured.uris.is_empty() {
         return None;

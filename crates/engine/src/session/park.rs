@@ -16,11 +16,11 @@ use goblin_wire::{Error, Id, Message, Request};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::client::lane::{Call, Said};
+use crate::client::lane::{Call, CallMessage};
 use crate::router::Reply;
-use crate::router::inputs::{Question, input_required, question, refuse};
-use crate::router::state::State;
-use crate::session::desk::{Desk, Pending};
+use crate::router::inputs::{InputRequest, input_required, question, refuse};
+use crate::router::state::RequestState;
+use crate::session::desk::{Dispatcher, PendingCall};
 
 /// The largest number of suspended calls.
 const MOST_PARKED: usize = 1024;
@@ -33,34 +33,34 @@ const AFTERWARDS: Duration = Duration::from_secs(60);
 /// The interval at which expired calls are removed.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-pub(crate) struct Park {
-    book: Mutex<HashMap<u128, Parked>>,
+pub(crate) struct SuspendedCalls {
+    book: Mutex<HashMap<u128, SuspendedCall>>,
     room: Arc<Semaphore>,
 }
 
 /// A suspended call.
-struct Parked {
-    pending: Pending,
-    open: Vec<Question>,
+struct SuspendedCall {
+    pending: PendingCall,
+    open: Vec<InputRequest>,
     expires: Instant,
     place: OwnedSemaphorePermit,
 }
 
 /// The outcome of a request that resumes a suspended call.
-pub(crate) enum Resumed {
+pub(crate) enum CallResumeOutcome {
     /// The call needs more input and is suspended again.
     Asks(Reply),
-    Pending(Pending),
+    Pending(PendingCall),
 }
 
-impl Default for Park {
-    fn default() -> Park {
-        Park { book: Mutex::default(), room: Arc::new(Semaphore::new(MOST_PARKED)) }
+impl Default for SuspendedCalls {
+    fn default() -> SuspendedCalls {
+        SuspendedCalls { book: Mutex::default(), room: Arc::new(Semaphore::new(MOST_PARKED)) }
     }
 }
 
-impl Park {
-    fn book(&self) -> MutexGuard<'_, HashMap<u128, Parked>> {
+impl SuspendedCalls {
+    fn book(&self) -> MutexGuard<'_, HashMap<u128, SuspendedCall>> {
         self.book.lock()
     }
 
@@ -73,7 +73,7 @@ impl Park {
     }
 }
 
-impl Desk {
+impl Dispatcher {
     /// Cancels expired calls and removes expired tasks periodically. Never returns.
     pub(crate) async fn keep_park(&self) {
         loop {
@@ -86,7 +86,7 @@ impl Desk {
     /// Suspends a call with server requests. Returns the `input_required` reply to `request`, which began or resumed
     /// the call. Returns the call as an error if no request can be passed to the client. The backend then got an error
     /// for each.
-    pub fn park(&self, mut pending: Pending, request: &Id, asks: Vec<Bytes>) -> Result<Reply, Pending> {
+    pub fn park(&self, mut pending: PendingCall, request: &Id, asks: Vec<Bytes>) -> Result<Reply, PendingCall> {
         let open = questions(&pending.call, asks);
         if open.is_empty() {
             return Err(pending);
@@ -103,44 +103,45 @@ impl Desk {
         Ok(self.put(pending, request, open, place))
     }
 
-    fn put(&self, pending: Pending, request: &Id, open: Vec<Question>, place: OwnedSemaphorePermit) -> Reply {
+    fn put(&self, pending: PendingCall, request: &Id, open: Vec<InputRequest>, place: OwnedSemaphorePermit) -> Reply {
         let patience = self.policies.ask_timeout.unwrap_or(LONGEST).min(LONGEST) + AFTERWARDS;
         let id = random();
         let call = &pending.call;
-        let state = self.router.states.seal(&State::Parked(id), &call.caller, &call.request, patience);
+        let state = self.router.states.seal(&RequestState::Parked(id), &call.caller, &call.request, patience);
         let asked: Vec<_> = open.iter().map(|question| question.asked.as_str()).collect();
         let result = input_required(&asked.join(","), &state);
-        self.park.book().insert(id, Parked { pending, open, expires: Instant::now() + patience, place });
+        self.park.book().insert(id, SuspendedCall { pending, open, expires: Instant::now() + patience, place });
         goblin_wire::reply(request, result).into()
     }
 
     /// Resumes the suspended call `id` with the input in `request`. Returns an error if there is no such call.
-    pub(crate) fn resume(&self, id: u128, request: &Request, token: Option<Bytes>) -> Result<Resumed, Error> {
-        let Parked { mut pending, mut open, place, .. } = self.park.book().remove(&id).ok_or(Error::StaleState)?;
+    pub(crate) fn resume(&self, id: u128, request: &Request, token: Option<Bytes>) -> Result<CallResumeOutcome, Error> {
+        let SuspendedCall { mut pending, mut open, place, .. } =
+            self.park.book().remove(&id).ok_or(Error::StaleState)?;
         // Set the token before the backend receives the input, so that its further progress carries the new token.
         // Progress queued before this point carries the old token, so it is dropped.
         pending.call.set_progress_token(token);
         let call = &pending.call;
         let asks = std::iter::from_fn(|| call.lane.try_next()).filter_map(|said| match said {
-            Said::Ask(ask) => Some(ask),
-            Said::Note(_) => None,
+            CallMessage::Ask(ask) => Some(ask),
+            CallMessage::Note(_) => None,
         });
         let asks = asks.collect();
         open.retain(|question| !question.answer(call, request) && question.is_open(call));
         open.extend(questions(call, asks));
         if !open.is_empty() {
-            return Ok(Resumed::Asks(self.put(pending, &request.id, open, place)));
+            return Ok(CallResumeOutcome::Asks(self.put(pending, &request.id, open, place)));
         }
         let id = request.id.clone();
         let answer = std::mem::replace(&mut pending.answer, Box::pin(std::future::ready(None)));
         pending.answer = Box::pin(async move { answer.await.map(|reply| under(reply, &id)) });
-        Ok(Resumed::Pending(pending))
+        Ok(CallResumeOutcome::Pending(pending))
     }
 }
 
 /// Converts server requests to input requests. Rejects those that have no such form and omits those that were
 /// cancelled.
-fn questions(call: &Call, asks: Vec<Bytes>) -> Vec<Question> {
+fn questions(call: &Call, asks: Vec<Bytes>) -> Vec<InputRequest> {
     let mut open = Vec::new();
     for ask in asks {
         match question(ask) {
@@ -170,11 +171,11 @@ fn random() -> u128 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::lane::End;
-    use crate::client::mailbox::asks::{Ask, Word};
+    use crate::client::lane::AbortReason;
+    use crate::client::mailbox::asks::{OpenServerRequest, ServerRequestEvent};
 
     /// Returns a call that never completes, with `count` server requests of its backend.
-    fn asking(count: usize) -> (Pending, Vec<Ask>, Vec<Bytes>) {
+    fn asking(count: usize) -> (PendingCall, Vec<OpenServerRequest>, Vec<Bytes>) {
         let call = Arc::new(Call::example());
         let asks: Vec<_> = (0..count).map(|_| call.mailbox.asks.open().expect("there is room")).collect();
         let messages = asks.iter().map(|ask| {
@@ -182,10 +183,13 @@ mod tests {
             format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"roots/list"}}"#).into()
         });
         let messages = messages.collect();
-        (Pending { call, answer: Box::pin(std::future::pending()) }, asks, messages)
+        (PendingCall { call, answer: Box::pin(std::future::pending()) }, asks, messages)
     }
 
-    fn park(desk: &Desk, (pending, asks, messages): (Pending, Vec<Ask>, Vec<Bytes>)) -> (Arc<Call>, Vec<Ask>, bool) {
+    fn park(
+        desk: &Dispatcher,
+        (pending, asks, messages): (PendingCall, Vec<OpenServerRequest>, Vec<Bytes>),
+    ) -> (Arc<Call>, Vec<OpenServerRequest>, bool) {
         let call = Arc::clone(&pending.call);
         let is_parked = desk.park(pending, &Id::from(1), messages).is_ok();
         (call, asks, is_parked)
@@ -193,7 +197,7 @@ mod tests {
 
     #[tokio::test]
     async fn ask_a_client_that_does_not_come_back_ends_its_call_in_time_and_not_before() {
-        let desk = Desk::example(1);
+        let desk = Dispatcher::example(1);
         let (call, _asks, is_parked) = park(&desk, asking(1));
         assert!(is_parked);
         let id = *desk.park.book().keys().next().expect("it waits");
@@ -201,38 +205,42 @@ mod tests {
         desk.park.forget_late(Instant::now() + patience - Duration::from_secs(5));
         assert_eq!(call.end_so_far(), None);
         desk.park.forget_late(Instant::now() + patience);
-        assert!(matches!(call.end_so_far(), Some(End::Cancelled(reason)) if reason.contains("did not come back")));
+        assert!(
+            matches!(call.end_so_far(), Some(AbortReason::Cancelled(reason)) if reason.contains("did not come back"))
+        );
         assert!(matches!(desk.resume(id, &call.request, None), Err(Error::StaleState)), "it comes too late");
         assert_eq!(desk.park.room.available_permits(), MOST_PARKED);
     }
 
     #[tokio::test]
     async fn ask_exactly_so_many_calls_wait_and_the_next_ask_is_refused() {
-        let desk = Desk::example(1);
+        let desk = Dispatcher::example(1);
         let mut parked: Vec<_> = (0..MOST_PARKED).map(|_| park(&desk, asking(1))).collect();
         assert!(parked.iter().all(|(_, _, is_parked)| *is_parked));
         let (_, mut asks, is_parked) = park(&desk, asking(2));
         assert!(!is_parked);
         for ask in &mut asks {
             let refusal = ask.next().await;
-            assert!(matches!(refusal, Word::Answer(answer) if answer.raw.as_str().contains("too many calls")));
+            assert!(
+                matches!(refusal, ServerRequestEvent::Answer(answer) if answer.raw.as_str().contains("too many calls"))
+            );
         }
         let (call, mut asks, _) = parked.pop().expect("there are some");
-        let is_its = |parked: &Parked| Arc::ptr_eq(&parked.pending.call, &call);
+        let is_its = |parked: &SuspendedCall| Arc::ptr_eq(&parked.pending.call, &call);
         let id = desk.park.book().iter().find(|(_, parked)| is_its(parked)).map(|(id, _)| *id).expect("it waits");
         // A call that is suspended again keeps its place.
-        assert!(matches!(desk.resume(id, &call.request, None), Ok(Resumed::Asks(_))));
+        assert!(matches!(desk.resume(id, &call.request, None), Ok(CallResumeOutcome::Asks(_))));
         assert!(!park(&desk, asking(1)).2);
         // The backend waits for no response any more. The call goes on and its place is free.
         asks.clear();
         let id = desk.park.book().iter().find(|(_, parked)| is_its(parked)).map(|(id, _)| *id).expect("it waits");
-        assert!(matches!(desk.resume(id, &call.request, None), Ok(Resumed::Pending(_))));
+        assert!(matches!(desk.resume(id, &call.request, None), Ok(CallResumeOutcome::Pending(_))));
         assert!(park(&desk, asking(1)).2);
     }
 
     #[tokio::test]
     async fn ask_what_was_taken_back_is_not_asked() {
-        let desk = Desk::example(1);
+        let desk = Dispatcher::example(1);
         let (pending, mut asks, messages) = asking(2);
         asks.clear();
         assert!(!park(&desk, (pending, asks, messages)).2, "there is nothing to ask");

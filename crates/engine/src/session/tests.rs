@@ -6,7 +6,7 @@ fn sessions(most: usize, idle: Duration) -> Sessions {
 
 fn open(sessions: &Sessions) -> Arc<Session> {
     let place = sessions.reserve(|_| false).expect("there is room");
-    sessions.open(place, None, Dialect::V2025_11_25, Introduction::default(), Versions::default())
+    sessions.open(place, None, Dialect::V2025_11_25, Introduction::default(), ListVersions::default())
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn hard5_a_flood_of_handshakes_is_served_from_few_scans() {
             false
         };
         let place = sessions.reserve(count).expect("new sessions make room");
-        sessions.open(place, None, Dialect::V2025_11_25, Introduction::default(), Versions::default());
+        sessions.open(place, None, Dialect::V2025_11_25, Introduction::default(), ListVersions::default());
     }
     let looks = scanned.load(Ordering::Relaxed);
     // There are 4,000 evictions, each checked once, and one scan of 2,000 sessions for every 125 of them.

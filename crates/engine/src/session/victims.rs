@@ -19,7 +19,7 @@ const NEW_SHARE: usize = 4;
 
 /// An entry that may be evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Candidate<K> {
+pub(crate) struct EvictionCandidate<K> {
     pub key: K,
     /// The entry was never used.
     pub is_new: bool,
@@ -28,25 +28,30 @@ pub(crate) struct Candidate<K> {
 }
 
 /// The victims that the last scan found, least recently used first.
-pub(crate) struct Victims<K> {
-    queue: VecDeque<Candidate<K>>,
+pub(crate) struct EvictionQueue<K> {
+    queue: VecDeque<EvictionCandidate<K>>,
     /// The time before which no scan begins.
     pause_ends: Option<Instant>,
 }
 
-impl<K> Default for Victims<K> {
-    fn default() -> Victims<K> {
-        Victims { queue: VecDeque::new(), pause_ends: None }
+impl<K> Default for EvictionQueue<K> {
+    fn default() -> EvictionQueue<K> {
+        EvictionQueue { queue: VecDeque::new(), pause_ends: None }
     }
 }
 
-impl<K> Victims<K> {
-    pub(crate) fn pop(&mut self) -> Option<Candidate<K>> {
+impl<K> EvictionQueue<K> {
+    pub(crate) fn pop(&mut self) -> Option<EvictionCandidate<K>> {
         self.queue.pop_front()
     }
 
     /// Selects victims from a scan of the table, which has `total` entries. Returns `false` if it found none.
-    pub(crate) fn refill(&mut self, total: usize, now: Instant, scan: impl FnOnce() -> Vec<Candidate<K>>) -> bool {
+    pub(crate) fn refill(
+        &mut self,
+        total: usize,
+        now: Instant,
+        scan: impl FnOnce() -> Vec<EvictionCandidate<K>>,
+    ) -> bool {
         if self.pause_ends.is_some_and(|pause_ends| now < pause_ends) {
             return false;
         }
@@ -58,7 +63,7 @@ impl<K> Victims<K> {
     }
 }
 
-fn select<K>(mut candidates: Vec<Candidate<K>>, total: usize) -> Vec<Candidate<K>> {
+fn select<K>(mut candidates: Vec<EvictionCandidate<K>>, total: usize) -> Vec<EvictionCandidate<K>> {
     let new = candidates.iter().filter(|candidate| candidate.is_new).count();
     if new > total / NEW_SHARE {
         candidates.retain(|candidate| candidate.is_new);
@@ -76,13 +81,13 @@ fn select<K>(mut candidates: Vec<Candidate<K>>, total: usize) -> Vec<Candidate<K
 mod tests {
     use super::*;
 
-    fn candidate(key: u32, is_new: bool, since: u64) -> Candidate<u32> {
-        Candidate { key, is_new, since }
+    fn candidate(key: u32, is_new: bool, since: u64) -> EvictionCandidate<u32> {
+        EvictionCandidate { key, is_new, since }
     }
 
     #[test]
     fn hard5_the_least_recently_used_goes_first() {
-        let mut victims = Victims::default();
+        let mut victims = EvictionQueue::default();
         let table = || vec![candidate(1, false, 30), candidate(2, false, 10), candidate(3, false, 20)];
         assert!(victims.refill(32, Instant::now(), table));
         let order: Vec<_> = std::iter::from_fn(|| victims.pop()).map(|victim| victim.key).collect();
@@ -93,7 +98,7 @@ mod tests {
     fn hard5_new_entries_go_first_while_they_are_many() {
         let table = |new: u32| (0..8).map(move |key| candidate(key, key >= 8 - new, u64::from(key))).collect();
         for (new, victim) in [(1, 0), (2, 0), (3, 5), (8, 0)] {
-            let mut victims = Victims::default();
+            let mut victims = EvictionQueue::default();
             assert!(victims.refill(8, Instant::now(), || table(new)));
             assert_eq!(victims.pop().map(|victim| victim.key), Some(victim), "{new} of 8 are new");
         }
@@ -101,7 +106,7 @@ mod tests {
 
     #[test]
     fn hard5_a_scan_that_finds_little_is_not_repeated_at_once() {
-        let (mut victims, now, mut scans) = (Victims::<u32>::default(), Instant::now(), 0);
+        let (mut victims, now, mut scans) = (EvictionQueue::<u32>::default(), Instant::now(), 0);
         for (total, after, expected) in [(10_000, 0, 1), (10_000, 99, 1), (10_000, 100, 2), (SMALL_TABLE, 200, 3)] {
             let found = victims.refill(total, now + Duration::from_millis(after), || {
                 scans += 1;

@@ -13,16 +13,16 @@ use goblin_wire::{Dialect, Error, Method, Request};
 use crate::client::caller::{Abilities, Caller, Introduction, Principal, SessionId};
 use crate::client::lane::Call;
 use crate::client::mailbox::replay::Replay;
-use crate::client::mailbox::{Mailbox, Versions};
+use crate::client::mailbox::{ListVersions, Mailbox};
 use crate::router::Reply;
-use crate::router::state::State;
-use crate::session::desk::{Desk, EXTENSION, Pending, check_client_info, parse_level};
-use crate::session::listening::Listening;
-use crate::session::park::Resumed;
+use crate::router::state::RequestState;
+use crate::session::desk::{Dispatcher, EXTENSION, PendingCall, check_client_info, parse_level};
+use crate::session::listening::ListenSubscription;
+use crate::session::park::CallResumeOutcome;
 
 /// The client of a request without a session.
 #[derive(Clone)]
-pub enum Guest {
+pub enum StatelessClient {
     /// An HTTP client. Nothing connects one of its requests with another.
     Passing(Option<ProfileName>),
     /// The client at the other end of a pipe. All requests on the pipe are its own.
@@ -30,36 +30,36 @@ pub enum Guest {
 }
 
 /// The outcome of beginning a request.
-pub enum Visited {
+pub enum StatelessOutcome {
     Ready(Pieces),
     /// The call is suspended again. The reply asks the client for more input.
     Replied(Reply),
-    Pending(Pending),
-    Listening(Listening),
+    Pending(PendingCall),
+    Listening(ListenSubscription),
 }
 
-impl Guest {
+impl StatelessClient {
     /// Creates the client of a new pipe.
-    pub fn known(desk: &Desk, profile: Option<ProfileName>) -> Guest {
+    pub fn known(desk: &Dispatcher, profile: Option<ProfileName>) -> StatelessClient {
         let mailbox = Arc::new(passing_mailbox(Introduction::default()));
-        Guest::Known { session: desk.sessions.mint(), mailbox, profile }
+        StatelessClient::Known { session: desk.sessions.mint(), mailbox, profile }
     }
 
     fn profile(&self) -> Option<&ProfileName> {
         match self {
-            Guest::Passing(profile) | Guest::Known { profile, .. } => profile.as_ref(),
+            StatelessClient::Passing(profile) | StatelessClient::Known { profile, .. } => profile.as_ref(),
         }
     }
 }
 
 /// Returns the mailbox of a client that receives only messages of its own requests.
 fn passing_mailbox(introduction: Introduction) -> Mailbox {
-    Mailbox::new(introduction, Versions::default(), Replay::new(0))
+    Mailbox::new(introduction, ListVersions::default(), Replay::new(0))
 }
 
-impl Desk {
+impl Dispatcher {
     /// Begins a request without a session. [`check_meta`] must have accepted it.
-    pub fn visit(self: &Arc<Desk>, guest: &Guest, request: Request) -> Result<Visited, Error> {
+    pub fn visit(self: &Arc<Dispatcher>, guest: &StatelessClient, request: Request) -> Result<StatelessOutcome, Error> {
         // The caller is read only for known methods. An unknown method is the more important error.
         let caller = || {
             check_client_info(&self.router.observe, request.params.said.capabilities.into_iter())?;
@@ -67,12 +67,11 @@ impl Desk {
         };
         let list = |list| {
             let page = self.page(&caller()?, &request, list)?;
-            Ok(Visited::Ready(goblin_wire::reply(&request.id, page)))
+            Ok(StatelessOutcome::Ready(goblin_wire::reply(&request.id, page)))
         };
         match &request.method {
-            Method::Discover => {
-                caller().map(|caller| Visited::Ready(goblin_wire::reply(&request.id, self.discovered(&caller))))
-            }
+            Method::Discover => caller()
+                .map(|caller| StatelessOutcome::Ready(goblin_wire::reply(&request.id, self.discovered(&caller)))),
             Method::ToolsList => list(List::Tools),
             Method::PromptsList => list(List::Prompts),
             Method::ResourcesList => list(List::Resources),
@@ -88,7 +87,9 @@ impl Desk {
                 let request = self.router.unwrap_call(&caller, &request).unwrap_or(request);
                 self.visit_backend(guest, caller, request)
             }
-            Method::Listen => Listening::begin(self, guest, caller()?, &request).map(Visited::Listening),
+            Method::Listen => {
+                ListenSubscription::begin(self, guest, caller()?, &request).map(StatelessOutcome::Listening)
+            }
             other => Err(Error::MethodNotFound(other.to_string())),
         }
     }
@@ -115,21 +116,26 @@ impl Desk {
         )
     }
 
-    fn visit_backend(&self, guest: &Guest, caller: Caller, mut request: Request) -> Result<Visited, Error> {
+    fn visit_backend(
+        &self,
+        guest: &StatelessClient,
+        caller: Caller,
+        mut request: Request,
+    ) -> Result<StatelessOutcome, Error> {
         // A token is a string or a number. Ignore anything else.
         let is_token =
             |at: &Span| at.get(request.raw.as_str()).starts_with(|first: char| matches!(first, '"' | '-' | '0'..='9'));
         let token = request.params.said.progress_token.filter(is_token).map(|at| at.slice(request.raw.bytes()));
         if let Some(id) = self.parked(&caller, &request)? {
             return self.resume(id, &request, token).map(|resumed| match resumed {
-                Resumed::Asks(reply) => Visited::Replied(reply),
-                Resumed::Pending(pending) => Visited::Pending(pending),
+                CallResumeOutcome::Asks(reply) => StatelessOutcome::Replied(reply),
+                CallResumeOutcome::Pending(pending) => StatelessOutcome::Pending(pending),
             });
         }
         self.check_memory()?;
         let mailbox = match guest {
-            Guest::Known { mailbox, .. } => Arc::clone(mailbox),
-            Guest::Passing(_) => {
+            StatelessClient::Known { mailbox, .. } => Arc::clone(mailbox),
+            StatelessClient::Passing(_) => {
                 let abilities = Arc::clone(&caller.abilities);
                 Arc::new(passing_mailbox(Introduction { abilities, ..Introduction::default() }))
             }
@@ -142,7 +148,7 @@ impl Desk {
             self.sessions.levels.replace(None, level);
         }
         let levels = Arc::clone(&self.sessions.levels);
-        Ok(Visited::Pending(self.carry(call, account, move || {
+        Ok(StatelessOutcome::Pending(self.carry(call, account, move || {
             if level.is_some() {
                 levels.replace(level, None);
             }
@@ -156,13 +162,13 @@ impl Desk {
         let Some(at) = request.params.request_state else { return Ok(None) };
         let token = json::string(request.raw.as_str(), at).ok_or(Error::StaleState)?;
         Ok(match self.router.states.open(&token, caller, request)? {
-            State::Parked(id) => Some(id),
-            State::Native { .. } | State::Again => None,
+            RequestState::Parked(id) => Some(id),
+            RequestState::Native { .. } | RequestState::Again => None,
         })
     }
 }
 
-fn caller(guest: &Guest, request: &Request) -> Result<Caller, Error> {
+fn caller(guest: &StatelessClient, request: &Request) -> Result<Caller, Error> {
     let (text, meta) = (request.raw.as_str(), &request.params.said);
     let level = match meta.level.map(|at| json::string(text, at)) {
         None => None,
@@ -171,8 +177,8 @@ fn caller(guest: &Guest, request: &Request) -> Result<Caller, Error> {
     };
     Ok(Caller {
         session: match guest {
-            Guest::Passing(_) => None,
-            Guest::Known { session, .. } => Some(*session),
+            StatelessClient::Passing(_) => None,
+            StatelessClient::Known { session, .. } => Some(*session),
         },
         principal: Principal::Anonymous,
         profile: guest.profile().cloned(),

@@ -23,16 +23,18 @@ use tokio::task::JoinHandle;
 
 use crate::client::caller::Level;
 use crate::upstream::ask::Translate;
-use crate::upstream::dial::{Dialler, Greeting};
-use crate::upstream::ear::Ear;
-use crate::upstream::era::For;
+use crate::upstream::dial::{DialParams, Dialler};
+use crate::upstream::ear::InboundHandler;
+use crate::upstream::era::LinkScope;
 use crate::upstream::health::{self, Health};
-use crate::upstream::link::{End, Link, LinkError, shared_capabilities};
-use crate::upstream::listing::{self, Budget, Fetched, LeftOut, MAX_LIST_BYTES, Refused, leave_out_misannotated};
-use crate::upstream::own::OwnLinks;
+use crate::upstream::link::{Link, LinkEnd, LinkError, shared_capabilities};
+use crate::upstream::listing::{
+    self, Budget, FetchedList, ListingError, MAX_LIST_BYTES, SkippedTool, leave_out_misannotated,
+};
+use crate::upstream::own::ClientLinks;
 use crate::upstream::register::SETTLED_AFTER;
-use crate::upstream::twin::Twin;
-use crate::upstream::{Backend, State, trouble};
+use crate::upstream::twin::CallsOnlyLink;
+use crate::upstream::{Backend, BackendState, trouble};
 
 /// The shortest time between two fetches of the lists. A burst of change notifications costs a few fetches per second.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(300);
@@ -48,7 +50,7 @@ pub(crate) const SHORTEST_SESSION: Duration = Duration::from_secs(1);
 
 /// The dependencies that all actors share.
 #[derive(Clone)]
-pub struct Surroundings {
+pub struct BackendDeps {
     pub policies: Policies,
     pub observe: Arc<Observe>,
     /// The gateway's own executable, which also runs as the guard of child processes.
@@ -67,7 +69,7 @@ pub(crate) fn start(
     id: ServerId,
     config: Arc<Server>,
     meter: Arc<Meter>,
-    surroundings: Surroundings,
+    surroundings: BackendDeps,
     stop: watch::Receiver<bool>,
 ) -> (Arc<Backend>, JoinHandle<()>) {
     let dialler = Arc::new(Dialler::new(Arc::clone(&config), &surroundings));
@@ -76,10 +78,10 @@ pub(crate) fn start(
     backend.meter = meter;
     if backend.config.session == Sharing::PerClient {
         let patience = surroundings.policies.ask_timeout;
-        backend.own = Some(OwnLinks::new(&backend, Arc::clone(&dialler), patience, stop.clone()));
+        backend.own = Some(ClientLinks::new(&backend, Arc::clone(&dialler), patience, stop.clone()));
     }
     if backend.config.session == Sharing::Shared {
-        backend.twin = Some(Twin::new(surroundings.clone(), Arc::clone(&dialler), stop.clone()));
+        backend.twin = Some(CallsOnlyLink::new(surroundings.clone(), Arc::clone(&dialler), stop.clone()));
     }
     let backend = Arc::new(backend);
     let actor = Actor::new(Arc::clone(&backend), surroundings, dialler, stop);
@@ -88,7 +90,7 @@ pub(crate) fn start(
 
 pub(crate) struct Actor {
     backend: Arc<Backend>,
-    surroundings: Surroundings,
+    surroundings: BackendDeps,
     dialler: Arc<Dialler>,
     stop: watch::Receiver<bool>,
     health: Health,
@@ -99,23 +101,23 @@ pub(crate) struct Actor {
     told: Option<String>,
     has_dialled: bool,
     /// The clients that the link serves: all of them, or only the calls of clients with a handshake.
-    whom: For,
+    whom: LinkScope,
 }
 
 /// The reason why the actor leaves a connection.
-enum Left {
+enum DisconnectReason {
     Stopped,
-    Lost(End),
+    Lost(LinkEnd),
 }
 
 impl Actor {
     fn new(
         backend: Arc<Backend>,
-        surroundings: Surroundings,
+        surroundings: BackendDeps,
         dialler: Arc<Dialler>,
         stop: watch::Receiver<bool>,
     ) -> Actor {
-        let (health, short_sessions, told, has_dialled, whom) = (Health::default(), 0, None, false, For::All);
+        let (health, short_sessions, told, has_dialled, whom) = (Health::default(), 0, None, false, LinkScope::All);
         Actor { backend, surroundings, dialler, stop, health, short_sessions, told, has_dialled, whom }
     }
 
@@ -123,11 +125,11 @@ impl Actor {
     /// subscriptions.
     pub(crate) fn beside(
         backend: Arc<Backend>,
-        surroundings: Surroundings,
+        surroundings: BackendDeps,
         dialler: Arc<Dialler>,
         stop: watch::Receiver<bool>,
     ) -> Actor {
-        Actor { whom: For::HandshakeOnly, ..Actor::new(backend, surroundings, dialler, stop) }
+        Actor { whom: LinkScope::HandshakeOnly, ..Actor::new(backend, surroundings, dialler, stop) }
     }
 
     /// Connects and serves until the actor is stopped. After a loss, waits for the pause that [`Health`] returns and
@@ -138,37 +140,37 @@ impl Actor {
                 Ok(Some((link, hello))) => {
                     let begin = Instant::now();
                     let left = match self.whom {
-                        For::HandshakeOnly => self.serve_calls(&link, &hello).await,
-                        For::All | For::WithHandshake => self.serve_all(&link, &hello).await,
+                        LinkScope::HandshakeOnly => self.serve_calls(&link, &hello).await,
+                        LinkScope::All | LinkScope::WithHandshake => self.serve_all(&link, &hello).await,
                     };
                     let left = self.judge(left, begin.elapsed());
                     self.backend.link.store(None);
-                    if let Left::Lost(End::Lost(reason)) = &left {
+                    if let DisconnectReason::Lost(LinkEnd::Lost(reason)) = &left {
                         // Publish the loss before closing the link, which can take seconds. Calls must fail at once.
-                        self.publish_state(State::Lost(reason.clone()));
+                        self.publish_state(BackendState::Lost(reason.clone()));
                         self.emit(&Event::BackendLost { server: self.backend.id.as_str(), reason });
                         self.told = Some(trouble::gist(reason).to_owned());
                     }
                     link.close().await;
                     left
                 }
-                Ok(None) => Left::Stopped,
-                Err(reason) => Left::Lost(End::Lost(reason)),
+                Ok(None) => DisconnectReason::Stopped,
+                Err(reason) => DisconnectReason::Lost(LinkEnd::Lost(reason)),
             };
             let pause = match left {
-                Left::Stopped => break,
+                DisconnectReason::Stopped => break,
                 // The backend refuses the handshake, so this second link cannot exist. A later call starts a new actor.
-                _ if self.whom == For::HandshakeOnly && !self.dialler.eras.may_have_both(Instant::now()) => break,
+                _ if self.whom == LinkScope::HandshakeOnly && !self.dialler.eras.may_have_both(Instant::now()) => break,
                 // The backend is alive and only forgot the session, so reconnect without a pause.
-                Left::Lost(End::Forgotten) => continue,
-                Left::Lost(End::Lost(reason)) => self.after_loss(reason),
+                DisconnectReason::Lost(LinkEnd::Forgotten) => continue,
+                DisconnectReason::Lost(LinkEnd::Lost(reason)) => self.after_loss(reason),
             };
             tokio::select! {
                 () = stopped(&mut self.stop) => break,
                 () = tokio::time::sleep(pause) => {}
             }
         }
-        self.publish_state(State::Stopped);
+        self.publish_state(BackendState::Stopped);
         if let Some(own) = &self.backend.own {
             own.ended().await;
         }
@@ -178,7 +180,7 @@ impl Actor {
     }
 
     /// Keeps the listing and the subscriptions up to date until the connection ends.
-    async fn serve_all(&mut self, link: &Arc<Link>, hello: &Arc<Hello>) -> Left {
+    async fn serve_all(&mut self, link: &Arc<Link>, hello: &Arc<Hello>) -> DisconnectReason {
         let register = Arc::clone(&self.backend.register);
         self.backend.list_connected();
         register.link_up(hello.capabilities.subscribe);
@@ -191,16 +193,16 @@ impl Actor {
     }
 
     /// Publishes the link for calls and forwards log levels until the connection ends.
-    async fn serve_calls(&mut self, link: &Arc<Link>, hello: &Hello) -> Left {
+    async fn serve_calls(&mut self, link: &Arc<Link>, hello: &Hello) -> DisconnectReason {
         self.backend.link.store(Some(Arc::clone(link)));
-        self.publish_state(State::Ready);
+        self.publish_state(BackendState::Ready);
         let mut level = self.surroundings.level.clone();
         level.mark_changed();
         loop {
             tokio::select! {
                 biased;
-                () = stopped(&mut self.stop) => return Left::Stopped,
-                end = link.closed() => return Left::Lost(end),
+                () = stopped(&mut self.stop) => return DisconnectReason::Stopped,
+                end = link.closed() => return DisconnectReason::Lost(end),
                 Ok(()) = level.changed() => {
                     let lowest = *level.borrow_and_update();
                     self.set_level(link, hello, lowest);
@@ -211,12 +213,12 @@ impl Actor {
 
     /// Turns the second short session in a row into a loss. A backend that forgets every session at once is unusable,
     /// and the actor would reconnect without a pause for ever.
-    fn judge(&mut self, left: Left, lasted: Duration) -> Left {
-        let is_short = matches!(left, Left::Lost(End::Forgotten)) && lasted < SHORTEST_SESSION;
+    fn judge(&mut self, left: DisconnectReason, lasted: Duration) -> DisconnectReason {
+        let is_short = matches!(left, DisconnectReason::Lost(LinkEnd::Forgotten)) && lasted < SHORTEST_SESSION;
         self.short_sessions = if is_short { self.short_sessions.saturating_add(1) } else { 0 };
         match self.short_sessions {
             0 | 1 => left,
-            _ => Left::Lost(End::Lost("it forgets every session at once".to_owned())),
+            _ => DisconnectReason::Lost(LinkEnd::Lost("it forgets every session at once".to_owned())),
         }
     }
 
@@ -228,7 +230,7 @@ impl Actor {
         let server = self.backend.id.as_str();
         self.emit(&Event::BackendFailed { server, reason: &reason, retry_in: pause, repeated });
         self.backend.refreshing.store(false, Ordering::Release);
-        self.publish_state(State::Lost(reason));
+        self.publish_state(BackendState::Lost(reason));
         self.backend.settled.send_replace(true);
         pause
     }
@@ -241,9 +243,9 @@ impl Actor {
         }
         let (register, config) = (&self.backend.register, &self.backend.config);
         let patience = self.surroundings.policies.ask_timeout;
-        let greeting = Greeting {
+        let greeting = DialParams {
             capabilities: &shared_capabilities(config),
-            ear: || Ear::shared(Arc::clone(register), config, patience),
+            ear: || InboundHandler::shared(Arc::clone(register), config, patience),
             whom: self.whom,
             is_retry: self.told.is_some(),
         };
@@ -256,13 +258,13 @@ impl Actor {
     }
 
     /// Fetches all lists, then the changed ones, until the connection ends.
-    async fn serve(&mut self, link: &Arc<Link>, hello: &Arc<Hello>) -> Left {
+    async fn serve(&mut self, link: &Arc<Link>, hello: &Arc<Hello>) -> DisconnectReason {
         self.backend.refreshing.store(true, Ordering::Release);
         // The first fetch covers all lists, so marks from before are obsolete.
         self.backend.inbox.take_changes();
         let begin = Instant::now();
         self.backend.link.store(Some(Arc::clone(link)));
-        self.publish_state(State::Ready);
+        self.publish_state(BackendState::Ready);
         let mut wanted = List::ALL.to_vec();
         let mut level = self.surroundings.level.clone();
         level.mark_changed();
@@ -273,11 +275,11 @@ impl Actor {
                 let mut stop = self.stop.clone();
                 tokio::select! {
                     biased;
-                    () = stopped(&mut stop) => return Left::Stopped,
-                    end = link.closed() => return Left::Lost(end),
+                    () = stopped(&mut stop) => return DisconnectReason::Stopped,
+                    end = link.closed() => return DisconnectReason::Lost(end),
                     refreshed = self.refresh(link, hello, &wanted, begin.elapsed() >= SETTLED_AFTER) => match refreshed {
                         Ok(was_early) => is_early |= was_early,
-                        Err(reason) => return Left::Lost(End::Lost(reason)),
+                        Err(reason) => return DisconnectReason::Lost(LinkEnd::Lost(reason)),
                     },
                 }
                 wanted.clear();
@@ -291,8 +293,8 @@ impl Actor {
             let mut stop = self.stop.clone();
             tokio::select! {
                 biased;
-                () = stopped(&mut stop) => return Left::Stopped,
-                end = link.closed() => return Left::Lost(end),
+                () = stopped(&mut stop) => return DisconnectReason::Stopped,
+                end = link.closed() => return DisconnectReason::Lost(end),
                 () = due => {
                     self.backend.refreshing.store(true, Ordering::Release);
                     wanted = self.backend.inbox.take_changes();
@@ -351,7 +353,7 @@ impl Actor {
     /// Publishes the fetched lists that differ from the current ones. Only this actor writes the listing, so reading
     /// and storing it without a lock is safe. If this future is dropped before `relisted` completes, the registers
     /// compare the next lists with the ones they know.
-    async fn publish(&self, hello: &Arc<Hello>, fetched: Vec<(List, Fetched)>, is_settled: bool) -> bool {
+    async fn publish(&self, hello: &Arc<Hello>, fetched: Vec<(List, FetchedList)>, is_settled: bool) -> bool {
         let mut listing = Listing::clone(&self.backend.listing());
         let mut differs = listing.hello.as_ref() != Some(hello);
         let has = |wanted: List| fetched.iter().any(|(list, _)| *list == wanted);
@@ -367,7 +369,7 @@ impl Actor {
             // The lists of one fetch fit together. Lists of earlier fetches may have left too little space.
             if listing.weight() > MAX_LIST_BYTES {
                 listing = before;
-                self.list_refused(list, Refused::too_large());
+                self.list_refused(list, ListingError::too_large());
             }
         }
         if differs {
@@ -378,7 +380,7 @@ impl Actor {
     }
 
     /// Fetches one list. Returns `None` if the list keeps its last entries, and an error if the connection broke.
-    async fn fetch(&self, link: &Link, list: List, budget: &Budget) -> Result<Option<Fetched>, String> {
+    async fn fetch(&self, link: &Link, list: List, budget: &Budget) -> Result<Option<FetchedList>, String> {
         match listing::fetch(link, list, self.surroundings.policies.start_timeout, budget).await {
             Ok(mut fetched) => {
                 self.backend.set_failed(list, None);
@@ -388,9 +390,9 @@ impl Actor {
                 }
                 Ok(Some(fetched))
             }
-            Err(Refused::Failed(LinkError::Closed { reason, .. })) => Err(reason),
+            Err(ListingError::Failed(LinkError::Closed { reason, .. })) => Err(reason),
             // The link reports the lost session itself, through `Link::closed`.
-            Err(Refused::Failed(LinkError::SessionLost)) => Ok(None),
+            Err(ListingError::Failed(LinkError::SessionLost)) => Ok(None),
             Err(refused) => {
                 self.list_refused(list, refused);
                 Ok(None)
@@ -399,10 +401,10 @@ impl Actor {
     }
 
     /// Reports that a list keeps its last entries. The actor fetches the list again after [`LIST_RETRY`].
-    fn list_refused(&self, list: List, refused: Refused) {
+    fn list_refused(&self, list: List, refused: ListingError) {
         let reason = match refused {
-            Refused::Failed(error) => error.to_string(),
-            Refused::TooLarge { limit, reason } => {
+            ListingError::Failed(error) => error.to_string(),
+            ListingError::TooLarge { limit, reason } => {
                 self.surroundings.observe.limit_hit(limit);
                 reason
             }
@@ -431,7 +433,7 @@ impl Actor {
             .await?;
         }
         self.backend.set_left_out(left_out);
-        for LeftOut { tool, reason } in &fresh {
+        for SkippedTool { tool, reason } in &fresh {
             self.emit(&Event::ToolLeftOut { server: self.backend.id.as_str(), tool, reason });
         }
         Some(tools)
@@ -448,7 +450,7 @@ impl Actor {
         worker::spawn(async move { tokio::time::timeout(patience, link.ask(&Method::SetLevel, &params)).await });
     }
 
-    fn publish_state(&self, state: State) {
+    fn publish_state(&self, state: BackendState) {
         self.backend.state.send_replace(state);
     }
 

@@ -18,8 +18,8 @@ use tokio::sync::oneshot;
 use crate::client::caller::{Abilities, SessionId};
 use crate::client::lane::Call;
 use crate::client::mailbox::Mailbox;
-use crate::client::mailbox::asks::{Ask, MOST_ASKS, Refused, Word};
-use crate::upstream::ear::{Ear, Mouth, Opened};
+use crate::client::mailbox::asks::{MOST_ASKS, OpenServerRequest, ServerRequestError, ServerRequestEvent};
+use crate::upstream::ear::{InboundHandler, InboundRequest, ReplySink};
 
 /// Maps between a backend's native names and the exposed names that clients see. The router implements this trait.
 pub trait Translate: Send + Sync {
@@ -82,7 +82,7 @@ pub(crate) struct Recipient {
 }
 
 /// The reason why a server request ended without a response from the client.
-enum Ended {
+enum ServerRequestEnd {
     /// The backend cancelled the request or its link ended. The backend expects no response.
     Withdrawn(String),
     /// The call was cancelled or timed out. The backend was notified of that, but it may still wait for this response.
@@ -128,16 +128,16 @@ impl Recipient {
 }
 
 /// Pauses the clocks of calls while it exists.
-struct Held<'a>(&'a [Arc<Call>]);
+struct ClockPause<'a>(&'a [Arc<Call>]);
 
-impl<'a> Held<'a> {
-    fn new(calls: &'a [Arc<Call>]) -> Held<'a> {
+impl<'a> ClockPause<'a> {
+    fn new(calls: &'a [Arc<Call>]) -> ClockPause<'a> {
         calls.iter().for_each(|call| call.hold_clock());
-        Held(calls)
+        ClockPause(calls)
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for ClockPause<'_> {
     fn drop(&mut self) {
         self.0.iter().for_each(|call| call.release_clock());
     }
@@ -145,13 +145,19 @@ impl Drop for Held<'_> {
 
 /// Relays a request that the link has registered under the backend's id. Returns at once; a new task waits for the
 /// response.
-pub(crate) fn relay(ear: &Arc<Ear>, request: Request, recipient: Recipient, mut opened: Opened, mouth: Arc<dyn Mouth>) {
+pub(crate) fn relay(
+    ear: &Arc<InboundHandler>,
+    request: Request,
+    recipient: Recipient,
+    mut opened: InboundRequest,
+    mouth: Arc<dyn ReplySink>,
+) {
     let ask = match recipient.mailbox.asks.open() {
         Ok(ask) => ask,
         Err(refused) => {
             let error = match refused {
-                Refused::Full => Error::LimitExceeded { limit: "asks", value: MOST_ASKS },
-                Refused::Closed => gone(),
+                ServerRequestError::Full => Error::LimitExceeded { limit: "asks", value: MOST_ASKS },
+                ServerRequestError::Closed => gone(),
             };
             return ear.refuse(&request, &error, &*mouth);
         }
@@ -180,15 +186,15 @@ pub(crate) fn relay(ear: &Arc<Ear>, request: Request, recipient: Recipient, mut 
 }
 
 /// Returns the response to the backend. Returns `None` if the backend expects none.
-fn answer_to(request: &Request, ended: Result<Bytes, Ended>, ear: &Ear) -> Option<Bytes> {
+fn answer_to(request: &Request, ended: Result<Bytes, ServerRequestEnd>, ear: &InboundHandler) -> Option<Bytes> {
     let error = match ended {
         Ok(answer) => return Some(answer),
-        Err(Ended::Withdrawn(_)) => return None,
-        Err(Ended::Abandoned) => Error::ClientUnavailable { reason: "its call was cancelled".to_owned() },
-        Err(Ended::Late) => {
+        Err(ServerRequestEnd::Withdrawn(_)) => return None,
+        Err(ServerRequestEnd::Abandoned) => Error::ClientUnavailable { reason: "its call was cancelled".to_owned() },
+        Err(ServerRequestEnd::Late) => {
             Error::Unanswered { method: request.method.to_string(), after: ear.patience.unwrap_or_default() }
         }
-        Err(Ended::Gone) => gone(),
+        Err(ServerRequestEnd::Gone) => gone(),
     };
     Some(ear.refusal(request, &error))
 }
@@ -205,14 +211,14 @@ fn outgoing(request: &Request, id: u64, mut edits: Splice) -> Bytes {
 /// Waits for the client's response and forwards its progress. If the request ends otherwise, notifies the client of the
 /// cancellation.
 async fn wait(
-    ear: &Ear,
+    ear: &InboundHandler,
     request: &Request,
     recipient: &Recipient,
-    mut ask: Ask,
+    mut ask: OpenServerRequest,
     withdrawn: &mut oneshot::Receiver<String>,
-    mouth: &dyn Mouth,
-) -> Result<Bytes, Ended> {
-    let _held = Held::new(&recipient.calls);
+    mouth: &dyn ReplySink,
+) -> Result<Bytes, ServerRequestEnd> {
+    let _held = ClockPause::new(&recipient.calls);
     let late = async {
         match ear.patience {
             Some(patience) => tokio::time::sleep(patience).await,
@@ -224,25 +230,25 @@ async fn wait(
         tokio::select! {
             biased;
             word = ask.next() => match word {
-                Word::Answer(answer) => {
+                ServerRequestEvent::Answer(answer) => {
                     let edits = ear.unrelate(answer.raw.as_str(), answer.outcome.span());
                     return Ok(answer.rekeyed(&request.id_as_written(), edits).concat());
                 }
-                Word::Progress(progress) => mouth.say(progress_for(request, &progress)),
-                Word::Nothing => break Ended::Gone,
+                ServerRequestEvent::Progress(progress) => mouth.say(progress_for(request, &progress)),
+                ServerRequestEvent::Nothing => break ServerRequestEnd::Gone,
             },
             reason = &mut *withdrawn => {
-                break Ended::Withdrawn(reason.unwrap_or_else(|_| "the connection to the server is over".to_owned()));
+                break ServerRequestEnd::Withdrawn(reason.unwrap_or_else(|_| "the connection to the server is over".to_owned()));
             }
-            () = recipient.abandoned() => break Ended::Abandoned,
-            () = &mut late => break Ended::Late,
+            () = recipient.abandoned() => break ServerRequestEnd::Abandoned,
+            () = &mut late => break ServerRequestEnd::Late,
         }
     };
     match &ended {
-        Ended::Withdrawn(reason) => recipient.tell_cancelled(ask.id, reason),
-        Ended::Abandoned => recipient.tell_cancelled(ask.id, "its call was cancelled"),
-        Ended::Late => recipient.tell_cancelled(ask.id, "the gateway's time-out"),
-        Ended::Gone => {}
+        ServerRequestEnd::Withdrawn(reason) => recipient.tell_cancelled(ask.id, reason),
+        ServerRequestEnd::Abandoned => recipient.tell_cancelled(ask.id, "its call was cancelled"),
+        ServerRequestEnd::Late => recipient.tell_cancelled(ask.id, "the gateway's time-out"),
+        ServerRequestEnd::Gone => {}
     }
     Err(ended)
 }

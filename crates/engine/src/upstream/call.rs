@@ -13,20 +13,20 @@ use goblin_catalog::listing::List;
 use goblin_telemetry::meter::{Asked, Ending};
 use goblin_telemetry::worker;
 use goblin_wire::json::{self, Splice, quote};
-use goblin_wire::listen::Filter;
+use goblin_wire::listen::ListenFilter;
 use goblin_wire::mirror::Mirrors;
-use goblin_wire::mirrored::About;
+use goblin_wire::mirrored::HeaderSource;
 use goblin_wire::{Dialect, Error, Id, Method, Outcome, Response};
 use tokio::sync::SemaphorePermit;
 
 use crate::client::caller::SessionId;
-use crate::client::lane::{Call, End, Patience, SLOW_AFTER};
+use crate::client::lane::{AbortReason, Call, CallTimeouts, SLOW_AFTER};
 use crate::upstream::link::{Link, LinkError};
-use crate::upstream::listen::Listen;
-use crate::upstream::own::OwnLinks;
-use crate::upstream::stamp::Stamped;
-use crate::upstream::twin::Twin;
-use crate::upstream::{Answered, Backend, CallEnd, Outgoing, State};
+use crate::upstream::listen::ListenHandle;
+use crate::upstream::own::ClientLinks;
+use crate::upstream::stamp::RequestMeta;
+use crate::upstream::twin::CallsOnlyLink;
+use crate::upstream::{Backend, BackendResponse, BackendState, CallEnd, OutgoingRequest};
 
 /// The longest wait for a free slot at a busy backend.
 const SLOT_PATIENCE: Duration = Duration::from_secs(1);
@@ -42,10 +42,10 @@ impl Backend {
     /// Sends a client's request and waits for its response within `patience`. Counts the outcome.
     pub async fn call(
         &self,
-        outgoing: &Outgoing<'_>,
+        outgoing: &OutgoingRequest<'_>,
         call: &Arc<Call>,
-        patience: Patience,
-    ) -> Result<Answered, CallEnd> {
+        patience: CallTimeouts,
+    ) -> Result<BackendResponse, CallEnd> {
         let ended = self.call_uncounted(outgoing, call, patience).await;
         self.meter.ended(Asked::from(&call.request.method), ending(&ended));
         ended
@@ -53,10 +53,10 @@ impl Backend {
 
     async fn call_uncounted(
         &self,
-        outgoing: &Outgoing<'_>,
+        outgoing: &OutgoingRequest<'_>,
         call: &Arc<Call>,
-        patience: Patience,
-    ) -> Result<Answered, CallEnd> {
+        patience: CallTimeouts,
+    ) -> Result<BackendResponse, CallEnd> {
         // Get the link before the slot. A call that waits for its client's own link must not occupy a slot that other
         // clients could use.
         let link = match self.link_now(call) {
@@ -84,11 +84,11 @@ impl Backend {
     async fn carry_refreshed(
         &self,
         link: &Arc<Link>,
-        outgoing: &Outgoing<'_>,
+        outgoing: &OutgoingRequest<'_>,
         call: &Arc<Call>,
-        patience: Patience,
-        refused: Answered,
-    ) -> Result<Answered, CallEnd> {
+        patience: CallTimeouts,
+        refused: BackendResponse,
+    ) -> Result<BackendResponse, CallEnd> {
         self.inbox.mark(&[List::Tools]);
         let mut settled = self.settled.subscribe();
         let refreshed = async { while self.is_refreshing() && settled.changed().await.is_ok() {} };
@@ -103,7 +103,7 @@ impl Backend {
             .iter()
             .find(|tool| outgoing.request.method == Method::ToolsCall && Some(&*tool.native) == outgoing.name);
         let Some(Ok(mirrors)) = tool.map(|tool| Mirrors::read(tool.raw.as_str())) else { return Ok(refused) };
-        let again = Outgoing { edits: outgoing.edits.clone(), mirrors: Some(&mirrors), ..*outgoing };
+        let again = OutgoingRequest { edits: outgoing.edits.clone(), mirrors: Some(&mirrors), ..*outgoing };
         self.carry(link, &again, call, patience).await?.map_err(|error| self.explain(error).into())
     }
 
@@ -124,21 +124,21 @@ impl Backend {
     async fn carry(
         &self,
         link: &Arc<Link>,
-        outgoing: &Outgoing<'_>,
+        outgoing: &OutgoingRequest<'_>,
         call: &Arc<Call>,
-        patience: Patience,
-    ) -> Result<Result<Answered, LinkError>, CallEnd> {
+        patience: CallTimeouts,
+    ) -> Result<Result<BackendResponse, LinkError>, CallEnd> {
         if let Some(end) = call.end_so_far() {
             return Err(self.cut(end, call).1);
         }
         let id = link.next_id();
         let upstream = Id::from(id);
-        let Outgoing { request, name, mirrors, .. } = *outgoing;
+        let OutgoingRequest { request, name, mirrors, .. } = *outgoing;
         let dialect = link.dialect();
         let mut edits = outgoing.edits.clone();
         edits.append(self.stamp(outgoing, call, dialect, upstream.token()));
         let body = request.rekeyed(&upstream, edits);
-        let about = About { method: &request.method, name, mirrors: mirrors.map(|mirrors| (mirrors, request)) };
+        let about = HeaderSource { method: &request.method, name, mirrors: mirrors.map(|mirrors| (mirrors, request)) };
         let begun = call.start_clock(patience);
         tokio::select! {
             biased;
@@ -148,7 +148,7 @@ impl Backend {
                     self.meter.took(Asked::from(&request.method), took);
                     call.count_upstream(took);
                 }
-                Ok(answer.map(|response| Answered { response, dialect }))
+                Ok(answer.map(|response| BackendResponse { response, dialect }))
             }
             end = call.ended() => {
                 let (reason, end) = self.cut(end, call);
@@ -159,8 +159,8 @@ impl Backend {
     }
 
     /// Returns the changes that the link's protocol version requires in the request.
-    fn stamp(&self, outgoing: &Outgoing<'_>, call: &Call, dialect: Dialect, token: Bytes) -> Splice {
-        let stamped = Stamped {
+    fn stamp(&self, outgoing: &OutgoingRequest<'_>, call: &Call, dialect: Dialect, token: Bytes) -> Splice {
+        let stamped = RequestMeta {
             request: outgoing.request,
             caller: &call.caller,
             level: if dialect.has_handshake() { None } else { call.mailbox.asked_level() },
@@ -173,17 +173,17 @@ impl Backend {
 
     /// Opens a notification stream on the link of a client's call. Returns an error if the link is not connected or has
     /// no such streams.
-    pub async fn listen(&self, call: &Call, filter: &Filter) -> Result<Listen, LinkError> {
+    pub async fn listen(&self, call: &Call, filter: &ListenFilter) -> Result<ListenHandle, LinkError> {
         let closed = || LinkError::Closed { reason: "it is not connected".to_owned(), sent: false };
         self.link_now(call).ok_or_else(closed)?.listen(filter).await
     }
 
     /// Returns the cancellation reason for the backend and the outcome for the client, for a call that ends without a
     /// response.
-    pub fn cut(&self, end: End, call: &Call) -> (String, CallEnd) {
+    pub fn cut(&self, end: AbortReason, call: &Call) -> (String, CallEnd) {
         match end {
-            End::Cancelled(reason) => (reason, CallEnd::Cancelled),
-            End::Late(after) => {
+            AbortReason::Cancelled(reason) => (reason, CallEnd::Cancelled),
+            AbortReason::Late(after) => {
                 let (server, method) = (self.id.to_string(), call.request.method.to_string());
                 ("the gateway's time-out".to_owned(), Error::Timeout { server, method, after }.into())
             }
@@ -191,7 +191,7 @@ impl Backend {
     }
 
     /// Returns the per-client links and this client's key, if clients have links of their own.
-    fn own(&self, call: &Call) -> Option<(&OwnLinks, SessionId)> {
+    fn own(&self, call: &Call) -> Option<(&ClientLinks, SessionId)> {
         self.own.as_ref().map(|own| (own, own.client_of(&call.caller)))
     }
 
@@ -208,7 +208,7 @@ impl Backend {
     }
 
     /// Returns the twin if the call must use it instead of `link`: the client has a handshake and `link` has none.
-    fn twin(&self, call: &Call, link: &Link) -> Option<&Twin> {
+    fn twin(&self, call: &Call, link: &Link) -> Option<&CallsOnlyLink> {
         let is_other = call.caller.dialect.has_handshake() && !link.dialect().has_handshake();
         self.twin.as_ref().filter(|twin| is_other && twin.may_be())
     }
@@ -257,7 +257,7 @@ impl Backend {
         let mut state = self.state.subscribe();
         let fresh = async {
             loop {
-                let is_ready = *state.borrow_and_update() == State::Ready;
+                let is_ready = *state.borrow_and_update() == BackendState::Ready;
                 match self.link.load_full() {
                     Some(link) if !old.is_some_and(|old| Arc::ptr_eq(old, &link)) => return Some(link),
                     _ if is_ready => state.changed().await.ok()?,
@@ -270,7 +270,7 @@ impl Backend {
 }
 
 /// Returns the label under which the meter counts this outcome.
-pub(crate) fn ending(ended: &Result<Answered, CallEnd>) -> Ending {
+pub(crate) fn ending(ended: &Result<BackendResponse, CallEnd>) -> Ending {
     match ended {
         Ok(answered) => match answered.response.outcome {
             Outcome::Result(_) => Ending::Ok,
@@ -317,10 +317,10 @@ mod tests {
     use goblin_config::{Policies, Server, ServerId};
 
     use super::*;
-    use crate::upstream::Tasks;
-    use crate::upstream::ear::Ear;
+    use crate::upstream::TaskPolicy;
+    use crate::upstream::ear::InboundHandler;
     use crate::upstream::http::HttpLink;
-    use crate::upstream::link::Wire;
+    use crate::upstream::link::LinkTransport;
 
     /// The backend forgot the session and never reconnects. The call must still end when its timeout expires.
     #[tokio::test(start_paused = true)]
@@ -329,25 +329,25 @@ mod tests {
         let transport = goblin_config::Transport::Files(goblin_config::Files::at("/".into()));
         let config = Arc::new(Server::new("a", transport, Default::default()));
         let backend = Backend::new(id, config, &Policies::default(), Arc::default(), Arc::new(()));
-        backend.state.send_replace(State::Ready);
+        backend.state.send_replace(BackendState::Ready);
         let call = Arc::new(Call::example());
-        let patience = Patience { idle: Some(Duration::ZERO), most: None };
+        let patience = CallTimeouts { idle: Some(Duration::ZERO), most: None };
         call.start_clock(patience);
         call.look_at_clock(Instant::now());
         let is_late = |end: CallEnd| matches!(end, CallEnd::Failed(Error::Timeout { .. }));
         assert!(backend.link_after(None, &call).await.is_err_and(is_late));
         let url: ::http::Uri = "http://127.0.0.1:9/mcp".parse().expect("a url");
         let client = HttpClient::new(&url, None, &ProxyEnvironment::default()).expect("a client");
-        let link = HttpLink::new(client, url, Default::default(), 1, Arc::new(Ear::example()));
-        let link = Arc::new(Link::new(Wire::Http(link)));
+        let link = HttpLink::new(client, url, Default::default(), 1, Arc::new(InboundHandler::example()));
+        let link = Arc::new(Link::new(LinkTransport::Http(link)));
         let (edits, progress_token_at) = (Splice::new(), None);
-        let outgoing = Outgoing {
+        let outgoing = OutgoingRequest {
             request: &call.request,
             edits,
             progress_token_at,
             name: None,
             mirrors: None,
-            tasks: Tasks::default(),
+            tasks: TaskPolicy::default(),
         };
         assert!(backend.carry(&link, &outgoing, &call, patience).await.is_err_and(is_late));
     }

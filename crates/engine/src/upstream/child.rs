@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use goblin_config::expand::Expanded;
+use goblin_config::expand::ExpandedText;
 use goblin_config::inherit::Inherit;
 use goblin_config::{Transport, mask};
 use goblin_telemetry::worker;
@@ -59,7 +59,7 @@ static STARTING: Mutex<()> = Mutex::new(());
 /// looked up in the `PATH` of that environment.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Command {
-    pub program: Expanded,
+    pub program: ExpandedText,
     pub args: Vec<String>,
     pub env: Vec<(String, String)>,
     pub inherit: Inherit,
@@ -100,12 +100,12 @@ pub struct Child {
     pub stdin: ChildStdin,
     pub stdout: ChildStdout,
     pub stderr: ChildStderr,
-    pub process: Process,
+    pub process: ProcessGroup,
 }
 
 /// The handle of a process group. Dropping it ends the group.
 #[derive(Debug)]
-pub struct Process {
+pub struct ProcessGroup {
     id: u32,
     /// Never sent to. Dropping the sender makes the supervising task end the group.
     leash: Option<oneshot::Sender<Infallible>>,
@@ -155,7 +155,7 @@ pub fn spawn(guard_exe: &Path, command: &Command) -> Result<Child, SpawnError> {
         report.send_replace(Some(exit));
     });
     // From here on, an early return drops `process` and so ends the group.
-    let process = Process { id, leash: Some(leash), exit };
+    let process = ProcessGroup { id, leash: Some(leash), exit };
     Ok(Child {
         stdin: ChildStdin::from_std(stdin)?,
         stdout: ChildStdout::from_std(stdout)?,
@@ -170,7 +170,7 @@ pub fn own_executable() -> io::Result<PathBuf> {
     if cfg!(target_os = "linux") { Ok(PathBuf::from("/proc/self/exe")) } else { std::env::current_exe() }
 }
 
-impl Process {
+impl ProcessGroup {
     /// Returns the guard's process id, which is also the id of the process group.
     pub fn id(&self) -> u32 {
         self.id

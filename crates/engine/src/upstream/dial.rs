@@ -16,16 +16,16 @@ use goblin_config::{HttpKind, Protocol, Server, Transport};
 use goblin_wire::Hello;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
-use crate::upstream::actor::Surroundings;
+use crate::upstream::actor::BackendDeps;
 use crate::upstream::child::Command;
-use crate::upstream::ear::Ear;
-use crate::upstream::era::{self, Eras, For, Greet, Said};
+use crate::upstream::ear::InboundHandler;
+use crate::upstream::era::{self, DiscoverReply, HandshakeMode, KnownEras, LinkScope};
 use crate::upstream::files::FilesServer;
 use crate::upstream::http::HttpLink;
-use crate::upstream::link::{Link, LinkError, Wire};
+use crate::upstream::link::{Link, LinkError, LinkTransport};
 use crate::upstream::sse::SseLink;
 use crate::upstream::stdio::StdioLink;
-use crate::upstream::trouble::Trouble;
+use crate::upstream::trouble::BackendProblem;
 
 /// The time that a process may leave `server/discover` unanswered before the dialler also sends `initialize`.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -42,22 +42,22 @@ pub(crate) struct Dialler {
     client: OnceLock<HttpClient>,
     /// Whether the last connection to a URL of unspecified kind used HTTP+SSE.
     found_sse: AtomicBool,
-    pub eras: Eras,
+    pub eras: KnownEras,
 }
 
 /// The parameters of one attempt: the declared capabilities and the handler of incoming messages.
-pub(crate) struct Greeting<'a, E> {
+pub(crate) struct DialParams<'a, E> {
     pub capabilities: &'a str,
     /// Creates a handler. Called once per link, because one attempt may try two transports.
     pub ear: E,
-    pub whom: For,
+    pub whom: LinkScope,
     /// Whether the previous attempt failed.
     pub is_retry: bool,
 }
 
 /// The transport to try. A stdio backend ignores it.
 #[derive(Clone, Copy)]
-enum Way {
+enum DialMethod {
     /// Streamable HTTP with sessions.
     Usual,
     Sse,
@@ -66,7 +66,7 @@ enum Way {
 }
 
 /// The reason why a handshake failed.
-struct Failure {
+struct HandshakeError {
     reason: String,
     may_be_sse: bool,
     /// The server answered and rejected the handshake.
@@ -75,28 +75,28 @@ struct Failure {
     is_end: bool,
 }
 
-impl Failure {
-    fn new(reason: String) -> Failure {
-        Failure { reason, may_be_sse: false, is_refusal: false, is_end: false }
+impl HandshakeError {
+    fn new(reason: String) -> HandshakeError {
+        HandshakeError { reason, may_be_sse: false, is_refusal: false, is_end: false }
     }
 }
 
 /// The outcome of `server/discover`.
-enum Asked {
+enum DiscoverOutcome {
     Hello(Hello),
     /// The backend needs a handshake over a new connection.
     HandshakeNeeded,
     Failed(String),
 }
 
-type Shaken = (Arc<Link>, Arc<Hello>);
+type ReadyLink = (Arc<Link>, Arc<Hello>);
 /// `None` if the caller gave up first.
-type Dialled = Result<Option<(Link, Hello)>, Failure>;
+type DialResult = Result<Option<(Link, Hello)>, HandshakeError>;
 
 impl Dialler {
-    pub(crate) fn new(config: Arc<Server>, surroundings: &Surroundings) -> Dialler {
+    pub(crate) fn new(config: Arc<Server>, surroundings: &BackendDeps) -> Dialler {
         Dialler {
-            eras: Eras::new(config.protocol),
+            eras: KnownEras::new(config.protocol),
             config,
             exe: surroundings.exe.clone(),
             proxies: surroundings.proxies.clone(),
@@ -109,19 +109,19 @@ impl Dialler {
 
     /// Returns an initialized link. Returns `None` if `given_up` resolves first. In that case, and on an error, the
     /// connection is already closed.
-    pub(crate) async fn dial<E: Fn() -> Ear>(
+    pub(crate) async fn dial<E: Fn() -> InboundHandler>(
         &self,
-        greeting: Greeting<'_, E>,
+        greeting: DialParams<'_, E>,
         given_up: impl Future<Output = ()>,
-    ) -> Result<Option<Shaken>, String> {
+    ) -> Result<Option<ReadyLink>, String> {
         tokio::pin!(given_up);
         let dialled = match self.greet(greeting.whom) {
-            Greet::WithoutHandshake => self.dial_without_handshake(&greeting, &mut given_up).await,
-            Greet::Ask => self.dial_and_ask(&greeting, &mut given_up).await,
-            Greet::WithHandshake => match self.dial_with_handshake(&greeting, &mut given_up).await {
+            HandshakeMode::WithoutHandshake => self.dial_without_handshake(&greeting, &mut given_up).await,
+            HandshakeMode::Ask => self.dial_and_ask(&greeting, &mut given_up).await,
+            HandshakeMode::WithHandshake => match self.dial_with_handshake(&greeting, &mut given_up).await {
                 // The backend rejects the handshake, so it may be of the newer generation: send `server/discover`
                 // instead.
-                Err(failure) if failure.is_refusal && greeting.whom != For::HandshakeOnly && self.may_ask() => {
+                Err(failure) if failure.is_refusal && greeting.whom != LinkScope::HandshakeOnly && self.may_ask() => {
                     self.eras.refuses_handshake(Instant::now());
                     self.dial_and_ask(&greeting, &mut given_up).await
                 }
@@ -136,8 +136,8 @@ impl Dialler {
         Ok(dialled.map(|(link, hello)| (Arc::new(link), Arc::new(hello))))
     }
 
-    fn greet(&self, whom: For) -> Greet {
-        if self.may_ask() { self.eras.greet(whom, Instant::now()) } else { Greet::WithHandshake }
+    fn greet(&self, whom: LinkScope) -> HandshakeMode {
+        if self.may_ask() { self.eras.greet(whom, Instant::now()) } else { HandshakeMode::WithHandshake }
     }
 
     /// Reports whether the backend may be asked with `server/discover`. File backends, HTTP+SSE and servers configured
@@ -152,33 +152,33 @@ impl Dialler {
     }
 
     /// Returns the transport to try first: the one that worked last time.
-    fn first_way(&self) -> Way {
+    fn first_way(&self) -> DialMethod {
         match &self.config.transport {
-            Transport::Http { kind: HttpKind::Sse, .. } => Way::Sse,
-            Transport::Http { kind: HttpKind::Unsaid, .. } if self.found_sse.load(Ordering::Relaxed) => Way::Sse,
-            _ => Way::Usual,
+            Transport::Http { kind: HttpKind::Sse, .. } => DialMethod::Sse,
+            Transport::Http { kind: HttpKind::Unsaid, .. } if self.found_sse.load(Ordering::Relaxed) => DialMethod::Sse,
+            _ => DialMethod::Usual,
         }
     }
 
     /// Connects with a handshake. If the kind of the URL is unspecified and the server rejects Streamable HTTP like one
     /// that only supports HTTP+SSE, tries that transport as well.
-    async fn dial_with_handshake<E: Fn() -> Ear>(
+    async fn dial_with_handshake<E: Fn() -> InboundHandler>(
         &self,
-        greeting: &Greeting<'_, E>,
+        greeting: &DialParams<'_, E>,
         given_up: &mut (impl Future<Output = ()> + Unpin),
-    ) -> Dialled {
+    ) -> DialResult {
         let shaken = match self.shake_hands(self.first_way(), greeting, given_up).await {
             Err(failure) if failure.may_be_sse && self.is_kind_unsaid() => {
-                let second = self.shake_hands(Way::Sse, greeting, given_up).await;
+                let second = self.shake_hands(DialMethod::Sse, greeting, given_up).await;
                 second.map_err(|second| {
-                    let reason = Trouble::NeitherWay(&failure.reason, &second.reason).to_string();
-                    Failure { reason, ..failure }
+                    let reason = BackendProblem::NeitherWay(&failure.reason, &second.reason).to_string();
+                    HandshakeError { reason, ..failure }
                 })
             }
             shaken => shaken,
         };
         // After a failure, the next attempt starts with Streamable HTTP again.
-        let is_sse = matches!(&shaken, Ok(Some((link, _))) if matches!(link.wire(), Wire::Sse(_)));
+        let is_sse = matches!(&shaken, Ok(Some((link, _))) if matches!(link.wire(), LinkTransport::Sse(_)));
         self.found_sse.store(is_sse, Ordering::Relaxed);
         if matches!(shaken, Ok(Some(_))) {
             self.eras.shaken();
@@ -187,30 +187,30 @@ impl Dialler {
     }
 
     /// Opens one link and performs the handshake. Closes the link if the handshake fails.
-    async fn shake_hands<E: Fn() -> Ear>(
+    async fn shake_hands<E: Fn() -> InboundHandler>(
         &self,
-        way: Way,
-        greeting: &Greeting<'_, E>,
+        way: DialMethod,
+        greeting: &DialParams<'_, E>,
         given_up: &mut (impl Future<Output = ()> + Unpin),
-    ) -> Dialled {
-        let link = self.connect(way, greeting).map_err(Failure::new)?;
+    ) -> DialResult {
+        let link = self.connect(way, greeting).map_err(HandshakeError::new)?;
         let hello = tokio::select! {
             () = given_up => None,
             hello = tokio::time::timeout(self.patience, link.initialize(greeting.capabilities)) => Some(hello),
         };
         // A process that once worked without a handshake may exit or stay silent on `initialize`. Both count as a
         // rejection.
-        let (is_process, is_known) = (matches!(link.wire(), Wire::Stdio(_)), self.eras.has_done_without());
+        let (is_process, is_known) = (matches!(link.wire(), LinkTransport::Stdio(_)), self.eras.has_done_without());
         let mut failure = match hello {
             Some(Ok(Ok(hello))) => return Ok(Some((link, hello))),
             Some(Ok(Err(error))) => {
                 let is_end = is_process && matches!(error, LinkError::Closed { .. });
                 let is_refusal = matches!(error, LinkError::Protocol(_)) && is_evidence(&link) || is_end && is_known;
-                Some(Failure { is_end, is_refusal, ..Failure::new(error.to_string()) })
+                Some(HandshakeError { is_end, is_refusal, ..HandshakeError::new(error.to_string()) })
             }
             Some(Err(_)) => {
                 let is_refusal = is_process && is_known;
-                Some(Failure { is_refusal, ..Failure::new(link.silence(self.patience)) })
+                Some(HandshakeError { is_refusal, ..HandshakeError::new(link.silence(self.patience)) })
             }
             None => None,
         };
@@ -220,59 +220,61 @@ impl Dialler {
     }
 
     /// Connects without a handshake, because the configuration demands it.
-    async fn dial_without_handshake<E: Fn() -> Ear>(
+    async fn dial_without_handshake<E: Fn() -> InboundHandler>(
         &self,
-        greeting: &Greeting<'_, E>,
+        greeting: &DialParams<'_, E>,
         given_up: &mut (impl Future<Output = ()> + Unpin),
-    ) -> Dialled {
-        let link = self.connect(Way::Sessionless, greeting).map_err(Failure::new)?;
+    ) -> DialResult {
+        let link = self.connect(DialMethod::Sessionless, greeting).map_err(HandshakeError::new)?;
         let asked = tokio::select! {
             () = given_up => None,
             said = tokio::time::timeout(self.patience, discover(&link, greeting.capabilities)) => Some(said),
         };
         let reason = match asked {
-            Some(Ok(Ok(Said::Hello(hello)))) => {
+            Some(Ok(Ok(DiscoverReply::Hello(hello)))) => {
                 return Ok(Some(without_handshake(link, *hello, greeting.capabilities)));
             }
-            Some(Ok(Ok(Said::Otherwise(said) | Said::Unknown(said)))) => Trouble::Undiscovered(&said).to_string(),
-            Some(Ok(Ok(Said::Foreign(said)))) => Trouble::NeedsHandshake(&said).to_string(),
+            Some(Ok(Ok(DiscoverReply::Otherwise(said) | DiscoverReply::Unknown(said)))) => {
+                BackendProblem::Undiscovered(&said).to_string()
+            }
+            Some(Ok(Ok(DiscoverReply::Foreign(said)))) => BackendProblem::NeedsHandshake(&said).to_string(),
             Some(Ok(Err(LinkError::Protocol(said)))) if is_evidence(&link) => {
-                Trouble::NeedsHandshake(&said).to_string()
+                BackendProblem::NeedsHandshake(&said).to_string()
             }
             Some(Ok(Err(error))) => error.to_string(),
             Some(Err(_)) => link.silence(self.patience),
             None => String::new(),
         };
         link.close().await;
-        if reason.is_empty() { Ok(None) } else { Err(Failure::new(reason)) }
+        if reason.is_empty() { Ok(None) } else { Err(HandshakeError::new(reason)) }
     }
 
     /// Sends `server/discover` and connects without a handshake if the backend supports that. A backend that does not
     /// know the method gets a handshake.
-    async fn dial_and_ask<E: Fn() -> Ear>(
+    async fn dial_and_ask<E: Fn() -> InboundHandler>(
         &self,
-        greeting: &Greeting<'_, E>,
+        greeting: &DialParams<'_, E>,
         given_up: &mut (impl Future<Output = ()> + Unpin),
-    ) -> Dialled {
-        let link = self.connect(Way::Sessionless, greeting).map_err(Failure::new)?;
+    ) -> DialResult {
+        let link = self.connect(DialMethod::Sessionless, greeting).map_err(HandshakeError::new)?;
         let asked = tokio::select! {
             () = &mut *given_up => None,
             asked = tokio::time::timeout(self.patience, self.ask(&link, greeting.capabilities)) => Some(asked),
         };
         let reason = match asked {
-            Some(Ok(Asked::Hello(hello))) if hello.dialect.has_handshake() => {
+            Some(Ok(DiscoverOutcome::Hello(hello))) if hello.dialect.has_handshake() => {
                 self.eras.needs_handshake(Instant::now());
                 return Ok(Some((link, hello)));
             }
-            Some(Ok(Asked::Hello(hello))) => {
+            Some(Ok(DiscoverOutcome::Hello(hello))) => {
                 self.eras.does_without();
                 return Ok(Some(without_handshake(link, hello, greeting.capabilities)));
             }
-            Some(Ok(Asked::HandshakeNeeded)) => {
+            Some(Ok(DiscoverOutcome::HandshakeNeeded)) => {
                 link.close().await;
                 // The process starts a second time and repeats its output, so log that output as a retry.
                 let (capabilities, ear, whom) = (greeting.capabilities, &greeting.ear, greeting.whom);
-                let again = Greeting { capabilities, ear, whom, is_retry: true };
+                let again = DialParams { capabilities, ear, whom, is_retry: true };
                 let shaken = self.dial_with_handshake(&again, given_up).await;
                 match &shaken {
                     Ok(Some(_)) => self.eras.needs_handshake(Instant::now()),
@@ -281,22 +283,22 @@ impl Dialler {
                 }
                 return shaken;
             }
-            Some(Ok(Asked::Failed(reason))) => Some(reason),
+            Some(Ok(DiscoverOutcome::Failed(reason))) => Some(reason),
             Some(Err(_)) => Some(link.silence(self.patience)),
             None => None,
         };
         link.close().await;
-        reason.map_or(Ok(None), |reason| Err(Failure::new(reason)))
+        reason.map_or(Ok(None), |reason| Err(HandshakeError::new(reason)))
     }
 
     /// Sends `server/discover` and, over pipes, possibly `initialize` on the same link.
-    async fn ask(&self, link: &Link, capabilities: &str) -> Asked {
+    async fn ask(&self, link: &Link, capabilities: &str) -> DiscoverOutcome {
         match link.wire() {
-            Wire::Stdio(_) => self.ask_process(link, capabilities).await,
+            LinkTransport::Stdio(_) => self.ask_process(link, capabilities).await,
             _ => match discover(link, capabilities).await {
-                Err(LinkError::Protocol(reason)) if !is_evidence(link) => Asked::Failed(reason),
-                Err(LinkError::Protocol(_)) => Asked::HandshakeNeeded,
-                Err(error) => Asked::Failed(error.to_string()),
+                Err(LinkError::Protocol(reason)) if !is_evidence(link) => DiscoverOutcome::Failed(reason),
+                Err(LinkError::Protocol(_)) => DiscoverOutcome::HandshakeNeeded,
+                Err(error) => DiscoverOutcome::Failed(error.to_string()),
                 Ok(said) => understand(said),
             },
         }
@@ -304,7 +306,7 @@ impl Dialler {
 
     /// Sends `server/discover` to a process. After [`SILENCE`], also sends `initialize`, because some processes start
     /// slowly and a few never answer an unknown method. The first successful response decides.
-    async fn ask_process(&self, link: &Link, capabilities: &str) -> Asked {
+    async fn ask_process(&self, link: &Link, capabilities: &str) -> DiscoverOutcome {
         let discovered = discover(link, capabilities);
         tokio::pin!(discovered);
         let silence = if self.eras.has_done_without() { self.patience } else { SILENCE.min(self.patience / 2) };
@@ -315,7 +317,7 @@ impl Dialler {
                 tokio::pin!(shaken);
                 tokio::select! {
                     said = &mut discovered => match said {
-                        Ok(Said::Foreign(_)) => return shaken_hands(shaken.await),
+                        Ok(DiscoverReply::Foreign(_)) => return shaken_hands(shaken.await),
                         said => said,
                     },
                     hello = &mut shaken => match hello {
@@ -327,21 +329,26 @@ impl Dialler {
         };
         match said {
             // Some processes exit if the first message is not `initialize`.
-            Err(LinkError::Closed { .. }) => Asked::HandshakeNeeded,
-            Err(error) => Asked::Failed(error.to_string()),
-            Ok(Said::Foreign(_)) => shaken_hands(link.initialize(capabilities).await),
+            Err(LinkError::Closed { .. }) => DiscoverOutcome::HandshakeNeeded,
+            Err(error) => DiscoverOutcome::Failed(error.to_string()),
+            Ok(DiscoverReply::Foreign(_)) => shaken_hands(link.initialize(capabilities).await),
             Ok(said) => understand(said),
         }
     }
 
     /// Creates a link without sending anything. A stdio link starts its process here.
-    fn connect<E: Fn() -> Ear>(&self, way: Way, greeting: &Greeting<'_, E>) -> Result<Link, String> {
+    fn connect<E: Fn() -> InboundHandler>(
+        &self,
+        way: DialMethod,
+        greeting: &DialParams<'_, E>,
+    ) -> Result<Link, String> {
         let ear = Arc::new((greeting.ear)());
         match &self.config.transport {
             Transport::Stdio { .. } => {
                 let command = Command::of(&self.config.transport).expect("it starts a process");
                 let link = StdioLink::start(&self.exe, command, self.limit, ear, greeting.is_retry);
-                link.map(|link| Link::new(Wire::Stdio(link))).map_err(|error| Trouble::Unstartable(&error).to_string())
+                link.map(|link| Link::new(LinkTransport::Stdio(link)))
+                    .map_err(|error| BackendProblem::Unstartable(&error).to_string())
             }
             Transport::Http { url, headers, ca, kind: _ } => {
                 let url: http::Uri = url.parse().map_err(|error| format!("url: {error}"))?;
@@ -355,37 +362,39 @@ impl Dialler {
                 };
                 let headers = header_map(headers)?;
                 Ok(Link::new(match way {
-                    Way::Usual => Wire::Http(HttpLink::new(client, url, headers, self.limit, ear)),
-                    Way::Sessionless => Wire::Http(HttpLink::sessionless(client, url, headers, self.limit, ear)),
-                    Way::Sse => Wire::Sse(SseLink::new(client, url, headers, self.limit, ear)),
+                    DialMethod::Usual => LinkTransport::Http(HttpLink::new(client, url, headers, self.limit, ear)),
+                    DialMethod::Sessionless => {
+                        LinkTransport::Http(HttpLink::sessionless(client, url, headers, self.limit, ear))
+                    }
+                    DialMethod::Sse => LinkTransport::Sse(SseLink::new(client, url, headers, self.limit, ear)),
                 }))
             }
             Transport::Files(files) => {
                 let link = FilesServer::open(files, ear);
-                link.map(|link| Link::new(Wire::Files(link))).map_err(|error| error.to_string())
+                link.map(|link| Link::new(LinkTransport::Files(link))).map_err(|error| error.to_string())
             }
         }
     }
 }
 
 /// Sends `server/discover`, a second time if the backend understood it but rejected its form.
-async fn discover(link: &Link, capabilities: &str) -> Result<Said, LinkError> {
+async fn discover(link: &Link, capabilities: &str) -> Result<DiscoverReply, LinkError> {
     match era::judge(&link.discover(capabilities).await?) {
-        Said::Otherwise(_) => link.discover(capabilities).await.map(|answer| era::judge(&answer)),
+        DiscoverReply::Otherwise(_) => link.discover(capabilities).await.map(|answer| era::judge(&answer)),
         said => Ok(said),
     }
 }
 
-fn understand(said: Said) -> Asked {
+fn understand(said: DiscoverReply) -> DiscoverOutcome {
     match said {
-        Said::Hello(hello) => Asked::Hello(*hello),
-        Said::Otherwise(said) => Asked::Failed(Trouble::Undiscovered(&said).to_string()),
-        Said::Foreign(_) | Said::Unknown(_) => Asked::HandshakeNeeded,
+        DiscoverReply::Hello(hello) => DiscoverOutcome::Hello(*hello),
+        DiscoverReply::Otherwise(said) => DiscoverOutcome::Failed(BackendProblem::Undiscovered(&said).to_string()),
+        DiscoverReply::Foreign(_) | DiscoverReply::Unknown(_) => DiscoverOutcome::HandshakeNeeded,
     }
 }
 
-fn shaken_hands(shaken: Result<Hello, LinkError>) -> Asked {
-    shaken.map_or_else(|error| Asked::Failed(error.to_string()), Asked::Hello)
+fn shaken_hands(shaken: Result<Hello, LinkError>) -> DiscoverOutcome {
+    shaken.map_or_else(|error| DiscoverOutcome::Failed(error.to_string()), DiscoverOutcome::Hello)
 }
 
 fn without_handshake(link: Link, hello: Hello, capabilities: &str) -> (Link, Hello) {
@@ -394,13 +403,13 @@ fn without_handshake(link: Link, hello: Hello, capabilities: &str) -> (Link, Hel
 }
 
 fn may_be_sse(link: &Link) -> bool {
-    matches!(link.wire(), Wire::Http(link) if link.may_be_sse())
+    matches!(link.wire(), LinkTransport::Http(link) if link.may_be_sse())
 }
 
 /// Reports whether an error response shows which protocol generation a server speaks. Statuses such as 401 or 503 show
 /// nothing about that.
 fn is_evidence(link: &Link) -> bool {
-    let Wire::Http(link) = link.wire() else { return true };
+    let LinkTransport::Http(link) = link.wire() else { return true };
     let tells =
         [StatusCode::BAD_REQUEST, StatusCode::NOT_FOUND, StatusCode::METHOD_NOT_ALLOWED, StatusCode::NOT_IMPLEMENTED];
     link.refused().is_none_or(|status| tells.contains(&status))

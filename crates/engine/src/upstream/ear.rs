@@ -19,7 +19,7 @@ use goblin_telemetry::Event;
 use goblin_wire::json::{self, Span, Splice, quote};
 use goblin_wire::memory::Kind;
 use goblin_wire::params::related_task;
-use goblin_wire::{Error, Id, Malformed, Method, Notification, Request};
+use goblin_wire::{Error, Id, MalformedMessage, Method, Notification, Request};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -29,8 +29,8 @@ use crate::client::lane::Call;
 use crate::client::mailbox::Mailbox;
 use crate::upstream::ask::{self, Recipient};
 use crate::upstream::files::Host;
-use crate::upstream::inbox::Inbox;
-use crate::upstream::register::Register;
+use crate::upstream::inbox::BackendEvents;
+use crate::upstream::register::SubscriptionManager;
 
 /// The limit of open server requests per link. Further requests are rejected.
 const MOST_ASKS: usize = 256;
@@ -38,10 +38,10 @@ const MOST_ASKS: usize = 256;
 const MOST_KNOWN: usize = 1024;
 
 /// The handler of incoming messages of one link.
-pub struct Ear {
-    pub inbox: Arc<Inbox>,
+pub struct InboundHandler {
+    pub inbox: Arc<BackendEvents>,
     /// The subscriptions over this link.
-    pub register: Arc<Register>,
+    pub register: Arc<SubscriptionManager>,
     /// The client that owns the link. `None` if clients share it.
     own: Option<Client>,
     declare: Declare,
@@ -52,19 +52,19 @@ pub struct Ear {
     /// The open server requests by the backend's ids. Sending a reason on the channel cancels the request. `None` once
     /// the link has ended.
     asks: Mutex<Option<HashMap<Id, oneshot::Sender<String>>>>,
-    known: Mutex<Known>,
+    known: Mutex<RecentIds>,
     /// Limits the server requests that wait for a response or for its delivery.
     room: Arc<Semaphore>,
 }
 
 /// Hashes of the ids of recent server requests. Hashes, because an id can be long.
 #[derive(Default)]
-struct Known {
+struct RecentIds {
     state: RandomState,
     ids: VecDeque<u64>,
 }
 
-impl Known {
+impl RecentIds {
     fn note(&mut self, id: &Id) {
         if self.ids.len() >= MOST_KNOWN {
             self.ids.pop_front();
@@ -78,7 +78,7 @@ impl Known {
 }
 
 /// A server request that is registered under the backend's id.
-pub(crate) struct Opened {
+pub(crate) struct InboundRequest {
     pub withdrawn: oneshot::Receiver<String>,
     /// The slot of the request. Held until the response is sent.
     _place: OwnedSemaphorePermit,
@@ -92,7 +92,7 @@ pub struct Client {
 }
 
 /// The client that a message belongs to.
-pub enum Whose {
+pub enum Attribution {
     /// One client. The message belongs to one of these calls of the client.
     Calls(SmallVec<[Arc<Call>; 2]>),
     Nobodys,
@@ -100,22 +100,22 @@ pub enum Whose {
     Unsure,
 }
 
-impl Whose {
+impl Attribution {
     /// Returns the owner of a message that came on the stream of `call`.
-    pub fn of(call: Option<&Arc<Call>>) -> Whose {
-        call.map_or(Whose::Nobodys, |call| Whose::Calls(SmallVec::from_elem(Arc::clone(call), 1)))
+    pub fn of(call: Option<&Arc<Call>>) -> Attribution {
+        call.map_or(Attribution::Nobodys, |call| Attribution::Calls(SmallVec::from_elem(Arc::clone(call), 1)))
     }
 
     /// Determines the owner from all open calls of a link. Stops at the first call of a second client.
-    pub fn among<'a>(calls: impl Iterator<Item = &'a Arc<Call>> + Clone) -> Whose {
-        let Some(first) = calls.clone().next() else { return Whose::Nobodys };
+    pub fn among<'a>(calls: impl Iterator<Item = &'a Arc<Call>> + Clone) -> Attribution {
+        let Some(first) = calls.clone().next() else { return Attribution::Nobodys };
         let same = |call: &Arc<Call>| call.origin == first.origin;
-        if calls.clone().all(same) { Whose::Calls(calls.cloned().collect()) } else { Whose::Unsure }
+        if calls.clone().all(same) { Attribution::Calls(calls.cloned().collect()) } else { Attribution::Unsure }
     }
 }
 
 /// Sends messages back over a link.
-pub trait Mouth: Send + Sync {
+pub trait ReplySink: Send + Sync {
     /// Queues a message without waiting. Drops and reports the message if the queue is full.
     fn say(&self, message: Bytes);
 
@@ -123,12 +123,12 @@ pub trait Mouth: Send + Sync {
     fn answer(&self, message: Bytes) -> BoxFuture<'_, ()>;
 }
 
-impl Ear {
+impl InboundHandler {
     /// Creates the handler of a shared link.
-    pub fn shared(register: Arc<Register>, config: &Server, patience: Option<Duration>) -> Ear {
+    pub fn shared(register: Arc<SubscriptionManager>, config: &Server, patience: Option<Duration>) -> InboundHandler {
         let asks = Mutex::new(Some(HashMap::new()));
         let room = Arc::new(Semaphore::new(MOST_ASKS));
-        Ear {
+        InboundHandler {
             inbox: Arc::clone(register.inbox()),
             register,
             own: None,
@@ -142,20 +142,25 @@ impl Ear {
     }
 
     /// Creates the handler of one client's own link.
-    pub fn own(register: Arc<Register>, config: &Server, client: Client, patience: Option<Duration>) -> Ear {
-        Ear { own: Some(client), roots: Vec::new(), ..Ear::shared(register, config, patience) }
+    pub fn own(
+        register: Arc<SubscriptionManager>,
+        config: &Server,
+        client: Client,
+        patience: Option<Duration>,
+    ) -> InboundHandler {
+        InboundHandler { own: Some(client), roots: Vec::new(), ..InboundHandler::shared(register, config, patience) }
     }
 
     /// Creates the handler of an arbitrary link, for tests.
     #[cfg(test)]
-    pub fn example() -> Ear {
+    pub fn example() -> InboundHandler {
         let server = goblin_config::ServerId::new("a").expect("a valid id");
         let transport = goblin_config::Transport::Files(goblin_config::Files::at("/".into()));
         let config = Arc::new(Server::new("a", transport, Default::default()));
         let policies = goblin_config::Policies::default();
         let backend =
             crate::upstream::Backend::new(server, Arc::clone(&config), &policies, Arc::default(), Arc::new(()));
-        Ear::shared(Arc::clone(&backend.register), &config, None)
+        InboundHandler::shared(Arc::clone(&backend.register), &config, None)
     }
 
     pub fn server(&self) -> &str {
@@ -172,13 +177,13 @@ impl Ear {
     }
 
     /// Counts and reports bytes that are not a valid message.
-    pub(crate) fn report_malformed(&self, malformed: &Malformed, reason: &str) {
+    pub(crate) fn report_malformed(&self, malformed: &MalformedMessage, reason: &str) {
         self.inbox.observe().count_limit(&malformed.error);
         self.emit(&Event::BackendGarbage { server: self.server(), reason });
     }
 
     /// Handles a notification other than progress. Calls `whose` only for notifications that need an owner.
-    pub fn hear(&self, notification: &Notification, whose: impl FnOnce() -> Whose) {
+    pub fn hear(&self, notification: &Notification, whose: impl FnOnce() -> Attribution) {
         match &notification.method {
             Method::ToolsChanged => self.inbox.mark(&[List::Tools]),
             Method::PromptsChanged => self.inbox.mark(&[List::Prompts]),
@@ -219,13 +224,13 @@ impl Ear {
 
     /// Forwards a log message if the client's log level includes it. A message without a clear owner goes to the
     /// gateway's log.
-    fn hear_log(&self, notification: &Notification, whose: Whose) {
+    fn hear_log(&self, notification: &Notification, whose: Attribution) {
         let level = notification.params.level.and_then(|span| json::string(notification.raw.as_str(), span));
         let level = level.and_then(|name| Level::parse(&name)).unwrap_or(Level::Emergency);
         let wanted = match (&whose, &self.own) {
-            (Whose::Calls(calls), _) => calls.first().map_or(Some(Level::DEFAULT), |call| call.caller.level),
+            (Attribution::Calls(calls), _) => calls.first().map_or(Some(Level::DEFAULT), |call| call.caller.level),
             (_, Some(client)) => client.caller.dialect.has_asks().then(|| client.mailbox.level()),
-            (Whose::Nobodys | Whose::Unsure, None) => {
+            (Attribution::Nobodys | Attribution::Unsure, None) => {
                 return self.emit(&Event::BackendLog { server: self.server(), line: notification.raw.as_str() });
             }
         };
@@ -235,7 +240,7 @@ impl Ear {
     }
 
     /// Forwards a notification unchanged except for task ids. Returns whether a client received it.
-    fn pass_on(&self, notification: &Notification, whose: Whose) -> bool {
+    fn pass_on(&self, notification: &Notification, whose: Attribution) -> bool {
         let mut edits = Splice::new();
         self.relate(notification.raw.as_str(), notification.params.whole, &mut edits);
         let message = json::single_line(edits.apply(notification.raw.bytes()));
@@ -243,13 +248,13 @@ impl Ear {
         // unsolicited notification.
         let takes = |call: &Arc<Call>| call.caller.dialect.has_asks() || notification.method == Method::LogMessage;
         match (whose, &self.own) {
-            (Whose::Calls(calls), _) => {
+            (Attribution::Calls(calls), _) => {
                 calls.iter().filter(|call| takes(call)).any(|call| call.lane.offer(message.clone()))
             }
             // A client without server requests has no stream for messages outside of a call, so the message would stay
             // in the mailbox for ever.
             (_, Some(client)) => client.caller.dialect.has_asks() && client.mailbox.post(message),
-            (Whose::Nobodys | Whose::Unsure, None) => false,
+            (Attribution::Nobodys | Attribution::Unsure, None) => false,
         }
     }
 
@@ -283,7 +288,7 @@ impl Ear {
     }
 
     /// Handles a server request: answers it, rejects it, or relays it to its client.
-    pub fn take_ask(self: &Arc<Ear>, ask: Request, whose: Whose, mouth: Arc<dyn Mouth>) {
+    pub fn take_ask(self: &Arc<InboundHandler>, ask: Request, whose: Attribution, mouth: Arc<dyn ReplySink>) {
         if ask.method == Method::Ping {
             return mouth.say(goblin_wire::reply(&ask.id_as_written(), "{}").concat());
         }
@@ -310,7 +315,12 @@ impl Ear {
     /// Handles a server request on a resumed stream. A server may repeat a request that another client answered
     /// earlier. That client's call may be over, and a different client may now be alone on the link, so such a request
     /// is rejected.
-    pub(crate) fn take_replayed_ask(self: &Arc<Ear>, ask: Request, whose: Whose, mouth: Arc<dyn Mouth>) {
+    pub(crate) fn take_replayed_ask(
+        self: &Arc<InboundHandler>,
+        ask: Request,
+        whose: Attribution,
+        mouth: Arc<dyn ReplySink>,
+    ) {
         let known = self.known.lock().has(&ask.id);
         if known && self.own.is_none() && !self.is_open(&ask.id) {
             let reason = "this was asked before, and nothing says whom it is for".to_owned();
@@ -324,7 +334,7 @@ impl Ear {
     }
 
     /// Rejects a registered server request.
-    pub(crate) fn refuse(&self, ask: &Request, error: &Error, mouth: &dyn Mouth) {
+    pub(crate) fn refuse(&self, ask: &Request, error: &Error, mouth: &dyn ReplySink) {
         self.leave(&ask.id);
         mouth.say(self.refusal(ask, error));
     }
@@ -337,10 +347,10 @@ impl Ear {
     }
 
     /// Returns the client for a server request. Returns an error if the client is unclear or lacks the capability.
-    fn recipient(&self, ask: &Request, whose: Whose) -> Result<Recipient, Error> {
+    fn recipient(&self, ask: &Request, whose: Attribution) -> Result<Recipient, Error> {
         let unavailable = |reason: &str| Error::ClientUnavailable { reason: reason.to_owned() };
         let recipient = match (whose, &self.own) {
-            (Whose::Calls(calls), own) => {
+            (Attribution::Calls(calls), own) => {
                 let first = calls.first().ok_or_else(|| unavailable("no client has a call on this connection"))?;
                 let (mailbox, abilities) = (Arc::clone(&first.mailbox), Arc::clone(&first.caller.abilities));
                 let dialect = first.caller.dialect;
@@ -356,10 +366,10 @@ impl Ear {
                 calls: SmallVec::new(),
                 is_own: true,
             },
-            (Whose::Nobodys, None) => {
+            (Attribution::Nobodys, None) => {
                 return Err(unavailable("no client has a call on this connection, so nobody can be asked"));
             }
-            (Whose::Unsure, None) => {
+            (Attribution::Unsure, None) => {
                 return Err(unavailable(
                     "several clients share this connection and nothing says whom this is for; \
                      give each its own with \"session\": \"per-client\" in the gateway's configuration",
@@ -384,7 +394,7 @@ impl Ear {
 
     /// Registers a server request under the backend's id. Returns `None` if the id is in use, and an error if the limit
     /// is reached or the link has ended.
-    fn enter(&self, id: &Id) -> Result<Option<Opened>, Error> {
+    fn enter(&self, id: &Id) -> Result<Option<InboundRequest>, Error> {
         let (withdraw, withdrawn) = oneshot::channel();
         let mut asks = self.asks.lock();
         let closed = || Error::ClientUnavailable { reason: "the connection is over".to_owned() };
@@ -395,7 +405,7 @@ impl Ear {
         let place = Arc::clone(&self.room).try_acquire_owned();
         let _place = place.map_err(|_| Error::LimitExceeded { limit: "asks", value: MOST_ASKS })?;
         open.insert(id.clone(), withdraw);
-        Ok(Some(Opened { withdrawn, _place }))
+        Ok(Some(InboundRequest { withdrawn, _place }))
     }
 
     pub(crate) fn leave(&self, id: &Id) {
@@ -453,13 +463,13 @@ fn roots(roots: &[Root]) -> String {
     format!(r#"{{"roots":[{}]}}"#, roots.iter().map(root).collect::<Vec<_>>().join(","))
 }
 
-impl Host for Ear {
+impl Host for InboundHandler {
     fn server(&self) -> &str {
-        Ear::server(self)
+        InboundHandler::server(self)
     }
 
     fn emit(&self, event: &Event<'_>) {
-        Ear::emit(self, event);
+        InboundHandler::emit(self, event);
     }
 
     fn resources_changed(&self) {
@@ -484,18 +494,18 @@ mod tests {
         let looks = Cell::new(0);
         let among = |calls: &[Arc<Call>]| {
             looks.set(0);
-            Whose::among(calls.iter().inspect(|_| looks.set(looks.get() + 1)))
+            Attribution::among(calls.iter().inspect(|_| looks.set(looks.get() + 1)))
         };
-        assert!(matches!(among(&[]), Whose::Nobodys));
-        assert!(matches!(among(&calls), Whose::Calls(calls) if calls.len() == 2));
+        assert!(matches!(among(&[]), Attribution::Nobodys));
+        assert!(matches!(among(&calls), Attribution::Calls(calls) if calls.len() == 2));
         calls.extend((0..1000).map(|_| Arc::new(Call::example())));
-        assert!(matches!(among(&calls), Whose::Unsure));
+        assert!(matches!(among(&calls), Attribution::Unsure));
         assert!(looks.get() <= 4, "{} looks", looks.get());
     }
 
     #[test]
     fn ask_exactly_so_many_are_open_and_each_id_once() {
-        let ear = Ear::example();
+        let ear = InboundHandler::example();
         let mut open: Vec<_> = (0..MOST_ASKS as u64).map(|id| ear.enter(&Id::from(id)).ok().flatten()).collect();
         assert!(open.iter().all(Option::is_some));
         assert!(matches!(ear.enter(&Id::from(0)), Ok(None)));

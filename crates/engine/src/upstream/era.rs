@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 const REMEMBERED: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The interpretation of a response to `server/discover`.
-pub(crate) enum Said {
+pub(crate) enum DiscoverReply {
     Hello(Box<Hello>),
     /// The backend works without a handshake but rejects the form of the request.
     Otherwise(String),
@@ -27,18 +27,18 @@ pub(crate) enum Said {
 }
 
 /// Interprets the response to `server/discover`.
-pub(crate) fn judge(answer: &Response) -> Said {
+pub(crate) fn judge(answer: &Response) -> DiscoverReply {
     let text = answer.raw.as_str();
     match answer.outcome {
         Outcome::Result(result) => match Hello::discovered(text, result) {
-            Some(hello) => Said::Hello(Box::new(hello)),
-            None => Said::Foreign("it answered server/discover with something else".to_owned()),
+            Some(hello) => DiscoverReply::Hello(Box::new(hello)),
+            None => DiscoverReply::Foreign("it answered server/discover with something else".to_owned()),
         },
         Outcome::Error(error) => judge_error(text, error),
     }
 }
 
-fn judge_error(text: &str, error: Span) -> Said {
+fn judge_error(text: &str, error: Span) -> DiscoverReply {
     let said = error.get(text).to_owned();
     let data = json::member(text, error, "data");
     let supported = data.and_then(|data| json::member(text, data, "supported"));
@@ -49,16 +49,16 @@ fn judge_error(text: &str, error: Span) -> Said {
     };
     match json::member(text, error, "code").map(|code| code.get(text)) {
         // Earlier drafts used other error codes, so the list of supported versions decides first.
-        _ if supported.any(is_ours) => Said::Otherwise(said),
-        Some("-32022") => Said::Unknown(said),
-        Some("-32020" | "-32021") => Said::Otherwise(said),
-        _ => Said::Foreign(said),
+        _ if supported.any(is_ours) => DiscoverReply::Otherwise(said),
+        Some("-32022") => DiscoverReply::Unknown(said),
+        Some("-32020" | "-32021") => DiscoverReply::Otherwise(said),
+        _ => DiscoverReply::Foreign(said),
     }
 }
 
 /// The way to begin a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Greet {
+pub(crate) enum HandshakeMode {
     WithHandshake,
     WithoutHandshake,
     /// Send `server/discover` first. If the backend does not know the method, perform a handshake.
@@ -67,7 +67,7 @@ pub(crate) enum Greet {
 
 /// The clients that a link serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum For {
+pub(crate) enum LinkScope {
     /// All clients. The link uses the newest version that both sides know.
     All,
     /// Clients with a handshake. A tool that sends server requests may support only one generation's way of sending
@@ -79,13 +79,13 @@ pub(crate) enum For {
 
 /// The protocol generations that one backend is known to speak.
 #[derive(Debug)]
-pub(crate) struct Eras {
+pub(crate) struct KnownEras {
     protocol: Protocol,
-    known: Mutex<Known>,
+    known: Mutex<EraFacts>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct EraFacts {
     /// Until this time the backend counts as needing a handshake.
     needs_handshake: Option<Instant>,
     /// Until this time the backend counts as rejecting the handshake.
@@ -95,23 +95,23 @@ struct Known {
     ends_anyway: bool,
 }
 
-impl Eras {
-    pub(crate) fn new(protocol: Protocol) -> Eras {
-        Eras { protocol, known: Mutex::default() }
+impl KnownEras {
+    pub(crate) fn new(protocol: Protocol) -> KnownEras {
+        KnownEras { protocol, known: Mutex::default() }
     }
 
     /// Returns how to begin a connection for the clients `whom`. The configuration takes precedence over the remembered
     /// state.
-    pub(crate) fn greet(&self, whom: For, now: Instant) -> Greet {
+    pub(crate) fn greet(&self, whom: LinkScope, now: Instant) -> HandshakeMode {
         let known = self.known.lock();
         let is_due = |until: Option<Instant>| until.is_some_and(|until| now < until);
         match (self.protocol, whom) {
-            (Protocol::Legacy, _) => Greet::WithHandshake,
-            (Protocol::Modern, _) => Greet::WithoutHandshake,
-            (_, For::HandshakeOnly) => Greet::WithHandshake,
-            _ if is_due(known.needs_handshake) || known.ends_anyway => Greet::WithHandshake,
-            (_, For::WithHandshake) if !is_due(known.refuses_handshake) => Greet::WithHandshake,
-            _ => Greet::Ask,
+            (Protocol::Legacy, _) => HandshakeMode::WithHandshake,
+            (Protocol::Modern, _) => HandshakeMode::WithoutHandshake,
+            (_, LinkScope::HandshakeOnly) => HandshakeMode::WithHandshake,
+            _ if is_due(known.needs_handshake) || known.ends_anyway => HandshakeMode::WithHandshake,
+            (_, LinkScope::WithHandshake) if !is_due(known.refuses_handshake) => HandshakeMode::WithHandshake,
+            _ => HandshakeMode::Ask,
         }
     }
 
@@ -140,7 +140,7 @@ impl Eras {
 
     /// Records that the backend does not know `server/discover` and completed a handshake.
     pub(crate) fn needs_handshake(&self, now: Instant) {
-        *self.known.lock() = Known { needs_handshake: Some(now + REMEMBERED), ..Known::default() };
+        *self.known.lock() = EraFacts { needs_handshake: Some(now + REMEMBERED), ..EraFacts::default() };
     }
 
     /// Records that the backend answered `server/discover`.
@@ -170,10 +170,10 @@ mod tests {
             let text = format!(r#"{{"jsonrpc":"2.0","id":1,{outcome}}}"#);
             let Ok(Message::Response(answer)) = Message::parse(text.into()) else { panic!("{outcome}") };
             let said = match judge(&answer) {
-                Said::Hello(hello) => format!("hello {} {}", hello.software, hello.lists_handshake),
-                Said::Otherwise(_) => "otherwise".to_owned(),
-                Said::Unknown(_) => "unknown".to_owned(),
-                Said::Foreign(_) => "foreign".to_owned(),
+                DiscoverReply::Hello(hello) => format!("hello {} {}", hello.software, hello.lists_handshake),
+                DiscoverReply::Otherwise(_) => "otherwise".to_owned(),
+                DiscoverReply::Unknown(_) => "unknown".to_owned(),
+                DiscoverReply::Foreign(_) => "foreign".to_owned(),
             };
             assert_eq!(said, expected, "{outcome}");
         };
@@ -203,34 +203,38 @@ mod tests {
     fn srv2_what_a_backend_was_taken_for_is_not_for_ever() {
         let now = Instant::now();
         let (later, far) = (now + REMEMBERED / 2, now + REMEMBERED);
-        let eras = Eras::new(Protocol::Auto);
-        assert_eq!(eras.greet(For::All, now), Greet::Ask);
-        assert_eq!(eras.greet(For::WithHandshake, now), Greet::WithHandshake);
+        let eras = KnownEras::new(Protocol::Auto);
+        assert_eq!(eras.greet(LinkScope::All, now), HandshakeMode::Ask);
+        assert_eq!(eras.greet(LinkScope::WithHandshake, now), HandshakeMode::WithHandshake);
         eras.needs_handshake(now);
-        assert_eq!((eras.greet(For::All, later), eras.greet(For::All, far)), (Greet::WithHandshake, Greet::Ask));
+        assert_eq!(
+            (eras.greet(LinkScope::All, later), eras.greet(LinkScope::All, far)),
+            (HandshakeMode::WithHandshake, HandshakeMode::Ask)
+        );
         eras.refuses_handshake(now);
-        assert_eq!(eras.greet(For::All, later), Greet::Ask);
-        assert_eq!(eras.greet(For::WithHandshake, later), Greet::Ask);
-        assert_eq!(eras.greet(For::WithHandshake, far), Greet::WithHandshake);
+        assert_eq!(eras.greet(LinkScope::All, later), HandshakeMode::Ask);
+        assert_eq!(eras.greet(LinkScope::WithHandshake, later), HandshakeMode::Ask);
+        assert_eq!(eras.greet(LinkScope::WithHandshake, far), HandshakeMode::WithHandshake);
         assert!(!eras.may_have_both(later) && eras.may_have_both(far));
         eras.does_without();
         assert!(eras.has_done_without());
         eras.ends_anyway();
-        assert_eq!(eras.greet(For::All, now), Greet::WithHandshake);
+        assert_eq!(eras.greet(LinkScope::All, now), HandshakeMode::WithHandshake);
         eras.shaken();
-        assert_eq!(eras.greet(For::All, now), Greet::Ask);
+        assert_eq!(eras.greet(LinkScope::All, now), HandshakeMode::Ask);
     }
 
     #[test]
     fn srv2_what_is_configured_is_not_asked() {
         let now = Instant::now();
-        for (protocol, greet) in [(Protocol::Legacy, Greet::WithHandshake), (Protocol::Modern, Greet::WithoutHandshake)]
+        for (protocol, greet) in
+            [(Protocol::Legacy, HandshakeMode::WithHandshake), (Protocol::Modern, HandshakeMode::WithoutHandshake)]
         {
-            let eras = Eras::new(protocol);
+            let eras = KnownEras::new(protocol);
             eras.refuses_handshake(now);
             eras.needs_handshake(now);
-            assert_eq!(eras.greet(For::All, now), greet);
-            assert_eq!(eras.greet(For::WithHandshake, now), greet);
+            assert_eq!(eras.greet(LinkScope::All, now), greet);
+            assert_eq!(eras.greet(LinkScope::WithHandshake, now), greet);
             assert!(!eras.may_have_both(now));
         }
     }

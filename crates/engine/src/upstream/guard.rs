@@ -59,9 +59,9 @@ const EXEC_STEP: &str = "exec";
 ///
 /// Call this function first in `main`: every backend has a guard, so the guard should load as little as possible.
 pub fn run(arguments: impl Iterator<Item = OsString>) -> i32 {
-    let outcome = Mode::parse(arguments).and_then(|mode| match mode {
-        Mode::Guard { watch, descriptors, command } => guard(watch, descriptors, &command),
-        Mode::Exec { parent, command } => Err(become_command(parent, &command)),
+    let outcome = GuardMode::parse(arguments).and_then(|mode| match mode {
+        GuardMode::Guard { watch, descriptors, command } => guard(watch, descriptors, &command),
+        GuardMode::Exec { parent, command } => Err(become_command(parent, &command)),
     });
     outcome.unwrap_or_else(|failure| {
         // If stderr is closed, the failure can be reported only by the exit code.
@@ -72,7 +72,7 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> i32 {
 
 /// The reason why the command does not run. The exit codes are those of `env` and `timeout`.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+enum GuardError {
     #[error("{MODE} is started by the gateway, not by hand: {0}")]
     Usage(&'static str),
     #[error("cannot watch the gateway through descriptor {descriptor}: {source} (is /dev/fd there?)")]
@@ -85,26 +85,26 @@ enum Failure {
     Start { program: OsString, source: io::Error },
 }
 
-impl Failure {
-    fn start(program: &OsStr, source: io::Error) -> Failure {
+impl GuardError {
+    fn start(program: &OsStr, source: io::Error) -> GuardError {
         let program = program.to_owned();
         match source.kind() {
-            io::ErrorKind::NotFound => Failure::NotFound { program },
-            _ => Failure::Start { program, source },
+            io::ErrorKind::NotFound => GuardError::NotFound { program },
+            _ => GuardError::Start { program, source },
         }
     }
 
     fn exit_code(&self) -> i32 {
         match self {
-            Failure::Usage(_) | Failure::Watch { .. } | Failure::Setup(_) => 125,
-            Failure::Start { .. } => 126,
-            Failure::NotFound { .. } => 127,
+            GuardError::Usage(_) | GuardError::Watch { .. } | GuardError::Setup(_) => 125,
+            GuardError::Start { .. } => 126,
+            GuardError::NotFound { .. } => 127,
         }
     }
 }
 
 /// The parsed arguments.
-enum Mode {
+enum GuardMode {
     /// `descriptors` is the soft limit for the command, if it differs from the gateway's limit.
     Guard {
         watch: u32,
@@ -122,34 +122,34 @@ struct CommandLine {
     arguments: Vec<OsString>,
 }
 
-impl Mode {
-    fn parse(mut arguments: impl Iterator<Item = OsString>) -> Result<Mode, Failure> {
+impl GuardMode {
+    fn parse(mut arguments: impl Iterator<Item = OsString>) -> Result<GuardMode, GuardError> {
         let mut number = arguments.next();
         let is_exec = number.as_deref() == Some(OsStr::new(EXEC_STEP));
         if is_exec {
             number = arguments.next();
         }
         let number =
-            number.and_then(|number| number.to_str()?.parse().ok()).ok_or(Failure::Usage("a number is missing"))?;
+            number.and_then(|number| number.to_str()?.parse().ok()).ok_or(GuardError::Usage("a number is missing"))?;
         let mut next = arguments.next();
         let descriptors = next.as_ref().and_then(|limit| limit.to_str()?.parse().ok());
         if descriptors.is_some() {
             next = arguments.next();
         }
         if next.as_deref() != Some(OsStr::new("--")) {
-            return Err(Failure::Usage("-- is missing"));
+            return Err(GuardError::Usage("-- is missing"));
         }
-        let program = arguments.next().ok_or(Failure::Usage("a command is missing"))?;
+        let program = arguments.next().ok_or(GuardError::Usage("a command is missing"))?;
         let command = CommandLine { program, arguments: arguments.collect() };
         Ok(match is_exec {
-            true => Mode::Exec { parent: number, command },
-            false => Mode::Guard { watch: number, descriptors, command },
+            true => GuardMode::Exec { parent: number, command },
+            false => GuardMode::Guard { watch: number, descriptors, command },
         })
     }
 }
 
 /// Runs the command until it exits, the gateway is gone or the guard receives a stop signal. Then ends the group.
-fn guard(watch: u32, descriptors: Option<u64>, command: &CommandLine) -> Result<i32, Failure> {
+fn guard(watch: u32, descriptors: Option<u64>, command: &CommandLine) -> Result<i32, GuardError> {
     if let Some(limit) = descriptors {
         descriptors::restore(limit);
     }
@@ -183,10 +183,10 @@ fn guard(watch: u32, descriptors: Option<u64>, command: &CommandLine) -> Result<
 }
 
 /// Opens the watch pipe. Opening a descriptor again by its name is the safe way to take it over.
-fn open_watch(descriptor: u32) -> Result<pipe::Receiver, Failure> {
+fn open_watch(descriptor: u32) -> Result<pipe::Receiver, GuardError> {
     File::open(format!("/dev/fd/{descriptor}"))
         .and_then(pipe::Receiver::from_file)
-        .map_err(|source| Failure::Watch { descriptor, source })
+        .map_err(|source| GuardError::Watch { descriptor, source })
 }
 
 /// Waits until the last write end is closed.
@@ -372,41 +372,41 @@ fn prepare(_command: &CommandLine) {}
 /// Starts the command through [`become_command`]. `/proc/self/exe` names the running binary even after the file was
 /// replaced.
 #[cfg(target_os = "linux")]
-fn start(command: &CommandLine) -> Result<Child, Failure> {
+fn start(command: &CommandLine) -> Result<Child, GuardError> {
     Command::new("/proc/self/exe")
         .args([MODE, EXEC_STEP, &std::process::id().to_string(), "--"])
         .arg(&command.program)
         .args(&command.arguments)
         .spawn()
-        .map_err(Failure::Setup)
+        .map_err(GuardError::Setup)
 }
 
 #[cfg(not(target_os = "linux"))]
-fn start(command: &CommandLine) -> Result<Child, Failure> {
+fn start(command: &CommandLine) -> Result<Child, GuardError> {
     Command::new(&command.program)
         .args(&command.arguments)
         .spawn()
-        .map_err(|source| Failure::start(&command.program, source))
+        .map_err(|source| GuardError::start(&command.program, source))
 }
 
 /// Requests SIGKILL for the parent's death, a setting that survives `exec`, and becomes the command. Returns only if
 /// that fails.
 #[cfg(target_os = "linux")]
-fn become_command(parent: u32, command: &CommandLine) -> Failure {
+fn become_command(parent: u32, command: &CommandLine) -> GuardError {
     use std::os::unix::process::CommandExt;
 
     if let Err(error) = rustix::process::set_parent_process_death_signal(Some(Signal::KILL)) {
-        return Failure::Setup(error.into());
+        return GuardError::Setup(error.into());
     }
     // If the parent died before the request, the kernel sends no signal.
     if std::os::unix::process::parent_id() != parent {
-        return Failure::Setup(io::Error::other("the guard ended before its command began"));
+        return GuardError::Setup(io::Error::other("the guard ended before its command began"));
     }
     let error = Command::new(&command.program).args(&command.arguments).exec();
-    Failure::start(&command.program, error)
+    GuardError::start(&command.program, error)
 }
 
 #[cfg(not(target_os = "linux"))]
-fn become_command(_parent: u32, _command: &CommandLine) -> Failure {
-    Failure::Usage("this step exists on Linux only")
+fn become_command(_parent: u32, _command: &CommandLine) -> GuardError {
+    GuardError::Usage("this step exists on Linux only")
 }

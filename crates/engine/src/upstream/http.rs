@@ -26,24 +26,24 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, TryFutureExt};
-use goblin_client::connect::{HttpClient, Received, RequestError};
+use goblin_client::connect::{HttpClient, RequestError, ResponseBody};
 use goblin_telemetry::{Event, worker};
 use goblin_wire::framing::Frame;
-use goblin_wire::mirrored::Repeated;
-use goblin_wire::{Dialect, Id, Malformed, Message, Method, Notification, Request, Response};
+use goblin_wire::mirrored::MirrorHeaders;
+use goblin_wire::{Dialect, Id, MalformedMessage, Message, Method, Notification, Request, Response};
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Method as Verb, Request as HttpRequest, Response as HttpResponse, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
 use tokio::sync::{Semaphore, watch};
 
 use crate::client::lane::Call;
-use crate::upstream::ear::{Ear, Mouth, Whose};
+use crate::upstream::ear::{Attribution, InboundHandler, ReplySink};
 use crate::upstream::http::body::{ASIDE, LONGEST_REFUSAL, is_session_unknown, is_stream, parse_answer, whole_body};
 use crate::upstream::http::listen::keep_listening;
-use crate::upstream::http::resume::Awaited;
-use crate::upstream::link::{End, LinkError};
+use crate::upstream::http::resume::StreamedRequest;
+use crate::upstream::link::{LinkEnd, LinkError};
 use crate::upstream::open::{OpenCalls, beyond_limit, is_answer, request_of};
-use crate::upstream::trouble::Trouble;
+use crate::upstream::trouble::BackendProblem;
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
@@ -58,13 +58,13 @@ const STREAM_PATIENCE: Duration = Duration::from_millis(500);
 
 /// A link over Streamable HTTP.
 pub struct HttpLink {
-    shared: Arc<Shared>,
+    shared: Arc<HttpLinkInner>,
 }
 
-struct Shared {
+struct HttpLinkInner {
     client: HttpClient,
     url: Uri,
-    ear: Arc<Ear>,
+    ear: Arc<InboundHandler>,
     open: OpenCalls,
     asides: Arc<Semaphore>,
     limit: usize,
@@ -82,12 +82,12 @@ struct Shared {
     tried_stream: watch::Sender<bool>,
     /// Whether the link went into use before the attempt to open the GET stream had finished.
     is_deaf: AtomicBool,
-    closed: watch::Sender<Option<End>>,
+    closed: watch::Sender<Option<LinkEnd>>,
 }
 
 impl HttpLink {
-    pub fn new(client: HttpClient, url: Uri, headers: HeaderMap, limit: usize, ear: Arc<Ear>) -> HttpLink {
-        HttpLink { shared: Arc::new(Shared::new(client, url, headers, limit, ear)) }
+    pub fn new(client: HttpClient, url: Uri, headers: HeaderMap, limit: usize, ear: Arc<InboundHandler>) -> HttpLink {
+        HttpLink { shared: Arc::new(HttpLinkInner::new(client, url, headers, limit, ear)) }
     }
 
     /// Creates a link for a version without sessions.
@@ -96,9 +96,9 @@ impl HttpLink {
         url: Uri,
         headers: HeaderMap,
         limit: usize,
-        ear: Arc<Ear>,
+        ear: Arc<InboundHandler>,
     ) -> HttpLink {
-        let mut shared = Shared { has_sessions: false, ..Shared::new(client, url, headers, limit, ear) };
+        let mut shared = HttpLinkInner { has_sessions: false, ..HttpLinkInner::new(client, url, headers, limit, ear) };
         let version = HeaderValue::from_static(Dialect::NEWEST_WITHOUT_HANDSHAKE.as_str());
         shared.headers.insert(PROTOCOL_VERSION, version);
         HttpLink { shared: Arc::new(shared) }
@@ -152,7 +152,7 @@ impl HttpLink {
         &self,
         id: u64,
         body: Bytes,
-        headers: Repeated,
+        headers: MirrorHeaders,
         call: Option<&Arc<Call>>,
     ) -> impl Future<Output = Result<Response, LinkError>> {
         let entered = call.map(|call| self.shared.open.enter(id, call));
@@ -170,7 +170,7 @@ impl HttpLink {
     async fn answer(
         &self,
         id: u64,
-        response: HttpResponse<Received>,
+        response: HttpResponse<ResponseBody>,
         call: Option<&Arc<Call>>,
     ) -> Result<Response, LinkError> {
         // Boxed because it is rare: an inlined future would make every call's future larger.
@@ -184,7 +184,7 @@ impl HttpLink {
             self.shared.session.get_or_init(|| session.clone());
         }
         if is_stream(response.headers()) {
-            return Box::pin(Awaited::new(&self.shared, id, call).answer(response.into_body())).await;
+            return Box::pin(StreamedRequest::new(&self.shared, id, call).answer(response.into_body())).await;
         }
         let body = whole_body(response.into_body(), self.shared.limit).await?;
         parse_answer(id, body, &self.shared.ear)
@@ -201,14 +201,14 @@ impl HttpLink {
         }
     }
 
-    pub async fn closed(&self) -> End {
+    pub async fn closed(&self) -> LinkEnd {
         self.shared.closed().await
     }
 
     /// Closes the link and ends the session with a DELETE. The outcome of the DELETE is ignored.
     pub async fn close(&self) {
         let lost = self.shared.closed.borrow().is_some();
-        self.shared.close(End::Lost("the gateway closed it".to_owned()));
+        self.shared.close(LinkEnd::Lost("the gateway closed it".to_owned()));
         if !lost && self.shared.session.get().is_some() {
             let request = self.shared.build(Verb::DELETE, Bytes::new());
             let _ = tokio::time::timeout(ASIDE, self.shared.client.request(request)).await;
@@ -216,11 +216,17 @@ impl HttpLink {
     }
 }
 
-impl Shared {
-    fn new(client: HttpClient, url: Uri, mut headers: HeaderMap, limit: usize, ear: Arc<Ear>) -> Shared {
+impl HttpLinkInner {
+    fn new(
+        client: HttpClient,
+        url: Uri,
+        mut headers: HeaderMap,
+        limit: usize,
+        ear: Arc<InboundHandler>,
+    ) -> HttpLinkInner {
         headers.insert(CONTENT_TYPE, JSON);
         headers.insert(ACCEPT, JSON_OR_STREAM);
-        Shared {
+        HttpLinkInner {
             client,
             url,
             ear,
@@ -271,15 +277,15 @@ impl Shared {
         headers
     }
 
-    async fn post(&self, body: Bytes) -> Result<HttpResponse<Received>, LinkError> {
-        self.post_with(body, Repeated::new()).await
+    async fn post(&self, body: Bytes) -> Result<HttpResponse<ResponseBody>, LinkError> {
+        self.post_with(body, MirrorHeaders::new()).await
     }
 
     fn post_with(
         &self,
         body: Bytes,
-        headers: Repeated,
-    ) -> impl Future<Output = Result<HttpResponse<Received>, LinkError>> {
+        headers: MirrorHeaders,
+    ) -> impl Future<Output = Result<HttpResponse<ResponseBody>, LinkError>> {
         let mut request = self.build(Verb::POST, body);
         for (name, value) in headers {
             request.headers_mut().insert(name, value);
@@ -292,12 +298,12 @@ impl Shared {
         let reason = error.to_string();
         let sent = !error.is_safe_to_retry();
         if !sent {
-            self.close(End::Lost(reason.clone()));
+            self.close(LinkEnd::Lost(reason.clone()));
         }
         LinkError::Closed { reason, sent }
     }
 
-    fn close(&self, end: End) {
+    fn close(&self, end: LinkEnd) {
         self.closed.send_if_modified(|closed| {
             let first = closed.is_none();
             closed.get_or_insert(end);
@@ -306,21 +312,21 @@ impl Shared {
         self.ear.close();
     }
 
-    async fn closed(&self) -> End {
+    async fn closed(&self) -> LinkEnd {
         let mut closed = self.closed.subscribe();
         match closed.wait_for(Option::is_some).await {
-            Ok(end) => end.clone().unwrap_or(End::Forgotten),
-            Err(_) => End::Lost("it was closed".to_owned()),
+            Ok(end) => end.clone().unwrap_or(LinkEnd::Forgotten),
+            Err(_) => LinkEnd::Lost("it was closed".to_owned()),
         }
     }
 
     fn lose_session(&self) -> LinkError {
-        self.close(End::Forgotten);
+        self.close(LinkEnd::Forgotten);
         LinkError::SessionLost
     }
 
     /// Interprets an error status. Returns a JSON-RPC error in the body as the response, and explains any other body.
-    async fn refusal(&self, id: u64, response: HttpResponse<Received>) -> Result<Response, LinkError> {
+    async fn refusal(&self, id: u64, response: HttpResponse<ResponseBody>) -> Result<Response, LinkError> {
         let status = response.status();
         let body = http_body_util::Limited::new(response.into_body(), LONGEST_REFUSAL).collect().await;
         let body = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
@@ -345,19 +351,19 @@ impl Shared {
             // A server with this transport accepts POST. This server is a different one, so close the link and dial
             // again.
             _ if status == StatusCode::METHOD_NOT_ALLOWED => {
-                self.close(End::Lost(Trouble::Refused(status).to_string()));
+                self.close(LinkEnd::Lost(BackendProblem::Refused(status).to_string()));
             }
             Some(answer) if answer.id.is_none() => return Ok(answer),
             _ => {}
         }
-        Err(LinkError::Protocol(Trouble::Refused(status).to_string()))
+        Err(LinkError::Protocol(BackendProblem::Refused(status).to_string()))
     }
 
     /// Handles one event on the stream of a request. Returns the response if the event holds it.
     fn on_event(
-        shared: &Arc<Shared>,
+        shared: &Arc<HttpLinkInner>,
         id: u64,
-        event: Frame<goblin_wire::framing::Event>,
+        event: Frame<goblin_wire::framing::SseEvent>,
         call: Option<&Arc<Call>>,
     ) -> Result<Option<Response>, LinkError> {
         let Some(data) = shared.data(event)? else { return Ok(None) };
@@ -365,26 +371,26 @@ impl Shared {
             Ok(Message::Response(answer)) if answer.id.as_ref().and_then(Id::as_u64) == Some(id) => {
                 return Ok(Some(answer));
             }
-            Ok(Message::Notification(notification)) => shared.on_notification(&notification, || Whose::of(call)),
-            Ok(Message::Request(ask)) => Shared::on_ask(shared, ask, Whose::of(call)),
+            Ok(Message::Notification(notification)) => shared.on_notification(&notification, || Attribution::of(call)),
+            Ok(Message::Request(ask)) => HttpLinkInner::on_ask(shared, ask, Attribution::of(call)),
             Err(malformed) if shared.answers(&malformed, id) => return Err(shared.refuse(&malformed)),
-            other => Shared::on_other(shared, other),
+            other => HttpLinkInner::on_other(shared, other),
         }
         Ok(None)
     }
 
     /// Reports whether this is the response to the request `id` and exceeds a limit.
-    fn answers(&self, malformed: &Malformed, id: u64) -> bool {
+    fn answers(&self, malformed: &MalformedMessage, id: u64) -> bool {
         malformed.is_answer && malformed.id.as_ref().and_then(Id::as_u64) == Some(id)
     }
 
-    fn refuse(&self, malformed: &Malformed) -> LinkError {
+    fn refuse(&self, malformed: &MalformedMessage) -> LinkError {
         self.ear.report_malformed(malformed, &malformed.error.to_string());
         beyond_limit(malformed).unwrap_or_else(|| LinkError::Protocol(malformed.error.to_string()))
     }
 
     /// Returns the data of an event on the stream of a request. Returns `None` for an event without data.
-    fn data(&self, event: Frame<goblin_wire::framing::Event>) -> Result<Option<Bytes>, LinkError> {
+    fn data(&self, event: Frame<goblin_wire::framing::SseEvent>) -> Result<Option<Bytes>, LinkError> {
         match event {
             Frame::Whole(event) => Ok(Some(event.data).filter(|data| !data.is_empty()).map(|data| self.ear.hold(data))),
             Frame::TooLong { head } => {
@@ -398,7 +404,7 @@ impl Shared {
     }
 
     /// Handles a notification. Progress names its call on any stream; some servers send it on the standing one.
-    fn on_notification(&self, notification: &Notification, whose: impl FnOnce() -> Whose) {
+    fn on_notification(&self, notification: &Notification, whose: impl FnOnce() -> Attribution) {
         if notification.method != Method::Progress {
             return self.ear.hear(notification, whose);
         }
@@ -409,22 +415,22 @@ impl Shared {
     }
 
     /// Handles a server request. Versions without sessions have none, so it is only reported there.
-    fn on_ask(shared: &Arc<Shared>, ask: Request, whose: Whose) {
+    fn on_ask(shared: &Arc<HttpLinkInner>, ask: Request, whose: Attribution) {
         if !shared.has_sessions {
             return shared.ear.emit(&unasked(shared.ear.server(), &ask));
         }
-        shared.ear.take_ask(ask, whose, Arc::new(Aside(Arc::clone(shared))));
+        shared.ear.take_ask(ask, whose, Arc::new(HttpReplySink(Arc::clone(shared))));
     }
 
-    fn on_replayed_ask(shared: &Arc<Shared>, ask: Request) {
-        shared.ear.take_replayed_ask(ask, shared.open.whose(), Arc::new(Aside(Arc::clone(shared))));
+    fn on_replayed_ask(shared: &Arc<HttpLinkInner>, ask: Request) {
+        shared.ear.take_replayed_ask(ask, shared.open.whose(), Arc::new(HttpReplySink(Arc::clone(shared))));
     }
 
     /// Handles a message outside of the stream of a call.
-    fn on_other(shared: &Arc<Shared>, message: Result<Message, goblin_wire::Malformed>) {
+    fn on_other(shared: &Arc<HttpLinkInner>, message: Result<Message, goblin_wire::MalformedMessage>) {
         let server = shared.ear.server();
         match message {
-            Ok(Message::Request(ask)) => Shared::on_ask(shared, ask, shared.open.whose()),
+            Ok(Message::Request(ask)) => HttpLinkInner::on_ask(shared, ask, shared.open.whose()),
             Ok(Message::Response(_)) => shared.ear.emit(&Event::AnswerWithoutCall { server }),
             Ok(Message::Notification(notification)) => shared.on_notification(&notification, || shared.open.whose()),
             Err(malformed) => {
@@ -441,9 +447,9 @@ pub(crate) fn unasked<'a>(server: &'a str, ask: &'a Request) -> Event<'a> {
 }
 
 /// Sends messages in the background. No caller waits for them.
-struct Aside(Arc<Shared>);
+struct HttpReplySink(Arc<HttpLinkInner>);
 
-impl Mouth for Aside {
+impl ReplySink for HttpReplySink {
     fn say(&self, message: Bytes) {
         let Ok(permit) = Arc::clone(&self.0.asides).try_acquire_owned() else {
             return self.0.ear.emit(&Event::AsideDropped { server: self.0.ear.server() });
@@ -456,7 +462,7 @@ impl Mouth for Aside {
     }
 
     fn answer(&self, message: Bytes) -> BoxFuture<'_, ()> {
-        let Aside(shared) = self;
+        let HttpReplySink(shared) = self;
         Box::pin(async move {
             if tokio::time::timeout(ASIDE, shared.post(message)).await.is_err() {
                 shared.ear.emit(&Event::AsideDropped { server: shared.ear.server() });
@@ -491,7 +497,7 @@ mod tests {
     fn link(address: &str) -> HttpLink {
         let url: Uri = format!("http://{address}/mcp").parse().expect("a url");
         let client = HttpClient::new(&url, None, &ProxyEnvironment::default()).expect("a client");
-        HttpLink::new(client, url, HeaderMap::new(), 1024, Arc::new(Ear::example()))
+        HttpLink::new(client, url, HeaderMap::new(), 1024, Arc::new(InboundHandler::example()))
     }
 
     #[tokio::test]
@@ -501,8 +507,8 @@ mod tests {
         let _entered = shared.open.enter(1, &call);
         let ask = |id: u64, call| {
             let data = Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"method":"vendor/ask"}"#);
-            let event = Frame::Whole(framing::Event { data, ..framing::Event::default() });
-            assert!(matches!(Shared::on_event(&shared, id, event, call), Ok(None)));
+            let event = Frame::Whole(framing::SseEvent { data, ..framing::SseEvent::default() });
+            assert!(matches!(HttpLinkInner::on_event(&shared, id, event, call), Ok(None)));
         };
         ask(2, None);
         assert!(call.lane.try_next().is_none());
@@ -522,7 +528,7 @@ mod tests {
     #[tokio::test]
     async fn ask_an_answer_is_not_dropped_for_want_of_room() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
-        let mouth = Aside(link(&listener.local_addr().expect("it is bound").to_string()).shared);
+        let mouth = HttpReplySink(link(&listener.local_addr().expect("it is bound").to_string()).shared);
         (0..MOST_ASIDES).for_each(|_| mouth.say(Bytes::from_static(b"aside")));
         let heard = async {
             let mut open = Vec::new();

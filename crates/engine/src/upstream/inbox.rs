@@ -27,12 +27,12 @@ const LONGEST_ELICITED: usize = 1024;
 
 /// The URL elicitations that have not ended, at most [`MOST_ELICITED`].
 #[derive(Default)]
-struct Elicited {
+struct OpenElicitations {
     asked: HashMap<String, Weak<Mailbox>>,
     order: VecDeque<String>,
 }
 
-impl Elicited {
+impl OpenElicitations {
     fn insert(&mut self, id: String, mailbox: &Arc<Mailbox>) {
         if id.len() > LONGEST_ELICITED {
             return;
@@ -54,18 +54,25 @@ impl Elicited {
 }
 
 /// The notifications of one backend that belong to no call.
-pub struct Inbox {
+pub struct BackendEvents {
     server: ServerId,
     observe: Arc<Observe>,
     translate: Arc<dyn Translate>,
-    elicited: Mutex<Elicited>,
+    elicited: Mutex<OpenElicitations>,
     changed: AtomicU8,
     bell: Notify,
 }
 
-impl Inbox {
-    pub fn new(server: ServerId, observe: Arc<Observe>, translate: Arc<dyn Translate>) -> Inbox {
-        Inbox { server, observe, translate, elicited: Mutex::default(), changed: AtomicU8::new(0), bell: Notify::new() }
+impl BackendEvents {
+    pub fn new(server: ServerId, observe: Arc<Observe>, translate: Arc<dyn Translate>) -> BackendEvents {
+        BackendEvents {
+            server,
+            observe,
+            translate,
+            elicited: Mutex::default(),
+            changed: AtomicU8::new(0),
+            bell: Notify::new(),
+        }
     }
 
     pub fn server(&self) -> &str {
@@ -149,7 +156,7 @@ impl Inbox {
     }
 
     /// Takes the lock. Code that holds it cannot panic, so a poisoned lock is usable.
-    fn elicited(&self) -> MutexGuard<'_, Elicited> {
+    fn elicited(&self) -> MutexGuard<'_, OpenElicitations> {
         self.elicited.lock()
     }
 
@@ -185,8 +192,8 @@ mod tests {
     use super::*;
     use crate::client::mailbox::replay::Replay;
 
-    fn inbox() -> Inbox {
-        Inbox::new(ServerId::new("a").expect("a valid id"), Arc::default(), Arc::new(()))
+    fn inbox() -> BackendEvents {
+        BackendEvents::new(ServerId::new("a").expect("a valid id"), Arc::default(), Arc::new(()))
     }
 
     #[tokio::test]

@@ -11,30 +11,30 @@ use bytes::Bytes;
 use futures_util::future::Either;
 use goblin_config::Server;
 use goblin_wire::json::{self, quote};
-use goblin_wire::listen::Filter;
-use goblin_wire::mirrored::{self, About, Repeated};
+use goblin_wire::listen::ListenFilter;
+use goblin_wire::mirrored::{self, HeaderSource, MirrorHeaders};
 use goblin_wire::{Dialect, Hello, Id, Method, Outcome, Response, trace};
 
 use crate::client::lane::Call;
 use crate::upstream::files::FilesServer;
 use crate::upstream::http::HttpLink;
-use crate::upstream::listen::Listen;
+use crate::upstream::listen::ListenHandle;
 use crate::upstream::sse::SseLink;
 use crate::upstream::stamp::{declaring_tasks, own_params};
 use crate::upstream::stdio::StdioLink;
-use crate::upstream::trouble::{Place, Trouble};
+use crate::upstream::trouble::{BackendProblem, ConnectionKind};
 
 /// The longest wait for the acknowledgement of a notification stream.
 const LISTEN_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A connection to a backend, with the protocol version it speaks.
 pub struct Link {
-    wire: Wire,
-    voice: OnceLock<Voice>,
+    wire: LinkTransport,
+    voice: OnceLock<LinkProtocol>,
 }
 
 /// The transport of a link.
-pub enum Wire {
+pub enum LinkTransport {
     Stdio(StdioLink),
     Http(HttpLink),
     Sse(SseLink),
@@ -43,7 +43,7 @@ pub enum Wire {
 }
 
 /// The protocol version of a link and what the gateway's own requests declare.
-struct Voice {
+struct LinkProtocol {
     dialect: Dialect,
     /// The capabilities that the gateway's own requests declare, in versions that declare them per request.
     declared: String,
@@ -77,28 +77,28 @@ pub enum LinkError {
 
 /// The reason why a connection ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum LinkEnd {
     Lost(String),
     /// The backend is reachable but has forgotten the session.
     Forgotten,
 }
 
 impl Link {
-    pub fn new(wire: Wire) -> Link {
+    pub fn new(wire: LinkTransport) -> Link {
         Link { wire, voice: OnceLock::new() }
     }
 
     /// Returns the transport's name in the configuration.
     pub fn transport(&self) -> &'static str {
         match &self.wire {
-            Wire::Stdio(_) => "stdio",
-            Wire::Http(_) => "http",
-            Wire::Sse(_) => "sse",
-            Wire::Files(_) => "files",
+            LinkTransport::Stdio(_) => "stdio",
+            LinkTransport::Http(_) => "http",
+            LinkTransport::Sse(_) => "sse",
+            LinkTransport::Files(_) => "files",
         }
     }
 
-    pub fn wire(&self) -> &Wire {
+    pub fn wire(&self) -> &LinkTransport {
         &self.wire
     }
 
@@ -109,16 +109,16 @@ impl Link {
 
     /// Reports whether requests over this link repeat tool arguments in headers.
     pub(crate) fn repeats_arguments(&self) -> bool {
-        matches!(self.wire, Wire::Http(_)) && !self.dialect().has_handshake()
+        matches!(self.wire, LinkTransport::Http(_)) && !self.dialect().has_handshake()
     }
 
     /// Returns a new id for an upstream request. A link never returns the same id twice.
     pub fn next_id(&self) -> u64 {
         match &self.wire {
-            Wire::Stdio(link) => link.next_id(),
-            Wire::Http(link) => link.next_id(),
-            Wire::Sse(link) => link.next_id(),
-            Wire::Files(link) => link.next_id(),
+            LinkTransport::Stdio(link) => link.next_id(),
+            LinkTransport::Http(link) => link.next_id(),
+            LinkTransport::Sse(link) => link.next_id(),
+            LinkTransport::Files(link) => link.next_id(),
         }
     }
 
@@ -127,20 +127,20 @@ impl Link {
         &self,
         id: u64,
         body: Bytes,
-        about: About<'_>,
+        about: HeaderSource<'_>,
         call: Option<&Arc<Call>>,
     ) -> impl Future<Output = Result<Response, LinkError>> {
         match &self.wire {
-            Wire::Stdio(link) => Either::Right(Either::Left(link.request(id, body, call))),
-            Wire::Http(link) => {
+            LinkTransport::Stdio(link) => Either::Right(Either::Left(link.request(id, body, call))),
+            LinkTransport::Http(link) => {
                 let mut headers = self.headers(about);
                 if let Some(call) = call {
                     headers.extend(trace::headers(&call.request));
                 }
                 Either::Left(link.request(id, body, headers, call))
             }
-            Wire::Sse(link) => Either::Right(Either::Right(Either::Left(link.request(id, body, call)))),
-            Wire::Files(link) => {
+            LinkTransport::Sse(link) => Either::Right(Either::Right(Either::Left(link.request(id, body, call)))),
+            LinkTransport::Files(link) => {
                 let answered =
                     async move { link.request(body).await.map_err(|reason| LinkError::Protocol(reason.to_owned())) };
                 Either::Right(Either::Right(Either::Right(answered)))
@@ -149,9 +149,9 @@ impl Link {
     }
 
     /// Returns the headers that repeat parts of a request. Versions with a handshake have none.
-    fn headers(&self, about: About<'_>) -> Repeated {
+    fn headers(&self, about: HeaderSource<'_>) -> MirrorHeaders {
         match self.dialect().has_handshake() {
-            true => Repeated::new(),
+            true => MirrorHeaders::new(),
             false => mirrored::headers(about),
         }
     }
@@ -160,11 +160,11 @@ impl Link {
     /// notification is a cancellation, and dropping the request's connection cancels it.
     pub async fn notify(&self, body: Bytes) -> Result<(), LinkError> {
         match &self.wire {
-            Wire::Stdio(link) => link.notify(body).await,
-            Wire::Http(_) if !self.dialect().has_handshake() => Ok(()),
-            Wire::Http(link) => link.notify(body).await,
-            Wire::Sse(link) => link.notify(body).await,
-            Wire::Files(_) => Ok(()),
+            LinkTransport::Stdio(link) => link.notify(body).await,
+            LinkTransport::Http(_) if !self.dialect().has_handshake() => Ok(()),
+            LinkTransport::Http(link) => link.notify(body).await,
+            LinkTransport::Sse(link) => link.notify(body).await,
+            LinkTransport::Files(_) => Ok(()),
         }
     }
 
@@ -179,14 +179,14 @@ impl Link {
     /// Sends a request without the `_meta` members that versions without a handshake require.
     async fn ask_plainly(&self, method: &Method, params: &str) -> Result<Response, LinkError> {
         let (id, name) = (self.next_id(), named(method, params));
-        let about = About { method, name: name.as_deref(), mirrors: None };
+        let about = HeaderSource { method, name: name.as_deref(), mirrors: None };
         self.request(id, goblin_wire::request(&Id::from(id), method, params), about, None).await
     }
 
     /// Opens a notification stream, on a link without a handshake. The link handles messages of the stream like any
     /// other unsolicited message. Returns an error if the backend does not acknowledge the stream within
     /// `LISTEN_PATIENCE`.
-    pub async fn listen(&self, filter: &Filter) -> Result<Listen, LinkError> {
+    pub async fn listen(&self, filter: &ListenFilter) -> Result<ListenHandle, LinkError> {
         let params = format!(r#"{{"notifications":{}}}"#, filter.to_json());
         let Some(voice) = self.voice.get().filter(|voice| !voice.dialect.has_handshake()) else {
             return Err(LinkError::Protocol("this connection has no streams of news".to_owned()));
@@ -194,12 +194,12 @@ impl Link {
         let declared = if filter.tasks.is_empty() { voice.declared.clone() } else { declaring_tasks(&voice.declared) };
         let (id, params) = (self.next_id(), own_params(voice.dialect, &declared, &params));
         let body = goblin_wire::request(&Id::from(id), &Method::Listen, &params);
-        let about = About { method: &Method::Listen, name: None, mirrors: None };
+        let about = HeaderSource { method: &Method::Listen, name: None, mirrors: None };
         let listen = async {
             match &self.wire {
-                Wire::Stdio(link) => link.listen(id, body).await,
-                Wire::Http(link) => link.listen(id, body, self.headers(about)).await,
-                Wire::Sse(_) | Wire::Files(_) => {
+                LinkTransport::Stdio(link) => link.listen(id, body).await,
+                LinkTransport::Http(link) => link.listen(id, body, self.headers(about)).await,
+                LinkTransport::Sse(_) | LinkTransport::Files(_) => {
                     Err(LinkError::Protocol("this connection has no streams of news".to_owned()))
                 }
             }
@@ -209,37 +209,37 @@ impl Link {
     }
 
     /// Waits until the connection ends and returns the reason.
-    pub async fn closed(&self) -> End {
+    pub async fn closed(&self) -> LinkEnd {
         match &self.wire {
-            Wire::Stdio(link) => End::Lost(link.closed().await),
-            Wire::Http(link) => link.closed().await,
-            Wire::Sse(link) => link.closed().await,
+            LinkTransport::Stdio(link) => LinkEnd::Lost(link.closed().await),
+            LinkTransport::Http(link) => link.closed().await,
+            LinkTransport::Sse(link) => link.closed().await,
             // A directory does not hang up. A root that vanished answers its calls with errors.
-            Wire::Files(_) => std::future::pending().await,
+            LinkTransport::Files(_) => std::future::pending().await,
         }
     }
 
     /// Returns an explanation for a handshake that got no response within `patience`.
     pub fn silence(&self, patience: Duration) -> String {
-        let trouble = |place| Trouble::Silent { patience, place }.to_string();
+        let trouble = |place| BackendProblem::Silent { patience, place }.to_string();
         match &self.wire {
-            Wire::Stdio(link) => match link.babble() {
-                Some(line) => Trouble::Babbles { patience, line: &line }.to_string(),
-                None => trouble(Place::Pipe),
+            LinkTransport::Stdio(link) => match link.babble() {
+                Some(line) => BackendProblem::Babbles { patience, line: &line }.to_string(),
+                None => trouble(ConnectionKind::Pipe),
             },
-            Wire::Sse(link) if !link.has_endpoint() => Trouble::NoEndpoint { patience }.to_string(),
-            Wire::Http(_) | Wire::Sse(_) => trouble(Place::Url),
-            Wire::Files(_) => format!("no answer within {patience:?}"),
+            LinkTransport::Sse(link) if !link.has_endpoint() => BackendProblem::NoEndpoint { patience }.to_string(),
+            LinkTransport::Http(_) | LinkTransport::Sse(_) => trouble(ConnectionKind::Url),
+            LinkTransport::Files(_) => format!("no answer within {patience:?}"),
         }
     }
 
     /// Closes the connection in the way its transport defines.
     pub async fn close(&self) {
         match &self.wire {
-            Wire::Stdio(link) => link.close().await,
-            Wire::Http(link) => link.close().await,
-            Wire::Sse(link) => link.close(),
-            Wire::Files(link) => link.close(),
+            LinkTransport::Stdio(link) => link.close().await,
+            LinkTransport::Http(link) => link.close().await,
+            LinkTransport::Sse(link) => link.close(),
+            LinkTransport::Files(link) => link.close(),
         }
     }
 
@@ -251,14 +251,14 @@ impl Link {
             Dialect::NEWEST_WITH_HANDSHAKE,
             env!("CARGO_PKG_VERSION"),
         );
-        if let Wire::Sse(link) = &self.wire {
+        if let LinkTransport::Sse(link) = &self.wire {
             link.open().await?;
         }
         let answer = self.ask_plainly(&Method::Initialize, &params).await?;
         let hello = read_hello(&answer).map_err(LinkError::Protocol)?;
         self.speak(hello.dialect, String::new());
         self.notify(goblin_wire::notification(&Method::Initialized, None)).await?;
-        if let Wire::Http(link) = &self.wire {
+        if let LinkTransport::Http(link) = &self.wire {
             link.listen_to_get().await;
         }
         Ok(hello)
@@ -270,9 +270,9 @@ impl Link {
         let dialect = Dialect::NEWEST_WITHOUT_HANDSHAKE;
         let (id, method) = (self.next_id(), Method::Discover);
         let body = goblin_wire::request(&Id::from(id), &method, &own_params(dialect, capabilities, "{}"));
-        let about = About { method: &method, name: None, mirrors: None };
+        let about = HeaderSource { method: &method, name: None, mirrors: None };
         match &self.wire {
-            Wire::Http(link) => link.request(id, body, mirrored::headers(about), None).await,
+            LinkTransport::Http(link) => link.request(id, body, mirrored::headers(about), None).await,
             _ => self.request(id, body, about, None).await,
         }
     }
@@ -280,8 +280,8 @@ impl Link {
     /// Fixes the protocol version. `declared` holds the capabilities for the gateway's own requests, in versions that
     /// declare them per request.
     pub fn speak(&self, dialect: Dialect, declared: String) {
-        self.voice.get_or_init(|| Voice { dialect, declared });
-        if let Wire::Http(link) = &self.wire {
+        self.voice.get_or_init(|| LinkProtocol { dialect, declared });
+        if let LinkTransport::Http(link) = &self.wire {
             link.speak(dialect);
         }
     }
@@ -315,7 +315,7 @@ fn read_hello(answer: &Response) -> Result<Hello, String> {
     let text = answer.raw.as_str();
     let result = match answer.outcome {
         Outcome::Result(span) => span,
-        Outcome::Error(span) => return Err(Trouble::RefusedHandshake(span.get(text)).to_string()),
+        Outcome::Error(span) => return Err(BackendProblem::RefusedHandshake(span.get(text)).to_string()),
     };
     let word = |of, key| json::member(text, of, key).and_then(|span| json::string(text, span));
     let version = word(result, "protocolVersion").ok_or("its handshake names no protocolVersion")?;

@@ -32,7 +32,7 @@ pub(crate) const SHORT_LIST: usize = 1_000;
 
 /// One fetched list with its memory reservation.
 #[derive(Debug)]
-pub(crate) struct Fetched {
+pub(crate) struct FetchedList {
     pub entries: Vec<Definition>,
     pub reserved: Reservation,
 }
@@ -49,20 +49,20 @@ impl Budget {
     }
 
     /// Counts received bytes. Returns an error beyond [`MAX_LIST_BYTES`].
-    fn take(&self, bytes: usize) -> Result<(), Refused> {
+    fn take(&self, bytes: usize) -> Result<(), ListingError> {
         let before = self.fetched.fetch_add(bytes, Ordering::Relaxed);
-        if before + bytes > MAX_LIST_BYTES { Err(Refused::too_large()) } else { Ok(()) }
+        if before + bytes > MAX_LIST_BYTES { Err(ListingError::too_large()) } else { Ok(()) }
     }
 
     /// Returns an empty list, for a list that the backend does not offer.
-    pub(crate) fn nothing(&self) -> Fetched {
-        Fetched { entries: Vec::new(), reserved: self.memory.hold(Kind::Listings, 0) }
+    pub(crate) fn nothing(&self) -> FetchedList {
+        FetchedList { entries: Vec::new(), reserved: self.memory.hold(Kind::Listings, 0) }
     }
 }
 
 /// The reason why a list keeps its last entries.
 #[derive(Clone, Debug)]
-pub(crate) enum Refused {
+pub(crate) enum ListingError {
     Failed(LinkError),
     /// The list exceeds a limit. `reason` names the cause and a remedy.
     TooLarge {
@@ -71,41 +71,46 @@ pub(crate) enum Refused {
     },
 }
 
-impl Refused {
-    pub(crate) fn too_large() -> Refused {
+impl ListingError {
+    pub(crate) fn too_large() -> ListingError {
         let reason = format!(
             "its lists take more than listBytes, {MAX_LIST_BYTES} bytes (shorten its descriptions and schemas, or split \
              the server; its last lists stay)"
         );
-        Refused::TooLarge { limit: Limit::ListBytes, reason }
+        ListingError::TooLarge { limit: Limit::ListBytes, reason }
     }
 
-    fn too_many_templates() -> Refused {
+    fn too_many_templates() -> ListingError {
         let reason = format!(
             "it lists more than {MAX_TEMPLATES} resource templates (let it list fewer, with more variables in each; its last \
              list stays)"
         );
-        Refused::TooLarge { limit: Limit::Templates, reason }
+        ListingError::TooLarge { limit: Limit::Templates, reason }
     }
 
-    fn no_memory(max: usize) -> Refused {
+    fn no_memory(max: usize) -> ListingError {
         let reason = format!(
             "the gateway has no room for its lists: maxMemory is {max} bytes (raise gateway.maxMemory, or remove servers; \
              its last lists stay)"
         );
-        Refused::TooLarge { limit: Limit::MaxMemory, reason }
+        ListingError::TooLarge { limit: Limit::MaxMemory, reason }
     }
 }
 
-impl From<LinkError> for Refused {
-    fn from(error: LinkError) -> Refused {
-        Refused::Failed(error)
+impl From<LinkError> for ListingError {
+    fn from(error: LinkError) -> ListingError {
+        ListingError::Failed(error)
     }
 }
 
 /// Fetches all pages of one list. Each page must arrive within `patience`.
-pub(crate) async fn fetch(link: &Link, list: List, patience: Duration, budget: &Budget) -> Result<Fetched, Refused> {
-    let Fetched { mut entries, mut reserved } = budget.nothing();
+pub(crate) async fn fetch(
+    link: &Link,
+    list: List,
+    patience: Duration,
+    budget: &Budget,
+) -> Result<FetchedList, ListingError> {
+    let FetchedList { mut entries, mut reserved } = budget.nothing();
     let mut cursor: Option<String> = None;
     for _ in 0..MOST_PAGES {
         let params =
@@ -122,17 +127,17 @@ pub(crate) async fn fetch(link: &Link, list: List, patience: Duration, budget: &
         let before = entries.len();
         entries = read_page(&answer.raw, result, list, entries).await?;
         if list == List::Templates && entries.len() > MAX_TEMPLATES {
-            return Err(Refused::too_many_templates());
+            return Err(ListingError::too_many_templates());
         }
         if entries.len() > MAX_LIST_ENTRIES {
             return Err(LinkError::Protocol(format!("it lists more than {MAX_LIST_ENTRIES} entries")).into());
         }
         let kept = weight(&entries[before..]);
         budget.take(kept.max(text.len()))?;
-        reserved.grow(COPIES * kept).map_err(|full| Refused::no_memory(full.value))?;
+        reserved.grow(COPIES * kept).map_err(|full| ListingError::no_memory(full.value))?;
         let next = json::member(text, result, "nextCursor").and_then(|span| json::string(text, span)).map(String::from);
         match next {
-            None => return Ok(Fetched { entries: sorted(list, entries).await?, reserved }),
+            None => return Ok(FetchedList { entries: sorted(list, entries).await?, reserved }),
             same if same == cursor => {
                 return Err(LinkError::Protocol("its pages go round in a circle".to_owned()).into());
             }
@@ -144,19 +149,19 @@ pub(crate) async fn fetch(link: &Link, list: List, patience: Duration, budget: &
 
 /// A tool that is not offered, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct LeftOut {
+pub struct SkippedTool {
     pub tool: Box<str>,
     pub reason: String,
 }
 
 /// Removes the tools with invalid header annotations and returns them. The protocol forbids calls of such tools over
 /// HTTP.
-pub(crate) fn leave_out_misannotated(tools: &mut Vec<Definition>) -> Vec<LeftOut> {
+pub(crate) fn leave_out_misannotated(tools: &mut Vec<Definition>) -> Vec<SkippedTool> {
     let mut left_out = Vec::new();
     tools.retain(|definition| match Mirrors::read(definition.raw.as_str()) {
         Ok(_) => true,
         Err(reason) => {
-            left_out.push(LeftOut { tool: definition.native.clone(), reason });
+            left_out.push(SkippedTool { tool: definition.native.clone(), reason });
             false
         }
     });

@@ -2,17 +2,17 @@
 //! are pure.
 
 use goblin_wire::json::{self, Splice};
-use goblin_wire::listen::Filter;
+use goblin_wire::listen::ListenFilter;
 use goblin_wire::modern::SUBSCRIPTION_ID;
 use goblin_wire::{Message, Method, Notification, Outcome, Response};
 
 use crate::upstream::link::LinkError;
 
 /// Returns the filter that an acknowledgement accepts.
-pub(crate) fn honoured(acknowledgement: &Notification) -> Filter {
+pub(crate) fn honoured(acknowledgement: &Notification) -> ListenFilter {
     let text = acknowledgement.raw.as_str();
     let filter = acknowledgement.params.whole.and_then(|params| json::member(text, params, "notifications"));
-    filter.map_or_else(Filter::default, |filter| Filter::read(text, filter))
+    filter.map_or_else(ListenFilter::default, |filter| ListenFilter::read(text, filter))
 }
 
 /// Reports whether a notification cancels the stream `id`. Some servers end a stream this way instead of answering its

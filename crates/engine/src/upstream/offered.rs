@@ -6,19 +6,19 @@ use std::sync::{Arc, OnceLock};
 
 use goblin_catalog::listing::{Definition, Listing};
 use goblin_config::Server;
-use goblin_subscriptions::Offers;
+use goblin_subscriptions::OfferedResources;
 use goblin_subscriptions::pattern::Pattern;
 use goblin_wire::template::index::TemplateIndex;
 use goblin_wire::template::{Budget, MAX_MATCH_STEPS, Template};
 
-use crate::upstream::inbox::Inbox;
+use crate::upstream::inbox::BackendEvents;
 use crate::upstream::listing::SHORT_LIST;
 
 /// The number of exhaustive template lookups before the remaining subscribed resources count as not offered.
 const TEMPLATE_LOOKUPS: usize = 4;
 
 /// An immutable view of one listing. Indexes are built on first use.
-pub struct Offered {
+pub struct ListingView {
     config: Arc<Server>,
     listing: Arc<Listing>,
     /// The indexes of the listed resources, sorted by URI.
@@ -26,9 +26,9 @@ pub struct Offered {
     templates: OnceLock<(Vec<Template>, TemplateIndex)>,
 }
 
-impl Offered {
-    pub fn new(config: Arc<Server>, listing: Arc<Listing>) -> Offered {
-        Offered { config, listing, order: OnceLock::new(), templates: OnceLock::new() }
+impl ListingView {
+    pub fn new(config: Arc<Server>, listing: Arc<Listing>) -> ListingView {
+        ListingView { config, listing, order: OnceLock::new(), templates: OnceLock::new() }
     }
 
     /// Reports whether the backend has completed a listing, which may be empty.
@@ -58,7 +58,7 @@ impl Offered {
     }
 
     /// Returns the admitted URIs that were not listed `before`. Walks both sorted lists once, because both may be long.
-    pub(crate) fn came_since<'a>(&'a self, before: &'a Offered) -> impl Iterator<Item = &'a str> + 'a {
+    pub(crate) fn came_since<'a>(&'a self, before: &'a ListingView) -> impl Iterator<Item = &'a str> + 'a {
         let is_same = Arc::ptr_eq(&self.listing.resources, &before.listing.resources);
         let ours = if is_same { &[] } else { self.order() };
         let mut old = before.order().iter().map(|index| &*before.listing.resources[*index].native).peekable();
@@ -104,25 +104,29 @@ impl Offered {
 }
 
 /// The listed resources that patterns match, computed without a lock and outside of the worker threads.
-pub(crate) struct Covered {
-    offered: Arc<Offered>,
-    before: Arc<Offered>,
+pub(crate) struct PatternMatches {
+    offered: Arc<ListingView>,
+    before: Arc<ListingView>,
     /// Indexes into the list.
     listed: Vec<usize>,
     /// Those in `listed` that were not listed before.
     came: Vec<usize>,
 }
 
-impl Covered {
-    pub(crate) fn find(patterns: &[Arc<Pattern>], offered: Arc<Offered>, before: Arc<Offered>) -> Covered {
+impl PatternMatches {
+    pub(crate) fn find(
+        patterns: &[Arc<Pattern>],
+        offered: Arc<ListingView>,
+        before: Arc<ListingView>,
+    ) -> PatternMatches {
         let listed = offered.covered(patterns);
         let resources = &offered.listing.resources;
         let came = listed.iter().copied().filter(|place| before.definition(&resources[*place].native).is_none());
-        Covered { came: came.collect(), listed, offered, before }
+        PatternMatches { came: came.collect(), listed, offered, before }
     }
 
     /// Reports whether the lists are still the ones that were compared.
-    pub(crate) fn is_current(&self, offered: &Arc<Offered>, before: &Arc<Offered>) -> bool {
+    pub(crate) fn is_current(&self, offered: &Arc<ListingView>, before: &Arc<ListingView>) -> bool {
         Arc::ptr_eq(&self.offered, offered) && Arc::ptr_eq(&self.before, before)
     }
 
@@ -136,24 +140,28 @@ impl Covered {
 }
 
 /// The offers of a backend under their exposed names.
-pub(crate) struct Exposed<'a> {
-    pub offered: &'a Offered,
-    pub inbox: &'a Inbox,
+pub(crate) struct ExposedListing<'a> {
+    pub offered: &'a ListingView,
+    pub inbox: &'a BackendEvents,
     /// If present, the listed resources are limited to these.
-    pub covered: Option<&'a Covered>,
+    pub covered: Option<&'a PatternMatches>,
     /// The steps left for matching templates, over all resources. Once they are used up, a resource counts as not
     /// offered and the backend is asked for it.
     budget: RefCell<Budget>,
 }
 
-impl<'a> Exposed<'a> {
-    pub(crate) fn new(offered: &'a Offered, inbox: &'a Inbox, covered: Option<&'a Covered>) -> Exposed<'a> {
+impl<'a> ExposedListing<'a> {
+    pub(crate) fn new(
+        offered: &'a ListingView,
+        inbox: &'a BackendEvents,
+        covered: Option<&'a PatternMatches>,
+    ) -> ExposedListing<'a> {
         let budget = RefCell::new(Budget::new(TEMPLATE_LOOKUPS * MAX_MATCH_STEPS));
-        Exposed { offered, inbox, covered, budget }
+        ExposedListing { offered, inbox, covered, budget }
     }
 }
 
-impl Offers for Exposed<'_> {
+impl OfferedResources for ExposedListing<'_> {
     fn listed(&self) -> Box<dyn Iterator<Item = &str> + '_> {
         match self.covered {
             Some(covered) => Box::new(covered.natives(&covered.listed)),

@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 
 use goblin_subscriptions::ClientId;
 use goblin_telemetry::Event;
-use goblin_wire::{Error, Id, Malformed, Method, Notification, Request, Response};
+use goblin_wire::{Error, Id, MalformedMessage, Method, Notification, Request, Response};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
 use crate::client::lane::Call;
-use crate::upstream::ear::{Ear, Mouth, Whose};
+use crate::upstream::ear::{Attribution, InboundHandler, ReplySink};
 use crate::upstream::link::LinkError;
 
 /// The time for which a cancelled call still counts as open.
@@ -29,20 +29,20 @@ const MOST_LEFT: usize = 32;
 
 /// Cancelled calls that the backend may still work on.
 #[derive(Default)]
-struct Left(VecDeque<Gone>);
+struct CancelledCalls(VecDeque<CancelledCall>);
 
-struct Gone {
+struct CancelledCall {
     request: u64,
     client: ClientId,
     at: Instant,
 }
 
-impl Left {
+impl CancelledCalls {
     fn note(&mut self, request: u64, call: &Arc<Call>, now: Instant) {
         if self.0.len() == MOST_LEFT {
             self.0.pop_front();
         }
-        self.0.push_back(Gone { request, client: call.origin, at: now });
+        self.0.push_back(CancelledCall { request, client: call.origin, at: now });
     }
 
     /// Removes a call, because the backend answered it after all.
@@ -51,42 +51,42 @@ impl Left {
     }
 
     /// Turns a clear owner into [`Whose::Unsure`] if a cancelled call of another client is recent.
-    fn judge(&self, whose: Whose, now: Instant) -> Whose {
-        let Whose::Calls(calls) = &whose else { return whose };
+    fn judge(&self, whose: Attribution, now: Instant) -> Attribution {
+        let Attribution::Calls(calls) = &whose else { return whose };
         let Some(sole) = calls.first().map(|call| call.origin) else { return whose };
-        let is_other = |gone: &Gone| gone.client != sole && now.duration_since(gone.at) < LINGER;
-        if self.0.iter().any(is_other) { Whose::Unsure } else { whose }
+        let is_other = |gone: &CancelledCall| gone.client != sole && now.duration_since(gone.at) < LINGER;
+        if self.0.iter().any(is_other) { Attribution::Unsure } else { whose }
     }
 }
 
 /// The open requests of a link with one stream for all messages.
 pub(crate) struct OpenRequests {
-    ear: Arc<Ear>,
-    table: Mutex<Table>,
+    ear: Arc<InboundHandler>,
+    table: Mutex<RequestTable>,
 }
 
 #[derive(Default)]
-struct Table {
-    requests: HashMap<u64, Waiting>,
-    left: Left,
+struct RequestTable {
+    requests: HashMap<u64, RequestWaiter>,
+    left: CancelledCalls,
     closed: bool,
 }
 
-struct Waiting {
+struct RequestWaiter {
     answer: oneshot::Sender<Result<Response, LinkError>>,
     call: Option<Arc<Call>>,
 }
 
 /// Receives the response to a request.
-pub(crate) type Answered = oneshot::Receiver<Result<Response, LinkError>>;
+pub(crate) type ResponseReceiver = oneshot::Receiver<Result<Response, LinkError>>;
 
 /// The entry of a request. Dropping it removes the entry, and remembers the call as cancelled if it has no response.
-pub(crate) struct Slot<'a> {
+pub(crate) struct OpenRequestGuard<'a> {
     open: &'a OpenRequests,
     id: u64,
 }
 
-impl Drop for Slot<'_> {
+impl Drop for OpenRequestGuard<'_> {
     fn drop(&mut self) {
         let mut table = self.open.lock();
         // An answered request was removed earlier.
@@ -97,20 +97,20 @@ impl Drop for Slot<'_> {
 }
 
 impl OpenRequests {
-    pub(crate) fn new(ear: Arc<Ear>) -> OpenRequests {
+    pub(crate) fn new(ear: Arc<InboundHandler>) -> OpenRequests {
         OpenRequests { ear, table: Mutex::default() }
     }
 
     /// Adds a request. Returns `None` if the link is closed.
-    pub(crate) fn enter(&self, id: u64, call: Option<&Arc<Call>>) -> Option<(Slot<'_>, Answered)> {
+    pub(crate) fn enter(&self, id: u64, call: Option<&Arc<Call>>) -> Option<(OpenRequestGuard<'_>, ResponseReceiver)> {
         let (answer, answered) = oneshot::channel();
-        let waiting = Waiting { answer, call: call.cloned() };
+        let waiting = RequestWaiter { answer, call: call.cloned() };
         let mut table = self.lock();
         if table.closed {
             return None;
         }
         table.requests.insert(id, waiting);
-        Some((Slot { open: self, id }, answered))
+        Some((OpenRequestGuard { open: self, id }, answered))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -146,7 +146,7 @@ impl OpenRequests {
         self.ear.hear(notification, || self.whose());
     }
 
-    pub(crate) fn on_ask(&self, ask: Request, mouth: Arc<dyn Mouth>) {
+    pub(crate) fn on_ask(&self, ask: Request, mouth: Arc<dyn ReplySink>) {
         self.ear.take_ask(ask, self.whose(), mouth);
     }
 
@@ -161,7 +161,7 @@ impl OpenRequests {
     }
 
     /// Fails the request if its response exceeds a limit.
-    pub(crate) fn on_malformed(&self, malformed: &Malformed) {
+    pub(crate) fn on_malformed(&self, malformed: &MalformedMessage) {
         let Some(error) = beyond_limit(malformed) else { return };
         let waiting = malformed.id.as_ref().and_then(Id::as_u64).and_then(|id| self.lock().requests.remove(&id));
         if let Some(waiting) = waiting {
@@ -183,37 +183,37 @@ impl OpenRequests {
         self.ear.close();
     }
 
-    fn whose(&self) -> Whose {
+    fn whose(&self) -> Attribution {
         let table = self.lock();
-        let whose = Whose::among(table.requests.values().filter_map(|waiting| waiting.call.as_ref()));
+        let whose = Attribution::among(table.requests.values().filter_map(|waiting| waiting.call.as_ref()));
         table.left.judge(whose, Instant::now())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, RequestTable> {
         self.table.lock()
     }
 }
 
 /// The open calls of a link over Streamable HTTP.
 #[derive(Default)]
-pub(crate) struct OpenCalls(Mutex<Calls>);
+pub(crate) struct OpenCalls(Mutex<OpenCallTable>);
 
 #[derive(Default)]
-struct Calls {
+struct OpenCallTable {
     open: HashMap<u64, Arc<Call>>,
-    left: Left,
+    left: CancelledCalls,
 }
 
 /// The entry of a call. Dropping it removes the entry, and remembers the call as cancelled if it has no response.
-pub(crate) struct Entered<'a> {
+pub(crate) struct OpenCallGuard<'a> {
     open: &'a OpenCalls,
     id: u64,
 }
 
 impl OpenCalls {
-    pub(crate) fn enter(&self, id: u64, call: &Arc<Call>) -> Entered<'_> {
+    pub(crate) fn enter(&self, id: u64, call: &Arc<Call>) -> OpenCallGuard<'_> {
         self.lock().open.insert(id, Arc::clone(call));
-        Entered { open: self, id }
+        OpenCallGuard { open: self, id }
     }
 
     /// Removes a call that has its response.
@@ -225,17 +225,17 @@ impl OpenCalls {
         self.lock().open.get(&id).cloned()
     }
 
-    pub(crate) fn whose(&self) -> Whose {
+    pub(crate) fn whose(&self) -> Attribution {
         let calls = self.lock();
-        calls.left.judge(Whose::among(calls.open.values()), Instant::now())
+        calls.left.judge(Attribution::among(calls.open.values()), Instant::now())
     }
 
-    fn lock(&self) -> MutexGuard<'_, Calls> {
+    fn lock(&self) -> MutexGuard<'_, OpenCallTable> {
         self.0.lock()
     }
 }
 
-impl Drop for Entered<'_> {
+impl Drop for OpenCallGuard<'_> {
     fn drop(&mut self) {
         let mut calls = self.open.lock();
         // An answered call was removed earlier.
@@ -257,7 +257,7 @@ pub(crate) fn is_answer(head: &[u8]) -> bool {
 }
 
 /// Returns the error for a complete response that exceeds a limit.
-pub(crate) fn beyond_limit(malformed: &Malformed) -> Option<LinkError> {
+pub(crate) fn beyond_limit(malformed: &MalformedMessage) -> Option<LinkError> {
     let Error::LimitExceeded { limit, value } = malformed.error else { return None };
     malformed.is_answer.then(|| LinkError::Protocol(format!("its answer is nested too deep: {limit} is {value}")))
 }
@@ -294,7 +294,7 @@ mod tests {
     fn p2_while_a_call_of_another_was_just_cancelled_nothing_is_certain() {
         let open = OpenCalls::default();
         let (one, two) = (Arc::new(Call::example()), Arc::new(Call::example()));
-        let is_certain = || matches!(open.whose(), Whose::Calls(_));
+        let is_certain = || matches!(open.whose(), Attribution::Calls(_));
         let held = open.enter(1, &one);
         let answered = open.enter(2, &two);
         open.answered(2);
@@ -305,14 +305,14 @@ mod tests {
         drop(open.enter(4, &two));
         assert!(!is_certain());
         drop(held);
-        assert!(matches!(open.whose(), Whose::Nobodys));
+        assert!(matches!(open.whose(), Attribution::Nobodys));
         let long_ago = Instant::now().checked_sub(LINGER).expect("the machine runs for longer");
-        let mut left = Left::default();
+        let mut left = CancelledCalls::default();
         for number in 0..99 {
             left.note(number, &two, long_ago);
         }
         assert_eq!(left.0.len(), MOST_LEFT);
-        assert!(matches!(left.judge(Whose::of(Some(&one)), Instant::now()), Whose::Calls(_)));
+        assert!(matches!(left.judge(Attribution::of(Some(&one)), Instant::now()), Attribution::Calls(_)));
     }
 
     /// Returns a call of a client that receives server requests only as the result of a call.
@@ -327,26 +327,26 @@ mod tests {
         let (open, mailbox) = (OpenCalls::default(), Arc::clone(&Call::example().mailbox));
         let (one, two) = (passing(&mailbox), passing(&mailbox));
         let _held = open.enter(1, &one);
-        assert!(matches!(open.whose(), Whose::Calls(_)));
+        assert!(matches!(open.whose(), Attribution::Calls(_)));
         let other = open.enter(2, &two);
-        assert!(matches!(open.whose(), Whose::Unsure), "they are of one client");
+        assert!(matches!(open.whose(), Attribution::Unsure), "they are of one client");
         drop(other);
-        assert!(matches!(open.whose(), Whose::Unsure), "the other was just cancelled");
+        assert!(matches!(open.whose(), Attribution::Unsure), "the other was just cancelled");
         // One that is gone must not be taken for another.
         for _ in 0..100 {
             let open = OpenCalls::default();
             drop(open.enter(1, &passing(&Arc::clone(&Call::example().mailbox))));
             let next = passing(&Arc::clone(&Call::example().mailbox));
             let _held = open.enter(2, &next);
-            assert!(matches!(open.whose(), Whose::Unsure));
+            assert!(matches!(open.whose(), Attribution::Unsure));
         }
     }
 
     #[tokio::test]
     async fn p2_a_call_that_has_its_answer_says_no_more_on_the_same_stream() {
-        let open = OpenRequests::new(Arc::new(Ear::example()));
+        let open = OpenRequests::new(Arc::new(InboundHandler::example()));
         let (one, two) = (Arc::new(Call::example()), Arc::new(Call::example()));
-        let is_certain = || matches!(open.whose(), Whose::Calls(_));
+        let is_certain = || matches!(open.whose(), Attribution::Calls(_));
         let _held = open.enter(1, Some(&one)).expect("it is open");
         let answer = |id: u64| {
             let answer = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#);

@@ -19,19 +19,19 @@ use goblin_wire::{Error, json};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
-use crate::client::caller::{Abilities, Caller, Introduction, Node, SessionId};
+use crate::client::caller::{Abilities, Caller, Introduction, RunId, SessionId};
 use crate::client::lane::Call;
 use crate::client::mailbox::replay::Replay;
-use crate::client::mailbox::{Mailbox, Versions};
+use crate::client::mailbox::{ListVersions, Mailbox};
 use crate::client::subscriptions::Subscription;
 use crate::upstream::dial::Dialler;
 use crate::upstream::ear::Client;
-use crate::upstream::inbox::Inbox;
+use crate::upstream::inbox::BackendEvents;
 use crate::upstream::link::Link;
-use crate::upstream::own::keeper::Keeper;
-use crate::upstream::register::{Home, Register};
+use crate::upstream::own::keeper::ClientLinkTask;
+use crate::upstream::register::{Home, SubscriptionManager};
 use crate::upstream::trouble::public;
-use crate::upstream::{Backend, HandedOver};
+use crate::upstream::{Backend, SubscriptionHandover};
 
 /// The limit of a client's queued notifications. Further ones are dropped and counted.
 const MOST_TOLD: usize = 64;
@@ -43,11 +43,11 @@ const HOLDERS: usize = 2;
 
 /// The links of all clients of one backend. Cheap to clone; clones share the state.
 #[derive(Clone)]
-pub(crate) struct OwnLinks(Arc<Shared>);
+pub(crate) struct ClientLinks(Arc<ClientLinksInner>);
 
-struct Shared {
+struct ClientLinksInner {
     config: Arc<Server>,
-    inbox: Arc<Inbox>,
+    inbox: Arc<BackendEvents>,
     home: Home,
     dialler: Arc<Dialler>,
     /// The timeout for responses to server requests.
@@ -55,21 +55,21 @@ struct Shared {
     stop: watch::Receiver<bool>,
     /// Limits the links that are connecting, connected or closing. Each of them may be a process.
     room: Arc<Semaphore>,
-    clients: Mutex<HashMap<SessionId, Arc<OwnLink>>>,
+    clients: Mutex<HashMap<SessionId, Arc<ClientLink>>>,
     /// Clients without a session, by their capabilities. Nothing else distinguishes them, so those with equal
     /// capabilities share one link under an id made here. A server request on that link goes to the call that is alone
     /// there.
     kinds: Mutex<HashMap<Box<str>, SessionId>>,
-    node: Node,
+    node: RunId,
     /// Each keeper holds a receiver, so the channel closes when the last keeper ends.
     keepers: watch::Sender<()>,
 }
 
 /// The link of one client, connected or not.
-struct OwnLink {
+struct ClientLink {
     client: Client,
-    register: Arc<Register>,
-    standing: watch::Sender<Standing>,
+    register: Arc<SubscriptionManager>,
+    standing: watch::Sender<ClientLinkState>,
     told: mpsc::Sender<Bytes>,
     /// Notified when the client requests another log level.
     level: Notify,
@@ -79,7 +79,7 @@ struct OwnLink {
 
 /// The state of one client's link. Calls change `Down` to `Wanted`; only the keeper makes other changes.
 #[derive(Clone)]
-enum Standing {
+enum ClientLinkState {
     Down {
         /// The number of failed attempts. A waiting call compares it to learn that its attempt has failed.
         failures: u64,
@@ -95,14 +95,14 @@ enum Standing {
     Over,
 }
 
-impl OwnLinks {
+impl ClientLinks {
     pub(crate) fn new(
         backend: &Backend,
         dialler: Arc<Dialler>,
         patience: Option<Duration>,
         stop: watch::Receiver<bool>,
-    ) -> OwnLinks {
-        OwnLinks(Arc::new(Shared {
+    ) -> ClientLinks {
+        ClientLinks(Arc::new(ClientLinksInner {
             config: Arc::clone(&backend.config),
             inbox: Arc::clone(&backend.inbox),
             home: backend.home.clone(),
@@ -112,7 +112,7 @@ impl OwnLinks {
             room: Arc::new(Semaphore::new(most(&backend.config))),
             clients: Mutex::default(),
             kinds: Mutex::default(),
-            node: Node::random(),
+            node: RunId::random(),
             keepers: watch::Sender::new(()),
         }))
     }
@@ -143,7 +143,7 @@ impl OwnLinks {
         let own = self.0.find(session)?;
         own.touch();
         match &*own.standing.borrow() {
-            Standing::Up(link) => Some(Arc::clone(link)),
+            ClientLinkState::Up(link) => Some(Arc::clone(link)),
             _ => None,
         }
     }
@@ -166,18 +166,20 @@ impl OwnLinks {
         loop {
             let now = standing.borrow_and_update().clone();
             match now {
-                Standing::Up(link) if !old.is_some_and(|old| Arc::ptr_eq(old, &link)) => return Ok(link),
+                ClientLinkState::Up(link) if !old.is_some_and(|old| Arc::ptr_eq(old, &link)) => return Ok(link),
                 // The link has ended, and its keeper is about to notice.
-                Standing::Up(_) => {}
-                Standing::Wanted { failures } => known = known.or(Some(failures)),
-                Standing::Down { failures, error } => match error.filter(|_| known.is_some_and(|it| it != failures)) {
-                    Some(error) => return Err(error),
-                    None => {
-                        known = Some(failures);
-                        own.want();
+                ClientLinkState::Up(_) => {}
+                ClientLinkState::Wanted { failures } => known = known.or(Some(failures)),
+                ClientLinkState::Down { failures, error } => {
+                    match error.filter(|_| known.is_some_and(|it| it != failures)) {
+                        Some(error) => return Err(error),
+                        None => {
+                            known = Some(failures);
+                            own.want();
+                        }
                     }
-                },
-                Standing::Over => return Err(self.0.unavailable("it was stopped")),
+                }
+                ClientLinkState::Over => return Err(self.0.unavailable("it was stopped")),
             }
             if standing.changed().await.is_err() {
                 return Err(self.0.unavailable("it was stopped"));
@@ -186,20 +188,20 @@ impl OwnLinks {
     }
 
     /// Returns the subscriptions of a client. Returns `None` if the client has made no call yet.
-    pub(crate) fn register(&self, session: SessionId) -> Option<Arc<Register>> {
+    pub(crate) fn register(&self, session: SessionId) -> Option<Arc<SubscriptionManager>> {
         self.0.find(session).map(|own| Arc::clone(&own.register))
     }
 
-    pub(crate) fn registers(&self) -> Vec<Arc<Register>> {
+    pub(crate) fn registers(&self) -> Vec<Arc<SubscriptionManager>> {
         self.0.clients().values().map(|own| Arc::clone(&own.register)).collect()
     }
 
     /// Removes and returns the subscriptions of all clients, for the backend that replaces this one.
-    pub(crate) fn hand_over(&self) -> Vec<HandedOver> {
+    pub(crate) fn hand_over(&self) -> Vec<SubscriptionHandover> {
         let clients: Vec<_> = self.0.clients().values().cloned().collect();
         let handed = clients.iter().map(|own| {
             let subscriptions = own.register.hand_over();
-            HandedOver { client: Some(own.client.clone()), subscriptions }
+            SubscriptionHandover { client: Some(own.client.clone()), subscriptions }
         });
         handed.collect()
     }
@@ -214,7 +216,7 @@ impl OwnLinks {
     /// requested.
     pub(crate) fn tell(&self, session: SessionId, notification: &Bytes) {
         let Some(own) = self.0.find(session) else { return };
-        let is_there = matches!(*own.standing.borrow(), Standing::Up(_) | Standing::Wanted { .. });
+        let is_there = matches!(*own.standing.borrow(), ClientLinkState::Up(_) | ClientLinkState::Wanted { .. });
         if is_there && own.told.try_send(notification.clone()).is_err() {
             self.0.inbox.emit(&Event::AsideDropped { server: self.0.inbox.server() });
         }
@@ -233,28 +235,28 @@ impl OwnLinks {
     }
 
     /// Returns the link of a client. Starts its keeper if there is none.
-    fn find_or_begin(&self, session: SessionId, client: impl FnOnce() -> Client) -> Arc<OwnLink> {
+    fn find_or_begin(&self, session: SessionId, client: impl FnOnce() -> Client) -> Arc<ClientLink> {
         let mut clients = self.0.clients();
         if let Some(own) = clients.get(&session) {
             return Arc::clone(own);
         }
         let (told, heard) = mpsc::channel(MOST_TOLD);
-        let standing = watch::Sender::new(Standing::Down { failures: 0, error: None });
-        let register = Arc::new(Register::new(self.0.home.clone()));
+        let standing = watch::Sender::new(ClientLinkState::Down { failures: 0, error: None });
+        let register = Arc::new(SubscriptionManager::new(self.0.home.clone()));
         let client = client();
         let (level, used) = (Notify::new(), Mutex::new(Instant::now()));
-        let own = Arc::new(OwnLink { client: client.clone(), register, standing, told, level, used });
+        let own = Arc::new(ClientLink { client: client.clone(), register, standing, told, level, used });
         clients.insert(session, Arc::clone(&own));
         // Release the lock before the spawn. A runtime that shuts down drops the keeper at once, and its `Drop` takes
         // this lock.
         drop(clients);
-        worker::spawn(Keeper::new(&self.0, session, client, &own, heard).run());
+        worker::spawn(ClientLinkTask::new(&self.0, session, client, &own, heard).run());
         own
     }
 }
 
-impl Shared {
-    fn find(&self, session: SessionId) -> Option<Arc<OwnLink>> {
+impl ClientLinksInner {
+    fn find(&self, session: SessionId) -> Option<Arc<ClientLink>> {
         self.clients().get(&session).cloned()
     }
 
@@ -267,12 +269,12 @@ impl Shared {
     }
 
     /// Takes the lock. Code that holds it cannot panic, so a poisoned lock is usable.
-    fn clients(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<OwnLink>>> {
+    fn clients(&self) -> MutexGuard<'_, HashMap<SessionId, Arc<ClientLink>>> {
         self.clients.lock()
     }
 }
 
-impl OwnLink {
+impl ClientLink {
     fn touch(&self) {
         *self.used.lock() = Instant::now();
     }
@@ -286,7 +288,8 @@ impl OwnLink {
         loop {
             tokio::time::sleep(UNUSED_AFTER / 5).await;
             let since = *self.used.lock();
-            let is_lent = matches!(&*self.standing.borrow(), Standing::Up(link) if Arc::strong_count(link) > HOLDERS);
+            let is_lent =
+                matches!(&*self.standing.borrow(), ClientLinkState::Up(link) if Arc::strong_count(link) > HOLDERS);
             if !is_lent && since.elapsed() >= UNUSED_AFTER && self.register.is_empty() {
                 return;
             }
@@ -296,8 +299,8 @@ impl OwnLink {
     /// Requests the link from its keeper, unless it is already connected or requested.
     fn want(&self) {
         self.standing.send_if_modified(|standing| match *standing {
-            Standing::Down { failures, .. } => {
-                *standing = Standing::Wanted { failures };
+            ClientLinkState::Down { failures, .. } => {
+                *standing = ClientLinkState::Wanted { failures };
                 true
             }
             _ => false,
@@ -313,7 +316,7 @@ fn client(call: &Call) -> Client {
         None => {
             let abilities = Arc::clone(&call.caller.abilities);
             let introduction = Introduction { abilities, ..Introduction::default() };
-            Arc::new(Mailbox::new(introduction, Versions::default(), Replay::new(0)))
+            Arc::new(Mailbox::new(introduction, ListVersions::default(), Replay::new(0)))
         }
     };
     Client { caller: call.caller.clone(), mailbox }

@@ -24,47 +24,49 @@ use goblin_catalog::listing::List;
 use goblin_config::Server;
 use goblin_subscriptions::id::SubscriptionId;
 use goblin_subscriptions::pattern::Pattern;
-use goblin_subscriptions::tally::{Full, Place};
-use goblin_subscriptions::updates::{Update, Whole};
-use goblin_subscriptions::{ClientId, Name, Outcome, Standing};
+use goblin_subscriptions::tally::{LimitReached, SubscriptionPermit};
+use goblin_subscriptions::updates::{Update, UpdateScope};
+use goblin_subscriptions::{ClientId, ResourceName, SubscribeOutcome, SubscribeStatus};
 use goblin_telemetry::{Event, worker};
 use goblin_wire::json::{self, Splice, quote};
 use goblin_wire::{Method, Notification};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
-use crate::client::mailbox::{Holder, Mailbox};
-use crate::client::subscriptions::{Affected, Entry, Interests, Notice, Subscription, Wish};
-use crate::upstream::inbox::Inbox;
-use crate::upstream::offered::{Covered, Exposed, Offered};
-use crate::upstream::register::selective::Held;
-use crate::upstream::register::upkeep::Chores;
+use crate::client::mailbox::{ClientRegistry, Mailbox};
+use crate::client::subscriptions::{
+    AffectedSubscription, Notice, Subscription, SubscriptionEntry, SubscriptionTable, Wish,
+};
+use crate::upstream::inbox::BackendEvents;
+use crate::upstream::offered::{ExposedListing, ListingView, PatternMatches};
+use crate::upstream::register::selective::DeferredUpdates;
+use crate::upstream::register::upkeep::ReadQueue;
 
 /// The state that all registers of one backend share.
 #[derive(Clone)]
 pub struct Home {
-    pub inbox: Arc<Inbox>,
+    pub inbox: Arc<BackendEvents>,
     pub config: Arc<Server>,
-    pub offered: Arc<ArcSwap<Offered>>,
+    pub offered: Arc<ArcSwap<ListingView>>,
     /// The limit of resources that patterns may subscribe to upstream.
     pub most_upstream: usize,
 }
 
 /// The subscriptions over one link.
-pub struct Register {
+pub struct SubscriptionManager {
     home: Home,
-    interests: Mutex<Book>,
+    interests: Mutex<ManagerState>,
     /// Notified when an upstream request may be due.
     bell: Notify,
-    chores: Mutex<Chores>,
-    held: Mutex<Held>,
+    chores: Mutex<ReadQueue>,
+    held: Mutex<DeferredUpdates>,
 }
 
 /// The state under the main lock of a register.
-struct Book {
-    interests: Interests,
+struct ManagerState {
+    interests: SubscriptionTable,
     /// The listing that `interests` has processed last.
-    told: Arc<Offered>,
+    told: Arc<ListingView>,
     /// The number of the current link, or of the last one.
     link: u64,
     /// No subscription can be added any more: the server was replaced or removed.
@@ -72,34 +74,34 @@ struct Book {
 }
 
 /// A subscription and its status.
-pub struct Subscribed {
+pub struct SubscribeResult {
     pub subscription: Arc<Subscription>,
-    pub outcome: Outcome,
+    pub outcome: SubscribeOutcome,
 }
 
 /// The reason why a subscribe request failed.
 #[derive(Debug)]
-pub enum Unsubscribable {
-    Full(Full),
+pub enum SubscribeError {
+    Full(LimitReached),
     /// The server was replaced or removed.
     Closed,
     /// The client is gone.
     Gone,
 }
 
-impl Register {
-    pub fn new(home: Home) -> Register {
-        let (interests, told) = (Interests::new(home.most_upstream), home.offered.load_full());
-        Register {
+impl SubscriptionManager {
+    pub fn new(home: Home) -> SubscriptionManager {
+        let (interests, told) = (SubscriptionTable::new(home.most_upstream), home.offered.load_full());
+        SubscriptionManager {
             home,
-            interests: Mutex::new(Book { interests, told, link: 0, is_closed: false }),
+            interests: Mutex::new(ManagerState { interests, told, link: 0, is_closed: false }),
             bell: Notify::new(),
             chores: Mutex::default(),
             held: Mutex::default(),
         }
     }
 
-    pub fn inbox(&self) -> &Arc<Inbox> {
+    pub fn inbox(&self) -> &Arc<BackendEvents> {
         &self.home.inbox
     }
 
@@ -117,67 +119,67 @@ impl Register {
     /// Adds a subscription and waits for the backend's answer, at most for the timeout of one request. `place` reserves
     /// a slot within the client's limit. Dropping the future before the answer withdraws the subscription.
     pub async fn subscribe(
-        self: &Arc<Register>,
+        self: &Arc<SubscriptionManager>,
         wish: Wish,
-        place: impl FnOnce() -> Result<Place, Full>,
-    ) -> Result<Subscribed, Unsubscribable> {
+        place: impl FnOnce() -> Result<SubscriptionPermit, LimitReached>,
+    ) -> Result<SubscribeResult, SubscribeError> {
         let mailbox = Arc::clone(&wish.subscriber);
         let covered = match &wish.pattern {
             Some(pattern) => self.find_covered(vec![Arc::clone(pattern)]).await,
             None => None,
         };
-        let Entry { subscription, standing, .. } = self.enter(wish, covered, place)?;
+        let SubscriptionEntry { subscription, standing, .. } = self.enter(wish, covered, place)?;
         // If the client cancels the request, this guard withdraws the subscription.
-        let _waiter = Waiter { register: self, subscription: &subscription };
+        let _waiter = SubscribeGuard { register: self, subscription: &subscription };
         if !self.hold(&mailbox) {
             self.book().interests.end(&subscription);
-            return Err(Unsubscribable::Gone);
+            return Err(SubscribeError::Gone);
         }
         mailbox.set_pace(&subscription.receipt, &subscription.name.exposed, subscription.pace());
         self.bell.notify_one();
         let outcome = match standing {
-            Standing::Settled(outcome) => outcome,
+            SubscribeStatus::Settled(outcome) => outcome,
             // Wait only for the timeout of one request, however many earlier requests the backend must answer first.
-            Standing::Asked(mut asked) => match tokio::time::timeout(self.patience(), &mut asked).await {
+            SubscribeStatus::Asked(mut asked) => match tokio::time::timeout(self.patience(), &mut asked).await {
                 Ok(Ok(outcome)) => outcome,
-                Ok(Err(_)) if mailbox.is_closed() => return Err(Unsubscribable::Gone),
+                Ok(Err(_)) if mailbox.is_closed() => return Err(SubscribeError::Gone),
                 // The client unsubscribed while the subscribe was in progress. Its subscribe request still needs a
                 // response.
-                Ok(Err(_)) => Outcome::Subscribed,
+                Ok(Err(_)) => SubscribeOutcome::Subscribed,
                 Err(_) => {
                     asked.close();
-                    asked.try_recv().ok().flatten().unwrap_or(Outcome::Late(self.patience()))
+                    asked.try_recv().ok().flatten().unwrap_or(SubscribeOutcome::Late(self.patience()))
                 }
             },
         };
-        Ok(Subscribed { subscription: Arc::clone(&subscription), outcome })
+        Ok(SubscribeResult { subscription: Arc::clone(&subscription), outcome })
     }
 
     /// Matches patterns against a long list outside of the worker threads. Returns `None` for a short list.
-    async fn find_covered(&self, patterns: Vec<Arc<Pattern>>) -> Option<Covered> {
+    async fn find_covered(&self, patterns: Vec<Arc<Pattern>>) -> Option<PatternMatches> {
         let (offered, before) = (self.home.offered.load_full(), Arc::clone(&self.book().told));
         if patterns.is_empty() || !offered.is_long() {
             return None;
         }
-        worker::compute(move || Covered::find(&patterns, offered, before)).await
+        worker::compute(move || PatternMatches::find(&patterns, offered, before)).await
     }
 
     /// Adds a subscription to the table. Returns an error if the register is closed or a limit is reached.
     fn enter(
         &self,
         wish: Wish,
-        covered: Option<Covered>,
-        place: impl FnOnce() -> Result<Place, Full>,
-    ) -> Result<Entry, Unsubscribable> {
+        covered: Option<PatternMatches>,
+        place: impl FnOnce() -> Result<SubscriptionPermit, LimitReached>,
+    ) -> Result<SubscriptionEntry, SubscribeError> {
         let mut book = self.book();
         if book.is_closed {
-            return Err(Unsubscribable::Closed);
+            return Err(SubscribeError::Closed);
         }
         // Load under the lock: a later listing is then processed after this subscription was added.
         let offered = self.home.offered.load_full();
         let covered = covered.filter(|covered| covered.is_current(&offered, &book.told));
-        let exposed = Exposed::new(&offered, &self.home.inbox, covered.as_ref());
-        let entry = book.interests.subscribe(wish, &exposed, place).map_err(Unsubscribable::Full)?;
+        let exposed = ExposedListing::new(&offered, &self.home.inbox, covered.as_ref());
+        let entry = book.interests.subscribe(wish, &exposed, place).map_err(SubscribeError::Full)?;
         if entry.subscription.is_selective() {
             self.note(&book.interests, &entry.subscription, &offered);
         }
@@ -186,13 +188,13 @@ impl Register {
     }
 
     /// Registers for a notification when the client's session ends. Returns `false` if it has already ended.
-    fn hold(self: &Arc<Register>, mailbox: &Mailbox) -> bool {
-        let holder: Arc<dyn Holder> = Arc::<Register>::clone(self);
+    fn hold(self: &Arc<SubscriptionManager>, mailbox: &Mailbox) -> bool {
+        let holder: Arc<dyn ClientRegistry> = Arc::<SubscriptionManager>::clone(self);
         mailbox.hold_for(&holder)
     }
 
-    fn exposed<'a>(&'a self, offered: &'a Offered) -> Exposed<'a> {
-        Exposed::new(offered, &self.home.inbox, None)
+    fn exposed<'a>(&'a self, offered: &'a ListingView) -> ExposedListing<'a> {
+        ExposedListing::new(offered, &self.home.inbox, None)
     }
 
     /// Ends a client's subscription to the single resource `native`. Returns whether it existed.
@@ -275,16 +277,16 @@ impl Register {
         // Usually a client subscribed to exactly this resource, so its name can be shared.
         let name = match affected.iter().find(|it| *it.subscription.name.native == *native) {
             Some(exact) => Arc::clone(&exact.subscription.name),
-            None => Arc::new(Name { native: native.into(), exposed: self.home.inbox.expose(native).into() }),
+            None => Arc::new(ResourceName { native: native.into(), exposed: self.home.inbox.expose(native).into() }),
         };
         let message = message(&name.exposed);
         let event = Event::UpdateHeard { server: self.home.inbox.server(), uri: &name.exposed, count: affected.len() };
-        let (mut once, mut asking) = (Once::default(), Vec::new());
+        let (mut once, mut asking) = (NotifiedClients::default(), Vec::new());
         for affected in &affected {
             match self.judge(affected, native, update, &offered) {
-                selective::Verdict::Deliver if once.is_first(affected) => put(affected, &name, &message),
-                selective::Verdict::Deliver | selective::Verdict::Suppress => {}
-                selective::Verdict::AskListing => asking.push(affected),
+                selective::UpdateDecision::Deliver if once.is_first(affected) => put(affected, &name, &message),
+                selective::UpdateDecision::Deliver | selective::UpdateDecision::Suppress => {}
+                selective::UpdateDecision::AskListing => asking.push(affected),
             }
         }
         if asking.into_iter().any(|affected| once.is_first(affected)) {
@@ -297,17 +299,21 @@ impl Register {
     /// Sends an update for each notice, because a change may have been missed. Each client gets one update per
     /// resource. Requires the lock: it keeps the updates in order, and no client receives an update after its
     /// unsubscribe.
-    fn tell(&self, _book: &Book, notices: &[Notice]) {
+    fn tell(&self, _book: &ManagerState, notices: &[Notice]) {
         let mut told = HashSet::new();
         for Notice { subscription, name } in notices {
             if told.insert((subscription.subscriber.id, Arc::as_ptr(name))) {
-                put(&Affected { subscription, within: None, is_next: false }, name, &updated(&name.exposed));
+                put(
+                    &AffectedSubscription { subscription, within: None, is_next: false },
+                    name,
+                    &updated(&name.exposed),
+                );
             }
         }
     }
 
     /// Notifies subscribers that resources were deleted. Clients without support for deletions get a marked update.
-    fn tell_deleted(&self, _book: &Book, notices: &[Notice]) {
+    fn tell_deleted(&self, _book: &ManagerState, notices: &[Notice]) {
         for Notice { subscription, name } in notices {
             subscription.forget(&name.native);
             let message = if subscription.subscriber.knows_deletion() {
@@ -315,7 +321,7 @@ impl Register {
             } else {
                 marked_deleted(&name.exposed)
             };
-            put(&Affected { subscription, within: None, is_next: false }, name, &message);
+            put(&AffectedSubscription { subscription, within: None, is_next: false }, name, &message);
         }
     }
 
@@ -362,7 +368,7 @@ impl Register {
         let book = self.book();
         for (native, message) in asked {
             let affected = book.interests.affected(&native);
-            let mut once = Once::default();
+            let mut once = NotifiedClients::default();
             let selective = affected.iter().filter(|affected| affected.subscription.is_selective());
             for affected in selective.filter(|affected| once.is_first(affected)) {
                 put(affected, &self.name_of(affected, &native), &message);
@@ -379,12 +385,12 @@ impl Register {
         self.tell_relisted(is_settled, has_resources, covered)
     }
 
-    fn tell_relisted(&self, is_settled: bool, has_resources: bool, covered: Option<Covered>) -> bool {
+    fn tell_relisted(&self, is_settled: bool, has_resources: bool, covered: Option<PatternMatches>) -> bool {
         let mut book = self.book();
         let offered = self.home.offered.load_full();
         let before = std::mem::replace(&mut book.told, Arc::clone(&offered));
         let covered = covered.filter(|covered| covered.is_current(&offered, &before));
-        let exposed = Exposed::new(&offered, &self.home.inbox, covered.as_ref());
+        let exposed = ExposedListing::new(&offered, &self.home.inbox, covered.as_ref());
         let relisted = match &covered {
             // Patterns that were added meanwhile were matched against this list when they were added.
             Some(covered) => book.interests.relisted(&exposed, covered.came()),
@@ -411,7 +417,7 @@ impl Register {
     }
 
     /// Adds subscriptions of a replaced register. Drops those of clients that are gone.
-    pub(crate) fn take_over(self: &Arc<Register>, subscriptions: Vec<Arc<Subscription>>) {
+    pub(crate) fn take_over(self: &Arc<SubscriptionManager>, subscriptions: Vec<Arc<Subscription>>) {
         let mailboxes: Vec<_> = subscriptions.iter().map(|subscription| Arc::clone(&subscription.subscriber)).collect();
         let names: HashSet<_> =
             subscriptions.iter().map(|subscription| Arc::clone(&subscription.name.native)).collect();
@@ -445,23 +451,25 @@ impl Register {
         self.tell_deleted(&self.book(), &notices.collect::<Vec<_>>());
     }
 
-    fn name_of(&self, affected: &Affected<'_>, native: &Arc<str>) -> Arc<Name> {
+    fn name_of(&self, affected: &AffectedSubscription<'_>, native: &Arc<str>) -> Arc<ResourceName> {
         match affected.subscription.name.native == *native {
             true => Arc::clone(&affected.subscription.name),
-            false => Arc::new(Name { native: Arc::clone(native), exposed: self.home.inbox.expose(native).into() }),
+            false => {
+                Arc::new(ResourceName { native: Arc::clone(native), exposed: self.home.inbox.expose(native).into() })
+            }
         }
     }
 
     /// Takes the lock. Code that holds one of these locks must not panic, so a poisoned lock is usable.
-    fn book(&self) -> MutexGuard<'_, Book> {
+    fn book(&self) -> MutexGuard<'_, ManagerState> {
         self.interests.lock()
     }
 
-    fn chores(&self) -> MutexGuard<'_, Chores> {
+    fn chores(&self) -> MutexGuard<'_, ReadQueue> {
         self.chores.lock()
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn held(&self) -> MutexGuard<'_, DeferredUpdates> {
         self.held.lock()
     }
 }
@@ -471,10 +479,10 @@ pub(crate) const SETTLED_AFTER: Duration = Duration::from_secs(2);
 
 /// Ensures that a client gets an update once, even if several of its subscriptions match.
 #[derive(Default)]
-struct Once(HashSet<ClientId>);
+struct NotifiedClients(HashSet<ClientId>);
 
-impl Once {
-    fn is_first(&mut self, affected: &Affected<'_>) -> bool {
+impl NotifiedClients {
+    fn is_first(&mut self, affected: &AffectedSubscription<'_>) -> bool {
         let subscription = affected.subscription;
         // Most clients have a single matching subscription, and the set does not store them.
         let may_be_several = affected.is_next || subscription.is_selective();
@@ -483,7 +491,7 @@ impl Once {
 }
 
 /// Queues an update in the client's mailbox.
-fn put(affected: &Affected<'_>, name: &Arc<Name>, message: &Bytes) {
+fn put(affected: &AffectedSubscription<'_>, name: &Arc<ResourceName>, message: &Bytes) {
     let subscription = affected.subscription;
     // A pattern, or a resource that contains others, may match resources that the client must not see.
     if subscription.name.native != name.native && !subscription.subscriber.may_hear_of(&name.exposed) {
@@ -496,24 +504,28 @@ fn put(affected: &Affected<'_>, name: &Arc<Name>, message: &Bytes) {
         message,
         pace: subscription.pace(),
         receipt: &subscription.receipt,
-        inside: affected.within.map(|within| Whole { native: &within.native, uri: &within.exposed, message: &whole }),
+        inside: affected.within.map(|within| UpdateScope {
+            native: &within.native,
+            uri: &within.exposed,
+            message: &whole,
+        }),
     });
 }
 
 /// Withdraws the subscription when the future of `subscribe` is dropped.
-struct Waiter<'a> {
-    register: &'a Register,
+struct SubscribeGuard<'a> {
+    register: &'a SubscriptionManager,
     subscription: &'a Subscription,
 }
 
-impl Drop for Waiter<'_> {
+impl Drop for SubscribeGuard<'_> {
     fn drop(&mut self) {
         self.register.book().interests.withdraw(self.subscription);
         self.register.bell.notify_one();
     }
 }
 
-impl Holder for Register {
+impl ClientRegistry for SubscriptionManager {
     fn release(&self, mailbox: &Mailbox) {
         let ended = self.book().interests.release(mailbox);
         self.bell.notify_one();

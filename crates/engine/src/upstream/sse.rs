@@ -16,9 +16,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use goblin_client::connect::{HttpClient, Received, RequestError};
+use goblin_client::connect::{HttpClient, RequestError, ResponseBody};
 use goblin_telemetry::{Event, worker};
-use goblin_wire::framing::{self, Events, Frame};
+use goblin_wire::framing::{self, Frame, SseDecoder};
 use goblin_wire::{Id, Message, Method, Response};
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method as Verb, Request as HttpRequest, Response as HttpResponse, Uri};
@@ -28,12 +28,12 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
 use crate::client::lane::Call;
-use crate::upstream::ear::{Ear, Mouth};
+use crate::upstream::ear::{InboundHandler, ReplySink};
 use crate::upstream::http::MOST_ASIDES;
 use crate::upstream::http::body::{ASIDE, LONGEST_REFUSAL, finish, is_session_unknown, is_stream, whole_body};
-use crate::upstream::link::{End, LinkError};
+use crate::upstream::link::{LinkEnd, LinkError};
 use crate::upstream::open::OpenRequests;
-use crate::upstream::trouble::Trouble;
+use crate::upstream::trouble::BackendProblem;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
@@ -46,27 +46,27 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// A link over HTTP+SSE.
 pub struct SseLink {
-    shared: Arc<Shared>,
+    shared: Arc<SseLinkInner>,
 }
 
-struct Shared {
+struct SseLinkInner {
     client: HttpClient,
     url: Uri,
     /// The configured headers.
     headers: HeaderMap,
     /// The URL for messages, once the stream has named it.
     endpoint: OnceLock<Uri>,
-    ear: Arc<Ear>,
+    ear: Arc<InboundHandler>,
     open: OpenRequests,
     limit: usize,
     next: AtomicU64,
     asides: Arc<Semaphore>,
-    closed: watch::Sender<Option<End>>,
+    closed: watch::Sender<Option<LinkEnd>>,
 }
 
 impl SseLink {
-    pub fn new(client: HttpClient, url: Uri, headers: HeaderMap, limit: usize, ear: Arc<Ear>) -> SseLink {
-        let shared = Shared {
+    pub fn new(client: HttpClient, url: Uri, headers: HeaderMap, limit: usize, ear: Arc<InboundHandler>) -> SseLink {
+        let shared = SseLinkInner {
             client,
             url,
             headers,
@@ -115,21 +115,21 @@ impl SseLink {
         taken.map_err(late)?.map(drop)
     }
 
-    pub async fn closed(&self) -> End {
+    pub async fn closed(&self) -> LinkEnd {
         let mut closed = self.shared.closed.subscribe();
         match closed.wait_for(Option::is_some).await {
-            Ok(end) => end.clone().unwrap_or(End::Forgotten),
-            Err(_) => End::Lost("it was closed".to_owned()),
+            Ok(end) => end.clone().unwrap_or(LinkEnd::Forgotten),
+            Err(_) => LinkEnd::Lost("it was closed".to_owned()),
         }
     }
 
     /// Closes the link. The transport has no message for that; closing the stream is enough.
     pub fn close(&self) {
-        self.shared.close(End::Lost("the gateway closed it".to_owned()));
+        self.shared.close(LinkEnd::Lost("the gateway closed it".to_owned()));
     }
 }
 
-impl Shared {
+impl SseLinkInner {
     fn next_id(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
@@ -143,19 +143,19 @@ impl Shared {
     }
 
     /// Opens the GET stream and reads up to its `endpoint` event. Returns the rest of the stream as well.
-    async fn open_stream(&self) -> Result<(Uri, Received, Events), LinkError> {
+    async fn open_stream(&self) -> Result<(Uri, ResponseBody, SseDecoder), LinkError> {
         let mut request = self.build(Verb::GET, &self.url, Bytes::new());
         request.headers_mut().insert(ACCEPT, STREAM);
         let response = self.client.request(request).await.map_err(|error| self.unreachable(&error))?;
-        let protocol = |trouble: Trouble<'_>| LinkError::Protocol(trouble.to_string());
+        let protocol = |trouble: BackendProblem<'_>| LinkError::Protocol(trouble.to_string());
         if !response.status().is_success() {
-            return Err(protocol(Trouble::Refused(response.status())));
+            return Err(protocol(BackendProblem::Refused(response.status())));
         }
         if !is_stream(response.headers()) {
-            return Err(protocol(Trouble::NoStream));
+            return Err(protocol(BackendProblem::NoStream));
         }
         let mut body = response.into_body();
-        let mut events = Events::new(self.limit);
+        let mut events = SseDecoder::new(self.limit);
         loop {
             let frame = body.frame().await.transpose().map_err(|error| self.fail(broken(&error)))?;
             let frame = frame.ok_or_else(|| self.fail("its stream ended before it named an endpoint".to_owned()))?;
@@ -172,7 +172,7 @@ impl Shared {
 
     /// Sends a request and waits for its response.
     async fn request(
-        self: &Arc<Shared>,
+        self: &Arc<SseLinkInner>,
         id: u64,
         body: Bytes,
         call: Option<&Arc<Call>>,
@@ -204,7 +204,7 @@ impl Shared {
 
     /// Posts one message. The response usually comes on the stream; some servers return it in the POST's response
     /// instead.
-    async fn post(self: Arc<Shared>, body: Bytes) -> Result<Option<Response>, LinkError> {
+    async fn post(self: Arc<SseLinkInner>, body: Bytes) -> Result<Option<Response>, LinkError> {
         let endpoint = self.endpoint.get().ok_or_else(|| self.lost(false))?;
         let mut request = self.build(Verb::POST, endpoint, body);
         request.headers_mut().insert(CONTENT_TYPE, JSON);
@@ -230,18 +230,18 @@ impl Shared {
     }
 
     /// Interprets an error status. Returns a JSON-RPC response in the body, if there is one.
-    async fn refusal(&self, response: HttpResponse<Received>) -> Result<Option<Response>, LinkError> {
+    async fn refusal(&self, response: HttpResponse<ResponseBody>) -> Result<Option<Response>, LinkError> {
         let status = response.status();
         let body = timeout(ASIDE, Limited::new(response.into_body(), LONGEST_REFUSAL).collect()).await;
         let body = body.ok().and_then(Result::ok).map(http_body_util::Collected::to_bytes).unwrap_or_default();
         match response_in(body.clone()) {
             Some(answer) if answer.id.is_some() => Ok(Some(answer)),
             _ if is_session_unknown(status, &body) => {
-                self.close(End::Forgotten);
+                self.close(LinkEnd::Forgotten);
                 Err(LinkError::SessionLost)
             }
             Some(answer) => Ok(Some(answer)),
-            None => Err(LinkError::Protocol(Trouble::Refused(status).to_string())),
+            None => Err(LinkError::Protocol(BackendProblem::Refused(status).to_string())),
         }
     }
 
@@ -255,28 +255,28 @@ impl Shared {
 
     /// Closes the link for a failure before a request was sent.
     fn fail(&self, reason: String) -> LinkError {
-        self.close(End::Lost(reason.clone()));
+        self.close(LinkEnd::Lost(reason.clone()));
         LinkError::Closed { reason, sent: false }
     }
 
     /// Returns the time to wait for a POST after the end of the stream. A backend that forgot the session is alive and
     /// rejects every POST, so its answer is worth a longer wait.
     fn last_words(&self) -> Duration {
-        let forgotten = matches!(*self.closed.borrow(), Some(End::Forgotten));
+        let forgotten = matches!(*self.closed.borrow(), Some(LinkEnd::Forgotten));
         if forgotten { ASIDE } else { LAST_WORDS }
     }
 
     fn lost(&self, sent: bool) -> LinkError {
         let reason = match &*self.closed.borrow() {
-            Some(End::Forgotten) if !sent => return LinkError::SessionLost,
-            Some(End::Forgotten) => LinkError::SessionLost.to_string(),
-            Some(End::Lost(reason)) => reason.clone(),
+            Some(LinkEnd::Forgotten) if !sent => return LinkError::SessionLost,
+            Some(LinkEnd::Forgotten) => LinkError::SessionLost.to_string(),
+            Some(LinkEnd::Lost(reason)) => reason.clone(),
             None => "the connection was lost".to_owned(),
         };
         LinkError::Closed { reason, sent }
     }
 
-    fn close(&self, end: End) {
+    fn close(&self, end: LinkEnd) {
         self.closed.send_if_modified(|closed| {
             let first = closed.is_none();
             closed.get_or_insert(end);
@@ -285,7 +285,7 @@ impl Shared {
         self.open.close(&self.lost(true));
     }
 
-    fn on_event(self: &Arc<Shared>, event: Frame<framing::Event>) {
+    fn on_event(self: &Arc<SseLinkInner>, event: Frame<framing::SseEvent>) {
         let event = match event {
             Frame::Whole(event) => event,
             Frame::TooLong { head } => return self.open.on_too_long(&head),
@@ -296,7 +296,7 @@ impl Shared {
         match Message::parse(self.ear.hold(event.data)) {
             Ok(Message::Response(response)) => self.open.on_response(response),
             Ok(Message::Notification(notification)) => self.open.on_notification(&notification),
-            Ok(Message::Request(ask)) => self.open.on_ask(ask, Arc::new(Aside(Arc::clone(self)))),
+            Ok(Message::Request(ask)) => self.open.on_ask(ask, Arc::new(SseReplySink(Arc::clone(self)))),
             Err(malformed) => {
                 self.open.on_malformed(&malformed);
                 self.ear.report_malformed(&malformed, &malformed.error.to_string());
@@ -304,7 +304,7 @@ impl Shared {
         }
     }
 
-    async fn ping(self: Arc<Shared>) {
+    async fn ping(self: Arc<SseLinkInner>) {
         let id = self.next_id();
         let body = goblin_wire::request(&Id::from(id), &Method::Ping, "{}");
         // Any response is a sign of life. The reader of the stream notices a missing one.
@@ -313,9 +313,9 @@ impl Shared {
 }
 
 /// Sends messages in the background. No caller waits for them.
-struct Aside(Arc<Shared>);
+struct SseReplySink(Arc<SseLinkInner>);
 
-impl Mouth for Aside {
+impl ReplySink for SseReplySink {
     fn say(&self, message: Bytes) {
         let shared = &self.0;
         match Arc::clone(&shared.asides).try_acquire_owned() {
@@ -331,7 +331,7 @@ impl Mouth for Aside {
     }
 
     fn answer(&self, message: Bytes) -> BoxFuture<'_, ()> {
-        let Aside(shared) = self;
+        let SseReplySink(shared) = self;
         Box::pin(async move {
             if timeout(ASIDE, Arc::clone(shared).post(message)).await.is_err() {
                 shared.ear.emit(&Event::AsideDropped { server: shared.ear.server() });
@@ -341,7 +341,7 @@ impl Mouth for Aside {
 }
 
 /// Reads the stream to its end and returns the reason.
-async fn hear<B: Body<Data = Bytes> + Unpin>(shared: &Arc<Shared>, mut body: B, mut events: Events) -> End
+async fn hear<B: Body<Data = Bytes> + Unpin>(shared: &Arc<SseLinkInner>, mut body: B, mut events: SseDecoder) -> LinkEnd
 where
     B::Error: std::error::Error,
 {
@@ -355,10 +355,12 @@ where
                 pinged = false;
                 events.feed(frame.data_ref().unwrap_or(&Bytes::new()));
             }
-            Ok(Some(Err(error))) => return End::Lost(broken(&error)),
-            Ok(None) => return End::Lost("its stream ended".to_owned()),
+            Ok(Some(Err(error))) => return LinkEnd::Lost(broken(&error)),
+            Ok(None) => return LinkEnd::Lost("its stream ended".to_owned()),
             Err(_) if pinged => {
-                return End::Lost(format!("its stream is silent, and it answered no ping within {PING_PATIENCE:?}"));
+                return LinkEnd::Lost(format!(
+                    "its stream is silent, and it answered no ping within {PING_PATIENCE:?}"
+                ));
             }
             Err(_) if shared.open.is_empty() => {
                 pinged = true;
@@ -397,7 +399,7 @@ mod tests {
     fn link() -> SseLink {
         let url: Uri = "http://127.0.0.1:9/sse".parse().expect("a url");
         let client = HttpClient::new(&url, None, &ProxyEnvironment::default()).expect("a client");
-        SseLink::new(client, url, HeaderMap::new(), 1024, Arc::new(Ear::example()))
+        SseLink::new(client, url, HeaderMap::new(), 1024, Arc::new(InboundHandler::example()))
     }
 
     #[tokio::test(start_paused = true)]
@@ -412,7 +414,7 @@ mod tests {
         let body = StreamBody::new(Box::pin(frames));
         let hearing = tokio::spawn({
             let shared = Arc::clone(&shared);
-            async move { hear(&shared, body, Events::new(1024)).await }
+            async move { hear(&shared, body, SseDecoder::new(1024)).await }
         });
         let busy = shared.open.enter(7, None).expect("it is open");
         tokio::time::sleep(10 * SILENCE).await;
@@ -420,7 +422,7 @@ mod tests {
         drop(busy);
         sender.send(b": a comment\n\n").await.expect("it is heard");
         let heard = begin.elapsed();
-        let End::Lost(reason) = hearing.await.expect("no panic") else { panic!("forgotten") };
+        let LinkEnd::Lost(reason) = hearing.await.expect("no panic") else { panic!("forgotten") };
         assert!(reason.contains("silent"), "{reason}");
         assert_eq!(begin.elapsed() - heard, SILENCE + PING_PATIENCE);
     }

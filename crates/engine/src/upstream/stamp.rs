@@ -12,10 +12,10 @@ use goblin_wire::modern::{CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_
 use goblin_wire::{Dialect, Keyword, Request};
 
 use crate::client::caller::{Caller, Level};
-use crate::upstream::Tasks;
+use crate::upstream::TaskPolicy;
 
 /// A client's request and the data about its sender.
-pub(crate) struct Stamped<'a> {
+pub(crate) struct RequestMeta<'a> {
     pub request: &'a Request,
     pub caller: &'a Caller,
     /// The log level that the client set by a request, if its version has such a request.
@@ -24,10 +24,10 @@ pub(crate) struct Stamped<'a> {
     pub declare: Declare,
     /// The position of the client's progress token, and the gateway's token.
     pub token: Option<(Span, Bytes)>,
-    pub tasks: Tasks,
+    pub tasks: TaskPolicy,
 }
 
-impl Stamped<'_> {
+impl RequestMeta<'_> {
     /// Returns the changes for a link that speaks `dialect`.
     pub(crate) fn edits(self, dialect: Dialect) -> Splice {
         let (request, tasks) = (self.request, self.tasks);
@@ -140,7 +140,7 @@ pub(crate) fn own_params(dialect: Dialect, declared: &str, params: &str) -> Stri
 /// Returns the capabilities to declare for a client: its own without those that the configuration disables or the
 /// gateway cannot relay. Tasks are declared if this call may become one, even if the client declares them in another
 /// form.
-fn capabilities(raw: &str, declare: Declare, tasks: Tasks) -> String {
+fn capabilities(raw: &str, declare: Declare, tasks: TaskPolicy) -> String {
     let member = |member: json::Member| {
         let (key, value) = (member.key(raw), member.value.get(raw));
         let value = match &*key {
@@ -177,7 +177,7 @@ fn with_tasks(extensions: &str) -> String {
 
 /// Returns the gateway's own capabilities with tasks added, to receive task notifications.
 pub(crate) fn declaring_tasks(declared: &str) -> String {
-    capabilities(declared, Declare { sampling: true, elicitation: true }, Tasks { welcome: true, required: false })
+    capabilities(declared, Declare { sampling: true, elicitation: true }, TaskPolicy { welcome: true, required: false })
 }
 
 fn names_tasks(capabilities: &str) -> bool {
@@ -241,7 +241,7 @@ mod tests {
     /// Returns the params as the backend receives them. The gateway's progress token is 9, and reserved names are
     /// shortened.
     fn stamped(params: &str, from: Dialect, to: Dialect, raw: &str, level: Option<Level>, declare: Declare) -> String {
-        stamped_with(params, (from, to), raw, level, declare, Tasks::default())
+        stamped_with(params, (from, to), raw, level, declare, TaskPolicy::default())
     }
 
     fn stamped_with(
@@ -250,7 +250,7 @@ mod tests {
         raw: &str,
         level: Option<Level>,
         declare: Declare,
-        tasks: Tasks,
+        tasks: TaskPolicy,
     ) -> String {
         let request = request(params);
         let caller = Caller {
@@ -262,7 +262,7 @@ mod tests {
             abilities: Arc::new(Abilities { raw: raw.into(), ..Abilities::default() }),
         };
         let token = request.params.said.progress_token.map(|at| (at, Bytes::from_static(b"9")));
-        let edits = Stamped { request: &request, caller: &caller, level, declare, token, tasks }.edits(to);
+        let edits = RequestMeta { request: &request, caller: &caller, level, declare, token, tasks }.edits(to);
         let text = edits.apply(request.raw.bytes());
         assert!(Message::parse(text.clone()).is_ok(), "{params}: {text:?}");
         let text = String::from_utf8(text.to_vec()).expect("it was text");
@@ -344,8 +344,8 @@ mod tests {
 
     #[test]
     fn task1_a_wish_for_a_task_is_said_in_the_words_of_the_link() {
-        let welcome = Tasks { welcome: true, required: false };
-        let required = Tasks { welcome: false, required: true };
+        let welcome = TaskPolicy { welcome: true, required: false };
+        let required = TaskPolicy { welcome: false, required: true };
         let check = |from, to, raw: &str, params: &str, tasks, expected: &str| {
             assert_eq!(stamped_with(params, (from, to), raw, None, ALL, tasks), expected, "{params}");
         };
@@ -363,7 +363,7 @@ mod tests {
         let params = format!(r#"{{"name":"t","_meta":{{"{CLIENT_CAPABILITIES}":{raw}}}}}"#);
         let declared = r#"{"name":"t","_meta":{"r/clientCapabilities":{"extensions":{"r/tasks":{}}}}}"#;
         check(MODERN, MODERN, &raw, &params, welcome, declared);
-        check(MODERN, MODERN, &raw, &params, Tasks::default(), &declared.replace(r#""r/tasks":{}"#, ""));
+        check(MODERN, MODERN, &raw, &params, TaskPolicy::default(), &declared.replace(r#""r/tasks":{}"#, ""));
         check(MODERN, LEGACY, &raw, &params, required, r#"{"task":{},"name":"t","_meta":{}}"#);
         check(MODERN, LEGACY, &raw, &params, welcome, r#"{"name":"t","_meta":{}}"#);
         check(Dialect::V2024_11_05, LEGACY, "{}", r#"{"name":"t"}"#, required, r#"{"task":{},"name":"t"}"#);

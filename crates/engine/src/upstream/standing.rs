@@ -3,43 +3,43 @@
 use goblin_telemetry::clean;
 use goblin_wire::Era;
 
-use crate::upstream::{Backend, State};
+use crate::upstream::{Backend, BackendState};
 
 /// The status of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum Availability {
     Ready,
     Starting,
     Failed,
 }
 
-impl Standing {
-    pub fn of(backend: &Backend) -> Standing {
-        Standing::judge(&backend.state(), backend.has_settled())
+impl Availability {
+    pub fn of(backend: &Backend) -> Availability {
+        Availability::judge(&backend.state(), backend.has_settled())
     }
 
-    fn judge(state: &State, has_settled: bool) -> Standing {
+    fn judge(state: &BackendState, has_settled: bool) -> Availability {
         match state {
             // Connected, but the first listing is not complete.
-            State::Ready if !has_settled => Standing::Starting,
-            State::Ready => Standing::Ready,
-            State::Starting => Standing::Starting,
-            State::Lost(_) | State::Stopped => Standing::Failed,
+            BackendState::Ready if !has_settled => Availability::Starting,
+            BackendState::Ready => Availability::Ready,
+            BackendState::Starting => Availability::Starting,
+            BackendState::Lost(_) | BackendState::Stopped => Availability::Failed,
         }
     }
 
     pub fn word(self) -> &'static str {
         match self {
-            Standing::Ready => "ready",
-            Standing::Starting => "starting",
-            Standing::Failed => "failed",
+            Availability::Ready => "ready",
+            Availability::Starting => "starting",
+            Availability::Failed => "failed",
         }
     }
 }
 
 /// The server's description of itself from its last connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct ServerDescription {
     /// The name and version of the server's software.
     pub software: String,
     /// The protocol version of the connection.
@@ -48,16 +48,16 @@ pub struct Seen {
     pub era: &'static str,
 }
 
-impl Seen {
+impl ServerDescription {
     /// Returns `None` if the gateway has never connected to the server.
-    pub fn of(backend: &Backend) -> Option<Seen> {
+    pub fn of(backend: &Backend) -> Option<ServerDescription> {
         let hello = backend.listing().hello.clone()?;
         let era = match hello.dialect.era() {
             _ if backend.has_both_eras() => "both",
             Era::Legacy => "legacy",
             Era::Modern => "modern",
         };
-        Some(Seen { software: clean(&hello.software), protocol: hello.dialect.as_str(), era })
+        Some(ServerDescription { software: clean(&hello.software), protocol: hello.dialect.as_str(), era })
     }
 }
 
@@ -71,7 +71,7 @@ pub fn lacking(backend: &Backend) -> Vec<String> {
         left_out.map(|left_out| format!("the tool {} is left out: {}", clean(&left_out.tool), clean(&left_out.reason)));
     let successor = backend.successor.load();
     let unready = successor.as_ref().map(|successor| match successor.state() {
-        State::Lost(reason) => format!("its new configuration is not in force: {}", clean(&reason)),
+        BackendState::Lost(reason) => format!("its new configuration is not in force: {}", clean(&reason)),
         _ => "its new configuration is not in force yet".to_owned(),
     });
     failed.chain(left_out).chain(unready).collect()
@@ -83,16 +83,16 @@ mod tests {
 
     #[test]
     fn a_server_is_ready_when_it_is_connected_and_listed() {
-        let lost = State::Lost("gone".to_owned());
+        let lost = BackendState::Lost("gone".to_owned());
         for (state, has_settled, standing) in [
-            (&State::Starting, false, Standing::Starting),
-            (&State::Ready, false, Standing::Starting),
-            (&State::Ready, true, Standing::Ready),
-            (&lost, true, Standing::Failed),
-            (&lost, false, Standing::Failed),
-            (&State::Stopped, true, Standing::Failed),
+            (&BackendState::Starting, false, Availability::Starting),
+            (&BackendState::Ready, false, Availability::Starting),
+            (&BackendState::Ready, true, Availability::Ready),
+            (&lost, true, Availability::Failed),
+            (&lost, false, Availability::Failed),
+            (&BackendState::Stopped, true, Availability::Failed),
         ] {
-            assert_eq!(Standing::judge(state, has_settled), standing, "{state:?} {has_settled}");
+            assert_eq!(Availability::judge(state, has_settled), standing, "{state:?} {has_settled}");
         }
     }
 }

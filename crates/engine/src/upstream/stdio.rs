@@ -19,7 +19,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures_util::future::BoxFuture;
 use goblin_telemetry::{Event, worker};
-use goblin_wire::framing::{Frame, Lines};
+use goblin_wire::framing::{Frame, LineDecoder};
 use goblin_wire::json::single_line;
 use goblin_wire::{Message, Response};
 use parking_lot::{Mutex, MutexGuard};
@@ -29,12 +29,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::client::lane::Call;
-use crate::upstream::child::{self, Command, Exit, Process, SpawnError};
-use crate::upstream::ear::{Ear, Mouth};
+use crate::upstream::child::{self, Command, Exit, ProcessGroup, SpawnError};
+use crate::upstream::ear::{InboundHandler, ReplySink};
 use crate::upstream::link::LinkError;
 use crate::upstream::open::OpenRequests;
-use crate::upstream::stdio::news::Streams;
-use crate::upstream::trouble::{MOST_LINES, Trouble, quotable};
+use crate::upstream::stdio::news::StdioListenStreams;
+use crate::upstream::trouble::{BackendProblem, MOST_LINES, quotable};
 
 /// The longest wait of a request for space in the queue to the child.
 pub(crate) const QUEUE_PATIENCE: Duration = Duration::from_secs(1);
@@ -52,37 +52,37 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// A link to a child process.
 pub struct StdioLink {
-    shared: Arc<Shared>,
+    shared: Arc<StdioLinkInner>,
     /// Dropping the sender ends the process.
     stop: Mutex<Option<oneshot::Sender<()>>>,
     watcher: Mutex<Option<JoinHandle<()>>>,
 }
 
-struct Shared {
-    ear: Arc<Ear>,
+struct StdioLinkInner {
+    ear: Arc<InboundHandler>,
     command: Command,
-    queue: mpsc::Sender<Queued>,
+    queue: mpsc::Sender<QueuedLine>,
     room: Arc<Semaphore>,
     open: OpenRequests,
-    streams: Streams,
+    streams: StdioListenStreams,
     next: AtomicU64,
     is_retry: bool,
     /// Whether the process has sent a response and so is an MCP server.
     spoke: AtomicBool,
-    said: Mutex<Said>,
+    said: Mutex<ProcessOutput>,
     closed: watch::Sender<Option<String>>,
 }
 
 /// Output of the process besides protocol messages. It helps to explain why the process ended.
 #[derive(Default)]
-struct Said {
+struct ProcessOutput {
     /// The last lines on stderr.
     last_words: VecDeque<String>,
     /// The first line on stdout that was not a message.
     babble: Option<String>,
 }
 
-type Queued = (Bytes, OwnedSemaphorePermit);
+type QueuedLine = (Bytes, OwnedSemaphorePermit);
 
 impl StdioLink {
     /// Starts the process. `limit` is the largest size of a message. `is_retry` lowers the log level of stderr lines
@@ -91,18 +91,18 @@ impl StdioLink {
         exe: &Path,
         command: Command,
         limit: usize,
-        ear: Arc<Ear>,
+        ear: Arc<InboundHandler>,
         is_retry: bool,
     ) -> Result<StdioLink, SpawnError> {
         let child = child::spawn(exe, &command)?;
         let (queue, queued) = mpsc::channel(QUEUE_MESSAGES);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(StdioLinkInner {
             open: OpenRequests::new(Arc::clone(&ear)),
             ear,
             command,
             queue,
             room: Arc::new(Semaphore::new(QUEUE_UNITS as usize)),
-            streams: Streams::default(),
+            streams: StdioListenStreams::default(),
             next: AtomicU64::new(1),
             is_retry,
             spoke: AtomicBool::new(false),
@@ -113,7 +113,7 @@ impl StdioLink {
         let reader = worker::spawn(read(Arc::clone(&shared), child.stdout, limit));
         let stderr = worker::spawn(read_stderr(Arc::clone(&shared), child.stderr));
         let (stop, stopped) = oneshot::channel();
-        let ears = Ears { stdout: reader, stderr };
+        let ears = OutputTasks { stdout: reader, stderr };
         let watcher = worker::spawn(watch_over(Arc::clone(&shared), child.process, writer, ears, stopped));
         Ok(StdioLink { shared, stop: Mutex::new(Some(stop)), watcher: Mutex::new(Some(watcher)) })
     }
@@ -158,8 +158,8 @@ impl StdioLink {
     }
 }
 
-impl Shared {
-    fn said(&self) -> MutexGuard<'_, Said> {
+impl StdioLinkInner {
+    fn said(&self) -> MutexGuard<'_, ProcessOutput> {
         self.said.lock()
     }
 
@@ -181,7 +181,7 @@ impl Shared {
     fn ended(&self, exit: Exit) -> String {
         let last_words: Vec<_> = self.said().last_words.iter().cloned().collect();
         let missed = self.command.missed(self.ear.server(), &last_words);
-        Trouble::Ended { exit, last_words: &last_words, missed: &missed }.to_string()
+        BackendProblem::Ended { exit, last_words: &last_words, missed: &missed }.to_string()
     }
 
     fn lost(&self, sent: bool) -> LinkError {
@@ -216,7 +216,7 @@ impl Shared {
     }
 
     /// Handles one line of stdout.
-    fn on_line(self: &Arc<Shared>, line: Bytes) {
+    fn on_line(self: &Arc<StdioLinkInner>, line: Bytes) {
         let kept = (!self.spoke.load(Ordering::Relaxed)).then(|| line.clone());
         match Message::parse(self.ear.hold(line)) {
             Ok(Message::Response(response)) => {
@@ -228,7 +228,7 @@ impl Shared {
                     self.open.on_notification(&notification);
                 }
             }
-            Ok(Message::Request(ask)) => self.open.on_ask(ask, Arc::clone(self) as Arc<dyn Mouth>),
+            Ok(Message::Request(ask)) => self.open.on_ask(ask, Arc::clone(self) as Arc<dyn ReplySink>),
             Err(malformed) => {
                 let mut reason = malformed.error.to_string();
                 if let Some(line) = kept {
@@ -252,7 +252,7 @@ impl Shared {
     }
 }
 
-impl Mouth for Shared {
+impl ReplySink for StdioLinkInner {
     fn say(&self, message: Bytes) {
         if self.try_send(&message).is_err() {
             self.ear.emit(&Event::AsideDropped { server: self.ear.server() });
@@ -274,7 +274,7 @@ fn units(body: &Bytes) -> u32 {
 }
 
 /// Writes queued messages to the child's stdin in batches.
-async fn write(mut queued: mpsc::Receiver<Queued>, mut stdin: ChildStdin) {
+async fn write(mut queued: mpsc::Receiver<QueuedLine>, mut stdin: ChildStdin) {
     let mut batch = BytesMut::new();
     let mut permits = Vec::new();
     while let Some(first) = queued.recv().await {
@@ -294,7 +294,7 @@ async fn write(mut queued: mpsc::Receiver<Queued>, mut stdin: ChildStdin) {
     }
 }
 
-async fn read(shared: Arc<Shared>, stdout: ChildStdout, limit: usize) {
+async fn read(shared: Arc<StdioLinkInner>, stdout: ChildStdout, limit: usize) {
     each_line(stdout, limit, |frame| match frame {
         Frame::Whole(line) => shared.on_line(line),
         Frame::TooLong { head } => shared.open.on_too_long(&head),
@@ -302,7 +302,7 @@ async fn read(shared: Arc<Shared>, stdout: ChildStdout, limit: usize) {
     .await;
 }
 
-async fn read_stderr(shared: Arc<Shared>, stderr: ChildStderr) {
+async fn read_stderr(shared: Arc<StdioLinkInner>, stderr: ChildStderr) {
     each_line(stderr, LONGEST_STDERR_LINE, |frame| {
         let (Frame::Whole(line) | Frame::TooLong { head: line }) = frame;
         shared.hear_stderr(&String::from_utf8_lossy(&line));
@@ -311,7 +311,7 @@ async fn read_stderr(shared: Arc<Shared>, stderr: ChildStderr) {
 }
 
 async fn each_line(mut source: impl AsyncRead + Unpin, limit: usize, mut on_line: impl FnMut(Frame<Bytes>)) {
-    let mut lines = Lines::new(limit);
+    let mut lines = LineDecoder::new(limit);
     while let Ok(1..) = source.read_buf(lines.buffer()).await {
         while let Some(frame) = lines.take() {
             on_line(frame);
@@ -321,10 +321,10 @@ async fn each_line(mut source: impl AsyncRead + Unpin, limit: usize, mut on_line
 
 /// Watches the process until it ends, closes a pipe or is stopped. Then closes the link and ends the process.
 async fn watch_over(
-    shared: Arc<Shared>,
-    mut process: Process,
+    shared: Arc<StdioLinkInner>,
+    mut process: ProcessGroup,
     mut writer: JoinHandle<()>,
-    mut ears: Ears,
+    mut ears: OutputTasks,
     stopped: oneshot::Receiver<()>,
 ) {
     let reason = tokio::select! {
@@ -356,12 +356,12 @@ async fn watch_over(
 }
 
 /// The tasks that read the output of a process.
-struct Ears {
+struct OutputTasks {
     stdout: JoinHandle<()>,
     stderr: JoinHandle<()>,
 }
 
-impl Ears {
+impl OutputTasks {
     /// Waits until all remaining output is read, for at most [`LAST_WORDS`].
     async fn hear_out(&mut self) {
         let both = async { tokio::join!(&mut self.stdout, &mut self.stderr) };
@@ -371,7 +371,7 @@ impl Ears {
 
 /// Waits briefly for the exit of a process that closed a pipe. A process that ends closes its pipes first, and its exit
 /// status is the better explanation.
-async fn exit_of(process: &mut Process) -> Option<Exit> {
+async fn exit_of(process: &mut ProcessGroup) -> Option<Exit> {
     tokio::time::timeout(LAST_WORDS, process.wait()).await.ok()
 }
 

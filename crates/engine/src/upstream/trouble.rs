@@ -34,7 +34,7 @@ const BY_HAND: &str = "run its command by hand to see more";
 
 /// A cause of failure. Its `Display` text is the explanation.
 #[derive(Debug)]
-pub(crate) enum Trouble<'a> {
+pub(crate) enum BackendProblem<'a> {
     Ended {
         exit: Exit,
         last_words: &'a [String],
@@ -47,7 +47,7 @@ pub(crate) enum Trouble<'a> {
     /// The server did not answer the handshake.
     Silent {
         patience: Duration,
-        place: Place,
+        place: ConnectionKind,
     },
     /// The server did not answer the handshake, but wrote another line to stdout.
     Babbles {
@@ -78,15 +78,15 @@ pub(crate) enum Trouble<'a> {
 
 /// The kind of connection to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum ConnectionKind {
     Pipe,
     Url,
 }
 
-impl fmt::Display for Trouble<'_> {
+impl fmt::Display for BackendProblem<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Trouble::Ended { exit, last_words, missed } => {
+            BackendProblem::Ended { exit, last_words, missed } => {
                 write!(f, "{ENDED}{exit}")?;
                 if !last_words.is_empty() {
                     write!(f, "{LAST_WORDS}{}", last_words.join(" / "))?;
@@ -101,43 +101,45 @@ impl fmt::Display for Trouble<'_> {
                     }
                 }
             }
-            Trouble::Unstartable(error) => write!(f, "{UNSTARTABLE}{error}"),
-            Trouble::RefusedHandshake(said) => write!(f, "it refused the handshake{SAID}{said}"),
-            Trouble::Silent { patience, place } => {
+            BackendProblem::Unstartable(error) => write!(f, "{UNSTARTABLE}{error}"),
+            BackendProblem::RefusedHandshake(said) => write!(f, "it refused the handshake{SAID}{said}"),
+            BackendProblem::Silent { patience, place } => {
                 let question = match place {
-                    Place::Pipe => "does the command start an MCP server on stdin and stdout?",
-                    Place::Url => "is the url that of an MCP server?",
+                    ConnectionKind::Pipe => "does the command start an MCP server on stdin and stdout?",
+                    ConnectionKind::Url => "is the url that of an MCP server?",
                 };
                 write!(f, "no answer to the handshake within {patience:?} ({question} ")?;
                 f.write_str("a slow one needs a longer policies.startTimeout)")
             }
-            Trouble::Babbles { patience, line } => {
+            BackendProblem::Babbles { patience, line } => {
                 write!(f, "no answer to the handshake within {patience:?}{BUT}{line:?} on stdout, which is no MCP ")?;
                 f.write_str("(is it the right command? logs belong on stderr; ")?;
                 f.write_str("a slow server needs a longer policies.startTimeout)")
             }
-            Trouble::Refused(status) => write!(f, "it answered HTTP {status}{}", cure_of(*status)),
-            Trouble::WebPage => {
+            BackendProblem::Refused(status) => write!(f, "it answered HTTP {status}{}", cure_of(*status)),
+            BackendProblem::WebPage => {
                 f.write_str("it answered with a web page (is the url right? that of an MCP server often ends in /mcp)")
             }
-            Trouble::NoEndpoint { patience } => {
+            BackendProblem::NoEndpoint { patience } => {
                 write!(f, "no endpoint event on its stream within {patience:?} ({IS_IT_SSE})")
             }
-            Trouble::NoStream => write!(f, "it answered GET with something else than an event stream ({IS_IT_SSE})"),
-            Trouble::ForeignEndpoint { endpoint, url } => {
+            BackendProblem::NoStream => {
+                write!(f, "it answered GET with something else than an event stream ({IS_IT_SSE})")
+            }
+            BackendProblem::ForeignEndpoint { endpoint, url } => {
                 write!(
                     f,
                     "its endpoint is at {endpoint}, but the url is at {url} (messages go to the same origin only; "
                 )?;
                 f.write_str("configure the url by which the server knows itself)")
             }
-            Trouble::NeitherWay(http, sse) => write!(f, "{http}; tried as HTTP+SSE: {sse}"),
-            Trouble::Undiscovered(said) => write!(f, "it refused server/discover{SAID}{said}"),
-            Trouble::NeedsHandshake(said) => {
+            BackendProblem::NeitherWay(http, sse) => write!(f, "{http}; tried as HTTP+SSE: {sse}"),
+            BackendProblem::Undiscovered(said) => write!(f, "it refused server/discover{SAID}{said}"),
+            BackendProblem::NeedsHandshake(said) => {
                 write!(f, "it speaks no version without a handshake{SAID}{said} ")?;
                 f.write_str("(its \"protocol\" is \"modern\"; use \"auto\" or \"legacy\")")
             }
-            Trouble::BadEndpoint(text) => write!(f, "its endpoint event holds {text:?}, which is no url"),
+            BackendProblem::BadEndpoint(text) => write!(f, "its endpoint event holds {text:?}, which is no url"),
         }
     }
 }
@@ -187,7 +189,7 @@ mod tests {
     fn the_same_end_with_other_words_is_the_same_failure() {
         let ended = |exit, words: &[&str]| {
             let last_words: Vec<_> = words.iter().map(|word| (*word).to_owned()).collect();
-            Trouble::Ended { exit, last_words: &last_words, missed: &[] }.to_string()
+            BackendProblem::Ended { exit, last_words: &last_words, missed: &[] }.to_string()
         };
         let (one, other) = (ended(Exit::Code(1), &["12:00 no"]), ended(Exit::Code(1), &["12:01 no", "bye"]));
         assert_eq!(
@@ -197,7 +199,7 @@ mod tests {
         assert_eq!(gist(&one), gist(&other));
         assert_eq!(gist(&one), gist(&ended(Exit::Code(1), &[])));
         assert_ne!(gist(&one), gist(&ended(Exit::Code(2), &["12:00 no"])));
-        let babbles = |line| Trouble::Babbles { patience: Duration::from_secs(5), line }.to_string();
+        let babbles = |line| BackendProblem::Babbles { patience: Duration::from_secs(5), line }.to_string();
         assert_eq!(gist(&babbles("12:00 up")), gist(&babbles("12:01 up")));
         assert!(ended(Exit::Signal(9), &[]).ends_with("killed by signal 9 (run its command by hand to see more)"));
     }
@@ -205,7 +207,7 @@ mod tests {
     #[test]
     fn hard7_clients_read_no_quotation_and_no_command_line() {
         let words = ["Traceback: s3cret".to_owned()];
-        let ended = Trouble::Ended { exit: Exit::Code(1), last_words: &words, missed: &["A_TOKEN".to_owned()] };
+        let ended = BackendProblem::Ended { exit: Exit::Code(1), last_words: &words, missed: &["A_TOKEN".to_owned()] };
         assert!(
             ended
                 .to_string()
@@ -215,15 +217,18 @@ mod tests {
         let patience = Duration::from_secs(5);
         for (trouble, expected) in [
             (ended, "the process ended with exit code 1; goblin status shows more"),
-            (Trouble::Unstartable(&spawn), "its command cannot be started; goblin status shows more"),
+            (BackendProblem::Unstartable(&spawn), "its command cannot be started; goblin status shows more"),
             (
-                Trouble::Babbles { patience, line: "s3cret" },
+                BackendProblem::Babbles { patience, line: "s3cret" },
                 "no answer to the handshake within 5s; goblin status shows more",
             ),
-            (Trouble::RefusedHandshake("s3cret"), "it refused the handshake; goblin status shows more"),
-            (Trouble::Undiscovered("s3cret"), "it refused server/discover; goblin status shows more"),
-            (Trouble::NeedsHandshake("s3cret"), "it speaks no version without a handshake; goblin status shows more"),
-            (Trouble::Refused(StatusCode::NOT_FOUND), "it answered HTTP 404 Not Found (is the url right?)"),
+            (BackendProblem::RefusedHandshake("s3cret"), "it refused the handshake; goblin status shows more"),
+            (BackendProblem::Undiscovered("s3cret"), "it refused server/discover; goblin status shows more"),
+            (
+                BackendProblem::NeedsHandshake("s3cret"),
+                "it speaks no version without a handshake; goblin status shows more",
+            ),
+            (BackendProblem::Refused(StatusCode::NOT_FOUND), "it answered HTTP 404 Not Found (is the url right?)"),
         ] {
             assert_eq!(public(&trouble.to_string()), expected);
         }

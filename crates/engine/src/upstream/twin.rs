@@ -14,30 +14,30 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::upstream::actor::{Actor, Surroundings};
+use crate::upstream::actor::{Actor, BackendDeps};
 use crate::upstream::dial::Dialler;
 use crate::upstream::link::Link;
-use crate::upstream::{Backend, State};
+use crate::upstream::{Backend, BackendState};
 
 /// The time that a call waits for the first connection of the twin.
 const FIRST_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The second link of one backend, connected on demand.
-pub(crate) struct Twin {
-    surroundings: Surroundings,
+pub(crate) struct CallsOnlyLink {
+    surroundings: BackendDeps,
     dialler: Arc<Dialler>,
     stop: watch::Receiver<bool>,
-    begun: Mutex<Option<Begun>>,
+    begun: Mutex<Option<RunningLink>>,
 }
 
-struct Begun {
+struct RunningLink {
     backend: Arc<Backend>,
     task: JoinHandle<()>,
 }
 
-impl Twin {
-    pub(crate) fn new(surroundings: Surroundings, dialler: Arc<Dialler>, stop: watch::Receiver<bool>) -> Twin {
-        Twin { surroundings, dialler, stop, begun: Mutex::default() }
+impl CallsOnlyLink {
+    pub(crate) fn new(surroundings: BackendDeps, dialler: Arc<Dialler>, stop: watch::Receiver<bool>) -> CallsOnlyLink {
+        CallsOnlyLink { surroundings, dialler, stop, begun: Mutex::default() }
     }
 
     /// Reports whether the backend may support a handshake as well.
@@ -59,7 +59,7 @@ impl Twin {
     pub(crate) async fn next_link(&self, first: &Backend, old: Option<&Arc<Link>>) -> Option<Arc<Link>> {
         let backend = self.begin(first);
         let mut state = backend.watch_state();
-        let is_begun = state.wait_for(|state| *state != State::Starting);
+        let is_begun = state.wait_for(|state| *state != BackendState::Starting);
         tokio::time::timeout(FIRST_PATIENCE, is_begun).await.ok()?.ok()?;
         backend.next_link(old).await.ok()
     }
@@ -78,7 +78,7 @@ impl Twin {
             Arc::clone(&self.dialler),
             self.stop.clone(),
         );
-        *begun = Some(Begun { backend: Arc::clone(&backend), task: worker::spawn(actor.run()) });
+        *begun = Some(RunningLink { backend: Arc::clone(&backend), task: worker::spawn(actor.run()) });
         backend
     }
 

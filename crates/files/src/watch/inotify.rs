@@ -20,31 +20,31 @@ use rustix::io::Errno;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::watch::Touch;
+use crate::watch::PathChange;
 
 /// The size of the read buffer, enough for some hundred events.
 const BUFFER: usize = 16 << 10;
 
 /// The watched directories by their watch number.
-pub(crate) type Watched = HashMap<i32, PathBuf>;
+pub(crate) type WatchedDirectories = HashMap<i32, PathBuf>;
 
-pub(crate) struct System {
+pub(crate) struct DirectoryWatch {
     hints: AsyncFd<Arc<OwnedFd>>,
-    watched: Watched,
+    watched: WatchedDirectories,
 }
 
 /// A handle for the blocking thread.
-pub(crate) struct Handle(Arc<OwnedFd>);
+pub(crate) struct WatchHandle(Arc<OwnedFd>);
 
 /// A changed path. `None` if the system lost events because its queue was full.
-pub(crate) type Hint<'a> = Option<(&'a Path, Touch)>;
+pub(crate) type ChangeHint<'a> = Option<(&'a Path, PathChange)>;
 
-impl System {
+impl DirectoryWatch {
     #[expect(
         deprecated,
         reason = "its successor is unsafe for the sake of those who replace the descriptor; nobody can here"
     )]
-    pub(crate) fn open() -> io::Result<System> {
+    pub(crate) fn open() -> io::Result<DirectoryWatch> {
         let hints = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(|error| match error {
             Errno::MFILE => {
                 io::Error::other("too many programs watch; fs.inotify.max_user_instances sets how many may")
@@ -52,15 +52,18 @@ impl System {
             error => error.into(),
         });
         let hints = Arc::new(hints?);
-        Ok(System { hints: AsyncFd::with_interest(hints, Interest::READABLE)?, watched: Watched::new() })
+        Ok(DirectoryWatch {
+            hints: AsyncFd::with_interest(hints, Interest::READABLE)?,
+            watched: WatchedDirectories::new(),
+        })
     }
 
-    pub(crate) fn handle(&self) -> Handle {
-        Handle(Arc::clone(self.hints.get_ref()))
+    pub(crate) fn handle(&self) -> WatchHandle {
+        WatchHandle(Arc::clone(self.hints.get_ref()))
     }
 
     /// Waits for events and passes them to `note`. It is cancel-safe.
-    pub(crate) async fn read(&self, mut note: impl FnMut(Hint<'_>)) -> io::Result<()> {
+    pub(crate) async fn read(&self, mut note: impl FnMut(ChangeHint<'_>)) -> io::Result<()> {
         let mut ready = self.hints.readable().await?;
         let mut buffer = [MaybeUninit::uninit(); BUFFER];
         let mut reader = Reader::new(self.hints.get_ref(), &mut buffer);
@@ -80,7 +83,7 @@ impl System {
         }
     }
 
-    fn note(&self, event: &inotify::Event<'_>, note: &mut impl FnMut(Hint<'_>)) {
+    fn note(&self, event: &inotify::Event<'_>, note: &mut impl FnMut(ChangeHint<'_>)) {
         let said = event.events();
         if said.contains(ReadFlags::QUEUE_OVERFLOW) {
             return note(None);
@@ -88,7 +91,7 @@ impl System {
         // The next look handles events of directories that are not known yet, or not any more.
         let Some(directory) = self.watched.get(&event.wd()) else { return };
         let of_content = ReadFlags::MODIFY | ReadFlags::ATTRIB;
-        let touch = Touch {
+        let touch = PathChange {
             written: said.contains(ReadFlags::MODIFY),
             named: said.contains(ReadFlags::ISDIR) || !said.intersects(of_content) || event.file_name().is_none(),
         };
@@ -99,7 +102,7 @@ impl System {
     }
 
     /// Replaces the set of watched directories. Returns whether one of them is new or has a new name.
-    pub(crate) fn adopt(&mut self, watched: Watched) -> bool {
+    pub(crate) fn adopt(&mut self, watched: WatchedDirectories) -> bool {
         for number in self.watched.keys().filter(|number| !watched.contains_key(number)) {
             // An error means that the directory is gone, and its watch with it.
             let _ = inotify::remove_watch(self.hints.get_ref(), *number);
@@ -110,9 +113,9 @@ impl System {
     }
 }
 
-impl Handle {
+impl WatchHandle {
     /// Adds a watch for each directory. Returns an error if the system has no watches left.
-    pub(crate) fn watch(&self, wanted: Vec<PathBuf>) -> io::Result<Watched> {
+    pub(crate) fn watch(&self, wanted: Vec<PathBuf>) -> io::Result<WatchedDirectories> {
         let flags = WatchFlags::ATTRIB
             | WatchFlags::CREATE
             | WatchFlags::DELETE
@@ -123,7 +126,7 @@ impl Handle {
             | WatchFlags::ONLYDIR
             | WatchFlags::DONT_FOLLOW
             | WatchFlags::EXCL_UNLINK;
-        let mut watched = Watched::with_capacity(wanted.len());
+        let mut watched = WatchedDirectories::with_capacity(wanted.len());
         for path in wanted {
             match inotify::add_watch(&self.0, &path, flags) {
                 Ok(number) => drop(watched.insert(number, path)),

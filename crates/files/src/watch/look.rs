@@ -7,39 +7,39 @@ use std::path::PathBuf;
 use goblin_wire::json::quote;
 use goblin_wire::{Message, Method};
 
-use crate::path::Relative;
-use crate::tree::{Kind, Missing, Stop, Tree};
-use crate::watch::Touched;
-use crate::watch::system::{Handle, Watched};
-use crate::{Served, resources};
+use crate::path::RelativePath;
+use crate::tree::{FileKind, FileTree, LookupError, StopFlag};
+use crate::watch::ChangedPaths;
+use crate::watch::system::{WatchHandle, WatchedDirectories};
+use crate::{FilesState, resources};
 
 /// The tree as a look found it.
 #[derive(Default)]
-pub(crate) struct Seen {
+pub(crate) struct TreeSnapshot {
     /// The listed files.
-    files: HashSet<Relative>,
+    files: HashSet<RelativePath>,
     /// The root and the directories that contain listed files. Incomplete if there are too many to watch.
-    directories: HashSet<Relative>,
+    directories: HashSet<RelativePath>,
 }
 
 /// The result of a look.
-pub(crate) struct Looked {
+pub(crate) struct ScanResult {
     /// The new state of the tree. `None` if there was no reason to walk it.
-    pub seen: Option<Seen>,
+    pub seen: Option<TreeSnapshot>,
     /// The watched directories, or the reason why they cannot be watched.
-    pub watched: Option<io::Result<Watched>>,
+    pub watched: Option<io::Result<WatchedDirectories>>,
 }
 
 /// Checks the touched paths, or the whole tree, and reports changes. `handle` is `None` if the tree is polled.
 pub(crate) fn look(
-    served: &Served,
-    before: &Seen,
-    mut touched: Touched,
-    handle: Option<&Handle>,
-    stop: &Stop,
-) -> Looked {
-    let Served { tree, host, watch, .. } = served;
-    let is_other = |path: &Relative| before.differs(tree, path) || watch.subscribed.has_links();
+    served: &FilesState,
+    before: &TreeSnapshot,
+    mut touched: ChangedPaths,
+    handle: Option<&WatchHandle>,
+    stop: &StopFlag,
+) -> ScanResult {
+    let FilesState { tree, host, watch, .. } = served;
+    let is_other = |path: &RelativePath| before.differs(tree, path) || watch.subscribed.has_links();
     if touched.named().any(is_other) {
         touched.widen();
     }
@@ -47,24 +47,24 @@ pub(crate) fn look(
         tell(served, &path);
     }
     // If the ignore rules cannot be read, there is no list until they change again.
-    let walked = touched.is_all().then(|| Seen::walk(served, stop).ok()).flatten();
+    let walked = touched.is_all().then(|| TreeSnapshot::walk(served, stop).ok()).flatten();
     let Some((seen, fingerprint)) = walked.filter(|_| !stop.is_set()) else {
-        return Looked { seen: None, watched: None };
+        return ScanResult { seen: None, watched: None };
     };
     if watch.seen(fingerprint) {
         host.resources_changed();
     }
     let watched = handle.map(|handle| handle.watch(wanted(served, &seen)?));
-    Looked { seen: Some(seen), watched }
+    ScanResult { seen: Some(seen), watched }
 }
 
-impl Seen {
+impl TreeSnapshot {
     /// Walks the tree. Also returns the fingerprint of the list.
-    fn walk(served: &Served, stop: &Stop) -> Result<(Seen, u64), Missing> {
-        let mut seen = Seen::default();
-        seen.directories.insert(Relative::default());
+    fn walk(served: &FilesState, stop: &StopFlag) -> Result<(TreeSnapshot, u64), LookupError> {
+        let mut seen = TreeSnapshot::default();
+        seen.directories.insert(RelativePath::default());
         let listing = resources::each(&served.tree, served.most_listed, stop, |item| match item.kind {
-            Kind::File => drop(seen.files.insert(item.path.clone())),
+            FileKind::File => drop(seen.files.insert(item.path.clone())),
             _ if seen.directories.len() <= served.most_listed => drop(seen.directories.insert(item.path.clone())),
             _ => {}
         })?;
@@ -72,22 +72,25 @@ impl Seen {
     }
 
     /// Reports whether the file or directory with this name is not the one that was seen before.
-    fn differs(&self, tree: &Tree, path: &Relative) -> bool {
+    fn differs(&self, tree: &FileTree, path: &RelativePath) -> bool {
         let found = tree.find(path).ok().filter(|spot| spot.path == *path);
         match found.map(|spot| spot.facts.kind) {
-            Some(Kind::File) => !self.files.contains(path),
+            Some(FileKind::File) => !self.files.contains(path),
             // The directory may be another one with other files.
-            Some(Kind::Directory) => true,
-            Some(Kind::Link | Kind::Other) | None => self.files.contains(path) || self.directories.contains(path),
+            Some(FileKind::Directory) => true,
+            Some(FileKind::Link | FileKind::Other) | None => {
+                self.files.contains(path) || self.directories.contains(path)
+            }
         }
     }
 }
 
 /// Returns the directories to watch: those of the list, those of subscribed files, and those with rules for the tree.
-fn wanted(served: &Served, seen: &Seen) -> io::Result<Vec<PathBuf>> {
-    let Served { tree, most_listed, .. } = served;
-    let is_directory =
-        |path: &Relative| tree.find(path).is_ok_and(|spot| spot.path == *path && spot.facts.kind == Kind::Directory);
+fn wanted(served: &FilesState, seen: &TreeSnapshot) -> io::Result<Vec<PathBuf>> {
+    let FilesState { tree, most_listed, .. } = served;
+    let is_directory = |path: &RelativePath| {
+        tree.find(path).is_ok_and(|spot| spot.path == *path && spot.facts.kind == FileKind::Directory)
+    };
     let subscribed = served.watch.subscribed.directories();
     let others = subscribed.iter().filter(|path| !seen.directories.contains(path) && is_directory(path));
     // One more than the limit is enough to detect the excess.
@@ -99,7 +102,7 @@ fn wanted(served: &Served, seen: &Seen) -> io::Result<Vec<PathBuf>> {
     Ok(directories.chain(tree.rule.places()).collect())
 }
 
-fn tell(served: &Served, path: &Relative) {
+fn tell(served: &FilesState, path: &RelativePath) {
     let params = format!(r#"{{"uri":{}}}"#, quote(&served.tree.root.uri(path)));
     let updated = goblin_wire::notification(&Method::ResourceUpdated, Some(&params));
     if let Ok(Message::Notification(updated)) = Message::parse(updated) {

@@ -5,70 +5,70 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 
-use crate::path::Relative;
-use crate::tree::{Facts, Kind, Spot, Stop, Tree};
-use crate::watch::Touched;
+use crate::path::RelativePath;
+use crate::tree::{FileFacts, FileKind, FileTree, StopFlag, TreeEntry};
+use crate::watch::ChangedPaths;
 
 /// The coarsest step of file system clocks. A file that changed this recently may change again without a new timestamp.
 const CLOCK_STEP: Duration = Duration::from_millis(20);
 
 /// The subscribed files by the path in the subscription, which may contain links. The register limits their number.
 #[derive(Default)]
-pub(crate) struct Subscribed(Mutex<Known>);
+pub(crate) struct FileSubscriptions(Mutex<SubscribedFiles>);
 
 #[derive(Default)]
-struct Known {
-    sights: HashMap<Relative, Sight>,
+struct SubscribedFiles {
+    sights: HashMap<RelativePath, FileSnapshot>,
     /// At least one path is, or was, a link or leads through one.
     has_links: bool,
 }
 
 /// The state of a file when it was last seen.
 #[derive(Clone, Debug)]
-struct Sight {
+struct FileSnapshot {
     /// The last real path of the file, with links resolved.
-    real: Relative,
+    real: RelativePath,
     /// The metadata of the file. `None` if it does not exist or is not served.
-    facts: Option<Facts>,
+    facts: Option<FileFacts>,
     is_settled: bool,
 }
 
-impl Sight {
-    fn of(spot: &Spot) -> Sight {
+impl FileSnapshot {
+    fn of(spot: &TreeEntry) -> FileSnapshot {
         let (real, facts) = (spot.path.clone(), Some(spot.facts));
         let (seconds, nanoseconds) = spot.facts.changed;
         let changed = UNIX_EPOCH + Duration::new(u64::try_from(seconds).unwrap_or_default(), nanoseconds);
         let now = SystemTime::now();
         // A file system with another clock may report a time in the future.
         let distance = now.duration_since(changed).unwrap_or_else(|ahead| ahead.duration());
-        Sight { real, facts, is_settled: distance > CLOCK_STEP }
+        FileSnapshot { real, facts, is_settled: distance > CLOCK_STEP }
     }
 
     /// Reads the current state of a file. If it is gone, keeps its last real path.
-    fn look(tree: &Tree, path: &Relative, before: &Relative) -> Sight {
+    fn look(tree: &FileTree, path: &RelativePath, before: &RelativePath) -> FileSnapshot {
         match tree.find(path) {
-            Ok(spot) if spot.facts.kind == Kind::File => Sight::of(&spot),
-            _ => Sight { real: before.clone(), facts: None, is_settled: true },
+            Ok(spot) if spot.facts.kind == FileKind::File => FileSnapshot::of(&spot),
+            _ => FileSnapshot { real: before.clone(), facts: None, is_settled: true },
         }
     }
 
     /// Reports whether the file may have changed between `self` and `now`.
-    fn differs(&self, now: &Sight, is_written: bool) -> bool {
+    fn differs(&self, now: &FileSnapshot, is_written: bool) -> bool {
         self.facts != now.facts || (now.facts.is_some() && (is_written || !self.is_settled))
     }
 }
 
-impl Subscribed {
+impl FileSubscriptions {
     /// Adds a file. Returns `false` if it is already subscribed.
-    pub(crate) fn insert(&self, path: Relative, spot: &Spot) -> bool {
+    pub(crate) fn insert(&self, path: RelativePath, spot: &TreeEntry) -> bool {
         let mut known = self.0.lock();
         known.has_links |= path != spot.path;
         let is_new = !known.sights.contains_key(&path);
-        known.sights.entry(path).or_insert_with(|| Sight::of(spot));
+        known.sights.entry(path).or_insert_with(|| FileSnapshot::of(spot));
         is_new
     }
 
-    pub(crate) fn remove(&self, path: &Relative) {
+    pub(crate) fn remove(&self, path: &RelativePath) {
         let mut known = self.0.lock();
         known.sights.remove(path);
         known.has_links &= !known.sights.is_empty();
@@ -80,27 +80,27 @@ impl Subscribed {
     }
 
     /// Reports whether a write to this path may concern a subscription.
-    pub(crate) fn is_wanted(&self, path: &Relative) -> bool {
+    pub(crate) fn is_wanted(&self, path: &RelativePath) -> bool {
         let known = self.0.lock();
         known.has_links || known.sights.contains_key(path)
     }
 
     /// Returns the directories that contain the files, by their subscribed and their real paths.
-    pub(crate) fn directories(&self) -> HashSet<Relative> {
+    pub(crate) fn directories(&self) -> HashSet<RelativePath> {
         let known = self.0.lock();
         known.sights.iter().flat_map(|(asked, sight)| asked.above().chain(sight.real.above())).collect()
     }
 
     /// Checks the files that may have changed. Returns those that have.
-    pub(crate) fn look(&self, tree: &Tree, touched: &Touched, stop: &Stop) -> Vec<Relative> {
+    pub(crate) fn look(&self, tree: &FileTree, touched: &ChangedPaths, stop: &StopFlag) -> Vec<RelativePath> {
         let suspects: Vec<_> = {
             let known = self.0.lock();
-            let is_suspect = |asked: &Relative, real: &Relative| asked != real || touched.contains(asked);
+            let is_suspect = |asked: &RelativePath, real: &RelativePath| asked != real || touched.contains(asked);
             let suspects = known.sights.iter().filter(|(asked, sight)| is_suspect(asked, &sight.real));
             suspects.map(|(asked, sight)| (asked.clone(), sight.real.clone())).collect()
         };
-        let has_changed = |(asked, real): &(Relative, Relative)| {
-            let now = Sight::look(tree, asked, real);
+        let has_changed = |(asked, real): &(RelativePath, RelativePath)| {
+            let now = FileSnapshot::look(tree, asked, real);
             let is_written = touched.is_written(asked) || touched.is_written(&now.real);
             self.see(asked, now, is_written)
         };
@@ -109,7 +109,7 @@ impl Subscribed {
     }
 
     /// Records the state of a file. Returns whether it changed. Ignores a file that was unsubscribed meanwhile.
-    fn see(&self, asked: &Relative, now: Sight, is_written: bool) -> bool {
+    fn see(&self, asked: &RelativePath, now: FileSnapshot, is_written: bool) -> bool {
         let mut known = self.0.lock();
         let Some(before) = known.sights.get_mut(asked) else { return false };
         let (differs, is_link) = (before.differs(&now, is_written), now.real != *asked);

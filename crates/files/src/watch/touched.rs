@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use tokio::time::Instant;
 
-use crate::path::Relative;
+use crate::path::RelativePath;
 use crate::watch::{LONGEST_WAIT, QUIET};
 
 /// The size of the set above which the whole tree is checked, which costs no more by then.
@@ -12,7 +12,7 @@ const MOST_TOUCHED: usize = 1024;
 
 /// The kinds of change that were reported for a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Touch {
+pub(crate) struct PathChange {
     /// The content of the file changed.
     pub written: bool,
     /// The name was created or removed, or belongs to a directory.
@@ -20,18 +20,18 @@ pub(crate) struct Touch {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Touched {
-    paths: HashMap<Relative, Touch>,
+pub(crate) struct ChangedPaths {
+    paths: HashMap<RelativePath, PathChange>,
     is_all: bool,
     /// The times of the first and the last event.
     heard: Option<(Instant, Instant)>,
 }
 
-impl Touched {
-    pub(crate) fn add(&mut self, path: Relative, touch: Touch, now: Instant) {
+impl ChangedPaths {
+    pub(crate) fn add(&mut self, path: RelativePath, touch: PathChange, now: Instant) {
         self.hear(now);
         let known = self.paths.entry(path).or_default();
-        *known = Touch { written: known.written || touch.written, named: known.named || touch.named };
+        *known = PathChange { written: known.written || touch.written, named: known.named || touch.named };
         if self.paths.len() > MOST_TOUCHED {
             self.is_all = true;
             self.paths.clear();
@@ -63,15 +63,15 @@ impl Touched {
         self.is_all
     }
 
-    pub(crate) fn contains(&self, path: &Relative) -> bool {
+    pub(crate) fn contains(&self, path: &RelativePath) -> bool {
         self.is_all || self.paths.contains_key(path)
     }
 
-    pub(crate) fn is_written(&self, path: &Relative) -> bool {
+    pub(crate) fn is_written(&self, path: &RelativePath) -> bool {
         self.paths.get(path).is_some_and(|touch| touch.written)
     }
 
-    pub(crate) fn named(&self) -> impl Iterator<Item = &Relative> {
+    pub(crate) fn named(&self) -> impl Iterator<Item = &RelativePath> {
         self.paths.iter().filter(|(_, touch)| touch.named).map(|(path, _)| path)
     }
 }
@@ -83,16 +83,16 @@ mod tests {
 
     use super::*;
 
-    fn path(number: usize) -> Relative {
-        Relative::from_plain(Path::new(&number.to_string())).expect("a plain name")
+    fn path(number: usize) -> RelativePath {
+        RelativePath::from_plain(Path::new(&number.to_string())).expect("a plain name")
     }
 
-    const WRITTEN: Touch = Touch { written: true, named: false };
-    const NAMED: Touch = Touch { written: false, named: true };
+    const WRITTEN: PathChange = PathChange { written: true, named: false };
+    const NAMED: PathChange = PathChange { written: false, named: true };
 
     #[test]
     fn what_is_said_of_a_path_adds_up() {
-        let (mut touched, now) = (Touched::default(), Instant::now());
+        let (mut touched, now) = (ChangedPaths::default(), Instant::now());
         touched.add(path(1), WRITTEN, now);
         touched.add(path(1), NAMED, now);
         touched.add(path(2), WRITTEN, now);
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn so_many_paths_are_kept_and_then_it_is_all() {
-        let (mut touched, now) = (Touched::default(), Instant::now());
+        let (mut touched, now) = (ChangedPaths::default(), Instant::now());
         for number in 0..MOST_TOUCHED {
             touched.add(path(number), NAMED, now);
         }
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_look_waits_for_quiet_but_not_for_ever() {
-        let (mut touched, begin) = (Touched::default(), Instant::now());
+        let (mut touched, begin) = (ChangedPaths::default(), Instant::now());
         assert_eq!(touched.due(), None);
         for (after, due) in [
             (Duration::ZERO, QUIET),

@@ -6,13 +6,13 @@
 use std::io::Read;
 
 use goblin_catalog::search::nearest;
-use goblin_client::schema::Schema;
+use goblin_client::schema::ToolSchema;
 use goblin_telemetry::clean;
 use goblin_wire::json::{self, quote};
 
 /// One word of the command line.
 #[derive(Debug, PartialEq, Eq)]
-enum Word<'a> {
+enum ArgumentWord<'a> {
     Typed { key: &'a str, text: &'a str },
     Json { key: &'a str, text: &'a str },
     Object(&'a str),
@@ -20,21 +20,21 @@ enum Word<'a> {
     Stdin,
 }
 
-impl<'a> Word<'a> {
-    fn read(word: &'a str) -> Result<Word<'a>, String> {
+impl<'a> ArgumentWord<'a> {
+    fn read(word: &'a str) -> Result<ArgumentWord<'a>, String> {
         if word == "-" {
-            return Ok(Word::Stdin);
+            return Ok(ArgumentWord::Stdin);
         }
         if let Some(path) = word.strip_prefix('@') {
-            return Ok(Word::File(path));
+            return Ok(ArgumentWord::File(path));
         }
         if word.starts_with('{') {
-            return Ok(Word::Object(word));
+            return Ok(ArgumentWord::Object(word));
         }
         match word.split_once('=') {
             Some((key, text)) if !matches!(key, "" | ":") => Ok(match key.strip_suffix(':') {
-                Some(key) => Word::Json { key, text },
-                None => Word::Typed { key, text },
+                Some(key) => ArgumentWord::Json { key, text },
+                None => ArgumentWord::Typed { key, text },
             }),
             _ => Err(format!(
                 "{} is no argument; write key=value, key:=JSON, a JSON object, @FILE or - for stdin",
@@ -46,9 +46,9 @@ impl<'a> Word<'a> {
 
 /// The members of the object, in the order of the words. Values are JSON text.
 #[derive(Default)]
-struct Members(Vec<(String, String)>);
+struct ArgumentMembers(Vec<(String, String)>);
 
-impl Members {
+impl ArgumentMembers {
     fn add(&mut self, key: &str, token: String) -> Result<(), String> {
         if self.0.iter().any(|(known, _)| known == key) {
             return Err(format!("the argument {} is given twice", clean(key)));
@@ -81,27 +81,27 @@ impl Members {
 
 /// Returns the arguments in `words` as a JSON object. Returns a message if a word is invalid or a required argument is
 /// missing.
-pub(crate) fn read(owner: &str, words: &[String], schema: Schema<'_>) -> Result<String, String> {
-    let mut members = Members::default();
+pub(crate) fn read(owner: &str, words: &[String], schema: ToolSchema<'_>) -> Result<String, String> {
+    let mut members = ArgumentMembers::default();
     for word in words {
-        match Word::read(word)? {
-            Word::Typed { key, text } => {
+        match ArgumentWord::read(word)? {
+            ArgumentWord::Typed { key, text } => {
                 check_name(owner, key, schema)?;
                 let must_be =
                     |kinds| format!("the argument {key} of {owner} must be {kinds}, not {}", quote(&clean(text)));
                 members.add(key, schema.token(schema.property(key), text).map_err(must_be)?)?;
             }
-            Word::Json { key, text } => {
+            ArgumentWord::Json { key, text } => {
                 let valid = serde_json::from_str::<&serde_json::value::RawValue>(text);
                 let valid = valid.map_err(|error| format!("the argument {} is no JSON: {error}", clean(key)))?;
                 members.add(key, valid.get().to_owned())?;
             }
-            Word::Object(text) => members.add_all(text, "the argument that begins with {")?,
-            Word::File(path) => {
+            ArgumentWord::Object(text) => members.add_all(text, "the argument that begins with {")?,
+            ArgumentWord::File(path) => {
                 let text = std::fs::read_to_string(path).map_err(|error| format!("cannot read {path}: {error}"))?;
                 members.add_all(&text, path)?;
             }
-            Word::Stdin => {
+            ArgumentWord::Stdin => {
                 let mut text = String::new();
                 std::io::stdin().read_to_string(&mut text).map_err(|error| format!("cannot read stdin: {error}"))?;
                 members.add_all(&text, "what came on stdin")?;
@@ -120,7 +120,7 @@ pub(crate) fn read(owner: &str, words: &[String], schema: Schema<'_>) -> Result<
 }
 
 /// Rejects an unknown name if it resembles a known one, or if the schema allows no other names.
-fn check_name(owner: &str, key: &str, schema: Schema<'_>) -> Result<(), String> {
+fn check_name(owner: &str, key: &str, schema: ToolSchema<'_>) -> Result<(), String> {
     if schema.property(key).is_some() {
         return Ok(());
     }
@@ -149,7 +149,7 @@ mod tests {
 
     fn check(schema: &Value, words: &[&str], expected: Result<&str, &str>) {
         let words: Vec<_> = words.iter().map(|word| (*word).to_owned()).collect();
-        match (read("tool", &words, Schema::new(schema)), expected) {
+        match (read("tool", &words, ToolSchema::new(schema)), expected) {
             (Ok(object), Ok(expected)) => assert_eq!(object, expected, "{words:?}"),
             (Err(reason), Err(expected)) => assert!(reason.contains(expected), "{words:?}: {reason}"),
             (read, expected) => panic!("{words:?}: {read:?}, not {expected:?}"),

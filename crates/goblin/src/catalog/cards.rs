@@ -3,7 +3,7 @@
 //! If the gateway serves meta tools, they return the cards. Otherwise the lists of the protocol are read to their end.
 
 use goblin_catalog::search::nearest;
-use goblin_client::content::Outcomes;
+use goblin_client::content::ToolOutput;
 use goblin_telemetry::clean;
 use goblin_wire::Method;
 use goblin_wire::json::{self, quote};
@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::catalog::client::Client;
-use crate::catalog::{Failure, Filter};
+use crate::catalog::{CliError, ListFilter};
 
 /// The number of cards per page, which is also the gateway's maximum.
 const PAGE: usize = 1000;
@@ -23,59 +23,59 @@ const MOST_BEGINNINGS: usize = 3;
 const SERVER: &str = "dev.goblin/server";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum EntryKind {
     Tools,
     Prompts,
     Resources,
     Templates,
 }
 
-impl Kind {
+impl EntryKind {
     /// Returns the member that holds the cards in the result of a meta tool.
     pub(crate) fn member(self) -> &'static str {
         match self {
-            Kind::Tools => "tools",
-            Kind::Prompts => "prompts",
-            Kind::Resources => "resources",
-            Kind::Templates => "templates",
+            EntryKind::Tools => "tools",
+            EntryKind::Prompts => "prompts",
+            EntryKind::Resources => "resources",
+            EntryKind::Templates => "templates",
         }
     }
 
     pub(crate) fn noun(self) -> &'static str {
         match self {
-            Kind::Tools => "tool",
-            Kind::Prompts => "prompt",
-            Kind::Resources => "resource",
-            Kind::Templates => "template",
+            EntryKind::Tools => "tool",
+            EntryKind::Prompts => "prompt",
+            EntryKind::Resources => "resource",
+            EntryKind::Templates => "template",
         }
     }
 
     /// Returns the member that identifies an entry.
     pub(crate) fn key(self) -> &'static str {
         match self {
-            Kind::Tools | Kind::Prompts => "name",
-            Kind::Resources => "uri",
-            Kind::Templates => "uriTemplate",
+            EntryKind::Tools | EntryKind::Prompts => "name",
+            EntryKind::Resources => "uri",
+            EntryKind::Templates => "uriTemplate",
         }
     }
 
     /// Returns the meta tool that lists this kind.
     fn catalog(self) -> &'static str {
         match self {
-            Kind::Tools => "catalog_tools",
-            Kind::Prompts => "catalog_prompts",
-            Kind::Resources => "catalog_resources",
-            Kind::Templates => "catalog_resource_templates",
+            EntryKind::Tools => "catalog_tools",
+            EntryKind::Prompts => "catalog_prompts",
+            EntryKind::Resources => "catalog_resources",
+            EntryKind::Templates => "catalog_resource_templates",
         }
     }
 
     /// Returns the list method of the protocol, and the member of its result.
     fn list(self) -> (Method, &'static str) {
         match self {
-            Kind::Tools => (Method::ToolsList, "tools"),
-            Kind::Prompts => (Method::PromptsList, "prompts"),
-            Kind::Resources => (Method::ResourcesList, "resources"),
-            Kind::Templates => (Method::TemplatesList, "resourceTemplates"),
+            EntryKind::Tools => (Method::ToolsList, "tools"),
+            EntryKind::Prompts => (Method::PromptsList, "prompts"),
+            EntryKind::Resources => (Method::ResourcesList, "resources"),
+            EntryKind::Templates => (Method::TemplatesList, "resourceTemplates"),
         }
     }
 }
@@ -111,7 +111,7 @@ impl Card {
 }
 
 pub(crate) struct Cards {
-    pub kind: Kind,
+    pub kind: EntryKind,
     pub cards: Vec<Card>,
     /// The number of entries that match, including those that are not listed here.
     pub total: usize,
@@ -119,7 +119,7 @@ pub(crate) struct Cards {
 }
 
 impl Cards {
-    fn read(kind: Kind, structure: &str) -> Cards {
+    fn read(kind: EntryKind, structure: &str) -> Cards {
         let whole = json::whole(structure);
         let elements = json::member(structure, whole, kind.member()).map(|list| json::elements(structure, list));
         let cards = elements.into_iter().flatten().map(|card| Card::new(card.get(structure).to_owned()));
@@ -138,7 +138,7 @@ impl Cards {
 }
 
 /// Lists the entries of one kind, up to the limit of `filter`.
-pub(crate) async fn list(client: &mut Client, kind: Kind, filter: &Filter) -> Result<Cards, Failure> {
+pub(crate) async fn list(client: &mut Client, kind: EntryKind, filter: &ListFilter) -> Result<Cards, CliError> {
     if !client.has_meta_tools() {
         return of_protocol(client, kind, filter).await;
     }
@@ -146,21 +146,21 @@ pub(crate) async fn list(client: &mut Client, kind: Kind, filter: &Filter) -> Re
     loop {
         beginnings += 1;
         match of_catalog(client, kind, filter).await {
-            Err(Trouble::Stale(_)) if beginnings < MOST_BEGINNINGS => {}
-            Err(Trouble::Stale(failure) | Trouble::Other(failure)) => return Err(failure),
+            Err(ListError::Stale(_)) if beginnings < MOST_BEGINNINGS => {}
+            Err(ListError::Stale(failure) | ListError::Other(failure)) => return Err(failure),
             Ok(cards) => return Ok(cards),
         }
     }
 }
 
 /// The reason why a list was not read to its end.
-enum Trouble {
+enum ListError {
     /// The list changed after the first page, so its cursor is invalid.
-    Stale(Failure),
-    Other(Failure),
+    Stale(CliError),
+    Other(CliError),
 }
 
-async fn of_catalog(client: &mut Client, kind: Kind, filter: &Filter) -> Result<Cards, Trouble> {
+async fn of_catalog(client: &mut Client, kind: EntryKind, filter: &ListFilter) -> Result<Cards, ListError> {
     let wanted = filter.limit.map_or(usize::MAX, |limit| limit as usize);
     let mut all = Cards { kind, cards: Vec::new(), total: 0, note: None };
     let mut cursor: Option<String> = None;
@@ -173,10 +173,10 @@ async fn of_catalog(client: &mut Client, kind: Kind, filter: &Filter) -> Result<
             arguments["cursor"] = cursor.as_str().into();
         }
         let outcomes = client.ask(kind.catalog(), &arguments).await.map_err(|failure| match failure {
-            Failure::Usage(_) if cursor.is_some() => Trouble::Stale(failure),
-            other => Trouble::Other(other),
+            CliError::Usage(_) if cursor.is_some() => ListError::Stale(failure),
+            other => ListError::Other(other),
         })?;
-        let structure = structure(&outcomes).map_err(Trouble::Other)?;
+        let structure = structure(&outcomes).map_err(ListError::Other)?;
         let page = Cards::read(kind, structure);
         let next = json::member(structure, json::whole(structure), "nextCursor");
         cursor = next.and_then(|next| json::string(structure, next)).map(|next| next.into_owned());
@@ -189,19 +189,19 @@ async fn of_catalog(client: &mut Client, kind: Kind, filter: &Filter) -> Result<
 }
 
 /// Returns the structured content of a meta tool's result.
-fn structure(outcomes: &Outcomes) -> Result<&str, Failure> {
+fn structure(outcomes: &ToolOutput) -> Result<&str, CliError> {
     let structure = outcomes.structure();
-    structure.ok_or_else(|| Failure::Unavailable("the gateway answered without structuredContent".to_owned()))
+    structure.ok_or_else(|| CliError::Unavailable("the gateway answered without structuredContent".to_owned()))
 }
 
-async fn of_protocol(client: &mut Client, kind: Kind, filter: &Filter) -> Result<Cards, Failure> {
+async fn of_protocol(client: &mut Client, kind: EntryKind, filter: &ListFilter) -> Result<Cards, CliError> {
     let mut cards: Vec<_> = definitions(client, kind).await?.iter().map(|(_, value)| Card::of(value)).collect();
     if let Some(server) = &filter.server {
         let known = cards.iter().map(|card| card.text("serverId").to_owned()).collect::<Vec<_>>();
         cards.retain(|card| card.text("serverId") == server);
         if cards.is_empty() && !known.contains(server) {
             let near = did_you_mean(server, known.iter().map(String::as_str));
-            return Err(Failure::Usage(format!("no {} of a server {}{near}", kind.noun(), quote(&clean(server)))));
+            return Err(CliError::Usage(format!("no {} of a server {}{near}", kind.noun(), quote(&clean(server)))));
         }
     }
     let total = cards.len();
@@ -210,7 +210,7 @@ async fn of_protocol(client: &mut Client, kind: Kind, filter: &Filter) -> Result
 }
 
 /// Returns all definitions from the protocol's list: the JSON text, and the parsed value.
-async fn definitions(client: &mut Client, kind: Kind) -> Result<Vec<(String, Value)>, Failure> {
+async fn definitions(client: &mut Client, kind: EntryKind) -> Result<Vec<(String, Value)>, CliError> {
     let (method, member) = kind.list();
     let (mut definitions, mut params) = (Vec::new(), "{}".to_owned());
     for _ in 0..MOST_PAGES {
@@ -233,11 +233,11 @@ async fn definitions(client: &mut Client, kind: Kind) -> Result<Vec<(String, Val
 pub(crate) async fn search(
     client: &mut Client,
     tool: &str,
-    filter: &Filter,
+    filter: &ListFilter,
     mut arguments: Value,
-) -> Result<String, Failure> {
+) -> Result<String, CliError> {
     if !client.has_meta_tools() {
-        return Err(Failure::Usage(format!(
+        return Err(CliError::Usage(format!(
             "the gateway at {} cannot search: it is of another kind or version; list instead",
             client.place
         )));
@@ -253,12 +253,12 @@ pub(crate) async fn search(
 }
 
 /// Reads the cards of one kind from the structured content of a search.
-pub(crate) fn read(kind: Kind, structure: &str) -> Cards {
+pub(crate) fn read(kind: EntryKind, structure: &str) -> Cards {
     Cards::read(kind, structure)
 }
 
 /// An entry in full.
-pub(crate) struct Definition {
+pub(crate) struct EntryDefinition {
     pub server: String,
     /// The result of the meta tool, unchanged.
     pub json: String,
@@ -266,23 +266,23 @@ pub(crate) struct Definition {
 }
 
 /// Returns the tool or prompt with this name. Returns an error with a suggestion if there is none.
-pub(crate) async fn describe(client: &mut Client, kind: Kind, name: &str) -> Result<Definition, Failure> {
+pub(crate) async fn describe(client: &mut Client, kind: EntryKind, name: &str) -> Result<EntryDefinition, CliError> {
     let noun = kind.noun();
     if client.has_meta_tools() {
         let outcomes = client.ask(&format!("describe_{noun}"), &json!({ "name": name })).await?;
         let json = structure(&outcomes)?.to_owned();
         let mut value: Value = serde_json::from_str(&json).unwrap_or_default();
         let server = value["serverId"].as_str().unwrap_or_default().to_owned();
-        return Ok(Definition { server, json, value: value[noun].take() });
+        return Ok(EntryDefinition { server, json, value: value[noun].take() });
     }
     let definitions = definitions(client, kind).await?;
     let Some((raw, value)) = definitions.iter().find(|(_, value)| value["name"] == name) else {
         let near = did_you_mean(name, definitions.iter().filter_map(|(_, value)| value["name"].as_str()));
-        return Err(Failure::Usage(format!("no {noun} {}{near}", quote(&clean(name)))));
+        return Err(CliError::Usage(format!("no {noun} {}{near}", quote(&clean(name)))));
     };
     let server = value["_meta"][SERVER].as_str().unwrap_or_default().to_owned();
     let json = format!(r#"{{"serverId":{},"{noun}":{raw}}}"#, quote(&server));
-    Ok(Definition { server, json, value: value.clone() })
+    Ok(EntryDefinition { server, json, value: value.clone() })
 }
 
 fn did_you_mean<'a>(wrong: &str, known: impl Iterator<Item = &'a str>) -> String {

@@ -4,8 +4,8 @@
 
 use std::io::{IsTerminal, Write};
 
-use goblin_client::content::Outcomes;
-use goblin_client::peer::{Heard, Peer};
+use goblin_client::content::ToolOutput;
+use goblin_client::peer::{Peer, PeerMessage};
 use goblin_telemetry::clean;
 use goblin_wire::extensions::META_TOOLS;
 use goblin_wire::json::quote;
@@ -13,7 +13,7 @@ use goblin_wire::{Id, Method, Notification, Outcome, Response};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::catalog::{Failure, form};
+use crate::catalog::{CliError, form};
 use crate::style::note;
 
 /// Error codes of the gateway that mean that a server or the gateway cannot be reached.
@@ -29,15 +29,15 @@ pub(crate) struct Client {
     prefix: Option<String>,
     /// The id of the request without a response.
     open: Option<u64>,
-    progress: Progress,
+    progress: ProgressPrinter,
 }
 
 impl Client {
     pub(crate) fn new(peer: Peer, place: String) -> Client {
-        Client { peer, place, prefix: None, open: None, progress: Progress::default() }
+        Client { peer, place, prefix: None, open: None, progress: ProgressPrinter::default() }
     }
 
-    pub(crate) async fn begin(&mut self) -> Result<(), Failure> {
+    pub(crate) async fn begin(&mut self) -> Result<(), CliError> {
         let answer = self.peer.begin("goblin", r#"{"elicitation":{}}"#).await;
         let hello: Value = serde_json::from_str(result(&answer.ok_or_else(gone)?)?.get()).unwrap_or_default();
         let served = &hello["capabilities"]["experimental"][META_TOOLS];
@@ -56,21 +56,21 @@ impl Client {
     }
 
     /// Sends a request and returns its result. Handles progress and requests of the server while it waits.
-    pub(crate) async fn request(&mut self, method: &Method, params: &str) -> Result<Box<RawValue>, Failure> {
+    pub(crate) async fn request(&mut self, method: &Method, params: &str) -> Result<Box<RawValue>, CliError> {
         let number = self.peer.request(method, params);
         self.open = Some(number);
         let answer = loop {
             match self.peer.next().await.ok_or_else(gone)? {
-                Heard::Answer(answer) if answer.id.as_ref().and_then(Id::as_u64) == Some(number) => break answer,
-                Heard::Answer(_) => {}
-                Heard::Told(told) if told.method == Method::Progress => self.progress.tell(&told),
-                Heard::Told(_) => {}
-                Heard::Asked(ask) if ask.method == Method::Elicit => {
+                PeerMessage::Answer(answer) if answer.id.as_ref().and_then(Id::as_u64) == Some(number) => break answer,
+                PeerMessage::Answer(_) => {}
+                PeerMessage::Told(told) if told.method == Method::Progress => self.progress.tell(&told),
+                PeerMessage::Told(_) => {}
+                PeerMessage::Asked(ask) if ask.method == Method::Elicit => {
                     self.progress.end();
                     let answer = form::answer(&ask).await;
                     self.peer.answer(&ask, answer);
                 }
-                Heard::Asked(ask) => {
+                PeerMessage::Asked(ask) => {
                     note(&format!("the server asks for {}, which this command cannot do", clean(ask.method.as_str())));
                     self.peer.refuse(&ask);
                 }
@@ -82,9 +82,9 @@ impl Client {
     }
 
     /// Calls a tool. `arguments` is a JSON object.
-    pub(crate) async fn call(&mut self, name: &str, arguments: &str) -> Result<Outcomes, Failure> {
+    pub(crate) async fn call(&mut self, name: &str, arguments: &str) -> Result<ToolOutput, CliError> {
         let params = format!(r#"{{"name":{},"arguments":{arguments},"_meta":{{"progressToken":1}}}}"#, quote(name));
-        self.request(&Method::ToolsCall, &params).await.map(|raw| Outcomes { raw })
+        self.request(&Method::ToolsCall, &params).await.map(|raw| ToolOutput { raw })
     }
 
     /// Reports whether the gateway serves meta tools.
@@ -93,26 +93,26 @@ impl Client {
     }
 
     /// Calls a meta tool. An error of a meta tool is caused by wrong arguments, so it becomes [`Failure::Usage`].
-    pub(crate) async fn ask(&mut self, tool: &str, arguments: &Value) -> Result<Outcomes, Failure> {
+    pub(crate) async fn ask(&mut self, tool: &str, arguments: &Value) -> Result<ToolOutput, CliError> {
         let name = format!("{}{tool}", self.prefix.as_deref().unwrap_or_default());
         let outcomes = self.call(&name, &arguments.to_string()).await?;
         match outcomes.is_error() {
-            true => Err(Failure::Usage(clean(&outcomes.text()))),
+            true => Err(CliError::Usage(clean(&outcomes.text()))),
             false => Ok(outcomes),
         }
     }
 }
 
-fn gone() -> Failure {
-    Failure::Unavailable("the gateway ended before it answered".to_owned())
+fn gone() -> CliError {
+    CliError::Unavailable("the gateway ended before it answered".to_owned())
 }
 
 /// Returns the result in a response, or the failure for its error.
-fn result(answer: &Response) -> Result<Box<RawValue>, Failure> {
+fn result(answer: &Response) -> Result<Box<RawValue>, CliError> {
     let at = match answer.outcome {
         Outcome::Result(at) | Outcome::Error(at) => at.get(answer.raw.as_str()),
     };
-    let raw: Box<RawValue> = serde_json::from_str(at).map_err(|error| Failure::Refused(error.to_string()))?;
+    let raw: Box<RawValue> = serde_json::from_str(at).map_err(|error| CliError::Refused(error.to_string()))?;
     match answer.outcome {
         Outcome::Result(_) => Ok(raw),
         Outcome::Error(_) => Err(failure(&serde_json::from_str(raw.get()).unwrap_or_default())),
@@ -120,22 +120,22 @@ fn result(answer: &Response) -> Result<Box<RawValue>, Failure> {
 }
 
 /// Maps a JSON-RPC error to a failure, which determines the exit code.
-fn failure(error: &Value) -> Failure {
+fn failure(error: &Value) -> CliError {
     let message = clean(error["message"].as_str().unwrap_or("an error without words"));
     match error["data"]["code"].as_str().unwrap_or_default() {
-        code if OUT_OF_REACH.contains(&code) => Failure::Unavailable(message),
-        code if NOT_FOUND.contains(&code) => Failure::Usage(message),
-        _ => Failure::Refused(message),
+        code if OUT_OF_REACH.contains(&code) => CliError::Unavailable(message),
+        code if NOT_FOUND.contains(&code) => CliError::Usage(message),
+        _ => CliError::Refused(message),
     }
 }
 
 /// Prints the progress of a call on stderr: one line that changes on a terminal, separate lines elsewhere.
 #[derive(Default)]
-struct Progress {
+struct ProgressPrinter {
     is_shown: bool,
 }
 
-impl Progress {
+impl ProgressPrinter {
     fn tell(&mut self, told: &Notification) {
         let params = told.params.whole.map_or("{}", |whole| whole.get(told.raw.as_str()));
         let line = progress_line(&serde_json::from_str(params).unwrap_or_default());

@@ -12,18 +12,18 @@ use clap_complete::CompletionCandidate;
 use goblin_client::environment::environment;
 use goblin_client::gateway::PIPE_BYTES;
 use goblin_client::peer::Peer;
-use goblin_client::schema::Schema;
+use goblin_client::schema::ToolSchema;
 use goblin_client::{address, runtime};
 use goblin_config::Config;
 use goblin_config::exposure::ProfileName;
 use goblin_telemetry::clean;
 use serde_json::{Value, json};
 
-use crate::catalog::cards::{self, Kind};
+use crate::catalog::cards::{self, EntryKind};
 use crate::catalog::client::Client;
-use crate::catalog::{Failure, Filter};
-use crate::door::{Door, Reach};
-use crate::load::Found;
+use crate::catalog::{CliError, ListFilter};
+use crate::door::{Endpoint, EndpointArgs};
+use crate::load::RawConfig;
 use crate::{load, prompts};
 
 /// The timeout for a completion, while the user waits.
@@ -33,32 +33,32 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const SWITCHES: [&str; 3] = ["--json", "--help", "-h"];
 
 /// A name and its description.
-type Candidate = (String, String);
+type Suggestion = (String, String);
 
 pub(crate) fn tools(current: &OsStr) -> Vec<CompletionCandidate> {
-    beginning_with(current, entries(Kind::Tools))
+    beginning_with(current, entries(EntryKind::Tools))
 }
 
 pub(crate) fn prompts(current: &OsStr) -> Vec<CompletionCandidate> {
-    beginning_with(current, entries(Kind::Prompts))
+    beginning_with(current, entries(EntryKind::Prompts))
 }
 
 pub(crate) fn resources(current: &OsStr) -> Vec<CompletionCandidate> {
-    beginning_with(current, entries(Kind::Resources))
+    beginning_with(current, entries(EntryKind::Resources))
 }
 
 /// Completes the arguments of the tool on the command line.
 pub(crate) fn tool_arguments(current: &OsStr) -> Vec<CompletionCandidate> {
-    beginning_with(current, arguments(Kind::Tools))
+    beginning_with(current, arguments(EntryKind::Tools))
 }
 
 /// Completes the arguments of the prompt on the command line.
 pub(crate) fn prompt_arguments(current: &OsStr) -> Vec<CompletionCandidate> {
-    beginning_with(current, arguments(Kind::Prompts))
+    beginning_with(current, arguments(EntryKind::Prompts))
 }
 
 pub(crate) fn servers(current: &OsStr) -> Vec<CompletionCandidate> {
-    let typed = Typed::read();
+    let typed = CommandLinePrefix::read();
     let ids: Vec<String> = match &typed.reach.config {
         Some(file) => configuration(file.clone())
             .iter()
@@ -71,36 +71,36 @@ pub(crate) fn servers(current: &OsStr) -> Vec<CompletionCandidate> {
 }
 
 pub(crate) fn profiles(current: &OsStr) -> Vec<CompletionCandidate> {
-    let typed = Typed::read();
+    let typed = CommandLinePrefix::read();
     let file = typed.reach.config.clone().or_else(|| typed.running()?.identity.config);
     let config = file.and_then(configuration);
     let names = config.iter().flat_map(|config| config.profiles.keys()).map(ToString::to_string);
     beginning_with(current, plain(names.collect()))
 }
 
-fn beginning_with(current: &OsStr, candidates: Vec<Candidate>) -> Vec<CompletionCandidate> {
+fn beginning_with(current: &OsStr, candidates: Vec<Suggestion>) -> Vec<CompletionCandidate> {
     let current = current.to_string_lossy();
     let fitting = candidates.into_iter().filter(|(name, _)| name.starts_with(&*current));
     fitting.map(|(name, help)| CompletionCandidate::new(name).help((!help.is_empty()).then(|| help.into()))).collect()
 }
 
-fn plain(names: Vec<String>) -> Vec<Candidate> {
+fn plain(names: Vec<String>) -> Vec<Suggestion> {
     names.into_iter().map(|name| (name, String::new())).collect()
 }
 
-fn entries(kind: Kind) -> Vec<Candidate> {
-    let everything = Filter { server: None, limit: None };
-    let cards = Typed::read().ask(async |client| cards::list(client, kind, &everything).await);
+fn entries(kind: EntryKind) -> Vec<Suggestion> {
+    let everything = ListFilter { server: None, limit: None };
+    let cards = CommandLinePrefix::read().ask(async |client| cards::list(client, kind, &everything).await);
     let candidate = |card: &cards::Card| (card.text(kind.key()).to_owned(), clean(card.text("description")));
     let candidates = cards.iter().flat_map(|cards| &cards.cards).map(candidate);
     // The shell reads one candidate per line, so names with control characters are left out.
     candidates.filter(|(name, _)| *name == clean(name)).collect()
 }
 
-async fn servers_of(client: &mut Client) -> Result<Vec<String>, Failure> {
+async fn servers_of(client: &mut Client) -> Result<Vec<String>, CliError> {
     if !client.has_meta_tools() {
-        let everything = Filter { server: None, limit: None };
-        let cards = cards::list(client, Kind::Tools, &everything).await?;
+        let everything = ListFilter { server: None, limit: None };
+        let cards = cards::list(client, EntryKind::Tools, &everything).await?;
         let ids: BTreeSet<_> = cards.cards.iter().map(|card| card.text("serverId").to_owned()).collect();
         return Ok(ids.into_iter().collect());
     }
@@ -116,46 +116,46 @@ async fn servers_of(client: &mut Client) -> Result<Vec<String>, Failure> {
 }
 
 /// Returns `key=` for every argument that is not typed yet.
-fn arguments(kind: Kind) -> Vec<Candidate> {
-    let typed = Typed::read();
+fn arguments(kind: EntryKind) -> Vec<Suggestion> {
+    let typed = CommandLinePrefix::read();
     let Some(name) = typed.words.get(2) else { return Vec::new() };
     let Some(entry) = typed.ask(async |client| cards::describe(client, kind, name).await) else { return Vec::new() };
     let schema = match kind {
-        Kind::Prompts => prompts::schema(&entry.value),
-        Kind::Tools | Kind::Resources | Kind::Templates => entry.value["inputSchema"].clone(),
+        EntryKind::Prompts => prompts::schema(&entry.value),
+        EntryKind::Tools | EntryKind::Resources | EntryKind::Templates => entry.value["inputSchema"].clone(),
     };
     let is_new = |key: &str| !typed.words.iter().any(|word| word.starts_with(key));
     let described = |property: &Value| clean(property["description"].as_str().unwrap_or_default());
-    let all = Schema::new(&schema);
+    let all = ToolSchema::new(&schema);
     let keys = all.properties().map(|(name, property)| (format!("{name}="), described(property)));
     keys.filter(|(key, _)| is_new(key)).collect()
 }
 
 /// Parses a configuration and fills unset variables with a dummy value. The names in the file do not depend on them.
 fn configuration(file: PathBuf) -> Option<Config> {
-    let Ok(Found::File { text, origin, .. }) = load::find(Some(&file)) else { return None };
+    let Ok(RawConfig::File { text, origin, .. }) = load::find(Some(&file)) else { return None };
     let some = |name: &str| environment(name).or_else(|| Some("x".to_owned()));
     goblin_config::parse(&text, &origin, &some).ok().map(|loaded| loaded.config)
 }
 
 /// The words that are typed before the current one, as far as they matter.
-struct Typed {
-    reach: Reach,
+struct CommandLinePrefix {
+    reach: EndpointArgs,
     profile: Option<ProfileName>,
     /// The words that are neither flags nor values of flags.
     words: Vec<String>,
 }
 
-impl Typed {
+impl CommandLinePrefix {
     /// Reads the words from the process arguments. The script passes them after `--`, starting with the name of the
     /// program.
-    fn read() -> Typed {
+    fn read() -> CommandLinePrefix {
         let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
-        Typed::parse(words.skip_while(|word| word != "--").skip(2))
+        CommandLinePrefix::parse(words.skip_while(|word| word != "--").skip(2))
     }
 
-    fn parse(mut given: impl Iterator<Item = String>) -> Typed {
-        let (mut reach, mut profile, mut words) = (Reach::default(), None, Vec::new());
+    fn parse(mut given: impl Iterator<Item = String>) -> CommandLinePrefix {
+        let (mut reach, mut profile, mut words) = (EndpointArgs::default(), None, Vec::new());
         while let Some(word) = given.next() {
             if SWITCHES.contains(&word.as_str()) {
                 continue;
@@ -176,16 +176,16 @@ impl Typed {
                 _ => {}
             }
         }
-        Typed { reach, profile, words }
+        CommandLinePrefix { reach, profile, words }
     }
 
     /// Runs `work` as a client of the gateway that the words name. Returns `None` if there is no result in time.
-    fn ask<T>(&self, work: impl AsyncFnOnce(&mut Client) -> Result<T, Failure>) -> Option<T> {
+    fn ask<T>(&self, work: impl AsyncFnOnce(&mut Client) -> Result<T, CliError>) -> Option<T> {
         if self.reach.config.is_some() {
             return None;
         }
         in_time(async {
-            let door = Door::to_running(&self.reach, self.profile.as_ref()).await.ok()?;
+            let door = Endpoint::to_running(&self.reach, self.profile.as_ref()).await.ok()?;
             let (near, far) = tokio::io::duplex(PIPE_BYTES);
             let mut client = Client::new(Peer::new(near), door.place());
             let asked = async {
@@ -198,7 +198,7 @@ impl Typed {
         })
     }
 
-    fn running(&self) -> Option<runtime::Record> {
+    fn running(&self) -> Option<runtime::GatewayRecord> {
         match self.reach.url {
             Some(_) => None,
             None => in_time(async { runtime::find(None).await.ok() }),
@@ -220,12 +220,12 @@ mod tests {
     #[test]
     fn the_words_so_far_say_which_gateway_is_meant() {
         let given = "tools call --json --url http://h/mcp -c=x --limit 3 a_add --profile=review a=1 -";
-        let typed = Typed::parse(given.split(' ').map(str::to_owned));
+        let typed = CommandLinePrefix::parse(given.split(' ').map(str::to_owned));
         assert_eq!(typed.words, ["tools", "call", "a_add", "a=1", "-"]);
         assert_eq!(typed.reach.url.as_deref(), Some("http://h/mcp"));
         assert_eq!(typed.reach.config, Some(PathBuf::from("x")));
         assert_eq!(typed.profile, ProfileName::new("review"));
-        let unfinished = Typed::parse(["tools", "list", "--profile"].map(str::to_owned).into_iter());
+        let unfinished = CommandLinePrefix::parse(["tools", "list", "--profile"].map(str::to_owned).into_iter());
         assert_eq!((unfinished.words.len(), unfinished.profile), (2, None));
     }
 }

@@ -6,15 +6,15 @@
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use goblin_client::content::Block;
+use goblin_client::content::ContentBlock;
 use goblin_config::visible::is_command;
 use goblin_telemetry::clean;
 
-use crate::catalog::Failure;
+use crate::catalog::CliError;
 use crate::style::note;
 
 /// Prints blocks to stdout, one below the other.
-pub(crate) fn print(blocks: &[Block]) -> std::io::Result<()> {
+pub(crate) fn print(blocks: &[ContentBlock]) -> std::io::Result<()> {
     let text: String = blocks.iter().map(|block| ended(block.line())).collect();
     write_out(tame(&text).as_bytes())
 }
@@ -49,10 +49,10 @@ pub(crate) fn write_out(bytes: &[u8]) -> std::io::Result<()> {
 }
 
 /// Saves all binary blocks. The second and later files get a number.
-pub(crate) fn save(blocks: &[Block], path: &Path) -> Result<(), Failure> {
+pub(crate) fn save(blocks: &[ContentBlock], path: &Path) -> Result<(), CliError> {
     let all = blocks.iter().filter_map(|block| match block {
-        Block::Bytes { bytes, .. } => Some(bytes.as_slice()),
-        Block::Text(_) | Block::Other(_) => None,
+        ContentBlock::Bytes { bytes, .. } => Some(bytes.as_slice()),
+        ContentBlock::Text(_) | ContentBlock::Other(_) => None,
     });
     let mut saved = 0;
     for bytes in all {
@@ -74,18 +74,18 @@ fn numbered(path: &Path, number: usize) -> PathBuf {
     name.into()
 }
 
-pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    std::fs::write(path, bytes).map_err(|error| Failure::Refused(format!("cannot write {}: {error}", path.display())))
+pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), CliError> {
+    std::fs::write(path, bytes).map_err(|error| CliError::Refused(format!("cannot write {}: {error}", path.display())))
 }
 
 /// Writes the contents of a resource to stdout. A pipe gets the exact bytes. Returns an error for binary contents on a
 /// terminal.
-pub(crate) fn write_resource(uri: &str, blocks: &[Block]) -> Result<(), Failure> {
+pub(crate) fn write_resource(uri: &str, blocks: &[ContentBlock]) -> Result<(), CliError> {
     let is_terminal = std::io::stdout().is_terminal();
-    let is_binary = blocks.iter().any(|block| matches!(block, Block::Bytes { .. }));
+    let is_binary = blocks.iter().any(|block| matches!(block, ContentBlock::Bytes { .. }));
     if is_terminal && is_binary {
         let lines: Vec<_> = blocks.iter().map(|block| clean(&block.line())).collect();
-        return Err(Failure::Usage(format!(
+        return Err(CliError::Usage(format!(
             "{} is no text, and this is a terminal: {}; write it to a file by --output FILE",
             clean(uri),
             lines.join(" ")
@@ -98,11 +98,11 @@ pub(crate) fn write_resource(uri: &str, blocks: &[Block]) -> Result<(), Failure>
 }
 
 /// Returns the bytes of all text and binary blocks.
-pub(crate) fn joined(blocks: &[Block]) -> Vec<u8> {
-    let part = |block: &Block| match block {
-        Block::Text(text) => text.clone().into_bytes(),
-        Block::Bytes { bytes, .. } => bytes.clone(),
-        Block::Other(_) => Vec::new(),
+pub(crate) fn joined(blocks: &[ContentBlock]) -> Vec<u8> {
+    let part = |block: &ContentBlock| match block {
+        ContentBlock::Text(text) => text.clone().into_bytes(),
+        ContentBlock::Bytes { bytes, .. } => bytes.clone(),
+        ContentBlock::Other(_) => Vec::new(),
     };
     blocks.iter().flat_map(part).collect()
 }
@@ -125,9 +125,11 @@ mod tests {
             (json!({"type": "hologram"}), "[hologram]"),
             (json!({}), "[]"),
         ] {
-            assert_eq!(Block::read(&block).line(), expected, "{block}");
+            assert_eq!(ContentBlock::read(&block).line(), expected, "{block}");
         }
-        assert!(Block::read(&json!({"type": "image", "data": "?"})).line().starts_with("[image, not to be read: "));
+        assert!(
+            ContentBlock::read(&json!({"type": "image", "data": "?"})).line().starts_with("[image, not to be read: ")
+        );
     }
 
     #[test]

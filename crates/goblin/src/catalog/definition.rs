@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
-use goblin_client::schema::Schema;
+use goblin_client::schema::ToolSchema;
 use goblin_telemetry::clean;
 use serde_json::Value;
 
-use crate::catalog::cards::Definition;
+use crate::catalog::cards::EntryDefinition;
 use crate::check::table::lay_out;
 use crate::style::{paint_if, shell_word};
 
@@ -19,8 +19,8 @@ const HINTS: [(&str, &str, &str); 4] = [
 ];
 
 /// Renders a definition. Cuts the lines of the table to `width`; `None` means a pipe.
-pub(crate) fn render(tool: &Definition, width: Option<usize>, colourful: bool) -> String {
-    let (definition, schema) = (&tool.value, Schema::new(&tool.value["inputSchema"]));
+pub(crate) fn render(tool: &EntryDefinition, width: Option<usize>, colourful: bool) -> String {
+    let (definition, schema) = (&tool.value, ToolSchema::new(&tool.value["inputSchema"]));
     let word = |value: &Value| clean(value.as_str().unwrap_or_default());
     let name = word(&definition["name"]);
     let mut text = format!("{}  (server {})\n", paint_if(colourful, &name, "1"), clean(&tool.server));
@@ -41,7 +41,7 @@ pub(crate) fn render(tool: &Definition, width: Option<usize>, colourful: bool) -
     text
 }
 
-fn rows(schema: Schema<'_>) -> Vec<Vec<String>> {
+fn rows(schema: ToolSchema<'_>) -> Vec<Vec<String>> {
     let head = ["ARGUMENT", "TYPE", "NEEDED", "DESCRIPTION"].map(str::to_owned).to_vec();
     let row = |(name, property): (&str, &Value)| {
         let needed = if schema.is_required(name) { "yes" } else { "no" };
@@ -64,7 +64,7 @@ fn facts(definition: &Value) -> Vec<String> {
     if !hints.is_empty() {
         facts.push(format!("The server says that it {}.", hints.join(", ")));
     }
-    let output = Schema::new(&definition["outputSchema"]);
+    let output = ToolSchema::new(&definition["outputSchema"]);
     let members: Vec<_> = output.properties().map(|(name, schema)| (clean(name), output.describe(schema))).collect();
     if !members.is_empty() {
         let members: Vec<_> = members.iter().map(|(name, kind)| format!("{name} ({})", clean(kind))).collect();
@@ -74,7 +74,7 @@ fn facts(definition: &Value) -> Vec<String> {
 }
 
 /// Returns the required arguments of an example call.
-fn example(schema: Schema<'_>) -> String {
+fn example(schema: ToolSchema<'_>) -> String {
     schema.required().fold(String::new(), |mut text, name| {
         let _ = write!(text, " {}", shell_word(&format!("{}=", clean(name))));
         let kind = schema.property(name).map_or_else(|| "any".to_owned(), |property| schema.describe(property));
@@ -99,7 +99,7 @@ mod tests {
             "annotations": {"readOnlyHint": true, "openWorldHint": false},
             "outputSchema": {"properties": {"commits": {"type": "array", "items": {"type": "object"}}}},
         });
-        let definition = Definition { server: "git".to_owned(), json: String::new(), value };
+        let definition = EntryDefinition { server: "git".to_owned(), json: String::new(), value };
         let expected = "\
 git_log  (server git)
 Shows commits
@@ -115,7 +115,7 @@ Its result has commits (array of object).
 goblin tools call git_log repo=STRING
 ";
         assert_eq!(render(&definition, None, false), expected);
-        let bare = Definition { server: "x".to_owned(), json: String::new(), value: json!({"name": "t"}) };
+        let bare = EntryDefinition { server: "x".to_owned(), json: String::new(), value: json!({"name": "t"}) };
         assert_eq!(render(&bare, None, false), "t  (server x)\n\ngoblin tools call t\n");
     }
 }

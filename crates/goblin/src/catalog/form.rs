@@ -3,7 +3,7 @@
 
 use std::io::{IsTerminal, Write};
 
-use goblin_client::schema::Schema;
+use goblin_client::schema::ToolSchema;
 use goblin_telemetry::clean;
 use goblin_wire::Request;
 use goblin_wire::json::quote;
@@ -22,7 +22,7 @@ pub(crate) async fn answer(ask: &Request) -> String {
     let message = clean(params["message"].as_str().unwrap_or_default());
     note(&format!("the server asks: {message}"));
     let reason = match params.get("requestedSchema") {
-        Some(schema) if is_terminal() => return fill_in(Schema::new(schema)).await,
+        Some(schema) if is_terminal() => return fill_in(ToolSchema::new(schema)).await,
         Some(_) => "there is no terminal to answer on",
         None => "it wants something else than a form to be filled in",
     };
@@ -35,7 +35,7 @@ fn is_terminal() -> bool {
 }
 
 /// Asks for one field after the other. The end of the input cancels the whole form.
-async fn fill_in(schema: Schema<'_>) -> String {
+async fn fill_in(schema: ToolSchema<'_>) -> String {
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     let mut members = Vec::new();
     for (name, property) in schema.properties() {
@@ -58,7 +58,7 @@ async fn fill_in(schema: Schema<'_>) -> String {
     format!(r#"{{"action":"accept","content":{{{}}}}}"#, members.join(","))
 }
 
-fn ask_for(name: &str, property: &Value, schema: &Schema<'_>) {
+fn ask_for(name: &str, property: &Value, schema: &ToolSchema<'_>) {
     let title = clean(property["title"].as_str().or(property["description"].as_str()).unwrap_or(name));
     let needed = if schema.is_required(name) { "" } else { ", may be empty" };
     let mut stderr = std::io::stderr();

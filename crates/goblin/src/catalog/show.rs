@@ -3,7 +3,7 @@
 use goblin_client::content::bytes;
 use goblin_telemetry::clean;
 
-use crate::catalog::cards::{Card, Cards, Kind};
+use crate::catalog::cards::{Card, Cards, EntryKind};
 use crate::check::table::{SIZE, lay_out};
 use crate::style::{is_colourful, note, plural, print, width};
 
@@ -39,15 +39,15 @@ fn left_out(shown: usize, cards: &Cards, noun: &str) {
     }
 }
 
-fn table(kind: Kind, cards: &[Card]) -> std::io::Result<()> {
+fn table(kind: EntryKind, cards: &[Card]) -> std::io::Result<()> {
     if cards.is_empty() {
         return Ok(());
     }
     let head: &[&str] = match kind {
-        Kind::Tools => &["TOOL", "SERVER", "DESCRIPTION"],
-        Kind::Prompts => &["PROMPT", "SERVER", "DESCRIPTION"],
-        Kind::Resources => &["URI", "TYPE", SIZE, "SERVER", "NAME"],
-        Kind::Templates => &["TEMPLATE", "SERVER", "DESCRIPTION"],
+        EntryKind::Tools => &["TOOL", "SERVER", "DESCRIPTION"],
+        EntryKind::Prompts => &["PROMPT", "SERVER", "DESCRIPTION"],
+        EntryKind::Resources => &["URI", "TYPE", SIZE, "SERVER", "NAME"],
+        EntryKind::Templates => &["TEMPLATE", "SERVER", "DESCRIPTION"],
     };
     let head = head.iter().map(|word| (*word).to_owned()).collect();
     let rows = std::iter::once(head).chain(cards.iter().map(|card| row(kind, card)));
@@ -55,12 +55,14 @@ fn table(kind: Kind, cards: &[Card]) -> std::io::Result<()> {
     print(&lay_out(&rows.collect::<Vec<_>>(), width(&stdout), is_colourful(&stdout)))
 }
 
-fn row(kind: Kind, card: &Card) -> Vec<String> {
+fn row(kind: EntryKind, card: &Card) -> Vec<String> {
     let word = |key: &str| or_dash(line(card.text(key)));
     let (key, server) = (word(kind.key()), word("serverId"));
     match kind {
-        Kind::Tools | Kind::Prompts | Kind::Templates => vec![key, server, line(card.text("description"))],
-        Kind::Resources => {
+        EntryKind::Tools | EntryKind::Prompts | EntryKind::Templates => {
+            vec![key, server, line(card.text("description"))]
+        }
+        EntryKind::Resources => {
             let size = or_dash(card.size().map(bytes).unwrap_or_default());
             vec![key, word("mimeType"), size, server, line(card.text("name"))]
         }

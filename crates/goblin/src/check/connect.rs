@@ -7,19 +7,21 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use goblin_catalog::build::{Terms, build};
+use goblin_catalog::build::{CatalogSettings, build};
 use goblin_catalog::{Counts, name};
 use goblin_client::connect::ProxyEnvironment;
 use goblin_config::{Config, NamePolicy, Namespacing};
 use goblin_engine::app::App;
-use goblin_engine::directory::{Catalog, Names, Source};
+use goblin_engine::directory::{Catalog, NameTable, Source};
 use goblin_engine::upstream::child::own_executable;
 use goblin_engine::upstream::standing::{self, lacking};
-use goblin_engine::upstream::{Backend, State};
+use goblin_engine::upstream::{Backend, BackendState};
 use goblin_telemetry::{Observe, clean};
 
-use crate::check::profile::Held;
-use crate::check::report::{Conflict, Cut, Finding, Report, Seen, Standing, milliseconds};
+use crate::check::profile::EntryCounts;
+use crate::check::report::{
+    CheckFinding, CheckReport, CheckState, ConnectionReport, NameConflict, ShortenedName, milliseconds,
+};
 use crate::style::width;
 
 /// The measurements of one server.
@@ -31,8 +33,8 @@ struct Answer {
 }
 
 /// Starts all servers, fills in the report, and stops the servers again.
-pub(crate) async fn connect(config: Config, observe: Arc<Observe>, report: &mut Report) -> Result<()> {
-    let (terms, patience) = (Terms::new(&config), config.policies.start_timeout);
+pub(crate) async fn connect(config: Config, observe: Arc<Observe>, report: &mut CheckReport) -> Result<()> {
+    let (terms, patience) = (CatalogSettings::new(&config), config.policies.start_timeout);
     let profiles = config.profiles.clone();
     let begin = Instant::now();
     let app = App::start(config, own_executable()?, ProxyEnvironment::from_process(), observe);
@@ -44,27 +46,31 @@ pub(crate) async fn connect(config: Config, observe: Arc<Observe>, report: &mut 
         let Some(server) = report.servers.iter_mut().find(|server| server.id == backend.id.as_str()) else { continue };
         match answer {
             Ok(answer) => {
-                server.state = Standing::Ready;
+                server.state = CheckState::Ready;
                 server.transport = answer.transport.unwrap_or(server.transport);
                 server.seen = see(&catalog, index, &answer);
                 let path = || Some(format!("mcpServers.{}", backend.id));
-                let lacking = lacking(backend).into_iter().map(|it| Finding { path: path(), ..Finding::bare(it) });
+                let lacking =
+                    lacking(backend).into_iter().map(|it| CheckFinding { path: path(), ..CheckFinding::bare(it) });
                 report.warnings.extend(lacking);
             }
             Err(reason) => {
-                server.state = Standing::Failed;
+                server.state = CheckState::Failed;
                 server.error = Some(clean(&reason));
             }
         }
     }
     for (kind, names) in [("tool", &catalog.tools), ("prompt", &catalog.prompts)] {
-        let conflict =
-            |(name, exposed): (&String, &Vec<String>)| Conflict { kind, name: name.clone(), exposed: exposed.clone() };
+        let conflict = |(name, exposed): (&String, &Vec<String>)| NameConflict {
+            kind,
+            name: name.clone(),
+            exposed: exposed.clone(),
+        };
         report.conflicts.extend(names.contested.iter().map(conflict));
         report.cut.extend(cut(&catalog, kind, names));
     }
     for (profile, report) in profiles.values().zip(&mut report.profiles) {
-        report.seen = Some(Held::new(&catalog, profile, &terms));
+        report.seen = Some(EntryCounts::new(&catalog, profile, &terms));
     }
     report.connected = true;
     app.stop().await;
@@ -91,12 +97,12 @@ async fn ask_all(backends: &[Arc<Backend>], begin: Instant, patience: Duration) 
 
 async fn ask(backend: &Backend, begin: Instant, patience: Duration) -> Result<Answer, String> {
     let mut state = backend.watch_state();
-    let lost = |state: &State| match state {
-        State::Lost(reason) => Some(reason.clone()),
-        State::Stopped => Some("it was stopped".to_owned()),
-        State::Starting | State::Ready => None,
+    let lost = |state: &BackendState| match state {
+        BackendState::Lost(reason) => Some(reason.clone()),
+        BackendState::Stopped => Some("it was stopped".to_owned()),
+        BackendState::Starting | BackendState::Ready => None,
     };
-    let first = state.wait_for(|state| *state != State::Starting).await.map(|state| state.clone());
+    let first = state.wait_for(|state| *state != BackendState::Starting).await.map(|state| state.clone());
     if let Some(reason) = first.map_err(|_| "it was stopped".to_owned()).map(|state| lost(&state))? {
         return Err(reason);
     }
@@ -113,10 +119,11 @@ async fn ask(backend: &Backend, begin: Instant, patience: Duration) -> Result<An
     Ok(Answer { handshake, ping, transport: backend.transport() })
 }
 
-fn see(catalog: &Catalog, index: usize, answer: &Answer) -> Option<Seen> {
-    let standing::Seen { software, protocol, era } = standing::Seen::of(&catalog.source(index).backend)?;
+fn see(catalog: &Catalog, index: usize, answer: &Answer) -> Option<ConnectionReport> {
+    let standing::ServerDescription { software, protocol, era } =
+        standing::ServerDescription::of(&catalog.source(index).backend)?;
     let Counts { tools, prompts, resources, templates } = catalog.counts()[index];
-    Some(Seen {
+    Some(ConnectionReport {
         software,
         protocol,
         era,
@@ -130,7 +137,7 @@ fn see(catalog: &Catalog, index: usize, answer: &Answer) -> Option<Seen> {
 }
 
 /// Returns the entries with a name that was cut to the maximum length.
-fn cut<'a>(catalog: &'a Catalog, kind: &'static str, names: &'a Names) -> impl Iterator<Item = Cut> + 'a {
+fn cut<'a>(catalog: &'a Catalog, kind: &'static str, names: &'a NameTable) -> impl Iterator<Item = ShortenedName> + 'a {
     names.entries.iter().filter_map(move |entry| {
         let backend = &catalog.source(entry.source).backend;
         let server = &backend.config;
@@ -141,7 +148,7 @@ fn cut<'a>(catalog: &'a Catalog, kind: &'static str, names: &'a Names) -> impl I
         let endless = Namespacing { max_length: usize::MAX, ..server.namespacing.clone() };
         let whole = name::wish(policy, &endless, &server.prefix, &backend.id, &entry.native);
         let is_cut = !rename.contains_key(&*entry.native) && whole.len() > server.namespacing.max_length;
-        is_cut.then(|| Cut {
+        is_cut.then(|| ShortenedName {
             kind,
             server: backend.id.to_string(),
             native: clean(&entry.native),

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use goblin_catalog::Listed;
-use goblin_catalog::build::Terms;
+use goblin_catalog::build::CatalogSettings;
 use goblin_catalog::profile::narrow;
-use goblin_config::exposure::{Exposure, Mode, Profile, ProfileName};
+use goblin_config::exposure::{Exposure, ExposureMode, Profile, ProfileName};
 use goblin_config::glob::Glob;
 use goblin_config::{Config, Filter};
 use goblin_engine::directory::Catalog;
@@ -23,12 +23,12 @@ pub(crate) struct ProfileReport {
     pub resources: FilterReport,
     pub exposure: ExposureReport,
     /// The entries of the profile. `None` if the servers were not connected.
-    pub seen: Option<Held>,
+    pub seen: Option<EntryCounts>,
 }
 
 /// The number of entries in a profile.
 #[derive(Debug, Serialize)]
-pub(crate) struct Held {
+pub(crate) struct EntryCounts {
     pub tools: usize,
     /// The number of tools that clients see in `tools/list`.
     pub listed: usize,
@@ -80,7 +80,7 @@ impl ProfileReport {
             mode => mode.to_owned(),
         };
         let held = match &self.seen {
-            Some(Held { tools, listed, prompts, resources, templates }) => {
+            Some(EntryCounts { tools, listed, prompts, resources, templates }) => {
                 [tools, listed, prompts, resources, templates].map(ToString::to_string).to_vec()
             }
             None => [&self.tools, &self.prompts, &self.resources].map(FilterReport::words).to_vec(),
@@ -89,12 +89,12 @@ impl ProfileReport {
     }
 }
 
-impl Held {
-    pub(crate) fn new(whole: &Catalog, profile: &Profile, terms: &Terms) -> Held {
+impl EntryCounts {
+    pub(crate) fn new(whole: &Catalog, profile: &Profile, terms: &CatalogSettings) -> EntryCounts {
         let (page_size, exposure) = (terms.page_size, profile.exposure.clone());
-        let catalog = narrow(whole, profile, &Terms { page_size, exposure, meta: Arc::clone(&terms.meta) });
+        let catalog = narrow(whole, profile, &CatalogSettings { page_size, exposure, meta: Arc::clone(&terms.meta) });
         let tools = catalog.tools.entries.len();
-        Held {
+        EntryCounts {
             tools,
             listed: match &catalog.listed {
                 Listed::All => tools,
@@ -125,9 +125,9 @@ impl FilterReport {
 impl ExposureReport {
     fn new(exposure: &Exposure) -> ExposureReport {
         let mode = match exposure.mode {
-            Mode::All => "all",
-            Mode::Search => "search",
-            Mode::Auto => "auto",
+            ExposureMode::All => "all",
+            ExposureMode::Search => "search",
+            ExposureMode::Auto => "auto",
         };
         let Exposure { pinned, auto_above, reveal, .. } = exposure;
         ExposureReport { mode, pinned: texts(pinned), auto_above: *auto_above, reveal: *reveal }

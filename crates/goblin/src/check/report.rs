@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use goblin_config::expand::Expanded;
+use goblin_config::expand::ExpandedText;
 use goblin_config::problem::Problem;
 use goblin_config::{HttpKind, Server, ServerId, Transport, mask, pin};
 use serde::Serialize;
@@ -12,23 +12,23 @@ use crate::check::profile::ProfileReport;
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Report {
+pub(crate) struct CheckReport {
     pub ok: bool,
     pub config: Option<PathBuf>,
     pub directory: Option<PathBuf>,
     /// Set if the servers were connected.
     pub connected: bool,
-    pub problems: Vec<Finding>,
-    pub warnings: Vec<Finding>,
+    pub problems: Vec<CheckFinding>,
+    pub warnings: Vec<CheckFinding>,
     pub servers: Vec<ServerReport>,
     pub profiles: Vec<ProfileReport>,
-    pub conflicts: Vec<Conflict>,
-    pub cut: Vec<Cut>,
+    pub conflicts: Vec<NameConflict>,
+    pub cut: Vec<ShortenedName>,
 }
 
 /// A problem or warning, with its position if it has one.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Finding {
+pub(crate) struct CheckFinding {
     pub file: Option<String>,
     pub line: Option<usize>,
     pub column: Option<usize>,
@@ -41,19 +41,19 @@ pub(crate) struct Finding {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ServerReport {
     pub id: String,
-    pub state: Standing,
+    pub state: CheckState,
     pub transport: &'static str,
     /// The command, URL or directory of the server, without secrets.
     pub target: String,
-    pub unpinned: Option<Unpinned>,
+    pub unpinned: Option<UnpinnedReport>,
     pub error: Option<String>,
     /// The results of the connection. `None` unless the server is ready.
-    pub seen: Option<Seen>,
+    pub seen: Option<ConnectionReport>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Standing {
+pub(crate) enum CheckState {
     Disabled,
     /// The check did not connect to the server.
     Unchecked,
@@ -63,7 +63,7 @@ pub(crate) enum Standing {
 
 /// A package without a version, so the newest one is fetched at each start.
 #[derive(Debug, Serialize)]
-pub(crate) struct Unpinned {
+pub(crate) struct UnpinnedReport {
     pub runner: String,
     pub package: String,
     pub cure: String,
@@ -72,7 +72,7 @@ pub(crate) struct Unpinned {
 /// The results of a connection.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Seen {
+pub(crate) struct ConnectionReport {
     pub software: String,
     pub protocol: &'static str,
     pub era: &'static str,
@@ -87,7 +87,7 @@ pub(crate) struct Seen {
 
 /// A name that several entries want, and the names that they got.
 #[derive(Debug, Serialize)]
-pub(crate) struct Conflict {
+pub(crate) struct NameConflict {
     pub kind: &'static str,
     pub name: String,
     pub exposed: Vec<String>,
@@ -95,16 +95,16 @@ pub(crate) struct Conflict {
 
 /// A name that exceeds the maximum length, and its replacement.
 #[derive(Debug, Serialize)]
-pub(crate) struct Cut {
+pub(crate) struct ShortenedName {
     pub kind: &'static str,
     pub server: String,
     pub native: String,
     pub exposed: String,
 }
 
-impl Report {
-    pub(crate) fn new((config, directory): (Option<PathBuf>, Option<PathBuf>)) -> Report {
-        Report {
+impl CheckReport {
+    pub(crate) fn new((config, directory): (Option<PathBuf>, Option<PathBuf>)) -> CheckReport {
+        CheckReport {
             ok: false,
             config,
             directory,
@@ -119,7 +119,7 @@ impl Report {
     }
 
     pub(crate) fn has_failed_servers(&self) -> bool {
-        self.servers.iter().any(|server| server.state == Standing::Failed)
+        self.servers.iter().any(|server| server.state == CheckState::Failed)
     }
 
     /// Reports whether there are warnings for `--strict`. A cut name is no warning, because it works like any other.
@@ -129,16 +129,16 @@ impl Report {
     }
 }
 
-impl Finding {
+impl CheckFinding {
     /// Creates a finding without a position.
-    pub(crate) fn bare(message: String) -> Finding {
-        Finding { file: None, line: None, column: None, path: None, message, cure: None }
+    pub(crate) fn bare(message: String) -> CheckFinding {
+        CheckFinding { file: None, line: None, column: None, path: None, message, cure: None }
     }
 }
 
-impl From<&Problem> for Finding {
-    fn from(problem: &Problem) -> Finding {
-        Finding {
+impl From<&Problem> for CheckFinding {
+    fn from(problem: &Problem) -> CheckFinding {
+        CheckFinding {
             file: Some(problem.file.to_string()),
             line: Some(problem.line),
             column: Some(problem.column),
@@ -149,7 +149,7 @@ impl From<&Problem> for Finding {
     }
 }
 
-impl std::fmt::Display for Finding {
+impl std::fmt::Display for CheckFinding {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if let (Some(file), Some(line), Some(column)) = (&self.file, self.line, self.column) {
             write!(formatter, "{file}:{line}:{column}: ")?;
@@ -173,10 +173,14 @@ impl ServerReport {
         let unpinned = unpinned.filter(|_| server.enabled);
         ServerReport {
             id: id.to_string(),
-            state: if server.enabled { Standing::Unchecked } else { Standing::Disabled },
+            state: if server.enabled { CheckState::Unchecked } else { CheckState::Disabled },
             transport,
             target,
-            unpinned: unpinned.map(|found| Unpinned { runner: found.runner, package: found.package, cure: found.cure }),
+            unpinned: unpinned.map(|found| UnpinnedReport {
+                runner: found.runner,
+                package: found.package,
+                cure: found.cure,
+            }),
             error: None,
             seen: None,
         }
@@ -185,25 +189,25 @@ impl ServerReport {
 
 /// Looks for an unpinned package in the expanded command, but returns it as written in the file. Hides the package if
 /// it is only visible after expansion.
-fn unpinned(command: &Expanded, args: &[Expanded]) -> Option<pin::Unpinned> {
-    let values: Vec<&str> = args.iter().map(Expanded::value).collect();
+fn unpinned(command: &ExpandedText, args: &[ExpandedText]) -> Option<pin::UnpinnedPackage> {
+    let values: Vec<&str> = args.iter().map(ExpandedText::value).collect();
     let found = pin::unpinned(command.value(), &values)?;
-    let written: Vec<&str> = args.iter().map(Expanded::written).collect();
+    let written: Vec<&str> = args.iter().map(ExpandedText::written).collect();
     let hidden = || mask::HIDDEN.to_owned();
-    Some(pin::unpinned(command.written(), &written).unwrap_or(pin::Unpinned {
+    Some(pin::unpinned(command.written(), &written).unwrap_or(pin::UnpinnedPackage {
         runner: found.runner,
         package: hidden(),
         cure: hidden(),
     }))
 }
 
-impl Standing {
+impl CheckState {
     pub(crate) fn word(self) -> &'static str {
         match self {
-            Standing::Disabled => "disabled",
-            Standing::Unchecked => "unchecked",
-            Standing::Ready => "ready",
-            Standing::Failed => "failed",
+            CheckState::Disabled => "disabled",
+            CheckState::Unchecked => "unchecked",
+            CheckState::Ready => "ready",
+            CheckState::Failed => "failed",
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::check::report::{Report, ServerReport, Standing};
+use crate::check::report::{CheckReport, CheckState, ServerReport};
 use crate::style::{paint_if, plural};
 
 /// Right-aligned columns of the server table. [`LISTED`] is the additional one of the profile table.
@@ -18,7 +18,7 @@ const GAP: usize = 2;
 const MOST_CUT: usize = 5;
 
 /// Renders a report. Cuts lines to `width`; `None` means a pipe.
-pub(crate) fn render(report: &Report, width: Option<usize>, colourful: bool) -> String {
+pub(crate) fn render(report: &CheckReport, width: Option<usize>, colourful: bool) -> String {
     let mut text = headline(report) + "\n";
     for problem in &report.problems {
         let _ = writeln!(text, "{problem}");
@@ -42,30 +42,30 @@ pub(crate) fn render(report: &Report, width: Option<usize>, colourful: bool) -> 
     text
 }
 
-fn headline(report: &Report) -> String {
+fn headline(report: &CheckReport) -> String {
     let place = match (&report.config, &report.directory) {
         (Some(path), _) => path.display().to_string(),
         (None, Some(path)) => format!("no configuration, the files of {}", path.display()),
         (None, None) => "no configuration".to_owned(),
     };
-    let enabled = report.servers.len() - count(report, Standing::Disabled);
+    let enabled = report.servers.len() - count(report, CheckState::Disabled);
     match (report.problems.len(), report.connected, report.profiles.len()) {
         (0, false, 0) => format!("{place}: no problem, {}", plural(report.servers.len(), "server")),
         (0, false, profiles) => {
             let servers = plural(report.servers.len(), "server");
             format!("{place}: no problem, {servers}, {}", plural(profiles, "profile"))
         }
-        (0, true, _) => format!("{place}: {} of {} ready", count(report, Standing::Ready), plural(enabled, "server")),
+        (0, true, _) => format!("{place}: {} of {} ready", count(report, CheckState::Ready), plural(enabled, "server")),
         (problems, _, _) => format!("{place}: {}", plural(problems, "problem")),
     }
 }
 
-fn count(report: &Report, standing: Standing) -> usize {
+fn count(report: &CheckReport, standing: CheckState) -> usize {
     report.servers.iter().filter(|server| server.state == standing).count()
 }
 
-fn profiles(report: &Report) -> Vec<Vec<String>> {
-    let enabled = report.servers.len() - count(report, Standing::Disabled);
+fn profiles(report: &CheckReport) -> Vec<Vec<String>> {
+    let enabled = report.servers.len() - count(report, CheckState::Disabled);
     let held: &[&str] = match report.connected {
         true => &["TOOLS", LISTED, "PROMPTS", "RESOURCES", "TEMPLATES"],
         false => &["OF TOOLS", "OF PROMPTS", "OF RESOURCES"],
@@ -75,11 +75,11 @@ fn profiles(report: &Report) -> Vec<Vec<String>> {
     [head].into_iter().chain(report.profiles.iter().map(|profile| profile.row(enabled))).collect()
 }
 
-fn rows(report: &Report) -> Vec<Vec<String>> {
+fn rows(report: &CheckReport) -> Vec<Vec<String>> {
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     if !report.connected {
         let row = |server: &ServerReport| {
-            let state = if server.state == Standing::Disabled { "disabled" } else { "enabled" };
+            let state = if server.state == CheckState::Disabled { "disabled" } else { "enabled" };
             words(&[&server.id, state, server.transport, &server.target])
         };
         let head = words(&["SERVER", STATE, "TYPE", "REACHED BY"]);
@@ -151,7 +151,7 @@ fn fit(text: &str, room: usize) -> String {
 }
 
 /// Renders the messages below the tables. They are never cut.
-fn notes(report: &Report, colourful: bool) -> String {
+fn notes(report: &CheckReport, colourful: bool) -> String {
     let mut text = String::new();
     let mut note = |kind: &str, code: &str, words: String| {
         let _ = writeln!(text, "{}: {words}", paint_if(colourful, kind, code));

@@ -39,7 +39,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use goblin_config::HttpKind;
-    use goblin_config::expand::Expanded;
+    use goblin_config::expand::ExpandedText;
     use goblin_config::inherit::Inherit;
 
     use super::*;
@@ -61,7 +61,7 @@ mod tests {
             (&["ghp_hunter2"], "npx ***"),
             (&["\u{1b}[31m"], "npx '[31m'"),
         ] {
-            let args = args.iter().map(|argument| Expanded::from(*argument)).collect();
+            let args = args.iter().map(|argument| ExpandedText::from(*argument)).collect();
             let (env, inherit) = (BTreeMap::new(), Inherit::default());
             let transport = Transport::Stdio { command: "npx".into(), args, env, inherit, cwd: "/".into() };
             assert_eq!(of(&transport, &variables), expected);
@@ -70,8 +70,8 @@ mod tests {
 
     #[test]
     fn hard7_a_command_is_shown_as_it_was_written() {
-        let args = vec![Expanded::new("--db=pw", "--db=${DB}"), Expanded::new("abc", "${KEY:-abc}")];
-        let (command, env, inherit) = (Expanded::new("/bin/x", "${TOOLS}/x"), BTreeMap::new(), Inherit::default());
+        let args = vec![ExpandedText::new("--db=pw", "--db=${DB}"), ExpandedText::new("abc", "${KEY:-abc}")];
+        let (command, env, inherit) = (ExpandedText::new("/bin/x", "${TOOLS}/x"), BTreeMap::new(), Inherit::default());
         let transport = Transport::Stdio { command, args, env, inherit, cwd: "/".into() };
         assert_eq!(of(&transport, &Variables::new()), "'${TOOLS}/x' '--db=${DB}' '${KEY:-***}'");
     }

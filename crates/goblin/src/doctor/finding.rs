@@ -44,7 +44,7 @@ pub(crate) struct Finding {
 
 /// The JSON document.
 #[derive(Debug, Serialize)]
-pub(crate) struct Document<'a> {
+pub(crate) struct DoctorReport<'a> {
     ok: bool,
     troubles: usize,
     warnings: usize,
@@ -86,9 +86,9 @@ impl Findings {
         self.0.iter().filter(|finding| finding.verdict == verdict).count()
     }
 
-    pub(crate) fn document(&self) -> Document<'_> {
+    pub(crate) fn document(&self) -> DoctorReport<'_> {
         let (troubles, warnings) = (self.count(Verdict::Trouble), self.count(Verdict::Warning));
-        Document { ok: troubles == 0, troubles, warnings, findings: &self.0 }
+        DoctorReport { ok: troubles == 0, troubles, warnings, findings: &self.0 }
     }
 
     pub(crate) fn text(&self, colourful: bool) -> String {

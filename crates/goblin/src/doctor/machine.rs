@@ -4,9 +4,9 @@
 use std::net::TcpListener;
 
 use goblin_client::environment::environment;
-use goblin_client::runtime::Record;
+use goblin_client::runtime::GatewayRecord;
 use goblin_client::runtime::identity::Identity;
-use goblin_client::runtime::inspect::{Inspected, Unusable};
+use goblin_client::runtime::inspect::{DirectoryProblem, RuntimeReport};
 use goblin_config::{Config, Gateway};
 use goblin_engine::app::socket;
 use goblin_engine::upstream::descriptors::raised;
@@ -32,7 +32,7 @@ const NO_SHELLS: [&str; 6] = ["nologin", "false", "sync", "shutdown", "halt", "g
 const DIRECTORY: &str = "runtime directory";
 const GATEWAY: &str = "gateway";
 
-pub(crate) fn directories(inspected: &Inspected, findings: &mut Findings) {
+pub(crate) fn directories(inspected: &RuntimeReport, findings: &mut Findings) {
     let Some((first, state)) = inspected.directories.first() else {
         let what = "none of XDG_RUNTIME_DIR, XDG_STATE_HOME and HOME is set, so other commands do not find a gateway";
         return findings.trouble(DIRECTORY, what, "set XDG_RUNTIME_DIR to a directory of yours");
@@ -40,9 +40,11 @@ pub(crate) fn directories(inspected: &Inspected, findings: &mut Findings) {
     let Err(reason) = state else { return findings.ok(DIRECTORY, first.display().to_string()) };
     let directory = shell_word(&first.display().to_string());
     let cure = match reason {
-        Unusable::Open(_) => format!("chmod 700 {directory}"),
-        Unusable::NoDirectory => format!("move it out of the way: mv {directory} {directory}.old"),
-        Unusable::Foreign | Unusable::Refused(_) => "let XDG_RUNTIME_DIR be a directory of yours".to_owned(),
+        DirectoryProblem::Open(_) => format!("chmod 700 {directory}"),
+        DirectoryProblem::NoDirectory => format!("move it out of the way: mv {directory} {directory}.old"),
+        DirectoryProblem::Foreign | DirectoryProblem::Refused(_) => {
+            "let XDG_RUNTIME_DIR be a directory of yours".to_owned()
+        }
     };
     let what = format!("{} cannot be used: {reason}", first.display());
     match inspected.directories.iter().find(|(_, state)| state.is_ok()) {
@@ -54,9 +56,9 @@ pub(crate) fn directories(inspected: &Inspected, findings: &mut Findings) {
 }
 
 /// Examines running gateways and records of killed ones.
-pub(crate) async fn gateways(inspected: &Inspected, own: &Identity, findings: &mut Findings) {
+pub(crate) async fn gateways(inspected: &RuntimeReport, own: &Identity, findings: &mut Findings) {
     for record in &inspected.running {
-        let Record { url, pid, identity, .. } = record;
+        let GatewayRecord { url, pid, identity, .. } = record;
         match identity.is_same_place(own) {
             true => of_this_configuration(record, own, findings).await,
             false => findings.ok(GATEWAY, format!("another one runs at {url} (pid {pid}), for {}", identity.place())),
@@ -68,8 +70,8 @@ pub(crate) async fn gateways(inspected: &Inspected, own: &Identity, findings: &m
     }
 }
 
-async fn of_this_configuration(record: &Record, own: &Identity, findings: &mut Findings) {
-    let Record { url, pid, version, .. } = record;
+async fn of_this_configuration(record: &GatewayRecord, own: &Identity, findings: &mut Findings) {
+    let GatewayRecord { url, pid, version, .. } = record;
     let (before, restart) = (findings.len(), format!("end it (kill {pid}) and start it again: goblin serve"));
     if !record.answers().await {
         findings.trouble(GATEWAY, format!("the one at {url} (pid {pid}) does not answer"), &restart);
@@ -99,9 +101,10 @@ async fn of_this_configuration(record: &Record, own: &Identity, findings: &mut F
 }
 
 /// Reports whether a gateway can listen on its port. Skips the check if a gateway of this configuration has the port.
-pub(crate) fn port(gateway: &Gateway, running: &[Record], own: &Identity, findings: &mut Findings) {
+pub(crate) fn port(gateway: &Gateway, running: &[GatewayRecord], own: &Identity, findings: &mut Findings) {
     let Gateway { host, port, .. } = gateway;
-    let is_own = |record: &&Record| record.identity.is_same_place(own) && port::of_url(&record.url) == Some(*port);
+    let is_own =
+        |record: &&GatewayRecord| record.identity.is_same_place(own) && port::of_url(&record.url) == Some(*port);
     if !gateway.tcp || *port == 0 || running.iter().any(|record| is_own(&record)) {
         return;
     }
@@ -114,9 +117,9 @@ pub(crate) fn port(gateway: &Gateway, running: &[Record], own: &Identity, findin
 }
 
 /// Reports whether a gateway can listen on its Unix socket.
-pub(crate) fn socket(gateway: &Gateway, running: &[Record], own: &Identity, findings: &mut Findings) {
+pub(crate) fn socket(gateway: &Gateway, running: &[GatewayRecord], own: &Identity, findings: &mut Findings) {
     let Some(path) = &gateway.socket else { return };
-    let is_own = |record: &Record| record.identity.is_same_place(own) && record.socket.as_ref() == Some(path);
+    let is_own = |record: &GatewayRecord| record.identity.is_same_place(own) && record.socket.as_ref() == Some(path);
     if running.iter().any(is_own) {
         return;
     }

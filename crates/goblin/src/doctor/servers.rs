@@ -6,9 +6,9 @@ use std::ffi::OsStr;
 use goblin_catalog::search::nearest;
 use goblin_config::Config;
 use goblin_engine::upstream::child::{self, Command, SpawnError};
-use goblin_telemetry::feed::News;
+use goblin_telemetry::feed::FeedBatch;
 
-use crate::check::report::{Report, ServerReport, Standing};
+use crate::check::report::{CheckReport, CheckState, ServerReport};
 use crate::doctor::finding::Findings;
 use crate::style::{plural, shell_word};
 
@@ -84,7 +84,7 @@ fn split(reason: &str) -> (String, Option<String>) {
 
 /// Adds the results of a check. The second argument is the result of [`commands`]: errors of those servers are already
 /// reported.
-pub(crate) fn examined(report: &Report, told: &BTreeSet<String>, findings: &mut Findings) {
+pub(crate) fn examined(report: &CheckReport, told: &BTreeSet<String>, findings: &mut Findings) {
     for server in &report.servers {
         standing(server, told, findings);
         if let Some(unpinned) = &server.unpinned {
@@ -106,11 +106,11 @@ pub(crate) fn examined(report: &Report, told: &BTreeSet<String>, findings: &mut 
 
 fn standing(server: &ServerReport, told: &BTreeSet<String>, findings: &mut Findings) {
     match (server.state, &server.error, &server.seen) {
-        (Standing::Ready, _, Some(seen)) => {
+        (CheckState::Ready, _, Some(seen)) => {
             let (tools, time) = (plural(seen.tools, "tool"), seen.handshake_ms);
             findings.ok(&about(&server.id), format!("ready in {time:.0} ms, {tools}"));
         }
-        (Standing::Failed, Some(reason), _) if !told.contains(&server.id) => {
+        (CheckState::Failed, Some(reason), _) if !told.contains(&server.id) => {
             let (what, cure) = split(reason);
             let cure = cure.unwrap_or_else(|| by_hand(server));
             findings.trouble(&about(&server.id), what, cure);
@@ -128,7 +128,7 @@ fn by_hand(server: &ServerReport) -> String {
 }
 
 /// Warns about servers that write invalid messages to stdout. Quotes the first one of each server.
-pub(crate) fn noise(news: &News, findings: &mut Findings) {
+pub(crate) fn noise(news: &FeedBatch, findings: &mut Findings) {
     let mut told = BTreeSet::new();
     for record in news.records.iter().filter(|record| record.kind == "backend_garbage") {
         let Some(server) = record.server.as_deref().filter(|server| told.insert(server.to_owned())) else { continue };

@@ -5,29 +5,29 @@ use std::path::{Path, PathBuf};
 
 use goblin_config::consent;
 use goblin_config::edit::Draft;
-use goblin_config::import::merge::{Candidate, Merged};
+use goblin_config::import::merge::{ImportCandidate, MergeResult};
 use goblin_config::import::show;
-use goblin_config::pin::{Unpinned, unpinned};
+use goblin_config::pin::{UnpinnedPackage, unpinned};
 use goblin_config::problem::Problem;
-use goblin_config::tree::Tree;
+use goblin_config::tree::JsonTree;
 use goblin_config::visible::escaped;
 use serde_json::{Value, json};
 use unicode_width::UnicodeWidthStr;
 
 use crate::style::wrap;
 
-pub(crate) struct Plan {
+pub(crate) struct ImportPlan {
     /// The target file with the new servers added.
     pub draft: Draft,
-    pub merged: Merged,
+    pub merged: MergeResult,
     /// Problems outside of the file, such as unset variables.
     pub outside: Vec<Problem>,
     /// The files that the search tried.
     pub looked: Vec<PathBuf>,
 }
 
-impl Plan {
-    pub(crate) fn new_servers(&self) -> impl Iterator<Item = &Candidate> {
+impl ImportPlan {
+    pub(crate) fn new_servers(&self) -> impl Iterator<Item = &ImportCandidate> {
         self.merged.servers.iter().filter(|server| !server.is_present)
     }
 
@@ -67,7 +67,7 @@ impl Plan {
     fn table(&self, terminal: Option<usize>) -> String {
         let rows = self.merged.servers.iter().map(|server| {
             let mut runs = consent::line(&server.entry);
-            if server.entry.get("enabled") == Some(&Tree::Flag(false)) {
+            if server.entry.get("enabled") == Some(&JsonTree::Flag(false)) {
                 runs.push_str("  (disabled)");
             }
             if server.is_present {
@@ -88,7 +88,7 @@ impl Plan {
     }
 
     pub(crate) fn json(&self, written: bool) -> Value {
-        let server = |server: &Candidate| {
+        let server = |server: &ImportCandidate| {
             json!({
                 "id": server.id,
                 "clients": clients(server),
@@ -127,14 +127,14 @@ fn section(text: &mut String, width: Option<usize>, title: &str, lines: impl Ite
     }
 }
 
-fn clients(server: &Candidate) -> Vec<&'static str> {
+fn clients(server: &ImportCandidate) -> Vec<&'static str> {
     server.clients.iter().map(|client| client.name()).collect()
 }
 
-fn open_version(server: &Candidate) -> Option<Unpinned> {
+fn open_version(server: &ImportCandidate) -> Option<UnpinnedPackage> {
     let command = server.entry.get("command")?.as_text()?;
     let args = match server.entry.get("args") {
-        Some(Tree::List(args)) => args.iter().filter_map(Tree::as_text).collect(),
+        Some(JsonTree::List(args)) => args.iter().filter_map(JsonTree::as_text).collect(),
         _ => Vec::new(),
     };
     unpinned(command, &args)

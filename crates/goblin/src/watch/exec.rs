@@ -7,7 +7,7 @@
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use goblin_client::update::Update;
+use goblin_client::update::ResourceUpdate;
 use goblin_telemetry::clean;
 use indexmap::IndexMap;
 use tokio::process::{Child, Command};
@@ -19,24 +19,24 @@ const MOST_WAITING: usize = 4096;
 /// How long a running command may take after the watch ended. Then it is killed.
 const GRACE: Duration = Duration::from_secs(10);
 
-pub(crate) struct Commands {
+pub(crate) struct CommandQueue {
     command: String,
     /// Set if stdout carries JSON, so the command's output goes to stderr.
     has_own_stdout: bool,
-    waiting: IndexMap<String, Update>,
+    waiting: IndexMap<String, ResourceUpdate>,
     running: Option<(String, Child)>,
 }
 
-impl Commands {
-    pub(crate) fn new(command: String, has_own_stdout: bool) -> Commands {
-        Commands { command, has_own_stdout, waiting: IndexMap::new(), running: None }
+impl CommandQueue {
+    pub(crate) fn new(command: String, has_own_stdout: bool) -> CommandQueue {
+        CommandQueue { command, has_own_stdout, waiting: IndexMap::new(), running: None }
     }
 
     pub(crate) fn has_room(&self) -> bool {
         self.waiting.len() < MOST_WAITING
     }
 
-    pub(crate) fn put(&mut self, update: Update) {
+    pub(crate) fn put(&mut self, update: ResourceUpdate) {
         self.waiting.insert(update.uri.clone(), update);
         self.start_next();
     }
@@ -61,7 +61,7 @@ impl Commands {
         }
     }
 
-    fn start(&self, update: &Update) -> std::io::Result<Child> {
+    fn start(&self, update: &ResourceUpdate) -> std::io::Result<Child> {
         let mut command = Command::new("sh");
         command.args(["-c", &self.command, "sh", &update.uri]).env("GOBLIN_URI", &update.uri);
         command.env_remove("GOBLIN_DELETED").envs(update.is_deleted.then_some(("GOBLIN_DELETED", "1")));

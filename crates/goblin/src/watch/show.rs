@@ -1,6 +1,6 @@
 //! Formats updates as text or as JSON.
 
-use goblin_client::update::Update;
+use goblin_client::update::ResourceUpdate;
 use goblin_telemetry::clean;
 use goblin_wire::json::quote;
 
@@ -8,33 +8,33 @@ use crate::style::{is_colourful, paint_if};
 
 /// The output format of updates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shown {
+pub(crate) enum OutputStyle {
     Plain,
     Colourful,
     Json,
 }
 
-impl Shown {
-    pub(crate) fn for_people() -> Shown {
-        if is_colourful(&std::io::stdout()) { Shown::Colourful } else { Shown::Plain }
+impl OutputStyle {
+    pub(crate) fn for_people() -> OutputStyle {
+        if is_colourful(&std::io::stdout()) { OutputStyle::Colourful } else { OutputStyle::Plain }
     }
 }
 
 /// One line, with its end.
-pub(crate) fn line(update: &Update, shown: Shown, time: &str, server: Option<&str>) -> String {
+pub(crate) fn line(update: &ResourceUpdate, shown: OutputStyle, time: &str, server: Option<&str>) -> String {
     let is_colourful = match shown {
-        Shown::Json => return json_line(update, time, server),
-        Shown::Plain => false,
-        Shown::Colourful => true,
+        OutputStyle::Json => return json_line(update, time, server),
+        OutputStyle::Plain => false,
+        OutputStyle::Colourful => true,
     };
     let deleted =
         if update.is_deleted { " ".to_owned() + &paint_if(is_colourful, "deleted", "31") } else { String::new() };
     format!("{} {}{deleted}\n", paint_if(is_colourful, time, "2"), clean(&update.uri))
 }
 
-fn json_line(update: &Update, time: &str, server: Option<&str>) -> String {
+fn json_line(update: &ResourceUpdate, time: &str, server: Option<&str>) -> String {
     let server = server.map_or_else(|| "null".to_owned(), quote);
-    let Update { uri, is_deleted, params } = update;
+    let ResourceUpdate { uri, is_deleted, params } = update;
     let uri = quote(uri);
     format!(r#"{{"time":"{time}","uri":{uri},"server":{server},"deleted":{is_deleted},"params":{params}}}"#) + "\n"
 }
@@ -44,40 +44,40 @@ mod tests {
 
     use super::*;
 
-    fn update(params: &str) -> Option<Update> {
+    fn update(params: &str) -> Option<ResourceUpdate> {
         told("updated", params)
     }
 
-    fn told(word: &str, params: &str) -> Option<Update> {
+    fn told(word: &str, params: &str) -> Option<ResourceUpdate> {
         let text = format!(r#"{{"jsonrpc":"2.0","method":"notifications/resources/{word}","params":{params}}}"#);
         match Message::parse(text.into()) {
-            Ok(Message::Notification(notification)) => Update::read(&notification),
+            Ok(Message::Notification(notification)) => ResourceUpdate::read(&notification),
             other => panic!("{other:?}"),
         }
     }
 
     #[test]
     fn a_line_says_what_has_changed_and_what_is_gone() {
-        let check = |params: &str, shown: Shown, expected: &str| {
+        let check = |params: &str, shown: OutputStyle, expected: &str| {
             let line = line(&update(params).expect("an update"), shown, "T", Some("files"));
             assert_eq!(line, expected.to_owned() + "\n", "{params}");
         };
-        check(r#"{"uri":"a:b"}"#, Shown::Plain, "T a:b");
-        check(r#"{"uri":"a:b\u001b[31m\n"}"#, Shown::Plain, "T a:b[31m ");
+        check(r#"{"uri":"a:b"}"#, OutputStyle::Plain, "T a:b");
+        check(r#"{"uri":"a:b\u001b[31m\n"}"#, OutputStyle::Plain, "T a:b[31m ");
         let gone = r#"{"uri":"a:b","_meta":{"dev.goblin/deleted":true}}"#;
-        check(gone, Shown::Plain, "T a:b deleted");
-        check(gone, Shown::Colourful, "\x1b[2mT\x1b[0m a:b \x1b[31mdeleted\x1b[0m");
-        check(r#"{"uri":"a:b","_meta":{"dev.goblin/deleted":false}}"#, Shown::Plain, "T a:b");
+        check(gone, OutputStyle::Plain, "T a:b deleted");
+        check(gone, OutputStyle::Colourful, "\x1b[2mT\x1b[0m a:b \x1b[31mdeleted\x1b[0m");
+        check(r#"{"uri":"a:b","_meta":{"dev.goblin/deleted":false}}"#, OutputStyle::Plain, "T a:b");
         let gone = told("deleted", r#"{"uri":"a:b"}"#).expect("an update");
-        assert_eq!(line(&gone, Shown::Plain, "T", None), "T a:b deleted\n");
+        assert_eq!(line(&gone, OutputStyle::Plain, "T", None), "T a:b deleted\n");
         let expected = r#"{"time":"T","uri":"a:b","server":null,"deleted":true,"params":{"uri":"a:b"}}"#;
-        assert_eq!(line(&gone, Shown::Json, "T", None), expected.to_owned() + "\n");
+        assert_eq!(line(&gone, OutputStyle::Json, "T", None), expected.to_owned() + "\n");
     }
 
     #[test]
     fn an_object_has_the_params_token_for_token() {
         let check = |params: &str, server: Option<&str>, expected: &str| {
-            let line = line(&update(params).expect("an update"), Shown::Json, "T", server);
+            let line = line(&update(params).expect("an update"), OutputStyle::Json, "T", server);
             assert_eq!(line, expected.to_owned() + "\n", "{params}");
             assert!(serde_json::from_str::<serde_json::Value>(&line).is_ok(), "{line}");
         };

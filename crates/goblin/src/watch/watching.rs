@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow};
 use goblin_client::bridge::message::complaint;
-use goblin_client::peer::{Heard, Peer};
-use goblin_client::update::{Update, now};
+use goblin_client::peer::{Peer, PeerMessage};
+use goblin_client::update::{ResourceUpdate, now};
 use goblin_telemetry::clean;
 use goblin_wire::extensions::SUBSCRIPTIONS;
 use goblin_wire::{Method, Notification, Outcome, Response, json};
@@ -15,9 +15,9 @@ use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
 
 use crate::style::{fail, note, plural};
-use crate::watch::exec::Commands;
-use crate::watch::show::{self, Shown};
-use crate::watch::wish::{Kind, Wish, Wishes};
+use crate::watch::exec::CommandQueue;
+use crate::watch::show::{self, OutputStyle};
+use crate::watch::wish::{UriKind, WatchTarget, WatchTargets};
 
 /// The maximum number of concurrent subscribe requests. A gateway may reject more.
 const AT_ONCE: usize = 16;
@@ -25,22 +25,22 @@ const AT_ONCE: usize = 16;
 /// The maximum number of pages to read from the resource list.
 const MOST_PAGES: usize = 1000;
 
-pub(crate) struct Watching {
+pub(crate) struct WatchSession {
     peer: Peer,
-    shown: Shown,
-    commands: Option<Commands>,
+    shown: OutputStyle,
+    commands: Option<CommandQueue>,
     /// The address of the gateway, for messages.
     place: String,
-    wishes: Wishes,
+    wishes: WatchTargets,
     /// The number of subscribe requests that were sent.
     begun: usize,
     /// The subscribe requests without a response, by their id.
-    asked: HashMap<u64, Wish>,
-    standing: Vec<Standing>,
+    asked: HashMap<u64, WatchTarget>,
+    standing: Vec<ActiveWatch>,
 }
 
 /// A confirmed subscription to a resource or a pattern.
-struct Standing {
+struct ActiveWatch {
     /// The common prefix of the URIs of its updates, in the gateway's spelling.
     literal: String,
     is_pattern: bool,
@@ -48,7 +48,7 @@ struct Standing {
 }
 
 /// The reason why the watch ended.
-enum End {
+enum WatchEnd {
     Asked,
     /// The reader closed stdout.
     Unread,
@@ -58,62 +58,62 @@ enum End {
     Gone,
 }
 
-impl Watching {
-    pub(crate) fn new(peer: Peer, wishes: Wishes, shown: Shown, place: String) -> Watching {
+impl WatchSession {
+    pub(crate) fn new(peer: Peer, wishes: WatchTargets, shown: OutputStyle, place: String) -> WatchSession {
         let (asked, standing) = (HashMap::new(), Vec::new());
-        Watching { peer, shown, commands: None, place, wishes, begun: 0, asked, standing }
+        WatchSession { peer, shown, commands: None, place, wishes, begun: 0, asked, standing }
     }
 
     /// Adds commands that run for each update.
-    pub(crate) fn with(self, commands: Commands) -> Watching {
-        Watching { commands: Some(commands), ..self }
+    pub(crate) fn with(self, commands: CommandQueue) -> WatchSession {
+        WatchSession { commands: Some(commands), ..self }
     }
 
     /// Watches until `stopped` is set, or until nothing is left to watch.
     pub(crate) async fn run(mut self, mut stopped: watch::Receiver<bool>) -> Result<ExitCode> {
         let end = tokio::select! {
             end = self.watch() => end,
-            _ = stopped.wait_for(|stopped| *stopped) => Ok(End::Asked),
+            _ = stopped.wait_for(|stopped| *stopped) => Ok(WatchEnd::Asked),
         };
-        let Watching { peer, commands, .. } = self;
+        let WatchSession { peer, commands, .. } = self;
         // Ends the session, which also ends its subscriptions.
         drop(peer);
         if let Some(commands) = commands {
             commands.finish().await;
         }
         Ok(match end? {
-            End::Asked | End::Unread => ExitCode::SUCCESS,
-            End::Nothing => ExitCode::FAILURE,
-            End::Gone => {
+            WatchEnd::Asked | WatchEnd::Unread => ExitCode::SUCCESS,
+            WatchEnd::Nothing => ExitCode::FAILURE,
+            WatchEnd::Gone => {
                 fail("the gateway ended");
                 ExitCode::FAILURE
             }
         })
     }
 
-    async fn watch(&mut self) -> Result<End> {
+    async fn watch(&mut self) -> Result<WatchEnd> {
         self.begin().await?;
         if self.wishes.is_doubtful() && self.look_for_exact().await.is_none() {
-            return Ok(End::Gone);
+            return Ok(WatchEnd::Gone);
         }
         loop {
             self.ask_more();
-            let has_room = self.commands.as_ref().is_none_or(Commands::has_room);
+            let has_room = self.commands.as_ref().is_none_or(CommandQueue::has_room);
             let heard = tokio::select! {
                 heard = self.peer.next(), if has_room => heard,
                 () = advance(&mut self.commands) => continue,
             };
             let end = match heard {
-                Some(Heard::Answer(answer)) => self.on_answer(&answer),
-                Some(Heard::Told(notification)) if is_update(&notification.method) => {
+                Some(PeerMessage::Answer(answer)) => self.on_answer(&answer),
+                Some(PeerMessage::Told(notification)) if is_update(&notification.method) => {
                     self.on_update(&notification).await?
                 }
-                Some(Heard::Told(_)) => None,
-                Some(Heard::Asked(ask)) => {
+                Some(PeerMessage::Told(_)) => None,
+                Some(PeerMessage::Asked(ask)) => {
                     self.peer.refuse(&ask);
                     None
                 }
-                None => Some(End::Gone),
+                None => Some(WatchEnd::Gone),
             };
             if let Some(end) = end {
                 return Ok(end);
@@ -156,7 +156,7 @@ impl Watching {
         }
     }
 
-    fn on_answer(&mut self, answer: &Response) -> Option<End> {
+    fn on_answer(&mut self, answer: &Response) -> Option<WatchEnd> {
         let wish = answer.id.as_ref().and_then(|id| self.asked.remove(&id.as_u64()?))?;
         match answer.outcome {
             Outcome::Result(_) => self.standing.push(standing(answer, &wish)),
@@ -169,7 +169,7 @@ impl Watching {
             return None;
         }
         if self.standing.is_empty() {
-            return Some(End::Nothing);
+            return Some(WatchEnd::Nothing);
         }
         let patterns = self.standing.iter().filter(|standing| standing.is_pattern).count();
         let count = [(self.standing.len() - patterns, "resource"), (patterns, "pattern")];
@@ -179,8 +179,8 @@ impl Watching {
         None
     }
 
-    async fn on_update(&mut self, notification: &Notification) -> Result<Option<End>> {
-        let Some(update) = Update::read(notification) else { return Ok(None) };
+    async fn on_update(&mut self, notification: &Notification) -> Result<Option<WatchEnd>> {
+        let Some(update) = ResourceUpdate::read(notification) else { return Ok(None) };
         let line = show::line(&update, self.shown, &now(), self.server_of(&update.uri));
         let mut stdout = tokio::io::stdout();
         let printed = async {
@@ -188,7 +188,7 @@ impl Watching {
             stdout.flush().await
         };
         match printed.await {
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(Some(End::Unread)),
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(Some(WatchEnd::Unread)),
             printed => printed.context("cannot write to stdout")?,
         }
         if let Some(commands) = &mut self.commands {
@@ -208,7 +208,7 @@ fn is_update(method: &Method) -> bool {
     matches!(method, Method::ResourceUpdated | Method::ResourceDeleted)
 }
 
-async fn advance(commands: &mut Option<Commands>) {
+async fn advance(commands: &mut Option<CommandQueue>) {
     match commands {
         Some(commands) => commands.advance().await,
         None => std::future::pending().await,
@@ -216,7 +216,7 @@ async fn advance(commands: &mut Option<Commands>) {
 }
 
 /// Reads the gateway's metadata about a new subscription. Other gateways than Goblin send none.
-fn standing(answer: &Response, wish: &Wish) -> Standing {
+fn standing(answer: &Response, wish: &WatchTarget) -> ActiveWatch {
     let text = answer.raw.as_str();
     let meta = json::member(text, answer.outcome.span(), "_meta");
     let word = |key| {
@@ -227,6 +227,6 @@ fn standing(answer: &Response, wish: &Wish) -> Standing {
         note(&format!("{}: its server is not connected; its updates come when it is", clean(&wish.uri)));
     }
     let uri = word("dev.goblin/uri").unwrap_or_else(|| wish.uri.clone());
-    let is_pattern = wish.kind != Kind::Exact;
-    Standing { literal: wish.literal(&uri).to_owned(), is_pattern, server: word("dev.goblin/server") }
+    let is_pattern = wish.kind != UriKind::Exact;
+    ActiveWatch { literal: wish.literal(&uri).to_owned(), is_pattern, server: word("dev.goblin/server") }
 }

@@ -8,7 +8,7 @@ use goblin_wire::json::{self, Span, quote};
 
 /// The kind of a URI on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Kind {
+pub(crate) enum UriKind {
     /// One resource
     Exact,
     /// All resources that match: * stops at a slash, ** does not, ? is one character, [ab] is one of several
@@ -17,47 +17,47 @@ pub(crate) enum Kind {
     Template,
 }
 
-impl Kind {
+impl UriKind {
     /// Guesses the kind from the characters of the URI. Only the resource list shows whether it is an exact resource.
-    fn guess(uri: &str) -> Kind {
+    fn guess(uri: &str) -> UriKind {
         if uri.contains('{') {
-            Kind::Template
+            UriKind::Template
         } else if uri.contains(['*', '?', '[']) {
-            Kind::Glob
+            UriKind::Glob
         } else {
-            Kind::Exact
+            UriKind::Exact
         }
     }
 
     fn word(self) -> Option<&'static str> {
         match self {
-            Kind::Exact => None,
-            Kind::Glob => Some("glob"),
-            Kind::Template => Some("template"),
+            UriKind::Exact => None,
+            UriKind::Glob => Some("glob"),
+            UriKind::Template => Some("template"),
         }
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Wish {
+pub(crate) struct WatchTarget {
     pub uri: String,
-    pub kind: Kind,
+    pub kind: UriKind,
 }
 
-impl Wish {
+impl WatchTarget {
     /// Returns the prefix that all matching URIs share.
     pub(crate) fn literal<'a>(&self, uri: &'a str) -> &'a str {
         match self.kind {
-            Kind::Exact => uri,
-            Kind::Glob | Kind::Template => uri.split(['*', '?', '[', '{']).next().unwrap_or_default(),
+            UriKind::Exact => uri,
+            UriKind::Glob | UriKind::Template => uri.split(['*', '?', '[', '{']).next().unwrap_or_default(),
         }
     }
 }
 
 /// All resources and patterns to watch.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Wishes {
-    pub wishes: Vec<Wish>,
+pub(crate) struct WatchTargets {
+    pub wishes: Vec<WatchTarget>,
     /// The members of `_meta` that all requests share.
     options: Vec<String>,
     is_guessed: bool,
@@ -65,24 +65,24 @@ pub(crate) struct Wishes {
 
 /// The delivery options of updates.
 #[derive(Default)]
-pub(crate) struct Options<'a> {
+pub(crate) struct UpdateOptions<'a> {
     pub min_interval: Option<Duration>,
     pub batch: Option<Duration>,
     pub fields: &'a [String],
 }
 
-impl Wishes {
+impl WatchTargets {
     /// Creates one entry per distinct URI. Guesses the kind if `kind` is `None`.
-    pub(crate) fn new(uris: &[String], kind: Option<Kind>, options: &Options<'_>) -> Wishes {
+    pub(crate) fn new(uris: &[String], kind: Option<UriKind>, options: &UpdateOptions<'_>) -> WatchTargets {
         let mut seen = HashSet::new();
         let uris = uris.iter().filter(|uri| seen.insert(*uri));
-        let wish = |uri: &String| Wish { uri: uri.clone(), kind: kind.unwrap_or_else(|| Kind::guess(uri)) };
-        Wishes { wishes: uris.map(wish).collect(), options: options.members(), is_guessed: kind.is_none() }
+        let wish = |uri: &String| WatchTarget { uri: uri.clone(), kind: kind.unwrap_or_else(|| UriKind::guess(uri)) };
+        WatchTargets { wishes: uris.map(wish).collect(), options: options.members(), is_guessed: kind.is_none() }
     }
 
     /// Reports whether a URI that looks like a pattern may be an exact resource.
     pub(crate) fn is_doubtful(&self) -> bool {
-        self.is_guessed && self.wishes.iter().any(|wish| wish.kind != Kind::Exact)
+        self.is_guessed && self.wishes.iter().any(|wish| wish.kind != UriKind::Exact)
     }
 
     /// Marks the entries that a `resources/list` result contains as exact, by the listed URI or by the server's own.
@@ -92,13 +92,13 @@ impl Wishes {
             let uri = json::member(text, resource, "uri").and_then(|uri| json::string(text, uri));
             let Some(uri) = uri else { continue };
             let native = uri.split_once('+').map(|(_, native)| native);
-            let is_meant = |wish: &&mut Wish| wish.uri == *uri || native == Some(&*wish.uri);
-            self.wishes.iter_mut().filter(is_meant).for_each(|wish| wish.kind = Kind::Exact);
+            let is_meant = |wish: &&mut WatchTarget| wish.uri == *uri || native == Some(&*wish.uri);
+            self.wishes.iter_mut().filter(is_meant).for_each(|wish| wish.kind = UriKind::Exact);
         }
     }
 
     /// Returns the params of the subscribe request for an entry.
-    pub(crate) fn params(&self, wish: &Wish) -> String {
+    pub(crate) fn params(&self, wish: &WatchTarget) -> String {
         let pattern = wish.kind.word().map(|word| format!(r#""dev.goblin/pattern":"{word}""#));
         let members: Vec<_> = self.options.iter().cloned().chain(pattern).collect();
         let meta = if members.is_empty() { String::new() } else { format!(r#","_meta":{{{}}}"#, members.join(",")) };
@@ -106,7 +106,7 @@ impl Wishes {
     }
 }
 
-impl Options<'_> {
+impl UpdateOptions<'_> {
     fn members(&self) -> Vec<String> {
         let member = |key: &str, value: String| format!(r#""dev.goblin/{key}":{value}"#);
         let millis = |key, duration: Duration| member(key, duration.as_millis().to_string());
@@ -122,31 +122,31 @@ impl Options<'_> {
 mod tests {
     use super::*;
 
-    fn wishes(uris: &[&str], kind: Option<Kind>, options: &Options<'_>) -> Wishes {
+    fn wishes(uris: &[&str], kind: Option<UriKind>, options: &UpdateOptions<'_>) -> WatchTargets {
         let uris: Vec<_> = uris.iter().map(|uri| (*uri).to_owned()).collect();
-        Wishes::new(&uris, kind, options)
+        WatchTargets::new(&uris, kind, options)
     }
 
-    fn kinds(wishes: &Wishes) -> Vec<Kind> {
+    fn kinds(wishes: &WatchTargets) -> Vec<UriKind> {
         wishes.wishes.iter().map(|wish| wish.kind).collect()
     }
 
     #[test]
     fn a_request_says_how_the_updates_are_wanted() {
-        let check = |uri: &str, kind, options: Options<'_>, expected: &str| {
+        let check = |uri: &str, kind, options: UpdateOptions<'_>, expected: &str| {
             let wishes = wishes(&[uri], kind, &options);
             let params = wishes.params(&wishes.wishes[0]);
             assert_eq!(params, expected);
             assert!(serde_json::from_str::<serde_json::Value>(&params).is_ok(), "{params}");
         };
-        check("a:b", None, Options::default(), r#"{"uri":"a:b"}"#);
-        check("a:*", None, Options::default(), r#"{"uri":"a:*","_meta":{"dev.goblin/pattern":"glob"}}"#);
-        check("a:*", Some(Kind::Exact), Options::default(), r#"{"uri":"a:*"}"#);
-        check("a:{b}", None, Options::default(), r#"{"uri":"a:{b}","_meta":{"dev.goblin/pattern":"template"}}"#);
+        check("a:b", None, UpdateOptions::default(), r#"{"uri":"a:b"}"#);
+        check("a:*", None, UpdateOptions::default(), r#"{"uri":"a:*","_meta":{"dev.goblin/pattern":"glob"}}"#);
+        check("a:*", Some(UriKind::Exact), UpdateOptions::default(), r#"{"uri":"a:*"}"#);
+        check("a:{b}", None, UpdateOptions::default(), r#"{"uri":"a:{b}","_meta":{"dev.goblin/pattern":"template"}}"#);
         check(
             "a:\"b",
-            Some(Kind::Glob),
-            Options {
+            Some(UriKind::Glob),
+            UpdateOptions {
                 min_interval: Some(Duration::from_secs(5)),
                 batch: Some(Duration::ZERO),
                 fields: &["size".to_owned(), "a.\"b".to_owned()],
@@ -160,22 +160,22 @@ mod tests {
 
     #[test]
     fn what_looks_like_a_pattern_is_one_unless_it_is_listed() {
-        use Kind::{Exact, Glob, Template};
+        use UriKind::{Exact, Glob, Template};
         let uris = ["a:b", "x+a:[b]", "a:*", "a:{/b*}", "a:c?d", "a:b"];
-        let mut guessed = wishes(&uris, None, &Options::default());
+        let mut guessed = wishes(&uris, None, &UpdateOptions::default());
         assert_eq!(kinds(&guessed), [Exact, Glob, Glob, Template, Glob]);
         assert!(guessed.is_doubtful());
         let listed = r#"{"resources":[{"uri":"x+a:[b]"},{"uri":"y+a:c?d"},{"name":"odd"},{"uri":"y+other:*"}]}"#;
         guessed.hear_of(listed, json::whole(listed));
         assert_eq!(kinds(&guessed), [Exact, Exact, Glob, Template, Exact]);
-        assert!(!wishes(&["a:b"], None, &Options::default()).is_doubtful());
-        assert!(!wishes(&uris, Some(Glob), &Options::default()).is_doubtful());
+        assert!(!wishes(&["a:b"], None, &UpdateOptions::default()).is_doubtful());
+        assert!(!wishes(&uris, Some(Glob), &UpdateOptions::default()).is_doubtful());
     }
 
     #[test]
     fn a_pattern_has_a_beginning() {
         let check = |uri: &str, expected: &str| {
-            let wishes = wishes(&[uri], None, &Options::default());
+            let wishes = wishes(&[uri], None, &UpdateOptions::default());
             assert_eq!(wishes.wishes[0].literal(uri), expected);
         };
         check("a+b:c", "a+b:c");

@@ -10,10 +10,10 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use goblin_admin::api::Refused;
 use goblin_client::address;
-use goblin_client::bridge::wire::Response;
+use goblin_client::bridge::wire::GatewayResponse;
 use goblin_client::connect::{HttpClient, ProxyEnvironment};
 use goblin_client::environment::environment;
-use goblin_client::runtime::{Places, Record};
+use goblin_client::runtime::{GatewayRecord, RecordDirectories};
 use goblin_config::mask;
 use goblin_config::secret::Secret;
 use goblin_telemetry::clean;
@@ -44,7 +44,7 @@ pub enum Gateway {
         admin_token: Option<Secret>,
     },
     /// A gateway on this machine.
-    Recorded(Box<Record>),
+    Recorded(Box<GatewayRecord>),
 }
 
 impl Gateway {
@@ -58,19 +58,19 @@ impl Gateway {
     /// Returns the gateway that replaced this one. Returns `None` for a gateway at a given URL.
     fn successor(&self) -> Option<Gateway> {
         let Gateway::Recorded(own) = self else { return None };
-        let mut running = Places::of(&environment).running().into_iter();
+        let mut running = RecordDirectories::of(&environment).running().into_iter();
         let found = running.find(|record| record.identity.is_same_place(&own.identity));
         found.map(|record| Gateway::Recorded(Box::new(record)))
     }
 }
 
 pub struct Api {
-    target: ArcSwap<Target>,
+    target: ArcSwap<ApiTarget>,
     /// The number of restarts so far. Event ids are only valid until the next restart.
     gateways: watch::Sender<u64>,
 }
 
-struct Target {
+struct ApiTarget {
     gateway: Gateway,
     client: HttpClient,
     /// The scheme and authority of the URL.
@@ -78,8 +78,8 @@ struct Target {
     authorization: Option<HeaderValue>,
 }
 
-impl Target {
-    fn new(gateway: Gateway) -> anyhow::Result<Target> {
+impl ApiTarget {
+    fn new(gateway: Gateway) -> anyhow::Result<ApiTarget> {
         let (url, token) = match &gateway {
             Gateway::Named { url, admin_token, .. } => (url.clone(), admin_token.clone()),
             Gateway::Recorded(record) => {
@@ -93,7 +93,7 @@ impl Target {
             uri.authority().map(|authority| authority.as_str()).unwrap_or_default()
         );
         let authorization = token.map(|token| bearer(&token)).transpose()?;
-        Ok(Target { gateway, client, origin, authorization })
+        Ok(ApiTarget { gateway, client, origin, authorization })
     }
 
     fn lives(&self) -> bool {
@@ -113,7 +113,7 @@ fn bearer(token: &Secret) -> anyhow::Result<HeaderValue> {
 
 impl Api {
     pub fn new(gateway: Gateway) -> anyhow::Result<Api> {
-        Ok(Api { target: ArcSwap::from_pointee(Target::new(gateway)?), gateways: watch::Sender::new(0) })
+        Ok(Api { target: ArcSwap::from_pointee(ApiTarget::new(gateway)?), gateways: watch::Sender::new(0) })
     }
 
     /// Switches to the successor if the gateway has ended.
@@ -122,7 +122,7 @@ impl Api {
         if target.lives() {
             return;
         }
-        if let Some(Ok(successor)) = target.gateway.successor().map(Target::new) {
+        if let Some(Ok(successor)) = target.gateway.successor().map(ApiTarget::new) {
             self.target.store(Arc::new(successor));
         }
     }
@@ -147,7 +147,7 @@ impl Api {
     }
 
     /// Opens an event stream after the event with the id `after`.
-    pub async fn stream(&self, path: &str, after: Option<&str>) -> Result<Response, String> {
+    pub async fn stream(&self, path: &str, after: Option<&str>) -> Result<GatewayResponse, String> {
         let after = after.and_then(|id| HeaderValue::from_str(id).ok()).map(|id| (LAST_EVENT_ID, id));
         let accept = (ACCEPT, HeaderValue::from_static("text/event-stream"));
         let response = within(PATIENCE, self.send(Method::GET, path, [accept].into_iter().chain(after))).await?;
@@ -171,7 +171,7 @@ impl Api {
         method: Method,
         path: &str,
         headers: impl IntoIterator<Item = (HeaderName, HeaderValue)>,
-    ) -> Result<Response, String> {
+    ) -> Result<GatewayResponse, String> {
         let target = self.target.load_full();
         if !target.lives() {
             return Err(format!("the gateway at {} is not running any more", target.gateway.place()));

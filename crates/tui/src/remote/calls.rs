@@ -4,12 +4,12 @@
 use std::collections::HashMap;
 
 use goblin_client::bridge::message::complaint;
-use goblin_client::bridge::wire::Wire;
-use goblin_client::content::{Block, Outcomes, blocks};
+use goblin_client::bridge::wire::GatewayConnection;
+use goblin_client::content::{ContentBlock, ToolOutput, blocks};
 use goblin_client::gateway::{self, PIPE_BYTES};
-use goblin_client::peer::{Heard, Peer};
-use goblin_client::runtime::Record;
-use goblin_client::update::{Update, now};
+use goblin_client::peer::{Peer, PeerMessage};
+use goblin_client::runtime::GatewayRecord;
+use goblin_client::update::{ResourceUpdate, now};
 use goblin_wire::extensions::SUBSCRIPTIONS;
 use goblin_wire::json::quote;
 use goblin_wire::{Id, Method, Outcome, Response};
@@ -18,17 +18,17 @@ use tokio::sync::mpsc;
 
 use crate::remote::api::Gateway;
 use crate::state::words::clock;
-use crate::state::{Effect, Message, Notice};
+use crate::state::{Effect, StatusMessage, UiEvent};
 
 /// A request without a response.
-enum Open {
+enum PendingRequest {
     Call { ticket: u64 },
     Read { ticket: u64 },
     Watch { uri: String },
     Unwatch { uri: String },
 }
 
-pub(crate) async fn run(gateway: &Gateway, news: &mpsc::Sender<Message>, mut called: mpsc::Receiver<Effect>) {
+pub(crate) async fn run(gateway: &Gateway, news: &mpsc::Sender<UiEvent>, mut called: mpsc::Receiver<Effect>) {
     let mut first = called.recv().await;
     while let Some(effect) = first {
         let (near, far) = tokio::io::duplex(PIPE_BYTES);
@@ -40,7 +40,7 @@ pub(crate) async fn run(gateway: &Gateway, news: &mpsc::Sender<Message>, mut cal
                 continue;
             }
         };
-        let mut talk = Talk { peer: Peer::new(near), news, open: HashMap::new() };
+        let mut talk = PeerLoop { peer: Peer::new(near), news, open: HashMap::new() };
         let talked = async move {
             let goes_on = talk.run(effect, &mut called).await;
             talk.give_up().await;
@@ -56,31 +56,31 @@ pub(crate) async fn run(gateway: &Gateway, news: &mpsc::Sender<Message>, mut cal
     }
 }
 
-fn wire(gateway: &Gateway) -> anyhow::Result<Wire> {
+fn wire(gateway: &Gateway) -> anyhow::Result<GatewayConnection> {
     match gateway {
         Gateway::Named { url, token, .. } => gateway::to_url(url, token.as_ref(), None),
-        Gateway::Recorded(record) => gateway::to_record(Record::clone(record), None),
+        Gateway::Recorded(record) => gateway::to_record(GatewayRecord::clone(record), None),
     }
 }
 
 /// Returns the message for an effect that failed.
-fn failed(effect: Effect, reason: &str) -> Message {
+fn failed(effect: Effect, reason: &str) -> UiEvent {
     match effect {
         Effect::Call { ticket, .. } | Effect::Read { ticket, .. } => {
-            Message::Answered { ticket, text: reason.to_owned(), is_error: true }
+            UiEvent::Answered { ticket, text: reason.to_owned(), is_error: true }
         }
-        _ => Message::Said(Notice::bad(reason)),
+        _ => UiEvent::Said(StatusMessage::bad(reason)),
     }
 }
 
-struct Talk<'a> {
+struct PeerLoop<'a> {
     peer: Peer,
-    news: &'a mpsc::Sender<Message>,
+    news: &'a mpsc::Sender<UiEvent>,
     /// The requests without a response, by their id.
-    open: HashMap<u64, Open>,
+    open: HashMap<u64, PendingRequest>,
 }
 
-impl Talk<'_> {
+impl PeerLoop<'_> {
     /// Runs the session until it ends. Returns `true` if the session was lost but the dashboard still runs.
     async fn run(&mut self, first: Effect, called: &mut mpsc::Receiver<Effect>) -> bool {
         let capabilities = format!(r#"{{"experimental":{{"{SUBSCRIPTIONS}":{{}}}}}}"#);
@@ -114,11 +114,11 @@ impl Talk<'_> {
         let (method, params, open) = match effect {
             Effect::Call { ticket, tool, arguments } => {
                 let params = format!(r#"{{"name":{},"arguments":{arguments}}}"#, quote(&tool));
-                (Method::ToolsCall, params, Open::Call { ticket })
+                (Method::ToolsCall, params, PendingRequest::Call { ticket })
             }
-            Effect::Read { ticket, uri } => (Method::ResourcesRead, about(&uri), Open::Read { ticket }),
-            Effect::Watch { uri } => (Method::Subscribe, about(&uri), Open::Watch { uri }),
-            Effect::Unwatch { uri } => (Method::Unsubscribe, about(&uri), Open::Unwatch { uri }),
+            Effect::Read { ticket, uri } => (Method::ResourcesRead, about(&uri), PendingRequest::Read { ticket }),
+            Effect::Watch { uri } => (Method::Subscribe, about(&uri), PendingRequest::Watch { uri }),
+            Effect::Unwatch { uri } => (Method::Unsubscribe, about(&uri), PendingRequest::Unwatch { uri }),
             Effect::Forget { ticket } => return self.forget(ticket),
             // The loop of the dashboard handles these.
             Effect::Quit | Effect::Command(_) => return,
@@ -128,9 +128,9 @@ impl Talk<'_> {
     }
 
     fn forget(&mut self, wanted: u64) {
-        let is_wanted = |open: &Open| match open {
-            Open::Call { ticket } | Open::Read { ticket } => *ticket == wanted,
-            Open::Watch { .. } | Open::Unwatch { .. } => false,
+        let is_wanted = |open: &PendingRequest| match open {
+            PendingRequest::Call { ticket } | PendingRequest::Read { ticket } => *ticket == wanted,
+            PendingRequest::Watch { .. } | PendingRequest::Unwatch { .. } => false,
         };
         let number = self.open.iter().find(|(_, open)| is_wanted(open)).map(|(number, _)| *number);
         if let Some(number) = number {
@@ -141,17 +141,17 @@ impl Talk<'_> {
     }
 
     /// Handles a message of the gateway. Returns `None` if the dashboard ended.
-    async fn hear(&mut self, heard: Heard) -> Option<()> {
+    async fn hear(&mut self, heard: PeerMessage) -> Option<()> {
         let message = match heard {
-            Heard::Answer(answer) => {
+            PeerMessage::Answer(answer) => {
                 let open = answer.id.as_ref().and_then(Id::as_u64).and_then(|number| self.open.remove(&number));
                 open.map(|open| answered(open, &answer))
             }
-            Heard::Told(told) => Update::read(&told).filter(|_| is_update(&told.method)).map(|update| {
-                let Update { uri, is_deleted, .. } = update;
-                Message::Updated { uri, time: clock(&now()).to_owned(), is_deleted }
+            PeerMessage::Told(told) => ResourceUpdate::read(&told).filter(|_| is_update(&told.method)).map(|update| {
+                let ResourceUpdate { uri, is_deleted, .. } = update;
+                UiEvent::Updated { uri, time: clock(&now()).to_owned(), is_deleted }
             }),
-            Heard::Asked(ask) => {
+            PeerMessage::Asked(ask) => {
                 self.peer.refuse(&ask);
                 None
             }
@@ -167,8 +167,12 @@ impl Talk<'_> {
         for (_, open) in self.open.drain() {
             let text = "the connection to the gateway was lost".to_owned();
             let message = match open {
-                Open::Call { ticket } | Open::Read { ticket } => Message::Answered { ticket, text, is_error: true },
-                Open::Watch { .. } | Open::Unwatch { .. } => Message::Said(Notice::bad(text)),
+                PendingRequest::Call { ticket } | PendingRequest::Read { ticket } => {
+                    UiEvent::Answered { ticket, text, is_error: true }
+                }
+                PendingRequest::Watch { .. } | PendingRequest::Unwatch { .. } => {
+                    UiEvent::Said(StatusMessage::bad(text))
+                }
             };
             let _ = self.news.send(message).await;
         }
@@ -179,41 +183,43 @@ fn is_update(method: &Method) -> bool {
     matches!(method, Method::ResourceUpdated | Method::ResourceDeleted)
 }
 
-fn answered(open: Open, answer: &Response) -> Message {
+fn answered(open: PendingRequest, answer: &Response) -> UiEvent {
     let text = answer.raw.as_str();
     let result = match answer.outcome {
         Outcome::Result(at) => Ok(at.get(text)),
         Outcome::Error(_) => Err(complaint(answer.raw.bytes()).unwrap_or_else(|| "an error without words".to_owned())),
     };
     match (open, result) {
-        (Open::Call { ticket }, Ok(result)) => {
+        (PendingRequest::Call { ticket }, Ok(result)) => {
             let (text, is_error) = call_text(result);
-            Message::Answered { ticket, text, is_error }
+            UiEvent::Answered { ticket, text, is_error }
         }
-        (Open::Read { ticket }, Ok(result)) => Message::Answered { ticket, text: read_text(result), is_error: false },
-        (Open::Call { ticket } | Open::Read { ticket }, Err(text)) => {
-            Message::Answered { ticket, text, is_error: true }
+        (PendingRequest::Read { ticket }, Ok(result)) => {
+            UiEvent::Answered { ticket, text: read_text(result), is_error: false }
         }
-        (Open::Watch { uri }, Ok(_)) => Message::Watching { uri, is_on: true },
-        (Open::Unwatch { uri }, Ok(_)) => Message::Watching { uri, is_on: false },
-        (Open::Watch { uri } | Open::Unwatch { uri }, Err(reason)) => {
-            Message::Said(Notice::bad(format!("{uri}: {reason}")))
+        (PendingRequest::Call { ticket } | PendingRequest::Read { ticket }, Err(text)) => {
+            UiEvent::Answered { ticket, text, is_error: true }
+        }
+        (PendingRequest::Watch { uri }, Ok(_)) => UiEvent::Watching { uri, is_on: true },
+        (PendingRequest::Unwatch { uri }, Ok(_)) => UiEvent::Watching { uri, is_on: false },
+        (PendingRequest::Watch { uri } | PendingRequest::Unwatch { uri }, Err(reason)) => {
+            UiEvent::Said(StatusMessage::bad(format!("{uri}: {reason}")))
         }
     }
 }
 
 fn call_text(result: &str) -> (String, bool) {
     let Ok(raw) = serde_json::from_str(result) else { return (result.to_owned(), true) };
-    let outcomes = Outcomes { raw };
+    let outcomes = ToolOutput { raw };
     (lines(&blocks(&outcomes)), outcomes.is_error())
 }
 
 fn read_text(result: &str) -> String {
     let value: Value = serde_json::from_str(result).unwrap_or_default();
     let contents = value["contents"].as_array().map(Vec::as_slice).unwrap_or_default();
-    lines(&contents.iter().map(Block::of_resource).collect::<Vec<_>>())
+    lines(&contents.iter().map(ContentBlock::of_resource).collect::<Vec<_>>())
 }
 
-fn lines(blocks: &[Block]) -> String {
-    blocks.iter().map(Block::line).collect::<Vec<_>>().join("\n")
+fn lines(blocks: &[ContentBlock]) -> String {
+    blocks.iter().map(ContentBlock::line).collect::<Vec<_>>().join("\n")
 }

@@ -1,28 +1,28 @@
 //! Actions on the selected row: calls, reads, watches and changes of servers, and the handling of their results.
 
-use crate::state::data::{Item, Kind};
-use crate::state::dialog::{Dialog, Reader};
+use crate::state::data::{CatalogItem, ListKind};
+use crate::state::dialog::{Dialog, ResultDialog};
 use crate::state::form::Form;
-use crate::state::table::{Row, What};
-use crate::state::{Command, Effect, Notice, State};
+use crate::state::table::{Row, RowItem};
+use crate::state::{Effect, GatewayCommand, State, StatusMessage};
 
 impl State {
-    pub(super) fn selected_item(&self, wanted: &[Kind]) -> Option<(Kind, &Item)> {
+    pub(super) fn selected_item(&self, wanted: &[ListKind]) -> Option<(ListKind, &CatalogItem)> {
         match self.row()?.what {
-            What::Item(kind, at) if wanted.contains(&kind) => Some((kind, self.data.items(kind).get(at)?)),
+            RowItem::Item(kind, at) if wanted.contains(&kind) => Some((kind, self.data.items(kind).get(at)?)),
             _ => None,
         }
     }
 
     pub(super) fn selected_server(&self) -> Option<(&str, &str)> {
-        let Row { what: What::Server(at), .. } = self.row()? else { return None };
+        let Row { what: RowItem::Server(at), .. } = self.row()? else { return None };
         self.data.servers().get(*at).map(|server| (server.id.as_str(), server.state.as_str()))
     }
 
     pub(super) fn open_form(&mut self) {
-        match self.selected_item(&[Kind::Tools]) {
+        match self.selected_item(&[ListKind::Tools]) {
             Some((_, tool)) => self.dialog = Some(Dialog::Form(Form::new(&tool.exposed, &tool.definition))),
-            None => self.notice = Some(Notice::bad("c calls a tool: select one among the tools (3)")),
+            None => self.notice = Some(StatusMessage::bad("c calls a tool: select one among the tools (3)")),
         }
     }
 
@@ -40,8 +40,8 @@ impl State {
     }
 
     pub(super) fn read(&mut self) -> Vec<Effect> {
-        let Some((_, item)) = self.selected_item(&[Kind::Resources]) else {
-            self.notice = Some(Notice::bad("r reads a resource: select one among the resources (5)"));
+        let Some((_, item)) = self.selected_item(&[ListKind::Resources]) else {
+            self.notice = Some(StatusMessage::bad("r reads a resource: select one among the resources (5)"));
             return Vec::new();
         };
         let uri = item.exposed.clone();
@@ -52,7 +52,7 @@ impl State {
     /// Opens a reader that waits for a response. Returns the ticket that identifies the response.
     pub(super) fn wait(&mut self, title: &str) -> u64 {
         self.tickets += 1;
-        self.dialog = Some(Dialog::Reader(Reader::waiting(title, self.tickets)));
+        self.dialog = Some(Dialog::Reader(ResultDialog::waiting(title, self.tickets)));
         self.tickets
     }
 
@@ -66,8 +66,10 @@ impl State {
 
     pub(super) fn watch(&mut self) -> Vec<Effect> {
         let uri = match self.row().map(|row| row.what) {
-            Some(What::Item(Kind::Resources, at)) => self.data.resources.get(at).map(|item| item.exposed.clone()),
-            Some(What::Subscription(at)) => {
+            Some(RowItem::Item(ListKind::Resources, at)) => {
+                self.data.resources.get(at).map(|item| item.exposed.clone())
+            }
+            Some(RowItem::Subscription(at)) => {
                 self.data.subscriptions.subscriptions.get(at).map(|subscription| subscription.uri.clone())
             }
             _ => None,
@@ -76,7 +78,7 @@ impl State {
             Some(uri) if self.watched.contains_key(&uri) => vec![Effect::Unwatch { uri }],
             Some(uri) => vec![Effect::Watch { uri }],
             None => {
-                self.notice = Some(Notice::bad("w watches a resource: select one among the resources (5)"));
+                self.notice = Some(StatusMessage::bad("w watches a resource: select one among the resources (5)"));
                 Vec::new()
             }
         }
@@ -90,13 +92,13 @@ impl State {
             watched.last = time;
         }
         let word = if is_deleted { "is deleted" } else { "has changed" };
-        self.notice = Some(Notice::good(format!("{uri} {word}")));
+        self.notice = Some(StatusMessage::good(format!("{uri} {word}")));
     }
 
-    pub(super) fn ask(&mut self, command: fn(String) -> Command) {
+    pub(super) fn ask(&mut self, command: fn(String) -> GatewayCommand) {
         match self.selected_server() {
             Some((server, _)) => self.dialog = Some(Dialog::confirm(command(server.to_owned()))),
-            None => self.notice = Some(Notice::bad("this works on a server: select one among the servers (2)")),
+            None => self.notice = Some(StatusMessage::bad("this works on a server: select one among the servers (2)")),
         }
     }
 }

@@ -11,30 +11,30 @@ pub(crate) const MOST_EVENTS: usize = 1000;
 
 /// A list of the catalog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ListKind {
     Tools,
     Prompts,
     Resources,
     Templates,
 }
 
-impl Kind {
-    pub const ALL: [Kind; 4] = [Kind::Tools, Kind::Prompts, Kind::Resources, Kind::Templates];
+impl ListKind {
+    pub const ALL: [ListKind; 4] = [ListKind::Tools, ListKind::Prompts, ListKind::Resources, ListKind::Templates];
 
     /// Returns the name in the paths of the admin API.
     pub fn word(self) -> &'static str {
         match self {
-            Kind::Tools => "tools",
-            Kind::Prompts => "prompts",
-            Kind::Resources => "resources",
-            Kind::Templates => "templates",
+            ListKind::Tools => "tools",
+            ListKind::Prompts => "prompts",
+            ListKind::Resources => "resources",
+            ListKind::Templates => "templates",
         }
     }
 }
 
 /// A tool, prompt, resource or template, parsed once when it arrives.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Item {
+pub struct CatalogItem {
     pub server: String,
     /// The name or URI that clients use.
     pub exposed: String,
@@ -49,8 +49,8 @@ pub struct Item {
     pub definition: String,
 }
 
-impl Item {
-    pub fn read(entry: &Entry) -> Item {
+impl CatalogItem {
+    pub fn read(entry: &Entry) -> CatalogItem {
         let definition: Value = serde_json::from_str(entry.definition.get()).unwrap_or_default();
         let word = |key: &str| definition[key].as_str().unwrap_or_default();
         let title = [word("title"), word("name")].into_iter().find(|word| !word.is_empty());
@@ -59,7 +59,7 @@ impl Item {
             format!("{}{mark}", argument["name"].as_str().unwrap_or_default())
         };
         let arguments: Vec<_> = definition["arguments"].as_array().into_iter().flatten().map(argument).collect();
-        Item {
+        CatalogItem {
             server: clean(&entry.server),
             exposed: entry.exposed.clone(),
             native: entry.native.clone(),
@@ -74,20 +74,20 @@ impl Item {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Data {
+pub struct DashboardData {
     /// The last status. `None` before the first response.
     pub status: Option<Status>,
-    pub tools: Vec<Item>,
-    pub prompts: Vec<Item>,
-    pub resources: Vec<Item>,
-    pub templates: Vec<Item>,
+    pub tools: Vec<CatalogItem>,
+    pub prompts: Vec<CatalogItem>,
+    pub resources: Vec<CatalogItem>,
+    pub templates: Vec<CatalogItem>,
     pub subscriptions: SubscriptionList,
     pub sessions: SessionList,
     /// The events, newest first.
     pub events: VecDeque<EventInfo>,
 }
 
-impl Data {
+impl DashboardData {
     pub fn servers(&self) -> &[ServerStatus] {
         self.status.as_ref().map_or(&[], |status| &status.servers)
     }
@@ -96,21 +96,21 @@ impl Data {
         self.servers().iter().find(|server| server.id == id)
     }
 
-    pub fn items(&self, kind: Kind) -> &[Item] {
+    pub fn items(&self, kind: ListKind) -> &[CatalogItem] {
         match kind {
-            Kind::Tools => &self.tools,
-            Kind::Prompts => &self.prompts,
-            Kind::Resources => &self.resources,
-            Kind::Templates => &self.templates,
+            ListKind::Tools => &self.tools,
+            ListKind::Prompts => &self.prompts,
+            ListKind::Resources => &self.resources,
+            ListKind::Templates => &self.templates,
         }
     }
 
-    pub(crate) fn set_items(&mut self, kind: Kind, items: Vec<Item>) {
+    pub(crate) fn set_items(&mut self, kind: ListKind, items: Vec<CatalogItem>) {
         match kind {
-            Kind::Tools => self.tools = items,
-            Kind::Prompts => self.prompts = items,
-            Kind::Resources => self.resources = items,
-            Kind::Templates => self.templates = items,
+            ListKind::Tools => self.tools = items,
+            ListKind::Prompts => self.prompts = items,
+            ListKind::Resources => self.resources = items,
+            ListKind::Templates => self.templates = items,
         }
     }
 

@@ -5,9 +5,9 @@ use goblin_client::content::bytes;
 use goblin_telemetry::clean;
 use goblin_wire::json;
 
-use crate::state::data::{Data, Item, Kind};
+use crate::state::data::{CatalogItem, DashboardData, ListKind};
 use crate::state::json::pretty;
-use crate::state::table::{What, milliseconds};
+use crate::state::table::{RowItem, milliseconds};
 use crate::state::words::span;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,13 +24,13 @@ pub struct Detail {
 }
 
 impl Detail {
-    pub fn of(what: What, data: &Data) -> Option<Detail> {
+    pub fn of(what: RowItem, data: &DashboardData) -> Option<Detail> {
         Some(match what {
-            What::Server(at) => of_server(data.servers().get(at)?),
-            What::Item(kind, at) => of_item(kind, data.items(kind).get(at)?),
-            What::Subscription(at) => of_subscription(data.subscriptions.subscriptions.get(at)?),
-            What::Session(at) => of_session(data.sessions.sessions.get(at)?),
-            What::Event(at) => of_event(data.events.get(at)?),
+            RowItem::Server(at) => of_server(data.servers().get(at)?),
+            RowItem::Item(kind, at) => of_item(kind, data.items(kind).get(at)?),
+            RowItem::Subscription(at) => of_subscription(data.subscriptions.subscriptions.get(at)?),
+            RowItem::Session(at) => of_session(data.sessions.sessions.get(at)?),
+            RowItem::Event(at) => of_event(data.events.get(at)?),
         })
     }
 
@@ -56,11 +56,11 @@ impl Detail {
     }
 }
 
-fn of_item(kind: Kind, item: &Item) -> Detail {
+fn of_item(kind: ListKind, item: &CatalogItem) -> Detail {
     let label = match kind {
-        Kind::Tools | Kind::Prompts => "name",
-        Kind::Resources => "URI",
-        Kind::Templates => "pattern",
+        ListKind::Tools | ListKind::Prompts => "name",
+        ListKind::Resources => "URI",
+        ListKind::Templates => "pattern",
     };
     let mut detail = Detail::new(if item.name.is_empty() { &item.exposed } else { &item.name });
     detail.field(label, &item.exposed);

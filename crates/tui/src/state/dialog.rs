@@ -2,7 +2,7 @@
 
 use goblin_telemetry::clean;
 
-use crate::state::Command;
+use crate::state::GatewayCommand;
 use crate::state::form::Form;
 use crate::state::json::pretty;
 
@@ -20,26 +20,26 @@ pub enum Dialog {
     },
     Confirm {
         question: String,
-        command: Command,
+        command: GatewayCommand,
     },
     Form(Form),
-    Reader(Reader),
+    Reader(ResultDialog),
 }
 
 impl Dialog {
-    pub fn confirm(command: Command) -> Dialog {
+    pub fn confirm(command: GatewayCommand) -> Dialog {
         let question = match &command {
-            Command::Restart(server) => format!("Restart {}? Its open calls fail.", clean(server)),
-            Command::Disable(server) => format!("Disable {}? What it offers goes away.", clean(server)),
-            Command::Enable(server) => format!("Enable {}?", clean(server)),
-            Command::Reload => "Read the configuration anew?".to_owned(),
+            GatewayCommand::Restart(server) => format!("Restart {}? Its open calls fail.", clean(server)),
+            GatewayCommand::Disable(server) => format!("Disable {}? What it offers goes away.", clean(server)),
+            GatewayCommand::Enable(server) => format!("Enable {}?", clean(server)),
+            GatewayCommand::Reload => "Read the configuration anew?".to_owned(),
         };
         Dialog::Confirm { question, command }
     }
 
     /// Scrolls the help or a reader. `most` is the maximum position of the last frame.
     pub fn scroll(&mut self, by: isize, most: usize) {
-        if let Dialog::Help { scroll } | Dialog::Reader(Reader { scroll, .. }) = self {
+        if let Dialog::Help { scroll } | Dialog::Reader(ResultDialog { scroll, .. }) = self {
             *scroll = scroll.saturating_add_signed(by).min(most);
         }
     }
@@ -47,7 +47,7 @@ impl Dialog {
 
 /// The result of a call or a read, or the wait for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reader {
+pub struct ResultDialog {
     pub title: String,
     pub waits_for: Option<u64>,
     pub lines: Vec<String>,
@@ -55,9 +55,9 @@ pub struct Reader {
     pub scroll: usize,
 }
 
-impl Reader {
-    pub fn waiting(title: &str, ticket: u64) -> Reader {
-        Reader { title: clean(title), waits_for: Some(ticket), ..Reader::default() }
+impl ResultDialog {
+    pub fn waiting(title: &str, ticket: u64) -> ResultDialog {
+        ResultDialog { title: clean(title), waits_for: Some(ticket), ..ResultDialog::default() }
     }
 
     pub fn fill(&mut self, text: &str, is_error: bool) {

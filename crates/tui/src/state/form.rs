@@ -1,6 +1,6 @@
 //! A form for the arguments of a tool. It has one field per property of the schema, required ones first.
 
-use goblin_client::schema::Schema;
+use goblin_client::schema::ToolSchema;
 use goblin_telemetry::clean;
 use goblin_wire::json::quote;
 use serde_json::Value;
@@ -8,33 +8,33 @@ use serde_json::Value;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Form {
     pub tool: String,
-    pub fields: Vec<Field>,
+    pub fields: Vec<FormField>,
     /// The index of the field with the focus.
     pub at: usize,
     schema: Value,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Field {
+pub struct FormField {
     name: String,
     /// The types of the value, and its description.
     pub hint: String,
     pub is_needed: bool,
-    pub entry: Entry,
+    pub entry: FieldInput,
     /// The reason why the value is invalid.
     pub trouble: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Entry {
+pub enum FieldInput {
     /// Text that is converted by the schema: a string, a number, or JSON.
     Written(String),
     /// A choice among JSON values. `None` leaves the argument out.
     Chosen { tokens: Vec<String>, at: Option<usize> },
 }
 
-impl Field {
-    fn new(name: &str, property: &Value, schema: Schema<'_>) -> Field {
+impl FormField {
+    fn new(name: &str, property: &Value, schema: ToolSchema<'_>) -> FormField {
         let kind = schema.describe(property);
         let tokens = match (&property["enum"], kind.as_str()) {
             (Value::Array(values), _) => values.iter().map(Value::to_string).collect(),
@@ -44,11 +44,11 @@ impl Field {
         let default = property.get("default").filter(|value| !value.is_null());
         let entry = if tokens.is_empty() {
             let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            Entry::Written(default.map(text).unwrap_or_default())
+            FieldInput::Written(default.map(text).unwrap_or_default())
         } else {
             let default = default.map(Value::to_string);
             let at = default.and_then(|default| tokens.iter().position(|token| *token == default));
-            Entry::Chosen { tokens, at }
+            FieldInput::Chosen { tokens, at }
         };
         let description = property["description"].as_str().unwrap_or_default();
         let hint = match description.is_empty() {
@@ -56,7 +56,7 @@ impl Field {
             false => format!("{kind}: {description}"),
         };
         let is_needed = schema.is_required(name);
-        Field { name: name.to_owned(), hint: clean(&hint), is_needed, entry, trouble: None }
+        FormField { name: name.to_owned(), hint: clean(&hint), is_needed, entry, trouble: None }
     }
 
     pub fn label(&self) -> String {
@@ -66,21 +66,21 @@ impl Field {
     /// Returns the displayed value.
     pub fn shown(&self) -> String {
         match &self.entry {
-            Entry::Written(text) => clean(text),
-            Entry::Chosen { tokens, at } => at.map(|at| clean(&tokens[at])).unwrap_or_default(),
+            FieldInput::Written(text) => clean(text),
+            FieldInput::Chosen { tokens, at } => at.map(|at| clean(&tokens[at])).unwrap_or_default(),
         }
     }
 
     /// Returns the value as JSON, or `None` if the argument is left out. Returns an error if the value is invalid, or
     /// missing although it is required.
-    fn token(&self, schema: Schema<'_>) -> Result<Option<String>, String> {
+    fn token(&self, schema: ToolSchema<'_>) -> Result<Option<String>, String> {
         let token = match &self.entry {
-            Entry::Written(text) if text.is_empty() => None,
-            Entry::Written(text) => {
+            FieldInput::Written(text) if text.is_empty() => None,
+            FieldInput::Written(text) => {
                 let property = schema.property(&self.name);
                 Some(schema.token(property, text).map_err(|kinds| format!("it must be {kinds}"))?)
             }
-            Entry::Chosen { tokens, at } => at.map(|at| tokens[at].clone()),
+            FieldInput::Chosen { tokens, at } => at.map(|at| tokens[at].clone()),
         };
         match token {
             None if self.is_needed => Err("it is needed".to_owned()),
@@ -93,9 +93,9 @@ impl Form {
     pub fn new(tool: &str, definition: &str) -> Form {
         let definition: Value = serde_json::from_str(definition).unwrap_or_default();
         let root = definition["inputSchema"].clone();
-        let schema = Schema::new(&root);
+        let schema = ToolSchema::new(&root);
         let mut fields: Vec<_> =
-            schema.properties().map(|(name, property)| Field::new(name, property, schema)).collect();
+            schema.properties().map(|(name, property)| FormField::new(name, property, schema)).collect();
         fields.sort_by_key(|field| !field.is_needed);
         Form { tool: tool.to_owned(), fields, at: 0, schema: root }
     }
@@ -110,10 +110,10 @@ impl Form {
         let Some(field) = self.fields.get_mut(self.at) else { return };
         field.trouble = None;
         match &mut field.entry {
-            Entry::Written(text) => text.push(character),
-            Entry::Chosen { .. } if character == ' ' => self.choose(1),
+            FieldInput::Written(text) => text.push(character),
+            FieldInput::Chosen { .. } if character == ' ' => self.choose(1),
             // The first letter of a choice selects it.
-            Entry::Chosen { tokens, at } => {
+            FieldInput::Chosen { tokens, at } => {
                 let found = tokens.iter().position(|token| token.trim_start_matches('"').starts_with(character));
                 *at = found.or(*at);
             }
@@ -124,14 +124,15 @@ impl Form {
         let Some(field) = self.fields.get_mut(self.at) else { return };
         field.trouble = None;
         match &mut field.entry {
-            Entry::Written(text) => drop(text.pop()),
-            Entry::Chosen { at, .. } => *at = None,
+            FieldInput::Written(text) => drop(text.pop()),
+            FieldInput::Chosen { at, .. } => *at = None,
         }
     }
 
     /// Selects the next or previous choice. The empty choice is between the last and the first.
     pub fn choose(&mut self, by: isize) {
-        let Some(Field { entry: Entry::Chosen { tokens, at }, trouble, .. }) = self.fields.get_mut(self.at) else {
+        let Some(FormField { entry: FieldInput::Chosen { tokens, at }, trouble, .. }) = self.fields.get_mut(self.at)
+        else {
             return;
         };
         *trouble = None;
@@ -142,7 +143,7 @@ impl Form {
 
     /// Returns the arguments as JSON. If a field is invalid, marks it, moves to the first one, and returns `None`.
     pub fn arguments(&mut self) -> Option<String> {
-        let schema = Schema::new(&self.schema);
+        let schema = ToolSchema::new(&self.schema);
         let mut members = Vec::new();
         let mut wrong = None;
         for (at, field) in self.fields.iter_mut().enumerate() {

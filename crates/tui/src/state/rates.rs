@@ -26,7 +26,7 @@ pub struct Rate {
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ServerRate {
-    seen: Seen,
+    seen: CounterSample,
     pub rate: Rate,
     /// The mean latency in milliseconds between two polls, newest last. `None` if there was no response.
     pub latency: VecDeque<Option<f64>>,
@@ -34,17 +34,17 @@ pub struct ServerRate {
 
 /// The counters of one poll.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Seen {
+struct CounterSample {
     calls: u64,
     failed: u64,
     answers: u64,
     milliseconds: f64,
 }
 
-impl Seen {
-    fn of(calls: &Calls, latency: &Latency) -> Seen {
+impl CounterSample {
+    fn of(calls: &Calls, latency: &Latency) -> CounterSample {
         let milliseconds = latency.mean_ms.unwrap_or_default() * latency.count as f64;
-        Seen { calls: calls.total(), failed: calls.failed(), answers: latency.count, milliseconds }
+        CounterSample { calls: calls.total(), failed: calls.failed(), answers: latency.count, milliseconds }
     }
 }
 
@@ -75,7 +75,7 @@ impl Rates {
 impl ServerRate {
     /// Adds the counters of a poll. Counters that went down belong to a restarted gateway, and count as no change.
     fn look(&mut self, server: &ServerStatus, seconds: Option<f64>) {
-        let seen = Seen::of(&server.calls, &server.latency);
+        let seen = CounterSample::of(&server.calls, &server.latency);
         let before = std::mem::replace(&mut self.seen, seen);
         let Some(seconds) = seconds else { return };
         let per_second = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;

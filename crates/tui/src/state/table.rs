@@ -8,10 +8,10 @@ use goblin_admin::api::{EventInfo, ServerStatus, SessionInfo, SubscriptionInfo};
 use goblin_client::content::bytes;
 use goblin_telemetry::clean;
 
-use crate::state::data::{Data, Item, Kind};
+use crate::state::data::{CatalogItem, DashboardData, ListKind};
 use crate::state::rates::{Rates, ServerRate};
 use crate::state::words::{clock, span, sparkline};
-use crate::state::{Panel, Watched};
+use crate::state::{Panel, WatchedResource};
 
 /// A column with a title and a maximum width. A growing column takes the room that the others leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,38 +102,38 @@ pub enum Tone {
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Cell {
+pub struct TableCell {
     pub text: String,
     /// The sort key. `None` sorts by the text.
     rank: Option<f64>,
     pub tone: Tone,
 }
 
-impl Cell {
-    fn text(text: &str) -> Cell {
-        Cell { text: clean(text), ..Cell::default() }
+impl TableCell {
+    fn text(text: &str) -> TableCell {
+        TableCell { text: clean(text), ..TableCell::default() }
     }
 
-    fn toned(text: &str, tone: Tone) -> Cell {
-        Cell { tone, ..Cell::text(text) }
+    fn toned(text: &str, tone: Tone) -> TableCell {
+        TableCell { tone, ..TableCell::text(text) }
     }
 
-    fn count(count: impl TryInto<u32>) -> Cell {
+    fn count(count: impl TryInto<u32>) -> TableCell {
         let count = count.try_into().unwrap_or(u32::MAX);
-        Cell { text: count.to_string(), rank: Some(f64::from(count)), tone: Tone::Plain }
+        TableCell { text: count.to_string(), rank: Some(f64::from(count)), tone: Tone::Plain }
     }
 
-    fn failures(count: u64) -> Cell {
+    fn failures(count: u64) -> TableCell {
         let tone = if count > 0 { Tone::Bad } else { Tone::Plain };
-        Cell { tone, ..Cell::count(count) }
+        TableCell { tone, ..TableCell::count(count) }
     }
 
-    fn ranked(text: String, rank: f64) -> Cell {
-        Cell { text, rank: Some(rank), tone: Tone::Plain }
+    fn ranked(text: String, rank: f64) -> TableCell {
+        TableCell { text, rank: Some(rank), tone: Tone::Plain }
     }
 
-    fn milliseconds(value: Option<f64>) -> Cell {
-        value.map_or_else(Cell::default, |value| Cell::ranked(milliseconds(value), value))
+    fn milliseconds(value: Option<f64>) -> TableCell {
+        value.map_or_else(TableCell::default, |value| TableCell::ranked(milliseconds(value), value))
     }
 }
 
@@ -151,9 +151,9 @@ pub(crate) fn rate(value: f64) -> String {
 
 /// The item of a row, as an index into [`Data`]. Rows are rebuilt whenever the data changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum RowItem {
     Server(usize),
-    Item(Kind, usize),
+    Item(ListKind, usize),
     Subscription(usize),
     Session(usize),
     Event(usize),
@@ -163,13 +163,13 @@ pub enum What {
 pub struct Row {
     /// An id that stays the same in later polls.
     pub id: String,
-    pub what: What,
-    pub cells: Vec<Cell>,
+    pub what: RowItem,
+    pub cells: Vec<TableCell>,
 }
 
 /// A list with its own title. Most panels have one.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Section {
+pub struct TableSection {
     pub title: String,
     pub columns: &'static [Column],
     pub rows: Vec<Row>,
@@ -184,10 +184,10 @@ pub struct Sort {
 }
 
 /// The input for building rows.
-pub(crate) struct Wanted<'a> {
-    pub data: &'a Data,
+pub(crate) struct TableInput<'a> {
+    pub data: &'a DashboardData,
     pub rates: &'a Rates,
-    pub watched: &'a BTreeMap<String, Watched>,
+    pub watched: &'a BTreeMap<String, WatchedResource>,
     pub server: Option<&'a str>,
     pub query: &'a str,
     pub sort: Sort,
@@ -208,68 +208,68 @@ pub(crate) fn columns(panel: Panel) -> &'static [Column] {
 }
 
 /// Builds the lists of `panel`.
-pub(crate) fn sections(panel: Panel, wanted: &Wanted<'_>) -> Vec<Section> {
+pub(crate) fn sections(panel: Panel, wanted: &TableInput<'_>) -> Vec<TableSection> {
     let data = wanted.data;
     match panel {
         Panel::Overview => vec![wanted.section("Servers", OVERVIEW, wanted.servers(overview_row))],
         Panel::Servers => vec![wanted.section("Servers", SERVERS, wanted.servers(server_row))],
-        Panel::Tools => vec![wanted.section("Tools", TOOLS, wanted.items(Kind::Tools, tool_row))],
-        Panel::Prompts => vec![wanted.section("Prompts", PROMPTS, wanted.items(Kind::Prompts, prompt_row))],
+        Panel::Tools => vec![wanted.section("Tools", TOOLS, wanted.items(ListKind::Tools, tool_row))],
+        Panel::Prompts => vec![wanted.section("Prompts", PROMPTS, wanted.items(ListKind::Prompts, prompt_row))],
         Panel::Resources => {
             let watched = wanted.watched;
             vec![
                 wanted.section(
                     "Resources",
                     RESOURCES,
-                    wanted.items(Kind::Resources, |item| resource_row(item, watched)),
+                    wanted.items(ListKind::Resources, |item| resource_row(item, watched)),
                 ),
-                wanted.section("Templates", TEMPLATES, wanted.items(Kind::Templates, template_row)),
+                wanted.section("Templates", TEMPLATES, wanted.items(ListKind::Templates, template_row)),
             ]
         }
         Panel::Subscriptions => {
             let all = data.subscriptions.subscriptions.iter().enumerate();
             let own = all.filter(|(_, info)| wanted.is_of(&info.server));
-            let rows = own.map(|(at, info)| row(&info.id, What::Subscription(at), subscription_row(info)));
+            let rows = own.map(|(at, info)| row(&info.id, RowItem::Subscription(at), subscription_row(info)));
             vec![wanted.section("Subscriptions", SUBSCRIPTIONS, rows.collect())]
         }
         Panel::Sessions => {
             let all = data.sessions.sessions.iter().enumerate();
-            let rows = all.map(|(at, info)| row(&info.id, What::Session(at), session_row(info)));
+            let rows = all.map(|(at, info)| row(&info.id, RowItem::Session(at), session_row(info)));
             let title = if wanted.server.is_some() { "Sessions (of all servers)" } else { "Sessions" };
             vec![wanted.section(title, SESSIONS, rows.collect())]
         }
         Panel::Events => {
             let all = data.events.iter().enumerate();
             let own = all.filter(|(_, event)| wanted.server.is_none() || event.server.as_deref() == wanted.server);
-            let rows =
-                own.map(|(at, event)| row(&format!("{} {}", event.seq, event.time), What::Event(at), event_row(event)));
+            let rows = own
+                .map(|(at, event)| row(&format!("{} {}", event.seq, event.time), RowItem::Event(at), event_row(event)));
             vec![wanted.section("Events", EVENTS, rows.collect())]
         }
     }
 }
 
-impl Wanted<'_> {
+impl TableInput<'_> {
     fn is_of(&self, server: &str) -> bool {
         self.server.is_none_or(|wanted| wanted == server)
     }
 
-    fn servers(&self, cells: impl Fn(&ServerStatus, &ServerRate) -> Vec<Cell>) -> Vec<Row> {
+    fn servers(&self, cells: impl Fn(&ServerStatus, &ServerRate) -> Vec<TableCell>) -> Vec<Row> {
         let none = ServerRate::default();
         let own = self.data.servers().iter().enumerate().filter(|(_, server)| self.is_of(&server.id));
         own.map(|(at, server)| {
-            row(&server.id, What::Server(at), cells(server, self.rates.servers.get(&server.id).unwrap_or(&none)))
+            row(&server.id, RowItem::Server(at), cells(server, self.rates.servers.get(&server.id).unwrap_or(&none)))
         })
         .collect()
     }
 
-    fn items(&self, kind: Kind, cells: impl Fn(&Item) -> Vec<Cell>) -> Vec<Row> {
+    fn items(&self, kind: ListKind, cells: impl Fn(&CatalogItem) -> Vec<TableCell>) -> Vec<Row> {
         let own = self.data.items(kind).iter().enumerate().filter(|(_, item)| self.is_of(&item.server));
-        own.map(|(at, item)| row(&format!("{} {}", kind.word(), item.exposed), What::Item(kind, at), cells(item)))
+        own.map(|(at, item)| row(&format!("{} {}", kind.word(), item.exposed), RowItem::Item(kind, at), cells(item)))
             .collect()
     }
 
     /// Builds a section from the rows that match the query, in sort order.
-    fn section(&self, title: &str, columns: &'static [Column], mut rows: Vec<Row>) -> Section {
+    fn section(&self, title: &str, columns: &'static [Column], mut rows: Vec<Row>) -> TableSection {
         let all = rows.len();
         if !self.query.is_empty() {
             rows.retain(|row| row.cells.iter().any(|cell| find(&cell.text, self.query).is_some()));
@@ -282,11 +282,11 @@ impl Wanted<'_> {
             rows.reverse();
         }
         let count = if rows.len() == all { all.to_string() } else { format!("{} of {all}", rows.len()) };
-        Section { title: format!("{title} {count}"), columns, rows }
+        TableSection { title: format!("{title} {count}"), columns, rows }
     }
 }
 
-fn compare(one: &Cell, other: &Cell) -> Ordering {
+fn compare(one: &TableCell, other: &TableCell) -> Ordering {
     match (one.rank, other.rank) {
         (Some(one), Some(other)) => one.total_cmp(&other),
         (Some(_), None) => Ordering::Greater,
@@ -308,104 +308,110 @@ pub(crate) fn find(text: &str, query: &str) -> Option<Range<usize>> {
     Some(given[begin].0..end)
 }
 
-fn row(id: &str, what: What, cells: Vec<Cell>) -> Row {
+fn row(id: &str, what: RowItem, cells: Vec<TableCell>) -> Row {
     Row { id: id.to_owned(), what, cells }
 }
 
 /// Returns a cell for the state of a server. A symbol and a word show the state even without colours.
-pub(crate) fn state_cell(state: &str) -> Cell {
+pub(crate) fn state_cell(state: &str) -> TableCell {
     let (symbol, tone) = match state {
         "ready" => ("●", Tone::Good),
         "starting" => ("◐", Tone::Warn),
         "failed" => ("✗", Tone::Bad),
         _ => ("○", Tone::Dim),
     };
-    Cell::toned(&format!("{symbol} {state}"), tone)
+    TableCell::toned(&format!("{symbol} {state}"), tone)
 }
 
-fn overview_row(server: &ServerStatus, rate_of: &ServerRate) -> Vec<Cell> {
+fn overview_row(server: &ServerStatus, rate_of: &ServerRate) -> Vec<TableCell> {
     let calls = rate_of.rate.calls;
     vec![
-        Cell::text(&server.id),
+        TableCell::text(&server.id),
         state_cell(&server.state),
-        Cell::ranked(rate(calls), calls),
-        Cell::milliseconds(server.latency.p95_ms),
-        Cell::failures(server.calls.failed()),
-        Cell::count(server.in_flight),
-        Cell::text(&sparkline(rate_of.latency.iter().copied())),
+        TableCell::ranked(rate(calls), calls),
+        TableCell::milliseconds(server.latency.p95_ms),
+        TableCell::failures(server.calls.failed()),
+        TableCell::count(server.in_flight),
+        TableCell::text(&sparkline(rate_of.latency.iter().copied())),
     ]
 }
 
-fn server_row(server: &ServerStatus, _: &ServerRate) -> Vec<Cell> {
+fn server_row(server: &ServerStatus, _: &ServerRate) -> Vec<TableCell> {
     let says = server.reason.as_deref().or(server.lacking.first().map(String::as_str)).unwrap_or(&server.software);
     let tone = if server.reason.is_some() { Tone::Bad } else { Tone::Plain };
     vec![
-        Cell::text(&server.id),
+        TableCell::text(&server.id),
         state_cell(&server.state),
-        Cell::text(server.transport.as_deref().unwrap_or_default()),
-        Cell::count(server.entries.tools),
-        Cell::count(server.entries.prompts),
-        Cell::count(server.entries.resources + server.entries.templates),
-        Cell::count(server.calls.total()),
-        Cell::failures(server.calls.failed()),
-        Cell::milliseconds(server.latency.p95_ms),
-        Cell::count(server.restarts),
-        Cell::toned(says, tone),
+        TableCell::text(server.transport.as_deref().unwrap_or_default()),
+        TableCell::count(server.entries.tools),
+        TableCell::count(server.entries.prompts),
+        TableCell::count(server.entries.resources + server.entries.templates),
+        TableCell::count(server.calls.total()),
+        TableCell::failures(server.calls.failed()),
+        TableCell::milliseconds(server.latency.p95_ms),
+        TableCell::count(server.restarts),
+        TableCell::toned(says, tone),
     ]
 }
 
-fn tool_row(item: &Item) -> Vec<Cell> {
-    vec![Cell::text(&item.exposed), Cell::toned(&item.server, Tone::Dim), Cell::text(&item.description)]
+fn tool_row(item: &CatalogItem) -> Vec<TableCell> {
+    vec![TableCell::text(&item.exposed), TableCell::toned(&item.server, Tone::Dim), TableCell::text(&item.description)]
 }
 
-fn prompt_row(item: &Item) -> Vec<Cell> {
+fn prompt_row(item: &CatalogItem) -> Vec<TableCell> {
     vec![
-        Cell::text(&item.exposed),
-        Cell::toned(&item.server, Tone::Dim),
-        Cell::text(&item.arguments),
-        Cell::text(&item.description),
+        TableCell::text(&item.exposed),
+        TableCell::toned(&item.server, Tone::Dim),
+        TableCell::text(&item.arguments),
+        TableCell::text(&item.description),
     ]
 }
 
-fn resource_row(item: &Item, watched: &BTreeMap<String, Watched>) -> Vec<Cell> {
-    let size = item.size.map_or_else(Cell::default, |size| Cell::ranked(bytes(size), size as f64));
-    let updates = watched.get(&item.exposed).map_or_else(Cell::default, |watched| {
+fn resource_row(item: &CatalogItem, watched: &BTreeMap<String, WatchedResource>) -> Vec<TableCell> {
+    let size = item.size.map_or_else(TableCell::default, |size| TableCell::ranked(bytes(size), size as f64));
+    let updates = watched.get(&item.exposed).map_or_else(TableCell::default, |watched| {
         let words = match watched.updates {
             0 => "watching".to_owned(),
             updates => format!("{updates} at {}", watched.last),
         };
-        Cell::toned(&words, Tone::Good)
+        TableCell::toned(&words, Tone::Good)
     });
-    vec![Cell::text(&item.exposed), Cell::text(&item.name), Cell::toned(&item.mime, Tone::Dim), size, updates]
-}
-
-fn template_row(item: &Item) -> Vec<Cell> {
-    let words = if item.description.is_empty() { &item.name } else { &item.description };
-    vec![Cell::text(&item.exposed), Cell::text(words)]
-}
-
-fn subscription_row(info: &SubscriptionInfo) -> Vec<Cell> {
-    let tone = if info.state == "subscribed" { Tone::Good } else { Tone::Warn };
     vec![
-        Cell::text(&info.uri),
-        Cell::text(format!("{} …{}", info.client.name, info.client.id).trim_start()),
-        Cell::toned(&info.server, Tone::Dim),
-        Cell::toned(&info.state, tone),
-        Cell::count(info.delivered),
-        Cell::count(info.coalesced),
+        TableCell::text(&item.exposed),
+        TableCell::text(&item.name),
+        TableCell::toned(&item.mime, Tone::Dim),
+        size,
+        updates,
     ]
 }
 
-fn session_row(info: &SessionInfo) -> Vec<Cell> {
+fn template_row(item: &CatalogItem) -> Vec<TableCell> {
+    let words = if item.description.is_empty() { &item.name } else { &item.description };
+    vec![TableCell::text(&item.exposed), TableCell::text(words)]
+}
+
+fn subscription_row(info: &SubscriptionInfo) -> Vec<TableCell> {
+    let tone = if info.state == "subscribed" { Tone::Good } else { Tone::Warn };
     vec![
-        Cell::text(&info.id),
-        Cell::text(format!("{} {}", info.client, info.client_version).trim()),
-        Cell::text(&info.protocol),
-        Cell::text(info.profile.as_deref().unwrap_or_default()),
-        Cell::ranked(span(info.idle_seconds), info.idle_seconds as f64),
-        Cell::count(info.streams),
-        Cell::count(info.in_flight),
-        Cell::count(info.subscriptions),
+        TableCell::text(&info.uri),
+        TableCell::text(format!("{} …{}", info.client.name, info.client.id).trim_start()),
+        TableCell::toned(&info.server, Tone::Dim),
+        TableCell::toned(&info.state, tone),
+        TableCell::count(info.delivered),
+        TableCell::count(info.coalesced),
+    ]
+}
+
+fn session_row(info: &SessionInfo) -> Vec<TableCell> {
+    vec![
+        TableCell::text(&info.id),
+        TableCell::text(format!("{} {}", info.client, info.client_version).trim()),
+        TableCell::text(&info.protocol),
+        TableCell::text(info.profile.as_deref().unwrap_or_default()),
+        TableCell::ranked(span(info.idle_seconds), info.idle_seconds as f64),
+        TableCell::count(info.streams),
+        TableCell::count(info.in_flight),
+        TableCell::count(info.subscriptions),
     ]
 }
 
@@ -418,14 +424,14 @@ pub(crate) fn level_tone(level: &str) -> Tone {
     }
 }
 
-fn event_row(event: &EventInfo) -> Vec<Cell> {
+fn event_row(event: &EventInfo) -> Vec<TableCell> {
     let tone = level_tone(&event.level);
     vec![
-        Cell::toned(clock(&event.time), Tone::Dim),
-        Cell::toned(&event.level, tone),
-        Cell::text(&event.kind),
-        Cell::toned(event.server.as_deref().unwrap_or_default(), Tone::Dim),
-        Cell::toned(&event_words(event), tone),
+        TableCell::toned(clock(&event.time), Tone::Dim),
+        TableCell::toned(&event.level, tone),
+        TableCell::text(&event.kind),
+        TableCell::toned(event.server.as_deref().unwrap_or_default(), Tone::Dim),
+        TableCell::toned(&event_words(event), tone),
     ]
 }
 

@@ -37,7 +37,7 @@ fn keys_walk_through_panels_and_rows() {
         act(&mut state, action);
         assert_eq!((state.panel, selected(&state)), (panel, row), "{action:?}");
     }
-    state.update(Message::Measured(Measures { rows: 4, ..Measures::default() }));
+    state.update(UiEvent::Measured(Measures { rows: 4, ..Measures::default() }));
     act(&mut state, Action::HalfDown);
     assert_eq!(selected(&state), "weather", "half of four rows");
 }
@@ -50,10 +50,10 @@ fn the_mouse_selects_what_is_there() {
         (1, 0, "templates file:///srv/ops/project/{path}"),
         (1, 9, "templates file:///srv/ops/project/{path}"),
     ] {
-        state.update(Message::Select { section, row });
+        state.update(UiEvent::Select { section, row });
         assert_eq!(selected(&state), expected, "{section} {row}");
     }
-    state.update(Message::Wheel { place: Place::List, is_down: false });
+    state.update(UiEvent::Wheel { place: PointerArea::List, is_down: false });
     assert_eq!(selected(&state), "resources file:///srv/ops/project/logo.png");
 }
 
@@ -63,13 +63,13 @@ fn the_selection_stays_with_its_row() {
     act(&mut state, Action::Last);
     let last = selected(&state).to_owned();
     let mut items = state.data.tools.clone();
-    items.insert(0, Item { exposed: "new".to_owned(), ..Item::default() });
-    state.update(Message::Items(Kind::Tools, items.clone()));
+    items.insert(0, CatalogItem { exposed: "new".to_owned(), ..CatalogItem::default() });
+    state.update(UiEvent::Items(ListKind::Tools, items.clone()));
     assert_eq!((selected(&state), state.selected()), (last.as_str(), 4));
     items.truncate(2);
-    state.update(Message::Items(Kind::Tools, items));
+    state.update(UiEvent::Items(ListKind::Tools, items));
     assert_eq!(state.selected(), 1, "its row is gone");
-    state.update(Message::Items(Kind::Tools, Vec::new()));
+    state.update(UiEvent::Items(ListKind::Tools, Vec::new()));
     assert!(state.row().is_none());
     for action in [Action::Down, Action::Open, Action::Right, Action::Call, Action::Restart] {
         act(&mut state, action);
@@ -81,13 +81,13 @@ fn the_selection_stays_with_its_row() {
 fn whoever_looks_at_the_newest_event_sees_the_next() {
     let mut state = at(Panel::Events);
     let event = |seq| EventInfo { seq, ..EventInfo::default() };
-    state.update(Message::Event(event(5)));
+    state.update(UiEvent::Event(event(5)));
     assert_eq!(selected(&state), "5 ");
     act(&mut state, Action::Down);
-    state.update(Message::Event(event(6)));
+    state.update(UiEvent::Event(event(6)));
     assert!(selected(&state).starts_with("4 "), "who went back stays there");
     for seq in 0..2000 {
-        state.update(Message::Event(event(seq)));
+        state.update(UiEvent::Event(event(seq)));
     }
     assert_eq!(state.data.events.len(), data::MOST_EVENTS);
 }
@@ -97,8 +97,8 @@ fn tui2_the_filter_is_picked_from_the_servers_and_taken_back() {
     let mut state = at(Panel::Tools);
     act(&mut state, Action::Filter);
     assert_eq!(state.dialog, Some(Dialog::Picker { at: 0 }));
-    state.update(Message::Go(2));
-    state.update(Message::Submit);
+    state.update(UiEvent::Go(2));
+    state.update(UiEvent::Submit);
     assert_eq!(state.server.as_deref(), Some("git"));
     assert_eq!(ids(&state), ["tools git_commit", "tools git_log", "tools git_検索"]);
     for (panel, count) in [
@@ -119,7 +119,7 @@ fn tui2_the_filter_is_picked_from_the_servers_and_taken_back() {
     act(&mut state, Action::Last);
     act(&mut state, Action::Filter);
     assert_eq!(state.dialog, Some(Dialog::Picker { at: 5 }), "the selected server");
-    state.update(Message::Cancel);
+    state.update(UiEvent::Cancel);
     assert_eq!(state.server, None);
 }
 
@@ -131,14 +131,14 @@ fn tui3_a_search_hides_what_does_not_match_as_it_is_written() {
         write(&mut state, &letter.to_string());
         assert_eq!(ids(&state).len(), expected, "{}", state.query);
     }
-    state.update(Message::Erase);
-    state.update(Message::Submit);
+    state.update(UiEvent::Erase);
+    state.update(UiEvent::Submit);
     assert_eq!((state.is_searching, state.query.as_str(), ids(&state).len()), (false, "cOmmit", 2));
     act(&mut state, Action::Close);
     assert_eq!((state.query.as_str(), ids(&state).len()), ("", 4));
     act(&mut state, Action::Search);
     write(&mut state, "x");
-    state.update(Message::Cancel);
+    state.update(UiEvent::Cancel);
     assert_eq!((state.is_searching, state.query.as_str()), (false, ""));
 }
 
@@ -179,7 +179,7 @@ fn tui4_details_tell_all_that_is_known() {
     }
     act(&mut state, Action::Open);
     act(&mut state, Action::Right);
-    state.update(Message::Measured(Measures { details: 3, ..Measures::default() }));
+    state.update(UiEvent::Measured(Measures { details: 3, ..Measures::default() }));
     act(&mut state, Action::Last);
     assert_eq!(state.pane, Some(Pane { scroll: 3, is_focused: true }));
     act(&mut state, Action::Left);
@@ -193,17 +193,17 @@ fn tui4_details_tell_all_that_is_known() {
 fn a_tool_is_called_with_what_its_form_holds() {
     let mut state = at(Panel::Tools);
     act(&mut state, Action::Call);
-    assert!(state.update(Message::Submit).is_empty(), "the query is needed");
+    assert!(state.update(UiEvent::Submit).is_empty(), "the query is needed");
     assert!(matches!(state.dialog, Some(Dialog::Form(_))));
     write(&mut state, "goblins");
-    let effects = state.update(Message::Submit);
+    let effects = state.update(UiEvent::Submit);
     let arguments = r#"{"query":"goblins"}"#.to_owned();
     assert_eq!(effects, [Effect::Call { ticket: 1, tool: "files_search".to_owned(), arguments }]);
-    state.update(Message::Answered { ticket: 9, text: "of another".to_owned(), is_error: false });
-    state.update(Message::Answered { ticket: 1, text: r#"{"a":1}"#.to_owned(), is_error: true });
+    state.update(UiEvent::Answered { ticket: 9, text: "of another".to_owned(), is_error: false });
+    state.update(UiEvent::Answered { ticket: 1, text: r#"{"a":1}"#.to_owned(), is_error: true });
     let Some(Dialog::Reader(reader)) = &state.dialog else { panic!("{:?}", state.dialog) };
     assert_eq!((reader.lines.join("\n").as_str(), reader.is_error), ("{\n  \"a\": 1\n}", true));
-    assert!(state.update(Message::Cancel).is_empty());
+    assert!(state.update(UiEvent::Cancel).is_empty());
     act(&mut state, Action::Show(Panel::Servers));
     act(&mut state, Action::Call);
     assert!(state.notice.as_ref().is_some_and(|notice| notice.is_error));
@@ -213,58 +213,58 @@ fn a_tool_is_called_with_what_its_form_holds() {
 fn a_resource_is_read_and_nobody_waits_for_what_was_closed() {
     let mut state = at(Panel::Resources);
     let uri = "file:///srv/ops/project/README.md".to_owned();
-    assert_eq!(state.update(Message::Act(Action::Read)), [Effect::Read { ticket: 1, uri }]);
-    assert_eq!(state.update(Message::Submit), [Effect::Forget { ticket: 1 }], "Enter closes it too");
-    state.update(Message::Answered { ticket: 1, text: "late".to_owned(), is_error: false });
+    assert_eq!(state.update(UiEvent::Act(Action::Read)), [Effect::Read { ticket: 1, uri }]);
+    assert_eq!(state.update(UiEvent::Submit), [Effect::Forget { ticket: 1 }], "Enter closes it too");
+    state.update(UiEvent::Answered { ticket: 1, text: "late".to_owned(), is_error: false });
     assert_eq!(state.dialog, None);
     act(&mut state, Action::Last);
-    assert!(state.update(Message::Act(Action::Read)).is_empty(), "a template cannot be read");
+    assert!(state.update(UiEvent::Act(Action::Read)).is_empty(), "a template cannot be read");
 }
 
 #[test]
 fn what_is_watched_counts_its_updates() {
     let mut state = at(Panel::Resources);
     let uri = "file:///srv/ops/project/README.md".to_owned();
-    assert_eq!(state.update(Message::Act(Action::Watch)), [Effect::Watch { uri: uri.clone() }]);
+    assert_eq!(state.update(UiEvent::Act(Action::Watch)), [Effect::Watch { uri: uri.clone() }]);
     let shown = |state: &State| state.sections[0].rows[0].cells[4].text.clone();
-    state.update(Message::Watching { uri: uri.clone(), is_on: true });
+    state.update(UiEvent::Watching { uri: uri.clone(), is_on: true });
     assert_eq!(shown(&state), "watching");
-    state.update(Message::Updated { uri: uri.clone(), time: "12:00:01".to_owned(), is_deleted: false });
-    state.update(Message::Updated { uri: uri.clone(), time: "12:00:02".to_owned(), is_deleted: true });
+    state.update(UiEvent::Updated { uri: uri.clone(), time: "12:00:01".to_owned(), is_deleted: false });
+    state.update(UiEvent::Updated { uri: uri.clone(), time: "12:00:02".to_owned(), is_deleted: true });
     assert_eq!(shown(&state), "2 at 12:00:02");
     assert!(state.notice.as_ref().is_some_and(|notice| notice.text.ends_with("is deleted")));
-    assert_eq!(state.update(Message::Act(Action::Watch)), [Effect::Unwatch { uri: uri.clone() }]);
-    state.update(Message::Watching { uri, is_on: false });
+    assert_eq!(state.update(UiEvent::Act(Action::Watch)), [Effect::Unwatch { uri: uri.clone() }]);
+    state.update(UiEvent::Watching { uri, is_on: false });
     assert_eq!(shown(&state), "");
 }
 
 #[test]
 fn a_server_is_changed_only_after_a_yes() {
     for (server, action, expected) in [
-        (0, Action::Restart, Command::Restart("files".to_owned())),
-        (1, Action::Toggle, Command::Disable("git".to_owned())),
-        (4, Action::Toggle, Command::Enable("old".to_owned())),
+        (0, Action::Restart, GatewayCommand::Restart("files".to_owned())),
+        (1, Action::Toggle, GatewayCommand::Disable("git".to_owned())),
+        (4, Action::Toggle, GatewayCommand::Enable("old".to_owned())),
     ] {
         let mut state = at(Panel::Servers);
-        state.update(Message::Select { section: 0, row: server });
-        assert!(state.update(Message::Act(action)).is_empty());
-        assert!(state.update(Message::Cancel).is_empty(), "a no");
-        state.update(Message::Act(action));
-        assert_eq!(state.update(Message::Submit), [Effect::Command(expected)]);
+        state.update(UiEvent::Select { section: 0, row: server });
+        assert!(state.update(UiEvent::Act(action)).is_empty());
+        assert!(state.update(UiEvent::Cancel).is_empty(), "a no");
+        state.update(UiEvent::Act(action));
+        assert_eq!(state.update(UiEvent::Submit), [Effect::Command(expected)]);
     }
     let mut state = at(Panel::Tools);
-    state.update(Message::Act(Action::Restart));
+    state.update(UiEvent::Act(Action::Restart));
     assert!(state.dialog.is_none() && state.notice.is_some(), "no server is selected");
-    assert_eq!(state.update(Message::Act(Action::Reload)), [Effect::Command(Command::Reload)]);
-    assert_eq!(state.update(Message::Act(Action::Quit)), [Effect::Quit]);
+    assert_eq!(state.update(UiEvent::Act(Action::Reload)), [Effect::Command(GatewayCommand::Reload)]);
+    assert_eq!(state.update(UiEvent::Act(Action::Quit)), [Effect::Quit]);
 }
 
 #[test]
 fn a_gateway_that_comes_back_is_counted_anew() {
     let mut state = state();
     assert!(state.rates.total.calls > 0.0);
-    state.update(Message::Link(Link::Lost { reason: "gone".to_owned(), again_in: Duration::from_secs(1) }));
+    state.update(UiEvent::Link(LinkStatus::Lost { reason: "gone".to_owned(), again_in: Duration::from_secs(1) }));
     assert!(state.data.status.is_some(), "what was known stays");
-    state.update(Message::Link(Link::Live));
+    state.update(UiEvent::Link(LinkStatus::Live));
     assert_eq!((state.rates.total.calls, state.rates.history.len()), (0.0, 0));
 }

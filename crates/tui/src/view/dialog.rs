@@ -8,8 +8,8 @@ use ratatui::widgets::{Clear, Paragraph};
 
 use crate::input::KEYS;
 use crate::state::State;
-use crate::state::dialog::{Dialog, Reader};
-use crate::state::form::{Entry, Field, Form};
+use crate::state::dialog::{Dialog, ResultDialog};
+use crate::state::form::{FieldInput, Form, FormField};
 use crate::state::table::{Tone, state_cell};
 use crate::view::details::draw_scroll;
 use crate::view::framed;
@@ -124,15 +124,15 @@ fn draw_form(frame: &mut Frame<'_>, body: Rect, form: &Form, theme: Theme) -> us
     0
 }
 
-fn field_lines(field: &Field, is_focused: bool, label: usize, room: usize, theme: Theme) -> Vec<Line<'static>> {
+fn field_lines(field: &FormField, is_focused: bool, label: usize, room: usize, theme: Theme) -> Vec<Line<'static>> {
     let mark = if field.is_needed { "*" } else { " " };
     let pointer = if is_focused { ">" } else { " " };
     let name = Span::styled(format!("{pointer}{mark}{}", pad(&field.label(), label, false)), theme.strong());
     let entry_room = room.saturating_sub(label + 4);
     let shown = match &field.entry {
-        Entry::Written(_) => tail(&field.shown(), entry_room),
-        Entry::Chosen { at: None, .. } => "‹ not given ›".to_owned(),
-        Entry::Chosen { .. } => format!("‹ {} ›", fit(&field.shown(), entry_room.saturating_sub(4))),
+        FieldInput::Written(_) => tail(&field.shown(), entry_room),
+        FieldInput::Chosen { at: None, .. } => "‹ not given ›".to_owned(),
+        FieldInput::Chosen { .. } => format!("‹ {} ›", fit(&field.shown(), entry_room.saturating_sub(4))),
     };
     let mut spans = vec![name, Span::raw(shown)];
     if is_focused {
@@ -155,7 +155,7 @@ fn tail(text: &str, room: usize) -> String {
     text[begin..].to_owned()
 }
 
-fn draw_reader(frame: &mut Frame<'_>, body: Rect, reader: &Reader, theme: Theme) -> usize {
+fn draw_reader(frame: &mut Frame<'_>, body: Rect, reader: &ResultDialog, theme: Theme) -> usize {
     let columns = body.width.saturating_sub(4);
     let room = usize::from(columns).saturating_sub(3);
     let style = theme.tone(if reader.is_error { Tone::Bad } else { Tone::Plain });

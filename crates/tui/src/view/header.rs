@@ -7,7 +7,7 @@ use ratatui::text::{Line, Span};
 
 use crate::state::table::Tone;
 use crate::state::words::span;
-use crate::state::{Link, Panel, State};
+use crate::state::{LinkStatus, Panel, State};
 use crate::view::text::{fit, width};
 use crate::view::theme::Theme;
 
@@ -30,10 +30,10 @@ pub(crate) fn draw_head(frame: &mut Frame<'_>, area: Rect, state: &State, theme:
 
 fn link_words(state: &State) -> (String, Tone) {
     match (&state.link, &state.data.status) {
-        (Link::Live, Some(status)) if status.state == "ready" => ("● ready".to_owned(), Tone::Good),
-        (Link::Live, Some(status)) => (format!("◐ {}", status.state), Tone::Warn),
-        (Link::Live | Link::Connecting, _) => ("◐ connecting".to_owned(), Tone::Warn),
-        (Link::Lost { .. }, _) => ("✗ lost".to_owned(), Tone::Bad),
+        (LinkStatus::Live, Some(status)) if status.state == "ready" => ("● ready".to_owned(), Tone::Good),
+        (LinkStatus::Live, Some(status)) => (format!("◐ {}", status.state), Tone::Warn),
+        (LinkStatus::Live | LinkStatus::Connecting, _) => ("◐ connecting".to_owned(), Tone::Warn),
+        (LinkStatus::Lost { .. }, _) => ("✗ lost".to_owned(), Tone::Bad),
     }
 }
 
@@ -70,7 +70,7 @@ pub(crate) fn draw_foot(frame: &mut Frame<'_>, area: Rect, state: &State, theme:
     } else if let Some(notice) = &state.notice {
         let (mark, style) = if notice.is_error { ("✗", theme.error()) } else { ("»", theme.tone(Tone::Good)) };
         Line::styled(fit(&format!(" {mark} {}", notice.text), room), style)
-    } else if let Link::Lost { reason, again_in } = &state.link {
+    } else if let LinkStatus::Lost { reason, again_in } = &state.link {
         let words = format!(" ✗ trying again in {} s: {reason}", again_in.as_secs().max(1));
         Line::styled(fit(&words, room), theme.error())
     } else {

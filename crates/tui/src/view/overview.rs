@@ -12,11 +12,11 @@ use crate::state::table::{Tone, event_words, level_tone, rate};
 use crate::state::words::{clock, sparkline};
 use crate::view::text::{fit, pad, width};
 use crate::view::theme::Theme;
-use crate::view::{Drawn, framed, table};
+use crate::view::{FrameLayout, framed, table};
 
 const NUMBERS_ROWS: u16 = 6;
 
-pub(crate) fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme, drawn: &mut Drawn) {
+pub(crate) fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme, drawn: &mut FrameLayout) {
     let servers = u16::try_from(state.data.servers().len()).unwrap_or(u16::MAX);
     let wanted = servers.saturating_add(3).clamp(5, (area.height.saturating_sub(NUMBERS_ROWS) * 3 / 5).max(5));
     let [numbers, list, events] =

@@ -5,10 +5,10 @@ use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 
 use crate::state::State;
-use crate::state::table::{Column, Row, Section, find};
+use crate::state::table::{Column, Row, TableSection, find};
 use crate::view::text::{fit_end, pad, width};
 use crate::view::theme::Theme;
-use crate::view::{Drawn, Rows, framed};
+use crate::view::{FrameLayout, Rows, framed};
 
 /// The minimum width of a growing column. If it does not fit, the last columns are hidden.
 const LEAST_GROWN: usize = 12;
@@ -18,7 +18,14 @@ const GAP: usize = 2;
 const MARK: usize = 2;
 
 /// Draws the section with this number, and adds the position of its rows to `drawn`.
-pub(crate) fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, number: usize, theme: Theme, drawn: &mut Drawn) {
+pub(crate) fn draw(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    state: &State,
+    number: usize,
+    theme: Theme,
+    drawn: &mut FrameLayout,
+) {
     let Some(section) = state.sections.get(number) else { return };
     let before: usize = state.sections[..number].iter().map(|section| section.rows.len()).sum();
     let selected = state.selected().checked_sub(before).filter(|at| *at < section.rows.len());
@@ -46,7 +53,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, number: usi
     drawn.rows.push(Rows { area: body, section: number, first });
 }
 
-fn title(section: &Section, state: &State) -> String {
+fn title(section: &TableSection, state: &State) -> String {
     let server = state.server.as_ref().map(|server| format!(" · server {server}")).unwrap_or_default();
     let query = if state.query.is_empty() { String::new() } else { format!(" · /{}", state.query) };
     format!("{}{server}{query}", section.title)
@@ -58,7 +65,7 @@ fn first_row(selected: usize, room: usize, count: usize) -> usize {
 }
 
 /// Returns the width of each column. A hidden column has width 0.
-fn widths(section: &Section, room: usize) -> Vec<usize> {
+fn widths(section: &TableSection, room: usize) -> Vec<usize> {
     let natural: Vec<usize> = section
         .columns
         .iter()

@@ -9,13 +9,13 @@ use ratatui::style::Modifier;
 
 use super::*;
 use crate::example::{act, state, write};
-use crate::state::{Action, Link, Message, Notice};
+use crate::state::{Action, LinkStatus, StatusMessage, UiEvent};
 
 fn buffer(state: &mut State, columns: u16, rows: u16, theme: Theme) -> Buffer {
     let mut terminal = Terminal::new(TestBackend::new(columns, rows)).expect("a terminal of memory");
-    let mut drawn = Drawn::default();
+    let mut drawn = FrameLayout::default();
     terminal.draw(|frame| drawn = draw(frame, state, theme)).expect("memory can be drawn on");
-    state.update(Message::Measured(drawn.measures));
+    state.update(UiEvent::Measured(drawn.measures));
     terminal.backend().buffer().clone()
 }
 
@@ -82,11 +82,11 @@ fn tui1_resources_show_uri_name_type_and_size() {
 fn tui2_a_server_filter_leaves_only_its_things() {
     for panel in [Panel::Overview, Panel::Servers, Panel::Tools, Panel::Resources, Panel::Events] {
         let mut state = at(panel);
-        state.update(Message::Act(Action::Filter));
-        state.update(Message::Go(isize::MIN));
-        state.update(Message::Go(2));
+        state.update(UiEvent::Act(Action::Filter));
+        state.update(UiEvent::Go(isize::MIN));
+        state.update(UiEvent::Go(2));
         check_filter_picker(&mut state);
-        state.update(Message::Submit);
+        state.update(UiEvent::Submit);
         let frame = text(&buffer(&mut state, 120, 40, Theme::Monochrome));
         assert!(frame.contains("server git"), "{frame}");
         assert!(!frame.contains("weather") && !frame.contains("file:///"), "{frame}");
@@ -175,14 +175,14 @@ fn dialogs_stand_in_front() {
     act(&mut form, Action::Down);
     act(&mut form, Action::Call);
     write(&mut form, "x");
-    form.update(Message::Go(-1));
+    form.update(UiEvent::Go(-1));
     write(&mut form, "many");
-    form.update(Message::Submit);
+    form.update(UiEvent::Submit);
     check("form", &mut form, 80, 24);
     let mut answer = at(Panel::Resources);
     act(&mut answer, Action::Read);
     check("reader-waiting", &mut answer, 80, 24);
-    answer.update(Message::Answered { ticket: 1, text: "# Read me\n\ta\u{1b}[2J tab".to_owned(), is_error: false });
+    answer.update(UiEvent::Answered { ticket: 1, text: "# Read me\n\ta\u{1b}[2J tab".to_owned(), is_error: false });
     check("reader", &mut answer, 80, 24);
     let mut sure = at(Panel::Servers);
     act(&mut sure, Action::Restart);
@@ -194,9 +194,9 @@ fn a_lost_gateway_is_told_and_what_was_known_stays() {
     let mut state = state();
     let again_in = std::time::Duration::from_secs(4);
     let reason = "the gateway at http://127.0.0.1:7777/mcp is not running any more".to_owned();
-    state.update(Message::Link(Link::Lost { reason, again_in }));
+    state.update(UiEvent::Link(LinkStatus::Lost { reason, again_in }));
     check("lost", &mut state, 80, 24);
-    state.update(Message::Said(Notice::bad("no")));
+    state.update(UiEvent::Said(StatusMessage::bad("no")));
     assert!(text(&buffer(&mut state, 80, 24, Theme::Colour)).contains("✗ no"));
 }
 

@@ -52,27 +52,27 @@ fn hard1_a_uri_that_servers_may_read_in_two_ways_is_ambiguous() {
     let deep = |rounds: usize| format!("file:///%{}41", "25".repeat(rounds - 1));
     assert_eq!(canonical(&deep(MAX_ROUNDS)).as_deref(), Ok("file:///A"));
     for (uri, expected) in [
-        (deep(MAX_ROUNDS + 1).as_str(), Ambiguous::Rounds),
-        ("file:///a%00.md", Ambiguous::Character),
-        ("file:///a%250A", Ambiguous::Character),
-        ("file:///%c0%ae%c0%ae/a", Ambiguous::Character),
-        ("file:///%e0%80%ae/a", Ambiguous::Character),
-        ("file:///x%2Fy/../a", Ambiguous::Order),
-        ("file:///x/%2e%2e/../a", Ambiguous::Order),
-        ("file:///x//../a", Ambiguous::Order),
-        ("file:///x/..;/a", Ambiguous::Order),
-        ("file:///x/..%3Fa", Ambiguous::Order),
-        ("./file:///a", Ambiguous::Order),
-        ("../a", Ambiguous::Above),
-        ("note:a/../../b", Ambiguous::Above),
-        ("note://public/../a", Ambiguous::Above),
-        ("file://host/../a", Ambiguous::Above),
-        ("file://../a", Ambiguous::Above),
+        (deep(MAX_ROUNDS + 1).as_str(), Ambiguity::Rounds),
+        ("file:///a%00.md", Ambiguity::Character),
+        ("file:///a%250A", Ambiguity::Character),
+        ("file:///%c0%ae%c0%ae/a", Ambiguity::Character),
+        ("file:///%e0%80%ae/a", Ambiguity::Character),
+        ("file:///x%2Fy/../a", Ambiguity::Order),
+        ("file:///x/%2e%2e/../a", Ambiguity::Order),
+        ("file:///x//../a", Ambiguity::Order),
+        ("file:///x/..;/a", Ambiguity::Order),
+        ("file:///x/..%3Fa", Ambiguity::Order),
+        ("./file:///a", Ambiguity::Order),
+        ("../a", Ambiguity::Above),
+        ("note:a/../../b", Ambiguity::Above),
+        ("note://public/../a", Ambiguity::Above),
+        ("file://host/../a", Ambiguity::Above),
+        ("file://../a", Ambiguity::Above),
     ] {
         assert_eq!(canonical(uri), Err(expected), "{uri}");
     }
     assert!(readings(&format!("a:b{}", "?".repeat(MAX_SEPARATORS))).is_ok());
-    assert_eq!(readings(&format!("a:b{}", "?".repeat(MAX_SEPARATORS + 1))), Err(Ambiguous::Separators));
+    assert_eq!(readings(&format!("a:b{}", "?".repeat(MAX_SEPARATORS + 1))), Err(Ambiguity::Separators));
 }
 
 #[test]

@@ -14,12 +14,12 @@ use super::{
 /// The places from which the rest of the template fits, for each step.
 pub(super) struct Fit {
     /// One row per step and one row after the last step.
-    rows: Vec<Row>,
+    rows: Vec<FitRow>,
     /// The number of set operations in words, up to a constant factor.
     pub(super) work: usize,
 }
 
-struct Row {
+struct FitRow {
     /// The places from which the rest fits if the expression has written nothing so far.
     fresh: Places,
     /// The places from which the rest fits if the expression has written something.
@@ -28,10 +28,10 @@ struct Row {
 
 impl Fit {
     pub(super) fn new(steps: &[Step], uri: &str) -> Fit {
-        let mut text = Text::new(steps, uri.as_bytes());
+        let mut text = UriSets::new(steps, uri.as_bytes());
         let mut end = Places::none(uri.len());
         end.insert(uri.len());
-        let mut next = Row { fresh: end, started: Places::none(uri.len()) };
+        let mut next = FitRow { fresh: end, started: Places::none(uri.len()) };
         let mut rows = Vec::with_capacity(steps.len() + 1);
         for step in steps.iter().rev() {
             let row = match step {
@@ -53,7 +53,7 @@ impl Fit {
 }
 
 /// A URI in the form of sets.
-struct Text<'a> {
+struct UriSets<'a> {
     uri: &'a [u8],
     /// The places inside a unit. No step begins or ends there.
     inside: Places,
@@ -66,8 +66,8 @@ struct Text<'a> {
     work: usize,
 }
 
-impl<'a> Text<'a> {
-    fn new(steps: &[Step], uri: &'a [u8]) -> Text<'a> {
+impl<'a> UriSets<'a> {
+    fn new(steps: &[Step], uri: &'a [u8]) -> UriSets<'a> {
         let none = Places::none(uri.len());
         let mut bytes = vec![None; 128];
         for byte in steps.iter().flat_map(Step::bytes) {
@@ -91,15 +91,15 @@ impl<'a> Text<'a> {
             (1..length).for_each(|offset| inside.insert(start + offset));
             start += length;
         }
-        Text { uri, inside, units, bytes, pairs: Vec::new(), work: 0 }
+        UriSets { uri, inside, units, bytes, pairs: Vec::new(), work: 0 }
     }
 
-    fn row_of_literal(&mut self, literal: &[u8], next: &Row) -> Row {
+    fn row_of_literal(&mut self, literal: &[u8], next: &FitRow) -> FitRow {
         let fresh = self.back_over(literal, next.fresh.clone()).without(&self.inside);
-        Row { fresh, started: Places::none(self.uri.len()) }
+        FitRow { fresh, started: Places::none(self.uri.len()) }
     }
 
-    fn row_of_variable(&mut self, variable: &Variable, next: &Row) -> Row {
+    fn row_of_variable(&mut self, variable: &Variable, next: &FitRow) -> FitRow {
         // The next expression begins after the last variable of this one.
         let ends = if variable.is_last { &next.fresh } else { &next.started };
         let items = self.items(variable, ends);
@@ -109,7 +109,7 @@ impl<'a> Text<'a> {
         };
         let with_separator = self.back_over(&[variable.operator.separator()], items);
         // A variable may also be undefined and write nothing.
-        Row { fresh: with_first.or(&next.fresh), started: with_separator.or(ends) }
+        FitRow { fresh: with_first.or(&next.fresh), started: with_separator.or(ends) }
     }
 
     /// Returns the places where an item of `variable` can begin that ends at one of `ends`.

@@ -16,24 +16,24 @@ const PAIR: u8 = 8;
 
 /// A place within an item, and the readings open there.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cursor {
+pub(super) struct ItemCursor {
     pub(super) place: usize,
     readings: u8,
     /// The number of units that a prefix may still have.
     left: usize,
 }
 
-impl Cursor {
+impl ItemCursor {
     /// Starts an item at `place`, after its name if the name is fixed. Returns `None` if the URI does not have that
     /// name.
-    pub(super) fn enter(variable: &Variable, uri: &[u8], place: usize) -> Option<Cursor> {
+    pub(super) fn enter(variable: &Variable, uri: &[u8], place: usize) -> Option<ItemCursor> {
         let name = variable.fixed_name().as_bytes();
         let readings = match variable.modifier {
             _ if variable.operator.is_named() => HEAD,
             Modifier::Explode if variable.has_pairs() => TEXT | HEAD,
             Modifier::Explode | Modifier::Plain | Modifier::Prefix(_) => TEXT,
         };
-        let cursor = Cursor { place: place + name.len(), readings, left: variable.limit() };
+        let cursor = ItemCursor { place: place + name.len(), readings, left: variable.limit() };
         uri[place..].starts_with(name).then_some(cursor)
     }
 
@@ -43,7 +43,7 @@ impl Cursor {
     }
 
     /// Moves to the next place within the item. Returns `None` if no reading can continue.
-    pub(super) fn advance(self, variable: &Variable, uri: &[u8]) -> Option<Cursor> {
+    pub(super) fn advance(self, variable: &Variable, uri: &[u8]) -> Option<ItemCursor> {
         let rest = &uri[self.place..];
         let byte = *rest.first()?;
         let unit = variable.operator.charset().unit(rest);
@@ -66,6 +66,6 @@ impl Cursor {
         open(PAIR, is_unit, PAIR);
         open(PAIR, is_joint, HEAD);
         let left = if is_unit { self.left.checked_sub(1)? } else { self.left };
-        (readings != 0).then_some(Cursor { place: self.place + unit.max(1), readings, left })
+        (readings != 0).then_some(ItemCursor { place: self.place + unit.max(1), readings, left })
     }
 }

@@ -6,7 +6,7 @@ use std::mem;
 use super::{
     Bindings, Value, expand,
     fit::Fit,
-    item::Cursor,
+    item::ItemCursor,
     parse::{Modifier, Step, Variable},
 };
 
@@ -38,7 +38,7 @@ pub(super) fn search(steps: &[Step], uri: &str) -> (Option<Bindings>, usize) {
         return (None, fit.work);
     }
     let limit = WORK_ON_TOP + WORK_PER_BYTE * uri.len();
-    let found = vec![Found::Nothing; steps.len()];
+    let found = vec![VariableState::Nothing; steps.len()];
     let mut search = Search { steps, open_steps: &steps[start..], uri, fit, found, left: limit };
     let bindings = search.walk(0, place, false);
     (bindings, search.fit.work + limit - search.left)
@@ -51,14 +51,14 @@ struct Search<'a> {
     uri: &'a str,
     fit: Fit,
     /// The values found so far, by slot.
-    found: Vec<Found>,
+    found: Vec<VariableState>,
     /// The work that the pass may still do.
     left: usize,
 }
 
 /// The state of a variable during the pass.
 #[derive(Clone)]
-enum Found {
+enum VariableState {
     Nothing,
     Undefined,
     Value {
@@ -68,11 +68,11 @@ enum Found {
     },
 }
 
-impl Found {
+impl VariableState {
     fn value(&self) -> Option<&Value> {
         match self {
-            Found::Nothing | Found::Undefined => None,
-            Found::Value { value, .. } => Some(value),
+            VariableState::Nothing | VariableState::Undefined => None,
+            VariableState::Value { value, .. } => Some(value),
         }
     }
 }
@@ -86,12 +86,12 @@ impl<'a> Search<'a> {
             None => self.prove(),
             Some(Step::Literal(text)) => self.walk(index + 1, place + text.len(), false),
             Some(Step::Variable(variable)) => match &self.found[variable.slot] {
-                Found::Value { value, is_prefix: false } => {
+                VariableState::Value { value, is_prefix: false } => {
                     let item = expand::item(variable, value);
                     self.walk_known(index, variable, item.as_deref(), place, is_started)
                 }
-                Found::Undefined => self.walk_known(index, variable, None, place, is_started),
-                Found::Nothing | Found::Value { is_prefix: true, .. } => {
+                VariableState::Undefined => self.walk_known(index, variable, None, place, is_started),
+                VariableState::Nothing | VariableState::Value { is_prefix: true, .. } => {
                     self.walk_open(index, variable, place, is_started)
                 }
             },
@@ -120,7 +120,7 @@ impl<'a> Search<'a> {
     fn walk_open(&mut self, index: usize, variable: &'a Variable, place: usize, is_started: bool) -> Option<Bindings> {
         let uri = self.uri.as_bytes();
         let begin = self.behind_lead(variable, place, is_started);
-        let start = begin.and_then(|begin| Cursor::enter(variable, uri, begin));
+        let start = begin.and_then(|begin| ItemCursor::enter(variable, uri, begin));
         let mut cursor = start;
         while let (Some(begin), Some(at)) = (begin, cursor) {
             self.spend(1)?;
@@ -135,7 +135,7 @@ impl<'a> Search<'a> {
         let unset = match variable.modifier {
             // A prefix of a list is undefined, so a later occurrence may still provide the list.
             Modifier::Prefix(_) => self.found[variable.slot].clone(),
-            Modifier::Plain | Modifier::Explode => Found::Undefined,
+            Modifier::Plain | Modifier::Explode => VariableState::Undefined,
         };
         let found = self.with(variable, unset, |search| search.walk_behind(index, variable, place, is_started));
         if found.is_some() {
@@ -162,7 +162,7 @@ impl<'a> Search<'a> {
             (Value::String(prefix), Some(Value::String(longer))) if is_prefix && longer.len() > prefix.len() => {
                 self.found[variable.slot].clone()
             }
-            _ => Found::Value { value, is_prefix },
+            _ => VariableState::Value { value, is_prefix },
         };
         self.with(variable, found, |search| search.walk_behind(index, variable, end, true))
     }
@@ -185,7 +185,7 @@ impl<'a> Search<'a> {
     fn with(
         &mut self,
         variable: &Variable,
-        found: Found,
+        found: VariableState,
         walk: impl FnOnce(&mut Self) -> Option<Bindings>,
     ) -> Option<Bindings> {
         let before = mem::replace(&mut self.found[variable.slot], found);
@@ -205,7 +205,8 @@ impl<'a> Search<'a> {
         for step in self.steps {
             // Further occurrences of the variable must not add its value again.
             if let Step::Variable(variable) = step
-                && let Found::Value { value, .. } = mem::replace(&mut self.found[variable.slot], Found::Nothing)
+                && let VariableState::Value { value, .. } =
+                    mem::replace(&mut self.found[variable.slot], VariableState::Nothing)
             {
                 values.push((variable.name.clone(), value));
             }

@@ -16,61 +16,61 @@ pub(crate) const MOST_ASKS: usize = 32;
 const MOST_PROGRESS: usize = 16;
 
 #[derive(Default)]
-pub struct Asks {
-    book: Mutex<Book>,
+pub struct ServerRequests {
+    book: Mutex<ServerRequestTable>,
 }
 
 #[derive(Default)]
-struct Book {
-    open: HashMap<u64, Waiting>,
+struct ServerRequestTable {
+    open: HashMap<u64, ServerRequestWaiter>,
     last: u64,
     closed: bool,
 }
 
-struct Waiting {
+struct ServerRequestWaiter {
     answer: oneshot::Sender<Response>,
     progress: mpsc::Sender<Notification>,
 }
 
 /// The reason why a request cannot be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum ServerRequestError {
     Full,
     Closed,
 }
 
 /// An open request. Dropping it removes it from the table, so that a later response is ignored.
-pub struct Ask {
+pub struct OpenServerRequest {
     pub id: u64,
-    asks: Arc<Asks>,
+    asks: Arc<ServerRequests>,
     answer: oneshot::Receiver<Response>,
     progress: mpsc::Receiver<Notification>,
 }
 
 /// An event of an open request.
-pub enum Word {
+pub enum ServerRequestEvent {
     Answer(Response),
     Progress(Box<Notification>),
     /// The client is gone.
     Nothing,
 }
 
-impl Asks {
+impl ServerRequests {
     /// Opens a request with a new id. Returns an error if too many are open or the client is gone.
-    pub fn open(self: &Arc<Asks>) -> Result<Ask, Refused> {
+    pub fn open(self: &Arc<ServerRequests>) -> Result<OpenServerRequest, ServerRequestError> {
         let (answer, answered) = oneshot::channel();
         let (progress, progressed) = mpsc::channel(MOST_PROGRESS);
         let mut book = self.book.lock();
         if book.closed {
-            return Err(Refused::Closed);
+            return Err(ServerRequestError::Closed);
         }
         if book.open.len() >= MOST_ASKS {
-            return Err(Refused::Full);
+            return Err(ServerRequestError::Full);
         }
         book.last += 1;
         let id = book.last;
-        book.open.insert(id, Waiting { answer, progress });
-        Ok(Ask { id, asks: Arc::clone(self), answer: answered, progress: progressed })
+        book.open.insert(id, ServerRequestWaiter { answer, progress });
+        Ok(OpenServerRequest { id, asks: Arc::clone(self), answer: answered, progress: progressed })
     }
 
     /// Delivers a response to the task that waits for it. Returns `false` if the id names no open request.
@@ -110,19 +110,19 @@ impl Asks {
     }
 }
 
-impl Ask {
+impl OpenServerRequest {
     /// Waits for the next event of the request. It is cancel-safe.
-    pub async fn next(&mut self) -> Word {
+    pub async fn next(&mut self) -> ServerRequestEvent {
         tokio::select! {
             biased;
             // Progress that arrived before the response is returned first.
-            Some(notification) = self.progress.recv() => Word::Progress(Box::new(notification)),
-            answer = &mut self.answer => answer.map_or(Word::Nothing, Word::Answer),
+            Some(notification) = self.progress.recv() => ServerRequestEvent::Progress(Box::new(notification)),
+            answer = &mut self.answer => answer.map_or(ServerRequestEvent::Nothing, ServerRequestEvent::Answer),
         }
     }
 }
 
-impl Drop for Ask {
+impl Drop for OpenServerRequest {
     fn drop(&mut self) {
         self.asks.book.lock().open.remove(&self.id);
     }
@@ -147,23 +147,25 @@ mod tests {
 
     #[tokio::test]
     async fn ask_an_answer_finds_its_question_once() {
-        let asks = Arc::new(Asks::default());
+        let asks = Arc::new(ServerRequests::default());
         let (mut first, mut second) = (asks.open().expect("room"), asks.open().expect("room"));
         assert!(asks.answer(answer(second.id)));
         assert!(!asks.answer(answer(second.id)), "a second answer is nobody's");
         assert!(!asks.answer(answer(99)));
         assert!(!asks.answer(response(r#"{"jsonrpc":"2.0","id":"1","result":{}}"#.to_owned())), "1 is not \"1\"");
-        assert!(matches!(second.next().await, Word::Answer(response) if response.raw.as_str().contains("\"n\":2")));
+        assert!(
+            matches!(second.next().await, ServerRequestEvent::Answer(response) if response.raw.as_str().contains("\"n\":2"))
+        );
         asks.close();
-        assert!(matches!(first.next().await, Word::Nothing));
-        assert!(matches!(asks.open(), Err(Refused::Closed)));
+        assert!(matches!(first.next().await, ServerRequestEvent::Nothing));
+        assert!(matches!(asks.open(), Err(ServerRequestError::Closed)));
     }
 
     #[test]
     fn ask_exactly_so_many_are_open_and_a_dropped_one_makes_room() {
-        let asks = Arc::new(Asks::default());
+        let asks = Arc::new(ServerRequests::default());
         let mut open: Vec<_> = (0..MOST_ASKS).map(|_| asks.open().expect("room")).collect();
-        assert!(matches!(asks.open(), Err(Refused::Full)));
+        assert!(matches!(asks.open(), Err(ServerRequestError::Full)));
         open.pop();
         assert!(asks.open().is_ok());
         drop(open);
@@ -172,7 +174,7 @@ mod tests {
 
     #[tokio::test]
     async fn ask_progress_comes_before_the_answer() {
-        let asks = Arc::new(Asks::default());
+        let asks = Arc::new(ServerRequests::default());
         let mut ask = asks.open().expect("room");
         let progress =
             r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":5}}"#;
@@ -180,7 +182,7 @@ mod tests {
         assert!(asks.progress(progress.clone()));
         assert!(asks.answer(answer(1)));
         assert!(!asks.progress(progress));
-        assert!(matches!(ask.next().await, Word::Progress(_)));
-        assert!(matches!(ask.next().await, Word::Answer(_)));
+        assert!(matches!(ask.next().await, ServerRequestEvent::Progress(_)));
+        assert!(matches!(ask.next().await, ServerRequestEvent::Answer(_)));
     }
 }

@@ -53,7 +53,7 @@ pub(crate) const SESSION_STREAM: u64 = 0;
 
 pub struct Replay {
     epoch: u32,
-    ring: Mutex<Ring>,
+    ring: Mutex<ReplayBuffer>,
     /// Notified when a stream with a reader has grown, has ended or has a new reader.
     bell: Notify,
     /// Notified when a stream has a new reader.
@@ -62,14 +62,14 @@ pub struct Replay {
 
 /// The bytes in the buffers of all clients. They count towards `gateway.maxMemory`.
 #[derive(Default)]
-pub struct Kept {
+pub struct ReplayMemory {
     bytes: AtomicUsize,
     memory: Arc<Memory>,
 }
 
-impl Kept {
-    pub fn new(memory: &Arc<Memory>) -> Kept {
-        Kept { bytes: AtomicUsize::new(0), memory: Arc::clone(memory) }
+impl ReplayMemory {
+    pub fn new(memory: &Arc<Memory>) -> ReplayMemory {
+        ReplayMemory { bytes: AtomicUsize::new(0), memory: Arc::clone(memory) }
     }
 
     /// Returns the limit of a client that adds `more` bytes. The buffers use at most a quarter of the memory limit,
@@ -101,23 +101,23 @@ impl Kept {
 }
 
 #[derive(Default)]
-struct Ring {
-    events: VecDeque<Event>,
+struct ReplayBuffer {
+    events: VecDeque<ReplayEvent>,
     bytes: usize,
-    kept: Arc<Kept>,
+    kept: Arc<ReplayMemory>,
     /// The last sequence number that was assigned.
     last: u64,
-    streams: HashMap<u64, Stream>,
+    streams: HashMap<u64, ReplayStream>,
     last_stream: u64,
     /// The ended streams, the oldest first.
     over: VecDeque<u64>,
     closed: bool,
 }
 
-struct Event {
+struct ReplayEvent {
     stream: u64,
     seq: u64,
-    kind: Kind,
+    kind: ReplayEventKind,
     /// The message on one line. Clients that receive the same message share these bytes. The event id is added on
     /// reading.
     message: Bytes,
@@ -126,7 +126,7 @@ struct Event {
 
 /// The role of an event. It decides which events are discarded first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ReplayEventKind {
     /// Progress or a log message of a call, or any event of the session stream, which must have no gaps.
     Note,
     /// A server request during a call.
@@ -136,7 +136,7 @@ pub enum Kind {
 }
 
 #[derive(Default)]
-struct Stream {
+struct ReplayStream {
     /// The requests that the stream answers. Empty for the session stream.
     requests: SmallVec<[Id; 1]>,
     /// The number of requests without a response.
@@ -154,12 +154,12 @@ struct Stream {
 
 /// The error for an event id that cannot be resumed from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gap;
+pub struct ResumeGap;
 
 /// The outcome of resuming a stream.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Resumed {
-    Reader(Reader),
+pub enum StreamResumeOutcome {
+    Reader(ReplayReader),
     /// The stream ended, and the client has all of it.
     Spent,
     /// The stream ended, but its last event was discarded. Holds the ids of its requests: one, or all of a batch.
@@ -168,7 +168,7 @@ pub enum Resumed {
 
 /// The outcome of a read.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum ReplayRead {
     /// All events since the last read, ready to be written.
     Events(Bytes),
     Nothing,
@@ -178,7 +178,7 @@ pub enum Next {
 
 /// The position of a client that resumed a stream.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Reader {
+pub struct ReplayReader {
     pub stream: u64,
     /// An event after the position was discarded before the reader began.
     pub has_gap: bool,
@@ -195,8 +195,8 @@ impl Replay {
     }
 
     /// Creates a buffer that counts its bytes in `kept`, which all clients share.
-    pub fn among(epoch: u32, kept: &Arc<Kept>) -> Replay {
-        let ring = Mutex::new(Ring { kept: Arc::clone(kept), ..Ring::default() });
+    pub fn among(epoch: u32, kept: &Arc<ReplayMemory>) -> Replay {
+        let ring = Mutex::new(ReplayBuffer { kept: Arc::clone(kept), ..ReplayBuffer::default() });
         Replay { epoch, ring, bell: Notify::new(), hands: Notify::new() }
     }
 
@@ -207,7 +207,7 @@ impl Replay {
         ring.last_stream += 1;
         let stream = ring.last_stream;
         if !ring.closed {
-            ring.streams.insert(stream, Stream { open: requests.len(), requests, ..Stream::default() });
+            ring.streams.insert(stream, ReplayStream { open: requests.len(), requests, ..ReplayStream::default() });
         }
         stream
     }
@@ -218,14 +218,14 @@ impl Replay {
         self.priming(&mut self.ring.lock(), stream)
     }
 
-    fn priming(&self, ring: &mut Ring, stream: u64) -> Bytes {
+    fn priming(&self, ring: &mut ReplayBuffer, stream: u64) -> Bytes {
         ring.last += 1;
         let (id, retry) = (self.event_id(stream, ring.last), RETRY.as_millis());
         format!("id: {id}\nretry: {retry}\ndata: \n\n").into()
     }
 
     /// Adds a message to a stream and returns it as an event, ready to be written.
-    pub fn event(&self, stream: u64, kind: Kind, message: Pieces) -> Bytes {
+    pub fn event(&self, stream: u64, kind: ReplayEventKind, message: Pieces) -> Bytes {
         let mut event = BytesMut::with_capacity(message.len() + FRAME);
         let mut ring = self.ring.lock();
         ring.last += 1;
@@ -238,7 +238,8 @@ impl Replay {
         let end = event.len();
         event.extend_from_slice(EVENT_END);
         let event = ring.kept.hold(event.freeze());
-        let is_followed = ring.keep(Event { stream, seq, kind, message: event.slice(begin..end), at: Instant::now() });
+        let is_followed =
+            ring.keep(ReplayEvent { stream, seq, kind, message: event.slice(begin..end), at: Instant::now() });
         drop(ring);
         if is_followed {
             self.bell.notify_waiters();
@@ -253,7 +254,7 @@ impl Replay {
         let message = ring.kept.hold(message);
         ring.last += 1;
         let (stream, seq) = (SESSION_STREAM, ring.last);
-        ring.keep(Event { stream, seq, kind: Kind::Note, message, at: Instant::now() });
+        ring.keep(ReplayEvent { stream, seq, kind: ReplayEventKind::Note, message, at: Instant::now() });
         drop(ring);
         self.bell.notify_waiters();
     }
@@ -267,11 +268,11 @@ impl Replay {
     /// Returns a reader of the session stream that begins at the last event read. If no event is unread, also returns a
     /// first event as [`prime`](Replay::prime) does. The id of that event must not be greater than the id of an unread
     /// one.
-    pub(crate) fn take_session(&self) -> (Reader, Option<Bytes>) {
+    pub(crate) fn take_session(&self) -> (ReplayReader, Option<Bytes>) {
         let mut ring = self.ring.lock();
         if ring.closed {
             // This reader finds that the stream has ended.
-            return (Stream::default().take(SESSION_STREAM), None);
+            return (ReplayStream::default().take(SESSION_STREAM), None);
         }
         let stream = ring.streams.entry(SESSION_STREAM).or_default();
         let reader = stream.take(SESSION_STREAM);
@@ -283,31 +284,31 @@ impl Replay {
     }
 
     /// Returns a reader of the stream that `last_event_id` names. The previous reader of that stream ends.
-    pub fn resume(&self, last_event_id: &str) -> Result<Resumed, Gap> {
-        let (stream, seq) = self.parse(last_event_id).ok_or(Gap)?;
+    pub fn resume(&self, last_event_id: &str) -> Result<StreamResumeOutcome, ResumeGap> {
+        let (stream, seq) = self.parse(last_event_id).ok_or(ResumeGap)?;
         let mut ring = self.ring.lock();
         if ring.closed || seq > ring.last {
-            return Err(Gap);
+            return Err(ResumeGap);
         }
         let known = match stream {
             // The session stream always exists, even if nothing was written to it.
             SESSION_STREAM => ring.streams.entry(stream).or_default(),
-            _ => ring.streams.get_mut(&stream).ok_or(Gap)?,
+            _ => ring.streams.get_mut(&stream).ok_or(ResumeGap)?,
         };
         if known.is_over && seq >= known.last {
-            return Ok(Resumed::Spent);
+            return Ok(StreamResumeOutcome::Spent);
         }
         let has_gap = seq < known.forgotten;
         if has_gap && stream == SESSION_STREAM {
-            return Err(Gap);
+            return Err(ResumeGap);
         }
         if known.is_over && known.forgotten == known.last {
-            return Ok(Resumed::Lost(known.requests.clone()));
+            return Ok(StreamResumeOutcome::Lost(known.requests.clone()));
         }
-        let reader = Reader { has_gap, seq, ..known.take(stream) };
+        let reader = ReplayReader { has_gap, seq, ..known.take(stream) };
         drop(ring);
         self.tell_hands();
-        Ok(Resumed::Reader(reader))
+        Ok(StreamResumeOutcome::Reader(reader))
     }
 
     fn tell_hands(&self) {
@@ -332,16 +333,16 @@ impl Replay {
     }
 
     /// Returns the unread events of the reader's stream and advances the reader.
-    pub fn read(&self, reader: &mut Reader) -> Next {
+    pub fn read(&self, reader: &mut ReplayReader) -> ReplayRead {
         let mut ring = self.ring.lock();
-        let Ring { streams, events, .. } = &mut *ring;
-        let Some(stream) = streams.get_mut(&reader.stream) else { return Next::Over };
+        let ReplayBuffer { streams, events, .. } = &mut *ring;
+        let Some(stream) = streams.get_mut(&reader.stream) else { return ReplayRead::Over };
         let is_behind = reader.seq < stream.forgotten && reader.forgotten < stream.forgotten;
         if stream.reader != reader.number || is_behind {
-            return Next::Over;
+            return ReplayRead::Over;
         }
         if stream.last <= reader.seq {
-            return if stream.is_over { Next::Over } else { Next::Nothing };
+            return if stream.is_over { ReplayRead::Over } else { ReplayRead::Nothing };
         }
         // Search from the end, because a reader is usually only a few events behind.
         let first = events.len() - events.iter().rev().take_while(|event| event.seq > reader.seq).count();
@@ -355,7 +356,7 @@ impl Replay {
         reader.seq = stream.last;
         stream.read = stream.last;
         // The unread events were discarded before the reader began.
-        if found.is_empty() { Next::Nothing } else { Next::Events(found.freeze()) }
+        if found.is_empty() { ReplayRead::Nothing } else { ReplayRead::Events(found.freeze()) }
     }
 
     /// Returns a future that completes when a stream with a reader has grown, has ended or has a new reader.
@@ -364,13 +365,13 @@ impl Replay {
     }
 
     /// Waits for the next events. Returns `None` when the stream has ended for this reader. It is cancel-safe.
-    pub async fn follow(&self, reader: &mut Reader) -> Option<Bytes> {
+    pub async fn follow(&self, reader: &mut ReplayReader) -> Option<Bytes> {
         loop {
             let rung = self.bell.notified();
             match self.read(reader) {
-                Next::Events(events) => return Some(events),
-                Next::Over => return None,
-                Next::Nothing => rung.await,
+                ReplayRead::Events(events) => return Some(events),
+                ReplayRead::Over => return None,
+                ReplayRead::Nothing => rung.await,
             }
         }
     }
@@ -386,7 +387,8 @@ impl Replay {
         while !ring.events.is_empty() {
             ring.forget(0);
         }
-        *ring = Ring { closed: true, last: ring.last, last_stream: ring.last_stream, ..Ring::default() };
+        *ring =
+            ReplayBuffer { closed: true, last: ring.last, last_stream: ring.last_stream, ..ReplayBuffer::default() };
         drop(ring);
         self.tell_hands();
     }
@@ -417,18 +419,18 @@ impl Drop for Replay {
     }
 }
 
-impl Stream {
+impl ReplayStream {
     /// Registers a new reader that begins at the last event read. The previous reader ends.
-    fn take(&mut self, stream: u64) -> Reader {
+    fn take(&mut self, stream: u64) -> ReplayReader {
         self.reader += 1;
         let (seq, forgotten) = (self.read.max(self.forgotten), self.forgotten);
-        Reader { stream, has_gap: false, forgotten, seq, number: self.reader }
+        ReplayReader { stream, has_gap: false, forgotten, seq, number: self.reader }
     }
 }
 
-impl Ring {
+impl ReplayBuffer {
     /// Adds an event to the buffer. Returns whether its stream has a reader.
-    fn keep(&mut self, event: Event) -> bool {
+    fn keep(&mut self, event: ReplayEvent) -> bool {
         if self.closed {
             return false;
         }
@@ -450,7 +452,7 @@ impl Ring {
 
     fn make_room(&mut self, length: usize, most: usize) {
         while !self.events.is_empty() && (self.events.len() >= MOST_EVENTS || self.bytes + length > most) {
-            let first = self.events.iter().position(|event| event.kind == Kind::Note);
+            let first = self.events.iter().position(|event| event.kind == ReplayEventKind::Note);
             self.forget(first.unwrap_or_default());
         }
     }
@@ -469,8 +471,8 @@ impl Ring {
         while let Some(event) = self.events.get(index).filter(|event| now.duration_since(event.at) >= KEPT_FOR) {
             let is_open = self.streams.get(&event.stream).is_some_and(|stream| !stream.is_over);
             match event.kind {
-                Kind::Ask if is_open => index += 1,
-                Kind::Note | Kind::Ask | Kind::Answer => self.forget(index),
+                ReplayEventKind::Ask if is_open => index += 1,
+                ReplayEventKind::Note | ReplayEventKind::Ask | ReplayEventKind::Answer => self.forget(index),
             }
         }
         self.trim_over();
@@ -489,8 +491,8 @@ impl Ring {
 
     /// Removes the oldest ended streams with a discarded last event if there are more than [`MOST_OVER`].
     fn trim_over(&mut self) {
-        let Ring { over, streams, .. } = self;
-        let is_gone = |stream: Option<&Stream>| stream.is_none_or(|stream| stream.forgotten == stream.last);
+        let ReplayBuffer { over, streams, .. } = self;
+        let is_gone = |stream: Option<&ReplayStream>| stream.is_none_or(|stream| stream.forgotten == stream.last);
         let gone = over.iter().filter(|number| is_gone(streams.get(number))).count();
         let mut surplus = gone.saturating_sub(MOST_OVER);
         over.retain(|number| {

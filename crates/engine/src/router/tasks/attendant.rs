@@ -16,34 +16,34 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::client::caller::{Caller, Introduction};
-use crate::client::lane::{Call, Patience, Said};
+use crate::client::lane::{Call, CallMessage, CallTimeouts};
 use crate::client::mailbox::replay::Replay;
-use crate::client::mailbox::{Mailbox, Versions};
-use crate::router::inputs::{Question, question, refuse};
-use crate::router::tasks::{Errand, about};
-use crate::upstream::{Backend, Outgoing, Tasks};
+use crate::client::mailbox::{ListVersions, Mailbox};
+use crate::router::inputs::{InputRequest, question, refuse};
+use crate::router::tasks::{TaskRequest, about};
+use crate::upstream::{Backend, OutgoingRequest, TaskPolicy};
 
 /// The longest time that `tasks/get` waits for the backend to send its requests.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-pub struct Attendant {
+pub struct TaskInputRelay {
     /// The mailbox that assigns the ids of the requests, so that each id is used once.
     mailbox: Arc<Mailbox>,
-    state: Mutex<State>,
+    state: Mutex<RelayState>,
     bell: Notify,
 }
 
 #[derive(Default)]
-struct State {
+struct RelayState {
     /// The call that waits for the task's result.
     call: Option<Arc<Call>>,
-    open: Vec<Question>,
+    open: Vec<InputRequest>,
 }
 
-impl Attendant {
-    fn new() -> Attendant {
-        let mailbox = Mailbox::new(Introduction::default(), Versions::default(), Replay::new(0));
-        Attendant { mailbox: Arc::new(mailbox), state: Mutex::default(), bell: Notify::new() }
+impl TaskInputRelay {
+    fn new() -> TaskInputRelay {
+        let mailbox = Mailbox::new(Introduction::default(), ListVersions::default(), Replay::new(0));
+        TaskInputRelay { mailbox: Arc::new(mailbox), state: Mutex::default(), bell: Notify::new() }
     }
 
     /// Cancels the call and closes the mailbox, because the task was removed.
@@ -55,7 +55,7 @@ impl Attendant {
     }
 
     /// Begins a call for the task's result, unless one is open.
-    fn begin(self: &Arc<Attendant>, caller: &Caller, backend: &Arc<Backend>, native: &str) {
+    fn begin(self: &Arc<TaskInputRelay>, caller: &Caller, backend: &Arc<Backend>, native: &str) {
         let mut state = self.state.lock();
         if state.call.is_some() {
             return;
@@ -66,8 +66,8 @@ impl Attendant {
         drop(state);
         let (attendant, backend, native) = (Arc::clone(self), Arc::clone(backend), native.to_owned());
         worker::spawn(async move {
-            let tasks = Tasks::default();
-            let outgoing = Outgoing {
+            let tasks = TaskPolicy::default();
+            let outgoing = OutgoingRequest {
                 request: &call.request,
                 edits: Splice::new(),
                 progress_token_at: None,
@@ -75,7 +75,7 @@ impl Attendant {
                 mirrors: None,
                 tasks,
             };
-            let answer = backend.call(&outgoing, &call, Patience { idle: None, most: None });
+            let answer = backend.call(&outgoing, &call, CallTimeouts { idle: None, most: None });
             tokio::pin!(answer);
             loop {
                 tokio::select! {
@@ -86,13 +86,13 @@ impl Attendant {
                 }
             }
             call.finish();
-            *attendant.state.lock() = State::default();
+            *attendant.state.lock() = RelayState::default();
             attendant.bell.notify_waiters();
         });
     }
 
-    fn hear(&self, call: &Call, said: Option<Said>) {
-        let Some(Said::Ask(ask)) = said else { return };
+    fn hear(&self, call: &Call, said: Option<CallMessage>) {
+        let Some(CallMessage::Ask(ask)) = said else { return };
         match question(ask) {
             Ok(question) => self.state.lock().open.push(question),
             Err(refused) => refuse(call, refused, "it cannot be asked this without a session"),
@@ -114,7 +114,7 @@ impl Attendant {
         // If the backend sends no request in time, a later `tasks/get` returns it.
         let _ = tokio::time::timeout(PATIENCE, heard).await;
         let state = self.state.lock();
-        let is_open = |question: &&Question| state.call.as_ref().is_some_and(|call| question.is_open(call));
+        let is_open = |question: &&InputRequest| state.call.as_ref().is_some_and(|call| question.is_open(call));
         let asked: Vec<_> = state.open.iter().filter(is_open).map(|question| question.asked.as_str()).collect();
         asked.join(",")
     }
@@ -127,18 +127,18 @@ impl Attendant {
     /// Delivers the client's responses to the backend.
     fn answer(&self, request: &Request) {
         let mut state = self.state.lock();
-        if let State { call: Some(call), open } = &mut *state {
+        if let RelayState { call: Some(call), open } = &mut *state {
             open.retain(|question| !question.answer(call, request) && question.is_open(call));
         }
     }
 }
 
-impl Errand<'_> {
+impl TaskRequest<'_> {
     /// Returns the open server requests of the task as members of an object.
     pub(crate) async fn attend(&self) -> String {
         let attendant = {
             let mut attendant = self.task.attendant.lock();
-            Arc::clone(attendant.get_or_insert_with(|| Arc::new(Attendant::new())))
+            Arc::clone(attendant.get_or_insert_with(|| Arc::new(TaskInputRelay::new())))
         };
         attendant.begin(&self.call.caller, self.backend, &self.task.native.id);
         attendant.asked().await

@@ -19,8 +19,8 @@ use goblin_wire::{Era, Error};
 use parking_lot::Mutex;
 
 use crate::client::caller::{Caller, Principal, SessionId};
-use crate::client::mailbox::{Holder, Mailbox};
-use crate::router::tasks::attendant::Attendant;
+use crate::client::mailbox::{ClientRegistry, Mailbox};
+use crate::router::tasks::attendant::TaskInputRelay;
 
 /// The limits of tasks per client and in total.
 pub(crate) const MOST_PER_CLIENT: usize = 1000;
@@ -30,20 +30,20 @@ pub(crate) const LONGEST_LIFE: Duration = Duration::from_secs(24 * 3600);
 
 /// The owner of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Owner {
+pub enum TaskOwner {
     Session(SessionId),
     Principal(Principal),
 }
 
-impl Owner {
-    pub fn of(caller: &Caller) -> Owner {
-        caller.session.map_or(Owner::Principal(caller.principal), Owner::Session)
+impl TaskOwner {
+    pub fn of(caller: &Caller) -> TaskOwner {
+        caller.session.map_or(TaskOwner::Principal(caller.principal), TaskOwner::Session)
     }
 }
 
 /// The identity of a task at its backend. The same id may name different tasks on links of different clients.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Native {
+pub struct NativeTask {
     pub server: ServerId,
     /// The session with its own link to the backend, if the task was made over such a link.
     pub own: Option<SessionId>,
@@ -56,8 +56,8 @@ pub struct Native {
 pub struct Task {
     /// The id that the client knows.
     pub id: Box<str>,
-    pub native: Native,
-    pub owner: Owner,
+    pub native: NativeTask,
+    pub owner: TaskOwner,
     /// The protocol of the client.
     pub client: Era,
     /// The mailbox of its session, for notifications.
@@ -65,21 +65,21 @@ pub struct Task {
     /// The client that has to be there for the task to stay.
     client_id: Option<ClientId>,
     made: Instant,
-    known: Mutex<Known>,
+    known: Mutex<TaskState>,
     /// The collector of the task's server requests, if its client needs one.
-    pub attendant: Mutex<Option<Arc<Attendant>>>,
+    pub attendant: Mutex<Option<Arc<TaskInputRelay>>>,
 }
 
 /// The last known state of a task.
-struct Known {
+struct TaskState {
     expires: Instant,
     /// The task as JSON in the form of versions with `tasks/list`.
     last: Box<str>,
-    listeners: Vec<Listener>,
+    listeners: Vec<TaskListener>,
 }
 
 /// A stream that receives notifications of a task.
-struct Listener {
+struct TaskListener {
     mailbox: Weak<Mailbox>,
     /// The last notification sent. Two streams of one client make the backend notify twice.
     told: Option<Bytes>,
@@ -101,7 +101,7 @@ impl Task {
     pub fn listen(&self, mailbox: &Arc<Mailbox>) {
         let mut known = self.known.lock();
         known.listeners.retain(|listener| listener.mailbox.strong_count() > 0);
-        known.listeners.push(Listener { mailbox: Arc::downgrade(mailbox), told: None });
+        known.listeners.push(TaskListener { mailbox: Arc::downgrade(mailbox), told: None });
     }
 
     /// Sends a notification to the listeners. Returns `false` if there are none.
@@ -129,20 +129,20 @@ impl Drop for Task {
 
 /// The table of all tasks.
 #[derive(Default)]
-pub struct Book {
-    tasks: Mutex<Tasks>,
+pub struct TaskTable {
+    tasks: Mutex<TaskIndex>,
 }
 
 #[derive(Default)]
-struct Tasks {
+struct TaskIndex {
     by_id: HashMap<Box<str>, Arc<Task>>,
-    by_native: HashMap<Native, Box<str>>,
+    by_native: HashMap<NativeTask, Box<str>>,
     /// The number of tasks by owner, including reserved places.
-    counts: HashMap<Owner, usize>,
+    counts: HashMap<TaskOwner, usize>,
     count: usize,
 }
 
-impl Tasks {
+impl TaskIndex {
     fn remove(&mut self, id: &str) -> Option<Arc<Task>> {
         let task = self.by_id.remove(id)?;
         if self.by_native.get(&task.native).is_some_and(|named| *named == task.id) {
@@ -158,7 +158,7 @@ impl Tasks {
     }
 
     /// Frees a place. An owner without places is removed from the counts.
-    fn free(&mut self, owner: Owner) {
+    fn free(&mut self, owner: TaskOwner) {
         self.count -= 1;
         if let Some(count) = self.counts.get_mut(&owner) {
             *count -= 1;
@@ -169,7 +169,7 @@ impl Tasks {
     }
 
     /// Returns an error if the owner or all owners together have reached the limit.
-    fn has_room(&self, owner: Owner) -> Result<(), Error> {
+    fn has_room(&self, owner: TaskOwner) -> Result<(), Error> {
         let full = |value| Err(Error::LimitExceeded { limit: "tasks", value });
         match (self.counts.get(&owner), self.count) {
             (Some(MOST_PER_CLIENT..), _) => full(MOST_PER_CLIENT),
@@ -180,13 +180,13 @@ impl Tasks {
 }
 
 /// A reserved place for one task. Dropping it frees the place.
-pub struct Place {
-    book: Arc<Book>,
-    owner: Owner,
+pub struct TaskPermit {
+    book: Arc<TaskTable>,
+    owner: TaskOwner,
     is_taken: bool,
 }
 
-impl Drop for Place {
+impl Drop for TaskPermit {
     fn drop(&mut self) {
         if !self.is_taken {
             self.book.tasks.lock().free(self.owner);
@@ -195,16 +195,16 @@ impl Drop for Place {
 }
 
 /// A task that a backend has just made.
-pub struct Made<'a> {
-    pub native: Native,
+pub struct NewTask<'a> {
+    pub native: NativeTask,
     pub client: Era,
     pub life: Duration,
     pub mailbox: &'a Arc<Mailbox>,
 }
 
-impl Book {
+impl TaskTable {
     /// Reserves a place for a task that a call may make. Removes expired tasks if the table is full.
-    pub fn reserve(self: &Arc<Book>, owner: Owner, now: Instant) -> Result<Place, Error> {
+    pub fn reserve(self: &Arc<TaskTable>, owner: TaskOwner, now: Instant) -> Result<TaskPermit, Error> {
         let mut tasks = self.tasks.lock();
         let mut late = Vec::new();
         if tasks.has_room(owner).is_err() {
@@ -217,15 +217,15 @@ impl Book {
         }
         drop(tasks);
         drop(late);
-        room.map(|()| Place { book: Arc::clone(self), owner, is_taken: false })
+        room.map(|()| TaskPermit { book: Arc::clone(self), owner, is_taken: false })
     }
 
     /// Adds a task. If the backend reused an id, the older task is removed, because the id may now name another
     /// client's task.
-    pub fn enter(self: &Arc<Book>, mut place: Place, made: Made<'_>, now: Instant) -> Arc<Task> {
-        let Made { native, client, life, mailbox } = made;
+    pub fn enter(self: &Arc<TaskTable>, mut place: TaskPermit, made: NewTask<'_>, now: Instant) -> Arc<Task> {
+        let NewTask { native, client, life, mailbox } = made;
         let owner = place.owner;
-        let has_session = matches!(owner, Owner::Session(_));
+        let has_session = matches!(owner, TaskOwner::Session(_));
         let task = Arc::new(Task {
             id: mint(),
             native: native.clone(),
@@ -234,7 +234,7 @@ impl Book {
             mailbox: if has_session { Arc::downgrade(mailbox) } else { Weak::new() },
             client_id: has_session.then_some(mailbox.id),
             made: now,
-            known: Mutex::new(Known { expires: now + life, last: Box::default(), listeners: Vec::new() }),
+            known: Mutex::new(TaskState { expires: now + life, last: Box::default(), listeners: Vec::new() }),
             attendant: Mutex::default(),
         });
         let mut tasks = self.tasks.lock();
@@ -244,7 +244,7 @@ impl Book {
         place.is_taken = true;
         drop(tasks);
         drop(before);
-        let holder: Arc<dyn Holder> = Arc::<Book>::clone(self);
+        let holder: Arc<dyn ClientRegistry> = Arc::<TaskTable>::clone(self);
         if has_session && !mailbox.hold_for(&holder) {
             self.release(mailbox);
         }
@@ -253,17 +253,17 @@ impl Book {
 
     /// Reports whether a session has tasks, or calls that may become tasks.
     pub(crate) fn has_tasks_of(&self, session: SessionId) -> bool {
-        self.tasks.lock().counts.contains_key(&Owner::Session(session))
+        self.tasks.lock().counts.contains_key(&TaskOwner::Session(session))
     }
 
     /// Returns a task of this client. Returns `None` if it is unknown, expired or of another client.
     pub fn find(&self, id: &str, caller: &Caller, now: Instant) -> Option<Arc<Task>> {
         let task = self.tasks.lock().by_id.get(id).cloned()?;
-        (task.owner == Owner::of(caller) && !task.is_over(now)).then_some(task)
+        (task.owner == TaskOwner::of(caller) && !task.is_over(now)).then_some(task)
     }
 
     /// Returns the task with this identity at its backend.
-    pub fn named(&self, native: &Native) -> Option<Arc<Task>> {
+    pub fn named(&self, native: &NativeTask) -> Option<Arc<Task>> {
         let tasks = self.tasks.lock();
         tasks.by_native.get(native).and_then(|id| tasks.by_id.get(id)).cloned()
     }
@@ -276,7 +276,7 @@ impl Book {
 
     /// Returns the last known state of each task of this client, the oldest first.
     pub fn list(&self, caller: &Caller, now: Instant) -> Vec<Box<str>> {
-        let owner = Owner::of(caller);
+        let owner = TaskOwner::of(caller);
         let tasks = self.tasks.lock();
         let mut own: Vec<_> = tasks.by_id.values().filter(|task| task.owner == owner && !task.is_over(now)).collect();
         own.sort_by(|one, other| (one.made, &one.id).cmp(&(other.made, &other.id)));
@@ -290,7 +290,7 @@ impl Book {
     }
 }
 
-impl Holder for Book {
+impl ClientRegistry for TaskTable {
     fn release(&self, mailbox: &Mailbox) {
         let gone = self.tasks.lock().remove_all(|task| task.client_id == Some(mailbox.id));
         drop(gone);
@@ -309,7 +309,7 @@ fn mint() -> Box<str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::caller::Node;
+    use crate::client::caller::RunId;
     use crate::client::lane::Call;
     use crate::client::mailbox::replay::Replay;
 
@@ -320,21 +320,27 @@ mod tests {
     }
 
     fn session() -> Caller {
-        Caller { session: Some(SessionId::new(Node::random())), ..Call::example().caller }
+        Caller { session: Some(SessionId::new(RunId::random())), ..Call::example().caller }
     }
 
-    fn native(own: Option<SessionId>, id: &str) -> Native {
-        Native { server: ServerId::new("a").expect("a valid id"), own, era: Era::Legacy, id: id.into() }
+    fn native(own: Option<SessionId>, id: &str) -> NativeTask {
+        NativeTask { server: ServerId::new("a").expect("a valid id"), own, era: Era::Legacy, id: id.into() }
     }
 
-    fn enter(book: &Arc<Book>, caller: &Caller, mailbox: &Arc<Mailbox>, native: Native, now: Instant) -> Arc<Task> {
-        let place = book.reserve(Owner::of(caller), now).expect("there is room");
-        book.enter(place, Made { native, client: Era::Legacy, life: LIFE, mailbox }, now)
+    fn enter(
+        book: &Arc<TaskTable>,
+        caller: &Caller,
+        mailbox: &Arc<Mailbox>,
+        native: NativeTask,
+        now: Instant,
+    ) -> Arc<Task> {
+        let place = book.reserve(TaskOwner::of(caller), now).expect("there is room");
+        book.enter(place, NewTask { native, client: Era::Legacy, life: LIFE, mailbox }, now)
     }
 
     #[test]
     fn task1_a_task_is_found_by_its_own_client_for_as_long_as_it_lives() {
-        let (book, now) = (Arc::<Book>::default(), Instant::now());
+        let (book, now) = (Arc::<TaskTable>::default(), Instant::now());
         let (one, other, mailbox) = (session(), session(), mailbox());
         let task = enter(&book, &one, &mailbox, native(None, "1"), now);
         assert!(task.id.len() == 37 && task.id.starts_with("task-"), "{}", task.id);
@@ -354,7 +360,7 @@ mod tests {
 
     #[test]
     fn task1_tasks_go_with_their_session() {
-        let (book, now) = (Arc::<Book>::default(), Instant::now());
+        let (book, now) = (Arc::<TaskTable>::default(), Instant::now());
         let (one, other) = ((session(), mailbox()), (session(), mailbox()));
         let gone = enter(&book, &one.0, &one.1, native(None, "1"), now);
         let kept = enter(&book, &other.0, &other.1, native(None, "2"), now);
@@ -368,7 +374,7 @@ mod tests {
 
     #[test]
     fn task1_a_name_that_is_given_again_means_the_newer_task() {
-        let (book, now) = (Arc::<Book>::default(), Instant::now());
+        let (book, now) = (Arc::<TaskTable>::default(), Instant::now());
         let (one, other, mailbox) = (session(), session(), mailbox());
         let older = enter(&book, &one, &mailbox, native(None, "1"), now);
         let newer = enter(&book, &other, &mailbox, native(None, "1"), now);
@@ -381,18 +387,18 @@ mod tests {
 
     #[test]
     fn task1_exactly_so_many_have_room() {
-        let (book, now, mailbox) = (Arc::<Book>::default(), Instant::now(), mailbox());
+        let (book, now, mailbox) = (Arc::<TaskTable>::default(), Instant::now(), mailbox());
         let one = session();
         let mut places: Vec<_> =
-            (0..MOST_PER_CLIENT - 1).filter_map(|_| book.reserve(Owner::of(&one), now).ok()).collect();
+            (0..MOST_PER_CLIENT - 1).filter_map(|_| book.reserve(TaskOwner::of(&one), now).ok()).collect();
         enter(&book, &one, &mailbox, native(None, "1"), now);
         assert_eq!(places.len(), MOST_PER_CLIENT - 1);
-        assert!(book.reserve(Owner::of(&one), now).is_err());
-        assert!(book.reserve(Owner::of(&one), now + LIFE).is_ok(), "what is over makes room");
+        assert!(book.reserve(TaskOwner::of(&one), now).is_err());
+        assert!(book.reserve(TaskOwner::of(&one), now + LIFE).is_ok(), "what is over makes room");
         places.pop();
-        assert!(book.reserve(Owner::of(&one), now).is_ok());
+        assert!(book.reserve(TaskOwner::of(&one), now).is_ok());
         drop(places);
-        let all: Vec<_> = (0..=MOST).map_while(|_| book.reserve(Owner::of(&session()), now).ok()).collect();
+        let all: Vec<_> = (0..=MOST).map_while(|_| book.reserve(TaskOwner::of(&session()), now).ok()).collect();
         assert_eq!(all.len(), MOST);
         drop(all);
         assert!(book.tasks.lock().counts.is_empty() && book.tasks.lock().count == 0);

@@ -11,17 +11,17 @@ use goblin_wire::{Era, Error, Method, Outcome};
 
 use crate::router::Reply;
 use crate::router::inputs::inside;
-use crate::router::rounds::Said;
-use crate::router::tasks::words::Told;
-use crate::router::tasks::{Errand, about, newer_result};
-use crate::upstream::{Answered, CallEnd};
+use crate::router::rounds::InputResponse;
+use crate::router::tasks::words::TaskDescription;
+use crate::router::tasks::{TaskRequest, about, newer_result};
+use crate::upstream::{BackendResponse, CallEnd};
 
 /// The code that a legacy backend returns if it cannot cancel a task because the task has ended.
 const INVALID_PARAMS: &str = "-32602";
 
-impl Errand<'_> {
+impl TaskRequest<'_> {
     /// Sends a request of the gateway about the task, on behalf of the client's call.
-    async fn ask(&self, method: &Method, more: &str) -> Result<Answered, CallEnd> {
+    async fn ask(&self, method: &Method, more: &str) -> Result<BackendResponse, CallEnd> {
         let request = about(method, &self.task.native.id, more);
         let outgoing = self.outgoing(&request, Splice::new(), None);
         self.backend.call(&outgoing, self.call, self.patience(method)).await
@@ -44,9 +44,9 @@ impl Errand<'_> {
     }
 
     /// Returns the task in the form of 2025-11-25.
-    fn older_task(&self, answered: &Answered) -> Reply {
+    fn older_task(&self, answered: &BackendResponse) -> Reply {
         let Outcome::Result(task) = answered.response.outcome else { return self.failed(answered) };
-        let told = Told { text: answered.response.raw.as_str(), task, era: Era::Modern };
+        let told = TaskDescription { text: answered.response.raw.as_str(), task, era: Era::Modern };
         self.note(&told);
         goblin_wire::reply(&self.call.request.id, told.for_older(&self.task.id)).into()
     }
@@ -56,7 +56,7 @@ impl Errand<'_> {
     async fn older_cancel(&self) -> Result<Reply, CallEnd> {
         let before = self.ask(&Method::TasksGet, "").await?;
         let Outcome::Result(task) = before.response.outcome else { return Ok(self.failed(&before)) };
-        let told = Told { text: before.response.raw.as_str(), task, era: Era::Modern };
+        let told = TaskDescription { text: before.response.raw.as_str(), task, era: Era::Modern };
         if told.is_over() {
             let reason = format!("the task is over: it is {}", told.status());
             return Err(Error::InvalidParams(reason).into());
@@ -73,7 +73,7 @@ impl Errand<'_> {
         loop {
             let answered = self.ask(&Method::TasksGet, "").await?;
             let Outcome::Result(task) = answered.response.outcome else { return Ok(self.failed(&answered)) };
-            let told = Told { text: answered.response.raw.as_str(), task, era: Era::Modern };
+            let told = TaskDescription { text: answered.response.raw.as_str(), task, era: Era::Modern };
             self.note(&told);
             match &*told.status() {
                 "completed" => {
@@ -104,7 +104,7 @@ impl Errand<'_> {
     }
 
     /// Returns the result of the tool with the id of its task in `_meta`, as 2025-11-25 requires.
-    fn older_outcome(&self, answered: &Answered, result: Span) -> Reply {
+    fn older_outcome(&self, answered: &BackendResponse, result: Span) -> Reply {
         let text = answered.response.raw.as_str();
         let shown = inside(text, result, self.result_edits(answered, result));
         let related = format!(r#""{RELATED_TASK}":{{"taskId":{}}}"#, quote(&self.task.id));
@@ -120,13 +120,13 @@ impl Errand<'_> {
 
     /// Sends the task's input requests to the client and the responses to the backend. If the client rejects sampling
     /// or roots, the call ends, and the task keeps waiting.
-    async fn older_inputs(&self, told: &Told<'_>) -> Result<(), CallEnd> {
+    async fn older_inputs(&self, told: &TaskDescription<'_>) -> Result<(), CallEnd> {
         let said = self.router.ask_all(self.call, self.backend, told.text, told.task).await?;
         let mut responses = Vec::new();
         for (key, said) in said {
             match said {
-                Said::Result(result) => responses.push(format!("{key}:{result}")),
-                Said::Nothing(reason) => return Err(Error::ClientUnavailable { reason }.into()),
+                InputResponse::Result(result) => responses.push(format!("{key}:{result}")),
+                InputResponse::Nothing(reason) => return Err(Error::ClientUnavailable { reason }.into()),
             }
         }
         let more = format!(r#","inputResponses":{{{}}}"#, responses.join(","));
@@ -169,7 +169,7 @@ impl Errand<'_> {
     async fn newer_get(&self) -> Result<Reply, CallEnd> {
         let answered = self.ask(&Method::TasksGet, "").await?;
         let Outcome::Result(task) = answered.response.outcome else { return Ok(self.failed(&answered)) };
-        let told = Told { text: answered.response.raw.as_str(), task, era: Era::Legacy };
+        let told = TaskDescription { text: answered.response.raw.as_str(), task, era: Era::Legacy };
         self.note(&told);
         let mut members = told.newer_members(&self.task.id);
         match &*told.status() {

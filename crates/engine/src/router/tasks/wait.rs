@@ -10,14 +10,14 @@ use goblin_telemetry::worker;
 use goblin_wire::json::Splice;
 use goblin_wire::{Era, Method, Outcome};
 
-use crate::client::lane::{Call, Patience};
+use crate::client::lane::{Call, CallTimeouts};
 use crate::router::Router;
 use crate::router::tasks::about;
-use crate::router::tasks::words::Told;
-use crate::upstream::{Answered, Backend, CallEnd, Outgoing, Tasks};
+use crate::router::tasks::words::TaskDescription;
+use crate::upstream::{Backend, BackendResponse, CallEnd, OutgoingRequest, TaskPolicy};
 
 /// The timeouts of a cancel request. No client waits for its answer.
-const CANCEL_PATIENCE: Patience = Patience { idle: Some(Duration::from_secs(10)), most: None };
+const CANCEL_PATIENCE: CallTimeouts = CallTimeouts { idle: Some(Duration::from_secs(10)), most: None };
 
 impl Router {
     /// Polls a task until it ends, then returns its result. Each poll counts as a sign of life. If the call ends first,
@@ -27,8 +27,8 @@ impl Router {
         call: &Arc<Call>,
         backend: &Arc<Backend>,
         (native, interval): (&str, Duration),
-        patience: Patience,
-    ) -> Result<Answered, CallEnd> {
+        patience: CallTimeouts,
+    ) -> Result<BackendResponse, CallEnd> {
         let answered = follow(call, backend, (native, interval), patience).await;
         if answered.is_err() {
             cancel(call, backend, native);
@@ -41,10 +41,10 @@ async fn follow(
     call: &Arc<Call>,
     backend: &Backend,
     (native, mut interval): (&str, Duration),
-    patience: Patience,
-) -> Result<Answered, CallEnd> {
+    patience: CallTimeouts,
+) -> Result<BackendResponse, CallEnd> {
     let begun = Instant::now();
-    let left = || Patience { most: patience.most.map(|most| most.saturating_sub(begun.elapsed())), ..patience };
+    let left = || CallTimeouts { most: patience.most.map(|most| most.saturating_sub(begun.elapsed())), ..patience };
     loop {
         tokio::select! {
             biased;
@@ -53,14 +53,14 @@ async fn follow(
         }
         let answered = ask(call, backend, &Method::TasksGet, native, left()).await?;
         let Outcome::Result(result) = answered.response.outcome else { return Ok(answered) };
-        let told = Told { text: answered.response.raw.as_str(), task: result, era: Era::Legacy };
+        let told = TaskDescription { text: answered.response.raw.as_str(), task: result, era: Era::Legacy };
         if told.is_over() || told.status() == "input_required" {
             break;
         }
         interval = told.interval();
     }
     // This request is answered when the task ends, or after its server requests. The idle timeout does not apply.
-    ask(call, backend, &Method::TasksResult, native, Patience { idle: None, ..left() }).await
+    ask(call, backend, &Method::TasksResult, native, CallTimeouts { idle: None, ..left() }).await
 }
 
 /// Sends a request about the task on behalf of the call.
@@ -69,12 +69,12 @@ async fn ask(
     backend: &Backend,
     method: &Method,
     native: &str,
-    patience: Patience,
-) -> Result<Answered, CallEnd> {
+    patience: CallTimeouts,
+) -> Result<BackendResponse, CallEnd> {
     let request = about(method, native, "");
-    let (edits, tasks) = (Splice::new(), Tasks::default());
+    let (edits, tasks) = (Splice::new(), TaskPolicy::default());
     let outgoing =
-        Outgoing { request: &request, edits, progress_token_at: None, name: Some(native), mirrors: None, tasks };
+        OutgoingRequest { request: &request, edits, progress_token_at: None, name: Some(native), mirrors: None, tasks };
     backend.call(&outgoing, call, patience).await
 }
 

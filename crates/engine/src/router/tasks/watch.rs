@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use goblin_wire::Era;
-use goblin_wire::listen::Filter;
+use goblin_wire::listen::ListenFilter;
 
 use crate::client::caller::Caller;
 use crate::client::lane::Call;
@@ -19,7 +19,7 @@ use crate::router::Router;
 use crate::router::tasks::book::Task;
 use crate::upstream::Backend;
 use crate::upstream::link::LinkError;
-use crate::upstream::listen::Listen;
+use crate::upstream::listen::ListenHandle;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
@@ -38,12 +38,12 @@ impl Router {
 
     /// Sends notifications of the tasks to `mailbox` until it is closed.
     pub(crate) async fn watch_tasks(&self, call: &Arc<Call>, mailbox: &Arc<Mailbox>, ids: &BTreeSet<Arc<str>>) {
-        let mut by_server: BTreeMap<String, (Arc<Backend>, Filter)> = BTreeMap::new();
+        let mut by_server: BTreeMap<String, (Arc<Backend>, ListenFilter)> = BTreeMap::new();
         for task in ids.iter().filter_map(|id| self.watched(&call.caller, id)) {
             let Some(backend) = self.backend(&task.native.server) else { continue };
             task.listen(mailbox);
             let server = by_server.entry(backend.id.to_string());
-            let (_, filter) = server.or_insert_with(|| (backend, Filter::default()));
+            let (_, filter) = server.or_insert_with(|| (backend, ListenFilter::default()));
             filter.tasks.insert(Arc::from(&*task.native.id));
         }
         let all = join_all(by_server.values().map(|(backend, filter)| watch(call, backend, filter)));
@@ -55,11 +55,11 @@ impl Router {
 }
 
 /// Keeps a stream open at the backend until the backend rejects it.
-async fn watch(call: &Call, backend: &Backend, filter: &Filter) {
+async fn watch(call: &Call, backend: &Backend, filter: &ListenFilter) {
     let mut pause = FIRST_PAUSE;
     loop {
         match backend.listen(call, filter).await {
-            Ok(Listen { over, hold, .. }) => {
+            Ok(ListenHandle { over, hold, .. }) => {
                 pause = FIRST_PAUSE;
                 // The stream is reopened after any kind of end.
                 let _ = over.await;

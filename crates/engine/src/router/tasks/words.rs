@@ -21,13 +21,13 @@ const LONGEST_KEPT: usize = 4096;
 
 /// A task as its backend describes it.
 #[derive(Clone, Copy)]
-pub(crate) struct Told<'a> {
+pub(crate) struct TaskDescription<'a> {
     pub text: &'a str,
     pub task: Span,
     pub era: Era,
 }
 
-impl<'a> Told<'a> {
+impl<'a> TaskDescription<'a> {
     fn member(&self, key: &str) -> Option<Span> {
         json::member(self.text, self.task, key)
     }
@@ -144,7 +144,7 @@ fn is_complaint(text: &str, result: Span) -> bool {
 }
 
 /// Returns the task that answers a call instead of a result. Returns `None` if the result is not a task.
-pub(crate) fn made(text: &str, result: Span, era: Era) -> Option<Told<'_>> {
+pub(crate) fn made(text: &str, result: Span, era: Era) -> Option<TaskDescription<'_>> {
     static ID: Keyword = Keyword::new("taskId");
     if !ID.is_in(result.get(text)) {
         return None;
@@ -155,7 +155,7 @@ pub(crate) fn made(text: &str, result: Span, era: Era) -> Option<Told<'_>> {
             .is_some_and(|kind| kind.get(text) == "\"task\"")
             .then_some(result)?,
     };
-    let told = Told { text, task, era };
+    let told = TaskDescription { text, task, era };
     told.id().map(|_| told)
 }
 
@@ -163,8 +163,8 @@ pub(crate) fn made(text: &str, result: Span, era: Era) -> Option<Told<'_>> {
 mod tests {
     use super::*;
 
-    fn told(text: &str, era: Era) -> Told<'_> {
-        Told { text, task: json::whole(text), era }
+    fn told(text: &str, era: Era) -> TaskDescription<'_> {
+        TaskDescription { text, task: json::whole(text), era }
     }
 
     #[test]

@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use goblin_client::connect::Received;
+use goblin_client::connect::ResponseBody;
 use goblin_wire::{Message, Response};
 use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderMap};
 use http_body_util::{BodyExt, Limited};
 
-use crate::upstream::ear::Ear;
+use crate::upstream::ear::InboundHandler;
 use crate::upstream::link::LinkError;
 use crate::upstream::open::beyond_limit;
-use crate::upstream::trouble::Trouble;
+use crate::upstream::trouble::BackendProblem;
 
 /// The timeout of messages that no caller waits for: notifications and the end of a session.
 pub(crate) const ASIDE: Duration = Duration::from_secs(5);
@@ -22,7 +22,7 @@ pub(crate) const LONGEST_REFUSAL: usize = 64 * 1024;
 const LONGEST_REST: usize = 64 * 1024;
 
 /// Reads a body of at most `limit` bytes. Returns an error if it is longer.
-pub(crate) async fn whole_body(mut body: Received, limit: usize) -> Result<Bytes, LinkError> {
+pub(crate) async fn whole_body(mut body: ResponseBody, limit: usize) -> Result<Bytes, LinkError> {
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
     while let Some(frame) = body.frame().await {
@@ -53,9 +53,9 @@ pub(crate) async fn whole_body(mut body: Received, limit: usize) -> Result<Bytes
 }
 
 /// Parses the response to the request `id`.
-pub(crate) fn parse_answer(id: u64, body: Bytes, ear: &Ear) -> Result<Response, LinkError> {
+pub(crate) fn parse_answer(id: u64, body: Bytes, ear: &InboundHandler) -> Result<Response, LinkError> {
     if body.trim_ascii_start().first() == Some(&b'<') {
-        return Err(LinkError::Protocol(Trouble::WebPage.to_string()));
+        return Err(LinkError::Protocol(BackendProblem::WebPage.to_string()));
     }
     match Message::parse(ear.hold(body)) {
         Ok(Message::Response(answer)) if answer.id.as_ref().is_none_or(|answered| answered.as_u64() == Some(id)) => {
@@ -89,7 +89,7 @@ pub(crate) fn is_session_unknown(status: StatusCode, body: &[u8]) -> bool {
 }
 
 /// Reads the rest of a body after the response, so that the connection can be reused.
-pub(crate) async fn finish(body: Received) {
+pub(crate) async fn finish(body: ResponseBody) {
     let rest = Limited::new(body, LONGEST_REST).collect();
     let _ = tokio::time::timeout(ASIDE, rest).await;
 }
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn an_answer_to_another_request_is_refused() {
-        let parse = |body| parse_answer(1, body, &Ear::example());
+        let parse = |body| parse_answer(1, body, &InboundHandler::example());
         assert!(parse(Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"result":{}}"#)).is_ok());
         assert!(parse(Bytes::from_static(br#"{"jsonrpc":"2.0","id":null,"error":{}}"#)).is_ok());
         assert!(parse(Bytes::from_static(br#"{"jsonrpc":"2.0","id":2,"result":{}}"#)).is_err());

@@ -7,24 +7,24 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use goblin_catalog::listing::List;
-use goblin_client::connect::Received;
+use goblin_client::connect::ResponseBody;
 use goblin_telemetry::Event;
-use goblin_wire::framing::{Events, Frame};
-use goblin_wire::{Malformed, Message, Method};
+use goblin_wire::framing::{Frame, SseDecoder};
+use goblin_wire::{MalformedMessage, Message, Method};
 use http::StatusCode;
 use http_body_util::BodyExt;
 
 use crate::upstream::http::body::is_stream;
-use crate::upstream::http::trail::Trail;
-use crate::upstream::http::{Shared, is_passing};
-use crate::upstream::link::End;
+use crate::upstream::http::trail::ResumePosition;
+use crate::upstream::http::{HttpLinkInner, is_passing};
+use crate::upstream::link::LinkEnd;
 
 /// The number of failed reconnects in a row after which the backend counts as lost.
 const RECONNECTS_BEFORE_LOST: u32 = 2;
 
 /// Keeps the stream open for as long as the backend offers it.
-pub(super) async fn keep_listening(shared: &Arc<Shared>) {
-    let mut trail = Trail::default();
+pub(super) async fn keep_listening(shared: &Arc<HttpLinkInner>) {
+    let mut trail = ResumePosition::default();
     let (mut in_vain, mut unreachable, mut has_gap, mut was_open) = (0, 0, false, false);
     loop {
         let response = shared.client.request(shared.stream_request(trail.position())).await;
@@ -67,7 +67,7 @@ pub(super) async fn keep_listening(shared: &Arc<Shared>) {
             Err(error) => {
                 unreachable += 1;
                 if unreachable >= RECONNECTS_BEFORE_LOST && error.is_safe_to_retry() {
-                    return shared.close(End::Lost(error.to_string()));
+                    return shared.close(LinkEnd::Lost(error.to_string()));
                 }
             }
         }
@@ -78,8 +78,8 @@ pub(super) async fn keep_listening(shared: &Arc<Shared>) {
 }
 
 /// Reads one stream to its end.
-async fn listen_once(shared: &Arc<Shared>, mut body: Received, trail: &mut Trail) {
-    let mut events = Events::new(shared.limit);
+async fn listen_once(shared: &Arc<HttpLinkInner>, mut body: ResponseBody, trail: &mut ResumePosition) {
+    let mut events = SseDecoder::new(shared.limit);
     while let Some(Ok(frame)) = body.frame().await {
         let Ok(data) = frame.into_data() else { continue };
         events.feed(&data);
@@ -94,7 +94,7 @@ async fn listen_once(shared: &Arc<Shared>, mut body: Received, trail: &mut Trail
             }
             let message = Message::parse(event.data);
             if is_news || is_level(&message) {
-                Shared::on_other(shared, message);
+                HttpLinkInner::on_other(shared, message);
             }
         }
     }
@@ -102,7 +102,7 @@ async fn listen_once(shared: &Arc<Shared>, mut body: Received, trail: &mut Trail
 
 /// Reports whether a repetition of this message is harmless. Some servers restart their event ids on every stream, so a
 /// new message can look like a repeated one and would be lost.
-fn is_level(message: &Result<Message, Malformed>) -> bool {
+fn is_level(message: &Result<Message, MalformedMessage>) -> bool {
     let Ok(Message::Notification(notification)) = message else { return false };
     matches!(
         notification.method,

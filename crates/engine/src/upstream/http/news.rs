@@ -4,25 +4,25 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use goblin_client::connect::Received;
+use goblin_client::connect::ResponseBody;
 use goblin_telemetry::{Event, worker};
-use goblin_wire::framing::{Events, Frame};
-use goblin_wire::listen::Filter;
-use goblin_wire::mirrored::Repeated;
+use goblin_wire::framing::{Frame, SseDecoder};
+use goblin_wire::listen::ListenFilter;
+use goblin_wire::mirrored::MirrorHeaders;
 use goblin_wire::{Id, Message, Method, Notification};
 use http_body_util::BodyExt;
 use tokio::sync::oneshot;
 
-use crate::upstream::ear::Whose;
+use crate::upstream::ear::Attribution;
 use crate::upstream::http::body::{is_stream, parse_answer, whole_body};
-use crate::upstream::http::{HttpLink, Shared};
-use crate::upstream::link::{End, LinkError};
-use crate::upstream::listen::{Listen, Over};
+use crate::upstream::http::{HttpLink, HttpLinkInner};
+use crate::upstream::link::{LinkEnd, LinkError};
+use crate::upstream::listen::{ListenHandle, ListenOutcome};
 use crate::upstream::news::{ends, honoured, refusal_in, unsubscribed};
 
 impl HttpLink {
     /// Requests a stream and waits for its acknowledgement.
-    pub async fn listen(&self, id: u64, body: Bytes, headers: Repeated) -> Result<Listen, LinkError> {
+    pub async fn listen(&self, id: u64, body: Bytes, headers: MirrorHeaders) -> Result<ListenHandle, LinkError> {
         let response = self.shared.post_with(body, headers).await?;
         if !response.status().is_success() {
             return Err(refusal_in(&self.shared.refusal(id, response).await?));
@@ -31,8 +31,8 @@ impl HttpLink {
             let body = whole_body(response.into_body(), self.shared.limit).await?;
             return Err(refusal_in(&parse_answer(id, body, &self.shared.ear)?));
         }
-        let events = Events::new(self.shared.limit);
-        let mut stream = Stream { shared: Arc::clone(&self.shared), id, body: response.into_body(), events };
+        let events = SseDecoder::new(self.shared.limit);
+        let mut stream = HttpListenStream { shared: Arc::clone(&self.shared), id, body: response.into_body(), events };
         let honoured = stream.acknowledged().await?;
         let ((told, over), (hold, held)) = (oneshot::channel(), oneshot::channel());
         worker::spawn(async move {
@@ -42,60 +42,60 @@ impl HttpLink {
                 // Dropping the stream closes its connection, which ends it for the backend.
                 _ = held => return,
                 end = shared.closed() => match end {
-                    End::Lost(reason) => Over::Lost(reason),
-                    End::Forgotten => Over::Lost(LinkError::SessionLost.to_string()),
+                    LinkEnd::Lost(reason) => ListenOutcome::Lost(reason),
+                    LinkEnd::Forgotten => ListenOutcome::Lost(LinkError::SessionLost.to_string()),
                 },
             };
             // The holder of the stream may no longer wait for its end.
             let _ = told.send(over);
         });
-        Ok(Listen { honoured, over, hold })
+        Ok(ListenHandle { honoured, over, hold })
     }
 }
 
 /// An open stream with its read buffer.
-struct Stream {
-    shared: Arc<Shared>,
+struct HttpListenStream {
+    shared: Arc<HttpLinkInner>,
     id: u64,
-    body: Received,
-    events: Events,
+    body: ResponseBody,
+    events: SseDecoder,
 }
 
 /// An event of a stream other than a notification.
-enum Said {
-    Acknowledged(Filter),
+enum ListenEvent {
+    Acknowledged(ListenFilter),
     /// The response, which ends the stream.
     Ended(LinkError),
 }
 
-impl Stream {
-    async fn acknowledged(&mut self) -> Result<Filter, LinkError> {
+impl HttpListenStream {
+    async fn acknowledged(&mut self) -> Result<ListenFilter, LinkError> {
         match self.next().await {
-            Ok(Said::Acknowledged(honoured)) => Ok(honoured),
-            Ok(Said::Ended(refusal)) => Err(refusal),
+            Ok(ListenEvent::Acknowledged(honoured)) => Ok(honoured),
+            Ok(ListenEvent::Ended(refusal)) => Err(refusal),
             Err(reason) => Err(LinkError::Closed { reason, sent: true }),
         }
     }
 
-    async fn hear(&mut self) -> Over {
+    async fn hear(&mut self) -> ListenOutcome {
         loop {
             match self.next().await {
-                Ok(Said::Acknowledged(_)) => {}
-                Ok(Said::Ended(_)) => return Over::Ended,
-                Err(reason) => return Over::Lost(reason),
+                Ok(ListenEvent::Acknowledged(_)) => {}
+                Ok(ListenEvent::Ended(_)) => return ListenOutcome::Ended,
+                Err(reason) => return ListenOutcome::Lost(reason),
             }
         }
     }
 
     fn hear_one(&self, news: &Notification) {
         match unsubscribed(news) {
-            Some(news) => self.shared.ear.hear(&news, || Whose::Nobodys),
-            None => self.shared.ear.hear(news, || Whose::Nobodys),
+            Some(news) => self.shared.ear.hear(&news, || Attribution::Nobodys),
+            None => self.shared.ear.hear(news, || Attribution::Nobodys),
         }
     }
 
     /// Handles notifications until another event arrives. Returns an error with the reason if the stream ends.
-    async fn next(&mut self) -> Result<Said, String> {
+    async fn next(&mut self) -> Result<ListenEvent, String> {
         loop {
             while let Some(event) = self.events.take() {
                 if let Some(said) = self.read(event) {
@@ -111,7 +111,7 @@ impl Stream {
         }
     }
 
-    fn read(&self, event: Frame<goblin_wire::framing::Event>) -> Option<Said> {
+    fn read(&self, event: Frame<goblin_wire::framing::SseEvent>) -> Option<ListenEvent> {
         let server = self.shared.ear.server();
         let Frame::Whole(event) = event else {
             self.shared.ear.emit(&Event::BackendTooLong { server });
@@ -122,20 +122,20 @@ impl Stream {
         }
         match Message::parse(event.data) {
             Ok(Message::Notification(news)) if news.method == Method::Acknowledged => {
-                Some(Said::Acknowledged(honoured(&news)))
+                Some(ListenEvent::Acknowledged(honoured(&news)))
             }
             Ok(Message::Notification(news)) if ends(&news, self.id) => {
-                Some(Said::Ended(LinkError::Protocol("it ended the stream".to_owned())))
+                Some(ListenEvent::Ended(LinkError::Protocol("it ended the stream".to_owned())))
             }
             Ok(Message::Notification(news)) => {
                 self.hear_one(&news);
                 None
             }
             Ok(Message::Response(answer)) if answer.id.as_ref().and_then(Id::as_u64) == Some(self.id) => {
-                Some(Said::Ended(refusal_in(&answer)))
+                Some(ListenEvent::Ended(refusal_in(&answer)))
             }
             other => {
-                Shared::on_other(&self.shared, other);
+                HttpLinkInner::on_other(&self.shared, other);
                 None
             }
         }

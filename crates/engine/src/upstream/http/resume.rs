@@ -11,9 +11,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use goblin_client::connect::Received;
+use goblin_client::connect::ResponseBody;
 use goblin_telemetry::worker;
-use goblin_wire::framing::{Event, Events, Frame};
+use goblin_wire::framing::{Frame, SseDecoder, SseEvent};
 use goblin_wire::{Id, Message, Method, Response};
 use http::Response as HttpResponse;
 use http_body_util::{BodyExt, Collected, Limited};
@@ -21,9 +21,9 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::client::lane::Call;
 use crate::upstream::http::body::{ASIDE, LONGEST_REFUSAL, finish, is_session_unknown, is_stream};
-use crate::upstream::http::trail::Trail;
-use crate::upstream::http::{Shared, is_passing};
-use crate::upstream::link::{End, LinkError};
+use crate::upstream::http::trail::ResumePosition;
+use crate::upstream::http::{HttpLinkInner, is_passing};
+use crate::upstream::link::{LinkEnd, LinkError};
 use crate::upstream::open::request_of;
 
 /// The number of fruitless attempts in a row after which the request fails.
@@ -35,16 +35,16 @@ const PROMPTLY: Duration = Duration::from_secs(1);
 const QUIET: Duration = Duration::from_secs(15);
 
 /// A request with its response in a stream.
-pub(super) struct Awaited<'a> {
-    shared: &'a Arc<Shared>,
+pub(super) struct StreamedRequest<'a> {
+    shared: &'a Arc<HttpLinkInner>,
     id: u64,
     call: Option<&'a Arc<Call>>,
-    trail: Trail,
+    trail: ResumePosition,
     is_resumed: bool,
 }
 
 /// The outcome of reading one connection.
-enum Heard {
+enum ReadOutcome {
     Answer(Response),
     /// The connection ended before the response.
     Stopped {
@@ -55,31 +55,31 @@ enum Heard {
 }
 
 /// The reason why a stream could not be resumed.
-enum Refused {
+enum ResumeError {
     ForNow(String),
     ForGood(String),
 }
 
-impl<'a> Awaited<'a> {
-    pub(super) fn new(shared: &'a Arc<Shared>, id: u64, call: Option<&'a Arc<Call>>) -> Awaited<'a> {
-        Awaited { shared, id, call, trail: Trail::default(), is_resumed: false }
+impl<'a> StreamedRequest<'a> {
+    pub(super) fn new(shared: &'a Arc<HttpLinkInner>, id: u64, call: Option<&'a Arc<Call>>) -> StreamedRequest<'a> {
+        StreamedRequest { shared, id, call, trail: ResumePosition::default(), is_resumed: false }
     }
 
     /// Reads the response from `body`, and resumes the stream if it ends too early.
-    pub(super) async fn answer(mut self, body: Received) -> Result<Response, LinkError> {
+    pub(super) async fn answer(mut self, body: ResponseBody) -> Result<Response, LinkError> {
         match self.hear(body).await? {
-            Heard::Answer(answer) => Ok(answer),
-            Heard::Stopped { reason, .. } if !self.shared.has_sessions || self.trail.position().is_none() => {
+            ReadOutcome::Answer(answer) => Ok(answer),
+            ReadOutcome::Stopped { reason, .. } if !self.shared.has_sessions || self.trail.position().is_none() => {
                 Err(lost(reason))
             }
             // Boxed because it is rare.
-            Heard::Stopped { reason, .. } => Box::pin(self.resume(reason)).await,
+            ReadOutcome::Stopped { reason, .. } => Box::pin(self.resume(reason)).await,
         }
     }
 
     /// Reads one connection to the response or to its end.
-    async fn hear(&mut self, mut body: Received) -> Result<Heard, LinkError> {
-        let mut events = Events::new(self.shared.limit);
+    async fn hear(&mut self, mut body: ResponseBody) -> Result<ReadOutcome, LinkError> {
+        let mut events = SseDecoder::new(self.shared.limit);
         let mut brought_news = false;
         let mut last_event = Instant::now();
         let reason = loop {
@@ -104,32 +104,32 @@ impl<'a> Awaited<'a> {
                 brought_news = true;
                 let answer = match self.is_resumed {
                     true => self.on_replayed(event)?,
-                    false => Shared::on_event(self.shared, self.id, event, self.call)?,
+                    false => HttpLinkInner::on_event(self.shared, self.id, event, self.call)?,
                 };
                 if let Some(answer) = answer {
                     worker::spawn(finish(body));
-                    return Ok(Heard::Answer(answer));
+                    return Ok(ReadOutcome::Answer(answer));
                 }
             }
         };
         self.trail.gap();
         self.is_resumed = true;
-        Ok(Heard::Stopped { reason, brought_news })
+        Ok(ReadOutcome::Stopped { reason, brought_news })
     }
 
     /// Handles one event on a resumed stream. Returns the response if the event holds it.
-    fn on_replayed(&self, event: Frame<Event>) -> Result<Option<Response>, LinkError> {
+    fn on_replayed(&self, event: Frame<SseEvent>) -> Result<Option<Response>, LinkError> {
         let Some(data) = self.shared.data(event)? else { return Ok(None) };
         match Message::parse(data) {
             Ok(Message::Response(answer)) if answer.id.as_ref().and_then(Id::as_u64) == Some(self.id) => {
                 return Ok(Some(answer));
             }
-            Ok(Message::Request(ask)) => Shared::on_replayed_ask(self.shared, ask),
+            Ok(Message::Request(ask)) => HttpLinkInner::on_replayed_ask(self.shared, ask),
             Err(malformed) if self.shared.answers(&malformed, self.id) => return Err(self.shared.refuse(&malformed)),
             // Progress of other calls already came on their own streams.
             Ok(Message::Notification(notification))
                 if notification.method == Method::Progress && request_of(&notification) != Some(self.id) => {}
-            other => Shared::on_other(self.shared, other),
+            other => HttpLinkInner::on_other(self.shared, other),
         }
         Ok(None)
     }
@@ -142,16 +142,16 @@ impl<'a> Awaited<'a> {
                 Ok(body) => {
                     let begun = Instant::now();
                     match self.hear(body).await? {
-                        Heard::Answer(answer) => return Ok(answer),
-                        Heard::Stopped { brought_news, .. } if brought_news || begun.elapsed() >= PROMPTLY => {
+                        ReadOutcome::Answer(answer) => return Ok(answer),
+                        ReadOutcome::Stopped { brought_news, .. } if brought_news || begun.elapsed() >= PROMPTLY => {
                             in_vain = 0;
                             continue;
                         }
-                        Heard::Stopped { reason, .. } => reason,
+                        ReadOutcome::Stopped { reason, .. } => reason,
                     }
                 }
-                Err(Refused::ForNow(reason)) => reason,
-                Err(Refused::ForGood(reason)) => return Err(not_resumed(&stopped, &reason)),
+                Err(ResumeError::ForNow(reason)) => reason,
+                Err(ResumeError::ForGood(reason)) => return Err(not_resumed(&stopped, &reason)),
             };
             in_vain += 1;
             if in_vain == MOST_IN_VAIN {
@@ -162,26 +162,26 @@ impl<'a> Awaited<'a> {
 
     /// Requests the rest of the stream after the pause that the backend asked for. Returns an error if the link ends
     /// first.
-    async fn reopen(&self, in_vain: u32) -> Result<Received, Refused> {
+    async fn reopen(&self, in_vain: u32) -> Result<ResponseBody, ResumeError> {
         let request = async {
             sleep(self.trail.pause(in_vain)).await;
             self.shared.client.request(self.shared.stream_request(self.trail.position())).await
         };
         let response = tokio::select! {
-            response = request => response.map_err(|error| Refused::ForNow(error.to_string()))?,
-            end = self.shared.closed() => return Err(Refused::ForGood(match end {
-                End::Lost(reason) => reason,
-                End::Forgotten => LinkError::SessionLost.to_string(),
+            response = request => response.map_err(|error| ResumeError::ForNow(error.to_string()))?,
+            end = self.shared.closed() => return Err(ResumeError::ForGood(match end {
+                LinkEnd::Lost(reason) => reason,
+                LinkEnd::Forgotten => LinkError::SessionLost.to_string(),
             })),
         };
         match response.status() {
             status if status.is_success() && is_stream(response.headers()) => Ok(response.into_body()),
-            status if is_passing(status) => Err(Refused::ForNow(format!("it answered HTTP {status}"))),
-            _ => Err(Refused::ForGood(self.refusal(response).await)),
+            status if is_passing(status) => Err(ResumeError::ForNow(format!("it answered HTTP {status}"))),
+            _ => Err(ResumeError::ForGood(self.refusal(response).await)),
         }
     }
 
-    async fn refusal(&self, response: HttpResponse<Received>) -> String {
+    async fn refusal(&self, response: HttpResponse<ResponseBody>) -> String {
         let status = response.status();
         let body = timeout(ASIDE, Limited::new(response.into_body(), LONGEST_REFUSAL).collect()).await;
         let body = body.ok().and_then(Result::ok).map(Collected::to_bytes).unwrap_or_default();

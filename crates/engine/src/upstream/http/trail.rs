@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-use goblin_wire::framing::Event;
+use goblin_wire::framing::SseEvent;
 use http::HeaderValue;
 
 const FIRST_RECONNECT: Duration = Duration::from_secs(1);
@@ -25,16 +25,16 @@ const LOOKED_AT: usize = 256;
 
 /// The position in one stream.
 #[derive(Default)]
-pub(crate) struct Trail {
+pub(crate) struct ResumePosition {
     position: Option<HeaderValue>,
     retry: Option<Duration>,
     told: VecDeque<u64>,
     has_gap: bool,
 }
 
-impl Trail {
+impl ResumePosition {
     /// Records an event. Returns `false` if it repeats an earlier one.
-    pub(crate) fn note(&mut self, event: &Event) -> bool {
+    pub(crate) fn note(&mut self, event: &SseEvent) -> bool {
         if let Some(asked) = event.retry.map(Duration::from_millis) {
             self.retry = Some(asked.clamp(FASTEST_RECONNECT, SLOWEST_RECONNECT));
         }
@@ -88,17 +88,17 @@ fn mark(id: &str, data: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    fn event(id: &str, data: &str) -> Event {
-        Event { id: Some(id.to_owned()), data: data.to_owned().into(), ..Event::default() }
+    fn event(id: &str, data: &str) -> SseEvent {
+        SseEvent { id: Some(id.to_owned()), data: data.to_owned().into(), ..SseEvent::default() }
     }
 
-    fn retry(milliseconds: u64) -> Event {
-        Event { retry: Some(milliseconds), ..Event::default() }
+    fn retry(milliseconds: u64) -> SseEvent {
+        SseEvent { retry: Some(milliseconds), ..SseEvent::default() }
     }
 
     #[test]
     fn what_was_told_is_known_again_behind_a_gap_only() {
-        let mut trail = Trail::default();
+        let mut trail = ResumePosition::default();
         assert!(trail.note(&event("1", "")), "a priming event");
         assert!(trail.note(&event("1", "a")), "with the id of the priming event");
         assert!(trail.note(&event("1", "a")), "a server whose ids mean nothing");
@@ -107,12 +107,15 @@ mod tests {
         assert!(trail.note(&event("1", "b")), "numbered anew");
         assert!(trail.note(&event("2", "a")));
         assert!(!trail.note(&event("2", "a")));
-        assert!(trail.note(&Event { data: "a".into(), ..Event::default() }), "without an id nothing is known again");
+        assert!(
+            trail.note(&SseEvent { data: "a".into(), ..SseEvent::default() }),
+            "without an id nothing is known again"
+        );
     }
 
     #[test]
     fn exactly_so_many_are_remembered() {
-        let mut trail = Trail::default();
+        let mut trail = ResumePosition::default();
         for number in 0..=MOST_REMEMBERED {
             trail.note(&event(&number.to_string(), "x"));
         }
@@ -126,11 +129,11 @@ mod tests {
     #[test]
     fn the_position_is_the_last_id_that_fits_in_a_header() {
         let after = |ids: &[&str]| {
-            let mut trail = Trail::default();
+            let mut trail = ResumePosition::default();
             for id in ids {
                 trail.note(&event(id, "x"));
             }
-            trail.note(&Event { data: "no id".into(), ..Event::default() });
+            trail.note(&SseEvent { data: "no id".into(), ..SseEvent::default() });
             trail.position().map(|id| id.as_bytes().to_vec())
         };
         assert_eq!(after(&[]), None);
@@ -142,7 +145,7 @@ mod tests {
 
     #[test]
     fn the_backend_says_how_long_to_wait_within_reason() {
-        let mut trail = Trail::default();
+        let mut trail = ResumePosition::default();
         assert_eq!(trail.pause(0), FIRST_RECONNECT);
         assert_eq!(trail.pause(2), 4 * FIRST_RECONNECT);
         for (asked, expected) in [(2500, Duration::from_millis(2500)), (0, FASTEST_RECONNECT)] {

@@ -13,14 +13,14 @@ use goblin_wire::{Error, Hello, Method};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 
 use crate::client::caller::{Caller, SessionId};
-use crate::client::mailbox::{Hold, Mailbox};
+use crate::client::mailbox::{EvictionGuard, Mailbox};
 use crate::upstream::actor::{SHORTEST_SESSION, stopped};
-use crate::upstream::dial::Greeting;
-use crate::upstream::ear::{Client, Ear};
-use crate::upstream::era::For;
+use crate::upstream::dial::DialParams;
+use crate::upstream::ear::{Client, InboundHandler};
+use crate::upstream::era::LinkScope;
 use crate::upstream::health::{self, Health};
-use crate::upstream::link::{End, Link};
-use crate::upstream::own::{OwnLink, Shared, Standing, capabilities};
+use crate::upstream::link::{Link, LinkEnd};
+use crate::upstream::own::{ClientLink, ClientLinkState, ClientLinksInner, capabilities};
 
 /// The time that a call waits for the slot of a link that is closing.
 const ROOM_PATIENCE: Duration = Duration::from_secs(1);
@@ -30,12 +30,12 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 const LEVEL_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The owner of one client's link.
-pub(crate) struct Keeper {
-    shared: Arc<Shared>,
+pub(crate) struct ClientLinkTask {
+    shared: Arc<ClientLinksInner>,
     session: SessionId,
     caller: Caller,
     mailbox: Arc<Mailbox>,
-    own: Arc<OwnLink>,
+    own: Arc<ClientLink>,
     told: mpsc::Receiver<Bytes>,
     health: Health,
     /// The earliest time of the next attempt.
@@ -47,19 +47,19 @@ pub(crate) struct Keeper {
 }
 
 /// A connected link.
-struct Open {
+struct ConnectedLink {
     link: Arc<Link>,
     hello: Arc<Hello>,
     begin: Instant,
     _place: OwnedSemaphorePermit,
-    _hold: Hold,
+    _hold: EvictionGuard,
 }
 
 /// Releases waiting calls and the client's entry, however the keeper ends. The next call of the client starts a new
 /// keeper.
-impl Drop for Keeper {
+impl Drop for ClientLinkTask {
     fn drop(&mut self) {
-        self.own.standing.send_replace(Standing::Over);
+        self.own.standing.send_replace(ClientLinkState::Over);
         self.shared.clients().remove(&self.session);
         self.shared.kinds().retain(|_, session| *session != self.session);
         // A caller may have found this register just before. Close it, so that no subscription is added without a
@@ -68,15 +68,15 @@ impl Drop for Keeper {
     }
 }
 
-impl Keeper {
+impl ClientLinkTask {
     pub(crate) fn new(
-        shared: &Arc<Shared>,
+        shared: &Arc<ClientLinksInner>,
         session: SessionId,
         client: Client,
-        own: &Arc<OwnLink>,
+        own: &Arc<ClientLink>,
         told: mpsc::Receiver<Bytes>,
-    ) -> Keeper {
-        Keeper {
+    ) -> ClientLinkTask {
+        ClientLinkTask {
             shared: Arc::clone(shared),
             session,
             caller: client.caller,
@@ -105,7 +105,7 @@ impl Keeper {
                 biased;
                 () = over => return,
                 // `self` owns the sender, so the channel cannot close during the wait.
-                _ = standing.wait_for(|standing| matches!(standing, Standing::Wanted { .. })) => {}
+                _ = standing.wait_for(|standing| matches!(standing, ClientLinkState::Wanted { .. })) => {}
                 // A subscribed client needs the link for updates, even if it makes no call.
                 () = subscribed => self.own.want(),
             }
@@ -137,7 +137,7 @@ impl Keeper {
     }
 
     /// Connects the link and sets its log level. Returns `None` if the keeper must end first.
-    async fn open(&mut self) -> Result<Option<Open>, Error> {
+    async fn open(&mut self) -> Result<Option<ConnectedLink>, Error> {
         let begin = Instant::now();
         let over = self.over();
         tokio::pin!(over);
@@ -149,10 +149,10 @@ impl Keeper {
         let (shared, caller, mailbox) = (&self.shared, &self.caller, &self.mailbox);
         let register = &self.own.register;
         let client = || Client { caller: caller.clone(), mailbox: Arc::clone(mailbox) };
-        let greeting = Greeting {
+        let greeting = DialParams {
             capabilities: &capabilities(&caller.abilities, shared.config.declare),
-            ear: || Ear::own(Arc::clone(register), &shared.config, client(), shared.patience),
-            whom: if caller.dialect.has_handshake() { For::WithHandshake } else { For::All },
+            ear: || InboundHandler::own(Arc::clone(register), &shared.config, client(), shared.patience),
+            whom: if caller.dialect.has_handshake() { LinkScope::WithHandshake } else { LinkScope::All },
             is_retry: self.trouble.is_some(),
         };
         let (link, hello) = match shared.dialler.dial(greeting, &mut over).await {
@@ -160,7 +160,7 @@ impl Keeper {
             Ok(None) => return Ok(None),
             Err(reason) => return Err(self.on_failure(reason)),
         };
-        let open = Open { link, hello, begin: Instant::now(), _place: place, _hold: self.mailbox.hold() };
+        let open = ConnectedLink { link, hello, begin: Instant::now(), _place: place, _hold: self.mailbox.hold() };
         self.health.connected(open.begin);
         self.trouble = None;
         let (server, session) = (self.shared.inbox.server(), &*self.session.short());
@@ -189,33 +189,33 @@ impl Keeper {
     }
 
     /// Publishes the link for calls and forwards the client's notifications, until the link or the client ends.
-    async fn serve(&mut self, open: Open) -> Left {
+    async fn serve(&mut self, open: ConnectedLink) -> ServeEnd {
         let register = Arc::clone(&self.own.register);
         register.link_up(open.hello.capabilities.subscribe);
-        self.own.standing.send_replace(Standing::Up(Arc::clone(&open.link)));
+        self.own.standing.send_replace(ClientLinkState::Up(Arc::clone(&open.link)));
         let over = self.over();
         let left = tokio::select! {
             biased;
-            () = over => Left::Over,
-            end = open.link.closed() => Left::Lost(end),
-            () = self.pass_on(&open) => Left::Over,
+            () = over => ServeEnd::Over,
+            end = open.link.closed() => ServeEnd::Lost(end),
+            () = self.pass_on(&open) => ServeEnd::Over,
             never = register.keep(&open.link, &open.hello) => match never {},
         };
         register.link_down();
         match &left {
-            Left::Over => {
-                self.own.standing.send_replace(Standing::Over);
+            ServeEnd::Over => {
+                self.own.standing.send_replace(ClientLinkState::Over);
                 let (server, session) = (self.shared.inbox.server(), &*self.session.short());
                 self.emit(&Event::OwnLinkEnded { server, session });
             }
-            Left::Lost(end) => self.on_loss(end, open.begin.elapsed()),
+            ServeEnd::Lost(end) => self.on_loss(end, open.begin.elapsed()),
         }
         open.link.close().await;
         left
     }
 
     /// Forwards the client's notifications in order. Drops and counts those that the link rejects.
-    async fn pass_on(&mut self, open: &Open) {
+    async fn pass_on(&mut self, open: &ConnectedLink) {
         loop {
             let own = Arc::clone(&self.own);
             tokio::select! {
@@ -236,7 +236,7 @@ impl Keeper {
     }
 
     /// Sends the log level that the client requested, if the backend supports log levels.
-    async fn set_level(&self, open: &Open) {
+    async fn set_level(&self, open: &ConnectedLink) {
         let can_set = open.hello.capabilities.logging && open.hello.dialect.has_handshake();
         let Some(level) = self.mailbox.asked_level().filter(|_| can_set) else { return };
         let params = format!(r#"{{"level":"{}"}}"#, level.as_str());
@@ -253,12 +253,12 @@ impl Keeper {
         error
     }
 
-    fn on_loss(&mut self, end: &End, lasted: Duration) {
+    fn on_loss(&mut self, end: &LinkEnd, lasted: Duration) {
         let (reason, is_rest_due) = match end {
-            End::Lost(reason) => (reason.as_str(), true),
+            LinkEnd::Lost(reason) => (reason.as_str(), true),
             // The backend is alive and only forgot the session, so no pause is due. Forgetting a new session at once
             // counts as a failure.
-            End::Forgotten => ("it forgot the session", lasted < SHORTEST_SESSION),
+            LinkEnd::Forgotten => ("it forgot the session", lasted < SHORTEST_SESSION),
         };
         let (server, session) = (self.shared.inbox.server(), &*self.session.short());
         self.emit(&Event::OwnLinkLost { server, session, reason });
@@ -278,7 +278,7 @@ impl Keeper {
     fn go_down(&mut self, error: Option<Error>) {
         // Queued notifications refer to the old connection, so drop them.
         while self.told.try_recv().is_ok() {}
-        self.own.standing.send_replace(Standing::Down { failures: self.failures, error });
+        self.own.standing.send_replace(ClientLinkState::Down { failures: self.failures, error });
     }
 
     fn emit(&self, event: &Event<'_>) {
@@ -287,13 +287,13 @@ impl Keeper {
 }
 
 /// The reason why `serve` ended.
-enum Left {
+enum ServeEnd {
     Over,
-    Lost(End),
+    Lost(LinkEnd),
 }
 
-impl Left {
+impl ServeEnd {
     fn is_over(&self) -> bool {
-        matches!(self, Left::Over)
+        matches!(self, ServeEnd::Over)
     }
 }

@@ -15,23 +15,24 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 use goblin_catalog::listing::List;
-use goblin_subscriptions::{Job, Reply};
+use goblin_subscriptions::{UpstreamReply, UpstreamRequest};
 use goblin_telemetry::Event;
 use goblin_wire::Message;
 use goblin_wire::json::quote;
-use goblin_wire::listen::Filter;
+use goblin_wire::listen::ListenFilter;
 
 use crate::upstream::health::{self, Health};
-use crate::upstream::listen::{Listen, Over};
-use crate::upstream::register::Register;
-use crate::upstream::register::plan::{Plan, Role, Settled, Step};
+use crate::upstream::listen::{ListenHandle, ListenOutcome};
+use crate::upstream::register::SubscriptionManager;
+use crate::upstream::register::plan::{StreamAction, StreamOutcome, StreamPlan, StreamRole};
 
 /// Opens a stream with a filter.
-pub(crate) type Opener<'a> = Box<dyn Fn(Filter) -> BoxFuture<'a, Result<Listen, Unopened>> + Send + Sync + 'a>;
+pub(crate) type Opener<'a> =
+    Box<dyn Fn(ListenFilter) -> BoxFuture<'a, Result<ListenHandle, ListenError>> + Send + Sync + 'a>;
 
 /// The reason why a stream was not opened.
 #[derive(Clone, Debug)]
-pub(crate) enum Unopened {
+pub(crate) enum ListenError {
     /// The backend does not know the method.
     Unknown,
     /// The backend did not acknowledge the stream in this time.
@@ -40,24 +41,24 @@ pub(crate) enum Unopened {
 }
 
 /// A job and its outcome.
-type Said = (Job, Reply);
+type UpstreamResult = (UpstreamRequest, UpstreamReply);
 
 /// The notification streams of one link.
-pub(crate) struct Listening<'a> {
-    register: &'a Register,
+pub(crate) struct UpstreamStreams<'a> {
+    register: &'a SubscriptionManager,
     opener: Opener<'a>,
     can_subscribe: bool,
-    plan: Plan,
+    plan: StreamPlan,
     /// The jobs that wait for an acknowledgement.
-    asked: HashMap<Arc<str>, Job>,
+    asked: HashMap<Arc<str>, UpstreamRequest>,
     /// The jobs with URIs on an open stream.
-    heard: HashMap<Arc<str>, Job>,
-    base: Option<Listen>,
-    delta: Option<Listen>,
-    opening: Option<(Role, BoxFuture<'a, Result<Listen, Unopened>>)>,
+    heard: HashMap<Arc<str>, UpstreamRequest>,
+    base: Option<ListenHandle>,
+    delta: Option<ListenHandle>,
+    opening: Option<(StreamRole, BoxFuture<'a, Result<ListenHandle, ListenError>>)>,
     /// Outcomes that the caller has not taken yet.
-    settled: VecDeque<Said>,
-    state: State,
+    settled: VecDeque<UpstreamResult>,
+    state: ListenState,
     /// Whether changes may have been missed since the last stream.
     has_gap: bool,
     health: Health,
@@ -65,7 +66,7 @@ pub(crate) struct Listening<'a> {
     is_told: bool,
 }
 
-enum State {
+enum ListenState {
     On,
     /// All streams are reopened at this time.
     Paused(Instant),
@@ -73,21 +74,26 @@ enum State {
     Deaf,
 }
 
-impl<'a> Listening<'a> {
+impl<'a> UpstreamStreams<'a> {
     /// Creates the state without opening a stream. `lists` names the lists that the backend announces changes of.
-    pub(crate) fn new(register: &'a Register, lists: Filter, can_subscribe: bool, opener: Opener<'a>) -> Listening<'a> {
-        Listening {
+    pub(crate) fn new(
+        register: &'a SubscriptionManager,
+        lists: ListenFilter,
+        can_subscribe: bool,
+        opener: Opener<'a>,
+    ) -> UpstreamStreams<'a> {
+        UpstreamStreams {
             register,
             opener,
             can_subscribe,
-            plan: Plan::new(lists),
+            plan: StreamPlan::new(lists),
             asked: HashMap::new(),
             heard: HashMap::new(),
             base: None,
             delta: None,
             opening: None,
             settled: VecDeque::new(),
-            state: State::On,
+            state: ListenState::On,
             has_gap: false,
             health: Health::default(),
             is_told: false,
@@ -95,30 +101,30 @@ impl<'a> Listening<'a> {
     }
 
     /// Accepts a job. [`settled`](Listening::settled) returns its outcome later.
-    pub(crate) fn take(&mut self, job: Job) {
+    pub(crate) fn take(&mut self, job: UpstreamRequest) {
         let reply = match self.state {
             _ if !job.subscribes => {
                 self.heard.remove(&job.native);
                 self.plan.unwant(&job.native, now());
-                Reply::Done
+                UpstreamReply::Done
             }
-            _ if !self.can_subscribe => Reply::Done,
-            State::Deaf => Reply::Unknown,
-            State::On | State::Paused(_) => {
+            _ if !self.can_subscribe => UpstreamReply::Done,
+            ListenState::Deaf => UpstreamReply::Unknown,
+            ListenState::On | ListenState::Paused(_) => {
                 let is_heard = self.plan.want(&job.native);
                 let place = if is_heard { &mut self.heard } else { &mut self.asked };
                 place.insert(Arc::clone(&job.native), job.clone());
                 if !is_heard {
                     return;
                 }
-                Reply::Done
+                UpstreamReply::Done
             }
         };
         self.settled.push_back((job, reply));
     }
 
     /// Removes and returns the next outcome.
-    pub(crate) fn settled(&mut self) -> Option<(Job, Reply)> {
+    pub(crate) fn settled(&mut self) -> Option<(UpstreamRequest, UpstreamReply)> {
         self.settled.pop_front()
     }
 
@@ -126,12 +132,12 @@ impl<'a> Listening<'a> {
     pub(crate) async fn next(&mut self) {
         loop {
             match self.state {
-                State::On => self.act(),
-                State::Paused(until) => {
+                ListenState::On => self.act(),
+                ListenState::Paused(until) => {
                     tokio::time::sleep_until(until.into()).await;
                     return self.resume();
                 }
-                State::Deaf => std::future::pending().await,
+                ListenState::Deaf => std::future::pending().await,
             }
             tokio::select! {
                 opened = opened(&mut self.opening) => return self.on_opened(opened),
@@ -145,13 +151,13 @@ impl<'a> Listening<'a> {
     /// Performs the next step of the plan.
     fn act(&mut self) {
         match self.plan.next(now()) {
-            Some(Step::Open(role, filter)) => self.opening = Some((role, (self.opener)(filter))),
-            Some(Step::Close) => (self.base, self.delta) = (None, None),
+            Some(StreamAction::Open(role, filter)) => self.opening = Some((role, (self.opener)(filter))),
+            Some(StreamAction::Close) => (self.base, self.delta) = (None, None),
             None => {}
         }
     }
 
-    fn on_opened(&mut self, opened: Result<Listen, Unopened>) {
+    fn on_opened(&mut self, opened: Result<ListenHandle, ListenError>) {
         let Some((role, _)) = self.opening.take() else { return };
         let is_first = self.base.is_none();
         match opened {
@@ -162,28 +168,30 @@ impl<'a> Listening<'a> {
                 }
                 let useful = Some(listen).filter(|listen| !listen.honoured.is_empty());
                 match role {
-                    Role::Base => (self.base, self.delta) = (useful, None),
-                    Role::Delta => self.delta = useful,
+                    StreamRole::Base => (self.base, self.delta) = (useful, None),
+                    StreamRole::Delta => self.delta = useful,
                 }
                 self.settle(settled, left_out);
             }
-            Err(Unopened::Unknown) if is_first => {
+            Err(ListenError::Unknown) if is_first => {
                 self.plan.reset();
-                self.state = State::Deaf;
-                self.settled.extend(self.asked.drain().map(|(_, job)| (job, Reply::Unknown)));
+                self.state = ListenState::Deaf;
+                self.settled.extend(self.asked.drain().map(|(_, job)| (job, UpstreamReply::Unknown)));
             }
             Err(unopened) => self.on_failed(unopened),
         }
     }
 
-    fn on_failed(&mut self, unopened: Unopened) {
+    fn on_failed(&mut self, unopened: ListenError) {
         let (reason, reply) = match unopened {
-            Unopened::Unknown => ("it does not know subscriptions/listen any more".into(), None),
-            Unopened::Late(after) => (format!("no answer within {after:?}").into(), Some(Reply::Late(after))),
-            Unopened::Failed(reason) => (reason, None),
+            ListenError::Unknown => ("it does not know subscriptions/listen any more".into(), None),
+            ListenError::Late(after) => {
+                (format!("no answer within {after:?}").into(), Some(UpstreamReply::Late(after)))
+            }
+            ListenError::Failed(reason) => (reason, None),
         };
         let settled = self.plan.failed(now());
-        self.settle(settled, |_| reply.clone().unwrap_or_else(|| Reply::Failed(Arc::clone(&reason))));
+        self.settle(settled, |_| reply.clone().unwrap_or_else(|| UpstreamReply::Failed(Arc::clone(&reason))));
         let repeated = std::mem::replace(&mut self.is_told, true);
         let inbox = self.register.inbox();
         inbox.emit(&Event::ListenFailed { server: inbox.server(), reason: &reason, repeated });
@@ -195,7 +203,7 @@ impl<'a> Listening<'a> {
     }
 
     /// Handles the first stream after none was open. Earlier changes were not announced, so fetch the lists again.
-    fn on_first(&mut self, honoured: &Filter) {
+    fn on_first(&mut self, honoured: &ListenFilter) {
         self.health.connected(now());
         self.is_told = false;
         let told = [(honoured.tools, List::Tools), (honoured.prompts, List::Prompts)];
@@ -209,11 +217,11 @@ impl<'a> Listening<'a> {
 
     /// Records the outcome of a stream. The URIs in `settled.heard` are subscribed; `unheard` returns the reply for the
     /// others.
-    fn settle(&mut self, settled: Settled, unheard: impl Fn(&str) -> Reply) {
+    fn settle(&mut self, settled: StreamOutcome, unheard: impl Fn(&str) -> UpstreamReply) {
         for native in settled.heard {
             if let Some(job) = self.asked.remove(&native) {
                 self.heard.insert(native, job.clone());
-                self.settled.push_back((job, Reply::Done));
+                self.settled.push_back((job, UpstreamReply::Done));
             }
         }
         for native in settled.unheard {
@@ -223,10 +231,10 @@ impl<'a> Listening<'a> {
         }
     }
 
-    fn on_over(&mut self, over: Over) {
+    fn on_over(&mut self, over: ListenOutcome) {
         let reason = match over {
-            Over::Ended => "the backend ended it".to_owned(),
-            Over::Lost(reason) => reason,
+            ListenOutcome::Ended => "the backend ended it".to_owned(),
+            ListenOutcome::Lost(reason) => reason,
         };
         let inbox = self.register.inbox();
         inbox.emit(&Event::ListenLost { server: inbox.server(), reason: &reason });
@@ -243,11 +251,11 @@ impl<'a> Listening<'a> {
         if self.can_subscribe {
             self.register.link_down();
         }
-        self.state = State::Paused(now() + self.health.failed(now(), health::jitter()));
+        self.state = ListenState::Paused(now() + self.health.failed(now(), health::jitter()));
     }
 
     fn resume(&mut self) {
-        self.state = State::On;
+        self.state = ListenState::On;
         if self.can_subscribe {
             self.register.link_up(true);
         }
@@ -259,16 +267,16 @@ fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-async fn opened<T>(opening: &mut Option<(Role, BoxFuture<'_, T>)>) -> T {
+async fn opened<T>(opening: &mut Option<(StreamRole, BoxFuture<'_, T>)>) -> T {
     match opening {
         Some((_, opening)) => opening.await,
         None => std::future::pending().await,
     }
 }
 
-async fn over(listen: &mut Option<Listen>) -> Over {
+async fn over(listen: &mut Option<ListenHandle>) -> ListenOutcome {
     match listen {
-        Some(listen) => (&mut listen.over).await.unwrap_or_else(|_| Over::Lost("its link is over".to_owned())),
+        Some(listen) => (&mut listen.over).await.unwrap_or_else(|_| ListenOutcome::Lost("its link is over".to_owned())),
         None => std::future::pending().await,
     }
 }
@@ -282,12 +290,12 @@ async fn passed(at: Option<Instant>) {
 
 /// Returns the reply for a URI that the acknowledgement omits. The backend gives no reason, so the reply names the
 /// resource.
-fn left_out(native: &str) -> Reply {
+fn left_out(native: &str) -> UpstreamReply {
     const REASON: &str = "the backend does not tell of changes of this resource";
     let data = format!(r#"{{"code":"SUBSCRIPTION_FAILED","uri":{}}}"#, quote(native));
     let error = format!(r#"{{"code":-32602,"message":"{REASON}","data":{data}}}"#);
     match Message::parse(goblin_wire::error_reply(None, &error).concat()) {
-        Ok(Message::Response(response)) => Reply::Refused(Arc::new(response)),
-        _ => Reply::Failed(REASON.into()),
+        Ok(Message::Response(response)) => UpstreamReply::Refused(Arc::new(response)),
+        _ => UpstreamReply::Failed(REASON.into()),
     }
 }

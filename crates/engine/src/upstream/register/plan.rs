@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use goblin_wire::listen::Filter;
+use goblin_wire::listen::ListenFilter;
 
 /// A delta with this many URIs is merged into the base.
 pub(crate) const MOST_APART: usize = 64;
@@ -23,23 +23,23 @@ type Uris = BTreeSet<Arc<str>>;
 
 /// The purpose of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
+pub(crate) enum StreamRole {
     Base,
     Delta,
 }
 
 /// The next action of the caller.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum StreamAction {
     /// Open a stream, then call [`Plan::opened`] or [`Plan::failed`].
-    Open(Role, Filter),
+    Open(StreamRole, ListenFilter),
     /// Close all streams, because nothing is wanted any more.
     Close,
 }
 
 /// The outcome for the URIs of a stream.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Settled {
+pub(crate) struct StreamOutcome {
     /// The URIs that are on an open stream.
     pub heard: Vec<Arc<str>>,
     /// The URIs that the backend does not serve. The plan no longer wants them.
@@ -48,24 +48,24 @@ pub(crate) struct Settled {
 
 /// The wanted URIs and the streams that serve them.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct StreamPlan {
     /// The lists that the base subscribes to.
-    lists: Filter,
+    lists: ListenFilter,
     wanted: Uris,
     /// The wanted URIs that are neither on a lasting stream nor on the one being opened.
     waiting: Uris,
     base: Option<Uris>,
     delta: Option<Uris>,
-    opening: Option<(Role, Uris)>,
+    opening: Option<(StreamRole, Uris)>,
     merge_at: Option<Instant>,
     /// A merge failed. Until the next attempt, new URIs go into the delta without regard to its size.
     is_merge_late: bool,
 }
 
-impl Plan {
+impl StreamPlan {
     /// Creates a plan. `lists` is a filter without URIs.
-    pub(crate) fn new(lists: Filter) -> Plan {
-        Plan {
+    pub(crate) fn new(lists: ListenFilter) -> StreamPlan {
+        StreamPlan {
             lists,
             wanted: Uris::new(),
             waiting: Uris::new(),
@@ -79,7 +79,7 @@ impl Plan {
 
     /// Forgets all streams and all wanted URIs. The caller must add the URIs again.
     pub(crate) fn reset(&mut self) {
-        *self = Plan::new(std::mem::take(&mut self.lists));
+        *self = StreamPlan::new(std::mem::take(&mut self.lists));
     }
 
     /// Adds a URI. Returns `true` if an open stream serves it already. Otherwise [`Plan::opened`] or [`Plan::failed`]
@@ -90,8 +90,8 @@ impl Plan {
         let (in_base, in_delta) = (has(&self.base), has(&self.delta));
         let (stays, comes) = match &self.opening {
             // The new base replaces both streams, and one of them may be the only one with this URI.
-            Some((Role::Base, uris)) => (false, uris.contains(uri)),
-            Some((Role::Delta, uris)) => (in_base, uris.contains(uri)),
+            Some((StreamRole::Base, uris)) => (false, uris.contains(uri)),
+            Some((StreamRole::Delta, uris)) => (in_base, uris.contains(uri)),
             None => (in_base || in_delta, false),
         };
         if !stays && !comes {
@@ -129,12 +129,12 @@ impl Plan {
     }
 
     /// Returns the next action, if any.
-    pub(crate) fn next(&mut self, now: Instant) -> Option<Step> {
+    pub(crate) fn next(&mut self, now: Instant) -> Option<StreamAction> {
         if self.opening.is_some() {
             return None;
         }
         if self.base.is_none() {
-            return (!self.is_idle()).then(|| self.open(Role::Base, self.wanted.clone()));
+            return (!self.is_idle()).then(|| self.open(StreamRole::Base, self.wanted.clone()));
         }
         let is_due = self.merge_at.is_some_and(|at| at <= now);
         let apart: Uris = self.delta.iter().flatten().filter(|uri| self.wanted.contains(*uri)).cloned().collect();
@@ -146,12 +146,12 @@ impl Plan {
         }
         if is_due && self.is_idle() {
             self.reset();
-            return Some(Step::Close);
+            return Some(StreamAction::Close);
         }
         if is_due || apart.len() >= MOST_APART && !self.waiting.is_empty() && !self.is_merge_late {
-            return Some(self.open(Role::Base, self.wanted.clone()));
+            return Some(self.open(StreamRole::Base, self.wanted.clone()));
         }
-        (!self.waiting.is_empty()).then(|| self.open(Role::Delta, apart))
+        (!self.waiting.is_empty()).then(|| self.open(StreamRole::Delta, apart))
     }
 
     /// Reports whether no list and no URI is wanted.
@@ -159,26 +159,26 @@ impl Plan {
         self.wanted.is_empty() && self.lists.is_empty()
     }
 
-    fn open(&mut self, role: Role, uris: Uris) -> Step {
+    fn open(&mut self, role: StreamRole, uris: Uris) -> StreamAction {
         self.waiting.clear();
-        let lists = if role == Role::Base { self.lists.clone() } else { Filter::default() };
-        let filter = Filter { uris: uris.clone(), ..lists };
+        let lists = if role == StreamRole::Base { self.lists.clone() } else { ListenFilter::default() };
+        let filter = ListenFilter { uris: uris.clone(), ..lists };
         self.opening = Some((role, uris));
-        Step::Open(role, filter)
+        StreamAction::Open(role, filter)
     }
 
     /// Records the acknowledgement of the stream that was being opened. A base replaces both streams and a delta
     /// replaces the delta; the caller closes the old ones. The caller also closes a new stream that serves nothing.
-    pub(crate) fn opened(&mut self, honoured: &Filter, now: Instant) -> Settled {
-        let Some((role, asked)) = self.opening.take() else { return Settled::default() };
+    pub(crate) fn opened(&mut self, honoured: &ListenFilter, now: Instant) -> StreamOutcome {
+        let Some((role, asked)) = self.opening.take() else { return StreamOutcome::default() };
         let (heard, unheard): (Uris, Uris) = asked.into_iter().partition(|uri| honoured.uris.contains(uri));
         self.wanted.retain(|uri| !unheard.contains(uri));
-        let settled = Settled { heard: heard.iter().cloned().collect(), unheard: unheard.into_iter().collect() };
+        let settled = StreamOutcome { heard: heard.iter().cloned().collect(), unheard: unheard.into_iter().collect() };
         match role {
-            Role::Base => {
+            StreamRole::Base => {
                 if honoured.is_empty() {
                     // A second attempt would get the same answer.
-                    self.lists = Filter::default();
+                    self.lists = ListenFilter::default();
                 }
                 (self.base, self.delta) = ((!honoured.is_empty()).then_some(heard), None);
                 (self.merge_at, self.is_merge_late) = (None, false);
@@ -186,7 +186,7 @@ impl Plan {
                     self.merge_within(now);
                 }
             }
-            Role::Delta => {
+            StreamRole::Delta => {
                 self.delta = (!heard.is_empty()).then_some(heard);
                 self.merge_within(now);
             }
@@ -196,17 +196,17 @@ impl Plan {
 
     /// Records that the stream could not be opened. After a failed merge, the new URIs go into a delta at once and are
     /// merged later.
-    pub(crate) fn failed(&mut self, now: Instant) -> Settled {
-        let Some((role, asked)) = self.opening.take() else { return Settled::default() };
+    pub(crate) fn failed(&mut self, now: Instant) -> StreamOutcome {
+        let Some((role, asked)) = self.opening.take() else { return StreamOutcome::default() };
         let is_heard = |uri: &Arc<str>| self.streams().any(|uris| uris.contains(uri));
         let (heard, unheard): (Uris, Uris) = asked.into_iter().partition(is_heard);
         let heard = heard.into_iter().collect();
-        if role == Role::Base && self.base.is_some() {
+        if role == StreamRole::Base && self.base.is_some() {
             self.waiting.extend(unheard.intersection(&self.wanted).cloned());
             (self.merge_at, self.is_merge_late) = (Some(now + MERGE_AFTER), true);
-            return Settled { heard, unheard: Vec::new() };
+            return StreamOutcome { heard, unheard: Vec::new() };
         }
         self.wanted.retain(|uri| !unheard.contains(uri));
-        Settled { heard, unheard: unheard.into_iter().collect() }
+        StreamOutcome { heard, unheard: unheard.into_iter().collect() }
     }
 }

@@ -6,23 +6,23 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-pub(crate) use goblin_subscriptions::selection::Verdict;
+pub(crate) use goblin_subscriptions::selection::UpdateDecision;
 use goblin_wire::json::Span;
 
-use crate::client::subscriptions::{Affected, Interests, Subscription};
-use crate::upstream::offered::Offered;
-use crate::upstream::register::{Once, Register, put, updated};
+use crate::client::subscriptions::{AffectedSubscription, Subscription, SubscriptionTable};
+use crate::upstream::offered::ListingView;
+use crate::upstream::register::{NotifiedClients, SubscriptionManager, put, updated};
 
 /// Updates that wait for a listing. Only the newest update of each resource is held.
 #[derive(Default)]
-pub(crate) struct Held {
+pub(crate) struct DeferredUpdates {
     /// Updates held since the last listing began. That listing may be older than the update.
     fresh: HashMap<Arc<str>, Bytes>,
     /// Updates that the listing in progress decides.
     asked: HashMap<Arc<str>, Bytes>,
 }
 
-impl Held {
+impl DeferredUpdates {
     pub(crate) fn hold(&mut self, native: &Arc<str>, message: &Bytes) {
         self.fresh.insert(Arc::clone(native), message.clone());
     }
@@ -38,9 +38,9 @@ impl Held {
     }
 }
 
-impl Register {
+impl SubscriptionManager {
     /// Stores the current fields as the baseline of a new subscription.
-    pub(crate) fn note(&self, interests: &Interests, subscription: &Subscription, offered: &Offered) {
+    pub(crate) fn note(&self, interests: &SubscriptionTable, subscription: &Subscription, offered: &ListingView) {
         for native in interests.covered(subscription) {
             if let Some(definition) = offered.definition(&native) {
                 subscription.note(&native, definition.raw.as_str());
@@ -51,23 +51,23 @@ impl Register {
     /// Decides whether an update is delivered to a client.
     pub(crate) fn judge(
         &self,
-        affected: &Affected<'_>,
+        affected: &AffectedSubscription<'_>,
         native: &str,
         update: Option<(&str, Span)>,
-        offered: &Offered,
-    ) -> Verdict {
+        offered: &ListingView,
+    ) -> UpdateDecision {
         if !affected.subscription.is_selective() {
-            return Verdict::Deliver;
+            return UpdateDecision::Deliver;
         }
         let definition = offered.definition(native).map(|definition| definition.raw.as_str());
         affected.subscription.judge(native, update, definition)
     }
 
     /// Processes a new listing: delivers an update to each client with selected fields that changed.
-    pub(crate) fn tell_news(&self, interests: &Interests, offered: &Offered) {
+    pub(crate) fn tell_news(&self, interests: &SubscriptionTable, offered: &ListingView) {
         // Match by `affected` and not by `covered`: a subscribed resource may contain the updated one.
         for (native, message) in self.held().take() {
-            let mut once = Once::default();
+            let mut once = NotifiedClients::default();
             let affected = interests.affected(&native);
             for affected in affected.iter().filter(|affected| affected.subscription.is_selective()) {
                 if is_news(affected.subscription, &native, offered).unwrap_or(true) && once.is_first(affected) {
@@ -78,7 +78,7 @@ impl Register {
         for (subscription, _) in interests.all().filter(|(subscription, _)| subscription.is_selective()) {
             for native in interests.covered(subscription) {
                 if is_news(subscription, &native, offered) == Some(true) {
-                    let affected = Affected { subscription, within: None, is_next: false };
+                    let affected = AffectedSubscription { subscription, within: None, is_next: false };
                     let name = self.name_of(&affected, &native);
                     put(&affected, &name, &updated(&name.exposed));
                 }
@@ -89,7 +89,7 @@ impl Register {
 
 /// Reports whether the selected fields changed according to the current listing. Returns `None` if the resource is not
 /// listed.
-fn is_news(subscription: &Subscription, native: &str, offered: &Offered) -> Option<bool> {
+fn is_news(subscription: &Subscription, native: &str, offered: &ListingView) -> Option<bool> {
     let definition = offered.definition(native)?;
-    Some(subscription.judge(native, None, Some(definition.raw.as_str())) == Verdict::Deliver)
+    Some(subscription.judge(native, None, Some(definition.raw.as_str())) == UpdateDecision::Deliver)
 }

@@ -1,9 +1,9 @@
 use goblin_catalog::listing::{Definition, Listing};
 use goblin_config::{Files, ServerId, Transport};
-use goblin_subscriptions::Terms;
+use goblin_subscriptions::SubscriptionOptions;
 use goblin_subscriptions::selection::Selection;
-use goblin_subscriptions::tally::Tally;
-use goblin_subscriptions::updates::Pace;
+use goblin_subscriptions::tally::SubscriptionCount;
+use goblin_subscriptions::updates::DeliveryOptions;
 use goblin_wire::{Message, Text};
 
 use super::*;
@@ -11,24 +11,24 @@ use crate::client::mailbox::replay::Replay;
 
 /// A register without a link, and a client.
 #[derive(Clone)]
-pub(crate) struct Desk {
-    pub register: Arc<Register>,
+pub(crate) struct ManagerFixture {
+    pub register: Arc<SubscriptionManager>,
     pub mailbox: Arc<Mailbox>,
 }
 
-impl Desk {
-    pub(crate) fn new() -> Desk {
+impl ManagerFixture {
+    pub(crate) fn new() -> ManagerFixture {
         let server = ServerId::new("a").expect("a valid id");
         let config = Arc::new(Server::new("a", Transport::Files(Files::at("/".into())), Default::default()));
-        let offered = Offered::new(Arc::clone(&config), Arc::default());
+        let offered = ListingView::new(Arc::clone(&config), Arc::default());
         let home = Home {
-            inbox: Arc::new(Inbox::new(server, Arc::default(), Arc::new(()))),
+            inbox: Arc::new(BackendEvents::new(server, Arc::default(), Arc::new(()))),
             config,
             offered: Arc::new(ArcSwap::from_pointee(offered)),
             most_upstream: 99,
         };
         let mailbox = Arc::new(Mailbox::new(Default::default(), Default::default(), Replay::new(0)));
-        Desk { register: Arc::new(Register::new(home)), mailbox }
+        ManagerFixture { register: Arc::new(SubscriptionManager::new(home)), mailbox }
     }
 
     /// Publishes a listing with these resources and sizes, without notifying the register.
@@ -41,24 +41,24 @@ impl Desk {
         let resources = Arc::new(resources.iter().map(definition).collect());
         let listing = Arc::new(Listing { resources, ..Listing::default() });
         let home = &self.register.home;
-        home.offered.store(Arc::new(Offered::new(Arc::clone(&home.config), listing)));
+        home.offered.store(Arc::new(ListingView::new(Arc::clone(&home.config), listing)));
     }
 
     async fn subscribe(&self, native: &str, fields: Option<&str>) {
-        assert!(matches!(self.enter(native, fields).await, Outcome::Pending));
+        assert!(matches!(self.enter(native, fields).await, SubscribeOutcome::Pending));
     }
 
-    pub(crate) async fn enter(&self, native: &str, fields: Option<&str>) -> Outcome {
+    pub(crate) async fn enter(&self, native: &str, fields: Option<&str>) -> SubscribeOutcome {
         let selection = fields.map(|fields| Selection::parse(fields, json::whole(fields)).expect("fields"));
         let wish = Wish {
             subscriber: Arc::clone(&self.mailbox),
             native: native.into(),
             exposed: native.into(),
             pattern: None,
-            terms: Terms::new(Pace::default(), selection),
+            terms: SubscriptionOptions::new(DeliveryOptions::default(), selection),
         };
-        let tally = Arc::<Tally>::default();
-        let subscribed = self.register.subscribe(wish, || Place::new((&tally, 9), (&tally, 9))).await;
+        let tally = Arc::<SubscriptionCount>::default();
+        let subscribed = self.register.subscribe(wish, || SubscriptionPermit::new((&tally, 9), (&tally, 9))).await;
         subscribed.unwrap_or_else(|why| panic!("{why:?}")).outcome
     }
 
@@ -89,8 +89,8 @@ const TOLD: [&str; 1] = [r#"{"uri":"a:s/n","x":1}"#];
 
 /// Returns a desk with a held update. The client selected fields of a resource, and the update is of another resource
 /// inside of it.
-async fn waiting_inside() -> Desk {
-    let desk = Desk::new();
+async fn waiting_inside() -> ManagerFixture {
+    let desk = ManagerFixture::new();
     desk.list(&[("a:s/", 1), ("a:s/n", 1)]);
     desk.subscribe("a:s/", SIZE).await;
     desk.hear("a:s/n");
@@ -126,7 +126,7 @@ async fn subx2_a_list_of_templates_says_nothing_of_fields() {
 
 #[tokio::test]
 async fn subx2_sub5_who_wants_all_of_it_elsewhere_is_told_once() {
-    let desk = Desk::new();
+    let desk = ManagerFixture::new();
     desk.list(&[("a:s/", 1), ("a:s/n", 1)]);
     desk.subscribe("a:s/n", SIZE).await;
     desk.subscribe("a:s/", None).await;

@@ -14,13 +14,13 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use goblin_catalog::listing::List;
-use goblin_subscriptions::{Job, Reply};
+use goblin_subscriptions::{UpstreamReply, UpstreamRequest};
 use goblin_wire::json::{self, Span, quote};
 use goblin_wire::{Hello, Method, Outcome as Answer, Response};
 
 use crate::upstream::link::{Link, LinkError};
-use crate::upstream::register::listening::{Listening, Opener, Unopened};
-use crate::upstream::register::{Register, updated};
+use crate::upstream::register::listening::{ListenError, Opener, UpstreamStreams};
+use crate::upstream::register::{SubscriptionManager, updated};
 
 /// The limit of requests in progress at once.
 const MOST_JOBS: usize = 16;
@@ -39,7 +39,7 @@ const NOTHING_SAID: (&str, Span) = ("{}", Span { start: 0, end: 2 });
 
 /// The queued reads. Their number is bounded by the number of subscriptions.
 #[derive(Default)]
-pub(crate) struct Chores {
+pub(crate) struct ReadQueue {
     /// Resources that are no longer listed. They count as deleted if they cannot be read either.
     suspects: VecDeque<Arc<str>>,
     /// Resources to read and compare with their last contents.
@@ -49,14 +49,14 @@ pub(crate) struct Chores {
     hasher: RandomState,
 }
 
-impl Chores {
+impl ReadQueue {
     pub(crate) fn suspect(&mut self, suspects: Vec<Arc<str>>) {
         self.suspects = suspects.into();
     }
 
-    fn next(&mut self) -> Option<Chore> {
-        let suspect = self.suspects.pop_front().map(Chore::Check);
-        suspect.or_else(|| self.polled.pop_front().map(Chore::Poll))
+    fn next(&mut self) -> Option<UpkeepRequest> {
+        let suspect = self.suspects.pop_front().map(UpkeepRequest::Check);
+        suspect.or_else(|| self.polled.pop_front().map(UpkeepRequest::Poll))
     }
 
     /// Stores the hash of a resource's contents. Returns `true` if the contents changed or were unknown.
@@ -67,31 +67,31 @@ impl Chores {
 }
 
 /// One request to send.
-enum Chore {
-    Job(Job),
+enum UpkeepRequest {
+    Job(UpstreamRequest),
     /// A notification stream has already answered the job.
-    Settled(Job, Reply),
+    Settled(UpstreamRequest, UpstreamReply),
     Check(Arc<str>),
     Poll(Arc<str>),
 }
 
 /// A response in progress.
-type Asked<'a> = BoxFuture<'a, Result<Response, LinkError>>;
+type ResponseFuture<'a> = BoxFuture<'a, Result<Response, LinkError>>;
 
 /// The outcome of a request. `None` in a variant means that the request or the link failed.
-enum Done<'a> {
-    Said(Job, Option<Reply>),
+enum UpkeepOutcome<'a> {
+    Said(UpstreamRequest, Option<UpstreamReply>),
     /// No response within this time. A response may still arrive.
-    Late(Job, Duration, Asked<'a>),
+    Late(UpstreamRequest, Duration, ResponseFuture<'a>),
     Checked(Arc<str>, Option<Response>),
     Polled(Arc<str>, Option<Response>),
 }
 
-impl Register {
+impl SubscriptionManager {
     /// Sends the requests that the subscriptions need. Never returns; the caller drops the future when the link ends.
     pub async fn keep(&self, link: &Arc<Link>, hello: &Hello) -> Infallible {
         let can_subscribe = hello.capabilities.subscribe;
-        let listening = || Listening::new(self, hello.told_lists(), can_subscribe, self.opener(link));
+        let listening = || UpstreamStreams::new(self, hello.told_lists(), can_subscribe, self.opener(link));
         self.keep_with(link, can_subscribe, (!hello.dialect.has_handshake()).then(listening)).await
     }
 
@@ -100,7 +100,7 @@ impl Register {
         &'a self,
         link: &'a Arc<Link>,
         can_subscribe: bool,
-        mut listening: Option<Listening<'a>>,
+        mut listening: Option<UpstreamStreams<'a>>,
     ) -> Infallible {
         let (mut jobs, mut late) = (FuturesUnordered::new(), FuturesUnordered::new());
         let mut round = self.home.config.poll.map(rounds);
@@ -112,8 +112,8 @@ impl Register {
             tokio::select! {
                 () = listen(listening.as_mut()) => {}
                 Some(done) = jobs.next(), if !jobs.is_empty() => match done {
-                    Done::Late(job, after, asked) => {
-                        self.on_said(&job, Reply::Late(after));
+                    UpkeepOutcome::Late(job, after, asked) => {
+                        self.on_said(&job, UpstreamReply::Late(after));
                         if late.len() < MOST_LATE {
                             late.push(async move { (job, asked.await) });
                         }
@@ -127,14 +127,14 @@ impl Register {
         }
     }
 
-    fn next_chore(&self, listening: Option<&mut Listening<'_>>) -> Option<Chore> {
+    fn next_chore(&self, listening: Option<&mut UpstreamStreams<'_>>) -> Option<UpkeepRequest> {
         let next_job = || self.book().interests.next_job();
         let chore = match listening {
             Some(listening) => {
                 std::iter::from_fn(next_job).for_each(|job| listening.take(job));
-                listening.settled().map(|(job, reply)| Chore::Settled(job, reply))
+                listening.settled().map(|(job, reply)| UpkeepRequest::Settled(job, reply))
             }
-            None => next_job().map(Chore::Job),
+            None => next_job().map(UpkeepRequest::Job),
         };
         chore.or_else(|| self.chores().next())
     }
@@ -146,50 +146,60 @@ impl Register {
             Box::pin(async move {
                 match tokio::time::timeout(patience, link.listen(&filter)).await {
                     Ok(Ok(listen)) => Ok(listen),
-                    Ok(Err(LinkError::Refused { code: Some(METHOD_NOT_FOUND), .. })) => Err(Unopened::Unknown),
+                    Ok(Err(LinkError::Refused { code: Some(METHOD_NOT_FOUND), .. })) => Err(ListenError::Unknown),
                     Ok(Err(error)) => match is_over(link, &error).await {
                         // The link ended. The caller drops this future once it notices that.
                         true => std::future::pending().await,
-                        false => Err(Unopened::Failed(error.to_string().into())),
+                        false => Err(ListenError::Failed(error.to_string().into())),
                     },
-                    Err(_) => Err(Unopened::Late(patience)),
+                    Err(_) => Err(ListenError::Late(patience)),
                 }
             })
         })
     }
 
     /// Sends one request and waits for its response.
-    async fn carry_out<'a>(&'a self, chore: Chore, link: &'a Arc<Link>, can_subscribe: bool) -> Done<'a> {
+    async fn carry_out<'a>(
+        &'a self,
+        chore: UpkeepRequest,
+        link: &'a Arc<Link>,
+        can_subscribe: bool,
+    ) -> UpkeepOutcome<'a> {
         match chore {
-            Chore::Job(job) => {
-                let mut reply = Some(Reply::Done);
+            UpkeepRequest::Job(job) => {
+                let mut reply = Some(UpstreamReply::Done);
                 if can_subscribe {
                     let (mut asked, patience) = (ask(link, &job), self.patience());
                     match tokio::time::timeout(patience, &mut asked).await {
                         Ok(answer) => reply = reply_in(link, answer).await,
-                        Err(_) => return Done::Late(job, patience, asked),
+                        Err(_) => return UpkeepOutcome::Late(job, patience, asked),
                     }
                 }
                 self.with_look(link, job, reply).await
             }
-            Chore::Settled(job, reply) => self.with_look(link, job, Some(reply)).await,
-            Chore::Check(native) => Done::Checked(native.clone(), self.read(link, &native).await),
-            Chore::Poll(native) => Done::Polled(native.clone(), self.read(link, &native).await),
+            UpkeepRequest::Settled(job, reply) => self.with_look(link, job, Some(reply)).await,
+            UpkeepRequest::Check(native) => UpkeepOutcome::Checked(native.clone(), self.read(link, &native).await),
+            UpkeepRequest::Poll(native) => UpkeepOutcome::Polled(native.clone(), self.read(link, &native).await),
         }
     }
 
     /// Completes a job. A polled resource is read here first, and the read replaces the subscription if the backend
     /// supports none.
-    async fn with_look<'a>(&'a self, link: &Link, job: Job, mut reply: Option<Reply>) -> Done<'a> {
-        if self.home.config.poll.is_some() && matches!(reply, Some(Reply::Done | Reply::Unknown)) {
+    async fn with_look<'a>(
+        &'a self,
+        link: &Link,
+        job: UpstreamRequest,
+        mut reply: Option<UpstreamReply>,
+    ) -> UpkeepOutcome<'a> {
+        if self.home.config.poll.is_some() && matches!(reply, Some(UpstreamReply::Done | UpstreamReply::Unknown)) {
             self.look(link, &job).await;
-            reply = Some(Reply::Done);
+            reply = Some(UpstreamReply::Done);
         }
-        Done::Said(job, reply)
+        UpkeepOutcome::Said(job, reply)
     }
 
     /// Stores the contents of a polled resource at the start of a subscription.
-    async fn look(&self, link: &Link, job: &Job) {
+    async fn look(&self, link: &Link, job: &UpstreamRequest) {
         self.chores().known.remove(&job.native);
         if job.subscribes
             && let Some(answer) = self.read(link, &job.native).await
@@ -199,7 +209,7 @@ impl Register {
         }
     }
 
-    pub(crate) fn on_said(&self, job: &Job, reply: Reply) {
+    pub(crate) fn on_said(&self, job: &UpstreamRequest, reply: UpstreamReply) {
         let mut book = self.book();
         let notices = book.interests.answered(job, reply);
         self.tell(&book, &notices);
@@ -207,7 +217,7 @@ impl Register {
 
     /// Handles a response that arrived after the timeout. The waiting clients already received an error, so an unwanted
     /// late subscription is cancelled.
-    fn on_late_answer(&self, job: &Job, answer: Result<Response, LinkError>) {
+    fn on_late_answer(&self, job: &UpstreamRequest, answer: Result<Response, LinkError>) {
         if answer.is_ok_and(|answer| matches!(answer.outcome, Answer::Result(_))) {
             let mut book = self.book();
             let notices = book.interests.answered_late(job);
@@ -215,12 +225,12 @@ impl Register {
         }
     }
 
-    fn on_done(&self, done: Done<'_>) {
+    fn on_done(&self, done: UpkeepOutcome<'_>) {
         match done {
-            Done::Said(job, Some(reply)) => self.on_said(&job, reply),
-            Done::Late(job, after, _) => self.on_said(&job, Reply::Late(after)),
-            Done::Checked(native, Some(answer)) if answer.is_not_found() => self.on_gone(&native),
-            Done::Polled(native, Some(answer)) => match contents(&answer) {
+            UpkeepOutcome::Said(job, Some(reply)) => self.on_said(&job, reply),
+            UpkeepOutcome::Late(job, after, _) => self.on_said(&job, UpstreamReply::Late(after)),
+            UpkeepOutcome::Checked(native, Some(answer)) if answer.is_not_found() => self.on_gone(&native),
+            UpkeepOutcome::Polled(native, Some(answer)) => match contents(&answer) {
                 Some(contents) if self.chores().note(&native, contents) => {
                     self.spread(&native, Some(NOTHING_SAID), updated);
                 }
@@ -230,7 +240,7 @@ impl Register {
                 None if answer.is_not_found() => self.home.inbox.mark(&[List::Resources, List::Templates]),
                 None => {}
             },
-            Done::Said(_, None) | Done::Checked(..) | Done::Polled(_, None) => {}
+            UpkeepOutcome::Said(_, None) | UpkeepOutcome::Checked(..) | UpkeepOutcome::Polled(_, None) => {}
         }
     }
 
@@ -275,27 +285,31 @@ impl Register {
     }
 }
 
-fn ask<'a>(link: &'a Link, job: &Job) -> Asked<'a> {
+fn ask<'a>(link: &'a Link, job: &UpstreamRequest) -> ResponseFuture<'a> {
     let method = if job.subscribes { Method::Subscribe } else { Method::Unsubscribe };
     let params = format!(r#"{{"uri":{}}}"#, quote(&job.native));
     Box::pin(async move { link.ask(&method, &params).await })
 }
 
 /// Interprets the response to a subscribe or unsubscribe request. Returns `None` if the link ended.
-async fn reply_in(link: &Link, answer: Result<Response, LinkError>) -> Option<Reply> {
+async fn reply_in(link: &Link, answer: Result<Response, LinkError>) -> Option<UpstreamReply> {
     let answer = match answer {
         Ok(answer) => answer,
         Err(error) => {
             let is_over = is_over(link, &error).await;
-            return (!is_over).then(|| Reply::Failed(error.to_string().into()));
+            return (!is_over).then(|| UpstreamReply::Failed(error.to_string().into()));
         }
     };
     Some(match answer.outcome {
-        Answer::Result(_) => Reply::Done,
+        Answer::Result(_) => UpstreamReply::Done,
         Answer::Error(error) => {
             let text = answer.raw.as_str();
             let code = json::member(text, error, "code").and_then(|code| code.get(text).parse().ok());
-            if code == Some(METHOD_NOT_FOUND) { Reply::Unknown } else { Reply::Refused(Arc::new(answer)) }
+            if code == Some(METHOD_NOT_FOUND) {
+                UpstreamReply::Unknown
+            } else {
+                UpstreamReply::Refused(Arc::new(answer))
+            }
         }
     })
 }
@@ -305,7 +319,7 @@ async fn is_over(link: &Link, error: &LinkError) -> bool {
     matches!(error, LinkError::SessionLost) || tokio::time::timeout(LINK_PATIENCE, link.closed()).await.is_ok()
 }
 
-async fn listen(listening: Option<&mut Listening<'_>>) {
+async fn listen(listening: Option<&mut UpstreamStreams<'_>>) {
     match listening {
         Some(listening) => listening.next().await,
         None => std::future::pending().await,

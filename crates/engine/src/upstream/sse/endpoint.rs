@@ -4,14 +4,14 @@ use goblin_client::connect::origin;
 use http::Uri;
 use http::uri::PathAndQuery;
 
-use crate::upstream::trouble::{Trouble, quotable};
+use crate::upstream::trouble::{BackendProblem, quotable};
 
 const LONGEST: usize = 8 * 1024;
 
 /// Resolves `reference` against `base`. Returns an error for another origin, which would receive the configured headers
 /// and the clients' messages.
 pub(crate) fn resolve(base: &Uri, reference: &str) -> Result<Uri, String> {
-    let bad = || Trouble::BadEndpoint(&quotable(reference)).to_string();
+    let bad = || BackendProblem::BadEndpoint(&quotable(reference)).to_string();
     let reference = reference.trim();
     let reference = reference.split('#').next().unwrap_or(reference);
     if reference.is_empty() || reference.len() > LONGEST {
@@ -27,7 +27,7 @@ pub(crate) fn resolve(base: &Uri, reference: &str) -> Result<Uri, String> {
     };
     let own = origin(base).unwrap_or_default();
     if let Some(foreign) = foreign.filter(|foreign| *foreign != own) {
-        return Err(Trouble::ForeignEndpoint { endpoint: &foreign, url: &own }.to_string());
+        return Err(BackendProblem::ForeignEndpoint { endpoint: &foreign, url: &own }.to_string());
     }
     let mut parts = base.clone().into_parts();
     parts.path_and_query = Some(PathAndQuery::try_from(without_dots(&path)).map_err(|_| bad())?);

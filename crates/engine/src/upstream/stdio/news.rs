@@ -9,31 +9,31 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use goblin_telemetry::worker;
-use goblin_wire::listen::Filter;
+use goblin_wire::listen::ListenFilter;
 use goblin_wire::{Method, Notification, notification};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::upstream::ear::{Ear, Mouth, Whose};
+use crate::upstream::ear::{Attribution, InboundHandler, ReplySink};
 use crate::upstream::link::LinkError;
-use crate::upstream::listen::{Listen, Over};
+use crate::upstream::listen::{ListenHandle, ListenOutcome};
 use crate::upstream::news::{ends, honoured, refusal_in, subscription_of, unsubscribed};
-use crate::upstream::stdio::{Shared, StdioLink};
+use crate::upstream::stdio::{StdioLink, StdioLinkInner};
 
 /// The open and the requested streams, by the ids of their requests.
 #[derive(Default)]
-pub(crate) struct Streams(Mutex<HashMap<u64, Stream>>);
+pub(crate) struct StdioListenStreams(Mutex<HashMap<u64, StreamEntry>>);
 
 /// The channels to the task of a stream.
-struct Stream {
-    acknowledged: Option<oneshot::Sender<Filter>>,
+struct StreamEntry {
+    acknowledged: Option<oneshot::Sender<ListenFilter>>,
     /// Dropped when the backend cancels the stream instead of answering its request.
     _ended: oneshot::Sender<()>,
 }
 
-impl Streams {
+impl StdioListenStreams {
     /// Handles a notification of a stream. Returns `false` if it belongs to none.
-    pub(crate) fn take(&self, ear: &Ear, news: &Notification) -> bool {
+    pub(crate) fn take(&self, ear: &InboundHandler, news: &Notification) -> bool {
         if news.method == Method::Cancelled {
             let mut streams = self.0.lock();
             let id = streams.keys().copied().find(|id| ends(news, *id));
@@ -46,47 +46,47 @@ impl Streams {
             let _ = acknowledged.map(|acknowledged| acknowledged.send(honoured(news)));
             return true;
         }
-        ear.hear(unsubscribed(news).as_ref().unwrap_or(news), || Whose::Nobodys);
+        ear.hear(unsubscribed(news).as_ref().unwrap_or(news), || Attribution::Nobodys);
         true
     }
 }
 
 /// The entry of a stream. Dropping it removes the entry.
-struct Entered<'a> {
-    streams: &'a Streams,
+struct StreamEntryGuard<'a> {
+    streams: &'a StdioListenStreams,
     id: u64,
 }
 
-impl Drop for Entered<'_> {
+impl Drop for StreamEntryGuard<'_> {
     fn drop(&mut self) {
         self.streams.0.lock().remove(&self.id);
     }
 }
 
 /// The channels between a stream's task and the holder of its [`Listen`].
-struct Ends {
-    ready: oneshot::Sender<Result<Filter, LinkError>>,
-    over: oneshot::Sender<Over>,
+struct StreamChannels {
+    ready: oneshot::Sender<Result<ListenFilter, LinkError>>,
+    over: oneshot::Sender<ListenOutcome>,
     held: oneshot::Receiver<()>,
 }
 
 impl StdioLink {
     /// Requests a stream and waits for its acknowledgement.
-    pub async fn listen(&self, id: u64, body: Bytes) -> Result<Listen, LinkError> {
+    pub async fn listen(&self, id: u64, body: Bytes) -> Result<ListenHandle, LinkError> {
         let (ready, readied) = oneshot::channel();
         let ((told, over), (hold, held)) = (oneshot::channel(), oneshot::channel());
-        worker::spawn(keep(Arc::clone(&self.shared), id, body, Ends { ready, over: told, held }));
+        worker::spawn(keep(Arc::clone(&self.shared), id, body, StreamChannels { ready, over: told, held }));
         let honoured = readied.await.unwrap_or_else(|_| Err(self.shared.lost(true)))?;
-        Ok(Listen { honoured, over, hold })
+        Ok(ListenHandle { honoured, over, hold })
     }
 }
 
 /// Runs one stream from its request to its end.
-async fn keep(shared: Arc<Shared>, id: u64, body: Bytes, mut ends: Ends) {
+async fn keep(shared: Arc<StdioLinkInner>, id: u64, body: Bytes, mut ends: StreamChannels) {
     let (acknowledged, mut acknowledgement) = oneshot::channel();
     let (ended, mut is_ended) = oneshot::channel();
-    shared.streams.0.lock().insert(id, Stream { acknowledged: Some(acknowledged), _ended: ended });
-    let _entered = Entered { streams: &shared.streams, id };
+    shared.streams.0.lock().insert(id, StreamEntry { acknowledged: Some(acknowledged), _ended: ended });
+    let _entered = StreamEntryGuard { streams: &shared.streams, id };
     let Some((_slot, mut answered)) = shared.open.enter(id, None) else {
         drop(ends.ready.send(Err(shared.lost(false))));
         return;
@@ -116,11 +116,11 @@ async fn keep(shared: Arc<Shared>, id: u64, body: Bytes, mut ends: Ends) {
     let over = tokio::select! {
         biased;
         answer = &mut answered => match answer {
-            Ok(Ok(_)) => Over::Ended,
-            Ok(Err(error)) => Over::Lost(error.to_string()),
-            Err(_) => Over::Lost(shared.lost(true).to_string()),
+            Ok(Ok(_)) => ListenOutcome::Ended,
+            Ok(Err(error)) => ListenOutcome::Lost(error.to_string()),
+            Err(_) => ListenOutcome::Lost(shared.lost(true).to_string()),
         },
-        _ = &mut is_ended => Over::Ended,
+        _ = &mut is_ended => ListenOutcome::Ended,
         _ = &mut ends.held => return tell_unwanted(&shared, id),
     };
     // The holder of the stream may no longer wait for its end.
@@ -128,7 +128,7 @@ async fn keep(shared: Arc<Shared>, id: u64, body: Bytes, mut ends: Ends) {
 }
 
 /// Cancels the request of a stream.
-fn tell_unwanted(shared: &Shared, id: u64) {
+fn tell_unwanted(shared: &StdioLinkInner, id: u64) {
     let params = format!(r#"{{"requestId":{id},"reason":"nobody listens any more"}}"#);
     shared.say(notification(&Method::Cancelled, Some(&params)));
 }

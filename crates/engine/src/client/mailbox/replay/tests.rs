@@ -12,10 +12,10 @@ fn id_of(event: &Bytes) -> String {
 }
 
 fn write(replay: &Replay, stream: u64) -> Bytes {
-    write_as(replay, stream, Kind::Note)
+    write_as(replay, stream, ReplayEventKind::Note)
 }
 
-fn write_as(replay: &Replay, stream: u64, kind: Kind) -> Bytes {
+fn write_as(replay: &Replay, stream: u64, kind: ReplayEventKind) -> Bytes {
     replay.event(stream, kind, "{}".to_owned().into())
 }
 
@@ -23,18 +23,18 @@ fn begin(replay: &Replay) -> u64 {
     replay.begin([&Id::from(5)])
 }
 
-fn resume(replay: &Replay, id: &str) -> Reader {
+fn resume(replay: &Replay, id: &str) -> ReplayReader {
     match replay.resume(id) {
-        Ok(Resumed::Reader(reader)) => reader,
+        Ok(StreamResumeOutcome::Reader(reader)) => reader,
         other => panic!("{id}: {other:?}"),
     }
 }
 
-fn read(replay: &Replay, reader: &mut Reader) -> Vec<String> {
+fn read(replay: &Replay, reader: &mut ReplayReader) -> Vec<String> {
     match replay.read(reader) {
-        Next::Events(events) => text(&events).split_inclusive("\n\n").map(str::to_owned).collect(),
-        Next::Nothing => Vec::new(),
-        Next::Over => vec!["over".to_owned()],
+        ReplayRead::Events(events) => text(&events).split_inclusive("\n\n").map(str::to_owned).collect(),
+        ReplayRead::Nothing => Vec::new(),
+        ReplayRead::Over => vec!["over".to_owned()],
     }
 }
 
@@ -45,7 +45,7 @@ fn sess2_what_followed_on_a_stream_is_replayed_and_nothing_of_another() {
     let primed = replay.prime(one);
     assert_eq!(text(&primed), "id: 1-00000ab-1\nretry: 1000\ndata: \n\n");
     replay.prime(two);
-    let first = replay.event(one, Kind::Note, "{\n1}".to_owned().into());
+    let first = replay.event(one, ReplayEventKind::Note, "{\n1}".to_owned().into());
     assert_eq!(text(&first), "id: 1-00000ab-3\nevent: message\ndata: { 1}\n\n");
     write(&replay, two);
     let last = write(&replay, one);
@@ -53,7 +53,7 @@ fn sess2_what_followed_on_a_stream_is_replayed_and_nothing_of_another() {
     let mut reader = resume(&replay, &id_of(&primed));
     assert_eq!(read(&replay, &mut reader), [text(&first), text(&last)]);
     assert_eq!(read(&replay, &mut reader), ["over"]);
-    assert_eq!(replay.resume(&id_of(&last)), Ok(Resumed::Spent));
+    assert_eq!(replay.resume(&id_of(&last)), Ok(StreamResumeOutcome::Spent));
 }
 
 #[test]
@@ -74,10 +74,10 @@ fn sess2_an_id_that_is_none_of_ours_is_a_gap() {
     let replay = Replay::new(7);
     replay.prime(begin(&replay));
     for wrong in ["", "x", "1", "1-0000008-1", "9-0000007-1", "1-0000007-99", "1-0000007-1-1", "-1-7-1"] {
-        assert_eq!(replay.resume(wrong), Err(Gap), "{wrong}");
+        assert_eq!(replay.resume(wrong), Err(ResumeGap), "{wrong}");
     }
     replay.close();
-    assert_eq!(replay.resume("1-0000007-1"), Err(Gap));
+    assert_eq!(replay.resume("1-0000007-1"), Err(ResumeGap));
 }
 
 #[test]
@@ -86,10 +86,10 @@ fn sess2_what_is_gone_of_the_stream_of_the_session_is_a_gap() {
     let (_, primed) = replay.take_session();
     let primed = id_of(&primed.expect("there is nothing to read"));
     let ids: Vec<_> = (0..=MOST_EVENTS).map(|_| id_of(&write(&replay, SESSION_STREAM))).collect();
-    assert_eq!(replay.resume(&primed), Err(Gap));
+    assert_eq!(replay.resume(&primed), Err(ResumeGap));
     assert_eq!(read(&replay, &mut resume(&replay, &ids[0])).len(), MOST_EVENTS);
     replay.forget_old(Instant::now() + KEPT_FOR);
-    assert_eq!(replay.resume(&ids[0]), Err(Gap));
+    assert_eq!(replay.resume(&ids[0]), Err(ResumeGap));
     assert!(read(&replay, &mut resume(&replay, &ids[MOST_EVENTS])).is_empty());
     assert_eq!(replay.ring.lock().bytes, 0);
 }
@@ -109,8 +109,8 @@ fn sess2_an_answer_is_given_though_what_came_before_it_is_gone() {
     assert!(reader.has_gap);
     assert_eq!(read(&replay, &mut reader), [text(&answer)]);
     replay.forget_old(Instant::now() + KEPT_FOR);
-    assert_eq!(replay.resume(&primed), Ok(Resumed::Lost(smallvec![Id::from(5)])));
-    assert_eq!(replay.resume(&id_of(&answer)), Ok(Resumed::Spent));
+    assert_eq!(replay.resume(&primed), Ok(StreamResumeOutcome::Lost(smallvec![Id::from(5)])));
+    assert_eq!(replay.resume(&id_of(&answer)), Ok(StreamResumeOutcome::Spent));
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn sess2_exactly_so_much_is_kept_and_always_the_newest() {
         write(&replay, SESSION_STREAM);
     }
     assert_eq!(replay.ring.lock().events.len(), MOST_EVENTS);
-    replay.event(SESSION_STREAM, Kind::Note, "x".repeat(2 * MOST_BYTES).into());
+    replay.event(SESSION_STREAM, ReplayEventKind::Note, "x".repeat(2 * MOST_BYTES).into());
     assert_eq!(replay.ring.lock().events.len(), 1);
     write(&replay, SESSION_STREAM);
     assert_eq!(replay.ring.lock().events.len(), 1);
@@ -180,10 +180,10 @@ fn sess2_what_a_client_waits_for_does_not_give_way_to_what_it_can_do_without() {
     let replay = Replay::new(7);
     let (one, two, chatty) = (begin(&replay), begin(&replay), begin(&replay));
     let primed = [one, two].map(|stream| id_of(&replay.prime(stream)));
-    let answer = write_as(&replay, one, Kind::Answer);
+    let answer = write_as(&replay, one, ReplayEventKind::Answer);
     replay.finish(one);
     write(&replay, two);
-    let ask = write_as(&replay, two, Kind::Ask);
+    let ask = write_as(&replay, two, ReplayEventKind::Ask);
     for _ in 0..2 * MOST_EVENTS {
         write(&replay, chatty);
         write(&replay, SESSION_STREAM);
@@ -193,7 +193,7 @@ fn sess2_what_a_client_waits_for_does_not_give_way_to_what_it_can_do_without() {
     let mut reader = resume(&replay, &primed[1]);
     assert!(reader.has_gap, "of the note before it");
     assert_eq!(read(&replay, &mut reader), [text(&ask)]);
-    let last = write_as(&replay, two, Kind::Answer);
+    let last = write_as(&replay, two, ReplayEventKind::Answer);
     assert_eq!(read(&replay, &mut reader), [text(&last)]);
 }
 
@@ -203,7 +203,7 @@ fn sess2_an_ask_is_kept_until_its_call_is_over() {
     let stream = begin(&replay);
     let primed = id_of(&replay.prime(stream));
     write(&replay, stream);
-    let ask = write_as(&replay, stream, Kind::Ask);
+    let ask = write_as(&replay, stream, ReplayEventKind::Ask);
     write(&replay, stream);
     let later = Instant::now() + KEPT_FOR;
     replay.forget_old(later);
@@ -223,7 +223,7 @@ fn sess2_every_answer_that_is_kept_can_be_come_back_for() {
         .map(|_| {
             let stream = begin(&replay);
             let primed = id_of(&replay.prime(stream));
-            write_as(&replay, stream, Kind::Answer);
+            write_as(&replay, stream, ReplayEventKind::Answer);
             replay.finish(stream);
             primed
         })
@@ -236,19 +236,19 @@ fn sess2_every_answer_that_is_kept_can_be_come_back_for() {
         replay.finish(begin(&replay));
     }
     assert_eq!(replay.ring.lock().streams.len(), MOST_OVER + MOST_EVENTS);
-    assert!(matches!(replay.resume(&calls[0]), Ok(Resumed::Reader(_))));
+    assert!(matches!(replay.resume(&calls[0]), Ok(StreamResumeOutcome::Reader(_))));
     replay.forget_old(Instant::now() + KEPT_FOR);
     assert_eq!(replay.ring.lock().streams.len(), MOST_OVER);
 }
 
 #[test]
 fn sess2_all_clients_together_keep_so_much_and_each_a_little_beyond_that() {
-    let kept = Arc::new(Kept::default());
+    let kept = Arc::new(ReplayMemory::default());
     let replay = Replay::among(7, &kept);
     let (small, large) = (begin(&replay), begin(&replay));
     let primed = id_of(&replay.prime(large));
     let write = |stream, length: usize| {
-        replay.event(stream, Kind::Answer, "x".repeat(length).into());
+        replay.event(stream, ReplayEventKind::Answer, "x".repeat(length).into());
         replay.ring.lock().bytes
     };
     let of_others = MOST_KEPT;
@@ -257,7 +257,7 @@ fn sess2_all_clients_together_keep_so_much_and_each_a_little_beyond_that() {
     assert!(bytes.is_some_and(|most| most <= FEWEST_BYTES && most > FEWEST_BYTES - 2 * 1024), "{bytes:?}");
     write(large, FEWEST_BYTES + 1);
     replay.finish(large);
-    assert!(matches!(replay.resume(&primed), Ok(Resumed::Lost(_))), "it is told");
+    assert!(matches!(replay.resume(&primed), Ok(StreamResumeOutcome::Lost(_))), "it is told");
     kept.bytes.fetch_sub(of_others, Ordering::Relaxed);
     let bytes = write(small, FEWEST_BYTES + 1);
     assert!(bytes > FEWEST_BYTES);

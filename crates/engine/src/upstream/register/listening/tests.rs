@@ -1,61 +1,61 @@
 //! Tests against a simulated backend that keeps its streams, with a paused clock.
 
 use goblin_client::connect::{HttpClient, ProxyEnvironment};
-use goblin_subscriptions::Outcome;
+use goblin_subscriptions::SubscribeOutcome;
 use goblin_telemetry::worker;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::upstream::ear::Ear;
+use crate::upstream::ear::InboundHandler;
 use crate::upstream::http::HttpLink;
-use crate::upstream::link::{Link, Wire};
+use crate::upstream::link::{Link, LinkTransport};
 use crate::upstream::register::plan::{MERGE_AFTER, MOST_APART};
-use crate::upstream::register::tests::Desk;
+use crate::upstream::register::tests::ManagerFixture;
 
 /// A request for a stream.
-struct Asked {
-    filter: Filter,
-    answer: oneshot::Sender<Result<Listen, Unopened>>,
+struct StreamRequest {
+    filter: ListenFilter,
+    answer: oneshot::Sender<Result<ListenHandle, ListenError>>,
 }
 
 /// An open stream.
-struct Stream {
-    filter: Filter,
-    over: Option<oneshot::Sender<Over>>,
+struct TestStream {
+    filter: ListenFilter,
+    over: Option<oneshot::Sender<ListenOutcome>>,
     held: oneshot::Receiver<()>,
 }
 
-struct Stage {
-    desk: Desk,
-    asked: mpsc::Receiver<Asked>,
-    streams: Mutex<Vec<Stream>>,
+struct ListeningFixture {
+    desk: ManagerFixture,
+    asked: mpsc::Receiver<StreamRequest>,
+    streams: Mutex<Vec<TestStream>>,
     keeper: JoinHandle<()>,
 }
 
-impl Drop for Stage {
+impl Drop for ListeningFixture {
     fn drop(&mut self) {
         self.keeper.abort();
     }
 }
 
-impl Stage {
+impl ListeningFixture {
     /// Creates a register over a link with a backend that announces changes of its tools.
-    fn new() -> Stage {
-        Stage::telling(Filter { tools: true, ..Filter::default() })
+    fn new() -> ListeningFixture {
+        ListeningFixture::telling(ListenFilter { tools: true, ..ListenFilter::default() })
     }
 
-    fn telling(lists: Filter) -> Stage {
-        let desk = Desk::new();
+    fn telling(lists: ListenFilter) -> ListeningFixture {
+        let desk = ManagerFixture::new();
         let url: http::Uri = "http://127.0.0.1:9/mcp".parse().expect("a url");
         let client = HttpClient::new(&url, None, &ProxyEnvironment::default()).expect("a client");
-        let link = Arc::new(Link::new(Wire::Http(HttpLink::new(
+        let link = Arc::new(Link::new(LinkTransport::Http(HttpLink::new(
             client,
             url,
             Default::default(),
             1,
-            Arc::new(Ear::example()),
+            Arc::new(InboundHandler::example()),
         ))));
         let (wanted, asked) = mpsc::channel(9);
         desk.register.link_up(true);
@@ -65,31 +65,31 @@ impl Stage {
                 let wanted = wanted.clone();
                 Box::pin(async move {
                     let (answer, answered) = oneshot::channel();
-                    wanted.send(Asked { filter, answer }).await.unwrap_or_else(|_| panic!("nobody is asked"));
+                    wanted.send(StreamRequest { filter, answer }).await.unwrap_or_else(|_| panic!("nobody is asked"));
                     answered.await.unwrap_or_else(|_| panic!("no answer"))
                 })
             });
-            let listening = Listening::new(&register, lists, true, opener);
+            let listening = UpstreamStreams::new(&register, lists, true, opener);
             match register.keep_with(&link, true, Some(listening)).await {}
         });
-        Stage { desk, asked, streams: Mutex::default(), keeper }
+        ListeningFixture { desk, asked, streams: Mutex::default(), keeper }
     }
 
-    async fn asked(&mut self) -> Asked {
+    async fn asked(&mut self) -> StreamRequest {
         let asked = tokio::time::timeout(Duration::from_secs(60), self.asked.recv()).await;
         asked.expect("a stream is asked for").expect("the keeper runs")
     }
 
     /// Acknowledges the next requested stream except for the URIs in `left_out`. Returns the requested filter.
     async fn acknowledge(&mut self, left_out: &[&str]) -> String {
-        let Asked { filter, answer } = self.asked().await;
+        let StreamRequest { filter, answer } = self.asked().await;
         let text = filter.to_json();
         let mut honoured = filter;
         honoured.uris.retain(|uri| !left_out.contains(&&**uri));
         let ((over, is_over), (hold, held)) = (oneshot::channel(), oneshot::channel());
-        let stream = Stream { filter: honoured.clone(), over: Some(over), held };
+        let stream = TestStream { filter: honoured.clone(), over: Some(over), held };
         self.streams.lock().push(stream);
-        let listen = Listen { honoured, over: is_over, hold };
+        let listen = ListenHandle { honoured, over: is_over, hold };
         answer.send(Ok(listen)).unwrap_or_else(|_| panic!("nobody waits"));
         self.rest().await;
         text
@@ -109,10 +109,10 @@ impl Stage {
 
     fn end(&self, which: usize) {
         let over = self.streams.lock()[which].over.take();
-        over.expect("it is open").send(Over::Ended).expect("somebody holds it");
+        over.expect("it is open").send(ListenOutcome::Ended).expect("somebody holds it");
     }
 
-    fn subscribe(&self, native: &str) -> JoinHandle<Outcome> {
+    fn subscribe(&self, native: &str) -> JoinHandle<SubscribeOutcome> {
         let (desk, native) = (self.desk.clone(), native.to_owned());
         worker::spawn(async move { desk.enter(&native, None).await })
     }
@@ -126,7 +126,7 @@ const TOOLS: &str = r#"{"toolsListChanged":true}"#;
 
 #[tokio::test(start_paused = true)]
 async fn sub2_what_is_wanted_meanwhile_is_gathered_and_stands_when_it_is_acknowledged() {
-    let mut stage = Stage::new();
+    let mut stage = ListeningFixture::new();
     assert_eq!(stage.acknowledge(&[]).await, TOOLS);
     assert_eq!(stage.marked(), [List::Tools], "they may have changed before");
     let first = stage.subscribe("a:1");
@@ -135,13 +135,13 @@ async fn sub2_what_is_wanted_meanwhile_is_gathered_and_stands_when_it_is_acknowl
     stage.rest().await;
     assert!(!first.is_finished());
     assert_eq!(stage.acknowledge(&[]).await, r#"{"resourceSubscriptions":["a:1"]}"#);
-    assert!(matches!(first.await, Ok(Outcome::Subscribed)));
+    assert!(matches!(first.await, Ok(SubscribeOutcome::Subscribed)));
     assert!(rest.iter().all(|waits| !waits.is_finished()));
     let all = r#"{"resourceSubscriptions":["a:1","a:2","a:3"]}"#;
     assert_eq!(stage.acknowledge(&["a:3"]).await, all);
     let [second, third] = rest.try_into().expect("two");
-    assert!(matches!(second.await, Ok(Outcome::Subscribed)));
-    let Ok(Outcome::Refused(refusal)) = third.await else { panic!("it was left out") };
+    assert!(matches!(second.await, Ok(SubscribeOutcome::Subscribed)));
+    let Ok(SubscribeOutcome::Refused(refusal)) = third.await else { panic!("it was left out") };
     assert!(refusal.raw.as_str().contains(r#""uri":"a:3""#), "{}", refusal.raw.as_str());
     assert_eq!(stage.open(), [TOOLS, r#"{"resourceSubscriptions":["a:1","a:2"]}"#]);
     // No event happens while time passes.
@@ -161,38 +161,38 @@ async fn sub2_what_is_wanted_meanwhile_is_gathered_and_stands_when_it_is_acknowl
 
 #[tokio::test(start_paused = true)]
 async fn sub2_so_many_are_a_new_base() {
-    let mut stage = Stage::new();
+    let mut stage = ListeningFixture::new();
     stage.acknowledge(&[]).await;
     let all: Vec<_> = (0..MOST_APART).map(|number| stage.subscribe(&format!("a:{number}"))).collect();
     let text = stage.acknowledge(&[]).await;
-    let mut asked = Filter::read(&text, goblin_wire::json::whole(&text));
+    let mut asked = ListenFilter::read(&text, goblin_wire::json::whole(&text));
     if !asked.tools {
         // The first subscription got a stream of its own before the others arrived.
         let text = stage.acknowledge(&[]).await;
-        asked = Filter::read(&text, goblin_wire::json::whole(&text));
+        asked = ListenFilter::read(&text, goblin_wire::json::whole(&text));
     }
     assert!(asked.tools && asked.uris.len() == MOST_APART, "{asked:?}");
     for one in all {
-        assert!(matches!(one.await, Ok(Outcome::Subscribed)));
+        assert!(matches!(one.await, Ok(SubscribeOutcome::Subscribed)));
     }
     assert_eq!(stage.open().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn sub14_behind_a_gap_all_is_asked_for_again_and_told_once() {
-    let mut stage = Stage::new();
+    let mut stage = ListeningFixture::new();
     stage.acknowledge(&[]).await;
     for uri in ["a:1", "a:2"] {
         let subscribed = stage.subscribe(uri);
         stage.acknowledge(&[]).await;
-        assert!(matches!(subscribed.await, Ok(Outcome::Subscribed)));
+        assert!(matches!(subscribed.await, Ok(SubscribeOutcome::Subscribed)));
     }
     stage.marked();
     stage.end(0);
     stage.rest().await;
     assert!(stage.open().is_empty() && stage.desk.told().is_empty() && stage.marked().is_empty());
     let meanwhile = stage.subscribe("a:3");
-    assert!(matches!(meanwhile.await, Ok(Outcome::Pending)));
+    assert!(matches!(meanwhile.await, Ok(SubscribeOutcome::Pending)));
     let all = r#"{"toolsListChanged":true,"resourceSubscriptions":["a:1","a:2","a:3"]}"#;
     assert_eq!(stage.acknowledge(&[]).await, all);
     assert_eq!(stage.open(), [all]);
@@ -206,7 +206,7 @@ async fn sub14_behind_a_gap_all_is_asked_for_again_and_told_once() {
 
 #[tokio::test(start_paused = true)]
 async fn sub14_a_backend_that_ends_every_stream_is_asked_ever_more_seldom() {
-    let mut stage = Stage::new();
+    let mut stage = ListeningFixture::new();
     let begin = tokio::time::Instant::now();
     for _ in 0..20 {
         stage.acknowledge(&[]).await;
@@ -219,36 +219,36 @@ async fn sub14_a_backend_that_ends_every_stream_is_asked_ever_more_seldom() {
 
 #[tokio::test(start_paused = true)]
 async fn sub2_a_backend_that_knows_no_streams_is_not_asked_again() {
-    let mut stage = Stage::new();
+    let mut stage = ListeningFixture::new();
     let subscribed = stage.subscribe("a:1");
     stage.rest().await;
-    let Asked { answer, .. } = stage.asked().await;
-    answer.send(Err(Unopened::Unknown)).unwrap_or_else(|_| panic!("nobody waits"));
-    assert!(matches!(subscribed.await, Ok(Outcome::Tracked)));
-    assert!(matches!(stage.subscribe("a:2").await, Ok(Outcome::Tracked)));
+    let StreamRequest { answer, .. } = stage.asked().await;
+    answer.send(Err(ListenError::Unknown)).unwrap_or_else(|_| panic!("nobody waits"));
+    assert!(matches!(subscribed.await, Ok(SubscribeOutcome::Tracked)));
+    assert!(matches!(stage.subscribe("a:2").await, Ok(SubscribeOutcome::Tracked)));
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert!(stage.asked.try_recv().is_err());
 }
 
 #[tokio::test(start_paused = true)]
 async fn sub2_a_stream_that_cannot_be_opened_fails_who_waits_and_nobody_else() {
-    let fail = |asked: Asked| {
-        let answer = asked.answer.send(Err(Unopened::Failed("no".into())));
+    let fail = |asked: StreamRequest| {
+        let answer = asked.answer.send(Err(ListenError::Failed("no".into())));
         answer.unwrap_or_else(|_| panic!("nobody waits"));
         asked.filter.to_json()
     };
-    let is_failed = |outcome| matches!(outcome, Ok(Outcome::Failed(reason)) if &*reason == "no");
-    let mut silent = Stage::telling(Filter::default());
+    let is_failed = |outcome| matches!(outcome, Ok(SubscribeOutcome::Failed(reason)) if &*reason == "no");
+    let mut silent = ListeningFixture::telling(ListenFilter::default());
     let fails = silent.subscribe("a:1");
     let asked = silent.asked().await;
     assert_eq!(fail(asked), r#"{"resourceSubscriptions":["a:1"]}"#);
     assert!(is_failed(fails.await) && silent.desk.register.all().is_empty());
 
-    let mut stage = Stage::new();
+    let mut stage = ListeningFixture::new();
     stage.acknowledge(&[]).await;
     let stands = stage.subscribe("a:1");
     stage.acknowledge(&[]).await;
-    assert!(matches!(stands.await, Ok(Outcome::Subscribed)));
+    assert!(matches!(stands.await, Ok(SubscribeOutcome::Subscribed)));
     let fails = stage.subscribe("a:2");
     let asked = stage.asked().await;
     assert_eq!(fail(asked), r#"{"resourceSubscriptions":["a:1","a:2"]}"#);

@@ -8,7 +8,7 @@ const URIS: [&str; 4] = ["a:1", "a:2", "a:3", "a:4"];
 
 /// The events, which may happen in any order.
 #[derive(Clone, Debug)]
-enum Event {
+enum PlanEvent {
     Want(&'static str),
     Unwant(&'static str),
     /// Adds so many URIs that they exceed a delta.
@@ -23,23 +23,23 @@ enum Event {
     Wait(u8),
 }
 
-fn event() -> impl Strategy<Value = Event> {
+fn event() -> impl Strategy<Value = PlanEvent> {
     let uri = || prop::sample::select(URIS.to_vec());
     prop_oneof![
-        6 => uri().prop_map(Event::Want),
-        5 => uri().prop_map(Event::Unwant),
-        1 => Just(Event::WantMany),
-        10 => Just(Event::Act),
-        6 => Just(Event::Acknowledge(0)),
-        2 => any::<u8>().prop_map(Event::Acknowledge),
-        2 => Just(Event::Fail),
-        1 => Just(Event::Lose),
-        4 => (1..12_u8).prop_map(Event::Wait),
+        6 => uri().prop_map(PlanEvent::Want),
+        5 => uri().prop_map(PlanEvent::Unwant),
+        1 => Just(PlanEvent::WantMany),
+        10 => Just(PlanEvent::Act),
+        6 => Just(PlanEvent::Acknowledge(0)),
+        2 => any::<u8>().prop_map(PlanEvent::Acknowledge),
+        2 => Just(PlanEvent::Fail),
+        1 => Just(PlanEvent::Lose),
+        4 => (1..12_u8).prop_map(PlanEvent::Wait),
     ]
 }
 
-struct World {
-    plan: Plan,
+struct PlanModel {
+    plan: StreamPlan,
     now: Instant,
     has_lists: bool,
     wanted: Uris,
@@ -47,16 +47,16 @@ struct World {
     promised: Uris,
     /// The URIs that the plan has not answered yet.
     open_wishes: Uris,
-    base: Option<Filter>,
-    delta: Option<Filter>,
-    opening: Option<(Role, Filter)>,
+    base: Option<ListenFilter>,
+    delta: Option<ListenFilter>,
+    opening: Option<(StreamRole, ListenFilter)>,
 }
 
-impl World {
-    fn new(has_lists: bool) -> World {
-        let lists = Filter { tools: has_lists, ..Filter::default() };
-        World {
-            plan: Plan::new(lists),
+impl PlanModel {
+    fn new(has_lists: bool) -> PlanModel {
+        let lists = ListenFilter { tools: has_lists, ..ListenFilter::default() };
+        PlanModel {
+            plan: StreamPlan::new(lists),
             now: Instant::now(),
             has_lists,
             wanted: Uris::new(),
@@ -68,16 +68,16 @@ impl World {
         }
     }
 
-    fn take(&mut self, event: Event) {
+    fn take(&mut self, event: PlanEvent) {
         match event {
-            Event::Want(uri) => self.want(uri.into()),
-            Event::Unwant(uri) => self.unwant(uri),
-            Event::WantMany => (0..MOST_APART).for_each(|number| self.want(format!("b:{number}").into())),
-            Event::Act => self.act(),
-            Event::Acknowledge(bits) => self.acknowledge(bits),
-            Event::Fail => self.fail(),
-            Event::Lose => self.lose(),
-            Event::Wait(seconds) => self.now += Duration::from_secs(seconds.into()),
+            PlanEvent::Want(uri) => self.want(uri.into()),
+            PlanEvent::Unwant(uri) => self.unwant(uri),
+            PlanEvent::WantMany => (0..MOST_APART).for_each(|number| self.want(format!("b:{number}").into())),
+            PlanEvent::Act => self.act(),
+            PlanEvent::Acknowledge(bits) => self.acknowledge(bits),
+            PlanEvent::Fail => self.fail(),
+            PlanEvent::Lose => self.lose(),
+            PlanEvent::Wait(seconds) => self.now += Duration::from_secs(seconds.into()),
         }
         self.check();
     }
@@ -102,14 +102,14 @@ impl World {
 
     fn act(&mut self) {
         match self.plan.next(self.now) {
-            Some(Step::Open(role, filter)) => {
+            Some(StreamAction::Open(role, filter)) => {
                 assert!(self.opening.is_none(), "one is opened at a time");
-                assert_eq!(filter.tools, self.has_lists && role == Role::Base);
+                assert_eq!(filter.tools, self.has_lists && role == StreamRole::Base);
                 assert!(!filter.is_empty() && filter.uris.is_subset(&self.wanted), "{filter:?}");
-                assert!(role == Role::Base || self.base.is_some());
+                assert!(role == StreamRole::Base || self.base.is_some());
                 self.opening = Some((role, filter));
             }
-            Some(Step::Close) => {
+            Some(StreamAction::Close) => {
                 assert!(self.wanted.is_empty() && !self.has_lists);
                 (self.base, self.delta) = (None, None);
             }
@@ -126,11 +126,11 @@ impl World {
         let settled = self.plan.opened(&filter, self.now);
         let stream = Some(filter.clone()).filter(|filter| !filter.is_empty());
         match role {
-            Role::Base => {
+            StreamRole::Base => {
                 self.has_lists &= stream.is_some();
                 (self.base, self.delta) = (stream, None);
             }
-            Role::Delta => self.delta = stream,
+            StreamRole::Delta => self.delta = stream,
         }
         assert_eq!(settled.heard, filter.uris.into_iter().collect::<Vec<_>>());
         self.settle(settled);
@@ -139,12 +139,12 @@ impl World {
     fn fail(&mut self) {
         let Some((role, _)) = self.opening.take() else { return };
         let settled = self.plan.failed(self.now);
-        assert!(settled.unheard.is_empty() || role == Role::Delta || self.base.is_none());
+        assert!(settled.unheard.is_empty() || role == StreamRole::Delta || self.base.is_none());
         self.settle(settled);
     }
 
     /// Records an outcome. Ignores URIs that are no longer wanted.
-    fn settle(&mut self, settled: Settled) {
+    fn settle(&mut self, settled: StreamOutcome) {
         for uri in settled.heard {
             if self.open_wishes.remove(&uri) {
                 self.promised.insert(uri);
@@ -185,15 +185,15 @@ impl World {
     /// Acknowledges every stream and lets time pass until nothing is left to do.
     fn finish(&mut self) {
         for _ in 0..9 {
-            self.take(Event::Act);
-            self.take(Event::Acknowledge(0));
-            self.take(Event::Act);
+            self.take(PlanEvent::Act);
+            self.take(PlanEvent::Acknowledge(0));
+            self.take(PlanEvent::Act);
             if self.opening.is_none() && self.plan.due().is_none() {
                 break;
             }
             if self.opening.is_none() {
                 assert!(self.open_wishes.is_empty(), "nobody waits for time to pass");
-                self.take(Event::Wait(10));
+                self.take(PlanEvent::Wait(10));
             }
         }
         assert!(self.opening.is_none() && self.open_wishes.is_empty() && self.delta.is_none());
@@ -209,7 +209,7 @@ proptest! {
         has_lists in any::<bool>(),
         events in prop::collection::vec(event(), 0..200),
     ) {
-        let mut world = World::new(has_lists);
+        let mut world = PlanModel::new(has_lists);
         for event in events {
             world.take(event);
         }
