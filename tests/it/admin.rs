@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use goblin_admin::api::EntryList;
-use goblin_engine::admin::events::MOST_READERS;
+use goblin_engine::admin::events::MAX_READERS;
 use http::{Method, StatusCode};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -341,7 +341,7 @@ async fn exactly_so_many_may_read_the_events_and_none_holds_the_end_up() {
     let mut gateway = Gateway::with_servers(json!({})).await;
     let client = Client::new(gateway.address);
     let mut readers = Vec::new();
-    for _ in 0..MOST_READERS {
+    for _ in 0..MAX_READERS {
         readers.push(events(&client, &[]).await);
     }
     let refused = look(&client, "/api/events").await;

@@ -11,7 +11,7 @@ use crate::api::{
 };
 
 /// The length to which a path is cut before it is compared with the routes.
-const LONGEST_COMPARED: usize = 128;
+const MAX_COMPARED_LENGTH: usize = 128;
 /// The placeholder for a server's id in a path.
 const ID: &str = "{id}";
 
@@ -266,7 +266,7 @@ fn capture(form: &str, path: &str) -> Option<Option<String>> {
 }
 
 fn nearest(path: &str) -> &'static Route {
-    let path: String = path.chars().take(LONGEST_COMPARED).collect();
+    let path: String = path.chars().take(MAX_COMPARED_LENGTH).collect();
     let given: Vec<_> = path.split('/').collect();
     let distance = |route: &&Route| {
         let segments = route.path.split('/').enumerate();

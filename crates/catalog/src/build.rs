@@ -17,7 +17,7 @@ use crate::resources::{CatalogResource, ResourceTable, TemplateEntry};
 use crate::{Catalog, CatalogEntry, Listed, NameTable, Source, Upstream, definition, uri};
 
 /// The maximum length of the joined instructions, in bytes.
-const LONGEST_INSTRUCTIONS: usize = 16 * 1024;
+const MAX_INSTRUCTIONS: usize = 16 * 1024;
 
 /// The settings that a catalog depends on, besides the listings.
 pub struct CatalogSettings {
@@ -243,7 +243,7 @@ fn expose_all<U: Upstream>(
     settled.collect()
 }
 
-/// Joins the instructions of the backends (SRV-6), with one heading per server, up to [`LONGEST_INSTRUCTIONS`]. The
+/// Joins the instructions of the backends (SRV-6), with one heading per server, up to [`MAX_INSTRUCTIONS`]. The
 /// text names every server that did not fit. If tools are unlisted, it begins with a guide to finding them.
 pub(super) fn instructions<U: Upstream>(sources: &[Source<U>], listed: &Listed, meta: &MetaSet) -> Option<String> {
     let mut joined = match listed {
@@ -256,7 +256,7 @@ pub(super) fn instructions<U: Upstream>(sources: &[Source<U>], listed: &Listed, 
             continue;
         };
         let section = format!("## {}\n\n{}\n\n", source.backend.id(), text.trim());
-        if joined.len() + section.len() <= LONGEST_INSTRUCTIONS {
+        if joined.len() + section.len() <= MAX_INSTRUCTIONS {
             joined.push_str(&section);
         } else {
             left_out.push(source.backend.id().to_string());

@@ -27,20 +27,20 @@ use crate::search::query::{Lexicon, Meaning, Term};
 
 /// The maximum number of bytes read from each text. The purpose of a tool is usually at the beginning of its
 /// description.
-const LONGEST_DESCRIPTION: usize = 4 << 10;
-const LONGEST_ARGUMENT: usize = 256;
-const LONGEST_NAME: usize = 256;
+const MAX_DESCRIPTION: usize = 4 << 10;
+const MAX_ARGUMENT: usize = 256;
+const MAX_NAME: usize = 256;
 
 /// The bonus that ranks exact names above names with a matching prefix, and those above all other matches. No sum of
 /// weights reaches it.
 const NAME_STEP: f32 = 1000.0;
 /// The minimum number of words in the summary, even if the first sentence is shorter.
-const LEAST_SUMMARY: usize = 12;
+const MIN_SUMMARY_WORDS: usize = 12;
 
 /// The fraction of its score that a document keeps if it covers almost nothing of the query.
-const LEAST_COVERED: f32 = 0.2;
+const MIN_COVERAGE_FACTOR: f32 = 0.2;
 /// The fraction of its score that a document keeps if its name has none of the query's terms.
-const LEAST_NAMED: f32 = 0.75;
+const MIN_NAME_FACTOR: f32 = 0.75;
 /// The maximum gain in score for a document from a server that the query names.
 const SERVED: f32 = 0.5;
 /// The minimum sureness for a term to count as the name of the server.
@@ -118,9 +118,9 @@ impl Index {
         for (place, document) in (0..).zip(documents) {
             read(&document, &mut builder);
             let name = if document.native.is_empty() { &*document.name } else { document.native };
-            deeds.add(words::cut(name, LONGEST_NAME), &mut builder);
+            deeds.add(words::cut(name, MAX_NAME), &mut builder);
             let keys =
-                [&*document.name, document.native, document.uri].map(|name| words::key(words::cut(name, LONGEST_NAME)));
+                [&*document.name, document.native, document.uri].map(|name| words::key(words::cut(name, MAX_NAME)));
             names.extend(keys.into_iter().filter(|key| !key.is_empty()).map(|key| (key.into_boxed_str(), place)));
         }
         let mut synonyms: HashMap<u32, Vec<u32>> = HashMap::new();
@@ -154,7 +154,7 @@ impl Index {
             let share = |part: f32, length: u16| (part / f32::from(length.max(1))).min(1.0);
             let named = share(tally.named, self.postings.name_length(document));
             let served = share(tally.served, self.postings.server_length(document));
-            let fit = at_least(LEAST_COVERED, tally.covered / all) * at_least(LEAST_NAMED, named);
+            let fit = at_least(MIN_COVERAGE_FACTOR, tally.covered / all) * at_least(MIN_NAME_FACTOR, named);
             tally.score * fit * (1.0 + SERVED * served) * self.deeds.fit(&asked, document)
         };
         let mut best = TopHits::new(limit);
@@ -301,7 +301,7 @@ impl TopHits {
 
 /// Passes the words of a document to the builder.
 fn read(document: &Document<'_>, builder: &mut Builder) {
-    let description = words::cut(&document.description, LONGEST_DESCRIPTION);
+    let description = words::cut(&document.description, MAX_DESCRIPTION);
     let (summary, rest) = description.split_at(end_of_summary(description));
     read_names(document, builder);
     let mut read = |text: &str, field| {
@@ -312,12 +312,12 @@ fn read(document: &Document<'_>, builder: &mut Builder) {
         };
         if field == DocumentField::Argument { words::each_part(text, each) } else { words::each_word(text, each) }
     };
-    read(words::cut(&document.title, LONGEST_NAME), DocumentField::Title);
+    read(words::cut(&document.title, MAX_NAME), DocumentField::Title);
     read(summary, DocumentField::Summary);
     read(rest, DocumentField::Description);
     for (name, description) in &document.arguments {
-        read(words::cut(name, LONGEST_NAME), DocumentField::Argument);
-        read(words::cut(description, LONGEST_ARGUMENT), DocumentField::ArgumentDescription);
+        read(words::cut(name, MAX_NAME), DocumentField::Argument);
+        read(words::cut(description, MAX_ARGUMENT), DocumentField::ArgumentDescription);
     }
     builder.end_document();
 }
@@ -328,7 +328,7 @@ fn read(document: &Document<'_>, builder: &mut Builder) {
 fn read_names(document: &Document<'_>, builder: &mut Builder) {
     let collect = |text: &str| {
         let mut found = Vec::new();
-        words::each_part(words::cut(text, LONGEST_NAME), |word| found.push(word.to_owned()));
+        words::each_part(words::cut(text, MAX_NAME), |word| found.push(word.to_owned()));
         found
     };
     let (native, mut name, server) = (collect(document.native), collect(&document.name), collect(document.server));
@@ -341,20 +341,19 @@ fn read_names(document: &Document<'_>, builder: &mut Builder) {
     server.iter().for_each(|word| builder.word(word, DocumentField::Server));
 }
 
-/// Returns the end of the first sentence or line, but at least the end of the first [`LEAST_SUMMARY`] words.
+/// Returns the end of the first sentence or line, but at least the end of the first [`MIN_SUMMARY_WORDS`] words.
 fn end_of_summary(description: &str) -> usize {
     let line = description.find('\n').unwrap_or(description.len());
     let sentence = description[..line].find(". ").map_or(line, |at| at + 1);
-    let after = description.split_whitespace().nth(LEAST_SUMMARY);
+    let after = description.split_whitespace().nth(MIN_SUMMARY_WORDS);
     let words = after.map_or(description.len(), |word| word.as_ptr().addr() - description.as_ptr().addr());
     sentence.max(words)
 }
 
 /// Returns the names that are most similar to an unknown name, best first, for "did you mean".
 pub fn nearest<'a>(wrong: &str, names: impl Iterator<Item = &'a str>, most: usize) -> Vec<&'a str> {
-    let letters_of =
-        |name: &str| words::cut(name, LONGEST_NAME).chars().flat_map(char::to_lowercase).collect::<Vec<_>>();
-    let (letters, words) = (letters_of(wrong), words::key(words::cut(wrong, LONGEST_NAME)));
+    let letters_of = |name: &str| words::cut(name, MAX_NAME).chars().flat_map(char::to_lowercase).collect::<Vec<_>>();
+    let (letters, words) = (letters_of(wrong), words::key(words::cut(wrong, MAX_NAME)));
     let forgiven = (letters.len() / 3).max(1);
     let mut near: Vec<_> = names
         .filter_map(|name| {

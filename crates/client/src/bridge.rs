@@ -5,7 +5,7 @@
 //! the exceptions, because receiving them twice has no further effect.
 //!
 //! The bridge answers `initialize` before it forwards anything else. It sends notifications and responses of the client
-//! one after the other. Requests run concurrently, up to [`MOST_CALLS`]. All lines for the client pass one bounded
+//! one after the other. Requests run concurrently, up to [`MAX_CALLS`]. All lines for the client pass one bounded
 //! queue; if the client does not read, the bridge stops reading the gateway's streams. While the gateway is
 //! unreachable, every request gets an error at once.
 //!
@@ -50,14 +50,14 @@ use crate::bridge::subscriptions::RememberedSubscriptions;
 use crate::bridge::wire::{BodyError, GatewayConnection, ResponseMessages};
 
 /// The maximum number of open requests of the client.
-const MOST_CALLS: usize = 256;
+const MAX_CALLS: usize = 256;
 /// The maximum number of lines that wait for the client to read.
 const OUTPUT_LINES: usize = 64;
 /// The maximum size of one message. The gateway has smaller limits; this one bounds the buffer for a stream without
 /// line ends.
-pub(crate) const LARGEST_MESSAGE: usize = 64 << 20;
+pub(crate) const MAX_MESSAGE: usize = 64 << 20;
 /// How often a message is sent before the bridge gives up because the gateway keeps losing the session.
-const MOST_TRIES: usize = 3;
+const MAX_ATTEMPTS: usize = 3;
 /// The timeout for messages that the client does not wait for, such as notifications and the end of the session.
 const ASIDE: Duration = Duration::from_secs(5);
 /// How long open requests may take after the input ended.
@@ -177,7 +177,7 @@ struct ClientReader {
 
 impl ClientReader {
     async fn read(&mut self, mut input: impl AsyncRead + Unpin) {
-        let mut lines = LineDecoder::new(LARGEST_MESSAGE);
+        let mut lines = LineDecoder::new(MAX_MESSAGE);
         let output = self.output.clone();
         loop {
             let read = tokio::select! {
@@ -203,7 +203,7 @@ impl ClientReader {
                 }
             }
             Frame::TooLong { .. } => {
-                let reason = format!("a line is longer than {LARGEST_MESSAGE} bytes");
+                let reason = format!("a line is longer than {MAX_MESSAGE} bytes");
                 self.refuse(None, &Error::InvalidRequest(reason)).await;
             }
         }
@@ -288,9 +288,9 @@ impl ClientReader {
 
     fn check_room(&mut self) -> Result<(), Error> {
         while self.calls.try_join_next().is_some() {}
-        match self.calls.len() < MOST_CALLS {
+        match self.calls.len() < MAX_CALLS {
             true => Ok(()),
-            false => Err(Error::LimitExceeded { limit: "open requests of one client", value: MOST_CALLS }),
+            false => Err(Error::LimitExceeded { limit: "open requests of one client", value: MAX_CALLS }),
         }
     }
 
@@ -328,7 +328,7 @@ impl Bridge {
         waiting: &mut Vec<Id>,
         way: &SendProgress,
     ) -> Result<(), Error> {
-        for _ in 0..MOST_TRIES {
+        for _ in 0..MAX_ATTEMPTS {
             if way.is_given_up() {
                 return Ok(());
             }
@@ -463,7 +463,7 @@ impl Bridge {
             }
         };
         let late = || self.unavailable("no answer to the handshake in time".to_owned(), false);
-        tokio::time::timeout(keeper::HANDSHAKE_PATIENCE, shaken).await.unwrap_or_else(|_| Err(late()))
+        tokio::time::timeout(keeper::HANDSHAKE_TIMEOUT, shaken).await.unwrap_or_else(|_| Err(late()))
     }
 
     /// Deletes the session at the gateway.

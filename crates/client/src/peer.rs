@@ -7,7 +7,7 @@ use goblin_wire::json::quote;
 use goblin_wire::{Dialect, Error, Id, Message, Method, Notification, Outcome, Request, Response};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 
-use crate::bridge::LARGEST_MESSAGE;
+use crate::bridge::MAX_MESSAGE;
 
 pub struct Peer {
     reader: ReadHalf<DuplexStream>,
@@ -28,7 +28,7 @@ pub enum PeerMessage {
 impl Peer {
     pub fn new(pipe: DuplexStream) -> Peer {
         let (reader, writer) = tokio::io::split(pipe);
-        Peer { reader, writer, lines: LineDecoder::new(LARGEST_MESSAGE), unsent: BytesMut::new(), requests: 0 }
+        Peer { reader, writer, lines: LineDecoder::new(MAX_MESSAGE), unsent: BytesMut::new(), requests: 0 }
     }
 
     /// Performs the handshake with this client name and these capabilities. Returns the response, or `None` if the

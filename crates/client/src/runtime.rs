@@ -29,10 +29,10 @@ use crate::environment::{Variables, environment};
 use crate::runtime::identity::{Fingerprints, Identity, hex};
 
 /// The maximum size of a record. Real ones have a few hundred bytes.
-const LARGEST_RECORD: u64 = 256 * 1024;
+const MAX_RECORD: u64 = 256 * 1024;
 /// The timeout for the probe of a gateway.
-const PROBE_PATIENCE: Duration = Duration::from_secs(5);
-const LARGEST_ANSWER: usize = 64 * 1024;
+const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+const MAX_RESPONSE: usize = 64 * 1024;
 const OTHERS: u32 = 0o077;
 
 /// The description that a running gateway publishes.
@@ -116,11 +116,11 @@ impl GatewayRecord {
             let mut request = http::Request::get(url).body(Full::<Bytes>::default()).ok()?;
             request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
             let body = client.request(request).await.ok()?.into_body();
-            let body = Limited::new(body, LARGEST_ANSWER).collect().await.ok()?.to_bytes();
+            let body = Limited::new(body, MAX_RESPONSE).collect().await.ok()?.to_bytes();
             let answer: serde_json::Value = serde_json::from_slice(&body).ok()?;
             (answer["ready"].is_boolean() && answer["servers"].is_object()).then_some(())
         };
-        matches!(tokio::time::timeout(PROBE_PATIENCE, probe).await, Ok(Some(())))
+        matches!(tokio::time::timeout(PROBE_TIMEOUT, probe).await, Ok(Some(())))
     }
 }
 
@@ -346,7 +346,7 @@ fn open_own(path: &Path) -> io::Result<File> {
 
 fn read_token(path: &Path) -> io::Result<Secret> {
     let mut text = String::new();
-    open_own(path)?.take(LARGEST_RECORD).read_to_string(&mut text)?;
+    open_own(path)?.take(MAX_RECORD).read_to_string(&mut text)?;
     Ok(Secret::new(text.trim_end()))
 }
 
@@ -382,7 +382,7 @@ fn peek(path: &Path) -> Option<RecordState> {
         Err(TryLockError::Error(_)) => return None,
     }
     let mut text = Vec::new();
-    file.take(LARGEST_RECORD).read_to_end(&mut text).ok()?;
+    file.take(MAX_RECORD).read_to_end(&mut text).ok()?;
     let record = serde_json::from_slice(&text).ok()?;
     Some(RecordState::Running(Box::new(GatewayRecord { path: path.to_owned(), ..record })))
 }

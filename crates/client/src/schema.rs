@@ -7,7 +7,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 /// The maximum depth for following references and alternatives.
-const DEEPEST: usize = 8;
+const MAX_DEPTH: usize = 8;
 
 /// The JSON schema of a tool's arguments.
 #[derive(Clone, Copy)]
@@ -94,7 +94,7 @@ impl<'a> ToolSchema<'a> {
 
     /// Returns the types that `schema` allows. An empty list means any type.
     fn kinds(&self, schema: &Value, depth: usize) -> Vec<JsonType> {
-        if depth == DEEPEST {
+        if depth == MAX_DEPTH {
             return Vec::new();
         }
         if let Some(reference) = schema["$ref"].as_str() {

@@ -19,7 +19,7 @@ use crate::vocabulary::{ObjectKeys, choose};
 use crate::{Environment, Timeout, quantity};
 
 /// The upper limit of every count. A larger number is taken for a typing error.
-pub(crate) const LARGEST_COUNT: u64 = 10_000_000;
+pub(crate) const MAX_COUNT: u64 = 10_000_000;
 
 /// State shared by all fields of a file.
 pub(crate) struct FieldContext<'a> {
@@ -216,7 +216,7 @@ impl<'a> Field<'a> {
     }
 
     pub(crate) fn count(&self) -> Option<usize> {
-        self.whole(1..=LARGEST_COUNT)
+        self.whole(1..=MAX_COUNT)
     }
 
     pub(crate) fn size(&self) -> Option<usize> {

@@ -7,12 +7,12 @@ use std::time::Duration;
 use crate::problem::Fault;
 
 /// The longest duration. It can safely be added to an instant.
-pub(crate) const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+pub(crate) const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// The smallest size. A handshake does not fit into less.
-pub(crate) const SMALLEST_SIZE: u64 = 1 << 10;
-pub(crate) const LARGEST_SIZE: u64 = 1 << 30;
-const LARGEST_MEMORY: u64 = 1 << 40;
+pub(crate) const MIN_SIZE: u64 = 1 << 10;
+pub(crate) const MAX_SIZE: u64 = 1 << 30;
+const MAX_MEMORY: u64 = 1 << 40;
 
 /// Parses a whole number with a unit. `"0"` needs no unit.
 pub fn duration(text: &str) -> Result<Duration, Fault> {
@@ -36,7 +36,7 @@ pub fn duration(text: &str) -> Result<Duration, Fault> {
 pub(crate) fn milliseconds(count: Option<u64>) -> Result<Duration, Fault> {
     count
         .map(Duration::from_millis)
-        .filter(|duration| *duration <= LONGEST)
+        .filter(|duration| *duration <= MAX_DURATION)
         .ok_or_else(|| Fault::new("is too long").cure("use at most \"365d\", or \"0\" where no limit is meant"))
 }
 
@@ -51,7 +51,7 @@ pub(crate) fn size(text: &str) -> Result<usize, Fault> {
 
 /// Parses a size like [`size`], with a higher limit than that of messages.
 pub(crate) fn memory(text: &str) -> Result<usize, Fault> {
-    let count = count(text)?.filter(|count| (SMALLEST_SIZE..=LARGEST_MEMORY).contains(count));
+    let count = count(text)?.filter(|count| (MIN_SIZE..=MAX_MEMORY).contains(count));
     let bytes = count.and_then(|count| usize::try_from(count).ok());
     bytes.ok_or_else(|| Fault::new("must be between 1KiB and 1024GiB"))
 }
@@ -73,7 +73,7 @@ fn count(text: &str) -> Result<Option<u64>, Fault> {
 
 pub(crate) fn bytes(count: Option<u64>) -> Result<usize, Fault> {
     count
-        .filter(|count| (SMALLEST_SIZE..=LARGEST_SIZE).contains(count))
+        .filter(|count| (MIN_SIZE..=MAX_SIZE).contains(count))
         .and_then(|count| usize::try_from(count).ok())
         .ok_or_else(|| Fault::new("must be between 1KiB and 1GiB"))
 }

@@ -83,8 +83,8 @@ fn collect(object: &ObjectKeys, keys: &mut BTreeSet<&'static str>) {
 
 fn definitions() -> Value {
     let zero = json!({ "const": 0 });
-    let milliseconds = json!({ "type": "integer", "minimum": 0, "maximum": quantity::LONGEST.as_millis() as u64 });
-    let bytes = json!({ "type": "integer", "minimum": quantity::SMALLEST_SIZE, "maximum": quantity::LARGEST_SIZE });
+    let milliseconds = json!({ "type": "integer", "minimum": 0, "maximum": quantity::MAX_DURATION.as_millis() as u64 });
+    let bytes = json!({ "type": "integer", "minimum": quantity::MIN_SIZE, "maximum": quantity::MAX_SIZE });
     json!({
         "duration": either(pattern(DURATION), zero),
         "positiveDuration": pattern(POSITIVE_DURATION),

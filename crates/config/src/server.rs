@@ -16,7 +16,7 @@ use crate::{
 /// The length limit of a prefix. Longer names would be cut anyway.
 const MAX_PREFIX_LENGTH: usize = 64;
 /// The shortest poll interval. A shorter one would keep the server busy with reads alone.
-const SHORTEST_POLL: Duration = Duration::from_millis(100);
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(crate) const PROTOCOLS: [(&str, Protocol); 4] = [
     ("auto", Protocol::Auto),
@@ -152,7 +152,7 @@ fn enabled(section: &Section<'_>) -> bool {
 fn poll(field: &Field<'_>) -> Option<Option<Duration>> {
     let poll = field.duration()?;
     let wrong = || Fault::new("is too often").cure("use \"100ms\" at least");
-    field.accept(if poll < SHORTEST_POLL { Err(wrong()) } else { Ok(Some(poll)) })
+    field.accept(if poll < MIN_POLL_INTERVAL { Err(wrong()) } else { Ok(Some(poll)) })
 }
 
 pub(crate) fn check_prefix(text: &str, max_length: usize) -> Result<String, Fault> {

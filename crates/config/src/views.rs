@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::exposure::{Exposure, ExposureMode, MetaTools, Profile, ProfileName, ProfileTools};
-use crate::field::{Field, LARGEST_COUNT};
+use crate::field::{Field, MAX_COUNT};
 use crate::glob::Glob;
 use crate::problem::{Fault, quoted};
 use crate::uri_filter::UriFilter;
@@ -55,7 +55,7 @@ pub(crate) fn exposure(field: &Field<'_>, base: &Exposure, meta_tools: &MetaTool
     let section = field.section_or("a mode", &vocabulary::EXPOSURE)?;
     section.set(&mut exposure.mode, "mode", |field| mode(field, meta_tools));
     section.set(&mut exposure.pinned, "pinned", rules::globs);
-    section.set(&mut exposure.auto_above, "autoAbove", |field| field.whole(0..=LARGEST_COUNT));
+    section.set(&mut exposure.auto_above, "autoAbove", |field| field.whole(0..=MAX_COUNT));
     section.set(&mut exposure.reveal, "reveal", Field::flag);
     Some(exposure)
 }

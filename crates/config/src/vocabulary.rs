@@ -104,7 +104,7 @@ pub(crate) const FILES_MEMBERS: [&str; 4] = ["root", "hidden", "ignored", "maxFi
 /// Members of servers that may send requests to clients. The gateway's own file server sends none.
 pub(crate) const ASK_MEMBERS: [&str; 2] = ["declare", "roots"];
 
-const COUNT: ValueType = ValueType::Whole(1, field::LARGEST_COUNT);
+const COUNT: ValueType = ValueType::Whole(1, field::MAX_COUNT);
 const NAME: ValueType = ValueType::Text("^[A-Za-z0-9_-]{1,128}$");
 const URI: ValueType = ValueType::Text(r"^[A-Za-z][A-Za-z0-9+.-]*:\S+$");
 const GLOB: ValueType = ValueType::Text("^.+$");
@@ -324,7 +324,7 @@ pub(crate) const EXPOSURE: ObjectKeys = ObjectKeys {
         restart("pinned", GLOBS, "[]", "exposed names that are listed in any mode"),
         restart(
             "autoAbove",
-            ValueType::Whole(0, field::LARGEST_COUNT),
+            ValueType::Whole(0, field::MAX_COUNT),
             "60",
             "with auto: the largest number of tools that is listed",
         ),

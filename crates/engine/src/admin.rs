@@ -40,7 +40,7 @@ use crate::admin::command::CommandSender;
 use crate::admin::configuration::Configuration;
 use crate::admin::permit::AdminAccess;
 use crate::admin::readiness::{Readiness, Servers};
-use crate::meta::words::{LONGEST_PROBLEM, cut, did_you_mean};
+use crate::meta::words::{MAX_QUOTED_INPUT, cut, did_you_mean};
 use crate::session::desk::Dispatcher;
 use crate::upstream::standing::Availability;
 
@@ -243,7 +243,7 @@ impl Admin {
         let near = did_you_mean(id, ids.iter().map(ServerId::as_str)).unwrap_or_default();
         AdminError::new(
             StatusCode::NOT_FOUND,
-            format!("there is no server `{}`{near}", clean(&cut(id, LONGEST_PROBLEM))),
+            format!("there is no server `{}`{near}", clean(&cut(id, MAX_QUOTED_INPUT))),
         )
     }
 

@@ -32,9 +32,9 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 
-use crate::admin::command::{CommandSender, MOST_WAITING};
+use crate::admin::command::{CommandSender, MAX_QUEUED_COMMANDS};
 use crate::admin::configuration::Configuration;
-use crate::admin::events::MOST_READERS;
+use crate::admin::events::MAX_READERS;
 use crate::admin::permit::AdminAccess;
 use crate::admin::readiness::{self, Readiness, SharedReadiness};
 use crate::admin::{self, Admin};
@@ -104,7 +104,7 @@ impl App {
         let mut desk = Dispatcher::new(sessions, router, config.policies.clone());
         desk.accounts = CallRecorder::new(config.log.audit, spans);
         let fleet = BackendSupervisor::new(Arc::clone(&directory), surroundings, gateway.grace);
-        let (commands, waiting) = mpsc::channel(MOST_WAITING);
+        let (commands, waiting) = mpsc::channel(MAX_QUEUED_COMMANDS);
         let configuration = Arc::new(watch::Sender::new(Configuration::new(String::new(), &config)));
         let told = Arc::clone(&configuration);
         let operator = CommandExecutor::new(config.clone(), Arc::clone(&fleet), Arc::clone(&observe), waiting, told);
@@ -280,7 +280,7 @@ impl App {
             commands: Some(self.commands.clone()),
             permit: self.permit.clone(),
             started: self.started,
-            readers: Arc::new(Semaphore::new(MOST_READERS)),
+            readers: Arc::new(Semaphore::new(MAX_READERS)),
         })
     }
 

@@ -44,7 +44,7 @@ use crate::upstream::call::ending;
 use crate::upstream::{Backend, BackendResponse, CallEnd, OutgoingRequest};
 
 /// The longest time to wait for an unknown URI while lists are being fetched (D13).
-const REFRESH_PATIENCE: Duration = Duration::from_secs(1);
+const REFRESH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The code of a method that is not supported.
 const METHOD_NOT_FOUND: i64 = -32601;
@@ -277,7 +277,7 @@ impl Router {
         }
     }
 
-    /// Waits until all lists are fetched or `found` returns `true`, at most [`REFRESH_PATIENCE`].
+    /// Waits until all lists are fetched or `found` returns `true`, at most [`REFRESH_TIMEOUT`].
     async fn refreshed(&self, found: impl Fn() -> bool) {
         let mut versions = self.directory.watch();
         let settled = async {
@@ -288,7 +288,7 @@ impl Router {
             }
         };
         // After the timeout, the caller uses the lists that are known by then.
-        let _ = tokio::time::timeout(REFRESH_PATIENCE, settled).await;
+        let _ = tokio::time::timeout(REFRESH_TIMEOUT, settled).await;
     }
 
     /// Reports whether a list is being fetched, or was fetched and is not in the catalog yet.
@@ -445,9 +445,9 @@ pub(crate) fn resolve(view: View<'_>, policies: &Policies, request: &Request) ->
 
 /// Returns the owner of a URI. Returns an error if the URI is unknown, too long or has control characters.
 pub(crate) fn find_resource(view: View<'_>, uri: &str) -> Result<UriOwner, Error> {
-    const LONGEST_URI: usize = 8 * 1024;
-    if uri.len() > LONGEST_URI {
-        return Err(Error::InvalidParams(format!("uri must not be longer than {LONGEST_URI} bytes")));
+    const MAX_URI: usize = 8 * 1024;
+    if uri.len() > MAX_URI {
+        return Err(Error::InvalidParams(format!("uri must not be longer than {MAX_URI} bytes")));
     }
     if uri.contains(char::is_control) {
         return Err(Error::InvalidParams("uri must not hold control characters".to_owned()));

@@ -38,7 +38,7 @@ use crate::session::victims::{EvictionCandidate, EvictionQueue};
 /// The interval at which the timeouts of calls are checked.
 const TICK: Duration = Duration::from_millis(100);
 /// The idle timeout of a session that has lost its stream and still has subscriptions or links of its own.
-const CUT_PATIENCE: Duration = Duration::from_secs(120);
+const LOST_STREAM_TIMEOUT: Duration = Duration::from_secs(120);
 /// The number of scans for a session to evict in one handshake.
 const MAX_SCANS: usize = 2;
 /// The reason that the event of an evicted session reports.
@@ -470,7 +470,7 @@ impl Sessions {
     /// Returns the idle timeout of a session.
     fn patience(&self, session: &Session) -> Duration {
         let is_dear = session.is_cut() && session.mailbox.is_holding();
-        if is_dear { self.idle_timeout.min(CUT_PATIENCE) } else { self.idle_timeout }
+        if is_dear { self.idle_timeout.min(LOST_STREAM_TIMEOUT) } else { self.idle_timeout }
     }
 
     /// Checks the timeouts of all open calls every [`TICK`]. Sleeps while no call is open. Never returns.
@@ -488,7 +488,7 @@ impl Sessions {
 
     /// Calls [`sweep`](Sessions::sweep) periodically. Never returns.
     pub async fn keep_swept(&self) {
-        let interval = (self.idle_timeout / 10).clamp(Duration::from_millis(50), CUT_PATIENCE / 10);
+        let interval = (self.idle_timeout / 10).clamp(Duration::from_millis(50), LOST_STREAM_TIMEOUT / 10);
         loop {
             tokio::time::sleep(interval).await;
             self.sweep();

@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use crate::path::RelativePath;
 
 /// The size above which a file is neither returned as a whole nor searched.
-pub(crate) const LARGEST_FILE: u64 = 4 << 20;
+pub(crate) const MAX_FILE: u64 = 4 << 20;
 
 /// The content of a resource.
 #[derive(Serialize)]
@@ -96,13 +96,13 @@ pub(crate) fn text(bytes: Vec<u8>) -> Result<String, Vec<u8>> {
     String::from_utf8(bytes).map_err(std::string::FromUtf8Error::into_bytes)
 }
 
-/// Reads a whole file. Returns `None` if it is larger than [`LARGEST_FILE`], even if it grows during the read.
+/// Reads a whole file. Returns `None` if it is larger than [`MAX_FILE`], even if it grows during the read.
 pub(crate) fn whole(file: File) -> io::Result<Option<Vec<u8>>> {
     let size = file.metadata()?.len();
-    if size > LARGEST_FILE {
+    if size > MAX_FILE {
         return Ok(None);
     }
     let mut bytes = Vec::with_capacity(usize::try_from(size).unwrap_or_default() + 1);
-    file.take(LARGEST_FILE + 1).read_to_end(&mut bytes)?;
-    Ok(Some(bytes).filter(|bytes| bytes.len() as u64 <= LARGEST_FILE))
+    file.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
+    Ok(Some(bytes).filter(|bytes| bytes.len() as u64 <= MAX_FILE))
 }

@@ -36,7 +36,7 @@ use self::watch::WatchTask;
 
 /// The largest number of requests that access the disk at once. Waiting requests hold a slot of the backend, which
 /// limits them.
-const MOST_AT_ONCE: usize = 8;
+const MAX_CONCURRENT_REQUESTS: usize = 8;
 
 /// The gateway around the server: receives its notifications and events. Calls return at once.
 pub trait Host: Send + Sync {
@@ -118,7 +118,7 @@ impl FilesServer {
         let (told_limit, watch) = (AtomicBool::new(false), watch::WatchState::default());
         let served = Arc::new(FilesState { tree, most_listed, host, told_limit, watch });
         let watch = WatchTask::start(Arc::clone(&served));
-        let places = Arc::new(Semaphore::new(MOST_AT_ONCE));
+        let places = Arc::new(Semaphore::new(MAX_CONCURRENT_REQUESTS));
         Ok(FilesServer { next: AtomicU64::new(1), places, served, watch })
     }
 

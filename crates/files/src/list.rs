@@ -16,7 +16,7 @@ use crate::tools;
 use crate::tree::{FileKind, FileTree, StopFlag, WalkEntry, WalkStep};
 
 const USUAL_LIMIT: usize = 500;
-const MOST: usize = 5000;
+const MAX_ENTRIES: usize = 5000;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -59,7 +59,7 @@ pub(crate) fn definition() -> Value {
                 "type": "string",
                 "description": "Pattern as in .gitignore: *.rs matches at any depth, src/**/*.rs from the root",
             },
-            "limit": { "type": "integer", "minimum": 1, "maximum": MOST, "default": USUAL_LIMIT },
+            "limit": { "type": "integer", "minimum": 1, "maximum": MAX_ENTRIES, "default": USUAL_LIMIT },
             "cursor": { "type": "string", "description": "nextCursor of the answer before, to go on from there" },
         }),
         &[],
@@ -92,7 +92,7 @@ pub(crate) fn call(tree: &FileTree, arguments: &ListArguments, stop: &StopFlag) 
     let spot = tools::spot(tree, arguments.path.as_deref().unwrap_or("."), stop)?;
     let glob = arguments.glob.as_deref().map(FileGlob::new).transpose()?;
     let after = arguments.cursor.as_deref().map(read_cursor).transpose()?;
-    let limit = limit(arguments.limit, USUAL_LIMIT, MOST)?;
+    let limit = limit(arguments.limit, USUAL_LIMIT, MAX_ENTRIES)?;
     let mut entries = Vec::new();
     let mut last: Option<RelativePath> = None;
     let mut more = false;

@@ -12,7 +12,7 @@ use std::path::{Component, Path, PathBuf};
 use goblin_config::roots::encode;
 
 /// The longest path that is accepted. No system opens a longer one.
-const LONGEST_PATH: usize = 4096;
+const MAX_PATH: usize = 4096;
 
 /// A path below the root, of plain names without `.` and `..`. An empty one is the root itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,7 +23,7 @@ pub(crate) struct RelativePath(PathBuf);
 pub(crate) enum PathError {
     #[error("a path must not be empty; \".\" is the root")]
     Empty,
-    #[error("a path must not be longer than {LONGEST_PATH} bytes")]
+    #[error("a path must not be longer than {MAX_PATH} bytes")]
     TooLong,
     #[error("a path must not hold a NUL character")]
     Nul,
@@ -170,7 +170,7 @@ impl RootPath {
 }
 
 fn check(path: &[u8]) -> Result<(), PathError> {
-    if path.len() > LONGEST_PATH {
+    if path.len() > MAX_PATH {
         return Err(PathError::TooLong);
     }
     if path.contains(&0) { Err(PathError::Nul) } else { Ok(()) }
@@ -278,7 +278,7 @@ mod tests {
             let found = root().path_of(text).ok().map(|relative| relative.as_path().display().to_string());
             assert_eq!(found.as_deref(), expected, "{text}");
         }
-        assert_eq!(root().path_of(&"a".repeat(LONGEST_PATH + 1)), Err(PathError::TooLong));
+        assert_eq!(root().path_of(&"a".repeat(MAX_PATH + 1)), Err(PathError::TooLong));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The tool `read`: returns a file, or a part of it by lines or by bytes.
 //!
-//! An answer has at most [`MOST_BYTES`] of the file, and states where the next call must continue. Only the necessary
+//! An answer has at most [`MAX_BYTES`] of the file, and states where the next call must continue. Only the necessary
 //! part of a file is read, however large the file is.
 
 use std::fs::File;
@@ -13,7 +13,7 @@ use crate::content::{self, Contents, ResultBlock, ToolResult};
 use crate::tools;
 use crate::tree::{FileKind, FileTree, StopFlag, TreeEntry};
 
-const MOST_BYTES: usize = 256 * 1024;
+const MAX_BYTES: usize = 256 * 1024;
 /// The number of bytes between two checks whether the caller still waits.
 const CHUNK: usize = 64 * 1024;
 
@@ -34,7 +34,7 @@ pub(crate) fn definition() -> Value {
         "Read a file",
         &format!(
             "Gives the text of a file, whole or in part: by lines (startLine, endLine) or by bytes (offset, length). At most \
-             {MOST_BYTES} bytes at once; a second text says where to go on. Bytes of a binary file come as a blob."
+             {MAX_BYTES} bytes at once; a second text says where to go on. Bytes of a binary file come as a blob."
         ),
         json!({
             "path": { "type": "string", "description": "Relative to the root, or absolute below it, or a file URI" },
@@ -120,7 +120,7 @@ impl FileExcerpt {
                 part.bytes.extend_from_slice(&chunk[..length]);
             }
             file.consume(length);
-            if part.bytes.len() > MOST_BYTES {
+            if part.bytes.len() > MAX_BYTES {
                 part.cut();
                 return Ok(part);
             }
@@ -129,7 +129,7 @@ impl FileExcerpt {
 
     /// Cuts the bytes to the limit: before the last line, or inside it if it is the only one.
     fn cut(&mut self) {
-        let body = &self.bytes[..MOST_BYTES];
+        let body = &self.bytes[..MAX_BYTES];
         match memchr::memrchr(b'\n', body) {
             Some(at) => {
                 self.bytes.truncate(at + 1);
@@ -188,7 +188,7 @@ fn read_bytes(
     if arguments.length == Some(0) {
         return Err("length must be at least 1".to_owned());
     }
-    let length = arguments.length.unwrap_or(MOST_BYTES as u64).min(MOST_BYTES as u64);
+    let length = arguments.length.unwrap_or(MAX_BYTES as u64).min(MAX_BYTES as u64);
     let mut bytes = Vec::new();
     let read = file.seek(SeekFrom::Start(offset)).and_then(|_| file.take(length).read_to_end(&mut bytes));
     read.map_err(|error| unreadable(asked, &error))?;
@@ -212,10 +212,10 @@ fn read_bytes(
 
 /// Returns the range without partial UTF-8 characters at both ends.
 fn inside(bytes: &[u8]) -> std::ops::Range<usize> {
-    const LONGEST_CHARACTER: usize = 4;
+    const MAX_CHARACTER_BYTES: usize = 4;
     let continues = |byte: &&u8| **byte & 0b1100_0000 == 0b1000_0000;
-    let start = bytes.iter().take(LONGEST_CHARACTER - 1).take_while(continues).count();
-    let behind = bytes.iter().rev().take(LONGEST_CHARACTER - 1).take_while(continues).count();
+    let start = bytes.iter().take(MAX_CHARACTER_BYTES - 1).take_while(continues).count();
+    let behind = bytes.iter().rev().take(MAX_CHARACTER_BYTES - 1).take_while(continues).count();
     let lead = bytes.len().saturating_sub(behind + 1);
     let whole = std::str::from_utf8(&bytes[lead..]).is_ok();
     start..if whole { bytes.len() } else { lead.max(start) }
@@ -249,11 +249,11 @@ mod tests {
         let read = |text: &str| {
             FileExcerpt::read(text.as_bytes(), 1, u64::MAX, &StopFlag::default()).expect("memory can be read")
         };
-        let part = read(&"0123456789abcde\n".repeat(MOST_BYTES / 16 + 5));
-        assert_eq!(part.bytes.len(), MOST_BYTES);
-        assert!(part.end == ExcerptEnd::Before(MOST_BYTES as u64 / 16 + 1));
-        let part = read(&format!("x{}", "é".repeat(MOST_BYTES)));
-        assert_eq!(part.bytes.len(), MOST_BYTES - 1);
+        let part = read(&"0123456789abcde\n".repeat(MAX_BYTES / 16 + 5));
+        assert_eq!(part.bytes.len(), MAX_BYTES);
+        assert!(part.end == ExcerptEnd::Before(MAX_BYTES as u64 / 16 + 1));
+        let part = read(&format!("x{}", "é".repeat(MAX_BYTES)));
+        assert_eq!(part.bytes.len(), MAX_BYTES - 1);
         assert!(part.end == ExcerptEnd::Inside);
     }
 

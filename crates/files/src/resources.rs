@@ -9,13 +9,13 @@ use goblin_wire::params::required;
 use goblin_wire::{Error, Request, date};
 use serde::Serialize;
 
-use crate::content::{self, Contents, LARGEST_FILE};
+use crate::content::{self, Contents, MAX_FILE};
 use crate::path::{self, PathError, RelativePath};
 use crate::tree::{FileKind, FileTree, LookupError, StopFlag, TreeEntry, WalkEntry, WalkStep};
 use crate::{RequestFailure, explain, to_json};
 
 /// The protocol's limit of values in one completion.
-const MOST_VALUES: usize = 100;
+const MAX_VALUES: usize = 100;
 
 #[derive(Serialize)]
 struct ResourceList {
@@ -115,7 +115,7 @@ pub(crate) fn read(tree: &FileTree, request: &Request) -> Result<String, Request
     let bytes = bytes.ok_or_else(|| {
         let size = spot.facts.size;
         invalid(format!(
-            "{uri} has {size} bytes, and at most {LARGEST_FILE} are given at once; the tool read gives parts of it by \
+            "{uri} has {size} bytes, and at most {MAX_FILE} are given at once; the tool read gives parts of it by \
              startLine and endLine, or by offset and length"
         ))
     })?;
@@ -197,7 +197,7 @@ fn names(tree: &FileTree, value: &str, stop: &StopFlag) -> (Vec<String>, usize) 
         let name = path::template_value(item.name());
         if name.starts_with(begin) {
             total += 1;
-            if values.len() < MOST_VALUES {
+            if values.len() < MAX_VALUES {
                 values.push(format!("{before}{name}{}", if item.kind == FileKind::Directory { "/" } else { "" }));
             }
         }

@@ -25,9 +25,9 @@ const RULES: &str = ".gitignore";
 const EXCLUDE: &str = ".git/info/exclude";
 /// The limit in bytes of all rule files that apply to one directory. More is an error: a pattern may need a thousand
 /// times its length in memory, and the files are read for each request.
-const LONGEST_RULES: u64 = 128 << 10;
+const MAX_RULE_BYTES: u64 = 128 << 10;
 /// The longest glob of a client. The parser recurses for each brace, so this limits the stack as well.
-const LONGEST_GLOB: usize = 512;
+const MAX_GLOB: usize = 512;
 
 pub(crate) struct Rule {
     /// The absolute path of the root.
@@ -146,7 +146,7 @@ impl RuleLayers {
             Err(error) if tree::is_absent(&error) => return Ok(()),
             Err(error) => return Err(error),
         };
-        let room = LONGEST_RULES.saturating_sub(self.0.iter().map(|layer| layer.size).sum());
+        let room = MAX_RULE_BYTES.saturating_sub(self.0.iter().map(|layer| layer.size).sum());
         let mut text = Vec::new();
         let size = file.take(room + 1).read_to_end(&mut text)? as u64;
         if size > room {
@@ -205,8 +205,8 @@ pub(crate) struct FileGlob(Gitignore);
 impl FileGlob {
     pub(crate) fn new(text: &str) -> Result<FileGlob, String> {
         let problem = |reason: &str| format!("glob {text:?} cannot be used: {reason}");
-        if text.len() > LONGEST_GLOB {
-            return Err(format!("a glob must not be longer than {LONGEST_GLOB} bytes"));
+        if text.len() > MAX_GLOB {
+            return Err(format!("a glob must not be longer than {MAX_GLOB} bytes"));
         }
         if text.is_empty() || text.starts_with(['!', '#']) {
             return Err(problem("write it like *.rs or src/**/*.rs"));
@@ -291,8 +291,8 @@ mod tests {
         ] {
             assert_eq!(FileGlob::new(glob).expect(glob).matches(Path::new(path)), expected, "{glob} on {path}");
         }
-        let deep = format!("{}a{}", "{".repeat(LONGEST_GLOB / 2), "}".repeat(LONGEST_GLOB / 2));
-        for glob in ["", "!a", "#a", &deep, &deep[..LONGEST_GLOB]] {
+        let deep = format!("{}a{}", "{".repeat(MAX_GLOB / 2), "}".repeat(MAX_GLOB / 2));
+        for glob in ["", "!a", "#a", &deep, &deep[..MAX_GLOB]] {
             assert!(FileGlob::new(glob).is_err(), "{glob}");
         }
     }

@@ -4,15 +4,15 @@ use memchr::memmem::Finder;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::content::{self, LARGEST_FILE, ToolResult};
+use crate::content::{self, MAX_FILE, ToolResult};
 use crate::rule::FileGlob;
 use crate::tree::{FileKind, FileTree, StopFlag, WalkEntry, WalkStep};
 use crate::{list, tools};
 
 const USUAL_LIMIT: usize = 100;
-const MOST: usize = 1000;
+const MAX_MATCHES: usize = 1000;
 /// The number of characters to which a longer line is cut, around the match.
-const LONGEST_LINE: usize = 300;
+const MAX_LINE: usize = 300;
 /// The number of characters before the match in a cut line.
 const BEFORE: usize = 100;
 
@@ -80,7 +80,7 @@ pub(crate) fn definition() -> Value {
                 "description": "Only files that match, as in .gitignore: *.rs at any depth, src/**/*.rs from the root",
             },
             "ignoreCase": { "type": "boolean", "default": false },
-            "limit": { "type": "integer", "minimum": 1, "maximum": MOST, "default": USUAL_LIMIT },
+            "limit": { "type": "integer", "minimum": 1, "maximum": MAX_MATCHES, "default": USUAL_LIMIT },
             "path": { "type": "string", "description": "Directory or file to look in; all if left out" },
         }),
         &["query"],
@@ -120,7 +120,7 @@ pub(crate) fn call(tree: &FileTree, arguments: &SearchArguments, stop: &StopFlag
     }
     let spot = tools::spot(tree, arguments.path.as_deref().unwrap_or("."), stop)?;
     let glob = arguments.glob.as_deref().map(FileGlob::new).transpose()?;
-    let limit = list::limit(arguments.limit, USUAL_LIMIT, MOST)?;
+    let limit = list::limit(arguments.limit, USUAL_LIMIT, MAX_MATCHES)?;
     let needle = Needle::new(&arguments.query, arguments.ignore_case);
     let mut found = SearchOutput { matches: Vec::new(), searched: 0, skipped: SkippedFiles::default(), complete: true };
     let whole = tree.walk(&spot, stop, |item| {
@@ -172,7 +172,7 @@ impl SearchOutput {
         }
         let SkippedFiles { binary, large, unreadable } = self.skipped;
         if binary + large + unreadable > 0 {
-            let kinds = format!("{binary} binary, {large} larger than {LARGEST_FILE} bytes, {unreadable} unreadable");
+            let kinds = format!("{binary} binary, {large} larger than {MAX_FILE} bytes, {unreadable} unreadable");
             lines.push(format!("not searched: {kinds}"));
         }
         if !self.complete {
@@ -229,15 +229,15 @@ impl Needle {
 
     fn excerpt(&self, line: &str) -> String {
         let count = line.chars().count();
-        if count <= LONGEST_LINE {
+        if count <= MAX_LINE {
             return line.to_owned();
         }
         let at = self.find(line).unwrap_or_default();
         // The position may differ in lower case. The excerpt is then slightly off.
         let before = line.char_indices().take_while(|(index, _)| *index < at).count();
-        let from = before.saturating_sub(BEFORE).min(count - LONGEST_LINE);
-        let shown: String = line.chars().skip(from).take(LONGEST_LINE).collect();
-        let (head, tail) = (if from > 0 { "…" } else { "" }, if from + LONGEST_LINE < count { "…" } else { "" });
+        let from = before.saturating_sub(BEFORE).min(count - MAX_LINE);
+        let shown: String = line.chars().skip(from).take(MAX_LINE).collect();
+        let (head, tail) = (if from > 0 { "…" } else { "" }, if from + MAX_LINE < count { "…" } else { "" });
         format!("{head}{shown}{tail}")
     }
 }
@@ -268,6 +268,6 @@ mod tests {
         let found = Needle::new("needle", false).lines(&line, 9);
         let text = &found[0].1;
         assert!(text.starts_with("…é") && text.contains("needle") && text.ends_with("ü…"), "{text}");
-        assert_eq!(text.chars().count(), LONGEST_LINE + 2);
+        assert_eq!(text.chars().count(), MAX_LINE + 2);
     }
 }

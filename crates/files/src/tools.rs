@@ -14,9 +14,9 @@ use crate::tree::{FileTree, LookupError, StopFlag, TreeEntry, WalkStep};
 use crate::{RequestFailure, explain, list, read, search, to_json};
 
 /// The limits of the search for a similar path: the number of paths compared, and their length in bytes.
-const MOST_COMPARED: usize = 20_000;
-const LONGEST_COMPARED: usize = 256;
-const LEAST_LIKENESS: f64 = 0.6;
+const MAX_COMPARED_PATHS: usize = 20_000;
+const MAX_COMPARED_LENGTH: usize = 256;
+const MIN_SIMILARITY: f64 = 0.6;
 
 /// Returns the result of `tools/list`.
 pub(crate) fn definitions() -> String {
@@ -75,7 +75,7 @@ pub(crate) fn spot(tree: &FileTree, asked: &str, stop: &StopFlag) -> Result<Tree
 fn nearest(tree: &FileTree, path: &RelativePath, stop: &StopFlag) -> Option<String> {
     let root = tree.find(&RelativePath::default()).ok()?;
     let (asked, name) = (path.shown(), path.as_path().file_name()?);
-    if asked.len() > LONGEST_COMPARED {
+    if asked.len() > MAX_COMPARED_LENGTH {
         return None;
     }
     let mut best: Option<(f64, String)> = None;
@@ -84,11 +84,11 @@ fn nearest(tree: &FileTree, path: &RelativePath, stop: &StopFlag) -> Option<Stri
         let shown = item.path.shown();
         let same_name = if item.name() == name { 1.0 } else { 0.0 };
         let likeness = same_name + likeness(&asked, &shown);
-        if likeness >= LEAST_LIKENESS && best.as_ref().is_none_or(|(before, _)| likeness > *before) {
+        if likeness >= MIN_SIMILARITY && best.as_ref().is_none_or(|(before, _)| likeness > *before) {
             best = Some((likeness, shown));
         }
         compared += 1;
-        if compared == MOST_COMPARED { WalkStep::End } else { WalkStep::Into }
+        if compared == MAX_COMPARED_PATHS { WalkStep::End } else { WalkStep::Into }
     });
     best.map(|(_, shown)| shown)
 }
@@ -98,5 +98,5 @@ fn likeness(one: &str, other: &str) -> f64 {
     let longer = one.len().max(other.len()) as f64;
     // The difference in length is a lower bound of the changes, which rules out most pairs without the full comparison.
     let at_most = one.len().min(other.len()) as f64 / longer;
-    if at_most < LEAST_LIKENESS { at_most } else { 1.0 - strsim::osa_distance(one, other) as f64 / longer }
+    if at_most < MIN_SIMILARITY { at_most } else { 1.0 - strsim::osa_distance(one, other) as f64 / longer }
 }

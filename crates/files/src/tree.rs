@@ -21,9 +21,9 @@ use crate::path::{RelativePath, RootPath};
 use crate::rule::{Exclusion, Rule, RuleLayers};
 
 /// The depth below which directories are not walked.
-const MOST_DEPTH: usize = 64;
+const MAX_DEPTH: usize = 64;
 /// The number of names after which a walk ends.
-const MOST_NAMES: usize = 1_000_000;
+const MAX_NAMES: usize = 1_000_000;
 
 pub(crate) struct FileTree {
     directory: Dir,
@@ -274,7 +274,7 @@ struct WalkFrame {
 
 impl TreeWalk<'_> {
     fn enter(&mut self, parent: &Dir, name: &OsStr, path: RelativePath) {
-        if self.frames.len() == MOST_DEPTH {
+        if self.frames.len() == MAX_DEPTH {
             self.whole = false;
             return;
         }
@@ -301,7 +301,7 @@ impl TreeWalk<'_> {
     fn read(&mut self, directory: &Dir) -> io::Result<Vec<(OsString, FileKind)>> {
         let mut names = Vec::new();
         for entry in directory.entries()? {
-            if self.names >= MOST_NAMES {
+            if self.names >= MAX_NAMES {
                 self.whole = false;
                 break;
             }

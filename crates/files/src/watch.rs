@@ -3,7 +3,7 @@
 //!
 //! Events of the system only indicate where to look. A report is the difference between the last seen and the current
 //! state, so late, repeated or wrong events do no harm. After lost events the whole tree is checked. A look waits for
-//! [`QUIET`] without events, at most for [`LONGEST_WAIT`]. An editor that saves by a rename thus causes one update.
+//! [`QUIET`] without events, at most for [`MAX_WAIT`]. An editor that saves by a rename thus causes one update.
 //!
 //! If the system cannot watch the tree, it is polled every [`POLL_EVERY`] from then on, and one event reports that. One
 //! task owns all state and ends with the link. Disk access runs on a blocking thread, one look at a time. Each look is
@@ -35,7 +35,7 @@ use crate::tree::{StopFlag, TreeEntry};
 use crate::{FilesState, StopOnDrop};
 
 const QUIET: Duration = Duration::from_millis(100);
-const LONGEST_WAIT: Duration = Duration::from_millis(500);
+const MAX_WAIT: Duration = Duration::from_millis(500);
 const POLL_EVERY: Duration = Duration::from_secs(2);
 /// The ratio of rest to look time, which limits the use of the processor.
 const REST: u32 = 4;

@@ -24,8 +24,8 @@ use crate::catalog::CliError;
 use crate::{load, stdio};
 
 /// The timeout for a response.
-const PATIENCE: Duration = Duration::from_secs(10);
-const LARGEST_ANSWER: usize = 64 * 1024 * 1024;
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
+const MAX_RESPONSE: usize = 64 * 1024 * 1024;
 
 /// The flags that select a running gateway.
 #[derive(Clone, Debug, Default, Args)]
@@ -80,14 +80,14 @@ impl AdminClient {
 
     /// Returns the body of the response unchanged. Returns a message for the user if there is no successful response.
     pub(crate) async fn get(&self) -> Result<Bytes, String> {
-        let late = |_| format!("the gateway at {} did not answer within {PATIENCE:?}", self.place());
-        tokio::time::timeout(PATIENCE, self.ask()).await.map_err(late)?
+        let late = |_| format!("the gateway at {} did not answer within {RESPONSE_TIMEOUT:?}", self.place());
+        tokio::time::timeout(RESPONSE_TIMEOUT, self.ask()).await.map_err(late)?
     }
 
     async fn ask(&self) -> Result<Bytes, String> {
         let response = self.wire.fetch().await.map_err(|error| error.to_string())?;
         let status = response.status();
-        let body = Limited::new(response.into_body(), LARGEST_ANSWER).collect().await;
+        let body = Limited::new(response.into_body(), MAX_RESPONSE).collect().await;
         let body = body.map_err(|error| format!("the answer of {} broke off: {error}", self.place()))?.to_bytes();
         match status {
             StatusCode::OK => Ok(body),

@@ -25,7 +25,7 @@ use crate::log::LogFlags;
 use crate::{load, log, stdio};
 
 /// How long the command waits for its own servers to list what they offer.
-const SETTLING_PATIENCE: Duration = Duration::from_secs(120);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The flags that select a gateway.
 #[derive(Clone, Debug, Default, Args)]
@@ -118,7 +118,7 @@ impl Endpoint {
         let Endpoint::Own { app, .. } = self else { return };
         let backends = app.backends();
         let all = join_all(backends.iter().map(|backend| backend.settled()));
-        let _ = tokio::time::timeout(SETTLING_PATIENCE, all).await;
+        let _ = tokio::time::timeout(SETTLE_TIMEOUT, all).await;
     }
 
     /// Connects the pipe to the gateway until the command drops its end.

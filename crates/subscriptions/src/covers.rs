@@ -7,7 +7,7 @@ use std::sync::Arc;
 use goblin_config::exposure::Profile;
 
 use crate::audience::Subscribers;
-use crate::glob::LONGEST_URI;
+use crate::glob::MAX_URI;
 use crate::pattern::Pattern;
 use crate::{Notice, OfferedResources, ResourceName, SubscribeOutcome, Subscriber};
 
@@ -151,7 +151,7 @@ impl<S: Subscriber> PatternIndex<S> {
     pub(crate) fn matching<'a>(&'a self, native: &'a str) -> impl Iterator<Item = PatternId> + 'a {
         // Most backends have no patterns, so skip the search. Also skip URIs that are too long to match, because
         // splitting them takes quadratic time.
-        let text = if self.is_empty() || native.len() > LONGEST_URI { "" } else { native };
+        let text = if self.is_empty() || native.len() > MAX_URI { "" } else { native };
         let directories = std::iter::once("").chain(text.match_indices('/').map(|(at, _)| &text[..=at]));
         let near = directories.filter_map(|directory| self.by_directory.get(directory)).flatten().copied();
         near.filter(move |id| self.all.get(id).is_some_and(|cover| cover.pattern.matches(native)))

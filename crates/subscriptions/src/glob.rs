@@ -8,11 +8,11 @@ use std::str::Chars;
 use smallvec::SmallVec;
 
 /// The maximum length of a pattern, in bytes.
-pub const LONGEST_GLOB: usize = 1024;
+pub const MAX_GLOB: usize = 1024;
 /// The maximum number of wildcards. Each may cost a pass over the whole URI, so this limits the time of a match.
-pub(crate) const MOST_WILDCARDS: usize = 64;
+pub(crate) const MAX_WILDCARDS: usize = 64;
 /// The maximum length of a URI, in bytes. A longer URI matches nothing.
-pub const LONGEST_URI: usize = 8 * 1024;
+pub const MAX_URI: usize = 8 * 1024;
 
 const WILDCARDS: [char; 3] = ['*', '?', '['];
 
@@ -43,9 +43,9 @@ pub struct UriGlob {
 pub enum UriGlobError {
     #[error("a pattern must not be empty")]
     Empty,
-    #[error("the pattern of {length} bytes is longer than {LONGEST_GLOB}")]
+    #[error("the pattern of {length} bytes is longer than {MAX_GLOB}")]
     TooLong { length: usize },
-    #[error("the pattern has more than {MOST_WILDCARDS} wildcards")]
+    #[error("the pattern has more than {MAX_WILDCARDS} wildcards")]
     TooManyWildcards,
     #[error("the bracket at character {position} is never closed; a literal one is written [[]")]
     NotClosed { position: usize },
@@ -87,12 +87,12 @@ impl UriGlob {
         if text.is_empty() {
             return Err(UriGlobError::Empty);
         }
-        if text.len() > LONGEST_GLOB {
+        if text.len() > MAX_GLOB {
             return Err(UriGlobError::TooLong { length: text.len() });
         }
         let literal = text.find(WILDCARDS).unwrap_or(text.len());
         let steps = GlobParser::new(text, literal).steps()?;
-        if steps.iter().filter(|step| !matches!(step, GlobStep::Literal(_))).count() > MOST_WILDCARDS {
+        if steps.iter().filter(|step| !matches!(step, GlobStep::Literal(_))).count() > MAX_WILDCARDS {
             return Err(UriGlobError::TooManyWildcards);
         }
         Ok(UriGlob { text: text.to_owned(), literal, steps })
@@ -109,7 +109,7 @@ impl UriGlob {
 
     /// Reports whether the pattern matches the whole URI.
     pub fn matches(&self, uri: &str) -> bool {
-        if uri.len() > LONGEST_URI {
+        if uri.len() > MAX_URI {
             return false;
         }
         let Some(rest) = uri.strip_prefix(self.literal()) else { return false };
@@ -348,21 +348,21 @@ mod tests {
         check("a[]]", UriGlobError::EmptyClass { position: 2 });
         check("a[!]", UriGlobError::EmptyClass { position: 2 });
         check("x/[ac-b]", UriGlobError::Reversed { first: 'c', last: 'b', position: 5 });
-        check(&"a".repeat(LONGEST_GLOB + 1), UriGlobError::TooLong { length: LONGEST_GLOB + 1 });
-        check(&"?".repeat(MOST_WILDCARDS + 1), UriGlobError::TooManyWildcards);
+        check(&"a".repeat(MAX_GLOB + 1), UriGlobError::TooLong { length: MAX_GLOB + 1 });
+        check(&"?".repeat(MAX_WILDCARDS + 1), UriGlobError::TooManyWildcards);
         let error = UriGlobError::Reversed { first: 'c', last: 'b', position: 5 }.to_string();
         assert_eq!(error, "the range c-b at character 5 is the wrong way round");
-        assert!(UriGlob::parse(&"a".repeat(LONGEST_GLOB)).is_ok());
+        assert!(UriGlob::parse(&"a".repeat(MAX_GLOB)).is_ok());
     }
 
     #[test]
     fn many_wildcards_do_not_take_for_ever() {
-        let uri = "a".repeat(LONGEST_URI);
-        let stars = "*a".repeat(MOST_WILDCARDS - 1);
+        let uri = "a".repeat(MAX_URI);
+        let stars = "*a".repeat(MAX_WILDCARDS - 1);
         check(&format!("{stars}*"), &uri, true);
         check(&format!("{stars}*b"), &uri, false);
-        check(&format!("{}b", "**/".repeat(MOST_WILDCARDS)), &"a/".repeat(LONGEST_URI / 2), false);
-        check(&format!("**{}b", "a".repeat(LONGEST_GLOB - 3)), &uri, false);
+        check(&format!("{}b", "**/".repeat(MAX_WILDCARDS)), &"a/".repeat(MAX_URI / 2), false);
+        check(&format!("**{}b", "a".repeat(MAX_GLOB - 3)), &uri, false);
         check("**", &uri, true);
         check("**", &format!("{uri}a"), false);
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::audience::Subscribers;
 use crate::covers::{PatternId, PatternIndex};
-use crate::glob::LONGEST_URI;
+use crate::glob::MAX_URI;
 use crate::pattern::Pattern;
 use crate::tally::{LimitReached, SubscriptionPermit};
 use crate::{
@@ -492,9 +492,9 @@ impl<'a, S: Subscriber> AffectedSet<'a, S> {
 /// Returns the URIs that enclose `native`, closest first. These are the prefixes that end in `/`, or that are followed
 /// by `/`, `?` or `#`.
 ///
-/// Looking up all prefixes takes quadratic time. A URI longer than [`LONGEST_URI`] therefore has no enclosing URIs.
+/// Looking up all prefixes takes quadratic time. A URI longer than [`MAX_URI`] therefore has no enclosing URIs.
 pub(crate) fn outer(native: &str) -> impl Iterator<Item = &str> {
-    let native = if native.len() > LONGEST_URI { "" } else { native };
+    let native = if native.len() > MAX_URI { "" } else { native };
     let ends = native.char_indices().rev().filter(|(_, character)| matches!(character, '/' | '?' | '#'));
     ends.flat_map(|(at, character)| {
         let with = (character == '/').then(|| &native[..=at]).filter(|with| with.len() < native.len());

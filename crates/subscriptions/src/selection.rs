@@ -9,9 +9,9 @@ use std::hash::{DefaultHasher, Hasher};
 
 use goblin_wire::json::{self, Span};
 
-const MOST_FIELDS: usize = 16;
+const MAX_FIELDS: usize = 16;
 /// The maximum length of a field, in bytes.
-const LONGEST_FIELD: usize = 256;
+const MAX_FIELD: usize = 256;
 
 /// The paths of the selected fields, such as `annotations.lastModified`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,16 +42,16 @@ impl Selection {
     /// Reads a selection from the JSON value at `span`.
     pub fn parse(text: &str, span: Span) -> Result<Selection, String> {
         let fields = json::elements(text, span).map(|field| json::string(text, field));
-        let fields = fields.take(MOST_FIELDS + 1).collect::<Option<Vec<_>>>().unwrap_or_default();
-        if fields.is_empty() || fields.len() > MOST_FIELDS {
-            return Err(format!("must be an array of 1 to {MOST_FIELDS} strings"));
+        let fields = fields.take(MAX_FIELDS + 1).collect::<Option<Vec<_>>>().unwrap_or_default();
+        if fields.is_empty() || fields.len() > MAX_FIELDS {
+            return Err(format!("must be an array of 1 to {MAX_FIELDS} strings"));
         }
         for (index, field) in fields.iter().enumerate() {
             if field.split('.').any(str::is_empty) {
                 return Err(format!("has the path {field:?} with an empty part"));
             }
-            if field.len() > LONGEST_FIELD {
-                return Err(format!("has a path of {} bytes, longer than {LONGEST_FIELD}", field.len()));
+            if field.len() > MAX_FIELD {
+                return Err(format!("has a path of {} bytes, longer than {MAX_FIELD}", field.len()));
             }
             if fields[..index].contains(field) {
                 return Err(format!("has {field:?} twice"));

@@ -2,7 +2,7 @@
 //!
 //! An update only means "read again", so a newer one replaces an older one of the same URI that was not written yet.
 //! The client's subscriptions therefore bound the queue, however many updates the backends send. More than
-//! [`MOST_INSIDE`] updates inside one subscribed resource are replaced by one update of the resource itself.
+//! [`MAX_PENDING_INSIDE`] updates inside one subscribed resource are replaced by one update of the resource itself.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use parking_lot::Mutex;
 use crate::tally::UpdateTotals;
 
 /// The largest number of pending updates inside one subscribed resource.
-const MOST_INSIDE: usize = 64;
+const MAX_PENDING_INSIDE: usize = 64;
 /// The size at which the table of update times accepts no more URIs inside a subscribed resource. Nothing else limits
 /// their number. If the table is full, the next update of such a URI may come before its interval has passed.
-const MOST_TOLD_INSIDE: usize = 1024;
+const MAX_UPDATE_TIMES_INSIDE: usize = 1024;
 
 /// The delivery options of a subscription.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,7 +66,7 @@ pub struct Update<'a> {
     pub message: &'a Bytes,
     pub pace: DeliveryOptions,
     pub receipt: &'a Arc<DeliveryCounts>,
-    /// The resource to update instead if more than [`MOST_INSIDE`] updates inside it are pending.
+    /// The resource to update instead if more than [`MAX_PENDING_INSIDE`] updates inside it are pending.
     pub inside: Option<UpdateScope<'a>>,
 }
 
@@ -113,7 +113,7 @@ impl Updates {
         let Some(whole) = update.inside else { return queue.put(update, now) };
         let is_there = queue.pending.contains_key(update.uri);
         let of_parent = |pending: &PendingUpdate| pending.inside.as_ref() == Some(whole.uri);
-        if is_there || queue.pending.values().filter(|pending| of_parent(pending)).count() < MOST_INSIDE {
+        if is_there || queue.pending.values().filter(|pending| of_parent(pending)).count() < MAX_PENDING_INSIDE {
             return queue.put(update, now);
         }
         let before = queue.pending.len();
@@ -152,7 +152,7 @@ impl Updates {
         queue.told.retain(|_, until| *until > now);
         for (uri, pending) in &due {
             pending.receipt.count_delivered();
-            let has_room = pending.inside.is_none() || queue.told.len() < MOST_TOLD_INSIDE;
+            let has_room = pending.inside.is_none() || queue.told.len() < MAX_UPDATE_TIMES_INSIDE;
             if has_room && !pending.min_interval.is_zero() {
                 queue.told.insert(Arc::clone(uri), now + pending.min_interval);
             }
@@ -372,11 +372,11 @@ mod tests {
     fn sub18_too_many_inside_one_resource_are_folded_into_it() {
         let desk = QueueFixture::new();
         let put = |number: usize| desk.put_inside(&format!("s/{number}"), DeliveryOptions::default());
-        for number in 0..MOST_INSIDE {
+        for number in 0..MAX_PENDING_INSIDE {
             assert!(put(number));
         }
         assert!(!put(0), "one that waits is no new one");
-        put(MOST_INSIDE);
+        put(MAX_PENDING_INSIDE);
         assert_eq!(desk.updates.len(), 1);
         assert_eq!(desk.take(), ["whole"]);
     }
@@ -384,7 +384,7 @@ mod tests {
     #[test]
     fn sub18_what_is_wanted_by_its_own_name_is_not_folded() {
         let desk = QueueFixture::new();
-        for number in 0..MOST_INSIDE {
+        for number in 0..MAX_PENDING_INSIDE {
             desk.put_inside(&format!("s/{number}"), DeliveryOptions::default());
         }
         desk.put("s/0", "by name", DeliveryOptions::default());
@@ -397,11 +397,11 @@ mod tests {
     fn subx3_what_was_told_of_things_inside_is_remembered_within_bounds() {
         let desk = QueueFixture::new();
         let pace = DeliveryOptions { min_interval: millis(1000), ..DeliveryOptions::default() };
-        for number in 0..2 * MOST_TOLD_INSIDE {
+        for number in 0..2 * MAX_UPDATE_TIMES_INSIDE {
             desk.put_inside(&format!("s/{number}"), pace);
             assert_eq!(desk.take().len(), 1);
         }
-        assert_eq!(desk.updates.queue.lock().told.len(), MOST_TOLD_INSIDE);
+        assert_eq!(desk.updates.queue.lock().told.len(), MAX_UPDATE_TIMES_INSIDE);
     }
 
     #[test]

@@ -482,14 +482,14 @@ pub fn clean(text: &str) -> String {
 
 /// Cleans text like [`clean`]. Borrows text that is already clean.
 fn cleaned(text: &str) -> Cow<'_, str> {
-    const LONGEST: usize = 2000;
+    const MAX_TEXT: usize = 2000;
     let is_harmless = |character: char| !is_hidden(character);
-    if text.len() <= LONGEST && text.chars().all(is_harmless) {
+    if text.len() <= MAX_TEXT && text.chars().all(is_harmless) {
         return Cow::Borrowed(text);
     }
     let spaced = text.chars().map(|character| if matches!(character, '\n' | '\t') { ' ' } else { character });
-    let mut clean: String = spaced.filter(|character| is_harmless(*character)).take(LONGEST).collect();
-    if text.len() > clean.len() && clean.chars().count() == LONGEST {
+    let mut clean: String = spaced.filter(|character| is_harmless(*character)).take(MAX_TEXT).collect();
+    if text.len() > clean.len() && clean.chars().count() == MAX_TEXT {
         clean.push('…');
     }
     Cow::Owned(clean)

@@ -52,9 +52,9 @@ pub(crate) const FINE_BOUNDS: [u64; 15] = [
 ];
 
 /// The number of tools of one server that are counted by name. Further tools, and tools with a name longer than
-/// [`LONGEST_NAME`], share one counter.
-const MOST_NAMES: usize = 1000;
-const LONGEST_NAME: usize = 128;
+/// [`MAX_TOOL_NAME`], share one counter.
+const MAX_COUNTED_TOOLS: usize = 1000;
+const MAX_TOOL_NAME: usize = 128;
 /// The label of the shared counter.
 const OTHERS: &str = "(others)";
 
@@ -156,7 +156,7 @@ impl Meter {
     pub fn tool(&self, native: &str) -> Arc<OutcomeCounts> {
         let mut tools = self.tools.lock();
         let is_known = tools.contains_key(native);
-        let has_room = native.len() <= LONGEST_NAME && tools.len() < MOST_NAMES;
+        let has_room = native.len() <= MAX_TOOL_NAME && tools.len() < MAX_COUNTED_TOOLS;
         let name = if is_known || has_room { native } else { OTHERS };
         Arc::clone(tools.entry(name.into()).or_default())
     }
@@ -247,14 +247,14 @@ mod tests {
     #[test]
     fn tools_are_counted_by_name_up_to_a_bound() {
         let meter = Meter::default();
-        for number in 0..MOST_NAMES + 5 {
+        for number in 0..MAX_COUNTED_TOOLS + 5 {
             meter.tool(&format!("t{number}")).ended(Ending::Ok);
         }
-        meter.tool(&"x".repeat(LONGEST_NAME + 1)).ended(Ending::Error);
+        meter.tool(&"x".repeat(MAX_TOOL_NAME + 1)).ended(Ending::Error);
         meter.tool("t0").ended(Ending::Ok);
         let tools = meter.tools();
         let count = |name: &str, ending| tools.iter().find(|(it, _)| **it == *name).map(|(_, it)| it.count_of(ending));
-        assert_eq!(tools.len(), MOST_NAMES + 1);
+        assert_eq!(tools.len(), MAX_COUNTED_TOOLS + 1);
         assert_eq!((count("t0", Ending::Ok), count("t9", Ending::Ok)), (Some(2), Some(1)));
         assert_eq!((count(OTHERS, Ending::Ok), count(OTHERS, Ending::Error)), (Some(5), Some(1)));
     }

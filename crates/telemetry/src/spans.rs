@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use crate::{Event, Observe};
 
 /// The capacity of the queue.
-const MOST_WAITING: usize = 2048;
+const MAX_QUEUED_SPANS: usize = 2048;
 
 /// One call, from its request to its response.
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ pub struct Spans {
 impl Spans {
     /// Creates the queue and returns both of its ends.
     pub fn new(observe: Arc<Observe>) -> (Spans, mpsc::Receiver<CallSpan>) {
-        let (queue, taken) = mpsc::channel(MOST_WAITING);
+        let (queue, taken) = mpsc::channel(MAX_QUEUED_SPANS);
         (Spans { queue, observe }, taken)
     }
 
@@ -134,7 +134,7 @@ mod tests {
     fn exactly_so_many_wait_and_the_rest_is_counted() {
         let observe = Arc::new(Observe::default());
         let (spans, _taken) = Spans::new(Arc::clone(&observe));
-        for _ in 0..MOST_WAITING + 3 {
+        for _ in 0..MAX_QUEUED_SPANS + 3 {
             spans.push(span());
         }
         let dropped = observe.counts().into_iter().find(|(kind, _)| *kind == "span_dropped");

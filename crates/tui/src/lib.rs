@@ -27,17 +27,17 @@ use crate::view::FrameLayout;
 use crate::view::theme::Theme;
 
 /// The maximum number of messages that wait for the next frame. If the queue is full, the reader of the gateway waits.
-const MOST_NEWS: usize = 256;
+const MAX_QUEUED_EVENTS: usize = 256;
 /// The maximum number of effects that wait. If the queue is full, the next one is rejected with a notice.
-const MOST_WISHES: usize = 16;
+const MAX_QUEUED_EFFECTS: usize = 16;
 /// The minimum time between two frames.
 const FRAME: Duration = Duration::from_millis(30);
 
 /// Runs the dashboard until the user quits or `terminated` resolves.
 pub async fn run(remote: Remote, theme: Theme, mut terminated: impl AsyncFnMut()) -> Result<()> {
-    let (news, heard) = mpsc::channel(MOST_NEWS);
-    let (calls, called) = mpsc::channel(MOST_WISHES);
-    let (commands, commanded) = mpsc::channel(MOST_WISHES);
+    let (news, heard) = mpsc::channel(MAX_QUEUED_EVENTS);
+    let (calls, called) = mpsc::channel(MAX_QUEUED_EFFECTS);
+    let (commands, commanded) = mpsc::channel(MAX_QUEUED_EFFECTS);
     let (panel, looked_at) = watch::channel(Panel::default());
     let state = State::new(remote.place());
     let screen = Dashboard { state, heard, calls, commands, panel };

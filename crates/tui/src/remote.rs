@@ -23,7 +23,7 @@ use crate::state::{Effect, GatewayCommand, LinkStatus, Panel, StatusMessage, UiE
 /// The polling interval.
 const PERIOD: Duration = Duration::from_secs(1);
 /// The longest delay between attempts to reach a gateway that is gone.
-const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+const MAX_PAUSE: Duration = Duration::from_secs(8);
 
 pub struct Remote {
     gateway: Gateway,
@@ -61,7 +61,7 @@ impl Remote {
 
 /// Returns the delay before the next attempt.
 fn pause(attempts: u32) -> Duration {
-    (PERIOD * 2_u32.saturating_pow(attempts.min(10))).min(LONGEST_PAUSE)
+    (PERIOD * 2_u32.saturating_pow(attempts.min(10))).min(MAX_PAUSE)
 }
 
 /// Polls the status every second. Reads the lists of the catalog after they changed, and the subscriptions and sessions

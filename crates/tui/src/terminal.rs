@@ -17,7 +17,7 @@ use ratatui::{TerminalOptions, Viewport};
 
 use crate::state::State;
 use crate::view::theme::Theme;
-use crate::view::{self, FrameLayout, LEAST_COLUMNS, LEAST_ROWS};
+use crate::view::{self, FrameLayout, MIN_COLUMNS, MIN_ROWS};
 
 pub(crate) struct Terminal {
     inner: ratatui::Terminal<CrosstermBackend<Stdout>>,
@@ -60,7 +60,7 @@ impl Drop for Terminal {
 fn size() -> Rect {
     let (columns, rows) = match rustix::termios::tcgetwinsize(stdout()) {
         Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col, size.ws_row),
-        _ => (LEAST_COLUMNS, LEAST_ROWS),
+        _ => (MIN_COLUMNS, MIN_ROWS),
     };
     Rect::new(0, 0, columns, rows)
 }

@@ -19,8 +19,8 @@ use crate::state::{Measures, Panel, State};
 use crate::view::theme::Theme;
 
 /// The minimum size of the terminal. A smaller one only shows a message.
-pub(crate) const LEAST_COLUMNS: u16 = 80;
-pub(crate) const LEAST_ROWS: u16 = 24;
+pub(crate) const MIN_COLUMNS: u16 = 80;
+pub(crate) const MIN_ROWS: u16 = 24;
 
 /// From this width on, the side panel takes a smaller share of the width.
 const COMFORTABLE_COLUMNS: u16 = 110;
@@ -45,7 +45,7 @@ pub struct Rows {
 
 pub fn draw(frame: &mut Frame<'_>, state: &State, theme: Theme) -> FrameLayout {
     let area = frame.area();
-    if area.width < LEAST_COLUMNS || area.height < LEAST_ROWS {
+    if area.width < MIN_COLUMNS || area.height < MIN_ROWS {
         too_small(frame, area);
         return FrameLayout::default();
     }
@@ -101,7 +101,7 @@ pub(crate) fn framed(title: &str, theme: Theme) -> Block<'static> {
 fn too_small(frame: &mut Frame<'_>, area: Rect) {
     let words = [
         "The terminal is too small.".to_owned(),
-        format!("It has {}x{}; goblin top needs {LEAST_COLUMNS}x{LEAST_ROWS}.", area.width, area.height),
+        format!("It has {}x{}; goblin top needs {MIN_COLUMNS}x{MIN_ROWS}.", area.width, area.height),
         "q quits.".to_owned(),
     ];
     frame.render_widget(Paragraph::new(words.map(Line::from).to_vec()), area);

@@ -19,9 +19,9 @@ const ANNOTATION: &str = "x-mcp-header";
 const OPEN: &str = "=?base64?";
 const CLOSE: &str = "?=";
 /// The maximum nesting of a schema that is searched. Each level costs a walk through everything below it.
-const MOST_LEVELS: usize = 64;
+const MAX_LEVELS: usize = 64;
 /// The largest integer that every JSON reader represents exactly.
-const LARGEST: i64 = (1 << 53) - 1;
+const MAX_SAFE_INTEGER: i64 = (1 << 53) - 1;
 
 /// Encodes `value` for a header. The result is plain if possible, otherwise marked base64. A value that itself looks
 /// like marked base64 must be encoded too.
@@ -148,9 +148,9 @@ fn is_same_number(sent: &str, said: &str) -> bool {
 fn whole_number(token: &str) -> Option<i64> {
     let number = token.parse().ok().or_else(|| {
         let number: f64 = token.parse().ok()?;
-        (number.fract() == 0.0 && number.abs() <= LARGEST as f64).then_some(number as i64)
+        (number.fract() == 0.0 && number.abs() <= MAX_SAFE_INTEGER as f64).then_some(number as i64)
     });
-    number.filter(|number: &i64| (-LARGEST..=LARGEST).contains(number))
+    number.filter(|number: &i64| (-MAX_SAFE_INTEGER..=MAX_SAFE_INTEGER).contains(number))
 }
 
 /// A walk through a schema. It keeps its own stack, so deep nesting causes no recursion.
@@ -182,8 +182,8 @@ impl MirrorSearch<'_> {
     fn run(&mut self, schema: Span) -> Result<(), String> {
         self.open.push(SchemaNode { span: schema, level: 0, kind: SchemaNodeKind::Schema, path: Some(Vec::new()) });
         while let Some(place) = self.open.pop() {
-            if place.level > MOST_LEVELS {
-                return Err(format!("a schema with {ANNOTATION} has at most {MOST_LEVELS} levels"));
+            if place.level > MAX_LEVELS {
+                return Err(format!("a schema with {ANNOTATION} has at most {MAX_LEVELS} levels"));
             }
             match place.kind {
                 SchemaNodeKind::Schema => self.look_at_schema(&place)?,

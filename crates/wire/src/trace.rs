@@ -19,7 +19,7 @@ const PARENT: HeaderName = HeaderName::from_static(TRACEPARENT);
 const STATE: HeaderName = HeaderName::from_static(TRACESTATE);
 const BAGGAGE: HeaderName = HeaderName::from_static("baggage");
 /// The maximum length of a header value, and of a state that the gateway keeps. Longer values do not pass.
-const LONGEST: usize = 8192;
+const MAX_VALUE_LENGTH: usize = 8192;
 
 /// A step of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ pub fn read(request: &Request) -> Option<(TraceContext, String)> {
     let meta = meta(request)?;
     let word = |name| json::member(text, meta, name).and_then(|at| json::string(text, at));
     let context = TraceContext::parse(&word(TRACEPARENT)?)?;
-    let state = word(TRACESTATE).filter(|state| state.len() <= LONGEST);
+    let state = word(TRACESTATE).filter(|state| state.len() <= MAX_VALUE_LENGTH);
     Some((context, state.unwrap_or_default().into_owned()))
 }
 
@@ -95,7 +95,7 @@ pub fn take_headers(request: &mut Request, headers: &HeaderMap) {
     // A trace state may be split over several headers.
     let state: Vec<_> = headers.get_all(STATE).iter().filter_map(|state| state.to_str().ok()).collect();
     let state = state.join(",");
-    if !state.is_empty() && state.len() <= LONGEST {
+    if !state.is_empty() && state.len() <= MAX_VALUE_LENGTH {
         words.push((TRACESTATE.to_owned(), quote(&state)));
     }
     // Baggage may contain private data, so the gateway does not copy it from headers. A client that wants a server to
@@ -114,7 +114,7 @@ pub fn headers(request: &Request) -> impl Iterator<Item = (HeaderName, HeaderVal
     meta(request).into_iter().flat_map(move |meta| {
         [PARENT, STATE, BAGGAGE].into_iter().filter_map(move |name| {
             let value = json::member(text, meta, name.as_str()).and_then(|at| json::string(text, at));
-            let value = value.filter(|value| value.len() <= LONGEST)?;
+            let value = value.filter(|value| value.len() <= MAX_VALUE_LENGTH)?;
             // A value that is not valid in a header remains in the body only.
             HeaderValue::try_from(&*value).ok().map(|value| (name, value))
         })

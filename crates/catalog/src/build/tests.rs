@@ -259,11 +259,8 @@ fn srv6_instructions_are_joined_under_headings_and_cuts_are_stated() {
         source.listing = Arc::new(Listing { hello: Some(hello(words)), ..Listing::default() });
         source
     };
-    let sources = [
-        speaking("a", "Be kind.".into()),
-        speaking("b", "x".repeat(LONGEST_INSTRUCTIONS)),
-        speaking("c", "Bye.".into()),
-    ];
+    let sources =
+        [speaking("a", "Be kind.".into()), speaking("b", "x".repeat(MAX_INSTRUCTIONS)), speaking("c", "Bye.".into())];
     let joined = instructions(&sources, &Listed::All, &terms().meta).expect("instructions");
     let expected = "## a\n\nBe kind.\n\n## c\n\nBye.\n\n(Left out for length: the instructions of b.)";
     assert_eq!(joined, quote(expected));

@@ -2,16 +2,16 @@
 //! and [`letters`] excludes most words without a comparison.
 
 /// The maximum length of a word. Longer words are not compared. Names are shorter.
-const LONGEST: usize = 128;
+const MAX_WORD_LENGTH: usize = 128;
 
 /// Returns the number of inserted, deleted, changed or swapped letters. Returns `None` if it exceeds `most`.
 pub(crate) fn distance(one: &[char], other: &[char], most: usize) -> Option<usize> {
-    if one.len().abs_diff(other.len()) > most || one.len().max(other.len()) > LONGEST {
+    if one.len().abs_diff(other.len()) > most || one.len().max(other.len()) > MAX_WORD_LENGTH {
         return None;
     }
     // Three rows of the table are enough, because a swap refers to the row before the previous one.
     let width = other.len() + 1;
-    let mut rows = [[0_u8; LONGEST + 1]; 3];
+    let mut rows = [[0_u8; MAX_WORD_LENGTH + 1]; 3];
     for (column, cell) in rows[0][..width].iter_mut().enumerate() {
         *cell = column as u8;
     }

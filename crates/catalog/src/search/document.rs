@@ -8,10 +8,10 @@ use goblin_wire::json::{self, Span};
 
 use crate::search::Document;
 
-const MOST_ARGUMENTS: usize = 64;
+const MAX_ARGUMENTS: usize = 64;
 /// The maximum number of enum values read from an argument. The values are often the verbs of a tool with many
 /// functions.
-const MOST_VALUES: usize = 32;
+const MAX_VALUES: usize = 32;
 
 /// Returns the document of a tool.
 pub fn tool<'a>(definition: &'a str, exposed: &'a str, native: &'a str, server: &'a str) -> Document<'a> {
@@ -39,7 +39,7 @@ pub fn tool<'a>(definition: &'a str, exposed: &'a str, native: &'a str, server: 
 pub fn prompt<'a>(definition: &'a str, exposed: &'a str, native: &'a str, server: &'a str) -> Document<'a> {
     let whole = json::whole(definition);
     let list = json::member(definition, whole, "arguments");
-    let arguments = list.into_iter().flat_map(|list| json::elements(definition, list)).take(MOST_ARGUMENTS);
+    let arguments = list.into_iter().flat_map(|list| json::elements(definition, list)).take(MAX_ARGUMENTS);
     let argument = |argument| {
         let description = text_of(definition, argument, "description").unwrap_or_default();
         text_of(definition, argument, "name").map(|name| (name, description))
@@ -73,7 +73,7 @@ pub fn resource<'a>(definition: &'a str, exposed: &'a str, server: &'a str) -> D
 fn read_properties<'a>(text: &'a str, schema: Span, deeper: usize, arguments: &mut Vec<(Cow<'a, str>, Cow<'a, str>)>) {
     let Some(properties) = json::member(text, schema, "properties") else { return };
     for property in json::members(text, properties) {
-        if arguments.len() >= MOST_ARGUMENTS {
+        if arguments.len() >= MAX_ARGUMENTS {
             return;
         }
         arguments.push((property.key(text), describe(text, property.value)));
@@ -90,7 +90,7 @@ fn read_properties<'a>(text: &'a str, schema: Span, deeper: usize, arguments: &m
 fn describe(text: &str, schema: Span) -> Cow<'_, str> {
     let mut description = text_of(text, schema, "description").unwrap_or_default();
     if let Some(values) = json::member(text, schema, "enum") {
-        let values = json::elements(text, values).take(MOST_VALUES).filter_map(|value| json::string(text, value));
+        let values = json::elements(text, values).take(MAX_VALUES).filter_map(|value| json::string(text, value));
         for value in values {
             let description = description.to_mut();
             description.push(' ');
@@ -150,6 +150,6 @@ mod tests {
     fn no_more_arguments_are_taken_than_a_tool_may_reasonably_have() {
         let properties: Vec<_> = (0..1000).map(|number| format!(r#""p{number}":{{}}"#)).collect();
         let definition = format!(r#"{{"inputSchema":{{"properties":{{{}}}}}}}"#, properties.join(","));
-        assert_eq!(tool(&definition, "t", "t", "s").arguments.len(), MOST_ARGUMENTS);
+        assert_eq!(tool(&definition, "t", "t", "s").arguments.len(), MAX_ARGUMENTS);
     }
 }

@@ -11,12 +11,12 @@ use crate::search::stem::{may_order, stem};
 use crate::search::words;
 
 /// The limits for one query: bytes and terms.
-const LONGEST_QUERY: usize = 2 << 10;
-const MOST_TERMS: usize = 32;
+const MAX_QUERY: usize = 2 << 10;
+const MAX_TERMS: usize = 32;
 /// The maximum number of meanings of one word.
-const MOST_MEANINGS: usize = 48;
+const MAX_MEANINGS: usize = 48;
 /// The maximum number of longer words that one word may be the beginning of.
-const MOST_BEGINNINGS: usize = 24;
+const MAX_PREFIX_MATCHES: usize = 24;
 
 /// The sureness of a synonym, of a longer word with the same beginning, and of a corrected typo.
 const SYNONYM: f32 = 0.5;
@@ -24,14 +24,14 @@ const BEGINNING: f32 = 0.8;
 const SLIPPED: f32 = 0.8;
 
 /// The minimum length for prefix matches. Shorter words begin too many others.
-const LEAST_BEGINNING: usize = 3;
+const MIN_PREFIX: usize = 3;
 /// The minimum lengths for correcting one typo and two typos.
-const LEAST_FOR_ONE_SLIP: usize = 4;
-const LEAST_FOR_TWO_SLIPS: usize = 8;
+const MIN_FOR_ONE_TYPO: usize = 4;
+const MIN_FOR_TWO_TYPOS: usize = 8;
 /// The minimum length of each of two words that may be one compound.
-const LEAST_HALF: usize = 2;
+const MIN_COMPOUND_PART: usize = 2;
 /// The minimum length of each half when one word is split in two.
-const LEAST_SPLIT: usize = 3;
+const MIN_SPLIT_PART: usize = 3;
 
 /// A word of a query.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ pub(crate) struct Lexicon<'a> {
 
 /// Returns the part of a query that is read.
 pub(crate) fn cut(query: &str) -> &str {
-    words::cut(query, LONGEST_QUERY)
+    words::cut(query, MAX_QUERY)
 }
 
 impl Lexicon<'_> {
@@ -79,7 +79,7 @@ impl Lexicon<'_> {
             let before = words[..index].last().map(|before| (before.as_str(), word.as_str()));
             let after = words.get(index + 1).map(|after| (word.as_str(), after.as_str()));
             terms.extend(self.term(word, before.into_iter().chain(after)));
-            if terms.len() == MOST_TERMS {
+            if terms.len() == MAX_TERMS {
                 break;
             }
         }
@@ -116,10 +116,10 @@ impl Lexicon<'_> {
 
     /// Splits a word that no document has into two words that documents have: `timezone` for `time_zone`.
     fn halves(&self, word: &str) -> Option<Vec<String>> {
-        if self.concept(word).is_some() || !word.is_ascii() || word.len() < 2 * LEAST_SPLIT {
+        if self.concept(word).is_some() || !word.is_ascii() || word.len() < 2 * MIN_SPLIT_PART {
             return None;
         }
-        let split = (LEAST_SPLIT..=word.len() - LEAST_SPLIT).rev().map(|at| word.split_at(at));
+        let split = (MIN_SPLIT_PART..=word.len() - MIN_SPLIT_PART).rev().map(|at| word.split_at(at));
         let mut known = split.filter(|(one, other)| self.known(one).is_some() && self.known(other).is_some());
         known.next().map(|(one, other)| vec![one.to_owned(), other.to_owned()])
     }
@@ -140,7 +140,8 @@ impl Lexicon<'_> {
             self.mean(concept, 1.0, &mut meanings);
         }
         // Documents may write the two words as one, or the two may have their own meaning: `time zone`, `set up`.
-        let long_enough = |(one, other): &(&str, &str)| one.len() >= LEAST_HALF && other.len() >= LEAST_HALF;
+        let long_enough =
+            |(one, other): &(&str, &str)| one.len() >= MIN_COMPOUND_PART && other.len() >= MIN_COMPOUND_PART;
         let compounds = pairs.filter(long_enough).filter_map(|(one, other)| self.words.find(&format!("{one}{other}")));
         for compound in compounds {
             self.mean(compound, 1.0, &mut meanings);
@@ -149,8 +150,8 @@ impl Lexicon<'_> {
         if let Some(concept) = concept {
             self.mean_synonyms(concept, &mut meanings);
         }
-        if word.len() >= LEAST_BEGINNING && word.is_ascii() {
-            for (_, longer) in self.words.starting_with(word).take(MOST_BEGINNINGS) {
+        if word.len() >= MIN_PREFIX && word.is_ascii() {
+            for (_, longer) in self.words.starting_with(word).take(MAX_PREFIX_MATCHES) {
                 self.mean(longer, BEGINNING, &mut meanings);
             }
         }
@@ -171,11 +172,11 @@ impl Lexicon<'_> {
             return;
         }
         let near = match word.chars().count() {
-            LEAST_FOR_TWO_SLIPS.. => self.words.near::<2>(word),
-            LEAST_FOR_ONE_SLIP.. => self.words.near::<1>(word),
+            MIN_FOR_TWO_TYPOS.. => self.words.near::<2>(word),
+            MIN_FOR_ONE_TYPO.. => self.words.near::<1>(word),
             _ => return,
         };
-        for concept in near.into_iter().take(MOST_MEANINGS) {
+        for concept in near.into_iter().take(MAX_MEANINGS) {
             self.mean(concept, SLIPPED, meanings);
         }
     }
@@ -193,7 +194,7 @@ impl Lexicon<'_> {
         }
         if let Some(meaning) = meanings.iter_mut().find(|meaning| meaning.concept == concept) {
             meaning.sureness = meaning.sureness.max(sureness);
-        } else if meanings.len() < MOST_MEANINGS {
+        } else if meanings.len() < MAX_MEANINGS {
             meanings.push(Meaning { concept, sureness });
         }
     }

@@ -6,11 +6,11 @@
 //! because they are never shown.
 
 /// The minimum length that remains when `at` is removed (`validate`, `validation`, `validator`).
-const LEAST_BEFORE_AT: usize = 5;
+const MIN_BEFORE_AT: usize = 5;
 /// The minimum length that remains when `ion` is removed: `creation`, not `notion`.
-const LEAST_BEFORE_ION: usize = 5;
+const MIN_BEFORE_ION: usize = 5;
 /// The minimum length that remains when `ment` is removed: `deployment`, not `statement`.
-const LEAST_BEFORE_MENT: usize = 6;
+const MIN_BEFORE_MENT: usize = 6;
 
 /// Irregular forms of words that are common in queries for tools. Sorted.
 #[rustfmt::skip]
@@ -106,11 +106,11 @@ fn strip_noun(word: &mut String) {
     if word.ends_with("ification") {
         return word.truncate(length - "cation".len());
     }
-    if (word.ends_with("tion") || word.ends_with("sion")) && length >= LEAST_BEFORE_ION + 3 {
+    if (word.ends_with("tion") || word.ends_with("sion")) && length >= MIN_BEFORE_ION + 3 {
         word.truncate(length - 3);
     } else if word.ends_with("ator") {
         word.truncate(length - 2);
-    } else if word.ends_with("ment") && length >= LEAST_BEFORE_MENT + 4 {
+    } else if word.ends_with("ment") && length >= MIN_BEFORE_MENT + 4 {
         word.truncate(length - 4);
     }
 }
@@ -121,7 +121,7 @@ fn finish(word: &mut String) {
         word.pop();
     }
     let length = word.len();
-    if word.ends_with("at") && length >= LEAST_BEFORE_AT + 2 {
+    if word.ends_with("at") && length >= MIN_BEFORE_AT + 2 {
         word.truncate(length - 2);
     } else if word.ends_with("ll") && length > 5 {
         word.pop();

@@ -165,8 +165,8 @@ fn two_indexes_of_the_same_answer_the_same() {
 
 #[test]
 fn only_the_beginning_of_long_texts_counts() {
-    let description = format!("early {} late", "x ".repeat(LONGEST_DESCRIPTION));
-    let arguments = vec![("a".into(), format!("soon {} never", "y ".repeat(LONGEST_ARGUMENT)).into())];
+    let description = format!("early {} late", "x ".repeat(MAX_DESCRIPTION));
+    let arguments = vec![("a".into(), format!("soon {} never", "y ".repeat(MAX_ARGUMENT)).into())];
     let index = Index::build([Document { arguments, ..document("s", "t", "s_t", &description) }]);
     for (query, total) in [("early", 1), ("late", 0), ("soon", 1), ("never", 0)] {
         assert_eq!(index.search(query, 9, |_| true).total, total, "{query}");

@@ -7,10 +7,10 @@
 use smallvec::SmallVec;
 
 /// The maximum length of a word. A longer word is cut, and its beginning still matches as a prefix.
-pub(crate) const LONGEST_WORD: usize = 40;
+pub(crate) const MAX_WORD: usize = 40;
 
 /// The minimum number of letters next to digits that form a separate word.
-const LEAST_BESIDE_DIGITS: usize = 3;
+const MIN_BESIDE_DIGITS: usize = 3;
 
 /// English words that carry no meaning in a query. Sorted.
 #[rustfmt::skip]
@@ -67,7 +67,7 @@ pub(crate) fn parts(run: &str) -> SmallVec<[&str; 4]> {
 
 /// Calls `each` for the words of `text` as they are indexed: in lower case, runs both as a whole and in parts.
 pub(crate) fn each_word(text: &str, mut each: impl FnMut(&str)) {
-    let mut word = String::with_capacity(LONGEST_WORD);
+    let mut word = String::with_capacity(MAX_WORD);
     for run in runs(text) {
         let parts = parts(run);
         if parts.len() > 1 && !run.chars().any(is_unspaced) {
@@ -84,7 +84,7 @@ pub(crate) fn each_word(text: &str, mut each: impl FnMut(&str)) {
 /// Calls `each` for the parts of `text` in lower case. Names are indexed by parts only, because whole runs would only
 /// make them longer.
 pub(crate) fn each_part(text: &str, mut each: impl FnMut(&str)) {
-    let mut word = String::with_capacity(LONGEST_WORD);
+    let mut word = String::with_capacity(MAX_WORD);
     for part in runs(text).flat_map(parts) {
         fold(part, &mut word);
         each(&word);
@@ -103,10 +103,10 @@ pub(crate) fn key(text: &str) -> String {
     key
 }
 
-/// Puts `part` into `word` in lower case, cut to [`LONGEST_WORD`].
+/// Puts `part` into `word` in lower case, cut to [`MAX_WORD`].
 pub(crate) fn fold(part: &str, word: &mut String) {
     word.clear();
-    let part = cut(part, LONGEST_WORD);
+    let part = cut(part, MAX_WORD);
     if part.is_ascii() {
         word.push_str(part);
         word.make_ascii_lowercase();
@@ -138,7 +138,7 @@ fn is_boundary(characters: &[(usize, char)], index: usize) -> bool {
             true => characters[..index].iter().rev().take_while(letters).count(),
             false => characters[index..].iter().take_while(letters).count(),
         };
-        return side >= LEAST_BESIDE_DIGITS;
+        return side >= MIN_BESIDE_DIGITS;
     }
     if before.is_uppercase() && here.is_uppercase() {
         // The last of several capitals belongs to the following letters, except before a plural `s`: `URLs`.
@@ -184,8 +184,8 @@ mod tests {
         check("天", &["天"]);
         check("", &[]);
         check("?!...", &[]);
-        check(&"x".repeat(1000), &[&"x".repeat(LONGEST_WORD)]);
-        check(&"é".repeat(1000), &[&"é".repeat(LONGEST_WORD / 2)]);
+        check(&"x".repeat(1000), &[&"x".repeat(MAX_WORD)]);
+        check(&"é".repeat(1000), &[&"é".repeat(MAX_WORD / 2)]);
     }
 
     #[test]

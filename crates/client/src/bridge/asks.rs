@@ -17,10 +17,10 @@ use crate::bridge::call::SendProgress;
 use crate::bridge::keeper::{Backoff, GatewaySession};
 use crate::bridge::message::{self, ClientMessage, GatewayMessage};
 use crate::bridge::wire::ResponseMessages;
-use crate::bridge::{ASIDE, Bridge, ClientOutput, MOST_TRIES};
+use crate::bridge::{ASIDE, Bridge, ClientOutput, MAX_ATTEMPTS};
 
 /// The maximum number of asks that one client may have open. Further asks are rejected.
-pub(crate) const MOST_ASKS: usize = 256;
+pub(crate) const MAX_SERVER_REQUESTS: usize = 256;
 /// The session of an ask that no session waits for any more. Real generations start at 1.
 const NOBODY: u64 = 0;
 
@@ -72,7 +72,7 @@ impl PendingServerRequests {
     /// Evicts the oldest ask of an earlier session if the table is full. Returns `false` if every entry belongs to this
     /// session.
     fn make_room(&mut self, session: u64) -> bool {
-        if self.open.len() < MOST_ASKS {
+        if self.open.len() < MAX_SERVER_REQUESTS {
             return true;
         }
         let gone = self.open.iter().filter(|(_, ask)| ask.session < session);
@@ -155,7 +155,8 @@ impl Bridge {
                     RegisterOutcome::New(line) => line,
                     RegisterOutcome::Known => return Ok(()),
                     RegisterOutcome::Full => {
-                        let error = Error::LimitExceeded { limit: "asks before one client", value: MOST_ASKS };
+                        let error =
+                            Error::LimitExceeded { limit: "asks before one client", value: MAX_SERVER_REQUESTS };
                         self.refuse_ask(&ask.id, &error, session).await;
                         return Ok(());
                     }
@@ -184,7 +185,7 @@ impl Bridge {
         }
     }
 
-    /// Sends a response, with up to [`MOST_TRIES`] attempts. A response may arrive twice without harm, so a lost
+    /// Sends a response, with up to [`MAX_ATTEMPTS`] attempts. A response may arrive twice without harm, so a lost
     /// connection is a reason to retry.
     async fn deliver(&self, body: Bytes, session: &GatewaySession, output: &ClientOutput) -> Result<(), Error> {
         let mut pace = Backoff::default();
@@ -202,7 +203,7 @@ impl Bridge {
                 Ok(response) => return Err(self.wire.refused(response.status(), None)),
                 Err(lost) => lost,
             };
-            if tries == MOST_TRIES || !self.wire.lives() {
+            if tries == MAX_ATTEMPTS || !self.wire.lives() {
                 return Err(self.unreachable(&lost));
             }
             tries += 1;
@@ -307,7 +308,7 @@ mod tests {
     #[test]
     fn exactly_so_many_asks_fit_and_those_of_the_past_make_room() {
         let mut asks = PendingServerRequests::default();
-        for number in 0..MOST_ASKS {
+        for number in 0..MAX_SERVER_REQUESTS {
             assert_eq!(asks.enter(&ask(&number.to_string()), 1), as_it_is(&number.to_string()));
         }
         assert_eq!(asks.enter(&ask("\"more\""), 1), RegisterOutcome::Full);
@@ -315,6 +316,6 @@ mod tests {
         assert_eq!(asks.enter(&ask("\"more\""), 1), as_it_is("\"more\""));
         assert_eq!(asks.enter(&ask("\"even more\""), 1), RegisterOutcome::Full);
         assert_eq!(asks.enter(&ask("\"even more\""), 2), as_it_is("\"even more\""));
-        assert_eq!(asks.open.len(), MOST_ASKS);
+        assert_eq!(asks.open.len(), MAX_SERVER_REQUESTS);
     }
 }

@@ -17,9 +17,9 @@ use crate::bridge::stream::{EventContent, StreamPosition, is_passing};
 use crate::bridge::wire::{BodyError, ResponseMessages};
 use crate::bridge::{Bridge, ClientOutput};
 
-pub(crate) const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a request waits for the next session after the gateway rejected the current one.
-const RENEWAL_PATIENCE: Duration = Duration::from_secs(15);
+const RENEWAL_TIMEOUT: Duration = Duration::from_secs(15);
 const FIRST_RECONNECT: Duration = Duration::from_millis(100);
 const SLOWEST_RECONNECT: Duration = Duration::from_secs(5);
 /// A session or stream that ends sooner than this counts as failed, and the next attempt waits longer.
@@ -132,7 +132,7 @@ impl Bridge {
         let failures = session.borrow().failures;
         self.lose(met);
         let news = session.wait_for(|now| now.generation != met.generation || now.failures != failures);
-        let news = tokio::time::timeout(RENEWAL_PATIENCE, news).await;
+        let news = tokio::time::timeout(RENEWAL_TIMEOUT, news).await;
         match news.ok().and_then(Result::ok) {
             Some(now) if now.generation != met.generation => Ok(()),
             Some(now) => Err(now.reason.clone().unwrap_or_else(|| self.forgetful())),
@@ -253,7 +253,7 @@ impl Bridge {
         }
         let level = self.level.lock().clone();
         for body in self.initialized.get().cloned().into_iter().chain(level) {
-            let taken = tokio::time::timeout(HANDSHAKE_PATIENCE, self.wire.post(body, &headers)).await;
+            let taken = tokio::time::timeout(HANDSHAKE_TIMEOUT, self.wire.post(body, &headers)).await;
             taken.map_err(|_| self.forgetful())?.map_err(|error| self.unreachable(&error))?;
         }
         self.session.send_modify(|session| *session = session.next(headers));

@@ -23,9 +23,9 @@ use crate::bridge::visit::{StreamMessage, next_word};
 use crate::bridge::wire::{PROTOCOL_VERSION, ResponseMessages};
 
 /// The maximum number of pages of the tool list. Tools on later pages are called without mirrored arguments.
-const MOST_PAGES: usize = 100;
+const MAX_PAGES: usize = 100;
 /// The timeout for listing the tools. After it the client gets the original error.
-const PATIENCE: Duration = Duration::from_secs(10);
+const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 
 type ToolMirrors = HashMap<String, Mirrors>;
 
@@ -59,7 +59,7 @@ impl Bridge {
         if let Some(headers) = others() {
             return Some(headers);
         }
-        let tools = tokio::time::timeout(PATIENCE, self.annotated(request)).await.ok()??;
+        let tools = tokio::time::timeout(LIST_TIMEOUT, self.annotated(request)).await.ok()??;
         self.repeated.tools.store(Arc::new(tools));
         others()
     }
@@ -68,7 +68,7 @@ impl Bridge {
     async fn annotated(&self, request: &Request) -> Option<ToolMirrors> {
         let mut tools = ToolMirrors::new();
         let mut cursor = None;
-        for _ in 0..MOST_PAGES {
+        for _ in 0..MAX_PAGES {
             let page = self.page(&listing(request, cursor.as_deref())?).await?;
             cursor = read_page(&page, &mut tools)?;
             if cursor.is_none() {

@@ -18,9 +18,9 @@ use crate::bridge::keeper::{Backoff, GatewaySession, LASTING};
 use crate::bridge::wire::{BodyError, ResponseMessages};
 
 /// How many resumptions in a row may bring nothing before the request fails.
-const MOST_IN_VAIN: usize = 6;
+const MAX_FRUITLESS_RESUMES: usize = 6;
 /// The longest delay that a gateway may request by `retry`.
-const LONGEST_RETRY: Duration = Duration::from_secs(600);
+const MAX_RETRY: Duration = Duration::from_secs(600);
 /// The number of events that are remembered, to drop duplicates.
 const REMEMBERED: usize = 256;
 
@@ -38,7 +38,7 @@ impl StreamPosition {
     /// Advances to this event. Returns its message, unless the event has none or is a duplicate.
     pub(crate) fn follow(&mut self, event: SseEvent) -> EventContent {
         if let Some(retry) = event.retry {
-            self.retry = Duration::from_millis(retry).min(LONGEST_RETRY);
+            self.retry = Duration::from_millis(retry).min(MAX_RETRY);
         }
         let Some(id) = event.id else { return EventContent::of(event.data) };
         let fingerprint = self.random.hash_one((&id, &event.data));
@@ -133,7 +133,7 @@ impl<'a> ResponseStream<'a> {
             if self.opened.elapsed() >= LASTING {
                 self.in_vain = 0;
             }
-            if self.in_vain == MOST_IN_VAIN {
+            if self.in_vain == MAX_FRUITLESS_RESUMES {
                 return Err(ended("it was asked again and again to go on, in vain"));
             }
             let pause = self.trail.pause(self.pace.after(self.opened.elapsed()));
@@ -209,7 +209,7 @@ mod tests {
         let mut trail = StreamPosition::default();
         let second = Duration::from_secs(1);
         assert_eq!(trail.pause(second), second);
-        for (retry, pause) in [(10, second), (3000, 3 * second), (u64::MAX, LONGEST_RETRY)] {
+        for (retry, pause) in [(10, second), (3000, 3 * second), (u64::MAX, MAX_RETRY)] {
             trail.follow(SseEvent { retry: Some(retry), ..SseEvent::default() });
             assert_eq!(trail.pause(second), pause, "{retry}");
         }

@@ -24,11 +24,11 @@ use crate::bridge::{Bridge, ClientOutput};
 
 /// The maximum number of remembered subscriptions. Those above it end with their session; the gateway has its own
 /// limit.
-const MOST_SUBSCRIPTIONS: usize = 10_000;
+const MAX_SUBSCRIPTIONS: usize = 10_000;
 /// The maximum number of concurrent requests to subscribe again.
 const AT_ONCE: usize = 8;
 /// The timeout for one such request. The gateway may have to ask a backend.
-const PATIENCE: Duration = Duration::from_secs(60);
+const RESUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
 pub(crate) struct RememberedSubscriptions {
@@ -104,8 +104,8 @@ impl RememberedSubscriptions {
     pub(crate) fn settle(&mut self, answer: &Response, session: u64) -> bool {
         let Some((uri, body)) = answer.id.as_ref().and_then(|id| self.open.remove(id)) else { return false };
         let Some(names) = SubscriptionKeys::read(answer) else { return false };
-        if self.standing.len() >= MOST_SUBSCRIPTIONS && !self.standing.contains_key(&uri) {
-            tracing::warn!(limit = MOST_SUBSCRIPTIONS, "a subscription will not outlive a restart of the gateway");
+        if self.standing.len() >= MAX_SUBSCRIPTIONS && !self.standing.contains_key(&uri) {
+            tracing::warn!(limit = MAX_SUBSCRIPTIONS, "a subscription will not outlive a restart of the gateway");
             return false;
         }
         self.standing.insert(uri, ActiveSubscription { body, names, session });
@@ -187,7 +187,7 @@ impl Bridge {
         session: &GatewaySession,
         output: &ClientOutput,
     ) -> ResubscribeOutcome {
-        let answer = tokio::time::timeout(PATIENCE, self.answer_to(stale.body, session, output)).await;
+        let answer = tokio::time::timeout(RESUBSCRIBE_TIMEOUT, self.answer_to(stale.body, session, output)).await;
         let Some(answer) = answer.ok().flatten() else { return ResubscribeOutcome::Broken };
         if let Outcome::Error(error) = answer.outcome {
             let (uri, error) = (clean(&stale.uri), clean(answer.raw.get(error)));

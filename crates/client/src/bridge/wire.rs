@@ -15,7 +15,7 @@ use http::{Method as Verb, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
 
 use crate::address;
-use crate::bridge::LARGEST_MESSAGE;
+use crate::bridge::MAX_MESSAGE;
 use crate::connect::{HttpClient, ProxyEnvironment, RequestError, ResponseBody};
 use crate::runtime::GatewayRecord;
 
@@ -196,7 +196,7 @@ pub enum BodyError {
     #[error("the connection was lost before it answered")]
     Lost,
     /// One message was too large. A stream continues after it.
-    #[error("its answer is larger than {LARGEST_MESSAGE} bytes")]
+    #[error("its answer is larger than {MAX_MESSAGE} bytes")]
     TooLarge,
 }
 
@@ -210,7 +210,7 @@ impl ResponseMessages {
     pub fn new(response: GatewayResponse) -> ResponseMessages {
         let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         let is_stream = kind.get(..17).is_some_and(|start| start.eq_ignore_ascii_case("text/event-stream"));
-        ResponseMessages { events: is_stream.then(|| SseDecoder::new(LARGEST_MESSAGE)), body: response.into_body() }
+        ResponseMessages { events: is_stream.then(|| SseDecoder::new(MAX_MESSAGE)), body: response.into_body() }
     }
 
     pub fn is_stream(&self) -> bool {
@@ -245,7 +245,7 @@ impl ResponseMessages {
     async fn whole(&mut self) -> Result<Option<SseEvent>, BodyError> {
         let mut whole = BytesMut::new();
         while let Some(data) = next_data(&mut self.body).await? {
-            if whole.len() + data.len() > LARGEST_MESSAGE {
+            if whole.len() + data.len() > MAX_MESSAGE {
                 return Err(BodyError::TooLarge);
             }
             whole.extend_from_slice(&data);

@@ -5,7 +5,7 @@
 //! per small call.
 //!
 //! The pool reuses the connection that was returned last, so surplus connections stay idle. It closes idle connections
-//! after [`IDLE_TIMEOUT`], and never keeps more than [`MOST_IDLE`].
+//! after [`IDLE_TIMEOUT`], and never keeps more than [`MAX_IDLE`].
 
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use crate::connect::dial::{DialError, Dialer};
 
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
-const MOST_IDLE: usize = 256;
+const MAX_IDLE: usize = 256;
 /// The time to wait for a returned connection to become ready.
 const SOON: Duration = Duration::from_millis(100);
 
@@ -160,7 +160,7 @@ impl IdlePool {
 
     fn put(&self, connection: PooledConnection) {
         let mut shelf = self.0.lock();
-        if !connection.is_closed() && shelf.waiting.len() < MOST_IDLE {
+        if !connection.is_closed() && shelf.waiting.len() < MAX_IDLE {
             shelf.waiting.push((connection, Instant::now()));
         }
     }

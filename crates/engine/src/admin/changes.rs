@@ -14,13 +14,13 @@ use crate::admin::command::{Command, Refusal};
 use crate::admin::{Admin, AdminError, ok};
 
 /// The size limit of a command's body. The largest meaningful body is `{}`.
-const LARGEST_BODY: usize = 1024;
+const MAX_BODY: usize = 1024;
 /// The time limit for receiving the body.
-const BODY_PATIENCE: Duration = Duration::from_secs(10);
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Rejects a body with content. Commands take no parameters, so the content would have no effect.
 pub(super) async fn check_empty(body: Body) -> Result<(), AdminError> {
-    let whole = tokio::time::timeout(BODY_PATIENCE, to_bytes(body, LARGEST_BODY)).await;
+    let whole = tokio::time::timeout(BODY_TIMEOUT, to_bytes(body, MAX_BODY)).await;
     let text = whole.ok().and_then(Result::ok);
     let is_empty = |text: &[u8]| {
         let mut visible = text.iter().filter(|byte| !byte.is_ascii_whitespace());
@@ -85,7 +85,7 @@ mod tests {
         ] {
             assert_eq!(check_empty(Body::from(text)).await.is_ok(), is_fine, "{text}");
         }
-        assert!(check_empty(Body::from(" ".repeat(LARGEST_BODY))).await.is_ok());
-        assert!(check_empty(Body::from(" ".repeat(LARGEST_BODY + 1))).await.is_err());
+        assert!(check_empty(Body::from(" ".repeat(MAX_BODY))).await.is_ok());
+        assert!(check_empty(Body::from(" ".repeat(MAX_BODY + 1))).await.is_err());
     }
 }

@@ -8,7 +8,7 @@ use goblin_config::ServerId;
 use tokio::sync::{mpsc, oneshot};
 
 /// The capacity of the command queue. A command is rejected while the queue is full.
-pub(crate) const MOST_WAITING: usize = 16;
+pub(crate) const MAX_QUEUED_COMMANDS: usize = 16;
 
 #[derive(Debug)]
 pub enum Command {

@@ -22,7 +22,7 @@ use crate::admin::{Admin, AdminError};
 use crate::front::body::KEEP_ALIVE;
 
 /// The maximum number of concurrent readers.
-pub const MOST_READERS: usize = 16;
+pub const MAX_READERS: usize = 16;
 /// The idle time after which a comment is sent to keep the stream alive.
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -39,7 +39,7 @@ impl Admin {
     pub(super) fn events(&self, headers: &HeaderMap) -> Result<Response, AdminError> {
         let next = next_wanted(headers)?;
         let place = Arc::clone(&self.readers).try_acquire_owned().map_err(|_| {
-            let message = format!("{MOST_READERS} read the events already; end one of them, or try again later");
+            let message = format!("{MAX_READERS} read the events already; end one of them, or try again later");
             AdminError::new(StatusCode::SERVICE_UNAVAILABLE, message)
         })?;
         let reader = self.observe.feed().reader(next);

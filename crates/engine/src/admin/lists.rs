@@ -16,7 +16,7 @@ use crate::directory::Catalog;
 use crate::session::Session;
 
 /// The maximum number of listed sessions. The response also has the total number.
-pub(crate) const MOST_SESSIONS: usize = 1000;
+pub(crate) const MAX_SESSIONS: usize = 1000;
 
 impl Admin {
     /// Returns the entries of all servers, or of one server.
@@ -34,7 +34,7 @@ impl Admin {
         let mut sessions = self.desk.sessions.all();
         let total = sessions.len();
         sessions.sort_by_cached_key(|session| (session.idle(), Reverse(session.opened)));
-        sessions.truncate(MOST_SESSIONS);
+        sessions.truncate(MAX_SESSIONS);
         let listed: Vec<_> = sessions.iter().map(|session| info(session)).collect();
         SessionList { total, omitted: total - listed.len(), sessions: listed }
     }

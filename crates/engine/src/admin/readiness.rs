@@ -1,7 +1,7 @@
 //! The readiness of the gateway. It becomes ready once after the start and stops once at the end.
 //!
 //! The gateway is ready when every server has settled: its first listing is in the catalog, or its first attempt
-//! failed. After [`SETTLE_PATIENCE`] the gateway becomes ready without the remaining servers, because one may never
+//! failed. After [`SETTLE_TIMEOUT`] the gateway becomes ready without the remaining servers, because one may never
 //! respond.
 
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::upstream::Backend;
 use crate::upstream::standing::Availability;
 
 /// The time limit for servers to settle.
-pub(crate) const SETTLE_PATIENCE: Duration = Duration::from_secs(3);
+pub(crate) const SETTLE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The state of the gateway from start to stop.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -73,7 +73,7 @@ pub async fn settle(directory: &CatalogStore) -> (Duration, Vec<ServerId>) {
         directory.caught_up().await;
     };
     // A timeout is not an error. The unsettled servers are returned.
-    let _ = tokio::time::timeout(SETTLE_PATIENCE, settled).await;
+    let _ = tokio::time::timeout(SETTLE_TIMEOUT, settled).await;
     let waiting = backends.iter().filter(|backend| !backend.has_settled()).map(|backend| backend.id.clone());
     (begin.elapsed(), waiting.collect())
 }

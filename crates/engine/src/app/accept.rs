@@ -17,12 +17,12 @@ use crate::front::io::WriteTimeoutStream;
 use crate::upstream::actor::stopped;
 
 /// The limit in bytes of the head of a request.
-const LARGEST_HEAD: usize = 16 * 1024;
+const MAX_HEAD: usize = 16 * 1024;
 /// The longest time that a client may take to send the head of a request.
-const HEAD_PATIENCE: Duration = Duration::from_secs(10);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest idle time of a connection. It must be longer than that of client connection pools: a request that is
 /// sent while the gateway closes the connection is lost.
-const IDLE_PATIENCE: Duration = Duration::from_secs(120);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 /// The interval at which both times are checked.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// The pause after a failed accept, such as for lack of descriptors. The next attempt would fail at once as well.
@@ -81,7 +81,7 @@ async fn serve_connection(
         }
     });
     let connection = hyper::server::conn::http1::Builder::new()
-        .max_buf_size(LARGEST_HEAD)
+        .max_buf_size(MAX_HEAD)
         .serve_connection(TokioIo::new(WriteTimeoutStream::new(stream, Arc::clone(attention))), service);
     tokio::pin!(connection);
     let mut look = tokio::time::interval(LOOK_EVERY);
@@ -97,7 +97,7 @@ async fn serve_connection(
                 }
             }
             _ = look.tick() => {
-                if attention.is_lost(IDLE_PATIENCE, HEAD_PATIENCE) {
+                if attention.is_lost(IDLE_TIMEOUT, HEAD_TIMEOUT) {
                     return;
                 }
             }

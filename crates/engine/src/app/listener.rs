@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 
 use crate::app::socket::SocketListener;
-use crate::front::io::{WRITE_PATIENCE, give_up_the_vanished};
+use crate::front::io::{WRITE_TIMEOUT, give_up_the_vanished};
 
 /// The listeners for clients.
 #[derive(Debug, Default)]
@@ -53,7 +53,7 @@ impl ClientSocket {
         // Nagle's algorithm would delay small answers until an acknowledgement arrives.
         let _ = stream.set_nodelay(true);
         // The default timeouts keep a stream to a vanished peer open for a quarter of an hour, or forever.
-        let _ = give_up_the_vanished(stream, WRITE_PATIENCE);
+        let _ = give_up_the_vanished(stream, WRITE_TIMEOUT);
     }
 }
 

@@ -22,12 +22,12 @@ use crate::upstream::actor::stopped;
 /// The path of traces, relative to the collector's URL.
 const TRACES: &str = "/v1/traces";
 /// The largest number of spans in one request, and the time that the first one waits for others.
-const MOST_AT_ONCE: usize = 512;
+const MAX_BATCH_SPANS: usize = 512;
 const GATHERED_FOR: Duration = Duration::from_secs(1);
 /// The timeout of a request to the collector.
-const PATIENCE: Duration = Duration::from_secs(10);
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The timeout at shutdown.
-const LAST_PATIENCE: Duration = Duration::from_secs(2);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Starts the export if a collector is configured. Returns the queue of spans and the task.
 pub(crate) fn start(
@@ -48,10 +48,10 @@ pub(crate) fn start(
     }
 }
 
-/// Waits for the last spans to be sent, at most [`LAST_PATIENCE`].
+/// Waits for the last spans to be sent, at most [`SHUTDOWN_TIMEOUT`].
 pub(crate) async fn finish(exporter: JoinHandle<()>) {
     // Spans that take longer are lost.
-    let _ = tokio::time::timeout(LAST_PATIENCE, exporter).await;
+    let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, exporter).await;
 }
 
 struct Exporter {
@@ -82,17 +82,17 @@ impl Exporter {
             if is_over {
                 break;
             }
-            let sent = self.send(&batch, PATIENCE).await;
+            let sent = self.send(&batch, EXPORT_TIMEOUT).await;
             self.note(sent);
             batch.clear();
         }
-        while batch.len() < MOST_AT_ONCE
+        while batch.len() < MAX_BATCH_SPANS
             && let Ok(span) = spans.try_recv()
         {
             batch.push(span);
         }
         if !batch.is_empty() {
-            let sent = self.send(&batch, LAST_PATIENCE).await;
+            let sent = self.send(&batch, SHUTDOWN_TIMEOUT).await;
             self.note(sent);
         }
     }
@@ -121,11 +121,12 @@ impl Exporter {
 /// Waits for the first span and up to [`GATHERED_FOR`] for more. Returns `false` if all senders are dropped. If it is
 /// cancelled, `batch` keeps the spans.
 async fn gather(spans: &mut mpsc::Receiver<CallSpan>, batch: &mut Vec<CallSpan>) -> bool {
-    if spans.recv_many(batch, MOST_AT_ONCE).await == 0 {
+    if spans.recv_many(batch, MAX_BATCH_SPANS).await == 0 {
         return false;
     }
-    let more =
-        async { while batch.len() < MOST_AT_ONCE && spans.recv_many(batch, MOST_AT_ONCE - batch.len()).await > 0 {} };
+    let more = async {
+        while batch.len() < MAX_BATCH_SPANS && spans.recv_many(batch, MAX_BATCH_SPANS - batch.len()).await > 0 {}
+    };
     // A timeout sends an incomplete batch.
     let _ = tokio::time::timeout(GATHERED_FOR, more).await;
     true

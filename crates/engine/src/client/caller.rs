@@ -27,7 +27,7 @@ pub struct Caller {
 }
 
 /// The maximum stored length of a client's name or version, in characters.
-const LONGEST_WORD: usize = 64;
+const MAX_CLIENT_NAME: usize = 64;
 
 /// The client's description of itself in its handshake.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl Introduction {
         let word = |key| {
             let word = params.client_info.and_then(|info| json::member(text, info, key));
             let word = word.and_then(|at| json::string(text, at)).unwrap_or_default();
-            word.chars().take(LONGEST_WORD).collect::<String>().into()
+            word.chars().take(MAX_CLIENT_NAME).collect::<String>().into()
         };
         let abilities = Arc::new(Abilities::read(text, params.capabilities));
         Introduction { abilities, name: word("name"), version: word("version") }

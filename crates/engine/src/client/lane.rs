@@ -23,10 +23,10 @@ use crate::client::caller::Caller;
 use crate::client::mailbox::Mailbox;
 
 /// The limits, in messages and in bytes, of the progress and log messages that wait for a slow client.
-const MOST_MESSAGES: usize = 256;
-const MOST_BYTES: usize = 1024 * 1024;
+const MAX_MESSAGES: usize = 256;
+const MAX_BYTES: usize = 1024 * 1024;
 /// The number of queued bytes beyond which a server request is rejected. An empty queue accepts any size.
-const MOST_ASK_BYTES: usize = 16 * 1024 * 1024;
+const MAX_SERVER_REQUEST_BYTES: usize = 16 * 1024 * 1024;
 /// The duration after which the reader of a call's lane learns that the call is slow.
 pub(crate) const SLOW_AFTER: Duration = Duration::from_secs(1);
 
@@ -66,7 +66,7 @@ impl CallStream {
     /// Queues a message that may be dropped. Returns `false` if the queue is full or closed.
     pub fn offer(&self, message: Bytes) -> bool {
         self.push(CallMessage::Note(message), |queue, length| {
-            queue.messages.len() < MOST_MESSAGES && queue.bytes + length <= MOST_BYTES
+            queue.messages.len() < MAX_MESSAGES && queue.bytes + length <= MAX_BYTES
         })
     }
 
@@ -74,7 +74,7 @@ impl CallStream {
     /// bounds their number.
     pub fn ask(&self, message: Bytes) -> bool {
         self.push(CallMessage::Ask(message), |queue, length| {
-            queue.messages.is_empty() || queue.bytes + length <= MOST_ASK_BYTES
+            queue.messages.is_empty() || queue.bytes + length <= MAX_SERVER_REQUEST_BYTES
         })
     }
 
@@ -348,8 +348,8 @@ mod tests {
     #[test]
     fn exactly_so_many_messages_fit() {
         let lane = CallStream::default();
-        let taken = (0..MOST_MESSAGES + 10).filter(|_| lane.offer(Bytes::from_static(b"x"))).count();
-        assert_eq!(taken, MOST_MESSAGES);
+        let taken = (0..MAX_MESSAGES + 10).filter(|_| lane.offer(Bytes::from_static(b"x"))).count();
+        assert_eq!(taken, MAX_MESSAGES);
         assert!(lane.try_next().is_some());
         assert!(lane.offer(Bytes::from_static(b"x")));
     }
@@ -357,7 +357,7 @@ mod tests {
     #[test]
     fn bytes_are_bounded_too() {
         let lane = CallStream::default();
-        assert!(lane.offer(vec![b'x'; MOST_BYTES].into()));
+        assert!(lane.offer(vec![b'x'; MAX_BYTES].into()));
         assert!(!lane.offer(Bytes::from_static(b"x")));
     }
 
@@ -432,9 +432,9 @@ mod tests {
         let lane = CallStream::default();
         while lane.offer(Bytes::from_static(b"x")) {}
         assert!(lane.ask(Bytes::from_static(b"y")));
-        assert!(!lane.ask(vec![b'y'; MOST_ASK_BYTES].into()));
+        assert!(!lane.ask(vec![b'y'; MAX_SERVER_REQUEST_BYTES].into()));
         let lane = CallStream::default();
-        assert!(lane.ask(vec![b'y'; MOST_ASK_BYTES + 1].into()), "alone it always fits");
+        assert!(lane.ask(vec![b'y'; MAX_SERVER_REQUEST_BYTES + 1].into()), "alone it always fits");
         assert!(matches!(lane.try_next(), Some(CallMessage::Ask(_))));
     }
 

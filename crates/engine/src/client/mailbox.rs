@@ -27,10 +27,10 @@ use crate::client::mailbox::asks::ServerRequests;
 use crate::client::mailbox::replay::{KEPT_FOR, Replay};
 
 /// The limits, in messages and in bytes, of the queue that waits for a stream of the client.
-const MOST_WAITING: usize = 256;
-const MOST_WAITING_BYTES: usize = 1024 * 1024;
+const MAX_QUEUED: usize = 256;
+const MAX_QUEUED_BYTES: usize = 1024 * 1024;
 /// The largest number of tools that a client can have revealed on its own list.
-const MOST_REVEALED: usize = 64;
+const MAX_REVEALED_TOOLS: usize = 64;
 /// The stored level of a client that set none.
 const NO_LEVEL: u8 = u8::MAX;
 
@@ -214,7 +214,7 @@ impl Mailbox {
     /// or the client is gone.
     pub fn post(&self, message: Bytes) -> bool {
         let mut waiting = self.waiting.lock();
-        let full = waiting.messages.len() >= MOST_WAITING || waiting.bytes + message.len() > MOST_WAITING_BYTES;
+        let full = waiting.messages.len() >= MAX_QUEUED || waiting.bytes + message.len() > MAX_QUEUED_BYTES;
         if waiting.closed || full {
             return false;
         }
@@ -250,13 +250,13 @@ impl Mailbox {
     }
 
     /// Adds a tool to the client's own list and queues a `list_changed` notification. Removes the oldest tool if there
-    /// are more than [`MOST_REVEALED`].
+    /// are more than [`MAX_REVEALED_TOOLS`].
     pub fn reveal(&self, tool: &str) {
         let mut revealed = self.revealed.lock();
         if revealed.iter().any(|known| &**known == tool) {
             return;
         }
-        if revealed.len() >= MOST_REVEALED {
+        if revealed.len() >= MAX_REVEALED_TOOLS {
             revealed.pop_front();
         }
         revealed.push_back(tool.into());
@@ -442,13 +442,13 @@ mod tests {
     #[tokio::test]
     async fn what_belongs_to_no_call_waits_for_a_stream_within_bounds() {
         let mailbox = mailbox();
-        let taken = (0..MOST_WAITING + 9).filter(|_| mailbox.post(Bytes::from_static(b"x"))).count();
-        assert_eq!(taken, MOST_WAITING);
+        let taken = (0..MAX_QUEUED + 9).filter(|_| mailbox.post(Bytes::from_static(b"x"))).count();
+        assert_eq!(taken, MAX_QUEUED);
         for _ in 0..taken {
             assert_eq!(mailbox.next().await, ["x"]);
         }
         assert!(mailbox.next().now_or_never().is_none());
-        assert!(!mailbox.post(vec![b'x'; MOST_WAITING_BYTES + 1].into()));
+        assert!(!mailbox.post(vec![b'x'; MAX_QUEUED_BYTES + 1].into()));
         assert!(mailbox.closed().now_or_never().is_none());
         mailbox.close();
         mailbox.closed().await;

@@ -40,7 +40,7 @@ const MCP: &str = "/mcp";
 const PROFILE: &str = "/p/";
 pub(crate) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 /// The longest session id or event id that a header may have.
-const LONGEST_ID: usize = 256;
+const MAX_ID: usize = 256;
 
 /// The HTTP front of one address.
 #[derive(Clone)]
@@ -415,7 +415,7 @@ fn names_sessionless(headers: &HeaderMap) -> bool {
 /// or too long.
 fn visible<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Refusal> {
     let Some(value) = headers.get(name).filter(|value| !value.is_empty()) else { return Ok(None) };
-    let is_visible = value.len() <= LONGEST_ID && value.as_bytes().iter().all(u8::is_ascii_graphic);
+    let is_visible = value.len() <= MAX_ID && value.as_bytes().iter().all(u8::is_ascii_graphic);
     match value.to_str() {
         Ok(text) if is_visible => Ok(Some(text)),
         _ => Err(Refusal::status(StatusCode::BAD_REQUEST, &format!("{name} must be visible ASCII, not too long"))),

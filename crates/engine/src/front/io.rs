@@ -15,7 +15,7 @@ use tokio::time::Sleep;
 use crate::front::attention::ConnectionActivity;
 
 /// The time after which a blocked write fails.
-pub(crate) const WRITE_PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The number of unanswered keep-alive probes after which a peer counts as gone.
 const PROBES: u32 = 3;
 /// The smallest unit of the system's probe times.
@@ -36,7 +36,7 @@ pub(crate) fn give_up_the_vanished(stream: &TcpStream, patience: Duration) -> io
     Ok(())
 }
 
-/// A stream that fails a write if the peer does not read for [`WRITE_PATIENCE`].
+/// A stream that fails a write if the peer does not read for [`WRITE_TIMEOUT`].
 pub(crate) struct WriteTimeoutStream<T> {
     inner: T,
     attention: Arc<ConnectionActivity>,
@@ -54,7 +54,7 @@ impl<T> WriteTimeoutStream<T> {
             self.waiting = None;
             return written;
         }
-        let waiting = self.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep(WRITE_PATIENCE)));
+        let waiting = self.waiting.get_or_insert_with(|| Box::pin(tokio::time::sleep(WRITE_TIMEOUT)));
         match waiting.as_mut().poll(context) {
             Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
             Poll::Pending => Poll::Pending,
@@ -120,7 +120,7 @@ mod tests {
         let begin = tokio::time::Instant::now();
         let error = near.write_all(&[0; 64]).await.expect_err("nobody reads");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        assert_eq!(begin.elapsed(), WRITE_PATIENCE);
+        assert_eq!(begin.elapsed(), WRITE_TIMEOUT);
     }
 
     /// Returns a connection with a far end that acknowledges nothing, because a socket filter drops all packets it

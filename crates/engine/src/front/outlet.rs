@@ -15,8 +15,8 @@ use parking_lot::Mutex;
 
 /// The limits of the queue: for all messages, and for those that may be dropped. A client that reads without delay must
 /// not reach the first, even if all its calls are answered at once.
-const MOST_QUEUED: Bound = Bound { messages: 1024, bytes: 64 << 20 };
-const MOST_DROPPABLE: Bound = Bound { messages: 256, bytes: 1 << 20 };
+const MAX_QUEUED: Bound = Bound { messages: 1024, bytes: 64 << 20 };
+const MAX_DROPPABLE: Bound = Bound { messages: 256, bytes: 1 << 20 };
 
 #[derive(Clone, Copy)]
 struct Bound {
@@ -61,12 +61,12 @@ pub(crate) enum EnqueueError {
 impl OutboundQueue {
     /// Queues a message that may be dropped. Returns `false` if it was rejected.
     pub(crate) fn offer(&self, message: Pieces) -> bool {
-        self.push_within(message, MOST_DROPPABLE).is_ok()
+        self.push_within(message, MAX_DROPPABLE).is_ok()
     }
 
     /// Queues a message that must not be dropped. Returns an error if the queue is full or closed.
     pub(crate) fn push(&self, message: Pieces) -> Result<(), EnqueueError> {
-        self.push_within(message, MOST_QUEUED)
+        self.push_within(message, MAX_QUEUED)
     }
 
     fn push_within(&self, message: Pieces, bound: Bound) -> Result<(), EnqueueError> {
@@ -146,9 +146,9 @@ mod tests {
     fn exactly_so_many_answers_fit_and_fewer_that_may_be_dropped() {
         let outlet = OutboundQueue::default();
         let taken = (0..2000).filter(|_| outlet.offer(message(1))).count();
-        assert_eq!(taken, MOST_DROPPABLE.messages);
+        assert_eq!(taken, MAX_DROPPABLE.messages);
         let taken = (0..2000).take_while(|_| outlet.push(message(1)).is_ok()).count();
-        assert_eq!(taken, MOST_QUEUED.messages - MOST_DROPPABLE.messages);
+        assert_eq!(taken, MAX_QUEUED.messages - MAX_DROPPABLE.messages);
         assert_eq!(outlet.push(message(1)), Err(EnqueueError::Full));
         assert!(outlet.next().now_or_never().is_some());
         assert_eq!(outlet.push(message(1)), Ok(()));
@@ -157,10 +157,10 @@ mod tests {
     #[test]
     fn bytes_are_bounded_too_but_one_message_always_fits() {
         let outlet = OutboundQueue::default();
-        assert!(outlet.push(message(MOST_QUEUED.bytes + 1)).is_ok());
+        assert!(outlet.push(message(MAX_QUEUED.bytes + 1)).is_ok());
         assert_eq!(outlet.push(message(1)), Err(EnqueueError::Full));
         let outlet = OutboundQueue::default();
-        assert!(outlet.offer(message(MOST_DROPPABLE.bytes - 1)) && outlet.offer(message(1)));
+        assert!(outlet.offer(message(MAX_DROPPABLE.bytes - 1)) && outlet.offer(message(1)));
         assert!(!outlet.offer(message(1)));
         assert!(outlet.push(message(1)).is_ok());
     }

@@ -17,7 +17,7 @@ use hyper::body::{Body as _, Incoming};
 use crate::front::body::{Body, empty, json_error};
 
 /// The longest time that the body of a request may take to arrive.
-const BODY_PATIENCE: Duration = Duration::from_secs(30);
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) type HttpRequest = http::Request<Incoming>;
 
@@ -86,7 +86,7 @@ pub(crate) async fn whole_body(mut body: Incoming, largest: usize, observe: &Obs
     if let Poll::Ready(gathered) = poll_fn(|context| Poll::Ready(gathered.as_mut().poll(context))).await {
         return gathered;
     }
-    match Box::pin(tokio::time::timeout(BODY_PATIENCE, gathered)).await {
+    match Box::pin(tokio::time::timeout(BODY_TIMEOUT, gathered)).await {
         Ok(gathered) => gathered,
         Err(_) => Err(Refusal::status(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time")),
     }

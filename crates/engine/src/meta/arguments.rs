@@ -7,7 +7,7 @@ use goblin_catalog::schema::InputSchema;
 use serde_json::Value;
 
 use crate::meta::MetaCall;
-use crate::meta::words::{LONGEST_PROBLEM, cut, did_you_mean};
+use crate::meta::words::{MAX_QUOTED_INPUT, cut, did_you_mean};
 
 /// The arguments of a call. Absent ones are empty, `None` or their default.
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ impl MetaArguments {
         let (entry, request) = (look.entry, &look.call.request);
         let text = request.params.arguments.map_or("{}", |at| at.get(request.raw.as_str()));
         let refused =
-            |problem: &str| format!("invalid arguments for {}: {}", entry.name, cut(problem, LONGEST_PROBLEM));
+            |problem: &str| format!("invalid arguments for {}: {}", entry.name, cut(problem, MAX_QUOTED_INPUT));
         let mut value: Value = serde_json::from_str(text).map_err(|error| refused(&error.to_string()))?;
         let (limit, note) = take_limit(&mut value, limit_of(entry.tool));
         let schema = entry.schema.get_or_init(|| InputSchema::compile(&entry.definition));
@@ -80,7 +80,7 @@ fn check_server(look: &MetaCall<'_>, id: &str) -> Result<(), String> {
         return Ok(());
     }
     let list = || format!("; `{}` tells which there are", look.catalog.meta.name(MetaTool::ListServers));
-    Err(format!("no server `{}`{}", cut(id, LONGEST_PROBLEM), did_you_mean(id, ids()).unwrap_or_else(list)))
+    Err(format!("no server `{}`{}", cut(id, MAX_QUOTED_INPUT), did_you_mean(id, ids()).unwrap_or_else(list)))
 }
 
 /// Returns the cursor as text. It begins with `p`, unlike the cursors of lists, which begin with a hexadecimal digit.

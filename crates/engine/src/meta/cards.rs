@@ -8,8 +8,8 @@ use goblin_wire::json::{self, quote};
 use crate::meta::words::{cut, one_line};
 
 /// The maximum length of a description in a card, and in a line of text.
-const LONGEST_DESCRIPTION: usize = 300;
-const LONGEST_LINE: usize = 100;
+const MAX_DESCRIPTION: usize = 300;
+const MAX_LINE: usize = 100;
 
 /// An entry as a JSON object, and as a line of text.
 pub(crate) struct EntrySummary {
@@ -20,7 +20,7 @@ pub(crate) struct EntrySummary {
 pub(crate) fn card(list: List, shown: &VisibleEntry<'_>) -> EntrySummary {
     let text = |key| text_of(shown.definition, key);
     let size = size_of(shown.definition);
-    let description = text("description").map(|text| cut(&one_line(&text), LONGEST_DESCRIPTION));
+    let description = text("description").map(|text| cut(&one_line(&text), MAX_DESCRIPTION));
     let description = description.filter(|text| !text.is_empty());
     let name = || text("name").filter(|name| !name.is_empty()).unwrap_or_else(|| shown.exposed.to_owned());
     let mime = || text("mimeType");
@@ -49,7 +49,7 @@ pub(crate) fn card(list: List, shown: &VisibleEntry<'_>) -> EntrySummary {
         }
     };
     members.string("serverId", Some(shown.server));
-    let said = said.map(|said| format!(" - {}", cut(&one_line(&said), LONGEST_LINE))).unwrap_or_default();
+    let said = said.map(|said| format!(" - {}", cut(&one_line(&said), MAX_LINE))).unwrap_or_default();
     EntrySummary { json: members.object(), line: format!("{}{said} ({})", shown.exposed, shown.server) }
 }
 

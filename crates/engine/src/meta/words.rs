@@ -8,9 +8,9 @@ use goblin_wire::Error;
 use crate::directory::Catalog;
 
 /// The maximum length of client input that an error message repeats.
-pub(crate) const LONGEST_PROBLEM: usize = 300;
+pub(crate) const MAX_QUOTED_INPUT: usize = 300;
 /// The maximum number of suggestions for an unknown name.
-const MOST_PROPOSED: usize = 3;
+const MAX_SUGGESTIONS: usize = 3;
 
 /// Shortens a text to at most `most` characters, if possible at the end of a word.
 pub(crate) fn cut(text: &str, most: usize) -> String {
@@ -47,7 +47,7 @@ pub(crate) fn quoted<'a>(names: impl Iterator<Item = &'a str>) -> String {
 
 /// Returns a question that suggests similar names. Returns `None` if no name is similar.
 pub(crate) fn did_you_mean<'a>(wrong: &str, names: impl Iterator<Item = &'a str>) -> Option<String> {
-    let near = nearest(wrong, names, MOST_PROPOSED);
+    let near = nearest(wrong, names, MAX_SUGGESTIONS);
     (!near.is_empty()).then(|| format!("; did you mean {}?", quoted(near.into_iter())))
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn not_found(
     near: impl FnOnce() -> Option<String>,
     find: &str,
 ) -> String {
-    let shown = cut(name, LONGEST_PROBLEM);
+    let shown = cut(name, MAX_QUOTED_INPUT);
     let candidates = match error {
         Error::ToolNotFound { candidates, .. }
         | Error::PromptNotFound { candidates, .. }

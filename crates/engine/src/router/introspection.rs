@@ -21,7 +21,7 @@ use crate::router::Router;
 use crate::upstream::Backend;
 
 /// The largest number of subscriptions in the list. The counts include all.
-const MOST_LISTED: usize = 10_000;
+const MAX_LISTED: usize = 10_000;
 
 /// Returns what the client asked for beyond the protocol.
 fn options(subscription: &Subscription) -> Options {
@@ -125,10 +125,10 @@ fn list(found: &[SubscriptionDetails]) -> SubscriptionList {
     clients.sort_by(|one, other| (other.count, &one.client.id).cmp(&(one.count, &other.client.id)));
     SubscriptionList {
         total: found.len(),
-        omitted: found.len().saturating_sub(MOST_LISTED),
+        omitted: found.len().saturating_sub(MAX_LISTED),
         servers: servers.into_iter().map(|(server, count)| (server.to_string(), count)).collect(),
         clients,
-        subscriptions: found.iter().take(MOST_LISTED).map(info).collect(),
+        subscriptions: found.iter().take(MAX_LISTED).map(info).collect(),
     }
 }
 

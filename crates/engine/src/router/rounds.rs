@@ -21,7 +21,7 @@ use crate::upstream::ear::check_ability;
 use crate::upstream::{Backend, BackendResponse, CallEnd, OutgoingRequest};
 
 /// The largest number of rounds in one call. The protocol has no limit, but SDKs have this one.
-const MOST_ROUNDS: usize = 10;
+const MAX_ROUNDS: usize = 10;
 const CANCELLED: &str = r#"{"action":"cancel"}"#;
 
 /// The response of the client to one input request, or the reason why there is none.
@@ -40,7 +40,7 @@ impl Router {
         (first, patience): (&OutgoingRequest<'_>, CallTimeouts),
         mut answered: BackendResponse,
     ) -> Result<BackendResponse, CallEnd> {
-        for _ in 0..MOST_ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             let Some(result) = needed(&answered) else { return Ok(answered) };
             let said = self.ask_all(call, backend, answered.response.raw.as_str(), result).await?;
             let text = answered.response.raw.as_str();
@@ -58,7 +58,7 @@ impl Router {
             add_params(&call.request, &members, &mut edits);
             answered = backend.call(&OutgoingRequest { edits, ..first.clone() }, call, patience).await?;
         }
-        let reason = format!("it wants an input for the {}th time", MOST_ROUNDS + 1);
+        let reason = format!("it wants an input for the {}th time", MAX_ROUNDS + 1);
         if needed(&answered).is_none() {
             return Ok(answered);
         }

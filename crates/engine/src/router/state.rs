@@ -18,7 +18,7 @@ use crate::client::caller::{Caller, Principal};
 const KEY_LENGTH: usize = 32;
 const NONCE_LENGTH: usize = 12;
 /// The longest valid state. The message size limits the states of backends.
-const LONGEST: usize = 1 << 20;
+const MAX_STATE: usize = 1 << 20;
 
 /// The call that a request continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl RequestStateCipher {
 
     /// Decrypts a state at the time `now`, in seconds. Tests use it to check the expiry.
     fn open_at(&self, token: &str, caller: &Caller, request: &Request, now: u64) -> Option<RequestState> {
-        let token = Some(token).filter(|token| token.len() <= LONGEST)?;
+        let token = Some(token).filter(|token| token.len() <= MAX_STATE)?;
         let mut token = URL_SAFE_NO_PAD.decode(token).ok()?;
         let (nonce, sealed) = token.split_at_mut_checked(NONCE_LENGTH)?;
         let nonce = aws_lc_rs::aead::Nonce::try_assume_unique_for_key(nonce).ok()?;

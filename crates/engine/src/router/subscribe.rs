@@ -37,7 +37,7 @@ pub struct UpdateRecipient {
 
 const PREFIX: &str = "dev.goblin/";
 /// The longest interval in milliseconds that a client can set.
-const LONGEST_WAIT: u64 = 3_600_000;
+const MAX_INTERVAL_MS: u64 = 3_600_000;
 
 impl Router {
     /// Subscribes the session of a call. The answer has the subscription's id and its canonical URI in `_meta`.
@@ -318,8 +318,8 @@ fn fields(text: &str, at: Span, key: &str) -> Result<Selection, Error> {
 }
 
 fn millis(text: &str, at: Span, key: &str) -> Result<Duration, Error> {
-    let millis = at.get(text).parse().ok().filter(|millis| *millis <= LONGEST_WAIT);
-    let wrong = || Error::InvalidParams(format!("{key} must be an integer from 0 to {LONGEST_WAIT}"));
+    let millis = at.get(text).parse().ok().filter(|millis| *millis <= MAX_INTERVAL_MS);
+    let wrong = || Error::InvalidParams(format!("{key} must be an integer from 0 to {MAX_INTERVAL_MS}"));
     millis.map(Duration::from_millis).ok_or_else(wrong)
 }
 

@@ -9,9 +9,9 @@ use crate::client::lane::Call;
 use crate::session::desk::Dispatcher;
 
 /// The number of calls that are logged one by one. The others are only counted.
-pub(crate) const MOST_NAMED: usize = 20;
+pub(crate) const MAX_LOGGED_CALLS: usize = 20;
 /// The length at which names are cut, because clients choose them.
-const LONGEST_NAME: usize = 80;
+const MAX_NAME: usize = 80;
 
 impl Dispatcher {
     /// Logs the calls that are still open, the oldest first.
@@ -20,7 +20,7 @@ impl Dispatcher {
         // The cached key reads each age once. Ages grow during the sort, and a changing order could make the sort
         // panic.
         open.sort_by_cached_key(|(_, call)| Reverse(call.age()));
-        for (session, call) in open.iter().take(MOST_NAMED) {
+        for (session, call) in open.iter().take(MAX_LOGGED_CALLS) {
             let server = self.router.server_of(call);
             observe.emit(&Event::CallCut {
                 server: server.as_ref().map_or("unknown", |server| server.as_str()),
@@ -32,7 +32,7 @@ impl Dispatcher {
         }
         match open.len() {
             0 => observe.emit(&Event::ConnectionsCut),
-            count => observe.emit(&Event::CallsCut { count, unnamed: count.saturating_sub(MOST_NAMED) }),
+            count => observe.emit(&Event::CallsCut { count, unnamed: count.saturating_sub(MAX_LOGGED_CALLS) }),
         }
     }
 }
@@ -42,7 +42,7 @@ fn short_name(call: &Call) -> String {
     let params = &call.request.params;
     let text = call.request.raw.as_str();
     let name = params.name.or(params.uri).and_then(|at| json::string(text, at)).unwrap_or_default();
-    let mut short: String = name.chars().take(LONGEST_NAME).collect();
+    let mut short: String = name.chars().take(MAX_NAME).collect();
     if short.len() < name.len() {
         short.push('…');
     }

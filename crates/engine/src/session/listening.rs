@@ -2,7 +2,7 @@
 //!
 //! Each stream has its own mailbox and takes a place among the sessions. Its subscriptions are registered like those of
 //! sessions, so both receive the same updates. The acknowledgement lists the subscriptions that the catalog and the
-//! backends accept. It waits at most [`PATIENCE`] for the backends. If a backend answers later, the client gets one
+//! backends accept. It waits at most [`ACKNOWLEDGE_TIMEOUT`] for the backends. If a backend answers later, the client gets one
 //! update of each resource, because earlier changes were not reported.
 
 use std::collections::BTreeSet;
@@ -30,9 +30,9 @@ use crate::session::visit::StatelessClient;
 use crate::session::{SessionPermit, StreamCountGuard};
 
 /// The number of subscribe requests that are sent at once for one stream.
-const MOST_ASKED: usize = 16;
+const MAX_CONCURRENT_SUBSCRIBES: usize = 16;
 /// The longest time that the acknowledgement waits for the backends.
-const PATIENCE: Duration = Duration::from_millis(250);
+const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// An open notification stream. Dropping it ends its subscriptions.
 pub struct ListenSubscription {
@@ -110,7 +110,7 @@ impl ListenSubscription {
     /// Returns the first message of the stream, which lists the accepted part of the filter.
     pub async fn acknowledgement(&mut self) -> Bytes {
         if let Some(settled) = &mut self.settled {
-            let in_time = tokio::time::timeout(PATIENCE, &mut *settled).await;
+            let in_time = tokio::time::timeout(ACKNOWLEDGE_TIMEOUT, &mut *settled).await;
             // The subscribing task learns from the closed channel that its result is too late.
             settled.close();
             let refused = in_time.map_or_else(|_| settled.try_recv().ok(), Result::ok).unwrap_or_default();
@@ -187,7 +187,7 @@ fn subscribe_all(
     worker::spawn(async move {
         let (router, call, listener) = (&desk.router, &call, &listener);
         let enter = |uri: Arc<str>| async move { (!router.listen_to(call, listener, &uri).await).then_some(uri) };
-        let all = futures_util::stream::iter(uris).map(enter).buffer_unordered(MOST_ASKED);
+        let all = futures_util::stream::iter(uris).map(enter).buffer_unordered(MAX_CONCURRENT_SUBSCRIBES);
         let all = all.filter_map(std::future::ready).collect::<Vec<_>>();
         let refused = tokio::select! {
             refused = all => refused,

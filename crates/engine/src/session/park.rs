@@ -23,9 +23,9 @@ use crate::router::state::RequestState;
 use crate::session::desk::{Dispatcher, PendingCall};
 
 /// The largest number of suspended calls.
-const MOST_PARKED: usize = 1024;
+const MAX_SUSPENDED: usize = 1024;
 /// The longest suspension if server requests have no timeout.
-const LONGEST: Duration = Duration::from_secs(3600);
+const MAX_SUSPENSION: Duration = Duration::from_secs(3600);
 /// The time that is added to the timeout of a server request. A backend may go on after that timeout, so the client can
 /// still collect an answer.
 const AFTERWARDS: Duration = Duration::from_secs(60);
@@ -55,7 +55,7 @@ pub(crate) enum CallResumeOutcome {
 
 impl Default for SuspendedCalls {
     fn default() -> SuspendedCalls {
-        SuspendedCalls { book: Mutex::default(), room: Arc::new(Semaphore::new(MOST_PARKED)) }
+        SuspendedCalls { book: Mutex::default(), room: Arc::new(Semaphore::new(MAX_SUSPENDED)) }
     }
 }
 
@@ -104,7 +104,7 @@ impl Dispatcher {
     }
 
     fn put(&self, pending: PendingCall, request: &Id, open: Vec<InputRequest>, place: OwnedSemaphorePermit) -> Reply {
-        let patience = self.policies.ask_timeout.unwrap_or(LONGEST).min(LONGEST) + AFTERWARDS;
+        let patience = self.policies.ask_timeout.unwrap_or(MAX_SUSPENSION).min(MAX_SUSPENSION) + AFTERWARDS;
         let id = random();
         let call = &pending.call;
         let state = self.router.states.seal(&RequestState::Parked(id), &call.caller, &call.request, patience);
@@ -209,13 +209,13 @@ mod tests {
             matches!(call.end_so_far(), Some(AbortReason::Cancelled(reason)) if reason.contains("did not come back"))
         );
         assert!(matches!(desk.resume(id, &call.request, None), Err(Error::StaleState)), "it comes too late");
-        assert_eq!(desk.park.room.available_permits(), MOST_PARKED);
+        assert_eq!(desk.park.room.available_permits(), MAX_SUSPENDED);
     }
 
     #[tokio::test]
     async fn ask_exactly_so_many_calls_wait_and_the_next_ask_is_refused() {
         let desk = Dispatcher::example(1);
-        let mut parked: Vec<_> = (0..MOST_PARKED).map(|_| park(&desk, asking(1))).collect();
+        let mut parked: Vec<_> = (0..MAX_SUSPENDED).map(|_| park(&desk, asking(1))).collect();
         assert!(parked.iter().all(|(_, _, is_parked)| *is_parked));
         let (_, mut asks, is_parked) = park(&desk, asking(2));
         assert!(!is_parked);

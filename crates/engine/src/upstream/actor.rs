@@ -46,7 +46,7 @@ const LIST_RETRY: Duration = Duration::from_secs(30);
 /// The number of left-out tools that one listing reports in the log. The status shows all of them.
 const MAX_REPORTED: usize = 100;
 /// A session that the backend forgets sooner than this is short. The second short session in a row counts as a failure.
-pub(crate) const SHORTEST_SESSION: Duration = Duration::from_secs(1);
+pub(crate) const MIN_SESSION: Duration = Duration::from_secs(1);
 
 /// The dependencies that all actors share.
 #[derive(Clone)]
@@ -214,7 +214,7 @@ impl Actor {
     /// Turns the second short session in a row into a loss. A backend that forgets every session at once is unusable,
     /// and the actor would reconnect without a pause for ever.
     fn judge(&mut self, left: DisconnectReason, lasted: Duration) -> DisconnectReason {
-        let is_short = matches!(left, DisconnectReason::Lost(LinkEnd::Forgotten)) && lasted < SHORTEST_SESSION;
+        let is_short = matches!(left, DisconnectReason::Lost(LinkEnd::Forgotten)) && lasted < MIN_SESSION;
         self.short_sessions = if is_short { self.short_sessions.saturating_add(1) } else { 0 };
         match self.short_sessions {
             0 | 1 => left,

@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use crate::client::caller::{Abilities, SessionId};
 use crate::client::lane::Call;
 use crate::client::mailbox::Mailbox;
-use crate::client::mailbox::asks::{MOST_ASKS, OpenServerRequest, ServerRequestError, ServerRequestEvent};
+use crate::client::mailbox::asks::{MAX_SERVER_REQUESTS, OpenServerRequest, ServerRequestError, ServerRequestEvent};
 use crate::upstream::ear::{InboundHandler, InboundRequest, ReplySink};
 
 /// Maps between a backend's native names and the exposed names that clients see. The router implements this trait.
@@ -156,7 +156,7 @@ pub(crate) fn relay(
         Ok(ask) => ask,
         Err(refused) => {
             let error = match refused {
-                ServerRequestError::Full => Error::LimitExceeded { limit: "asks", value: MOST_ASKS },
+                ServerRequestError::Full => Error::LimitExceeded { limit: "asks", value: MAX_SERVER_REQUESTS },
                 ServerRequestError::Closed => gone(),
             };
             return ear.refuse(&request, &error, &*mouth);

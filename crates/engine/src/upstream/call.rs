@@ -29,11 +29,11 @@ use crate::upstream::twin::CallsOnlyLink;
 use crate::upstream::{Backend, BackendResponse, BackendState, CallEnd, OutgoingRequest};
 
 /// The longest wait for a free slot at a busy backend.
-const SLOT_PATIENCE: Duration = Duration::from_secs(1);
+const SLOT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The longest wait for a new tool list after the backend rejected a call's headers.
-const REFRESH_PATIENCE: Duration = Duration::from_secs(5);
+const REFRESH_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest wait for a new session after the backend forgot the old one.
-const REDIAL_PATIENCE: Duration = Duration::from_secs(10);
+const REDIAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The error code for headers that contradict the body.
 const HEADER_MISMATCH: &str = "-32020";
@@ -94,7 +94,7 @@ impl Backend {
         let refreshed = async { while self.is_refreshing() && settled.changed().await.is_ok() {} };
         tokio::select! {
             // After a timeout, retry with the tool list known so far.
-            _ = tokio::time::timeout(REFRESH_PATIENCE, refreshed) => {}
+            _ = tokio::time::timeout(REFRESH_TIMEOUT, refreshed) => {}
             end = call.ended() => return Err(self.cut(end, call).1),
         }
         let listing = self.listing();
@@ -108,12 +108,12 @@ impl Backend {
     }
 
     /// Acquires one of the backend's call slots. Returns [`Error::Overloaded`] if none is free within
-    /// [`SLOT_PATIENCE`].
+    /// [`SLOT_TIMEOUT`].
     async fn slot(&self) -> Result<SemaphorePermit<'_>, Error> {
         if let Ok(permit) = self.slots.try_acquire() {
             return Ok(permit);
         }
-        match tokio::time::timeout(SLOT_PATIENCE, self.slots.acquire()).await {
+        match tokio::time::timeout(SLOT_TIMEOUT, self.slots.acquire()).await {
             Ok(Ok(permit)) => Ok(permit),
             _ => Err(Error::Overloaded { server: self.id.to_string() }),
         }
@@ -265,7 +265,7 @@ impl Backend {
                 }
             }
         };
-        tokio::time::timeout(REDIAL_PATIENCE, fresh).await.ok().flatten().ok_or_else(|| self.unavailable())
+        tokio::time::timeout(REDIAL_TIMEOUT, fresh).await.ok().flatten().ok_or_else(|| self.unavailable())
     }
 }
 

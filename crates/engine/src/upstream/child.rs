@@ -43,7 +43,7 @@ const GUARD_SLACK: Duration = Duration::from_secs(2);
 /// Words of ids and programs that do not identify a server. A variable's prefix must come from another word.
 const COMMON_WORDS: [&str; 9] = ["mcp", "server", "node", "npx", "npm", "python", "python3", "uvx", "docker"];
 /// A shorter word is not used as the prefix of a variable.
-const SHORTEST_PREFIX: usize = 3;
+const MIN_PREFIX: usize = 3;
 /// The number of variables that one failure names.
 const MAX_MISSED: usize = 3;
 /// The search path of the C library for an environment without `PATH`.
@@ -315,7 +315,7 @@ fn missed(command: &Command, id: &str, last_lines: &[String], set: impl Iterator
     let program = Path::new(command.program.value()).file_name().and_then(OsStr::to_str).unwrap_or_default();
     let words = id.split(|letter: char| !letter.is_ascii_alphanumeric());
     let words = words.chain(program.split(|letter: char| !letter.is_ascii_alphanumeric()));
-    let words = words.filter(|word| word.len() >= SHORTEST_PREFIX && !COMMON_WORDS.contains(word));
+    let words = words.filter(|word| word.len() >= MIN_PREFIX && !COMMON_WORDS.contains(word));
     let prefixes: Vec<String> = words.map(|word| format!("{}_", word.to_ascii_uppercase())).collect();
     let is_wanted = |name: &str| named.contains(name) || prefixes.iter().any(|prefix| name.starts_with(prefix));
     let is_given =

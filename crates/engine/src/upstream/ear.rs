@@ -33,9 +33,9 @@ use crate::upstream::inbox::BackendEvents;
 use crate::upstream::register::SubscriptionManager;
 
 /// The limit of open server requests per link. Further requests are rejected.
-const MOST_ASKS: usize = 256;
+const MAX_SERVER_REQUESTS: usize = 256;
 /// The number of recent server request ids that a link remembers. The oldest is forgotten first.
-const MOST_KNOWN: usize = 1024;
+const MAX_RECENT_IDS: usize = 1024;
 
 /// The handler of incoming messages of one link.
 pub struct InboundHandler {
@@ -66,7 +66,7 @@ struct RecentIds {
 
 impl RecentIds {
     fn note(&mut self, id: &Id) {
-        if self.ids.len() >= MOST_KNOWN {
+        if self.ids.len() >= MAX_RECENT_IDS {
             self.ids.pop_front();
         }
         self.ids.push_back(self.state.hash_one(id));
@@ -127,7 +127,7 @@ impl InboundHandler {
     /// Creates the handler of a shared link.
     pub fn shared(register: Arc<SubscriptionManager>, config: &Server, patience: Option<Duration>) -> InboundHandler {
         let asks = Mutex::new(Some(HashMap::new()));
-        let room = Arc::new(Semaphore::new(MOST_ASKS));
+        let room = Arc::new(Semaphore::new(MAX_SERVER_REQUESTS));
         InboundHandler {
             inbox: Arc::clone(register.inbox()),
             register,
@@ -403,7 +403,7 @@ impl InboundHandler {
             return Ok(None);
         }
         let place = Arc::clone(&self.room).try_acquire_owned();
-        let _place = place.map_err(|_| Error::LimitExceeded { limit: "asks", value: MOST_ASKS })?;
+        let _place = place.map_err(|_| Error::LimitExceeded { limit: "asks", value: MAX_SERVER_REQUESTS })?;
         open.insert(id.clone(), withdraw);
         Ok(Some(InboundRequest { withdrawn, _place }))
     }
@@ -506,7 +506,8 @@ mod tests {
     #[test]
     fn ask_exactly_so_many_are_open_and_each_id_once() {
         let ear = InboundHandler::example();
-        let mut open: Vec<_> = (0..MOST_ASKS as u64).map(|id| ear.enter(&Id::from(id)).ok().flatten()).collect();
+        let mut open: Vec<_> =
+            (0..MAX_SERVER_REQUESTS as u64).map(|id| ear.enter(&Id::from(id)).ok().flatten()).collect();
         assert!(open.iter().all(Option::is_some));
         assert!(matches!(ear.enter(&Id::from(0)), Ok(None)));
         let full = || matches!(ear.enter(&Id::from(999)), Err(Error::LimitExceeded { .. }));

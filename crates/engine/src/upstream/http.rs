@@ -38,7 +38,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::client::lane::Call;
 use crate::upstream::ear::{Attribution, InboundHandler, ReplySink};
-use crate::upstream::http::body::{ASIDE, LONGEST_REFUSAL, is_session_unknown, is_stream, parse_answer, whole_body};
+use crate::upstream::http::body::{ASIDE, MAX_ERROR_BODY, is_session_unknown, is_stream, parse_answer, whole_body};
 use crate::upstream::http::listen::keep_listening;
 use crate::upstream::http::resume::StreamedRequest;
 use crate::upstream::link::{LinkEnd, LinkError};
@@ -52,9 +52,9 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const JSON_OR_STREAM: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 const STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 /// The limit of background messages in progress. Further ones are dropped.
-pub(crate) const MOST_ASIDES: usize = 64;
+pub(crate) const MAX_BACKGROUND_MESSAGES: usize = 64;
 /// The longest wait for the GET stream. Some servers send the response headers only with the first event.
-const STREAM_PATIENCE: Duration = Duration::from_millis(500);
+const STREAM_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A link over Streamable HTTP.
 pub struct HttpLink {
@@ -141,7 +141,7 @@ impl HttpLink {
             }
         });
         let mut tried = self.shared.tried_stream.subscribe();
-        if tokio::time::timeout(STREAM_PATIENCE, tried.wait_for(|tried| *tried)).await.is_err() {
+        if tokio::time::timeout(STREAM_TIMEOUT, tried.wait_for(|tried| *tried)).await.is_err() {
             self.shared.is_deaf.store(true, Ordering::Relaxed);
         }
     }
@@ -231,7 +231,7 @@ impl HttpLinkInner {
             url,
             ear,
             open: OpenCalls::default(),
-            asides: Arc::new(Semaphore::new(MOST_ASIDES)),
+            asides: Arc::new(Semaphore::new(MAX_BACKGROUND_MESSAGES)),
             limit,
             has_sessions: true,
             headers,
@@ -328,7 +328,7 @@ impl HttpLinkInner {
     /// Interprets an error status. Returns a JSON-RPC error in the body as the response, and explains any other body.
     async fn refusal(&self, id: u64, response: HttpResponse<ResponseBody>) -> Result<Response, LinkError> {
         let status = response.status();
-        let body = http_body_util::Limited::new(response.into_body(), LONGEST_REFUSAL).collect().await;
+        let body = http_body_util::Limited::new(response.into_body(), MAX_ERROR_BODY).collect().await;
         let body = body.map(http_body_util::Collected::to_bytes).unwrap_or_default();
         let answer = match Message::parse(body.clone()) {
             Ok(Message::Response(answer)) => Some(answer),
@@ -529,7 +529,7 @@ mod tests {
     async fn ask_an_answer_is_not_dropped_for_want_of_room() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
         let mouth = HttpReplySink(link(&listener.local_addr().expect("it is bound").to_string()).shared);
-        (0..MOST_ASIDES).for_each(|_| mouth.say(Bytes::from_static(b"aside")));
+        (0..MAX_BACKGROUND_MESSAGES).for_each(|_| mouth.say(Bytes::from_static(b"aside")));
         let heard = async {
             let mut open = Vec::new();
             loop {

@@ -21,11 +21,11 @@ use crate::client::mailbox::Mailbox;
 use crate::upstream::ask::Translate;
 
 /// The number of URL elicitations that are remembered until they end. The oldest is forgotten first.
-const MOST_ELICITED: usize = 1000;
+const MAX_ELICITATIONS: usize = 1000;
 /// The longest elicitation id that is remembered, in bytes. Limits the memory of all of them together.
-const LONGEST_ELICITED: usize = 1024;
+const MAX_ELICITATION_ID: usize = 1024;
 
-/// The URL elicitations that have not ended, at most [`MOST_ELICITED`].
+/// The URL elicitations that have not ended, at most [`MAX_ELICITATIONS`].
 #[derive(Default)]
 struct OpenElicitations {
     asked: HashMap<String, Weak<Mailbox>>,
@@ -34,13 +34,13 @@ struct OpenElicitations {
 
 impl OpenElicitations {
     fn insert(&mut self, id: String, mailbox: &Arc<Mailbox>) {
-        if id.len() > LONGEST_ELICITED {
+        if id.len() > MAX_ELICITATION_ID {
             return;
         }
         if self.asked.insert(id.clone(), Arc::downgrade(mailbox)).is_none() {
             self.order.push_back(id);
         }
-        while self.order.len() > MOST_ELICITED {
+        while self.order.len() > MAX_ELICITATIONS {
             let oldest = self.order.pop_front();
             oldest.and_then(|oldest| self.asked.remove(&oldest));
         }
@@ -246,15 +246,15 @@ mod tests {
     fn ask_only_so_many_elicitations_are_remembered() {
         let inbox = inbox();
         let mailbox = Arc::new(Mailbox::new(Default::default(), Default::default(), Replay::new(0)));
-        for number in 0..=MOST_ELICITED {
+        for number in 0..=MAX_ELICITATIONS {
             inbox.remember_elicited(&ask(&number.to_string()), &mailbox);
         }
         inbox.hear_elicited(&complete("0"));
         assert!(mailbox.try_next().is_none());
         inbox.hear_elicited(&complete("1"));
         assert!(mailbox.try_next().is_some());
-        assert!(inbox.elicited().order.len() <= MOST_ELICITED);
-        let long = "x".repeat(LONGEST_ELICITED + 1);
+        assert!(inbox.elicited().order.len() <= MAX_ELICITATIONS);
+        let long = "x".repeat(MAX_ELICITATION_ID + 1);
         inbox.remember_elicited(&ask(&long), &mailbox);
         inbox.hear_elicited(&complete(&long));
         assert!(mailbox.try_next().is_none());

@@ -25,7 +25,7 @@ use crate::upstream::stdio::StdioLink;
 use crate::upstream::trouble::{BackendProblem, ConnectionKind};
 
 /// The longest wait for the acknowledgement of a notification stream.
-const LISTEN_PATIENCE: Duration = Duration::from_secs(10);
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection to a backend, with the protocol version it speaks.
 pub struct Link {
@@ -185,7 +185,7 @@ impl Link {
 
     /// Opens a notification stream, on a link without a handshake. The link handles messages of the stream like any
     /// other unsolicited message. Returns an error if the backend does not acknowledge the stream within
-    /// `LISTEN_PATIENCE`.
+    /// `LISTEN_TIMEOUT`.
     pub async fn listen(&self, filter: &ListenFilter) -> Result<ListenHandle, LinkError> {
         let params = format!(r#"{{"notifications":{}}}"#, filter.to_json());
         let Some(voice) = self.voice.get().filter(|voice| !voice.dialect.has_handshake()) else {
@@ -204,8 +204,8 @@ impl Link {
                 }
             }
         };
-        let late = |_| LinkError::Protocol(format!("no acknowledgement within {LISTEN_PATIENCE:?}"));
-        tokio::time::timeout(LISTEN_PATIENCE, listen).await.map_err(late)?
+        let late = |_| LinkError::Protocol(format!("no acknowledgement within {LISTEN_TIMEOUT:?}"));
+        tokio::time::timeout(LISTEN_TIMEOUT, listen).await.map_err(late)?
     }
 
     /// Waits until the connection ends and returns the reason.

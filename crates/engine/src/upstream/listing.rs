@@ -17,7 +17,7 @@ use goblin_wire::{Limit, MAX_LIST_ENTRIES, Outcome, Text};
 use crate::upstream::link::{Link, LinkError};
 
 /// The limit of pages per list.
-const MOST_PAGES: usize = 10_000;
+const MAX_PAGES: usize = 10_000;
 /// The limit of bytes of all lists of one backend, as received. A page counts with its entries and the text around
 /// them.
 pub(crate) const MAX_LIST_BYTES: usize = 64 * 1024 * 1024;
@@ -112,7 +112,7 @@ pub(crate) async fn fetch(
 ) -> Result<FetchedList, ListingError> {
     let FetchedList { mut entries, mut reserved } = budget.nothing();
     let mut cursor: Option<String> = None;
-    for _ in 0..MOST_PAGES {
+    for _ in 0..MAX_PAGES {
         let params =
             cursor.as_deref().map_or_else(|| "{}".to_owned(), |cursor| format!("{{\"cursor\":{}}}", quote(cursor)));
         let answer = tokio::time::timeout(patience, link.ask(&list.method(), &params)).await;
@@ -144,7 +144,7 @@ pub(crate) async fn fetch(
             next => cursor = next,
         }
     }
-    Err(LinkError::Protocol(format!("its list has more than {MOST_PAGES} pages")).into())
+    Err(LinkError::Protocol(format!("its list has more than {MAX_PAGES} pages")).into())
 }
 
 /// A tool that is not offered, with the reason.

@@ -25,7 +25,7 @@ use crate::upstream::link::LinkError;
 /// The time for which a cancelled call still counts as open.
 const LINGER: Duration = Duration::from_secs(5);
 /// The number of cancelled calls that are remembered. The oldest is forgotten first.
-const MOST_LEFT: usize = 32;
+const MAX_CANCELLED_CALLS: usize = 32;
 
 /// Cancelled calls that the backend may still work on.
 #[derive(Default)]
@@ -39,7 +39,7 @@ struct CancelledCall {
 
 impl CancelledCalls {
     fn note(&mut self, request: u64, call: &Arc<Call>, now: Instant) {
-        if self.0.len() == MOST_LEFT {
+        if self.0.len() == MAX_CANCELLED_CALLS {
             self.0.pop_front();
         }
         self.0.push_back(CancelledCall { request, client: call.origin, at: now });
@@ -311,7 +311,7 @@ mod tests {
         for number in 0..99 {
             left.note(number, &two, long_ago);
         }
-        assert_eq!(left.0.len(), MOST_LEFT);
+        assert_eq!(left.0.len(), MAX_CANCELLED_CALLS);
         assert!(matches!(left.judge(Attribution::of(Some(&one)), Instant::now()), Attribution::Calls(_)));
     }
 

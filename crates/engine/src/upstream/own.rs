@@ -34,7 +34,7 @@ use crate::upstream::trouble::public;
 use crate::upstream::{Backend, SubscriptionHandover};
 
 /// The limit of a client's queued notifications. Further ones are dropped and counted.
-const MOST_TOLD: usize = 64;
+const MAX_QUEUED_NOTIFICATIONS: usize = 64;
 
 /// The idle time after which a link of clients without a session is closed.
 const UNUSED_AFTER: Duration = Duration::from_secs(300);
@@ -240,7 +240,7 @@ impl ClientLinks {
         if let Some(own) = clients.get(&session) {
             return Arc::clone(own);
         }
-        let (told, heard) = mpsc::channel(MOST_TOLD);
+        let (told, heard) = mpsc::channel(MAX_QUEUED_NOTIFICATIONS);
         let standing = watch::Sender::new(ClientLinkState::Down { failures: 0, error: None });
         let register = Arc::new(SubscriptionManager::new(self.0.home.clone()));
         let client = client();

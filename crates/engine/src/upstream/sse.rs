@@ -29,8 +29,8 @@ use tokio::time::timeout;
 
 use crate::client::lane::Call;
 use crate::upstream::ear::{InboundHandler, ReplySink};
-use crate::upstream::http::MOST_ASIDES;
-use crate::upstream::http::body::{ASIDE, LONGEST_REFUSAL, finish, is_session_unknown, is_stream, whole_body};
+use crate::upstream::http::MAX_BACKGROUND_MESSAGES;
+use crate::upstream::http::body::{ASIDE, MAX_ERROR_BODY, finish, is_session_unknown, is_stream, whole_body};
 use crate::upstream::link::{LinkEnd, LinkError};
 use crate::upstream::open::OpenRequests;
 use crate::upstream::trouble::BackendProblem;
@@ -40,7 +40,7 @@ const STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 /// The time without bytes and open requests after which the link sends a ping.
 const SILENCE: Duration = Duration::from_secs(30);
 /// The time that the backend has to send any bytes after a ping.
-const PING_PATIENCE: Duration = Duration::from_secs(15);
+const PING_TIMEOUT: Duration = Duration::from_secs(15);
 /// After the end of the stream, the time for which a POST may still report the fate of its request.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
@@ -75,7 +75,7 @@ impl SseLink {
             ear,
             limit,
             next: AtomicU64::new(1),
-            asides: Arc::new(Semaphore::new(MOST_ASIDES)),
+            asides: Arc::new(Semaphore::new(MAX_BACKGROUND_MESSAGES)),
             closed: watch::Sender::new(None),
         };
         SseLink { shared: Arc::new(shared) }
@@ -232,7 +232,7 @@ impl SseLinkInner {
     /// Interprets an error status. Returns a JSON-RPC response in the body, if there is one.
     async fn refusal(&self, response: HttpResponse<ResponseBody>) -> Result<Option<Response>, LinkError> {
         let status = response.status();
-        let body = timeout(ASIDE, Limited::new(response.into_body(), LONGEST_REFUSAL).collect()).await;
+        let body = timeout(ASIDE, Limited::new(response.into_body(), MAX_ERROR_BODY).collect()).await;
         let body = body.ok().and_then(Result::ok).map(http_body_util::Collected::to_bytes).unwrap_or_default();
         match response_in(body.clone()) {
             Some(answer) if answer.id.is_some() => Ok(Some(answer)),
@@ -308,7 +308,7 @@ impl SseLinkInner {
         let id = self.next_id();
         let body = goblin_wire::request(&Id::from(id), &Method::Ping, "{}");
         // Any response is a sign of life. The reader of the stream notices a missing one.
-        let _ = timeout(PING_PATIENCE, self.request(id, body, None)).await;
+        let _ = timeout(PING_TIMEOUT, self.request(id, body, None)).await;
     }
 }
 
@@ -350,7 +350,7 @@ where
         while let Some(event) = events.take() {
             shared.on_event(event);
         }
-        match timeout(if pinged { PING_PATIENCE } else { SILENCE }, body.frame()).await {
+        match timeout(if pinged { PING_TIMEOUT } else { SILENCE }, body.frame()).await {
             Ok(Some(Ok(frame))) => {
                 pinged = false;
                 events.feed(frame.data_ref().unwrap_or(&Bytes::new()));
@@ -358,9 +358,7 @@ where
             Ok(Some(Err(error))) => return LinkEnd::Lost(broken(&error)),
             Ok(None) => return LinkEnd::Lost("its stream ended".to_owned()),
             Err(_) if pinged => {
-                return LinkEnd::Lost(format!(
-                    "its stream is silent, and it answered no ping within {PING_PATIENCE:?}"
-                ));
+                return LinkEnd::Lost(format!("its stream is silent, and it answered no ping within {PING_TIMEOUT:?}"));
             }
             Err(_) if shared.open.is_empty() => {
                 pinged = true;
@@ -424,6 +422,6 @@ mod tests {
         let heard = begin.elapsed();
         let LinkEnd::Lost(reason) = hearing.await.expect("no panic") else { panic!("forgotten") };
         assert!(reason.contains("silent"), "{reason}");
-        assert_eq!(begin.elapsed() - heard, SILENCE + PING_PATIENCE);
+        assert_eq!(begin.elapsed() - heard, SILENCE + PING_TIMEOUT);
     }
 }

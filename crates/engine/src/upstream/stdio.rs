@@ -4,7 +4,7 @@
 //! notification stream has one more (`news`). The reader never waits for the writer, so the gateway still receives
 //! messages of a child that stops reading.
 //!
-//! If the queue to the child is full, a request waits for [`QUEUE_PATIENCE`] and then fails as overloaded. A response
+//! If the queue to the child is full, a request waits for [`QUEUE_TIMEOUT`] and then fails as overloaded. A response
 //! to a server request waits as long and is then dropped. Other messages are dropped at once.
 
 mod news;
@@ -34,19 +34,19 @@ use crate::upstream::ear::{InboundHandler, ReplySink};
 use crate::upstream::link::LinkError;
 use crate::upstream::open::OpenRequests;
 use crate::upstream::stdio::news::StdioListenStreams;
-use crate::upstream::trouble::{BackendProblem, MOST_LINES, quotable};
+use crate::upstream::trouble::{BackendProblem, MAX_QUOTED_LINES, quotable};
 
 /// The longest wait of a request for space in the queue to the child.
-pub(crate) const QUEUE_PATIENCE: Duration = Duration::from_secs(1);
+pub(crate) const QUEUE_TIMEOUT: Duration = Duration::from_secs(1);
 const QUEUE_MESSAGES: usize = 1024;
 /// The unit in which the queue counts bytes. [`QUEUE_UNITS`] is the limit.
 const QUEUE_UNIT: usize = 1024;
 const QUEUE_UNITS: u32 = 32 * 1024;
 /// The writer combines messages up to this size into one system call.
 const WRITE_BATCH: usize = 64 * 1024;
-const LONGEST_STDERR_LINE: usize = 16 * 1024;
+const MAX_STDERR_LINE: usize = 16 * 1024;
 /// The number of bytes of an invalid line that are examined for quoting it.
-const MOST_QUOTED: usize = 4 * 1024;
+const MAX_QUOTED_BYTES: usize = 4 * 1024;
 /// The wait for the last output of a process that exited, and for the exit of a process that closed a pipe.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
@@ -172,7 +172,7 @@ impl StdioLinkInner {
         if !line.is_empty() {
             said.last_words.push_back(line);
         }
-        if said.last_words.len() > MOST_LINES {
+        if said.last_words.len() > MAX_QUOTED_LINES {
             said.last_words.pop_front();
         }
     }
@@ -189,13 +189,13 @@ impl StdioLinkInner {
         LinkError::Closed { reason, sent }
     }
 
-    /// Queues a message and waits for space for at most [`QUEUE_PATIENCE`].
+    /// Queues a message and waits for space for at most [`QUEUE_TIMEOUT`].
     async fn send(&self, body: Bytes) -> Result<(), LinkError> {
         match self.try_send(&body) {
             Err(LinkError::Overloaded) => {}
             settled => return settled,
         }
-        let waited = tokio::time::timeout(QUEUE_PATIENCE, async {
+        let waited = tokio::time::timeout(QUEUE_TIMEOUT, async {
             let permit = Arc::clone(&self.room).acquire_many_owned(units(&body)).await.ok()?;
             self.queue.send((single_line(body), permit)).await.ok()
         });
@@ -232,7 +232,7 @@ impl StdioLinkInner {
             Err(malformed) => {
                 let mut reason = malformed.error.to_string();
                 if let Some(line) = kept {
-                    let line = quotable(&String::from_utf8_lossy(&line[..line.len().min(MOST_QUOTED)]));
+                    let line = quotable(&String::from_utf8_lossy(&line[..line.len().min(MAX_QUOTED_BYTES)]));
                     let _ = write!(reason, ": {line:?}");
                     self.said().babble.get_or_insert(line);
                 }
@@ -303,7 +303,7 @@ async fn read(shared: Arc<StdioLinkInner>, stdout: ChildStdout, limit: usize) {
 }
 
 async fn read_stderr(shared: Arc<StdioLinkInner>, stderr: ChildStderr) {
-    each_line(stderr, LONGEST_STDERR_LINE, |frame| {
+    each_line(stderr, MAX_STDERR_LINE, |frame| {
         let (Frame::Whole(line) | Frame::TooLong { head: line }) = frame;
         shared.hear_stderr(&String::from_utf8_lossy(&line));
     })

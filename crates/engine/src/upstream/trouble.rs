@@ -25,9 +25,9 @@ const UNSTARTABLE: &str = "its command cannot be started: ";
 /// Replaces a quotation in the reason for clients.
 const ASK_OPERATOR: &str = "; goblin status shows more";
 /// The number of stderr lines that a failure quotes.
-pub(crate) const MOST_LINES: usize = 5;
+pub(crate) const MAX_QUOTED_LINES: usize = 5;
 /// The number of characters of a quoted line.
-const LONGEST_LINE: usize = 200;
+const MAX_QUOTED_LINE: usize = 200;
 
 const IS_IT_SSE: &str = "is the url that of an HTTP+SSE server? it often ends in /sse; Streamable HTTP is of type http";
 const BY_HAND: &str = "run its command by hand to see more";
@@ -170,11 +170,11 @@ pub(crate) fn public(reason: &str) -> String {
     if cut.len() == reason.len() { reason.to_owned() } else { format!("{cut}{ASK_OPERATOR}") }
 }
 
-/// Returns a line of a server in a form that is safe to quote: cleaned, trimmed and at most `LONGEST_LINE` characters
+/// Returns a line of a server in a form that is safe to quote: cleaned, trimmed and at most `MAX_QUOTED_LINE` characters
 /// long.
 pub(crate) fn quotable(line: &str) -> String {
     let clean = clean(line);
-    let mut quotable: String = clean.trim().chars().take(LONGEST_LINE).collect();
+    let mut quotable: String = clean.trim().chars().take(MAX_QUOTED_LINE).collect();
     if quotable.len() < clean.trim().len() {
         quotable.push('…');
     }
@@ -240,6 +240,6 @@ mod tests {
     #[test]
     fn what_a_server_said_is_bounded_and_harmless() {
         assert_eq!(quotable("  a\u{1b}[31mred\u{202e} "), "a[31mred");
-        assert_eq!(quotable(&"x".repeat(9999)).chars().count(), LONGEST_LINE + 1);
+        assert_eq!(quotable(&"x".repeat(9999)).chars().count(), MAX_QUOTED_LINE + 1);
     }
 }

@@ -20,7 +20,7 @@ use crate::upstream::link::Link;
 use crate::upstream::{Backend, BackendState};
 
 /// The time that a call waits for the first connection of the twin.
-const FIRST_PATIENCE: Duration = Duration::from_secs(10);
+const FIRST_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The second link of one backend, connected on demand.
 pub(crate) struct CallsOnlyLink {
@@ -60,7 +60,7 @@ impl CallsOnlyLink {
         let backend = self.begin(first);
         let mut state = backend.watch_state();
         let is_begun = state.wait_for(|state| *state != BackendState::Starting);
-        tokio::time::timeout(FIRST_PATIENCE, is_begun).await.ok()?.ok()?;
+        tokio::time::timeout(FIRST_CONNECT_TIMEOUT, is_begun).await.ok()?.ok()?;
         backend.next_link(old).await.ok()
     }
 

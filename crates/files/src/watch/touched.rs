@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use tokio::time::Instant;
 
 use crate::path::RelativePath;
-use crate::watch::{LONGEST_WAIT, QUIET};
+use crate::watch::{MAX_WAIT, QUIET};
 
 /// The size of the set above which the whole tree is checked, which costs no more by then.
-const MOST_TOUCHED: usize = 1024;
+const MAX_CHANGED_PATHS: usize = 1024;
 
 /// The kinds of change that were reported for a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl ChangedPaths {
         self.hear(now);
         let known = self.paths.entry(path).or_default();
         *known = PathChange { written: known.written || touch.written, named: known.named || touch.named };
-        if self.paths.len() > MOST_TOUCHED {
+        if self.paths.len() > MAX_CHANGED_PATHS {
             self.is_all = true;
             self.paths.clear();
         }
@@ -56,7 +56,7 @@ impl ChangedPaths {
 
     /// Returns the time of the next look, or `None` if nothing changed.
     pub(crate) fn due(&self) -> Option<Instant> {
-        self.heard.map(|(first, last)| (last + QUIET).min(first + LONGEST_WAIT))
+        self.heard.map(|(first, last)| (last + QUIET).min(first + MAX_WAIT))
     }
 
     pub(crate) fn is_all(&self) -> bool {
@@ -107,13 +107,13 @@ mod tests {
     #[test]
     fn so_many_paths_are_kept_and_then_it_is_all() {
         let (mut touched, now) = (ChangedPaths::default(), Instant::now());
-        for number in 0..MOST_TOUCHED {
+        for number in 0..MAX_CHANGED_PATHS {
             touched.add(path(number), NAMED, now);
         }
-        assert!(!touched.is_all() && !touched.contains(&path(MOST_TOUCHED)));
-        touched.add(path(MOST_TOUCHED), NAMED, now);
-        assert!(touched.is_all() && touched.contains(&path(MOST_TOUCHED + 1)));
-        for number in 0..=MOST_TOUCHED {
+        assert!(!touched.is_all() && !touched.contains(&path(MAX_CHANGED_PATHS)));
+        touched.add(path(MAX_CHANGED_PATHS), NAMED, now);
+        assert!(touched.is_all() && touched.contains(&path(MAX_CHANGED_PATHS + 1)));
+        for number in 0..=MAX_CHANGED_PATHS {
             touched.add(path(number), WRITTEN, now);
         }
         assert!(touched.is_all() && touched.paths.is_empty());
@@ -123,12 +123,9 @@ mod tests {
     fn a_look_waits_for_quiet_but_not_for_ever() {
         let (mut touched, begin) = (ChangedPaths::default(), Instant::now());
         assert_eq!(touched.due(), None);
-        for (after, due) in [
-            (Duration::ZERO, QUIET),
-            (QUIET / 2, QUIET + QUIET / 2),
-            (LONGEST_WAIT, LONGEST_WAIT),
-            (LONGEST_WAIT * 2, LONGEST_WAIT),
-        ] {
+        for (after, due) in
+            [(Duration::ZERO, QUIET), (QUIET / 2, QUIET + QUIET / 2), (MAX_WAIT, MAX_WAIT), (MAX_WAIT * 2, MAX_WAIT)]
+        {
             touched.add(path(1), WRITTEN, begin + after);
             assert_eq!(touched.due(), Some(begin + due));
         }

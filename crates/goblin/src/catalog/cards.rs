@@ -16,9 +16,9 @@ use crate::catalog::{CliError, ListFilter};
 /// The number of cards per page, which is also the gateway's maximum.
 const PAGE: usize = 1000;
 /// The maximum number of pages to read from a list of the protocol.
-const MOST_PAGES: usize = 1000;
+const MAX_PAGES: usize = 1000;
 /// How often a list is started again because it changed between two pages.
-const MOST_BEGINNINGS: usize = 3;
+const MAX_RESTARTS: usize = 3;
 
 const SERVER: &str = "dev.goblin/server";
 
@@ -146,7 +146,7 @@ pub(crate) async fn list(client: &mut Client, kind: EntryKind, filter: &ListFilt
     loop {
         beginnings += 1;
         match of_catalog(client, kind, filter).await {
-            Err(ListError::Stale(_)) if beginnings < MOST_BEGINNINGS => {}
+            Err(ListError::Stale(_)) if beginnings < MAX_RESTARTS => {}
             Err(ListError::Stale(failure) | ListError::Other(failure)) => return Err(failure),
             Ok(cards) => return Ok(cards),
         }
@@ -213,7 +213,7 @@ async fn of_protocol(client: &mut Client, kind: EntryKind, filter: &ListFilter) 
 async fn definitions(client: &mut Client, kind: EntryKind) -> Result<Vec<(String, Value)>, CliError> {
     let (method, member) = kind.list();
     let (mut definitions, mut params) = (Vec::new(), "{}".to_owned());
-    for _ in 0..MOST_PAGES {
+    for _ in 0..MAX_PAGES {
         let result: Box<RawValue> = client.request(&method, &params).await?;
         let (text, whole) = (result.get(), json::whole(result.get()));
         let elements = json::member(text, whole, member).map(|list| json::elements(text, list));

@@ -27,7 +27,7 @@ use crate::load::RawConfig;
 use crate::{load, prompts};
 
 /// The timeout for a completion, while the user waits.
-const PATIENCE: Duration = Duration::from_secs(1);
+const COMPLETION_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The flags without a value. A value follows every other flag.
 const SWITCHES: [&str; 3] = ["--json", "--help", "-h"];
@@ -208,7 +208,7 @@ impl CommandLinePrefix {
 
 fn in_time<T>(work: impl Future<Output = Option<T>>) -> Option<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
-    let answer = runtime.block_on(async { tokio::time::timeout(PATIENCE, work).await.ok().flatten() });
+    let answer = runtime.block_on(async { tokio::time::timeout(COMPLETION_TIMEOUT, work).await.ok().flatten() });
     runtime.shutdown_background();
     answer
 }

@@ -15,7 +15,7 @@ pub(crate) const COUNTS: [&str; 7] = ["P50", "P95", "CALLS", "ERRORS", "OPEN", "
 const STATE: &str = "STATE";
 const GAP: usize = 2;
 /// The maximum number of cut names in the text.
-const MOST_CUT: usize = 5;
+const MAX_SHORTENED_NAMES: usize = 5;
 
 /// Renders a report. Cuts lines to `width`; `None` means a pipe.
 pub(crate) fn render(report: &CheckReport, width: Option<usize>, colourful: bool) -> String {
@@ -175,15 +175,18 @@ fn notes(report: &CheckReport, colourful: bool) -> String {
         let (kind, name, exposed) = (conflict.kind, &conflict.name, conflict.exposed.join(", "));
         note("warning", "1;33", format!("several {kind}s want the name {name}, they are called {exposed}"));
     }
-    for cut in report.cut.iter().take(MOST_CUT) {
+    for cut in report.cut.iter().take(MAX_SHORTENED_NAMES) {
         let (kind, server, native, exposed) = (cut.kind, &cut.server, &cut.native, &cut.exposed);
         note("note", "1", format!("the name of {kind} {native} of {server} is too long, it is called {exposed}"));
     }
-    if report.cut.len() > MOST_CUT {
+    if report.cut.len() > MAX_SHORTENED_NAMES {
         note(
             "note",
             "1",
-            format!("and {} more names that are too long (--json has them all)", report.cut.len() - MOST_CUT),
+            format!(
+                "and {} more names that are too long (--json has them all)",
+                report.cut.len() - MAX_SHORTENED_NAMES
+            ),
         );
     }
     text

@@ -8,7 +8,7 @@ use goblin_telemetry::clean;
 use crate::style::shell_word;
 
 /// The minimum length of a value that is replaced. A shorter one occurs in too many unrelated words.
-const SHORTEST_VALUE: usize = 4;
+const MIN_REPLACED_LENGTH: usize = 4;
 
 pub(crate) fn of(transport: &Transport, variables: &Variables) -> String {
     let shown = match transport {
@@ -28,7 +28,7 @@ pub(crate) fn of(transport: &Transport, variables: &Variables) -> String {
 
 fn with_variables(text: &str, variables: &Variables) -> String {
     let set = variables.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
-    let mut known: Vec<_> = set.filter(|(_, value)| value.len() >= SHORTEST_VALUE).collect();
+    let mut known: Vec<_> = set.filter(|(_, value)| value.len() >= MIN_REPLACED_LENGTH).collect();
     // Replace long values first, because one value may be part of another.
     known.sort_by_key(|(_, value)| std::cmp::Reverse(value.len()));
     known.iter().fold(text.to_owned(), |text, (name, value)| text.replace(value.as_str(), &format!("${{{name}}}")))

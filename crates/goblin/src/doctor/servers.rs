@@ -12,7 +12,7 @@ use crate::check::report::{CheckReport, CheckState, ServerReport};
 use crate::doctor::finding::Findings;
 use crate::style::{plural, shell_word};
 
-const MOST_SUGGESTED: usize = 3;
+const MAX_SUGGESTIONS: usize = 3;
 /// Common commands of servers, with instructions for installing them.
 const RUNNERS: [(&str, &str); 7] = [
     ("npx", "install Node.js, which brings it: https://nodejs.org"),
@@ -59,7 +59,7 @@ fn missing(command: &str, path: &OsStr) -> String {
     let elsewhere = "install it, or write its absolute path";
     let files = std::env::split_paths(path).filter_map(|directory| std::fs::read_dir(directory).ok()).flatten();
     let names: BTreeSet<String> = files.flatten().filter_map(|file| file.file_name().into_string().ok()).collect();
-    match &nearest(command, names.iter().map(String::as_str), MOST_SUGGESTED)[..] {
+    match &nearest(command, names.iter().map(String::as_str), MAX_SUGGESTIONS)[..] {
         [] => elsewhere.to_owned(),
         near => format!("did you mean {}? otherwise {elsewhere}", near.join(" or ")),
     }

@@ -1,6 +1,6 @@
 //! Runs a command for every update, one at a time.
 //!
-//! If a resource changes again before its command started, only the newest update is kept. If [`MOST_WAITING`]
+//! If a resource changes again before its command started, only the newest update is kept. If [`MAX_WAITING_UPDATES`]
 //! resources wait, the watch stops reading until a command ends. The gateway then also keeps only the newest update of
 //! each resource.
 
@@ -15,7 +15,7 @@ use tokio::process::{Child, Command};
 use crate::style::warn;
 
 /// The maximum number of resources with a waiting update.
-const MOST_WAITING: usize = 4096;
+const MAX_WAITING_UPDATES: usize = 4096;
 /// How long a running command may take after the watch ended. Then it is killed.
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -33,7 +33,7 @@ impl CommandQueue {
     }
 
     pub(crate) fn has_room(&self) -> bool {
-        self.waiting.len() < MOST_WAITING
+        self.waiting.len() < MAX_WAITING_UPDATES
     }
 
     pub(crate) fn put(&mut self, update: ResourceUpdate) {

@@ -23,7 +23,7 @@ use crate::watch::wish::{UriKind, WatchTarget, WatchTargets};
 const AT_ONCE: usize = 16;
 
 /// The maximum number of pages to read from the resource list.
-const MOST_PAGES: usize = 1000;
+const MAX_PAGES: usize = 1000;
 
 pub(crate) struct WatchSession {
     peer: Peer,
@@ -134,7 +134,7 @@ impl WatchSession {
     /// if the gateway closed the pipe.
     async fn look_for_exact(&mut self) -> Option<()> {
         let mut params = "{}".to_owned();
-        for _ in 0..MOST_PAGES {
+        for _ in 0..MAX_PAGES {
             let number = self.peer.request(&Method::ResourcesList, &params);
             let answer = self.peer.answer_to(number).await?;
             let (text, result) = (answer.raw.as_str(), answer.outcome.span());

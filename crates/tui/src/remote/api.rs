@@ -29,10 +29,10 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const ADMIN_TOKEN_WANTED: &str =
     "the gateway wants its admin token: give it by --token-file FILE or the variable GOBLIN_ADMIN_TOKEN";
 /// The timeout for a read.
-const PATIENCE: Duration = Duration::from_secs(10);
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// The timeout for a change. A server may be slow to stop and to start.
-const CHANGE_PATIENCE: Duration = Duration::from_secs(120);
-const LARGEST_ANSWER: usize = 256 * 1024 * 1024;
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(120);
+const MAX_RESPONSE: usize = 256 * 1024 * 1024;
 
 /// The gateway that the dashboard shows.
 #[derive(Clone)]
@@ -137,12 +137,12 @@ impl Api {
     }
 
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, String> {
-        let body = within(PATIENCE, self.fetch(Method::GET, path)).await?;
+        let body = within(READ_TIMEOUT, self.fetch(Method::GET, path)).await?;
         read(path, &body)
     }
 
     pub async fn post<T: DeserializeOwned>(&self, path: &str) -> Result<T, String> {
-        let body = within(CHANGE_PATIENCE, self.fetch(Method::POST, path)).await?;
+        let body = within(CHANGE_TIMEOUT, self.fetch(Method::POST, path)).await?;
         read(path, &body)
     }
 
@@ -150,7 +150,7 @@ impl Api {
     pub async fn stream(&self, path: &str, after: Option<&str>) -> Result<GatewayResponse, String> {
         let after = after.and_then(|id| HeaderValue::from_str(id).ok()).map(|id| (LAST_EVENT_ID, id));
         let accept = (ACCEPT, HeaderValue::from_static("text/event-stream"));
-        let response = within(PATIENCE, self.send(Method::GET, path, [accept].into_iter().chain(after))).await?;
+        let response = within(READ_TIMEOUT, self.send(Method::GET, path, [accept].into_iter().chain(after))).await?;
         match response.status() {
             StatusCode::OK => Ok(response),
             status => Err(refusal(status, path, &[])),
@@ -161,7 +161,7 @@ impl Api {
         let accept = (ACCEPT, HeaderValue::from_static("application/json"));
         let response = self.send(method, path, [accept]).await?;
         let status = response.status();
-        let body = Limited::new(response.into_body(), LARGEST_ANSWER).collect().await;
+        let body = Limited::new(response.into_body(), MAX_RESPONSE).collect().await;
         let body = body.map_err(|error| format!("the answer of {path} broke off: {error}"))?.to_bytes();
         if status.is_success() { Ok(body) } else { Err(refusal(status, path, &body)) }
     }

@@ -7,7 +7,7 @@ use goblin_telemetry::clean;
 use serde_json::Value;
 
 /// The maximum number of events. The oldest are dropped.
-pub(crate) const MOST_EVENTS: usize = 1000;
+pub(crate) const MAX_EVENTS: usize = 1000;
 
 /// A list of the catalog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +116,6 @@ impl DashboardData {
 
     pub(crate) fn add_event(&mut self, event: EventInfo) {
         self.events.push_front(event);
-        self.events.truncate(MOST_EVENTS);
+        self.events.truncate(MAX_EVENTS);
     }
 }

@@ -7,7 +7,7 @@ use crate::state::form::Form;
 use crate::state::json::pretty;
 
 /// The maximum number of lines of a result. `goblin tools call` and `goblin resources read` print all of it.
-const MOST_LINES: usize = 10_000;
+const MAX_LINES: usize = 10_000;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Dialog {
@@ -64,8 +64,8 @@ impl ResultDialog {
         let is_json = text.trim_start().starts_with(['{', '['])
             && serde_json::from_str::<&serde_json::value::RawValue>(text).is_ok();
         let mut lines = if is_json { pretty(text) } else { text.lines().map(str::to_owned).collect() };
-        let omitted = lines.len().saturating_sub(MOST_LINES);
-        lines.truncate(MOST_LINES);
+        let omitted = lines.len().saturating_sub(MAX_LINES);
+        lines.truncate(MAX_LINES);
         self.lines = lines.iter().map(|line| clean(&line.replace('\t', "    "))).collect();
         if omitted > 0 {
             self.lines.push(format!("… {omitted} more lines"));

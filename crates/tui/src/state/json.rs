@@ -2,7 +2,7 @@
 
 const INDENT: &str = "  ";
 /// The maximum indentation depth. Deeper nesting would make the output quadratic in the length of the text.
-const DEEPEST: usize = 32;
+const MAX_DEPTH: usize = 32;
 
 /// Returns the lines of `text`. Text that is not valid JSON causes no error, but its lines may look odd.
 pub(crate) fn pretty(text: &str) -> Vec<String> {
@@ -46,7 +46,7 @@ pub(crate) fn pretty(text: &str) -> Vec<String> {
 }
 
 fn indent(depth: usize) -> String {
-    INDENT.repeat(depth.min(DEEPEST))
+    INDENT.repeat(depth.min(MAX_DEPTH))
 }
 
 fn last(lines: &mut Vec<String>) -> &mut String {

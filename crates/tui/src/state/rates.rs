@@ -6,7 +6,7 @@ use std::time::Duration;
 use goblin_admin::api::{Calls, Latency, ServerStatus, Status};
 
 /// The number of polls in a sparkline.
-pub(crate) const MOST_LOOKS: usize = 60;
+pub(crate) const MAX_SAMPLES: usize = 60;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rates {
@@ -89,7 +89,7 @@ impl ServerRate {
 
 fn remember<T>(history: &mut VecDeque<T>, value: T) {
     history.push_back(value);
-    while history.len() > MOST_LOOKS {
+    while history.len() > MAX_SAMPLES {
         history.pop_front();
     }
 }
@@ -126,7 +126,7 @@ mod tests {
         for second in 0..100 {
             rates.look(Duration::from_secs(second), &status(second, 0, 1.0));
         }
-        assert_eq!((rates.history.len(), rates.servers["a"].latency.len()), (MOST_LOOKS, MOST_LOOKS));
+        assert_eq!((rates.history.len(), rates.servers["a"].latency.len()), (MAX_SAMPLES, MAX_SAMPLES));
         rates.look(Duration::from_secs(101), &Status::default());
         assert!(rates.servers.is_empty(), "a server that is gone");
     }

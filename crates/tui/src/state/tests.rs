@@ -89,7 +89,7 @@ fn whoever_looks_at_the_newest_event_sees_the_next() {
     for seq in 0..2000 {
         state.update(UiEvent::Event(event(seq)));
     }
-    assert_eq!(state.data.events.len(), data::MOST_EVENTS);
+    assert_eq!(state.data.events.len(), data::MAX_EVENTS);
 }
 
 #[test]

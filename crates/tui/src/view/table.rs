@@ -11,7 +11,7 @@ use crate::view::theme::Theme;
 use crate::view::{FrameLayout, Rows, framed};
 
 /// The minimum width of a growing column. If it does not fit, the last columns are hidden.
-const LEAST_GROWN: usize = 12;
+const MIN_GROWN_WIDTH: usize = 12;
 /// The space between columns.
 const GAP: usize = 2;
 /// The space for the selection mark before each row.
@@ -83,7 +83,7 @@ fn widths(section: &TableSection, room: usize) -> Vec<usize> {
         let growing: Vec<usize> = (0..shown).filter(|at| part[*at].grows).collect();
         let gaps = GAP * shown.saturating_sub(1);
         let left = room.saturating_sub(fixed + gaps);
-        if shown == 1 || (fixed + gaps <= room && left >= growing.len() * LEAST_GROWN) {
+        if shown == 1 || (fixed + gaps <= room && left >= growing.len() * MIN_GROWN_WIDTH) {
             let mut widths: Vec<usize> = natural.iter().map(|own| (*own).min(room)).collect();
             widths[shown..].fill(0);
             share(&growing, &natural, left, &mut widths);

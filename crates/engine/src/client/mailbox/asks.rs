@@ -1,7 +1,7 @@
 //! The open requests from backends to one client.
 //!
 //! The ids are assigned here. A client never sees an id of a backend, since two backends may use the same one. If
-//! [`MOST_ASKS`] requests are open, the next one is rejected. A response without an open request is ignored.
+//! [`MAX_SERVER_REQUESTS`] requests are open, the next one is rejected. A response without an open request is ignored.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
 /// The largest number of requests that one client can have open at once.
-pub(crate) const MOST_ASKS: usize = 32;
+pub(crate) const MAX_SERVER_REQUESTS: usize = 32;
 /// The progress notifications of one request that wait for the backend. Further ones are dropped.
-const MOST_PROGRESS: usize = 16;
+const MAX_QUEUED_PROGRESS: usize = 16;
 
 #[derive(Default)]
 pub struct ServerRequests {
@@ -59,12 +59,12 @@ impl ServerRequests {
     /// Opens a request with a new id. Returns an error if too many are open or the client is gone.
     pub fn open(self: &Arc<ServerRequests>) -> Result<OpenServerRequest, ServerRequestError> {
         let (answer, answered) = oneshot::channel();
-        let (progress, progressed) = mpsc::channel(MOST_PROGRESS);
+        let (progress, progressed) = mpsc::channel(MAX_QUEUED_PROGRESS);
         let mut book = self.book.lock();
         if book.closed {
             return Err(ServerRequestError::Closed);
         }
-        if book.open.len() >= MOST_ASKS {
+        if book.open.len() >= MAX_SERVER_REQUESTS {
             return Err(ServerRequestError::Full);
         }
         book.last += 1;
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn ask_exactly_so_many_are_open_and_a_dropped_one_makes_room() {
         let asks = Arc::new(ServerRequests::default());
-        let mut open: Vec<_> = (0..MOST_ASKS).map(|_| asks.open().expect("room")).collect();
+        let mut open: Vec<_> = (0..MAX_SERVER_REQUESTS).map(|_| asks.open().expect("room")).collect();
         assert!(matches!(asks.open(), Err(ServerRequestError::Full)));
         open.pop();
         assert!(asks.open().is_ok());

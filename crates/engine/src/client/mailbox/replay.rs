@@ -9,10 +9,10 @@
 //!   error, and the rest of the stream is replayed.
 //! - [`Resumed::Spent`]: the stream of the call ended, and the client has all of it.
 //!
-//! The buffer is bounded by [`MOST_EVENTS`], [`MOST_BYTES`] and [`KEPT_FOR`] for all streams of a client together. It
+//! The buffer is bounded by [`MAX_EVENTS`], [`MAX_BYTES`] and [`KEPT_FOR`] for all streams of a client together. It
 //! discards the oldest [`Kind::Note`] first, because a client can do without those. A server request is kept until its
-//! call ends. All clients together keep [`MOST_KEPT`]. Beyond that each client keeps [`FEWEST_BYTES`], and larger
-//! events are not kept. An ended stream is remembered while its last event is kept, and [`MOST_OVER`] others besides.
+//! call ends. All clients together keep [`MAX_TOTAL_BYTES`]. Beyond that each client keeps [`MIN_BYTES`], and larger
+//! events are not kept. An ended stream is remembered while its last event is kept, and [`MAX_ENDED_STREAMS`] others besides.
 //! The number of open calls bounds the open streams.
 
 use std::collections::{HashMap, VecDeque};
@@ -31,14 +31,14 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
 /// The limits, in events and in bytes, of the buffer of a client. The newest event is kept even if it is larger, unless
-/// all clients together have reached [`MOST_KEPT`].
-const MOST_EVENTS: usize = 256;
-const MOST_BYTES: usize = 1024 * 1024;
+/// all clients together have reached [`MAX_TOTAL_BYTES`].
+const MAX_EVENTS: usize = 256;
+const MAX_BYTES: usize = 1024 * 1024;
 /// The limit in bytes of all clients together, and the share that each client keeps beyond it.
-const MOST_KEPT: usize = 256 * 1024 * 1024;
-const FEWEST_BYTES: usize = 64 * 1024;
+const MAX_TOTAL_BYTES: usize = 256 * 1024 * 1024;
+const MIN_BYTES: usize = 64 * 1024;
 /// The number of ended streams that are remembered although their last event was discarded.
-const MOST_OVER: usize = 32;
+const MAX_ENDED_STREAMS: usize = 32;
 /// The time for which an event is kept, and with it the answer of a call with a broken stream.
 pub(crate) const KEPT_FOR: Duration = Duration::from_secs(120);
 /// The time that the gateway asks a client to wait before it reconnects.
@@ -75,9 +75,9 @@ impl ReplayMemory {
     /// Returns the limit of a client that adds `more` bytes. The buffers use at most a quarter of the memory limit,
     /// because new requests matter more.
     fn most(&self, more: usize) -> usize {
-        let most = MOST_KEPT.min(self.memory.max() / 4);
+        let most = MAX_TOTAL_BYTES.min(self.memory.max() / 4);
         let is_full = self.bytes.load(Ordering::Relaxed) + more > most || self.memory.check().is_err();
-        if is_full { FEWEST_BYTES } else { MOST_BYTES }
+        if is_full { MIN_BYTES } else { MAX_BYTES }
     }
 
     fn add(&self, bytes: usize) {
@@ -440,7 +440,7 @@ impl ReplayBuffer {
         let stream = self.streams.entry(event.stream).or_default();
         stream.last = event.seq;
         let is_followed = stream.reader > 0;
-        if length > most && most == FEWEST_BYTES {
+        if length > most && most == MIN_BYTES {
             stream.forgotten = event.seq;
             return is_followed;
         }
@@ -451,7 +451,7 @@ impl ReplayBuffer {
     }
 
     fn make_room(&mut self, length: usize, most: usize) {
-        while !self.events.is_empty() && (self.events.len() >= MOST_EVENTS || self.bytes + length > most) {
+        while !self.events.is_empty() && (self.events.len() >= MAX_EVENTS || self.bytes + length > most) {
             let first = self.events.iter().position(|event| event.kind == ReplayEventKind::Note);
             self.forget(first.unwrap_or_default());
         }
@@ -489,12 +489,12 @@ impl ReplayBuffer {
         self.trim_over();
     }
 
-    /// Removes the oldest ended streams with a discarded last event if there are more than [`MOST_OVER`].
+    /// Removes the oldest ended streams with a discarded last event if there are more than [`MAX_ENDED_STREAMS`].
     fn trim_over(&mut self) {
         let ReplayBuffer { over, streams, .. } = self;
         let is_gone = |stream: Option<&ReplayStream>| stream.is_none_or(|stream| stream.forgotten == stream.last);
         let gone = over.iter().filter(|number| is_gone(streams.get(number))).count();
-        let mut surplus = gone.saturating_sub(MOST_OVER);
+        let mut surplus = gone.saturating_sub(MAX_ENDED_STREAMS);
         over.retain(|number| {
             let goes = surplus > 0 && is_gone(streams.get(number));
             if goes {

@@ -24,7 +24,7 @@ use crate::router::tasks::{TaskRequest, about};
 use crate::upstream::{Backend, OutgoingRequest, TaskPolicy};
 
 /// The longest time that `tasks/get` waits for the backend to send its requests.
-const PATIENCE: Duration = Duration::from_secs(1);
+const INPUT_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub struct TaskInputRelay {
     /// The mailbox that assigns the ids of the requests, so that each id is used once.
@@ -100,7 +100,7 @@ impl TaskInputRelay {
         self.bell.notify_waiters();
     }
 
-    /// Returns the open requests as members of an object. Waits at most [`PATIENCE`] for the first one.
+    /// Returns the open requests as members of an object. Waits at most [`INPUT_TIMEOUT`] for the first one.
     async fn asked(&self) -> String {
         let heard = async {
             loop {
@@ -112,7 +112,7 @@ impl TaskInputRelay {
             }
         };
         // If the backend sends no request in time, a later `tasks/get` returns it.
-        let _ = tokio::time::timeout(PATIENCE, heard).await;
+        let _ = tokio::time::timeout(INPUT_TIMEOUT, heard).await;
         let state = self.state.lock();
         let is_open = |question: &&InputRequest| state.call.as_ref().is_some_and(|call| question.is_open(call));
         let asked: Vec<_> = state.open.iter().filter(is_open).map(|question| question.asked.as_str()).collect();

@@ -23,10 +23,10 @@ use crate::client::mailbox::{ClientRegistry, Mailbox};
 use crate::router::tasks::attendant::TaskInputRelay;
 
 /// The limits of tasks per client and in total.
-pub(crate) const MOST_PER_CLIENT: usize = 1000;
-const MOST: usize = 10_000;
+pub(crate) const MAX_TASKS_PER_CLIENT: usize = 1000;
+const MAX_TASKS: usize = 10_000;
 /// The longest time that a task is kept here, even if its backend keeps it longer.
-pub(crate) const LONGEST_LIFE: Duration = Duration::from_secs(24 * 3600);
+pub(crate) const MAX_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
 /// The owner of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -172,8 +172,8 @@ impl TaskIndex {
     fn has_room(&self, owner: TaskOwner) -> Result<(), Error> {
         let full = |value| Err(Error::LimitExceeded { limit: "tasks", value });
         match (self.counts.get(&owner), self.count) {
-            (Some(MOST_PER_CLIENT..), _) => full(MOST_PER_CLIENT),
-            (_, MOST..) => full(MOST),
+            (Some(MAX_TASKS_PER_CLIENT..), _) => full(MAX_TASKS_PER_CLIENT),
+            (_, MAX_TASKS..) => full(MAX_TASKS),
             _ => Ok(()),
         }
     }
@@ -390,16 +390,16 @@ mod tests {
         let (book, now, mailbox) = (Arc::<TaskTable>::default(), Instant::now(), mailbox());
         let one = session();
         let mut places: Vec<_> =
-            (0..MOST_PER_CLIENT - 1).filter_map(|_| book.reserve(TaskOwner::of(&one), now).ok()).collect();
+            (0..MAX_TASKS_PER_CLIENT - 1).filter_map(|_| book.reserve(TaskOwner::of(&one), now).ok()).collect();
         enter(&book, &one, &mailbox, native(None, "1"), now);
-        assert_eq!(places.len(), MOST_PER_CLIENT - 1);
+        assert_eq!(places.len(), MAX_TASKS_PER_CLIENT - 1);
         assert!(book.reserve(TaskOwner::of(&one), now).is_err());
         assert!(book.reserve(TaskOwner::of(&one), now + LIFE).is_ok(), "what is over makes room");
         places.pop();
         assert!(book.reserve(TaskOwner::of(&one), now).is_ok());
         drop(places);
-        let all: Vec<_> = (0..=MOST).map_while(|_| book.reserve(TaskOwner::of(&session()), now).ok()).collect();
-        assert_eq!(all.len(), MOST);
+        let all: Vec<_> = (0..=MAX_TASKS).map_while(|_| book.reserve(TaskOwner::of(&session()), now).ok()).collect();
+        assert_eq!(all.len(), MAX_TASKS);
         drop(all);
         assert!(book.tasks.lock().counts.is_empty() && book.tasks.lock().count == 0);
     }

@@ -17,7 +17,7 @@ use crate::router::tasks::words::TaskDescription;
 use crate::upstream::{Backend, BackendResponse, CallEnd, OutgoingRequest, TaskPolicy};
 
 /// The timeouts of a cancel request. No client waits for its answer.
-const CANCEL_PATIENCE: CallTimeouts = CallTimeouts { idle: Some(Duration::from_secs(10)), most: None };
+const CANCEL_TIMEOUTS: CallTimeouts = CallTimeouts { idle: Some(Duration::from_secs(10)), most: None };
 
 impl Router {
     /// Polls a task until it ends, then returns its result. Each poll counts as a sign of life. If the call ends first,
@@ -83,5 +83,5 @@ fn cancel(call: &Call, backend: &Arc<Backend>, native: &str) {
     let request = about(&Method::TasksCancel, native, "");
     let call = Arc::new(Call::new(call.caller.clone(), Arc::clone(&call.mailbox), request, None));
     let (backend, native) = (Arc::clone(backend), native.to_owned());
-    worker::spawn(async move { ask(&call, &backend, &Method::TasksCancel, &native, CANCEL_PATIENCE).await.map(drop) });
+    worker::spawn(async move { ask(&call, &backend, &Method::TasksCancel, &native, CANCEL_TIMEOUTS).await.map(drop) });
 }

@@ -22,7 +22,7 @@ use crate::upstream::link::LinkError;
 use crate::upstream::listen::ListenHandle;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const MAX_PAUSE: Duration = Duration::from_secs(30);
 
 impl Router {
     /// Returns those of a client's tasks for which it can receive notifications.
@@ -69,6 +69,6 @@ async fn watch(call: &Call, backend: &Backend, filter: &ListenFilter) {
             Err(_) => {}
         }
         tokio::time::sleep(pause).await;
-        pause = LONGEST_PAUSE.min(pause * 2);
+        pause = MAX_PAUSE.min(pause * 2);
     }
 }

@@ -10,14 +10,14 @@ use std::time::Duration;
 use goblin_wire::json::{self, Span, Splice, quote};
 use goblin_wire::{Era, Keyword};
 
-use crate::router::tasks::book::LONGEST_LIFE;
+use crate::router::tasks::book::MAX_LIFETIME;
 
 /// The poll interval if the backend gives none or an unusable one.
 const INTERVAL: Duration = Duration::from_secs(1);
-const SHORTEST_INTERVAL: Duration = Duration::from_millis(20);
-const LONGEST_INTERVAL: Duration = Duration::from_secs(10);
+const MIN_INTERVAL: Duration = Duration::from_millis(20);
+const MAX_INTERVAL: Duration = Duration::from_secs(10);
 /// The largest description that is kept for a list.
-const LONGEST_KEPT: usize = 4096;
+const MAX_DESCRIPTION: usize = 4096;
 
 /// A task as its backend describes it.
 #[derive(Clone, Copy)]
@@ -44,9 +44,9 @@ impl<'a> TaskDescription<'a> {
         matches!(&*self.status(), "completed" | "failed" | "cancelled")
     }
 
-    /// Returns the time that the task is kept here. An unlimited lifetime becomes [`LONGEST_LIFE`].
+    /// Returns the time that the task is kept here. An unlimited lifetime becomes [`MAX_LIFETIME`].
     pub(crate) fn life(&self) -> Duration {
-        self.milliseconds(self.life_key()).map_or(LONGEST_LIFE, |life| life.min(LONGEST_LIFE))
+        self.milliseconds(self.life_key()).map_or(MAX_LIFETIME, |life| life.min(MAX_LIFETIME))
     }
 
     /// Returns the time until the next poll.
@@ -55,7 +55,7 @@ impl<'a> TaskDescription<'a> {
             Era::Legacy => "pollInterval",
             Era::Modern => "pollIntervalMs",
         };
-        self.milliseconds(key).unwrap_or(INTERVAL).clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL)
+        self.milliseconds(key).unwrap_or(INTERVAL).clamp(MIN_INTERVAL, MAX_INTERVAL)
     }
 
     fn life_key(&self) -> &'static str {
@@ -94,10 +94,10 @@ impl<'a> TaskDescription<'a> {
         format!("{{{}}}", self.members(id, ("ttl", "pollInterval")))
     }
 
-    /// Returns the same form, shortened to [`LONGEST_KEPT`] bytes for the task list.
+    /// Returns the same form, shortened to [`MAX_DESCRIPTION`] bytes for the task list.
     pub(crate) fn kept(&self, id: &str) -> Box<str> {
         let whole = self.for_older(id);
-        if whole.len() <= LONGEST_KEPT {
+        if whole.len() <= MAX_DESCRIPTION {
             return whole.into();
         }
         let life = self.life().as_millis();

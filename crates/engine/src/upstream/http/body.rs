@@ -17,9 +17,9 @@ use crate::upstream::trouble::BackendProblem;
 /// The timeout of messages that no caller waits for: notifications and the end of a session.
 pub(crate) const ASIDE: Duration = Duration::from_secs(5);
 /// The number of bytes of an error response that are read.
-pub(crate) const LONGEST_REFUSAL: usize = 64 * 1024;
+pub(crate) const MAX_ERROR_BODY: usize = 64 * 1024;
 /// The number of bytes after the response on its stream up to which the connection is reused.
-const LONGEST_REST: usize = 64 * 1024;
+const MAX_TRAILING_BYTES: usize = 64 * 1024;
 
 /// Reads a body of at most `limit` bytes. Returns an error if it is longer.
 pub(crate) async fn whole_body(mut body: ResponseBody, limit: usize) -> Result<Bytes, LinkError> {
@@ -90,7 +90,7 @@ pub(crate) fn is_session_unknown(status: StatusCode, body: &[u8]) -> bool {
 
 /// Reads the rest of a body after the response, so that the connection can be reused.
 pub(crate) async fn finish(body: ResponseBody) {
-    let rest = Limited::new(body, LONGEST_REST).collect();
+    let rest = Limited::new(body, MAX_TRAILING_BYTES).collect();
     let _ = tokio::time::timeout(ASIDE, rest).await;
 }
 

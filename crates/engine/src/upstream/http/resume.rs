@@ -20,14 +20,14 @@ use http_body_util::{BodyExt, Collected, Limited};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::client::lane::Call;
-use crate::upstream::http::body::{ASIDE, LONGEST_REFUSAL, finish, is_session_unknown, is_stream};
+use crate::upstream::http::body::{ASIDE, MAX_ERROR_BODY, finish, is_session_unknown, is_stream};
 use crate::upstream::http::trail::ResumePosition;
 use crate::upstream::http::{HttpLinkInner, is_passing};
 use crate::upstream::link::{LinkEnd, LinkError};
 use crate::upstream::open::request_of;
 
 /// The number of fruitless attempts in a row after which the request fails.
-const MOST_IN_VAIN: u32 = 3;
+const MAX_FRUITLESS_ATTEMPTS: u32 = 3;
 /// A resumed stream that lasts longer than this is a real one. Some servers return an empty stream for an event that
 /// they have forgotten.
 const PROMPTLY: Duration = Duration::from_secs(1);
@@ -154,7 +154,7 @@ impl<'a> StreamedRequest<'a> {
                 Err(ResumeError::ForGood(reason)) => return Err(not_resumed(&stopped, &reason)),
             };
             in_vain += 1;
-            if in_vain == MOST_IN_VAIN {
+            if in_vain == MAX_FRUITLESS_ATTEMPTS {
                 return Err(not_resumed(&stopped, &reason));
             }
         }
@@ -183,7 +183,7 @@ impl<'a> StreamedRequest<'a> {
 
     async fn refusal(&self, response: HttpResponse<ResponseBody>) -> String {
         let status = response.status();
-        let body = timeout(ASIDE, Limited::new(response.into_body(), LONGEST_REFUSAL).collect()).await;
+        let body = timeout(ASIDE, Limited::new(response.into_body(), MAX_ERROR_BODY).collect()).await;
         let body = body.ok().and_then(Result::ok).map(Collected::to_bytes).unwrap_or_default();
         if self.shared.session.get().is_some() && is_session_unknown(status, &body) {
             return self.shared.lose_session().to_string();

@@ -17,9 +17,9 @@ const FIRST_RECONNECT: Duration = Duration::from_secs(1);
 const FASTEST_RECONNECT: Duration = Duration::from_millis(500);
 const SLOWEST_RECONNECT: Duration = Duration::from_secs(30);
 /// The longest usable id in bytes. Servers do not accept a longer header.
-const LONGEST_ID: usize = 4096;
+const MAX_EVENT_ID: usize = 4096;
 /// The number of messages that are remembered. The oldest is forgotten first.
-const MOST_REMEMBERED: usize = 1024;
+const MAX_REMEMBERED: usize = 1024;
 /// The number of bytes of a message that identify it, besides its length.
 const LOOKED_AT: usize = 256;
 
@@ -39,7 +39,7 @@ impl ResumePosition {
             self.retry = Some(asked.clamp(FASTEST_RECONNECT, SLOWEST_RECONNECT));
         }
         let Some(id) = &event.id else { return true };
-        let is_usable = !id.is_empty() && id.len() <= LONGEST_ID;
+        let is_usable = !id.is_empty() && id.len() <= MAX_EVENT_ID;
         self.position = HeaderValue::from_bytes(id.as_bytes()).ok().filter(|_| is_usable);
         // Servers use the id of a priming event also for the first message.
         if event.data.is_empty() {
@@ -49,7 +49,7 @@ impl ResumePosition {
         if self.has_gap && self.told.contains(&mark) {
             return false;
         }
-        if self.told.len() == MOST_REMEMBERED {
+        if self.told.len() == MAX_REMEMBERED {
             self.told.pop_front();
         }
         self.told.push_back(mark);
@@ -116,14 +116,14 @@ mod tests {
     #[test]
     fn exactly_so_many_are_remembered() {
         let mut trail = ResumePosition::default();
-        for number in 0..=MOST_REMEMBERED {
+        for number in 0..=MAX_REMEMBERED {
             trail.note(&event(&number.to_string(), "x"));
         }
         trail.gap();
-        assert_eq!(trail.told.len(), MOST_REMEMBERED);
+        assert_eq!(trail.told.len(), MAX_REMEMBERED);
         assert!(!trail.note(&event("1", "x")));
         assert!(trail.note(&event("0", "x")), "the oldest is forgotten");
-        assert_eq!(trail.told.len(), MOST_REMEMBERED);
+        assert_eq!(trail.told.len(), MAX_REMEMBERED);
     }
 
     #[test]
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(after(&["1", "2/ü"]), Some("2/ü".into()));
         assert_eq!(after(&["1", ""]), None);
         assert_eq!(after(&["1", "a\u{7}"]), None);
-        assert_eq!(after(&["1", &"x".repeat(LONGEST_ID + 1)]), None);
+        assert_eq!(after(&["1", &"x".repeat(MAX_EVENT_ID + 1)]), None);
     }
 
     #[test]

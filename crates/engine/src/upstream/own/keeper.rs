@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 
 use crate::client::caller::{Caller, SessionId};
 use crate::client::mailbox::{EvictionGuard, Mailbox};
-use crate::upstream::actor::{SHORTEST_SESSION, stopped};
+use crate::upstream::actor::{MIN_SESSION, stopped};
 use crate::upstream::dial::DialParams;
 use crate::upstream::ear::{Client, InboundHandler};
 use crate::upstream::era::LinkScope;
@@ -23,11 +23,11 @@ use crate::upstream::link::{Link, LinkEnd};
 use crate::upstream::own::{ClientLink, ClientLinkState, ClientLinksInner, capabilities};
 
 /// The time that a call waits for the slot of a link that is closing.
-const ROOM_PATIENCE: Duration = Duration::from_secs(1);
+const SLOT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Calls wait for a pause of at most this length before the next attempt. During a longer pause they fail at once.
-const LONGEST_PAUSE: Duration = Duration::from_secs(3);
+const MAX_PAUSE: Duration = Duration::from_secs(3);
 /// The longest delay of a new link by the request that sets its log level.
-const LEVEL_PATIENCE: Duration = Duration::from_secs(5);
+const SET_LEVEL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The owner of one client's link.
 pub(crate) struct ClientLinkTask {
@@ -168,7 +168,7 @@ impl ClientLinkTask {
         tokio::select! {
             // `serve` checks the same condition again.
             () = &mut over => {}
-            _ = tokio::time::timeout(LEVEL_PATIENCE, self.set_level(&open)) => {}
+            _ = tokio::time::timeout(SET_LEVEL_TIMEOUT, self.set_level(&open)) => {}
         }
         Ok(Some(open))
     }
@@ -177,12 +177,12 @@ impl ClientLinkTask {
     /// becomes free.
     async fn place(&self) -> Result<OwnedSemaphorePermit, Error> {
         let pause = self.pause_ends.saturating_duration_since(Instant::now());
-        if pause > LONGEST_PAUSE {
+        if pause > MAX_PAUSE {
             return Err(self.shared.unavailable(self.trouble.as_deref().unwrap_or("it fails too often")));
         }
         tokio::time::sleep(pause).await;
         let room = Arc::clone(&self.shared.room).acquire_owned();
-        match tokio::time::timeout(ROOM_PATIENCE, room).await {
+        match tokio::time::timeout(SLOT_TIMEOUT, room).await {
             Ok(Ok(place)) => Ok(place),
             _ => Err(Error::LimitExceeded { limit: "maxClients", value: self.shared.config.max_clients }),
         }
@@ -229,7 +229,7 @@ impl ClientLinkTask {
                 }
                 () = own.level.notified() => {
                     // Later notifications wait meanwhile, to preserve the order.
-                    let _ = tokio::time::timeout(LEVEL_PATIENCE, self.set_level(open)).await;
+                    let _ = tokio::time::timeout(SET_LEVEL_TIMEOUT, self.set_level(open)).await;
                 }
             }
         }
@@ -258,7 +258,7 @@ impl ClientLinkTask {
             LinkEnd::Lost(reason) => (reason.as_str(), true),
             // The backend is alive and only forgot the session, so no pause is due. Forgetting a new session at once
             // counts as a failure.
-            LinkEnd::Forgotten => ("it forgot the session", lasted < SHORTEST_SESSION),
+            LinkEnd::Forgotten => ("it forgot the session", lasted < MIN_SESSION),
         };
         let (server, session) = (self.shared.inbox.server(), &*self.session.short());
         self.emit(&Event::OwnLinkLost { server, session, reason });

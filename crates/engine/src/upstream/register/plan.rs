@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use goblin_wire::listen::ListenFilter;
 
 /// A delta with this many URIs is merged into the base.
-pub(crate) const MOST_APART: usize = 64;
+pub(crate) const MAX_DELTA_URIS: usize = 64;
 /// The longest life of a delta, and the longest time that unwanted URIs stay on a stream.
 pub(crate) const MERGE_AFTER: Duration = Duration::from_secs(10);
 
@@ -148,7 +148,7 @@ impl StreamPlan {
             self.reset();
             return Some(StreamAction::Close);
         }
-        if is_due || apart.len() >= MOST_APART && !self.waiting.is_empty() && !self.is_merge_late {
+        if is_due || apart.len() >= MAX_DELTA_URIS && !self.waiting.is_empty() && !self.is_merge_late {
             return Some(self.open(StreamRole::Base, self.wanted.clone()));
         }
         (!self.waiting.is_empty()).then(|| self.open(StreamRole::Delta, apart))

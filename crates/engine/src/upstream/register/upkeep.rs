@@ -23,13 +23,13 @@ use crate::upstream::register::listening::{ListenError, Opener, UpstreamStreams}
 use crate::upstream::register::{SubscriptionManager, updated};
 
 /// The limit of requests in progress at once.
-const MOST_JOBS: usize = 16;
+const MAX_CONCURRENT_REQUESTS: usize = 16;
 /// The limit of timed-out requests with responses that are still awaited. Beyond it, late responses are ignored.
-const MOST_LATE: usize = 64;
+const MAX_LATE_REQUESTS: usize = 64;
 /// The timeout of a request if the configuration sets none.
-const JOB_PATIENCE: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// After a request failed, the time to wait for a sign that the whole link failed.
-const LINK_PATIENCE: Duration = Duration::from_millis(200);
+const LINK_LOSS_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The error code for an unknown method.
 const METHOD_NOT_FOUND: i64 = -32601;
@@ -105,7 +105,7 @@ impl SubscriptionManager {
         let (mut jobs, mut late) = (FuturesUnordered::new(), FuturesUnordered::new());
         let mut round = self.home.config.poll.map(rounds);
         loop {
-            while jobs.len() < MOST_JOBS {
+            while jobs.len() < MAX_CONCURRENT_REQUESTS {
                 let Some(chore) = self.next_chore(listening.as_mut()) else { break };
                 jobs.push(self.carry_out(chore, link, can_subscribe));
             }
@@ -114,7 +114,7 @@ impl SubscriptionManager {
                 Some(done) = jobs.next(), if !jobs.is_empty() => match done {
                     UpkeepOutcome::Late(job, after, asked) => {
                         self.on_said(&job, UpstreamReply::Late(after));
-                        if late.len() < MOST_LATE {
+                        if late.len() < MAX_LATE_REQUESTS {
                             late.push(async move { (job, asked.await) });
                         }
                     }
@@ -274,7 +274,7 @@ impl SubscriptionManager {
     /// Returns the timeout of one request.
     pub(crate) fn patience(&self) -> Duration {
         let configured = self.home.config.timeout.and_then(|timeout| timeout.duration());
-        configured.unwrap_or(JOB_PATIENCE)
+        configured.unwrap_or(REQUEST_TIMEOUT)
     }
 
     /// Reads a resource. Returns `None` on a timeout or if the link failed.
@@ -316,7 +316,7 @@ async fn reply_in(link: &Link, answer: Result<Response, LinkError>) -> Option<Up
 
 /// Reports whether the whole link failed and not just one request.
 async fn is_over(link: &Link, error: &LinkError) -> bool {
-    matches!(error, LinkError::SessionLost) || tokio::time::timeout(LINK_PATIENCE, link.closed()).await.is_ok()
+    matches!(error, LinkError::SessionLost) || tokio::time::timeout(LINK_LOSS_TIMEOUT, link.closed()).await.is_ok()
 }
 
 async fn listen(listening: Option<&mut UpstreamStreams<'_>>) {

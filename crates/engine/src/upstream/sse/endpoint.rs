@@ -6,7 +6,7 @@ use http::uri::PathAndQuery;
 
 use crate::upstream::trouble::{BackendProblem, quotable};
 
-const LONGEST: usize = 8 * 1024;
+const MAX_ENDPOINT_URL: usize = 8 * 1024;
 
 /// Resolves `reference` against `base`. Returns an error for another origin, which would receive the configured headers
 /// and the clients' messages.
@@ -14,7 +14,7 @@ pub(crate) fn resolve(base: &Uri, reference: &str) -> Result<Uri, String> {
     let bad = || BackendProblem::BadEndpoint(&quotable(reference)).to_string();
     let reference = reference.trim();
     let reference = reference.split('#').next().unwrap_or(reference);
-    if reference.is_empty() || reference.len() > LONGEST {
+    if reference.is_empty() || reference.len() > MAX_ENDPOINT_URL {
         return Err(bad());
     }
     let scheme = base.scheme_str().unwrap_or_default();
@@ -113,7 +113,9 @@ mod tests {
                 "{words}"
             );
         }
-        for reference in ["", "#a", "/a b", "/\u{1b}[31m", "ftp://x.example/m", "https://", &"/".repeat(LONGEST + 1)] {
+        for reference in
+            ["", "#a", "/a b", "/\u{1b}[31m", "ftp://x.example/m", "https://", &"/".repeat(MAX_ENDPOINT_URL + 1)]
+        {
             let words = refused(reference);
             assert!(words.starts_with("its endpoint event holds \""), "{words}");
             assert!(words.len() < 1000 && !words.contains('\u{1b}'), "{words}");

@@ -85,12 +85,12 @@ fn sess2_what_is_gone_of_the_stream_of_the_session_is_a_gap() {
     let replay = Replay::new(7);
     let (_, primed) = replay.take_session();
     let primed = id_of(&primed.expect("there is nothing to read"));
-    let ids: Vec<_> = (0..=MOST_EVENTS).map(|_| id_of(&write(&replay, SESSION_STREAM))).collect();
+    let ids: Vec<_> = (0..=MAX_EVENTS).map(|_| id_of(&write(&replay, SESSION_STREAM))).collect();
     assert_eq!(replay.resume(&primed), Err(ResumeGap));
-    assert_eq!(read(&replay, &mut resume(&replay, &ids[0])).len(), MOST_EVENTS);
+    assert_eq!(read(&replay, &mut resume(&replay, &ids[0])).len(), MAX_EVENTS);
     replay.forget_old(Instant::now() + KEPT_FOR);
     assert_eq!(replay.resume(&ids[0]), Err(ResumeGap));
-    assert!(read(&replay, &mut resume(&replay, &ids[MOST_EVENTS])).is_empty());
+    assert!(read(&replay, &mut resume(&replay, &ids[MAX_EVENTS])).is_empty());
     assert_eq!(replay.ring.lock().bytes, 0);
 }
 
@@ -100,7 +100,7 @@ fn sess2_an_answer_is_given_though_what_came_before_it_is_gone() {
     let stream = begin(&replay);
     let primed = id_of(&replay.prime(stream));
     write(&replay, stream);
-    for _ in 0..MOST_EVENTS {
+    for _ in 0..MAX_EVENTS {
         write(&replay, SESSION_STREAM);
     }
     let answer = write(&replay, stream);
@@ -116,20 +116,20 @@ fn sess2_an_answer_is_given_though_what_came_before_it_is_gone() {
 #[test]
 fn sess2_exactly_so_much_is_kept_and_always_the_newest() {
     let replay = Replay::new(7);
-    for _ in 0..2 * MOST_EVENTS {
+    for _ in 0..2 * MAX_EVENTS {
         write(&replay, SESSION_STREAM);
     }
-    assert_eq!(replay.ring.lock().events.len(), MOST_EVENTS);
-    replay.event(SESSION_STREAM, ReplayEventKind::Note, "x".repeat(2 * MOST_BYTES).into());
+    assert_eq!(replay.ring.lock().events.len(), MAX_EVENTS);
+    replay.event(SESSION_STREAM, ReplayEventKind::Note, "x".repeat(2 * MAX_BYTES).into());
     assert_eq!(replay.ring.lock().events.len(), 1);
     write(&replay, SESSION_STREAM);
     assert_eq!(replay.ring.lock().events.len(), 1);
     let open = begin(&replay);
-    for _ in 0..2 * MOST_OVER {
+    for _ in 0..2 * MAX_ENDED_STREAMS {
         replay.finish(begin(&replay));
     }
     replay.finish(open + 1);
-    assert_eq!(replay.ring.lock().streams.len(), MOST_OVER + 2, "with the open one and that of the session");
+    assert_eq!(replay.ring.lock().streams.len(), MAX_ENDED_STREAMS + 2, "with the open one and that of the session");
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn sess2_whoever_falls_behind_what_is_kept_reads_no_more() {
     let replay = Replay::new(7);
     let stream = begin(&replay);
     let mut reader = resume(&replay, &id_of(&replay.prime(stream)));
-    for _ in 0..=MOST_EVENTS {
+    for _ in 0..=MAX_EVENTS {
         write(&replay, stream);
     }
     assert_eq!(read(&replay, &mut reader), ["over"]);
@@ -184,11 +184,11 @@ fn sess2_what_a_client_waits_for_does_not_give_way_to_what_it_can_do_without() {
     replay.finish(one);
     write(&replay, two);
     let ask = write_as(&replay, two, ReplayEventKind::Ask);
-    for _ in 0..2 * MOST_EVENTS {
+    for _ in 0..2 * MAX_EVENTS {
         write(&replay, chatty);
         write(&replay, SESSION_STREAM);
     }
-    assert_eq!(replay.ring.lock().events.len(), MOST_EVENTS);
+    assert_eq!(replay.ring.lock().events.len(), MAX_EVENTS);
     assert_eq!(read(&replay, &mut resume(&replay, &primed[0])), [text(&answer)]);
     let mut reader = resume(&replay, &primed[1]);
     assert!(reader.has_gap, "of the note before it");
@@ -219,7 +219,7 @@ fn sess2_an_ask_is_kept_until_its_call_is_over() {
 #[test]
 fn sess2_every_answer_that_is_kept_can_be_come_back_for() {
     let replay = Replay::new(7);
-    let calls: Vec<_> = (0..MOST_EVENTS)
+    let calls: Vec<_> = (0..MAX_EVENTS)
         .map(|_| {
             let stream = begin(&replay);
             let primed = id_of(&replay.prime(stream));
@@ -232,13 +232,13 @@ fn sess2_every_answer_that_is_kept_can_be_come_back_for() {
         assert_eq!(read(&replay, &mut resume(&replay, primed)).len(), 1);
     }
     // Streams that ended without an event do not displace streams with a kept answer.
-    for _ in 0..2 * MOST_EVENTS {
+    for _ in 0..2 * MAX_EVENTS {
         replay.finish(begin(&replay));
     }
-    assert_eq!(replay.ring.lock().streams.len(), MOST_OVER + MOST_EVENTS);
+    assert_eq!(replay.ring.lock().streams.len(), MAX_ENDED_STREAMS + MAX_EVENTS);
     assert!(matches!(replay.resume(&calls[0]), Ok(StreamResumeOutcome::Reader(_))));
     replay.forget_old(Instant::now() + KEPT_FOR);
-    assert_eq!(replay.ring.lock().streams.len(), MOST_OVER);
+    assert_eq!(replay.ring.lock().streams.len(), MAX_ENDED_STREAMS);
 }
 
 #[test]
@@ -251,16 +251,16 @@ fn sess2_all_clients_together_keep_so_much_and_each_a_little_beyond_that() {
         replay.event(stream, ReplayEventKind::Answer, "x".repeat(length).into());
         replay.ring.lock().bytes
     };
-    let of_others = MOST_KEPT;
+    let of_others = MAX_TOTAL_BYTES;
     kept.bytes.fetch_add(of_others, Ordering::Relaxed);
-    let bytes = (0..2 * FEWEST_BYTES / 1024).map(|_| write(small, 1024)).max();
-    assert!(bytes.is_some_and(|most| most <= FEWEST_BYTES && most > FEWEST_BYTES - 2 * 1024), "{bytes:?}");
-    write(large, FEWEST_BYTES + 1);
+    let bytes = (0..2 * MIN_BYTES / 1024).map(|_| write(small, 1024)).max();
+    assert!(bytes.is_some_and(|most| most <= MIN_BYTES && most > MIN_BYTES - 2 * 1024), "{bytes:?}");
+    write(large, MIN_BYTES + 1);
     replay.finish(large);
     assert!(matches!(replay.resume(&primed), Ok(StreamResumeOutcome::Lost(_))), "it is told");
     kept.bytes.fetch_sub(of_others, Ordering::Relaxed);
-    let bytes = write(small, FEWEST_BYTES + 1);
-    assert!(bytes > FEWEST_BYTES);
+    let bytes = write(small, MIN_BYTES + 1);
+    assert!(bytes > MIN_BYTES);
     assert_eq!(kept.bytes.load(Ordering::Relaxed), bytes);
     drop(replay);
     assert_eq!(kept.bytes.load(Ordering::Relaxed), 0);

@@ -11,7 +11,7 @@ use super::*;
 use crate::upstream::ear::InboundHandler;
 use crate::upstream::http::HttpLink;
 use crate::upstream::link::{Link, LinkTransport};
-use crate::upstream::register::plan::{MERGE_AFTER, MOST_APART};
+use crate::upstream::register::plan::{MAX_DELTA_URIS, MERGE_AFTER};
 use crate::upstream::register::tests::ManagerFixture;
 
 /// A request for a stream.
@@ -163,7 +163,7 @@ async fn sub2_what_is_wanted_meanwhile_is_gathered_and_stands_when_it_is_acknowl
 async fn sub2_so_many_are_a_new_base() {
     let mut stage = ListeningFixture::new();
     stage.acknowledge(&[]).await;
-    let all: Vec<_> = (0..MOST_APART).map(|number| stage.subscribe(&format!("a:{number}"))).collect();
+    let all: Vec<_> = (0..MAX_DELTA_URIS).map(|number| stage.subscribe(&format!("a:{number}"))).collect();
     let text = stage.acknowledge(&[]).await;
     let mut asked = ListenFilter::read(&text, goblin_wire::json::whole(&text));
     if !asked.tools {
@@ -171,7 +171,7 @@ async fn sub2_so_many_are_a_new_base() {
         let text = stage.acknowledge(&[]).await;
         asked = ListenFilter::read(&text, goblin_wire::json::whole(&text));
     }
-    assert!(asked.tools && asked.uris.len() == MOST_APART, "{asked:?}");
+    assert!(asked.tools && asked.uris.len() == MAX_DELTA_URIS, "{asked:?}");
     for one in all {
         assert!(matches!(one.await, Ok(SubscribeOutcome::Subscribed)));
     }

@@ -72,7 +72,7 @@ impl PlanModel {
         match event {
             PlanEvent::Want(uri) => self.want(uri.into()),
             PlanEvent::Unwant(uri) => self.unwant(uri),
-            PlanEvent::WantMany => (0..MOST_APART).for_each(|number| self.want(format!("b:{number}").into())),
+            PlanEvent::WantMany => (0..MAX_DELTA_URIS).for_each(|number| self.want(format!("b:{number}").into())),
             PlanEvent::Act => self.act(),
             PlanEvent::Acknowledge(bits) => self.acknowledge(bits),
             PlanEvent::Fail => self.fail(),
