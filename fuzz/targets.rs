@@ -13,7 +13,7 @@ use goblin_config::diff::diff;
 use goblin_config::edit::Draft;
 use goblin_config::file::ConfigOrigin;
 use goblin_config::import::merge::merge;
-use goblin_config::import::{Client, ClientFile, SearchBase, translate};
+use goblin_config::import::{ClientApp, ClientFile, SearchBase, translate};
 use goblin_engine::front::body;
 use goblin_subscriptions::glob as subscription;
 use goblin_wire::canonical::{MAX_SEPARATORS, canonical, is_plain, readings};
@@ -423,8 +423,8 @@ pub fn configuration(data: &[u8]) {
 pub fn import(data: &[u8]) {
     let Some((choice, rest)) = data.split_first() else { return };
     let Ok(text) = std::str::from_utf8(rest) else { return };
-    let client = Client::ALL[usize::from(*choice) % Client::ALL.len()];
-    let is_project = usize::from(*choice) / Client::ALL.len() % 2 == 1;
+    let client = ClientApp::ALL[usize::from(*choice) % ClientApp::ALL.len()];
+    let is_project = usize::from(*choice) / ClientApp::ALL.len() % 2 == 1;
     let project = is_project.then(|| PathBuf::from("/nowhere/project"));
     let source = ClientFile { client, path: PathBuf::from("/nowhere/project/file"), project };
     let ground = SearchBase { home: PathBuf::from("/nowhere"), here: PathBuf::from("/nowhere/project/here") };

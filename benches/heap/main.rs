@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use goblin_config::exposure::Profile;
 use goblin_subscriptions::interests::SubscriptionTable;
 use goblin_subscriptions::tally::{SubscriptionCount, SubscriptionPermit};
-use goblin_subscriptions::{ClientId, OfferedResources, Subscriber, SubscriptionOptions, Wish};
+use goblin_subscriptions::{ClientId, OfferedResources, SubscribeRequest, Subscriber, SubscriptionOptions};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 
@@ -120,7 +120,7 @@ impl OfferedResources for Nothing {
 impl Book {
     fn subscribe(&mut self, client: &Arc<Client>, uri: usize) {
         let native = format!("note:///{uri:0width$}", width = URI_LENGTH - "note:///".len());
-        let wish = Wish {
+        let wish = SubscribeRequest {
             subscriber: Arc::clone(client),
             exposed: format!("backend+{native}").into(),
             native: native.into(),

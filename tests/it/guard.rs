@@ -10,7 +10,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use goblin_config::inherit::Inherit;
-use goblin_engine::upstream::child::{self, Child, Command, Exit, SpawnError};
+use goblin_engine::upstream::child::{self, Child, ChildCommand, Exit, SpawnError};
 use goblin_engine::upstream::guard;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
@@ -298,8 +298,8 @@ fn stand_in_command(script: &str) -> std::process::Command {
     command
 }
 
-fn command(script: &str) -> Command {
-    Command {
+fn command(script: &str) -> ChildCommand {
+    ChildCommand {
         program: "sh".into(),
         args: vec!["-c".into(), script.into()],
         env: vec![("ADDED".into(), "added".into())],
@@ -314,7 +314,7 @@ fn spawn(script: &str) -> Child {
 
 fn refused(program: &str, cwd: &Path) -> SpawnError {
     let (args, env, inherit) = (Vec::new(), Vec::new(), Inherit::default());
-    let command = Command { program: program.into(), args, env, inherit, cwd: cwd.to_owned() };
+    let command = ChildCommand { program: program.into(), args, env, inherit, cwd: cwd.to_owned() };
     child::spawn(Path::new(GOBLIN), &command).unwrap_err()
 }
 

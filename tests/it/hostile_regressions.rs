@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use goblin_admin::routes::{Answer as RouteAnswer, ROUTES};
+use goblin_admin::routes::{ROUTES, ResponseContent as RouteAnswer};
 use http::Method;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;

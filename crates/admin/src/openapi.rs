@@ -4,7 +4,7 @@ use schemars::generate::{SchemaGenerator, SchemaSettings};
 use serde_json::{Map, Value, json};
 
 use crate::api::Refused;
-use crate::routes::{Access, Answer, ROUTES, ReadTarget, Route, RouteAction};
+use crate::routes::{Access, ROUTES, ReadTarget, ResponseContent, Route, RouteAction};
 
 /// The name of the token's security scheme.
 const TOKEN: &str = "adminToken";
@@ -37,9 +37,9 @@ pub fn document() -> Value {
 
 fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
     let content = match route.answer {
-        Answer::Text(kind) => json!({ kind: { "schema": { "type": "string" } } }),
-        Answer::Json(schema) => json!({ "application/json": { "schema": schema(generator) } }),
-        Answer::Events(data, (name, other)) => {
+        ResponseContent::Text(kind) => json!({ kind: { "schema": { "type": "string" } } }),
+        ResponseContent::Json(schema) => json!({ "application/json": { "schema": schema(generator) } }),
+        ResponseContent::Events(data, (name, other)) => {
             let (data, other) = (data(generator), other(generator));
             let events = json!({ "message": data, name: other });
             json!({ "text/event-stream": { "schema": { "type": "string" }, "x-events": events } })

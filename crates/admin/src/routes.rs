@@ -23,7 +23,7 @@ pub struct Route {
     pub action: RouteAction,
     /// The only query parameter that the route accepts.
     pub parameter: Option<Parameter>,
-    pub answer: Answer,
+    pub answer: ResponseContent,
     pub summary: &'static str,
 }
 
@@ -61,20 +61,20 @@ pub enum RouteAction {
 
 /// An operation on a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum ServerAction {
     Restart,
     Enable,
     Disable,
 }
 
-impl Wish {
-    pub const ALL: [Wish; 3] = [Wish::Restart, Wish::Enable, Wish::Disable];
+impl ServerAction {
+    pub const ALL: [ServerAction; 3] = [ServerAction::Restart, ServerAction::Enable, ServerAction::Disable];
 
     pub fn word(self) -> &'static str {
         match self {
-            Wish::Restart => "restart",
-            Wish::Enable => "enable",
-            Wish::Disable => "disable",
+            ServerAction::Restart => "restart",
+            ServerAction::Enable => "enable",
+            ServerAction::Disable => "disable",
         }
     }
 }
@@ -83,7 +83,7 @@ impl Wish {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeTarget {
     Configuration,
-    Server(Wish),
+    Server(ServerAction),
 }
 
 /// The subject of a read.
@@ -110,7 +110,7 @@ pub struct Parameter {
 
 /// The content of a successful response.
 #[derive(Clone, Copy)]
-pub enum Answer {
+pub enum ResponseContent {
     Text(&'static str),
     Json(fn(&mut SchemaGenerator) -> Schema),
     /// Server-sent events: the schema of unnamed events, and the name and schema of the other kind.
@@ -124,11 +124,11 @@ const URI: Option<Parameter> = Some(Parameter {
     about: "a URI as clients use it; selects the subscriptions that an update of this URI reaches",
 });
 
-const fn read(path: &'static str, look: ReadTarget, answer: Answer, summary: &'static str) -> Route {
+const fn read(path: &'static str, look: ReadTarget, answer: ResponseContent, summary: &'static str) -> Route {
     Route { path, access: Access::Operator, action: RouteAction::Look(look), parameter: None, answer, summary }
 }
 
-const fn probe(path: &'static str, look: ReadTarget, answer: Answer, summary: &'static str) -> Route {
+const fn probe(path: &'static str, look: ReadTarget, answer: ResponseContent, summary: &'static str) -> Route {
     Route { access: Access::Probe, ..read(path, look, answer, summary) }
 }
 
@@ -136,26 +136,26 @@ const fn entries(path: &'static str, list: List, summary: &'static str) -> Route
     Route { parameter: SERVER, ..read(path, ReadTarget::Entries(list), json::<EntryList>(), summary) }
 }
 
-const fn change(path: &'static str, change: ChangeTarget, answer: Answer, summary: &'static str) -> Route {
+const fn change(path: &'static str, change: ChangeTarget, answer: ResponseContent, summary: &'static str) -> Route {
     Route { path, access: Access::Operator, action: RouteAction::Change(change), parameter: None, answer, summary }
 }
 
-const fn json<T: JsonSchema>() -> Answer {
-    Answer::Json(schema::<T>)
+const fn json<T: JsonSchema>() -> ResponseContent {
+    ResponseContent::Json(schema::<T>)
 }
 
 fn schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
     generator.subschema_for::<T>()
 }
 
-const OPENAPI: Answer =
-    Answer::Json(|_| schemars::json_schema!({ "type": "object", "required": ["openapi", "paths"] }));
+const OPENAPI: ResponseContent =
+    ResponseContent::Json(|_| schemars::json_schema!({ "type": "object", "required": ["openapi", "paths"] }));
 
 pub const ROUTES: &[Route] = &[
     probe(
         "/healthz",
         ReadTarget::Alive,
-        Answer::Text("text/plain; charset=utf-8"),
+        ResponseContent::Text("text/plain; charset=utf-8"),
         "liveness probe: the process answers",
     ),
     probe("/readyz", ReadTarget::Ready, json::<Ready>(), "readiness probe; 503 if the gateway is not ready"),
@@ -164,7 +164,7 @@ pub const ROUTES: &[Route] = &[
         ..read(
             "/metrics",
             ReadTarget::Metrics,
-            Answer::Text(goblin_telemetry::metrics::CONTENT_TYPE),
+            ResponseContent::Text(goblin_telemetry::metrics::CONTENT_TYPE),
             "all metrics, for Prometheus",
         )
     },
@@ -198,26 +198,26 @@ pub const ROUTES: &[Route] = &[
     read(
         "/api/events",
         ReadTarget::Events,
-        Answer::Events(schema::<EventInfo>, ("missed", schema::<Missed>)),
+        ResponseContent::Events(schema::<EventInfo>, ("missed", schema::<Missed>)),
         "a stream of events; Last-Event-ID resumes it",
     ),
     read("/api/openapi.json", ReadTarget::OpenApi, OPENAPI, "this API as an OpenAPI document"),
     change("/api/reload", ChangeTarget::Configuration, json::<Reloaded>(), "reload the configuration file"),
     change(
         "/api/servers/{id}/restart",
-        ChangeTarget::Server(Wish::Restart),
+        ChangeTarget::Server(ServerAction::Restart),
         json::<ServerStatus>(),
         "restart a server: end its connection and connect again",
     ),
     change(
         "/api/servers/{id}/enable",
-        ChangeTarget::Server(Wish::Enable),
+        ChangeTarget::Server(ServerAction::Enable),
         json::<ServerStatus>(),
         "start a disabled server",
     ),
     change(
         "/api/servers/{id}/disable",
-        ChangeTarget::Server(Wish::Disable),
+        ChangeTarget::Server(ServerAction::Disable),
         json::<ServerStatus>(),
         "stop a server until it is enabled or the gateway restarts",
     ),

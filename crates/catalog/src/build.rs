@@ -12,9 +12,9 @@ use goblin_wire::template::Template;
 
 use crate::listing::{Definition, List};
 use crate::meta::MetaSet;
-use crate::name::{self, Wish};
+use crate::name::{self, NameClaim};
 use crate::resources::{CatalogResource, ResourceTable, TemplateEntry};
-use crate::{Catalog, CatalogEntry, Listed, NameTable, Source, Upstream, definition, uri};
+use crate::{Catalog, CatalogEntry, ListedTools, NameTable, Source, Upstream, definition, uri};
 
 /// The maximum length of the joined instructions, in bytes.
 const MAX_INSTRUCTIONS: usize = 16 * 1024;
@@ -38,7 +38,7 @@ impl CatalogSettings {
 pub fn build<U: Upstream>(version: u64, terms: &CatalogSettings, sources: Vec<Source<U>>) -> Catalog<U> {
     let resources = build_resources(&sources);
     let tools = build_names(&sources, &resources, List::Tools, |name| terms.meta.find(name).is_some());
-    let listed = Listed::new(&tools, terms);
+    let listed = ListedTools::new(&tools, terms);
     Catalog {
         version,
         instructions: instructions(&sources, &listed, &terms.meta),
@@ -110,7 +110,7 @@ fn build_names<U: Upstream>(
             let minted =
                 || name::wish(rules.policy, &server.namespacing, &server.prefix, backend.id(), &definition.native);
             let name = rules.rename.get(&*definition.native).cloned().unwrap_or_else(minted);
-            Wish { server: backend.id(), native: &definition.native, name, longest: server.namespacing.max_length }
+            NameClaim { server: backend.id(), native: &definition.native, name, longest: server.namespacing.max_length }
         })
         .collect();
     let minted = name::mint(&wishes, is_reserved);
@@ -245,10 +245,10 @@ fn expose_all<U: Upstream>(
 
 /// Joins the instructions of the backends (SRV-6), with one heading per server, up to [`MAX_INSTRUCTIONS`]. The
 /// text names every server that did not fit. If tools are unlisted, it begins with a guide to finding them.
-pub(super) fn instructions<U: Upstream>(sources: &[Source<U>], listed: &Listed, meta: &MetaSet) -> Option<String> {
+pub(super) fn instructions<U: Upstream>(sources: &[Source<U>], listed: &ListedTools, meta: &MetaSet) -> Option<String> {
     let mut joined = match listed {
-        Listed::All => String::new(),
-        Listed::Pinned { .. } => meta.guidance(),
+        ListedTools::All => String::new(),
+        ListedTools::Pinned { .. } => meta.guidance(),
     };
     let mut left_out = Vec::new();
     for source in sources {

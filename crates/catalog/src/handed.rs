@@ -7,7 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use goblin_wire::memory::{Kind, Memory, Reservation};
+use goblin_wire::memory::{BufferKind, Memory, Reservation};
 
 /// The largest number of remembered URIs per backend.
 pub const REMEMBERED: usize = 10_000;
@@ -33,7 +33,7 @@ pub struct KnownUris {
 impl KnownUris {
     pub fn new(memory: &Arc<Memory>) -> KnownUris {
         let (turns, by_normal_form, order) = Default::default();
-        let reservation = memory.hold(Kind::KnownUris, 0);
+        let reservation = memory.hold(BufferKind::KnownUris, 0);
         KnownUris { turns, by_normal_form, order, turn: 0, bytes: 0, reservation }
     }
 

@@ -49,7 +49,7 @@ pub struct Catalog<U: Upstream> {
     /// The gateway's own tools.
     pub meta: Arc<MetaSet>,
     /// The tools that are listed.
-    pub listed: Listed,
+    pub listed: ListedTools,
     page_size: usize,
     views: [Pages; 2],
     indexes: Indexes,
@@ -115,7 +115,7 @@ pub struct CatalogEntry<U: Upstream> {
 }
 
 /// The tools that are listed. Clients can call all tools.
-pub enum Listed {
+pub enum ListedTools {
     All,
     /// Only pinned tools are listed. `places` are their indexes.
     Pinned {
@@ -125,16 +125,16 @@ pub enum Listed {
     },
 }
 
-impl Listed {
-    fn new<U: Upstream>(tools: &NameTable<U>, terms: &CatalogSettings) -> Listed {
+impl ListedTools {
+    fn new<U: Upstream>(tools: &NameTable<U>, terms: &CatalogSettings) -> ListedTools {
         let exposure = &terms.exposure;
         let is_long = tools.entries.len() > exposure.auto_above;
         if exposure.mode == ExposureMode::All || exposure.mode == ExposureMode::Auto && !is_long {
-            return Listed::All;
+            return ListedTools::All;
         }
         let is_pinned = |entry: &CatalogEntry<U>| exposure.pinned.iter().any(|glob| glob.matches(&entry.exposed));
         let pinned = tools.entries.iter().enumerate().filter(|(_, entry)| is_pinned(entry));
-        Listed::Pinned { places: pinned.map(|(place, _)| place).collect(), reveal: exposure.reveal }
+        ListedTools::Pinned { places: pinned.map(|(place, _)| place).collect(), reveal: exposure.reveal }
     }
 }
 
@@ -252,8 +252,8 @@ impl<U: Upstream> Catalog<U> {
         let all = self.tools.entries.iter().map(|entry| &entry.definition);
         let ours = self.meta.entries.iter().filter(|_| self.meta.listed).map(|entry| &entry.definition);
         match &self.listed {
-            Listed::All => all.chain(ours).skip(skipped).take(count).collect(),
-            Listed::Pinned { places, .. } => {
+            ListedTools::All => all.chain(ours).skip(skipped).take(count).collect(),
+            ListedTools::Pinned { places, .. } => {
                 let pinned = places.iter().map(|place| &self.tools.entries[*place].definition);
                 pinned.chain(ours).skip(skipped).take(count).collect()
             }
@@ -265,8 +265,8 @@ impl<U: Upstream> Catalog<U> {
         match list {
             List::Tools => {
                 let theirs = match &self.listed {
-                    Listed::All => self.tools.entries.len(),
-                    Listed::Pinned { places, .. } => places.len(),
+                    ListedTools::All => self.tools.entries.len(),
+                    ListedTools::Pinned { places, .. } => places.len(),
                 };
                 theirs + if self.meta.listed { self.meta.entries.len() } else { 0 }
             }
@@ -347,7 +347,7 @@ impl<'a, U: Upstream> View<'a, U> {
 
     /// Adds the tools that the client had described to the first page of the tools. Returns any other page unchanged.
     pub fn with_revealed(self, page: Bytes, names: &[Box<str>]) -> Bytes {
-        let Listed::Pinned { places, reveal: true } = &self.catalog.listed else { return page };
+        let ListedTools::Pinned { places, reveal: true } = &self.catalog.listed else { return page };
         const HEAD: &[u8] = br#"{"tools":["#;
         let is_first = self.page(List::Tools, 0).is_some_and(|first| first == page);
         if !is_first || !page.starts_with(HEAD) {

@@ -10,7 +10,7 @@ const HASH_LETTERS: usize = 6;
 
 /// The name that an entry claims.
 #[derive(Clone, Debug)]
-pub struct Wish<'a> {
+pub struct NameClaim<'a> {
     pub server: &'a ServerId,
     pub native: &'a str,
     /// The exposed name before conflicts are resolved.
@@ -43,7 +43,7 @@ pub fn wish(policy: NamePolicy, namespacing: &Namespacing, prefix: &str, server:
 
 /// Resolves conflicts. All entries with equal names get a suffix, and so does an entry with a reserved name. A name
 /// therefore never changes its meaning when another backend appears.
-pub fn mint(wishes: &[Wish<'_>], is_reserved: impl Fn(&str) -> bool) -> ExposedNames {
+pub fn mint(wishes: &[NameClaim<'_>], is_reserved: impl Fn(&str) -> bool) -> ExposedNames {
     let mut wanted: HashMap<&str, Vec<usize>> = HashMap::new();
     for (index, wish) in wishes.iter().enumerate() {
         wanted.entry(&wish.name).or_default().push(index);
@@ -124,7 +124,7 @@ mod tests {
         let wishes: Vec<_> = entries
             .iter()
             .zip(&servers)
-            .map(|((id, native), server)| Wish {
+            .map(|((id, native), server)| NameClaim {
                 server,
                 native,
                 name: wish(NamePolicy::Prefix, &default(), id, server, native),

@@ -5,7 +5,7 @@
 //! profile renames them.
 //!
 //! Two values do not come from the catalog and need a check of their own: a URI that a backend returned in a result
-//! (`Resources::admits`), and an update that a pattern covers (`Mailbox::may_hear_of` in the engine).
+//! (`ResourceTable::admits`), and an update that a pattern covers (`Mailbox::may_hear_of` in the engine).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use goblin_config::exposure::{Profile, ProfileTools};
 use goblin_config::uri_filter::UriFilter;
 
 use crate::build::{CatalogSettings, instructions};
-use crate::name::{self, Wish};
+use crate::name::{self, NameClaim};
 use crate::resources::{CatalogResource, ResourceTable, TemplateEntry};
-use crate::{Catalog, CatalogEntry, Listed, NameTable, Source, Upstream, definition};
+use crate::{Catalog, CatalogEntry, ListedTools, NameTable, Source, Upstream, definition};
 
 /// Narrows `whole` to the entries that `profile` admits.
 pub fn narrow<U: Upstream>(whole: &Catalog<U>, profile: &Profile, terms: &CatalogSettings) -> Catalog<U> {
@@ -27,7 +27,7 @@ pub fn narrow<U: Upstream>(whole: &Catalog<U>, profile: &Profile, terms: &Catalo
     let places = whole.sources.iter().map(|source| is_kept(source).then(|| next.next().expect("there is no end")));
     let places = SourceMap(places.collect());
     let tools = places.tools(whole, &profile.tools, terms);
-    let listed = Listed::new(&tools, terms);
+    let listed = ListedTools::new(&tools, terms);
     Catalog {
         version: whole.version,
         instructions: instructions(&sources, &listed, &terms.meta),
@@ -59,7 +59,7 @@ impl SourceMap {
                 let backend = &whole.sources[entry.source].backend;
                 let name = rules.rename.get(&*entry.exposed).map_or(&*entry.exposed, String::as_str).to_owned();
                 let longest = backend.config().namespacing.max_length;
-                Wish { server: backend.id(), native: &entry.native, name, longest }
+                NameClaim { server: backend.id(), native: &entry.native, name, longest }
             })
             .collect();
         let minted = name::mint(&wishes, |name| terms.meta.find(name).is_some());

@@ -1,6 +1,6 @@
 //! Resources and templates: their exposed URIs, and the lookup of the owner of a URI (D1, D2, D3, D13).
 //!
-//! The router calls [`Resources::find`] for every read and subscribe. The lookup tries exact names first, then normal
+//! The router calls [`ResourceTable::find`] for every read and subscribe. The lookup tries exact names first, then normal
 //! forms, then templates, then the URIs that backends returned in results. Invariant: no lookup returns a URI that the
 //! filter of the server or the profile rejects.
 
@@ -11,7 +11,7 @@ use bytes::Bytes;
 use goblin_config::UriPolicy;
 use goblin_config::uri_filter::UriFilter;
 use goblin_wire::template::index::TemplateIndex;
-use goblin_wire::template::{Budget, MAX_MATCH_STEPS, Template};
+use goblin_wire::template::{MAX_MATCH_STEPS, MatchBudget, Template};
 use goblin_wire::{Error, Limit, Mime, canonical};
 
 use crate::{Source, Upstream, uri};
@@ -246,7 +246,7 @@ impl ResourceTable {
         if !self.admits(sources, source, native) {
             return None;
         }
-        let mut budget = Budget::new(MAX_MATCH_STEPS);
+        let mut budget = MatchBudget::new(MAX_MATCH_STEPS);
         let best = self.best_template(source, native, &mut budget);
         is_spent.set(is_spent.get() || budget.is_spent());
         best.map(|(offer, _)| offer)
@@ -255,11 +255,16 @@ impl ResourceTable {
     /// Returns the template that covers a URI of `owner`. If several match, returns the one with the most literal
     /// bytes.
     pub fn template_of(&self, owner: &UriOwner) -> Option<&TemplateEntry> {
-        let best = self.best_template(owner.source, &owner.native, &mut Budget::new(MAX_MATCH_STEPS));
+        let best = self.best_template(owner.source, &owner.native, &mut MatchBudget::new(MAX_MATCH_STEPS));
         best.map(|(_, entry)| entry)
     }
 
-    fn best_template(&self, source: usize, native: &str, budget: &mut Budget) -> Option<(UriClaim, &TemplateEntry)> {
+    fn best_template(
+        &self,
+        source: usize,
+        native: &str,
+        budget: &mut MatchBudget,
+    ) -> Option<(UriClaim, &TemplateEntry)> {
         let candidates = self.by_prefix.get(source)?.candidates(native);
         let candidates: Vec<_> = candidates
             .filter_map(|number| {

@@ -15,7 +15,7 @@ pub struct Exposure {
     pub mode: ExposureMode,
     /// Exposed names that are listed in every mode.
     pub pinned: Vec<Glob>,
-    /// The number of tools above which [`Mode::Auto`] stops listing all of them.
+    /// The number of tools above which [`ExposureMode::Auto`] stops listing all of them.
     pub auto_above: usize,
     /// Whether a tool is added to the list of a client that requested its description.
     pub reveal: bool,

@@ -26,7 +26,7 @@ const MAX_SERVERS: usize = 500;
 const MAX_COMMAND: usize = 16 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Client {
+pub enum ClientApp {
     ClaudeDesktop,
     ClaudeCode,
     Cursor,
@@ -36,32 +36,32 @@ pub enum Client {
     Gemini,
 }
 
-impl Client {
-    pub const ALL: [Client; 7] = [
-        Client::ClaudeDesktop,
-        Client::ClaudeCode,
-        Client::Cursor,
-        Client::VsCode,
-        Client::Windsurf,
-        Client::Codex,
-        Client::Gemini,
+impl ClientApp {
+    pub const ALL: [ClientApp; 7] = [
+        ClientApp::ClaudeDesktop,
+        ClientApp::ClaudeCode,
+        ClientApp::Cursor,
+        ClientApp::VsCode,
+        ClientApp::Windsurf,
+        ClientApp::Codex,
+        ClientApp::Gemini,
     ];
 
     /// Returns the name used on the command line.
     pub const fn name(self) -> &'static str {
         match self {
-            Client::ClaudeDesktop => "claude-desktop",
-            Client::ClaudeCode => "claude-code",
-            Client::Cursor => "cursor",
-            Client::VsCode => "vscode",
-            Client::Windsurf => "windsurf",
-            Client::Codex => "codex",
-            Client::Gemini => "gemini",
+            ClientApp::ClaudeDesktop => "claude-desktop",
+            ClientApp::ClaudeCode => "claude-code",
+            ClientApp::Cursor => "cursor",
+            ClientApp::VsCode => "vscode",
+            ClientApp::Windsurf => "windsurf",
+            ClientApp::Codex => "codex",
+            ClientApp::Gemini => "gemini",
         }
     }
 }
 
-impl fmt::Display for Client {
+impl fmt::Display for ClientApp {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(self.name())
     }
@@ -70,7 +70,7 @@ impl fmt::Display for Client {
 /// A configuration file of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientFile {
-    pub client: Client,
+    pub client: ClientApp,
     pub path: PathBuf,
     /// The directory of the project that the file belongs to. `None` for a file of the user.
     pub project: Option<PathBuf>,
@@ -95,7 +95,7 @@ pub struct FileImport {
 #[derive(Clone, Debug)]
 pub struct ImportedServer {
     pub name: String,
-    pub client: Client,
+    pub client: ClientApp,
     pub file: PathBuf,
     pub scope: Scope,
     pub entry: JsonTree,

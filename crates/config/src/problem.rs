@@ -1,6 +1,6 @@
 //! Problems of a configuration, with their positions.
 //!
-//! Readers do not stop at the first fault. They add it to a `Report` and continue with a default. A report with
+//! Readers do not stop at the first fault. They add it to a `ProblemCollector` and continue with a default. A report with
 //! problems yields no configuration. Positions are byte offsets until the end, and one pass over the text turns them
 //! into lines and columns. A hostile file with a fault at every byte therefore costs no more than reading it.
 

@@ -17,7 +17,7 @@ use goblin_catalog::{Cursor, LongPages, Page};
 use goblin_config::Config;
 use goblin_config::exposure::{Exposure, Profile, ProfileName};
 use goblin_telemetry::{Event, Observe, worker};
-use goblin_wire::memory::{Kind, Reservation};
+use goblin_wire::memory::{BufferKind, Reservation};
 use goblin_wire::{Error, Limit};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, watch};
@@ -308,7 +308,7 @@ impl CatalogSlot {
         let (pages, version) = (old.long_pages(), old.version);
         let bytes = pages.bytes();
         if bytes > 0 && bytes <= MAX_KEPT_BYTES {
-            let reserved = observe.memory.hold(Kind::Listings, bytes);
+            let reserved = observe.memory.hold(BufferKind::Listings, bytes);
             before.push_front(KeptPages { version, replaced: Instant::now(), pages, reserved });
         }
         let mut sum = 0;

@@ -1,5 +1,5 @@
 //! The transports for clients: Streamable HTTP, HTTP+SSE and stdio. Each decodes a message once, enforces its size
-//! limit and passes it to the [`Desk`](crate::session::desk::Desk).
+//! limit and passes it to the [`Dispatcher`](crate::session::desk::Dispatcher).
 
 pub(crate) mod attention;
 pub(crate) mod batch;

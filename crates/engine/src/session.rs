@@ -1,8 +1,8 @@
 //! The sessions of clients and the handling of their messages.
 //!
-//! [`Sessions`] is the table of all sessions. [`Desk`](desk::Desk) handles the messages of a session for every
+//! [`Sessions`] is the table of all sessions. [`Dispatcher`](desk::Dispatcher) handles the messages of a session for every
 //! transport. It answers a request from the catalog snapshot if possible. Other requests become a
-//! [`Pending`](desk::Pending) call.
+//! [`PendingCall`](desk::Pending) call.
 //!
 //! Lock order: `Sessions::victims` comes before `Sessions::sessions`.
 

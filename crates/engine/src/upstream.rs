@@ -54,13 +54,13 @@ use crate::client::caller::SessionId;
 use crate::client::lane::Call;
 use crate::client::subscriptions::Subscription;
 use crate::upstream::ask::Translate;
-use crate::upstream::ear::Client;
+use crate::upstream::ear::LinkOwner;
 use crate::upstream::inbox::BackendEvents;
 use crate::upstream::link::{Link, LinkError};
 use crate::upstream::listing::SkippedTool;
 use crate::upstream::offered::ListingView;
 use crate::upstream::own::ClientLinks;
-use crate::upstream::register::{Home, SubscriptionManager};
+use crate::upstream::register::{ManagerContext, SubscriptionManager};
 use crate::upstream::trouble::public;
 use crate::upstream::twin::CallsOnlyLink;
 
@@ -78,7 +78,7 @@ pub struct Backend {
     /// The subscriptions of the clients that share the link.
     pub register: Arc<SubscriptionManager>,
     listing: ArcSwap<Listing>,
-    home: Home,
+    home: ManagerContext,
     /// The lists that failed in the last fetch, each with the reason.
     failed_lists: Mutex<Vec<(List, String)>>,
     /// The tools that cannot be called over this link because of their definition.
@@ -108,7 +108,7 @@ pub enum BackendState {
 /// Subscriptions that move from a replaced backend to its successor.
 pub struct SubscriptionHandover {
     /// The client that owns them, if it has its own link. `None` for subscriptions over the shared link.
-    pub client: Option<Client>,
+    pub client: Option<LinkOwner>,
     pub subscriptions: Vec<Arc<Subscription>>,
 }
 
@@ -166,7 +166,7 @@ impl Backend {
         translate: Arc<dyn Translate>,
     ) -> Backend {
         let inbox = Arc::new(BackendEvents::new(id.clone(), observe, translate));
-        let home = Home {
+        let home = ManagerContext {
             inbox,
             offered: Arc::new(ArcSwap::from_pointee(ListingView::new(Arc::clone(&config), Arc::default()))),
             config,
@@ -175,7 +175,7 @@ impl Backend {
         Backend::at(id, home, policies)
     }
 
-    fn at(id: ServerId, home: Home, policies: &Policies) -> Backend {
+    fn at(id: ServerId, home: ManagerContext, policies: &Policies) -> Backend {
         let most_calls = policies.max_in_flight_per_backend;
         let handed = Mutex::new(KnownUris::new(&home.inbox.observe().memory));
         Backend {

@@ -1,6 +1,6 @@
 //! Converts the names that clients write to paths below the root, and paths to URIs.
 //!
-//! Nothing here accesses the disk. A [`Relative`] has only plain names, so its spelling cannot lead out of the root.
+//! Nothing here accesses the disk. A [`RelativePath`] has only plain names, so its spelling cannot lead out of the root.
 //! The tree handles links. Each file has exactly one URI: characters that RFC 3986 allows in a path segment are
 //! literal, every other byte is `%XX`. `resources/read` accepts only that spelling, because `resources.deny` in the
 //! configuration compares spellings. Tools accept any spelling, for the convenience of agents.

@@ -24,7 +24,7 @@ use goblin_client::runtime::FindError;
 use goblin_config::exposure::ProfileName;
 use tokio::sync::watch;
 
-use crate::catalog::client::Client;
+use crate::catalog::client::CatalogClient;
 use crate::cli::BAD_CONFIGURATION;
 use crate::door::{Endpoint, EndpointArgs, EndpointError};
 use crate::log::LogFlags;
@@ -113,7 +113,7 @@ impl From<EndpointError> for CliError {
 /// Runs `work` as a client of the gateway that the arguments name. Prints failures and returns their exit code.
 pub(crate) async fn run(
     common: &CommonArgs,
-    work: impl AsyncFnOnce(&mut Client) -> Result<(), CliError>,
+    work: impl AsyncFnOnce(&mut CatalogClient) -> Result<(), CliError>,
 ) -> anyhow::Result<ExitCode> {
     // Install the signal handlers before anything starts that a signal must not leave behind.
     let mut terminated = termination()?;
@@ -129,7 +129,7 @@ pub(crate) async fn run(
         terminated().await;
     };
     let worked = async {
-        let mut client = Client::new(Peer::new(near), door.place());
+        let mut client = CatalogClient::new(Peer::new(near), door.place());
         let settled = tokio::select! {
             () = door.settle() => Ok(()),
             () = is_stopped(stopped.clone()) => Err(CliError::Interrupted),

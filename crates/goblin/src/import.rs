@@ -17,7 +17,7 @@ use goblin_client::environment::environment;
 use goblin_config::bounded::{self, ReadError};
 use goblin_config::edit::Draft;
 use goblin_config::import::merge::merge;
-use goblin_config::import::{Client, ClientFile, FileImport, Note, SearchBase, place, translate};
+use goblin_config::import::{ClientApp, ClientFile, FileImport, Note, SearchBase, place, translate};
 use goblin_config::visible::escaped;
 use goblin_config::{Gateway, file, parse};
 
@@ -36,7 +36,7 @@ const MAX_TOTAL: u64 = 64 << 20;
 pub(crate) struct Import {
     /// Import only the servers of these clients (default: all)
     #[arg(value_name = "CLIENT", value_parser = clients())]
-    pub clients: Vec<Client>,
+    pub clients: Vec<ClientApp>,
     /// Read this file instead of searching for files
     #[arg(long, value_name = "FILE")]
     pub from: Option<PathBuf>,
@@ -53,9 +53,9 @@ pub(crate) struct Import {
     pub json: bool,
 }
 
-fn clients() -> impl TypedValueParser<Value = Client> {
-    let named = |name: String| Client::ALL.into_iter().find(|client| client.name() == name).ok_or("unknown client");
-    PossibleValuesParser::new(Client::ALL.map(Client::name)).try_map(named)
+fn clients() -> impl TypedValueParser<Value = ClientApp> {
+    let named = |name: String| ClientApp::ALL.into_iter().find(|client| client.name() == name).ok_or("unknown client");
+    PossibleValuesParser::new(ClientApp::ALL.map(ClientApp::name)).try_map(named)
 }
 
 pub(crate) fn run(arguments: &Import) -> Result<ExitCode> {
@@ -101,7 +101,7 @@ impl Import {
 
     /// Reads all files that exist. An invalid file becomes a note, and the search continues.
     fn search(&self, ground: &SearchBase, looked: &mut Vec<PathBuf>) -> Vec<FileImport> {
-        let clients = if self.clients.is_empty() { &Client::ALL[..] } else { &self.clients };
+        let clients = if self.clients.is_empty() { &ClientApp::ALL[..] } else { &self.clients };
         let sources = clients.iter().flat_map(|client| place::sources(*client, ground, &environment));
         let (mut all, mut room) = (Vec::new(), MAX_TOTAL);
         for source in sources {

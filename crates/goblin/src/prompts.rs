@@ -13,7 +13,7 @@ use goblin_wire::json::quote;
 use serde_json::{Value, json};
 
 use crate::catalog::cards::{self, EntryKind};
-use crate::catalog::client::Client;
+use crate::catalog::client::CatalogClient;
 use crate::catalog::{self, CliError, CommonArgs, EXIT_CODES, ListFilter, arguments, complete, content};
 use crate::style::print_json;
 use crate::tools::list;
@@ -64,7 +64,7 @@ pub(crate) async fn run(arguments: Prompts) -> Result<ExitCode> {
     }
 }
 
-async fn get(client: &mut Client, name: &str, words: &[String], json: bool) -> Result<(), CliError> {
+async fn get(client: &mut CatalogClient, name: &str, words: &[String], json: bool) -> Result<(), CliError> {
     let prompt = cards::describe(client, EntryKind::Prompts, name).await?;
     let schema = schema(&prompt.value);
     let arguments = arguments::read(name, words, ToolSchema::new(&schema)).map_err(CliError::Usage)?;

@@ -12,7 +12,7 @@ use goblin_wire::json::quote;
 use serde_json::{Value, json};
 
 use crate::catalog::cards::{self, EntryKind};
-use crate::catalog::client::Client;
+use crate::catalog::client::CatalogClient;
 use crate::catalog::{self, CliError, CommonArgs, EXIT_CODES, ListFilter, complete, content, show};
 use crate::style::print_json;
 use crate::tools::list;
@@ -100,7 +100,7 @@ pub(crate) async fn run(arguments: Resources) -> Result<ExitCode> {
     }
 }
 
-async fn read(client: &mut Client, uri: &str, output: Option<&Path>, json: bool) -> Result<(), CliError> {
+async fn read(client: &mut CatalogClient, uri: &str, output: Option<&Path>, json: bool) -> Result<(), CliError> {
     let result = client.request(&Method::ResourcesRead, &format!(r#"{{"uri":{}}}"#, quote(uri))).await?;
     let value: Value = serde_json::from_str(result.get()).unwrap_or_default();
     let contents = value["contents"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -115,7 +115,7 @@ async fn read(client: &mut Client, uri: &str, output: Option<&Path>, json: bool)
     }
 }
 
-async fn search(client: &mut Client, wanted: Value, filter: &ListFilter, json: bool) -> Result<(), CliError> {
+async fn search(client: &mut CatalogClient, wanted: Value, filter: &ListFilter, json: bool) -> Result<(), CliError> {
     let found = cards::search(client, "search_resources", filter, wanted).await?;
     if json {
         return Ok(print_json(&found)?);

@@ -166,14 +166,14 @@ async fn serve_shown(
     url: String,
 ) -> Result<ExitCode> {
     use goblin_tui::remote::Remote;
-    use goblin_tui::remote::api::Gateway;
+    use goblin_tui::remote::api::GatewayAddress;
 
     let own = |record: &runtime::GatewayRecord| record.pid == std::process::id() && record.url == url;
     let gateway = match RecordDirectories::of(&environment).running().into_iter().find(own) {
-        Some(record) => Gateway::Recorded(Box::new(record)),
+        Some(record) => GatewayAddress::Recorded(Box::new(record)),
         None => {
             let token = given.config.gateway.token.clone();
-            Gateway::Named { url, token, admin_token: Some(doors.permit.token().clone()) }
+            GatewayAddress::Named { url, token, admin_token: Some(doors.permit.token().clone()) }
         }
     };
     let (over, mut is_over) = tokio::sync::watch::channel(false);

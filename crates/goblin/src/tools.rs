@@ -12,7 +12,7 @@ use goblin_telemetry::clean;
 use serde_json::json;
 
 use crate::catalog::cards::{self, EntryKind};
-use crate::catalog::client::Client;
+use crate::catalog::client::CatalogClient;
 use crate::catalog::{
     self, CliError, CommonArgs, EXIT_CODES, ListFilter, arguments, complete, content, definition, show,
 };
@@ -115,7 +115,7 @@ pub(crate) async fn run(arguments: Tools) -> Result<ExitCode> {
 
 /// Prints the list of one kind.
 pub(crate) async fn list(
-    client: &mut Client,
+    client: &mut CatalogClient,
     kind: EntryKind,
     filter: &ListFilter,
     json: bool,
@@ -128,7 +128,7 @@ pub(crate) async fn list(
     Ok(())
 }
 
-async fn describe(client: &mut Client, name: &str, json: bool) -> Result<(), CliError> {
+async fn describe(client: &mut CatalogClient, name: &str, json: bool) -> Result<(), CliError> {
     let tool = cards::describe(client, EntryKind::Tools, name).await?;
     let stdout = std::io::stdout();
     match json {
@@ -138,7 +138,7 @@ async fn describe(client: &mut Client, name: &str, json: bool) -> Result<(), Cli
     Ok(())
 }
 
-async fn search(client: &mut Client, query: &str, filter: &ListFilter, json: bool) -> Result<(), CliError> {
+async fn search(client: &mut CatalogClient, query: &str, filter: &ListFilter, json: bool) -> Result<(), CliError> {
     let found = cards::search(client, "search_tools", filter, json!({ "query": query })).await?;
     match json {
         true => print_json(&found)?,
@@ -155,7 +155,7 @@ struct ToolCall {
 }
 
 impl ToolCall {
-    async fn run(self, client: &mut Client) -> Result<(), CliError> {
+    async fn run(self, client: &mut CatalogClient) -> Result<(), CliError> {
         let tool = cards::describe(client, EntryKind::Tools, &self.name).await?;
         let schema = ToolSchema::new(&tool.value["inputSchema"]);
         let arguments = arguments::read(&self.name, &self.arguments, schema).map_err(CliError::Usage)?;

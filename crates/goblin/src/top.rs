@@ -10,7 +10,7 @@ use goblin_client::address;
 use goblin_client::environment::environment;
 use goblin_client::runtime::{self, FindError};
 use goblin_tui::remote::Remote;
-use goblin_tui::remote::api::Gateway;
+use goblin_tui::remote::api::GatewayAddress;
 use goblin_tui::view::theme::Theme;
 
 use crate::catalog::UNAVAILABLE;
@@ -48,7 +48,7 @@ pub(crate) async fn run(arguments: Top) -> Result<ExitCode> {
     // Install the signal handlers before anything starts that a signal must not leave behind.
     let terminated = termination()?;
     let gateway = match arguments.url {
-        Some(url) => Gateway::Named {
+        Some(url) => GatewayAddress::Named {
             token: stdio::token(arguments.client_token_file.as_deref())?,
             admin_token: stdio::admin_token(arguments.token_file.as_deref(), &url)?,
             url,
@@ -83,10 +83,10 @@ pub(crate) fn theme() -> Theme {
     if is_colourful(&std::io::stdout()) { Theme::Colour } else { Theme::Monochrome }
 }
 
-async fn find() -> Result<Gateway, (String, u8)> {
+async fn find() -> Result<GatewayAddress, (String, u8)> {
     let own = load::find(None).ok().map(|found| found.identity());
     match runtime::find(own.as_ref()).await {
-        Ok(record) => Ok(Gateway::Recorded(Box::new(record))),
+        Ok(record) => Ok(GatewayAddress::Recorded(Box::new(record))),
         Err(FindError::None) => {
             let words = "no gateway is running on this machine; start one (goblin serve), or name one (--url URL)";
             Err((words.to_owned(), UNAVAILABLE))

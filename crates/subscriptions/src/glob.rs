@@ -1,4 +1,4 @@
-//! Glob patterns that a subscription may name instead of one URI. See [`Glob`] for the syntax.
+//! Glob patterns that a subscription may name instead of one URI. See [`UriGlob`] for the syntax.
 //!
 //! The name patterns of the configuration are a different language: brackets are literal there and `*` matches `/`. The
 //! two therefore share no matcher.

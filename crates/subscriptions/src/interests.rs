@@ -1,4 +1,4 @@
-//! [`Interests`]: the subscriptions of all clients, and the resulting requests to the backend. This module does no I/O.
+//! [`SubscriptionTable`]: the subscriptions of all clients, and the resulting requests to the backend. This module does no I/O.
 //!
 //! The first subscription to a URI makes the gateway subscribe upstream, and the end of the last one makes it
 //! unsubscribe. At most one request per URI is in flight. After each response the table compares the wanted state with
@@ -15,8 +15,8 @@ use crate::glob::MAX_URI;
 use crate::pattern::Pattern;
 use crate::tally::{LimitReached, SubscriptionPermit};
 use crate::{
-    AffectedSubscription, ClientId, Notice, OfferedResources, ResourceName, SubscribeOutcome, SubscribeStatus,
-    Subscriber, Subscription, SubscriptionEntry, Wish,
+    AffectedSubscription, ClientId, Notice, OfferedResources, ResourceName, SubscribeOutcome, SubscribeRequest,
+    SubscribeStatus, Subscriber, Subscription, SubscriptionEntry,
 };
 
 /// The table of all subscriptions over one link.
@@ -141,7 +141,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
     /// reserves room for a new one. Returns an error if there is no room.
     pub fn subscribe(
         &mut self,
-        mut wish: Wish<S>,
+        mut wish: SubscribeRequest<S>,
         offers: &dyn OfferedResources,
         place: impl FnOnce() -> Result<SubscriptionPermit, LimitReached>,
     ) -> Result<SubscriptionEntry<S>, LimitReached> {
@@ -168,7 +168,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
     }
 
     /// Returns the client's existing subscription, if any.
-    fn known(&self, wish: &Wish<S>) -> Option<Arc<Subscription<S>>> {
+    fn known(&self, wish: &SubscribeRequest<S>) -> Option<Arc<Subscription<S>>> {
         let audience = match &wish.pattern {
             Some(pattern) => {
                 let id = self.covers.find(pattern, &wish.native, wish.subscriber.profile())?;
@@ -186,7 +186,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
 
     fn enter(
         &mut self,
-        wish: Wish<S>,
+        wish: SubscribeRequest<S>,
         offers: &dyn OfferedResources,
         place: SubscriptionPermit,
     ) -> Result<Arc<Subscription<S>>, LimitReached> {
@@ -429,7 +429,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
         self.topics.is_empty() && self.clients.is_empty() && self.covers.is_empty()
     }
 
-    /// Removes and returns all subscriptions, for the table of another link. Waiting requests receive `Pending`.
+    /// Removes and returns all subscriptions, for the table of another link. Waiting requests receive `PendingUpdate`.
     pub fn drain(&mut self) -> Vec<Arc<Subscription<S>>> {
         self.link_down(self.link);
         let all = std::mem::take(&mut self.clients).into_values().flatten().collect();

@@ -1,6 +1,6 @@
 //! Subscriptions to resources over one link.
 //!
-//! [`Interests`](interests::Interests) is the table of all subscriptions. It answers three questions: which clients an
+//! [`SubscriptionTable`](interests::Interests) is the table of all subscriptions. It answers three questions: which clients an
 //! update concerns, which request to send upstream next, and which subscriptions end with a client. Each question costs
 //! only as much as the entries it touches. This module has the types of its interface.
 
@@ -98,7 +98,7 @@ impl SubscriptionOptions {
 }
 
 impl<S: Subscriber> Subscription<S> {
-    fn new(wish: Wish<S>, name: Arc<ResourceName>, place: SubscriptionPermit) -> Subscription<S> {
+    fn new(wish: SubscribeRequest<S>, name: Arc<ResourceName>, place: SubscriptionPermit) -> Subscription<S> {
         Subscription {
             id: SubscriptionId::new(),
             subscriber: wish.subscriber,
@@ -159,7 +159,7 @@ impl<S: Subscriber> Subscription<S> {
 }
 
 /// A request to subscribe.
-pub struct Wish<S> {
+pub struct SubscribeRequest<S> {
     pub subscriber: Arc<S>,
     pub native: Arc<str>,
     pub exposed: Arc<str>,
@@ -215,7 +215,7 @@ pub struct UpstreamRequest {
     link: u64,
 }
 
-/// The backend's response to a [`Job`].
+/// The backend's response to a [`UpstreamRequest`].
 #[derive(Clone, Debug)]
 pub enum UpstreamReply {
     Done,

@@ -1,4 +1,4 @@
-//! Model tests of [`Interests`]. They run random events against a model that keeps only the subscriptions and the
+//! Model tests of [`SubscriptionTable`]. They run random events against a model that keeps only the subscriptions and the
 //! listed resources. A simulated upstream records the requests it receives. At the end, the upstream must have exactly
 //! the wanted subscriptions, except those that it refused.
 
@@ -185,7 +185,7 @@ impl TableModel {
         if is_glob && self.wanted.iter().all(|(_, other)| *other != wish) {
             self.cover(wish);
         }
-        let entered = Wish {
+        let entered = SubscribeRequest {
             subscriber: Arc::clone(&self.clients[client]),
             native: wish.into(),
             exposed: format!("x+{wish}").into(),

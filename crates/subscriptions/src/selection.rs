@@ -1,6 +1,6 @@
 //! Field selections: decides whether an update changes one of the selected fields.
 //!
-//! A [`Selection`] has the fields that a client selected. A [`Seen`] has the last seen state of these fields for one
+//! A [`Selection`] has the fields that a client selected. A [`FieldState`] has the last seen state of these fields for one
 //! URI, as hashes. A field is looked up in the update first, then in the definition that the backend lists. The known
 //! definition is older than the update, so a field found only there is judged after the next listing. In doubt the
 //! update is delivered, because the client can ignore an extra update but cannot recover a missing one.

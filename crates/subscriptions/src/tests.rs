@@ -130,7 +130,7 @@ impl TableFixture {
     ) -> Result<SubscriptionEntry, LimitReached> {
         let (native, exposed) = (Arc::from(uri), Arc::from(format!("x+{uri}")));
         let subscriber = Arc::clone(&self.clients[client]);
-        let wish = Wish { subscriber, native, exposed, pattern, terms };
+        let wish = SubscribeRequest { subscriber, native, exposed, pattern, terms };
         let tally = &self.tally;
         let place = || SubscriptionPermit::new((tally, 99), (&Arc::default(), 99));
         self.interests.subscribe(wish, &self.listed, place)

@@ -1,4 +1,4 @@
-//! The upstream side of [`Interests`]: the requests to the backend, and the effect of its responses and connections.
+//! The upstream side of [`SubscriptionTable`]: the requests to the backend, and the effect of its responses and connections.
 //!
 //! The owner of the link calls [`next_job`](Interests::next_job), sends the request, and reports the result with
 //! [`answered`](Interests::answered). Each job carries the number of its connection. A response over an earlier
@@ -51,7 +51,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
         (self.link, notices)
     }
 
-    /// Handles the loss of connection `link`. Waiting requests receive `Pending`, and the gateway subscribes again
+    /// Handles the loss of connection `link`. Waiting requests receive `PendingUpdate`, and the gateway subscribes again
     /// later.
     pub fn link_down(&mut self, link: u64) {
         if link != self.link {

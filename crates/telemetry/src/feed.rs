@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Map;
 use tokio::sync::watch;
 
-use crate::line::Field;
+use crate::line::LogField;
 use crate::told::{LogRecord, LogValue};
 
 /// The maximum number of records.
@@ -154,8 +154,8 @@ impl FeedRecord {
         };
         for (field, value) in &told.fields {
             match (field, value) {
-                (Field::Server, LogValue::Text(server)) => record.server = Some(server.clone().into_owned()),
-                (Field::Session, LogValue::Text(session)) => record.session = Some(session.clone().into_owned()),
+                (LogField::Server, LogValue::Text(server)) => record.server = Some(server.clone().into_owned()),
+                (LogField::Session, LogValue::Text(session)) => record.session = Some(session.clone().into_owned()),
                 _ => drop(record.fields.insert(camel_case(field.as_str()), value.to_json())),
             }
         }

@@ -303,32 +303,32 @@ macro_rules! kinds {
     ($($kind:ident $name:literal $loudest:ident,)+) => {
         /// An event without its fields.
         #[derive(Clone, Copy, Debug)]
-        enum Kind {
+        enum EventKind {
             $($kind,)+
         }
 
-        impl Kind {
-            const ALL: &[Kind] = &[$(Kind::$kind,)+];
+        impl EventKind {
+            const ALL: &[EventKind] = &[$(EventKind::$kind,)+];
 
             /// Returns the name used in metrics, the feed and the JSON log.
             fn as_str(self) -> &'static str {
                 match self {
-                    $(Kind::$kind => $name,)+
+                    $(EventKind::$kind => $name,)+
                 }
             }
 
             /// Returns the most severe level of this kind. Single events may use a less severe one.
             fn loudest(self) -> LogLevel {
                 match self {
-                    $(Kind::$kind => LogLevel::$loudest,)+
+                    $(EventKind::$kind => LogLevel::$loudest,)+
                 }
             }
         }
 
         impl Event<'_> {
-            fn kind(&self) -> Kind {
+            fn kind(&self) -> EventKind {
                 match self {
-                    $(Event::$kind { .. } => Kind::$kind,)+
+                    $(Event::$kind { .. } => EventKind::$kind,)+
                 }
             }
         }
@@ -398,7 +398,7 @@ kinds!(
 /// Counts, logs and feeds events. Each gateway has one, shared by all of its parts.
 #[derive(Debug)]
 pub struct Observe {
-    counts: [AtomicU64; Kind::ALL.len()],
+    counts: [AtomicU64; EventKind::ALL.len()],
     limits: LimitCounts,
     /// The account of the buffers that the gateway holds.
     pub memory: Arc<Memory>,
@@ -466,13 +466,13 @@ impl Observe {
     /// Returns the count of every kind, including kinds that never occurred.
     pub fn counts(&self) -> Vec<(&'static str, u64)> {
         let counts = self.counts.iter().map(|count| count.load(Ordering::Relaxed));
-        Kind::ALL.iter().map(|kind| kind.as_str()).zip(counts).collect()
+        EventKind::ALL.iter().map(|kind| kind.as_str()).zip(counts).collect()
     }
 }
 
 /// Returns every kind of event with its most severe level.
 pub fn kinds() -> impl Iterator<Item = (&'static str, LogLevel)> {
-    Kind::ALL.iter().map(|kind| (kind.as_str(), kind.loudest()))
+    EventKind::ALL.iter().map(|kind| (kind.as_str(), kind.loudest()))
 }
 
 /// Returns `text` on one line without invisible or control characters, cut to a maximum length.
@@ -518,7 +518,7 @@ mod tests {
 
     #[test]
     fn kinds_are_called_as_their_variants() {
-        for kind in Kind::ALL {
+        for kind in EventKind::ALL {
             assert_eq!(kind.as_str().replace('_', ""), format!("{kind:?}").to_lowercase());
         }
     }

@@ -28,14 +28,14 @@ macro_rules! fields {
     ($($field:ident $name:ident,)+) => {
         /// The fields of a log line, in their order in the line.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub(super) enum Field {
+        pub(super) enum LogField {
             $($field,)+
         }
 
-        impl Field {
+        impl LogField {
             pub(super) fn as_str(self) -> &'static str {
                 match self {
-                    $(Field::$field => stringify!($name),)+
+                    $(LogField::$field => stringify!($name),)+
                 }
             }
         }
@@ -44,23 +44,23 @@ macro_rules! fields {
             match told.level {
                 LogLevel::Error => tracing::error!(
                     target: "goblin", kind = told.kind.as_str(),
-                    $($name = told.field(Field::$field),)+ "{}", told.message
+                    $($name = told.field(LogField::$field),)+ "{}", told.message
                 ),
                 LogLevel::Warn => tracing::warn!(
                     target: "goblin", kind = told.kind.as_str(),
-                    $($name = told.field(Field::$field),)+ "{}", told.message
+                    $($name = told.field(LogField::$field),)+ "{}", told.message
                 ),
                 LogLevel::Info => tracing::info!(
                     target: "goblin", kind = told.kind.as_str(),
-                    $($name = told.field(Field::$field),)+ "{}", told.message
+                    $($name = told.field(LogField::$field),)+ "{}", told.message
                 ),
                 LogLevel::Debug => tracing::debug!(
                     target: "goblin", kind = told.kind.as_str(),
-                    $($name = told.field(Field::$field),)+ "{}", told.message
+                    $($name = told.field(LogField::$field),)+ "{}", told.message
                 ),
                 LogLevel::Trace => tracing::trace!(
                     target: "goblin", kind = told.kind.as_str(),
-                    $($name = told.field(Field::$field),)+ "{}", told.message
+                    $($name = told.field(LogField::$field),)+ "{}", told.message
                 ),
             }
         }
@@ -107,7 +107,7 @@ fields!(
 );
 
 impl LogRecord<'_> {
-    fn field(&self, field: Field) -> Option<Box<dyn tracing::Value + '_>> {
+    fn field(&self, field: LogField) -> Option<Box<dyn tracing::Value + '_>> {
         self.fields.iter().find(|(known, _)| *known == field).map(|(_, value)| value.as_field())
     }
 }

@@ -60,7 +60,7 @@ const OTHERS: &str = "(others)";
 
 goblin_wire::labels! {
     /// The method of a client's request to a server.
-    Asked {
+    MethodLabel {
         ToolsCall = "tools/call",
         PromptsGet = "prompts/get",
         ResourcesRead = "resources/read",
@@ -71,16 +71,16 @@ goblin_wire::labels! {
     }
 }
 
-impl From<&Method> for Asked {
-    fn from(method: &Method) -> Asked {
+impl From<&Method> for MethodLabel {
+    fn from(method: &Method) -> MethodLabel {
         match method {
-            Method::ToolsCall => Asked::ToolsCall,
-            Method::PromptsGet => Asked::PromptsGet,
-            Method::ResourcesRead => Asked::ResourcesRead,
-            Method::Subscribe => Asked::Subscribe,
-            Method::Unsubscribe => Asked::Unsubscribe,
-            Method::Complete => Asked::Complete,
-            _ => Asked::Other,
+            Method::ToolsCall => MethodLabel::ToolsCall,
+            Method::PromptsGet => MethodLabel::PromptsGet,
+            Method::ResourcesRead => MethodLabel::ResourcesRead,
+            Method::Subscribe => MethodLabel::Subscribe,
+            Method::Unsubscribe => MethodLabel::Unsubscribe,
+            Method::Complete => MethodLabel::Complete,
+            _ => MethodLabel::Other,
         }
     }
 }
@@ -88,7 +88,7 @@ impl From<&Method> for Asked {
 goblin_wire::labels! {
     /// The outcome of a request to a server. A tool's own failure (`isError`) counts as `Ok`, because results are not
     /// inspected.
-    Ending {
+    RequestOutcome {
         Ok = "ok",
         Error = "error",
         Timeout = "timeout",
@@ -107,8 +107,8 @@ goblin_wire::labels! {
     }
 }
 
-const ASKED: usize = Asked::ALL.len();
-const ENDINGS: usize = Ending::ALL.len();
+const ASKED: usize = MethodLabel::ALL.len();
+const ENDINGS: usize = RequestOutcome::ALL.len();
 const MIMES: usize = Mime::ALL.len();
 const STATUSES: usize = ReadStatus::ALL.len();
 
@@ -127,11 +127,11 @@ pub struct Meter {
 pub struct OutcomeCounts([AtomicU64; ENDINGS]);
 
 impl OutcomeCounts {
-    pub fn ended(&self, ending: Ending) {
+    pub fn ended(&self, ending: RequestOutcome) {
         self.0[ending as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn count_of(&self, ending: Ending) -> u64 {
+    pub(crate) fn count_of(&self, ending: RequestOutcome) -> u64 {
         self.0[ending as usize].load(Ordering::Relaxed)
     }
 }
@@ -167,12 +167,12 @@ impl Meter {
         tools.iter().map(|(name, endings)| (name.clone(), Arc::clone(endings))).collect()
     }
 
-    pub fn ended(&self, asked: Asked, ending: Ending) {
+    pub fn ended(&self, asked: MethodLabel, ending: RequestOutcome) {
         self.endings[asked as usize][ending as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Records the round-trip time of a request that was sent.
-    pub fn took(&self, asked: Asked, duration: Duration) {
+    pub fn took(&self, asked: MethodLabel, duration: Duration) {
         self.durations[asked as usize].add(duration);
     }
 
@@ -184,11 +184,11 @@ impl Meter {
         self.restarts.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub fn count_of_ended(&self, asked: Asked, ending: Ending) -> u64 {
+    pub fn count_of_ended(&self, asked: MethodLabel, ending: RequestOutcome) -> u64 {
         self.endings[asked as usize][ending as usize].load(Ordering::Relaxed)
     }
 
-    pub fn durations(&self, asked: Asked) -> &Durations {
+    pub fn durations(&self, asked: MethodLabel) -> &Durations {
         &self.durations[asked as usize]
     }
 
@@ -236,34 +236,34 @@ mod tests {
     fn every_duration_falls_into_one_bucket() {
         let meter = Meter::default();
         for nanoseconds in [0, 500_000, 500_001, 1_000_000_000, 300_000_000_001, 86_400_000_000_000] {
-            meter.took(Asked::ToolsCall, Duration::from_nanos(nanoseconds));
+            meter.took(MethodLabel::ToolsCall, Duration::from_nanos(nanoseconds));
         }
-        let buckets = meter.durations(Asked::ToolsCall).buckets();
+        let buckets = meter.durations(MethodLabel::ToolsCall).buckets();
         let filled: Vec<_> = buckets.iter().filter(|(_, count)| *count > 0).copied().collect();
         assert_eq!(filled, [(0.0005, 2), (0.001, 1), (1.0, 1), (f64::INFINITY, 2)]);
-        assert!((meter.durations(Asked::ToolsCall).sum() - 86_701.001_000_002).abs() < 0.001);
+        assert!((meter.durations(MethodLabel::ToolsCall).sum() - 86_701.001_000_002).abs() < 0.001);
     }
 
     #[test]
     fn tools_are_counted_by_name_up_to_a_bound() {
         let meter = Meter::default();
         for number in 0..MAX_COUNTED_TOOLS + 5 {
-            meter.tool(&format!("t{number}")).ended(Ending::Ok);
+            meter.tool(&format!("t{number}")).ended(RequestOutcome::Ok);
         }
-        meter.tool(&"x".repeat(MAX_TOOL_NAME + 1)).ended(Ending::Error);
-        meter.tool("t0").ended(Ending::Ok);
+        meter.tool(&"x".repeat(MAX_TOOL_NAME + 1)).ended(RequestOutcome::Error);
+        meter.tool("t0").ended(RequestOutcome::Ok);
         let tools = meter.tools();
         let count = |name: &str, ending| tools.iter().find(|(it, _)| **it == *name).map(|(_, it)| it.count_of(ending));
         assert_eq!(tools.len(), MAX_COUNTED_TOOLS + 1);
-        assert_eq!((count("t0", Ending::Ok), count("t9", Ending::Ok)), (Some(2), Some(1)));
-        assert_eq!((count(OTHERS, Ending::Ok), count(OTHERS, Ending::Error)), (Some(5), Some(1)));
+        assert_eq!((count("t0", RequestOutcome::Ok), count("t9", RequestOutcome::Ok)), (Some(2), Some(1)));
+        assert_eq!((count(OTHERS, RequestOutcome::Ok), count(OTHERS, RequestOutcome::Error)), (Some(5), Some(1)));
     }
 
     #[test]
     fn methods_of_no_version_count_as_other() {
-        assert_eq!(Asked::from(&Method::parse("tools/call")), Asked::ToolsCall);
+        assert_eq!(MethodLabel::from(&Method::parse("tools/call")), MethodLabel::ToolsCall);
         for name in ["evil\"} 1", "tools/list", ""] {
-            assert_eq!(Asked::from(&Method::parse(name)), Asked::Other);
+            assert_eq!(MethodLabel::from(&Method::parse(name)), MethodLabel::Other);
         }
     }
 }

@@ -16,7 +16,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::clean;
-use crate::meter::{Asked, Durations, Ending, Meter, ReadStatus};
+use crate::meter::{Durations, Meter, MethodLabel, ReadStatus, RequestOutcome};
 
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -261,7 +261,7 @@ impl Reading {
         let help = "Requests of clients to a server, by how they ended";
         let mut family = encoder.encode_descriptor("mcp_requests", help, None, MetricType::Counter)?;
         for (server, asked) in self.asked() {
-            for ending in Ending::ALL {
+            for ending in RequestOutcome::ALL {
                 let count = server.meter.count_of_ended(asked, *ending);
                 let (server_id, method, outcome) = (server.id.to_string(), asked.as_str(), ending.as_str());
                 if count > 0 {
@@ -273,7 +273,7 @@ impl Reading {
         let mut family = encoder.encode_descriptor("mcp_tool_calls", help, None, MetricType::Counter)?;
         for server in &self.servers {
             for (tool, endings) in server.meter.tools() {
-                for ending in Ending::ALL.iter().filter(|ending| endings.count_of(**ending) > 0) {
+                for ending in RequestOutcome::ALL.iter().filter(|ending| endings.count_of(**ending) > 0) {
                     let (server_id, outcome) = (server.id.to_string(), ending.as_str());
                     let labels = ToolLabels { server_id, tool: clean(&tool), outcome };
                     counter(&mut family, &labels, endings.count_of(*ending))?;
@@ -307,8 +307,8 @@ impl Reading {
         Ok(())
     }
 
-    fn asked(&self) -> impl Iterator<Item = (&ServerReading, Asked)> {
-        self.servers.iter().flat_map(|server| Asked::ALL.iter().map(move |asked| (server, *asked)))
+    fn asked(&self) -> impl Iterator<Item = (&ServerReading, MethodLabel)> {
+        self.servers.iter().flat_map(|server| MethodLabel::ALL.iter().map(move |asked| (server, *asked)))
     }
 
     fn encode_process(&self, encoder: &mut DescriptorEncoder) -> Result<(), Error> {
@@ -374,10 +374,10 @@ mod tests {
     #[test]
     fn what_was_counted_is_told_and_nothing_else() {
         let meter = Arc::new(Meter::default());
-        meter.ended(Asked::ToolsCall, Ending::Ok);
-        meter.took(Asked::ToolsCall, Duration::from_millis(3));
+        meter.ended(MethodLabel::ToolsCall, RequestOutcome::Ok);
+        meter.took(MethodLabel::ToolsCall, Duration::from_millis(3));
         meter.read(Mime::Plain, ReadStatus::Failure);
-        meter.tool("say\u{202e}\"hi").ended(Ending::Error);
+        meter.tool("say\u{202e}\"hi").ended(RequestOutcome::Error);
         meter.tool("unused");
         let id = ServerId::new("a \"b\\").expect("any printable id");
         let text =

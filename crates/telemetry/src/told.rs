@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use goblin_config::LogLevel;
 
-use crate::line::Field;
-use crate::{Event, Kind, cleaned};
+use crate::line::LogField;
+use crate::{Event, EventKind, cleaned};
 
 /// The description of an event.
 #[derive(Debug)]
 pub(super) struct LogRecord<'a> {
-    pub(super) kind: Kind,
+    pub(super) kind: EventKind,
     pub(super) level: LogLevel,
     pub(super) message: Cow<'a, str>,
-    pub(super) fields: Vec<(Field, LogValue<'a>)>,
+    pub(super) fields: Vec<(LogField, LogValue<'a>)>,
 }
 
 #[derive(Debug)]
@@ -69,7 +69,7 @@ impl LogValue<'_> {
 }
 
 impl<'a> LogRecord<'a> {
-    fn with(mut self, field: Field, value: impl Into<LogValue<'a>>) -> LogRecord<'a> {
+    fn with(mut self, field: LogField, value: impl Into<LogValue<'a>>) -> LogRecord<'a> {
         self.fields.push((field, value.into()));
         self
     }
@@ -88,21 +88,21 @@ impl<'a> LogRecord<'a> {
         match *event {
             Event::Listening { url } => say(Cow::Owned(format!("listening on {url}"))),
             Event::Ready { took, servers, waiting: "" } => {
-                told("ready").at(LogLevel::Info).with(Field::Servers, servers).with(Field::Took, took)
+                told("ready").at(LogLevel::Info).with(LogField::Servers, servers).with(LogField::Took, took)
             }
             Event::Ready { took, servers, waiting } => {
                 told("ready; some servers have not answered yet and are not waited for")
-                    .with(Field::Servers, servers)
-                    .with(Field::Took, took)
-                    .with(Field::Waiting, waiting)
+                    .with(LogField::Servers, servers)
+                    .with(LogField::Took, took)
+                    .with(LogField::Waiting, waiting)
             }
             Event::BackendReady { server, transport, version, took } => told("backend ready")
-                .with(Field::Server, server)
-                .with(Field::Transport, transport)
-                .with(Field::Version, version)
-                .with(Field::Took, took),
+                .with(LogField::Server, server)
+                .with(LogField::Transport, transport)
+                .with(LogField::Version, version)
+                .with(LogField::Took, took),
             Event::BackendLost { server, reason } => {
-                told("backend lost").with(Field::Server, server).with(Field::Reason, reason)
+                told("backend lost").with(LogField::Server, server).with(LogField::Reason, reason)
             }
             Event::BackendFailed { server, reason, retry_in, repeated } => {
                 let message = match repeated {
@@ -110,161 +110,164 @@ impl<'a> LogRecord<'a> {
                     true => "cannot connect to backend, as before",
                 };
                 again(told(message), repeated)
-                    .with(Field::Server, server)
-                    .with(Field::Reason, reason)
-                    .with(Field::RetryIn, retry_in)
+                    .with(LogField::Server, server)
+                    .with(LogField::Reason, reason)
+                    .with(LogField::RetryIn, retry_in)
             }
-            Event::ToolLeftOut { server, tool, reason } => {
-                told("tool left out").with(Field::Server, server).with(Field::Tool, tool).with(Field::Reason, reason)
-            }
+            Event::ToolLeftOut { server, tool, reason } => told("tool left out")
+                .with(LogField::Server, server)
+                .with(LogField::Tool, tool)
+                .with(LogField::Reason, reason),
             Event::SchemaTooLarge { server, tool, reason } => {
-                let told = told("calls of a tool pass unvalidated").with(Field::Server, server);
-                told.with(Field::Tool, tool).with(Field::Reason, reason)
+                let told = told("calls of a tool pass unvalidated").with(LogField::Server, server);
+                told.with(LogField::Tool, tool).with(LogField::Reason, reason)
             }
             Event::BackendListFailed { server, method, reason } => told("backend did not list")
-                .with(Field::Server, server)
-                .with(Field::Method, method)
-                .with(Field::Reason, reason),
+                .with(LogField::Server, server)
+                .with(LogField::Method, method)
+                .with(LogField::Reason, reason),
             Event::ListenLost { server, reason } => {
                 let message = "backend tells of changes no more; asked again";
-                told(message).with(Field::Server, server).with(Field::Reason, reason)
+                told(message).with(LogField::Server, server).with(LogField::Reason, reason)
             }
             Event::ListenFailed { server, reason, repeated } => {
                 let message = match repeated {
                     false => "backend does not tell of changes; tried again",
                     true => "backend does not tell of changes, as before",
                 };
-                again(told(message), repeated).with(Field::Server, server).with(Field::Reason, reason)
+                again(told(message), repeated).with(LogField::Server, server).with(LogField::Reason, reason)
             }
             Event::OwnLinkOpened { server, session, took } => told("the client has its own connection")
-                .with(Field::Server, server)
-                .with(Field::Session, session)
-                .with(Field::Took, took),
+                .with(LogField::Server, server)
+                .with(LogField::Session, session)
+                .with(LogField::Took, took),
             Event::OwnLinkFailed { server, session, reason, repeated } => {
                 let message = match repeated {
                     false => "cannot connect to backend for one client",
                     true => "cannot connect to backend for one client, as before",
                 };
                 again(told(message), repeated)
-                    .with(Field::Server, server)
-                    .with(Field::Session, session)
-                    .with(Field::Reason, reason)
+                    .with(LogField::Server, server)
+                    .with(LogField::Session, session)
+                    .with(LogField::Reason, reason)
             }
             Event::OwnLinkLost { server, session, reason } => told("backend of one client lost")
-                .with(Field::Server, server)
-                .with(Field::Session, session)
-                .with(Field::Reason, reason),
-            Event::OwnLinkEnded { server, session } => {
-                told("the client's own connection ended").with(Field::Server, server).with(Field::Session, session)
-            }
+                .with(LogField::Server, server)
+                .with(LogField::Session, session)
+                .with(LogField::Reason, reason),
+            Event::OwnLinkEnded { server, session } => told("the client's own connection ended")
+                .with(LogField::Server, server)
+                .with(LogField::Session, session),
             Event::BackendLine { server, line, repeated } => {
-                again(say(cleaned(line)), repeated).with(Field::Server, server)
+                again(say(cleaned(line)), repeated).with(LogField::Server, server)
             }
             Event::BackendGarbage { server, reason } => {
-                told("backend wrote no message").with(Field::Server, server).with(Field::Reason, reason)
+                told("backend wrote no message").with(LogField::Server, server).with(LogField::Reason, reason)
             }
             Event::BackendTooLong { server } => {
-                told("backend wrote a message beyond maxMessageSize; dropped").with(Field::Server, server)
+                told("backend wrote a message beyond maxMessageSize; dropped").with(LogField::Server, server)
             }
             Event::BackendAskRefused { server, method, reason } => told("backend asked what cannot be relayed")
-                .with(Field::Server, server)
-                .with(Field::Method, method)
-                .with(Field::Reason, reason),
+                .with(LogField::Server, server)
+                .with(LogField::Method, method)
+                .with(LogField::Reason, reason),
             Event::AsideDropped { server } => {
-                told("backend takes answers to what it asked too slowly; one was dropped").with(Field::Server, server)
+                told("backend takes answers to what it asked too slowly; one was dropped")
+                    .with(LogField::Server, server)
             }
-            Event::BackendLog { server, line } => say(cleaned(line)).with(Field::Server, server),
-            Event::UpdateHeard { server, uri, count } => {
-                told("resource updated").with(Field::Server, server).with(Field::Uri, uri).with(Field::Count, count)
-            }
+            Event::BackendLog { server, line } => say(cleaned(line)).with(LogField::Server, server),
+            Event::UpdateHeard { server, uri, count } => told("resource updated")
+                .with(LogField::Server, server)
+                .with(LogField::Uri, uri)
+                .with(LogField::Count, count),
             Event::Subscribed { server, uri, session, state } => told("subscribed")
-                .with(Field::Server, server)
-                .with(Field::Uri, uri)
-                .with(Field::Session, session)
-                .with(Field::State, state),
+                .with(LogField::Server, server)
+                .with(LogField::Uri, uri)
+                .with(LogField::Session, session)
+                .with(LogField::State, state),
             Event::Unsubscribed { server, session } => {
-                told("unsubscribed").with(Field::Server, server).with(Field::Session, session)
+                told("unsubscribed").with(LogField::Server, server).with(LogField::Session, session)
             }
-            Event::SubscriptionsReleased { server, count } => {
-                told("subscriptions ended with their client").with(Field::Server, server).with(Field::Count, count)
-            }
+            Event::SubscriptionsReleased { server, count } => told("subscriptions ended with their client")
+                .with(LogField::Server, server)
+                .with(LogField::Count, count),
             Event::BackendNotification { server, method } => {
-                told("notification without a recipient").with(Field::Server, server).with(Field::Method, method)
+                told("notification without a recipient").with(LogField::Server, server).with(LogField::Method, method)
             }
             Event::BackendError { server, method, error } => told("backend answered an error")
-                .with(Field::Server, server)
-                .with(Field::Method, method)
-                .with(Field::Code, "BACKEND_ERROR")
-                .with(Field::Error, error),
+                .with(LogField::Server, server)
+                .with(LogField::Method, method)
+                .with(LogField::Code, "BACKEND_ERROR")
+                .with(LogField::Error, error),
             Event::FilesLimited { server, listed } => {
                 told("more files than maxFiles; the others are reached by the tools and the template only")
-                    .with(Field::Server, server)
-                    .with(Field::Listed, listed)
+                    .with(LogField::Server, server)
+                    .with(LogField::Listed, listed)
             }
             Event::FilesPolled { server, reason } => {
                 told("files cannot be watched; changes are looked for every few seconds")
-                    .with(Field::Server, server)
-                    .with(Field::Reason, reason)
+                    .with(LogField::Server, server)
+                    .with(LogField::Reason, reason)
             }
             Event::AnswerWithoutCall { server } => {
-                told("backend answered what nobody waits for; dropped").with(Field::Server, server)
+                told("backend answered what nobody waits for; dropped").with(LogField::Server, server)
             }
-            Event::ProgressDropped { server } => told("progress dropped").with(Field::Server, server),
-            Event::LogDropped { server } => told("log line dropped").with(Field::Server, server),
+            Event::ProgressDropped { server } => told("progress dropped").with(LogField::Server, server),
+            Event::LogDropped { server } => told("log line dropped").with(LogField::Server, server),
             Event::CatalogPublished { version, tools, prompts, resources, templates, conflicts } => {
                 told("catalog published")
-                    .with(Field::Version, version)
-                    .with(Field::Tools, tools)
-                    .with(Field::Prompts, prompts)
-                    .with(Field::Resources, resources)
-                    .with(Field::Templates, templates)
-                    .with(Field::Conflicts, conflicts)
+                    .with(LogField::Version, version)
+                    .with(LogField::Tools, tools)
+                    .with(LogField::Prompts, prompts)
+                    .with(LogField::Resources, resources)
+                    .with(LogField::Templates, templates)
+                    .with(LogField::Conflicts, conflicts)
             }
             Event::NameConflict { name } => {
-                told("several entries want this name; all got a suffix").with(Field::Name, name)
+                told("several entries want this name; all got a suffix").with(LogField::Name, name)
             }
             Event::SessionOpened { session, version } => {
-                told("session opened").with(Field::Session, session).with(Field::Version, version)
+                told("session opened").with(LogField::Session, session).with(LogField::Version, version)
             }
             Event::SessionEnded { session, reason } => {
-                told("session ended").with(Field::Session, session).with(Field::Reason, reason)
+                told("session ended").with(LogField::Session, session).with(LogField::Reason, reason)
             }
             Event::AnswerWithoutReader { session } => {
-                told("the client left before the answer; dropped").with(Field::Session, session)
+                told("the client left before the answer; dropped").with(LogField::Session, session)
             }
             Event::AnswerWithoutAsk { session } => {
-                told("the client answered what nobody asks, or asks any more; dropped").with(Field::Session, session)
+                told("the client answered what nobody asks, or asks any more; dropped").with(LogField::Session, session)
             }
             Event::ReplayGap { session } => {
-                told("the client came back to what is not kept any more; told so").with(Field::Session, session)
+                told("the client came back to what is not kept any more; told so").with(LogField::Session, session)
             }
             Event::MessageDropped { session } => {
-                told("no room for progress or a log line, or no stream; dropped").with(Field::Session, session)
+                told("no room for progress or a log line, or no stream; dropped").with(LogField::Session, session)
             }
             Event::ClientSlow { session } => {
                 told("the client does not read its answers; its stream is closed and its session ended")
-                    .with(Field::Session, session)
+                    .with(LogField::Session, session)
             }
-            Event::ClientRefused { status } => told("request refused").with(Field::Status, status),
+            Event::ClientRefused { status } => told("request refused").with(LogField::Status, status),
             Event::InspectorAllowed => told(
                 "the MCP Inspector's default origin may call; to change that, name the allowed pages in gateway.allowedOrigins",
             ),
-            Event::AdminRefused { status } => told("request to the admin API refused").with(Field::Status, status),
+            Event::AdminRefused { status } => told("request to the admin API refused").with(LogField::Status, status),
             Event::PeerRejected { reason, repeated } => {
                 let message = "a process of another user connected to gateway.socket; the connection was closed";
-                again(told(message), repeated).with(Field::Reason, reason)
+                again(told(message), repeated).with(LogField::Reason, reason)
             }
             Event::ConfigReloaded { started, changed, stopped, unchanged } => told("configuration reloaded")
-                .with(Field::Started, started)
-                .with(Field::Changed, changed)
-                .with(Field::Stopped, stopped)
-                .with(Field::Unchanged, unchanged),
+                .with(LogField::Started, started)
+                .with(LogField::Changed, changed)
+                .with(LogField::Stopped, stopped)
+                .with(LogField::Unchanged, unchanged),
             Event::ConfigRejected { reason } => {
-                told("configuration not reloaded; everything stays as it was").with(Field::Reason, reason)
+                told("configuration not reloaded; everything stays as it was").with(LogField::Reason, reason)
             }
-            Event::ConfigWarning { warning } => told("in the configuration").with(Field::Reason, warning),
+            Event::ConfigWarning { warning } => told("in the configuration").with(LogField::Reason, warning),
             Event::ServerCommanded { server, command } => {
-                told("told by an operator").with(Field::Server, server).with(Field::Command, command)
+                told("told by an operator").with(LogField::Server, server).with(LogField::Command, command)
             }
             Event::SpanDropped => told("too many spans wait to be sent; one was dropped"),
             Event::SpansFailed { reason, repeated } => {
@@ -272,29 +275,29 @@ impl<'a> LogRecord<'a> {
                     false => "cannot send traces; they are dropped until it works again",
                     true => "cannot send traces, as before",
                 };
-                again(told(message), repeated).with(Field::Reason, reason)
+                again(told(message), repeated).with(LogField::Reason, reason)
             }
             Event::WorkerBusy { place, busy } => told("a worker thread is busy with one task; other calls may wait")
-                .with(Field::Place, place)
-                .with(Field::Took, busy),
-            Event::Panic { place } => told("bug: a request panicked").with(Field::Place, place),
+                .with(LogField::Place, place)
+                .with(LogField::Took, busy),
+            Event::Panic { place } => told("bug: a request panicked").with(LogField::Place, place),
             Event::ShuttingDown { open, grace } => told("shutting down; open calls have the grace to end")
-                .with(Field::Open, open)
-                .with(Field::Grace, grace),
+                .with(LogField::Open, open)
+                .with(LogField::Grace, grace),
             Event::CallCut { server, method, name, session, age } => told("call cut by the shutdown")
-                .with(Field::Server, server)
-                .with(Field::Method, method)
-                .with(Field::Name, name)
-                .with(Field::Session, session)
-                .with(Field::Age, age),
+                .with(LogField::Server, server)
+                .with(LogField::Method, method)
+                .with(LogField::Name, name)
+                .with(LogField::Session, session)
+                .with(LogField::Age, age),
             Event::CallsCut { count, unnamed } => {
-                told("calls cut by the shutdown").with(Field::Count, count).with(Field::Unnamed, unnamed)
+                told("calls cut by the shutdown").with(LogField::Count, count).with(LogField::Unnamed, unnamed)
             }
             Event::ConnectionsCut => told("connections cut by the shutdown; their clients did not read"),
             Event::Stopped { took, drained_in, closed_in } => told("stopped")
-                .with(Field::Took, took)
-                .with(Field::DrainedIn, drained_in)
-                .with(Field::ClosedIn, closed_in),
+                .with(LogField::Took, took)
+                .with(LogField::DrainedIn, drained_in)
+                .with(LogField::ClosedIn, closed_in),
         }
     }
 }

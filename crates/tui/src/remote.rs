@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use crate::remote::api::{Api, Gateway};
+use crate::remote::api::{Api, GatewayAddress};
 use crate::state::data::{CatalogItem, ListKind};
 use crate::state::{Effect, GatewayCommand, LinkStatus, Panel, StatusMessage, UiEvent};
 
@@ -26,12 +26,12 @@ const PERIOD: Duration = Duration::from_secs(1);
 const MAX_PAUSE: Duration = Duration::from_secs(8);
 
 pub struct Remote {
-    gateway: Gateway,
+    gateway: GatewayAddress,
     api: Api,
 }
 
 impl Remote {
-    pub fn new(gateway: Gateway) -> anyhow::Result<Remote> {
+    pub fn new(gateway: GatewayAddress) -> anyhow::Result<Remote> {
         let api = Api::new(gateway.clone())?;
         Ok(Remote { gateway, api })
     }

@@ -1,6 +1,6 @@
 //! Draws the state as a frame. The view decides only about the layout.
 //!
-//! A frame returns the positions of its parts ([`Drawn`]): mouse events need them, and they limit scrolling.
+//! A frame returns the positions of its parts ([`FrameLayout`]): mouse events need them, and they limit scrolling.
 
 pub(crate) mod details;
 pub(crate) mod dialog;

@@ -3,7 +3,7 @@
 //! Servers read a URI in different ways. Some decode before they parse, some decode twice, some resolve dot segments
 //! with the rules of URLs, some with those of file systems. [`readings`] returns every text that a filter must compare.
 //! This prevents a client from reaching a denied resource through an alternative spelling. A URI that servers may take
-//! for different resources is [`Ambiguous`], and no filter admits it.
+//! for different resources is [`Ambiguity`], and no filter admits it.
 
 use std::borrow::Cow;
 

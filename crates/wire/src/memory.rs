@@ -22,7 +22,7 @@ pub const MAX_BODY_BYTES: usize = 128 * 1024 * 1024;
 
 crate::labels! {
     /// A kind of buffer.
-    Kind {
+    BufferKind {
         Bodies = "bodies",
         Answers = "answers",
         Listings = "listings",
@@ -31,11 +31,11 @@ crate::labels! {
     }
 }
 
-impl Kind {
+impl BufferKind {
     fn limit(self) -> Option<(Limit, usize)> {
         match self {
-            Kind::Bodies => Some((Limit::BodyBytes, MAX_BODY_BYTES)),
-            Kind::Answers | Kind::Listings | Kind::KnownUris | Kind::Replay => None,
+            BufferKind::Bodies => Some((Limit::BodyBytes, MAX_BODY_BYTES)),
+            BufferKind::Answers | BufferKind::Listings | BufferKind::KnownUris | BufferKind::Replay => None,
         }
     }
 }
@@ -45,7 +45,7 @@ impl Kind {
 pub struct Memory {
     max: AtomicUsize,
     total: AtomicUsize,
-    kinds: [AtomicUsize; Kind::ALL.len()],
+    kinds: [AtomicUsize; BufferKind::ALL.len()],
 }
 
 /// The error of a limit without room for a reservation.
@@ -81,7 +81,7 @@ impl Memory {
     /// Returns the reserved bytes of every kind.
     pub fn read(&self) -> Vec<(&'static str, usize)> {
         let bytes = self.kinds.iter().map(|bytes| bytes.load(Ordering::Relaxed));
-        Kind::ALL.iter().map(|kind| kind.as_str()).zip(bytes).collect()
+        BufferKind::ALL.iter().map(|kind| kind.as_str()).zip(bytes).collect()
     }
 
     /// Returns an error if the reservations have reached the maximum.
@@ -95,20 +95,20 @@ impl Memory {
     }
 
     /// Reserves bytes for new work. Returns an error if a limit has no room for them.
-    pub fn reserve(self: &Arc<Memory>, kind: Kind, bytes: usize) -> Result<Reservation, ReservationError> {
+    pub fn reserve(self: &Arc<Memory>, kind: BufferKind, bytes: usize) -> Result<Reservation, ReservationError> {
         let mut reservation = self.hold(kind, 0);
         reservation.grow(bytes)?;
         Ok(reservation)
     }
 
     /// Counts bytes of work that has already been accepted.
-    pub fn hold(self: &Arc<Memory>, kind: Kind, bytes: usize) -> Reservation {
+    pub fn hold(self: &Arc<Memory>, kind: BufferKind, bytes: usize) -> Reservation {
         self.add(kind, bytes);
         Reservation { memory: Arc::clone(self), kind, bytes }
     }
 
     /// Counts a message of accepted work until its last slice is dropped. Ignores messages below [`SMALL`].
-    pub fn hold_message(self: &Arc<Memory>, kind: Kind, message: Bytes) -> Bytes {
+    pub fn hold_message(self: &Arc<Memory>, kind: BufferKind, message: Bytes) -> Bytes {
         if message.len() < SMALL {
             return message;
         }
@@ -116,17 +116,17 @@ impl Memory {
     }
 
     /// Adds bytes without a check. The caller must remove them with [`Memory::sub`].
-    pub fn add(&self, kind: Kind, bytes: usize) {
+    pub fn add(&self, kind: BufferKind, bytes: usize) {
         self.kinds[kind as usize].fetch_add(bytes, Ordering::Relaxed);
         self.total.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    pub fn sub(&self, kind: Kind, bytes: usize) {
+    pub fn sub(&self, kind: BufferKind, bytes: usize) {
         self.kinds[kind as usize].fetch_sub(bytes, Ordering::Relaxed);
         self.total.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    fn try_add(&self, kind: Kind, bytes: usize) -> Result<(), ReservationError> {
+    fn try_add(&self, kind: BufferKind, bytes: usize) -> Result<(), ReservationError> {
         let of_kind = &self.kinds[kind as usize];
         let (limit, value) = kind.limit().unwrap_or((Limit::MaxMemory, usize::MAX));
         add_within(of_kind, bytes, value).ok_or(ReservationError { limit, value })?;
@@ -147,7 +147,7 @@ fn add_within(sum: &AtomicUsize, bytes: usize, max: usize) -> Option<()> {
 #[derive(Debug)]
 pub struct Reservation {
     memory: Arc<Memory>,
-    kind: Kind,
+    kind: BufferKind,
     bytes: usize,
 }
 
@@ -203,7 +203,7 @@ impl AsRef<[u8]> for ReservedBuffer {
 mod tests {
     use super::*;
 
-    fn of(memory: &Memory, kind: Kind) -> usize {
+    fn of(memory: &Memory, kind: BufferKind) -> usize {
         memory.kinds[kind as usize].load(Ordering::Relaxed)
     }
 
@@ -211,16 +211,16 @@ mod tests {
     fn hard3_the_maximum_bounds_the_sum_of_all_kinds() {
         let memory = Arc::new(Memory::default());
         memory.set_max(100);
-        let listings = memory.reserve(Kind::Listings, 60).expect("there is room");
+        let listings = memory.reserve(BufferKind::Listings, 60).expect("there is room");
         let full = ReservationError { limit: Limit::MaxMemory, value: 100 };
-        assert_eq!(memory.reserve(Kind::Bodies, 41).map(drop), Err(full));
-        assert_eq!(of(&memory, Kind::Bodies), 0, "a rejected reservation counts nothing");
-        let mut bodies = memory.reserve(Kind::Bodies, 40).expect("exactly so many fit");
+        assert_eq!(memory.reserve(BufferKind::Bodies, 41).map(drop), Err(full));
+        assert_eq!(of(&memory, BufferKind::Bodies), 0, "a rejected reservation counts nothing");
+        let mut bodies = memory.reserve(BufferKind::Bodies, 40).expect("exactly so many fit");
         assert_eq!(memory.check(), Err(full));
         assert_eq!(bodies.grow(1), Err(full));
         bodies.shrink(10);
         assert_eq!(memory.check(), Ok(()));
-        let answer = memory.hold(Kind::Answers, 1000);
+        let answer = memory.hold(BufferKind::Answers, 1000);
         assert_eq!(memory.check(), Err(full), "accepted work is counted without a check");
         drop((listings, bodies, answer));
         assert_eq!(memory.read().iter().map(|(_, bytes)| bytes).sum::<usize>(), 0);
@@ -230,22 +230,22 @@ mod tests {
     #[test]
     fn hard2_bodies_have_a_maximum_of_their_own() {
         let memory = Arc::new(Memory::default());
-        let _bodies = memory.reserve(Kind::Bodies, MAX_BODY_BYTES).expect("exactly so many fit");
+        let _bodies = memory.reserve(BufferKind::Bodies, MAX_BODY_BYTES).expect("exactly so many fit");
         let full = ReservationError { limit: Limit::BodyBytes, value: MAX_BODY_BYTES };
-        assert_eq!(memory.reserve(Kind::Bodies, 1).map(drop), Err(full));
-        assert!(memory.reserve(Kind::Listings, 1).is_ok());
+        assert_eq!(memory.reserve(BufferKind::Bodies, 1).map(drop), Err(full));
+        assert!(memory.reserve(BufferKind::Listings, 1).is_ok());
     }
 
     #[test]
     fn a_message_counts_until_its_last_slice_is_gone() {
         let memory = Arc::new(Memory::default());
-        let message = memory.hold_message(Kind::Answers, vec![b'x'; SMALL].into());
+        let message = memory.hold_message(BufferKind::Answers, vec![b'x'; SMALL].into());
         let slice = message.slice(1..2);
         drop(message);
-        assert_eq!((&slice[..], of(&memory, Kind::Answers)), (&b"x"[..], SMALL));
+        assert_eq!((&slice[..], of(&memory, BufferKind::Answers)), (&b"x"[..], SMALL));
         drop(slice);
-        assert_eq!(of(&memory, Kind::Answers), 0);
-        let small = memory.hold_message(Kind::Answers, vec![b'x'; SMALL - 1].into());
-        assert_eq!((small.len(), of(&memory, Kind::Answers)), (SMALL - 1, 0));
+        assert_eq!(of(&memory, BufferKind::Answers), 0);
+        let small = memory.hold_message(BufferKind::Answers, vec![b'x'; SMALL - 1].into());
+        assert_eq!((small.len(), of(&memory, BufferKind::Answers)), (SMALL - 1, 0));
     }
 }

@@ -1,7 +1,7 @@
 //! Matching of URIs against RFC 6570 URI templates: can a template expand to a URI, and with which values?
 //!
 //! The catalog uses a [`Template`] to find the owner of a URI, and subscriptions use it as a pattern. [`index`] finds
-//! the templates that are worth a try, and [`Budget`] limits the work of all tries of one lookup.
+//! the templates that are worth a try, and [`MatchBudget`] limits the work of all tries of one lookup.
 //!
 //! Invariant: every match is proven. The values found are expanded again (`expand`) and must give the bytes of the URI.
 //! A mistake in the search can lose a match but cannot produce a false one.
@@ -41,11 +41,11 @@ const STEPS_PER_FIT: usize = 128;
 
 /// The number of steps that a lookup may still take.
 #[derive(Debug)]
-pub struct Budget(usize);
+pub struct MatchBudget(usize);
 
-impl Budget {
-    pub fn new(steps: usize) -> Budget {
-        Budget(steps)
+impl MatchBudget {
+    pub fn new(steps: usize) -> MatchBudget {
+        MatchBudget(steps)
     }
 
     /// Reports whether no step is left, which means that some templates may not have been tried.
@@ -113,11 +113,11 @@ impl Template {
     /// unusually. Examples are a literal with half a character (`%C3{+x}`) or an exploded name that is not canonical
     /// (`{?a%2f*}`).
     pub fn matches(&self, uri: &str) -> Option<Bindings> {
-        self.matches_within(uri, &mut Budget::new(usize::MAX))
+        self.matches_within(uri, &mut MatchBudget::new(usize::MAX))
     }
 
     /// Works like [`matches`](Self::matches) and charges its steps to `budget`. Returns `None` if the budget is spent.
-    pub fn matches_within(&self, uri: &str, budget: &mut Budget) -> Option<Bindings> {
+    pub fn matches_within(&self, uri: &str, budget: &mut MatchBudget) -> Option<Bindings> {
         find(&self.steps, uri, budget)
     }
 
@@ -125,12 +125,12 @@ impl Template {
     /// template. It then matches the rest of a path including `/`: everything that `{+var}` matches except `?` and `#`.
     /// `file:///{path}` matches `file:///a/b` in this way. The caller must expand these values with `file:///{+path}`.
     pub fn matches_lenient(&self, uri: &str) -> Option<Bindings> {
-        let budget = &mut Budget::new(usize::MAX);
+        let budget = &mut MatchBudget::new(usize::MAX);
         self.matches_within(uri, budget).or_else(|| self.matches_widened(uri, budget))
     }
 
     /// Tries only the wider match of [`matches_lenient`](Self::matches_lenient) and charges its steps to `budget`.
-    pub fn matches_widened(&self, uri: &str, budget: &mut Budget) -> Option<Bindings> {
+    pub fn matches_widened(&self, uri: &str, budget: &mut MatchBudget) -> Option<Bindings> {
         find(self.lenient_steps.as_deref()?, uri, budget)
     }
 
@@ -141,7 +141,7 @@ impl Template {
     }
 }
 
-fn find(steps: &[Step], uri: &str, budget: &mut Budget) -> Option<Bindings> {
+fn find(steps: &[Step], uri: &str, budget: &mut MatchBudget) -> Option<Bindings> {
     if uri.len() > MAX_URI_BYTES || budget.is_spent() {
         return None;
     }

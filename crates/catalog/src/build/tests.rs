@@ -261,10 +261,10 @@ fn srv6_instructions_are_joined_under_headings_and_cuts_are_stated() {
     };
     let sources =
         [speaking("a", "Be kind.".into()), speaking("b", "x".repeat(MAX_INSTRUCTIONS)), speaking("c", "Bye.".into())];
-    let joined = instructions(&sources, &Listed::All, &terms().meta).expect("instructions");
+    let joined = instructions(&sources, &ListedTools::All, &terms().meta).expect("instructions");
     let expected = "## a\n\nBe kind.\n\n## c\n\nBye.\n\n(Left out for length: the instructions of b.)";
     assert_eq!(joined, quote(expected));
-    let found = instructions::<TestServer>(&[], &Listed::Pinned { places: vec![], reveal: false }, &terms().meta);
+    let found = instructions::<TestServer>(&[], &ListedTools::Pinned { places: vec![], reveal: false }, &terms().meta);
     assert!(found.is_some_and(|words| words.contains("search_tools")));
 }
 

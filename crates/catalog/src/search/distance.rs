@@ -1,4 +1,4 @@
-//! The number of typos between two words. [`distance`] handles any words, [`Pattern`] is faster for short ASCII words,
+//! The number of typos between two words. [`distance`] handles any words, [`BitPattern`] is faster for short ASCII words,
 //! and [`letters`] excludes most words without a comparison.
 
 /// The maximum length of a word. Longer words are not compared. Names are shorter.

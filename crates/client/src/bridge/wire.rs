@@ -1,6 +1,6 @@
 //! The HTTP side of a bridge: sends message bodies and reads messages from the responses.
 //!
-//! Invariant: the token and the client's messages go only to the gateway that the user meant (see [`Wire`]).
+//! Invariant: the token and the client's messages go only to the gateway that the user meant (see [`GatewayConnection`]).
 
 use std::sync::Arc;
 

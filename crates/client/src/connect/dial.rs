@@ -166,7 +166,7 @@ impl Dialer {
             DialRoute::Forward { proxy } => call(self.tcp.clone(), proxy.clone()).await,
             DialRoute::Tunnel { tunnel, .. } => call(tunnel.clone(), target).await,
             DialRoute::Socket { path } => {
-                return connect_socket(path).await.map(Socket::Socket).map_err(DialError::Direct);
+                return connect_socket(path).await.map(Socket::Unix).map_err(DialError::Direct);
             }
         };
         let tcp = tcp.map_err(|cause| match self.route.proxy().cloned() {
@@ -282,7 +282,7 @@ fn plain(error: &(dyn Error + 'static)) -> String {
 pub(crate) enum Socket {
     Plain(TokioIo<TcpStream>),
     Tls(Box<TokioIo<TlsStream<TcpStream>>>),
-    Socket(TokioIo<UnixStream>),
+    Unix(TokioIo<UnixStream>),
 }
 
 impl Read for Socket {
@@ -290,7 +290,7 @@ impl Read for Socket {
         match self.get_mut() {
             Socket::Plain(tcp) => Pin::new(tcp).poll_read(context, buffer),
             Socket::Tls(tls) => Pin::new(tls).poll_read(context, buffer),
-            Socket::Socket(socket) => Pin::new(socket).poll_read(context, buffer),
+            Socket::Unix(socket) => Pin::new(socket).poll_read(context, buffer),
         }
     }
 }
@@ -300,7 +300,7 @@ impl Write for Socket {
         match self.get_mut() {
             Socket::Plain(tcp) => Pin::new(tcp).poll_write(context, bytes),
             Socket::Tls(tls) => Pin::new(tls).poll_write(context, bytes),
-            Socket::Socket(socket) => Pin::new(socket).poll_write(context, bytes),
+            Socket::Unix(socket) => Pin::new(socket).poll_write(context, bytes),
         }
     }
 
@@ -308,7 +308,7 @@ impl Write for Socket {
         match self.get_mut() {
             Socket::Plain(tcp) => Pin::new(tcp).poll_flush(context),
             Socket::Tls(tls) => Pin::new(tls).poll_flush(context),
-            Socket::Socket(socket) => Pin::new(socket).poll_flush(context),
+            Socket::Unix(socket) => Pin::new(socket).poll_flush(context),
         }
     }
 
@@ -316,7 +316,7 @@ impl Write for Socket {
         match self.get_mut() {
             Socket::Plain(tcp) => Pin::new(tcp).poll_shutdown(context),
             Socket::Tls(tls) => Pin::new(tls).poll_shutdown(context),
-            Socket::Socket(socket) => Pin::new(socket).poll_shutdown(context),
+            Socket::Unix(socket) => Pin::new(socket).poll_shutdown(context),
         }
     }
 
@@ -324,7 +324,7 @@ impl Write for Socket {
         match self {
             Socket::Plain(tcp) => tcp.is_write_vectored(),
             Socket::Tls(tls) => tls.is_write_vectored(),
-            Socket::Socket(socket) => socket.is_write_vectored(),
+            Socket::Unix(socket) => socket.is_write_vectored(),
         }
     }
 
@@ -336,7 +336,7 @@ impl Write for Socket {
         match self.get_mut() {
             Socket::Plain(tcp) => Pin::new(tcp).poll_write_vectored(context, slices),
             Socket::Tls(tls) => Pin::new(tls).poll_write_vectored(context, slices),
-            Socket::Socket(socket) => Pin::new(socket).poll_write_vectored(context, slices),
+            Socket::Unix(socket) => Pin::new(socket).poll_write_vectored(context, slices),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Examines the directories for records without changing them. [`Places::running`] removes old records; this does not.
+//! Examines the directories for records without changing them. [`RecordDirectories::running`] removes old records; this does not.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use jsonc_parser::{CollectOptions, ParseOptions, parse_to_ast};
 
-use crate::import::{Client, ClientFile, Scope, SearchBase};
+use crate::import::{ClientApp, ClientFile, Scope, SearchBase};
 use crate::tree::JsonTree;
 use crate::vocabulary;
 
@@ -23,25 +23,25 @@ pub(crate) fn blocks(source: &ClientFile, text: &str, ground: &SearchBase) -> Re
     let project = source.project.clone();
     let scope = if project.is_some() { Scope::Project } else { Scope::User };
     let mut blocks = Vec::new();
-    if source.client == Client::ClaudeCode
+    if source.client == ClientApp::ClaudeCode
         && let Some((directory, settings)) = own_project(&root, ground)
     {
         let servers = servers(settings)?;
         blocks.push(ServerBlock { scope: Scope::Local, project: Some(directory), servers, inputs: Vec::new() });
     }
     // Older versions of VS Code keep the servers in the settings file.
-    let home = root.get("mcp").filter(|inner| source.client == Client::VsCode && inner.get("servers").is_some());
+    let home = root.get("mcp").filter(|inner| source.client == ClientApp::VsCode && inner.get("servers").is_some());
     let home = home.unwrap_or(&root);
     let mut servers = servers(home)?;
-    if source.client == Client::Gemini {
+    if source.client == ClientApp::Gemini {
         switch_off(&mut servers, &root);
     }
     blocks.push(ServerBlock { scope, project, servers, inputs: inputs(home) });
     Ok(blocks)
 }
 
-fn parse(client: Client, text: &str) -> Result<JsonTree, String> {
-    if client == Client::Codex {
+fn parse(client: ClientApp, text: &str) -> Result<JsonTree, String> {
+    if client == ClientApp::Codex {
         // The parser's own message spans several lines and quotes the file, which may contain secrets.
         let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
             let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].lines().count().max(1));

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::edit::relative_argument;
 use crate::import::block::ServerBlock;
 use crate::import::variables::VariableMapper;
-use crate::import::{Client, Remark, SearchBase};
+use crate::import::{ClientApp, Remark, SearchBase};
 use crate::tree::JsonTree;
 use crate::{network, transport, vocabulary};
 
@@ -42,7 +42,7 @@ struct EntryParts {
 
 /// Returns the entry. Returns `None` after adding a note.
 pub(crate) fn entry(
-    client: Client,
+    client: ClientApp,
     server: &JsonTree,
     block: &ServerBlock,
     ground: &SearchBase,
@@ -86,10 +86,10 @@ fn doubt(server: &JsonTree) -> Option<Remark> {
 }
 
 /// Reports whether the server uses HTTP+SSE. Gemini means HTTP+SSE by `url`, unless a type or `httpUrl` is present.
-fn is_sse(client: Client, server: &JsonTree) -> bool {
+fn is_sse(client: ClientApp, server: &JsonTree) -> bool {
     match kind(server) {
         Some(kind) => kind == "sse",
-        None => client == Client::Gemini && server.get("url").is_some() && server.get("httpUrl").is_none(),
+        None => client == ClientApp::Gemini && server.get("url").is_some() && server.get("httpUrl").is_none(),
     }
 }
 
@@ -155,7 +155,7 @@ impl EntryReader<'_, '_> {
                 note("the time to start is one for all servers", "set policies.startTimeout")
             }
             // Codex uses this member only for approval settings.
-            "tools" if self.variables.client == Client::Codex => None,
+            "tools" if self.variables.client == ClientApp::Codex => None,
             "tcp" => note("WebSocket is not available", "see whether it has a Streamable HTTP address"),
             _ => Some(Remark::new(name, "goblin has nothing like it")),
         };

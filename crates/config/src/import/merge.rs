@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::ServerId;
-use crate::import::{Client, FileImport, ImportedServer, Note, is_ourselves};
+use crate::import::{ClientApp, FileImport, ImportedServer, Note, is_ourselves};
 use crate::tree::JsonTree;
 use crate::visible::is_hidden;
 
@@ -18,7 +18,7 @@ pub struct MergeResult {
 pub struct ImportCandidate {
     pub id: String,
     /// All clients that have this server, in reading order.
-    pub clients: Vec<Client>,
+    pub clients: Vec<ClientApp>,
     pub file: PathBuf,
     pub entry: JsonTree,
     /// Whether goblin's file already contains this server.
@@ -34,10 +34,10 @@ pub fn merge(found: Vec<FileImport>, existing: &[(String, JsonTree)], port: u16)
         servers.extend(found.servers);
     }
     // Within a client, the narrower scope comes first. The order of clients is kept.
-    let order: Vec<Client> = servers.iter().map(|server: &ImportedServer| server.client).collect();
-    let place = |client: Client| order.iter().position(|known| *known == client);
+    let order: Vec<ClientApp> = servers.iter().map(|server: &ImportedServer| server.client).collect();
+    let place = |client: ClientApp| order.iter().position(|known| *known == client);
     servers.sort_by_key(|server| (place(server.client), server.scope));
-    let mut taken: Vec<(Client, String, PathBuf, JsonTree)> = Vec::new();
+    let mut taken: Vec<(ClientApp, String, PathBuf, JsonTree)> = Vec::new();
     for server in servers {
         if is_ourselves(&server.entry, port) {
             merged.note(&server, "left out: it is goblin itself", None);
@@ -121,7 +121,7 @@ fn clean(name: &str) -> String {
 }
 
 /// Returns `NAME-CLIENT`, or `NAME-CLIENT-NUMBER` if the number is above 1.
-fn with_client(name: &str, client: Client, number: usize) -> String {
+fn with_client(name: &str, client: ClientApp, number: usize) -> String {
     let suffix = if number == 1 { format!("-{client}") } else { format!("-{client}-{number}") };
     let room = ServerId::MAX_LENGTH - suffix.len();
     name.chars().take(room).chain(suffix.chars()).collect()

@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::import::{Client, ClientFile, SearchBase};
+use crate::import::{ClientApp, ClientFile, SearchBase};
 use crate::{Environment, file};
 
 /// Returns the possible files of one client. They may not exist.
-pub fn sources(client: Client, ground: &SearchBase, environment: Environment<'_>) -> Vec<ClientFile> {
+pub fn sources(client: ClientApp, ground: &SearchBase, environment: Environment<'_>) -> Vec<ClientFile> {
     let users: Vec<PathBuf> = user_files(client, &ground.home, environment);
     let mut sources = Vec::new();
     for directory in project_directories(&ground.here) {
@@ -20,18 +20,18 @@ pub fn sources(client: Client, ground: &SearchBase, environment: Environment<'_>
     sources
 }
 
-fn project_file(client: Client) -> Option<&'static str> {
+fn project_file(client: ClientApp) -> Option<&'static str> {
     match client {
-        Client::ClaudeDesktop | Client::Windsurf => None,
-        Client::ClaudeCode => Some(".mcp.json"),
-        Client::Cursor => Some(".cursor/mcp.json"),
-        Client::VsCode => Some(".vscode/mcp.json"),
-        Client::Codex => Some(".codex/config.toml"),
-        Client::Gemini => Some(".gemini/settings.json"),
+        ClientApp::ClaudeDesktop | ClientApp::Windsurf => None,
+        ClientApp::ClaudeCode => Some(".mcp.json"),
+        ClientApp::Cursor => Some(".cursor/mcp.json"),
+        ClientApp::VsCode => Some(".vscode/mcp.json"),
+        ClientApp::Codex => Some(".codex/config.toml"),
+        ClientApp::Gemini => Some(".gemini/settings.json"),
     }
 }
 
-fn user_files(client: Client, home: &Path, environment: Environment<'_>) -> Vec<PathBuf> {
+fn user_files(client: ClientApp, home: &Path, environment: Environment<'_>) -> Vec<PathBuf> {
     let applications = if cfg!(target_os = "macos") {
         home.join("Library/Application Support")
     } else {
@@ -39,13 +39,13 @@ fn user_files(client: Client, home: &Path, environment: Environment<'_>) -> Vec<
     };
     let codex = environment("CODEX_HOME").filter(|value| !value.is_empty()).map(PathBuf::from);
     let file = match client {
-        Client::ClaudeDesktop => applications.join("Claude/claude_desktop_config.json"),
-        Client::ClaudeCode => home.join(".claude.json"),
-        Client::Cursor => home.join(".cursor/mcp.json"),
-        Client::VsCode => applications.join("Code/User/mcp.json"),
-        Client::Windsurf => home.join(".codeium/windsurf/mcp_config.json"),
-        Client::Codex => codex.unwrap_or_else(|| home.join(".codex")).join("config.toml"),
-        Client::Gemini => home.join(".gemini/settings.json"),
+        ClientApp::ClaudeDesktop => applications.join("Claude/claude_desktop_config.json"),
+        ClientApp::ClaudeCode => home.join(".claude.json"),
+        ClientApp::Cursor => home.join(".cursor/mcp.json"),
+        ClientApp::VsCode => applications.join("Code/User/mcp.json"),
+        ClientApp::Windsurf => home.join(".codeium/windsurf/mcp_config.json"),
+        ClientApp::Codex => codex.unwrap_or_else(|| home.join(".codex")).join("config.toml"),
+        ClientApp::Gemini => home.join(".gemini/settings.json"),
     };
     vec![file]
 }
@@ -59,29 +59,29 @@ fn project_directories(here: &Path) -> Vec<PathBuf> {
 }
 
 /// Returns the project that a given file belongs to, if the file is at its usual path inside a project.
-pub fn project_of(client: Client, path: &Path, home: &Path) -> Option<PathBuf> {
+pub fn project_of(client: ClientApp, path: &Path, home: &Path) -> Option<PathBuf> {
     let file = Path::new(project_file(client)?);
     let directory = path.ancestors().nth(file.components().count())?;
     (path.ends_with(file) && directory != home).then(|| directory.to_owned())
 }
 
 /// Guesses the client from the file name, otherwise from the content.
-pub fn guess(path: &Path, text: &str) -> Client {
+pub fn guess(path: &Path, text: &str) -> ClientApp {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let parent = path.parent().and_then(Path::file_name).and_then(|name| name.to_str()).unwrap_or_default();
     match (parent, name) {
-        (_, "claude_desktop_config.json") => Client::ClaudeDesktop,
-        (_, ".mcp.json" | ".claude.json") => Client::ClaudeCode,
-        (_, "mcp_config.json") => Client::Windsurf,
-        (".cursor", _) => Client::Cursor,
-        (".vscode" | "User", _) => Client::VsCode,
-        (".gemini", _) => Client::Gemini,
-        _ if name.ends_with(".toml") => Client::Codex,
-        _ if text.contains("\"serverUrl\"") => Client::Windsurf,
-        _ if text.contains("\"httpUrl\"") => Client::Gemini,
-        _ if text.contains("\"servers\"") => Client::VsCode,
-        _ if text.contains("${env:") => Client::Cursor,
+        (_, "claude_desktop_config.json") => ClientApp::ClaudeDesktop,
+        (_, ".mcp.json" | ".claude.json") => ClientApp::ClaudeCode,
+        (_, "mcp_config.json") => ClientApp::Windsurf,
+        (".cursor", _) => ClientApp::Cursor,
+        (".vscode" | "User", _) => ClientApp::VsCode,
+        (".gemini", _) => ClientApp::Gemini,
+        _ if name.ends_with(".toml") => ClientApp::Codex,
+        _ if text.contains("\"serverUrl\"") => ClientApp::Windsurf,
+        _ if text.contains("\"httpUrl\"") => ClientApp::Gemini,
+        _ if text.contains("\"servers\"") => ClientApp::VsCode,
+        _ if text.contains("${env:") => ClientApp::Cursor,
         // The format of Claude Code is the common base of the other formats.
-        _ => Client::ClaudeCode,
+        _ => ClientApp::ClaudeCode,
     }
 }

@@ -1,17 +1,17 @@
 //! Tests the translation of other clients' files, and the masked output.
 
 use super::show::masked;
-use super::{Client, ClientFile, SearchBase, is_ourselves, place, translate};
+use super::{ClientApp, ClientFile, SearchBase, is_ourselves, place, translate};
 use crate::edit::relative_argument;
 use crate::tree::JsonTree;
 
 /// Checks the translated value of one variable of one server, and the number of notes.
-fn check(client: Client, text: &str, expected: &str, notes: usize) {
+fn check(client: ClientApp, text: &str, expected: &str, notes: usize) {
     let ground = SearchBase { home: "/srv/me".into(), here: "/srv/here".into() };
     let source = ClientFile { client, path: "/srv/app/file".into(), project: Some("/srv/app".into()) };
     let file = match client {
-        Client::Codex => format!("[mcp_servers.a]\ncommand = \"x\"\nenv = {{ V = {text:?} }}"),
-        Client::VsCode => format!("{{\"servers\":{{\"a\":{{\"command\":\"x\",\"env\":{{\"V\":{text:?}}}}}}}}}"),
+        ClientApp::Codex => format!("[mcp_servers.a]\ncommand = \"x\"\nenv = {{ V = {text:?} }}"),
+        ClientApp::VsCode => format!("{{\"servers\":{{\"a\":{{\"command\":\"x\",\"env\":{{\"V\":{text:?}}}}}}}}}"),
         _ => format!("{{\"mcpServers\":{{\"a\":{{\"command\":\"x\",\"env\":{{\"V\":{text:?}}}}}}}}}"),
     };
     let found = translate(&source, &file, &ground).unwrap();
@@ -23,21 +23,21 @@ fn check(client: Client, text: &str, expected: &str, notes: usize) {
 #[test]
 fn references_are_those_of_the_client() {
     for (client, text, expected, notes) in [
-        (Client::ClaudeCode, "${A} ${B:-c} $D", "${A} ${B:-c} $D", 0),
-        (Client::ClaudeCode, "${not a name}", "$${not a name}", 1),
-        (Client::ClaudeDesktop, "${A} $B", "$${A} $B", 1),
-        (Client::Codex, "${A}", "$${A}", 1),
-        (Client::Cursor, "${env:A}-${userHome}${/}x", "${A}-${HOME}/x", 0),
-        (Client::Cursor, "${A}", "$${A}", 1),
-        (Client::VsCode, "${workspaceFolder}/${workspaceFolderBasename}", "/srv/app/app", 0),
-        (Client::VsCode, "${input:api-key}", "${API_KEY}", 1),
-        (Client::VsCode, "${input:1st}", "${_1ST}", 1),
-        (Client::VsCode, "${command:x.y}", "$${command:x.y}", 1),
-        (Client::Windsurf, "${env:A} ${file:/p} ${file:~/q}", "${A} ${file:/p} ${file:/srv/me/q}", 0),
-        (Client::Gemini, "$A ${B} $5 a$", "${A} ${B} $5 a$", 0),
-        (Client::Gemini, "x$A_B-y", "x${A_B}-y", 0),
-        (Client::Cursor, "open ${env:A", "open $${env:A", 0),
-        (Client::Cursor, "é$€${env:É}", "é$€$${env:É}", 1),
+        (ClientApp::ClaudeCode, "${A} ${B:-c} $D", "${A} ${B:-c} $D", 0),
+        (ClientApp::ClaudeCode, "${not a name}", "$${not a name}", 1),
+        (ClientApp::ClaudeDesktop, "${A} $B", "$${A} $B", 1),
+        (ClientApp::Codex, "${A}", "$${A}", 1),
+        (ClientApp::Cursor, "${env:A}-${userHome}${/}x", "${A}-${HOME}/x", 0),
+        (ClientApp::Cursor, "${A}", "$${A}", 1),
+        (ClientApp::VsCode, "${workspaceFolder}/${workspaceFolderBasename}", "/srv/app/app", 0),
+        (ClientApp::VsCode, "${input:api-key}", "${API_KEY}", 1),
+        (ClientApp::VsCode, "${input:1st}", "${_1ST}", 1),
+        (ClientApp::VsCode, "${command:x.y}", "$${command:x.y}", 1),
+        (ClientApp::Windsurf, "${env:A} ${file:/p} ${file:~/q}", "${A} ${file:/p} ${file:/srv/me/q}", 0),
+        (ClientApp::Gemini, "$A ${B} $5 a$", "${A} ${B} $5 a$", 0),
+        (ClientApp::Gemini, "x$A_B-y", "x${A_B}-y", 0),
+        (ClientApp::Cursor, "open ${env:A", "open $${env:A", 0),
+        (ClientApp::Cursor, "é$€${env:É}", "é$€$${env:É}", 1),
     ] {
         check(client, text, expected, notes);
     }
@@ -92,27 +92,31 @@ fn files_are_looked_for_in_the_project_and_at_home() {
         place::sources(client, &ground, &environment).into_iter().map(|source| source.path).collect::<Vec<_>>()
     };
     // In the home directory the project file and the user file are the same, and count once.
-    assert_eq!(paths(Client::Cursor), [std::path::Path::new("/srv/me/.cursor/mcp.json")]);
-    assert_eq!(paths(Client::Codex).last().unwrap(), std::path::Path::new("/codex/config.toml"));
-    assert_eq!(place::project_of(Client::Cursor, "/p/.cursor/mcp.json".as_ref(), &ground.home), Some("/p".into()));
-    assert_eq!(place::project_of(Client::Cursor, "/srv/me/.cursor/mcp.json".as_ref(), &ground.home), None);
-    assert_eq!(place::project_of(Client::Cursor, "/p/mcp.json".as_ref(), &ground.home), None);
+    assert_eq!(paths(ClientApp::Cursor), [std::path::Path::new("/srv/me/.cursor/mcp.json")]);
+    assert_eq!(paths(ClientApp::Codex).last().unwrap(), std::path::Path::new("/codex/config.toml"));
+    assert_eq!(place::project_of(ClientApp::Cursor, "/p/.cursor/mcp.json".as_ref(), &ground.home), Some("/p".into()));
+    assert_eq!(place::project_of(ClientApp::Cursor, "/srv/me/.cursor/mcp.json".as_ref(), &ground.home), None);
+    assert_eq!(place::project_of(ClientApp::Cursor, "/p/mcp.json".as_ref(), &ground.home), None);
 }
 
 #[test]
 fn doubts_and_secrets_in_notes() {
     let ground = SearchBase { home: "/srv/me".into(), here: "/srv/here".into() };
     for (client, members, expected) in [
-        (Client::Cursor, r#""url": "https://h/x/sse?k=v""#, None),
-        (Client::Cursor, r#""url": "https://h/sse", "type": "http""#, None),
+        (ClientApp::Cursor, r#""url": "https://h/x/sse?k=v""#, None),
+        (ClientApp::Cursor, r#""url": "https://h/sse", "type": "http""#, None),
         (
-            Client::Cursor,
+            ClientApp::Cursor,
             r#""url": "https://h/mcp", "type": "odd""#,
             Some("it is taken for what its other members tell"),
         ),
-        (Client::Cursor, r#""command": "x", "env": {"A": "${B:-abc}"}"#, Some("cursor leaves ${B:-***} as it is")),
-        (Client::Cursor, r#""command": "x", "env": {"A": "${b c:abc}"}"#, Some("cursor fills in ${b c:...}")),
-        (Client::ClaudeDesktop, r#""command": "x", "env": {"A": "${b abc}"}"#, Some("claude-desktop leaves ${...} as")),
+        (ClientApp::Cursor, r#""command": "x", "env": {"A": "${B:-abc}"}"#, Some("cursor leaves ${B:-***} as it is")),
+        (ClientApp::Cursor, r#""command": "x", "env": {"A": "${b c:abc}"}"#, Some("cursor fills in ${b c:...}")),
+        (
+            ClientApp::ClaudeDesktop,
+            r#""command": "x", "env": {"A": "${b abc}"}"#,
+            Some("claude-desktop leaves ${...} as"),
+        ),
     ] {
         let source = ClientFile { client, path: "/srv/file".into(), project: None };
         let found = translate(&source, &format!(r#"{{"mcpServers":{{"a":{{{members}}}}}}}"#), &ground).unwrap();

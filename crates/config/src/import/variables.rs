@@ -7,12 +7,12 @@ use std::path::Path;
 
 use crate::expand::is_variable_name;
 use crate::import::block::ServerBlock;
-use crate::import::{Client, Remark, SearchBase};
+use crate::import::{ClientApp, Remark, SearchBase};
 use crate::mask;
 use crate::tree::JsonTree;
 
 pub(crate) struct VariableMapper<'a> {
-    pub(crate) client: Client,
+    pub(crate) client: ClientApp,
     pub(crate) block: &'a ServerBlock,
     pub(crate) ground: &'a SearchBase,
 }
@@ -46,20 +46,20 @@ impl VariableMapper<'_> {
     fn bare<'t>(&self, text: &'t str) -> Option<&'t str> {
         let inner = &text[1..];
         let end = inner.find(|next: char| !next.is_ascii_alphanumeric() && next != '_').unwrap_or(inner.len());
-        (self.client == Client::Gemini && is_variable_name(&inner[..end])).then(|| &inner[..end])
+        (self.client == ClientApp::Gemini && is_variable_name(&inner[..end])).then(|| &inner[..end])
     }
 
     fn braced(&self, member: &str, inner: &str, notes: &mut Vec<Remark>) -> String {
         let known = match self.client {
-            Client::ClaudeDesktop | Client::Codex => None,
-            Client::ClaudeCode => self.claude_code(member, inner, notes),
-            Client::Gemini => is_variable_name(inner.split(":-").next().unwrap_or(inner)).then(|| reference(inner)),
-            Client::Windsurf => self.windsurf(inner),
-            Client::Cursor | Client::VsCode => self.editor(member, inner, notes),
+            ClientApp::ClaudeDesktop | ClientApp::Codex => None,
+            ClientApp::ClaudeCode => self.claude_code(member, inner, notes),
+            ClientApp::Gemini => is_variable_name(inner.split(":-").next().unwrap_or(inner)).then(|| reference(inner)),
+            ClientApp::Windsurf => self.windsurf(inner),
+            ClientApp::Cursor | ClientApp::VsCode => self.editor(member, inner, notes),
         };
         known.unwrap_or_else(|| {
             let shown = mask::reference(inner);
-            let is_filled_in = matches!(self.client, Client::Cursor | Client::VsCode) && !inner.contains(":-");
+            let is_filled_in = matches!(self.client, ClientApp::Cursor | ClientApp::VsCode) && !inner.contains(":-");
             let remark = match inner.split_once(':').filter(|_| is_filled_in) {
                 Some((kind, _)) => {
                     let why = format!("{} fills in ${{{kind}:...}}, which a gateway cannot", self.client);

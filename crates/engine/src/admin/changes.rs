@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
 use axum::response::Response;
-use goblin_admin::routes::Wish;
+use goblin_admin::routes::ServerAction;
 use goblin_config::ServerId;
 use http::StatusCode;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::oneshot;
 
-use crate::admin::command::{Command, Refusal};
+use crate::admin::command::{AdminCommand, CommandError};
 use crate::admin::{Admin, AdminError, ok};
 
 /// The size limit of a command's body. The largest meaningful body is `{}`.
@@ -34,19 +34,19 @@ pub(super) async fn check_empty(body: Body) -> Result<(), AdminError> {
 
 impl Admin {
     pub(super) async fn reload(&self) -> Result<Response, AdminError> {
-        Ok(ok(&self.command(Command::Reload).await?))
+        Ok(ok(&self.command(AdminCommand::Reload).await?))
     }
 
     /// Sends a command about a server. Returns the server's status after the command.
-    pub(super) async fn wish(&self, wish: Wish, id: &str) -> Result<Response, AdminError> {
+    pub(super) async fn wish(&self, wish: ServerAction, id: &str) -> Result<Response, AdminError> {
         let server = ServerId::new(id).map_err(|_| self.unknown(id))?;
-        self.command(|done| Command::Server { id: server, wish, done }).await?;
+        self.command(|done| AdminCommand::Server { id: server, wish, done }).await?;
         Ok(ok(&self.server(id)?))
     }
 
     async fn command<T>(
         &self,
-        command: impl FnOnce(oneshot::Sender<Result<T, Refusal>>) -> Command,
+        command: impl FnOnce(oneshot::Sender<Result<T, CommandError>>) -> AdminCommand,
     ) -> Result<T, AdminError> {
         let unavailable = |message| AdminError::new(StatusCode::SERVICE_UNAVAILABLE, message);
         let Some(commands) = &self.commands else { return Err(unavailable("this gateway takes no commands")) };
@@ -59,9 +59,9 @@ impl Admin {
         let outcome = outcome.await.map_err(|_| unavailable("the gateway stops"))?;
         outcome.map_err(|refusal| {
             let status = match &refusal {
-                Refusal::Configuration(_) => StatusCode::UNPROCESSABLE_ENTITY,
-                Refusal::UnknownServer(_) => StatusCode::NOT_FOUND,
-                Refusal::Conflict(_) => StatusCode::CONFLICT,
+                CommandError::Configuration(_) => StatusCode::UNPROCESSABLE_ENTITY,
+                CommandError::UnknownServer(_) => StatusCode::NOT_FOUND,
+                CommandError::Conflict(_) => StatusCode::CONFLICT,
             };
             AdminError::new(status, refusal.to_string())
         })

@@ -3,7 +3,7 @@
 //! Invariant: no command carries a program to run. Programs come from the configuration file alone.
 
 use goblin_admin::api::Reloaded;
-use goblin_admin::routes::Wish;
+use goblin_admin::routes::ServerAction;
 use goblin_config::ServerId;
 use tokio::sync::{mpsc, oneshot};
 
@@ -11,19 +11,19 @@ use tokio::sync::{mpsc, oneshot};
 pub(crate) const MAX_QUEUED_COMMANDS: usize = 16;
 
 #[derive(Debug)]
-pub enum Command {
+pub enum AdminCommand {
     /// Reads the configuration file again.
-    Reload(oneshot::Sender<Result<Reloaded, Refusal>>),
+    Reload(oneshot::Sender<Result<Reloaded, CommandError>>),
     Server {
         id: ServerId,
-        wish: Wish,
-        done: oneshot::Sender<Result<(), Refusal>>,
+        wish: ServerAction,
+        done: oneshot::Sender<Result<(), CommandError>>,
     },
 }
 
 /// The reason for rejecting a command. Nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum CommandError {
     /// The file has problems, or a change needs a restart of the gateway.
     #[error("{0}")]
     Configuration(String),
@@ -36,4 +36,4 @@ pub enum Refusal {
 }
 
 /// The sender of commands to the application.
-pub(crate) type CommandSender = mpsc::Sender<Command>;
+pub(crate) type CommandSender = mpsc::Sender<AdminCommand>;

@@ -1,13 +1,13 @@
 //! Estimates response times from the buckets of a histogram.
 
 use goblin_admin::api::Latency;
-use goblin_telemetry::meter::{Asked, Meter};
+use goblin_telemetry::meter::{Meter, MethodLabel};
 
 /// Returns the response times of all requests to a server.
 pub(crate) fn latency(meter: &Meter) -> Latency {
     let mut buckets: Vec<(f64, u64)> = Vec::new();
     let mut sum = 0.0;
-    for asked in Asked::ALL {
+    for asked in MethodLabel::ALL {
         let durations = meter.durations(*asked);
         sum += durations.sum();
         match buckets.is_empty() {
@@ -73,8 +73,8 @@ mod tests {
         let meter = Meter::default();
         let nothing = Latency::default();
         assert_eq!(latency(&meter), nothing);
-        meter.took(Asked::ToolsCall, Duration::from_millis(2));
-        meter.took(Asked::ResourcesRead, Duration::from_millis(4));
+        meter.took(MethodLabel::ToolsCall, Duration::from_millis(2));
+        meter.took(MethodLabel::ResourcesRead, Duration::from_millis(4));
         let Latency { count, mean_ms, p50_ms, p99_ms, .. } = latency(&meter);
         assert_eq!((count, mean_ms, p50_ms), (2, Some(3.0), Some(2.5)));
         assert!(p99_ms.is_some_and(|p99| p99 > 2.5 && p99 <= 5.0), "{p99_ms:?}");

@@ -10,7 +10,7 @@ use goblin_admin::api::{
 use goblin_catalog::Counts;
 use goblin_config::{ServerId, Sharing};
 use goblin_telemetry::clean;
-use goblin_telemetry::meter::{Asked, Ending, Meter, ReadStatus};
+use goblin_telemetry::meter::{Meter, MethodLabel, ReadStatus, RequestOutcome};
 use goblin_telemetry::metrics::ProcessReading;
 use goblin_wire::{Mime, date};
 
@@ -128,15 +128,15 @@ fn entries(counts: Counts) -> Entries {
 }
 
 fn calls(meter: &Meter) -> Calls {
-    let count = |ending| Asked::ALL.iter().map(|asked| meter.count_of_ended(*asked, ending)).sum();
+    let count = |ending| MethodLabel::ALL.iter().map(|asked| meter.count_of_ended(*asked, ending)).sum();
     Calls {
-        ok: count(Ending::Ok),
-        error: count(Ending::Error),
-        timeout: count(Ending::Timeout),
-        cancelled: count(Ending::Cancelled),
-        unavailable: count(Ending::Unavailable),
-        overloaded: count(Ending::Overloaded),
-        protocol: count(Ending::Protocol),
+        ok: count(RequestOutcome::Ok),
+        error: count(RequestOutcome::Error),
+        timeout: count(RequestOutcome::Timeout),
+        cancelled: count(RequestOutcome::Cancelled),
+        unavailable: count(RequestOutcome::Unavailable),
+        overloaded: count(RequestOutcome::Overloaded),
+        protocol: count(RequestOutcome::Protocol),
     }
 }
 
@@ -171,7 +171,9 @@ fn metrics(backends: &[Arc<Backend>], subscriptions: usize) -> Metrics {
             let (mime_type, status) = (mime.as_str().to_owned(), status.as_str().to_owned());
             metrics.mcp_resource_reads_total.push(ReadCount { server_id: server_id(), mime_type, status, value });
         }
-        for (asked, ending) in Asked::ALL.iter().flat_map(|asked| Ending::ALL.iter().map(move |it| (asked, it))) {
+        for (asked, ending) in
+            MethodLabel::ALL.iter().flat_map(|asked| RequestOutcome::ALL.iter().map(move |it| (asked, it)))
+        {
             let value = backend.meter.count_of_ended(*asked, *ending);
             let (method, outcome) = (asked.as_str().to_owned(), ending.as_str().to_owned());
             metrics.mcp_requests_total.push(RequestCount { server_id: server_id(), method, outcome, value });

@@ -2,7 +2,7 @@
 
 use axum::body::Body;
 use goblin_admin::api::Reloaded;
-use goblin_admin::routes::Wish;
+use goblin_admin::routes::ServerAction;
 use goblin_config::admin::AdminSettings;
 use goblin_config::{Config, Gateway, Server, Transport};
 use http_body_util::BodyExt;
@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tower_service::Service;
 
 use super::*;
-use crate::admin::command::{Command, Refusal};
+use crate::admin::command::{AdminCommand, CommandError};
 
 /// Returns the admin service of a gateway with one disabled server called `off`.
 fn admin(readiness: &watch::Sender<Readiness>, commands: Option<CommandSender>) -> Admin {
@@ -90,35 +90,37 @@ async fn commands_are_passed_on_and_answered_as_they_end() {
     let readiness = watch::Sender::new(Readiness::Starting);
     let (commands, mut waiting) = mpsc::channel(1);
     let admin = Arc::new(admin(&readiness, Some(commands)));
-    let mut play = async |path: &str, act: &dyn Fn(Command)| {
+    let mut play = async |path: &str, act: &dyn Fn(AdminCommand)| {
         let (answer, ()) = tokio::join!(change(&admin, path), async { act(waiting.recv().await.expect("a command")) });
         answer
     };
     let reloaded = Reloaded { started: vec!["a".to_owned()], unchanged: 2, ..Reloaded::default() };
     let done = play("/api/reload", &|command| match command {
-        Command::Reload(done) => done.send(Ok(reloaded.clone())).expect("it is waited for"),
-        Command::Server { .. } => panic!("another command"),
+        AdminCommand::Reload(done) => done.send(Ok(reloaded.clone())).expect("it is waited for"),
+        AdminCommand::Server { .. } => panic!("another command"),
     })
     .await;
     assert_eq!(done, (200, json!({"started": ["a"], "changed": [], "stopped": [], "unchanged": 2})));
     let refused = play("/api/reload", &|command| match command {
-        Command::Reload(done) => done.send(Err(Refusal::Configuration("bad".to_owned()))).expect("it is waited for"),
-        Command::Server { .. } => panic!("another command"),
+        AdminCommand::Reload(done) => {
+            done.send(Err(CommandError::Configuration("bad".to_owned()))).expect("it is waited for")
+        }
+        AdminCommand::Server { .. } => panic!("another command"),
     })
     .await;
     assert_eq!(refused, (422, message("bad")));
-    for wish in Wish::ALL {
+    for wish in ServerAction::ALL {
         for (outcome, status) in [
             (Ok(()), 200),
-            (Err(Refusal::UnknownServer("none".to_owned())), 404),
-            (Err(Refusal::Conflict("it is".to_owned())), 409),
+            (Err(CommandError::UnknownServer("none".to_owned())), 404),
+            (Err(CommandError::Conflict("it is".to_owned())), 409),
         ] {
             let (status_of, body) = play(&format!("/api/servers/off/{}", wish.word()), &|command| match command {
-                Command::Server { id, wish: asked, done } => {
+                AdminCommand::Server { id, wish: asked, done } => {
                     assert_eq!((id.as_str(), asked), ("off", wish));
                     done.send(outcome.clone()).expect("it is waited for");
                 }
-                Command::Reload(_) => panic!("another command"),
+                AdminCommand::Reload(_) => panic!("another command"),
             })
             .await;
             assert_eq!(status_of, status, "{wish:?} {body}");
@@ -137,7 +139,7 @@ async fn a_command_that_nobody_can_take_is_refused_at_once() {
     assert_eq!(change(&none, "/api/reload").await, (503, message("this gateway takes no commands")));
     let (commands, waiting) = mpsc::channel(1);
     let (done, _outcome) = tokio::sync::oneshot::channel();
-    commands.try_send(Command::Reload(done)).expect("there is room for one");
+    commands.try_send(AdminCommand::Reload(done)).expect("there is room for one");
     let full = Arc::new(admin(&readiness, Some(commands)));
     assert_eq!(change(&full, "/api/reload").await, (503, message("too many commands wait; try again later")));
     drop(waiting);

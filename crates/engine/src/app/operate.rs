@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use goblin_admin::api::Reloaded;
-use goblin_admin::routes::Wish;
+use goblin_admin::routes::ServerAction;
 use goblin_catalog::search::nearest;
 use goblin_config::diff::frozen;
 use goblin_config::{Config, Server, ServerId};
 use goblin_telemetry::{Event, Observe};
 use tokio::sync::{Notify, mpsc, watch};
 
-use crate::admin::command::{Command, Refusal};
+use crate::admin::command::{AdminCommand, CommandError};
 use crate::admin::configuration::Configuration;
 use crate::app::fleet::BackendSupervisor;
 
@@ -40,7 +40,7 @@ pub struct CommandExecutor {
     fleet: Arc<BackendSupervisor>,
     observe: Arc<Observe>,
     source: Option<ConfigSource>,
-    commands: mpsc::Receiver<Command>,
+    commands: mpsc::Receiver<AdminCommand>,
     /// The configuration as it was read last.
     config: Config,
     /// The servers that an operator enabled or disabled, regardless of the file.
@@ -53,7 +53,7 @@ impl CommandExecutor {
         config: Config,
         fleet: Arc<BackendSupervisor>,
         observe: Arc<Observe>,
-        commands: mpsc::Receiver<Command>,
+        commands: mpsc::Receiver<AdminCommand>,
         told: Arc<watch::Sender<Configuration>>,
     ) -> CommandExecutor {
         CommandExecutor { fleet, observe, source: None, commands, config, switched: BTreeMap::new(), told }
@@ -78,19 +78,19 @@ impl CommandExecutor {
         }
     }
 
-    async fn obey(&mut self, command: Command) {
+    async fn obey(&mut self, command: AdminCommand) {
         // The command is executed even if its sender does not wait for the result any more.
         match command {
-            Command::Reload(done) => {
+            AdminCommand::Reload(done) => {
                 let _ = done.send(self.reload().await);
             }
-            Command::Server { id, wish, done } => {
+            AdminCommand::Server { id, wish, done } => {
                 let _ = done.send(self.grant(&id, wish));
             }
         }
     }
 
-    async fn reload(&mut self) -> Result<Reloaded, Refusal> {
+    async fn reload(&mut self) -> Result<Reloaded, CommandError> {
         let outcome = self.read().await.and_then(|fresh| self.accept(fresh));
         match &outcome {
             Ok(Reloaded { started, changed, stopped, unchanged }) => {
@@ -99,7 +99,7 @@ impl CommandExecutor {
             }
             Err(refusal) => self.observe.emit(&Event::ConfigRejected { reason: &refusal.to_string() }),
         }
-        let problem = outcome.as_ref().err().map(Refusal::to_string);
+        let problem = outcome.as_ref().err().map(CommandError::to_string);
         self.tell(|told| {
             if problem.is_none() {
                 told.loaded = SystemTime::now();
@@ -110,21 +110,21 @@ impl CommandExecutor {
         outcome
     }
 
-    async fn read(&self) -> Result<NewConfig, Refusal> {
+    async fn read(&self) -> Result<NewConfig, CommandError> {
         let Some(source) = &self.source else {
-            return Err(Refusal::Conflict("this gateway has no configuration file to read again".to_owned()));
+            return Err(CommandError::Conflict("this gateway has no configuration file to read again".to_owned()));
         };
         let read = Arc::clone(&source.read);
         let read = tokio::task::spawn_blocking(move || read()).await;
-        read.unwrap_or_else(|panic| Err(panic.to_string())).map_err(Refusal::Configuration)
+        read.unwrap_or_else(|panic| Err(panic.to_string())).map_err(CommandError::Configuration)
     }
 
     /// Applies a configuration. Returns an error if it changes a setting that needs a restart.
-    fn accept(&mut self, fresh: NewConfig) -> Result<Reloaded, Refusal> {
+    fn accept(&mut self, fresh: NewConfig) -> Result<Reloaded, CommandError> {
         let NewConfig { config, warnings, in_force } = fresh;
         let frozen = frozen(&self.config, &config);
         if !frozen.is_empty() {
-            return Err(Refusal::Configuration(format!(
+            return Err(CommandError::Configuration(format!(
                 "{} cannot change while the gateway runs: restart it, or take the change back",
                 frozen.join(", ")
             )));
@@ -141,17 +141,17 @@ impl CommandExecutor {
     }
 
     /// Executes a command for one server.
-    fn grant(&mut self, id: &ServerId, wish: Wish) -> Result<(), Refusal> {
+    fn grant(&mut self, id: &ServerId, wish: ServerAction) -> Result<(), CommandError> {
         if !self.config.servers.contains_key(id) {
             return Err(self.unknown(id));
         }
         match wish {
-            Wish::Restart if !self.fleet.restart(id) => {
-                return Err(Refusal::Conflict(format!("{id} is disabled: enable it first")));
+            ServerAction::Restart if !self.fleet.restart(id) => {
+                return Err(CommandError::Conflict(format!("{id} is disabled: enable it first")));
             }
-            Wish::Restart => {}
-            Wish::Enable | Wish::Disable => {
-                self.switched.insert(id.clone(), wish == Wish::Enable);
+            ServerAction::Restart => {}
+            ServerAction::Enable | ServerAction::Disable => {
+                self.switched.insert(id.clone(), wish == ServerAction::Enable);
                 self.fleet.become_as(self.wanted());
                 self.tell(|_| ());
             }
@@ -160,10 +160,10 @@ impl CommandExecutor {
         Ok(())
     }
 
-    fn unknown(&self, id: &ServerId) -> Refusal {
+    fn unknown(&self, id: &ServerId) -> CommandError {
         let near = nearest(id.as_str(), self.config.servers.keys().map(ServerId::as_str), 1);
         let near = near.first().map(|near| format!("; did you mean {near}?")).unwrap_or_default();
-        Refusal::UnknownServer(format!("there is no server {id}{near}"))
+        CommandError::UnknownServer(format!("there is no server {id}{near}"))
     }
 
     /// Returns the configuration of the file with the servers that operators enabled or disabled.

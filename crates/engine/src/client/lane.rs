@@ -2,7 +2,7 @@
 //!
 //! The task that awaits the answer, the transport that writes to the client and the link to the backend share a
 //! [`Call`]. The answer does not pass through it. Progress, log messages and server requests do, through the call's
-//! [`Lane`]. If the lane is full, progress and log messages are dropped and counted, and server requests are rejected.
+//! [`CallStream`]. If the lane is full, progress and log messages are dropped and counted, and server requests are rejected.
 //! Nothing here waits for room.
 
 use std::collections::VecDeque;

@@ -67,7 +67,7 @@ pub struct Mailbox {
     revealed: Mutex<VecDeque<Box<str>>>,
     /// The number of open streams that carry messages of no call.
     streams: AtomicUsize,
-    /// The number of live [`Hold`]s.
+    /// The number of live [`EvictionGuard`]s.
     holds: AtomicUsize,
     level: AtomicU8,
 }

@@ -7,4 +7,4 @@ pub(crate) type SubscriptionEntry = goblin_subscriptions::SubscriptionEntry<Mail
 pub(crate) type SubscriptionTable = goblin_subscriptions::interests::SubscriptionTable<Mailbox>;
 pub(crate) type Notice = goblin_subscriptions::Notice<Mailbox>;
 pub(crate) type Subscription = goblin_subscriptions::Subscription<Mailbox>;
-pub(crate) type Wish = goblin_subscriptions::Wish<Mailbox>;
+pub(crate) type SubscribeRequest = goblin_subscriptions::SubscribeRequest<Mailbox>;

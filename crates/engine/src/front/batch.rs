@@ -16,7 +16,7 @@ use http::{Response, StatusCode};
 use crate::client::mailbox::replay::{Replay, ReplayEventKind};
 use crate::front::body::{self, Body, empty, json};
 use crate::front::http::HttpFront;
-use crate::front::request::{AcceptedTypes, Refusal};
+use crate::front::request::{AcceptedTypes, Rejection};
 use crate::front::stream::DetachableCall;
 use crate::session::Session;
 use crate::session::desk::{DispatchOutcome, PendingCallEvent};
@@ -27,7 +27,7 @@ impl HttpFront {
         headers: &HeaderMap,
         accepted: AcceptedTypes,
         batch: Vec<Bytes>,
-    ) -> Result<Response<Body>, Refusal> {
+    ) -> Result<Response<Body>, Rejection> {
         let session = self.session(headers)?;
         if !session.dialect.has_batches() {
             let reason = format!("protocol version {} has no batches", session.dialect);

@@ -28,7 +28,7 @@ use crate::front::body::{self, Body, empty, json, json_error};
 use crate::front::gate::{Gate, LAST_EVENT_ID, RequestOrigin, SESSION_ID, is_repeated, reject_origin, single};
 use crate::front::modern::missing_meta;
 use crate::front::request::{
-    AcceptedTypes, HttpRequest, Refusal, check_is_json, check_takes_stream, other_verb, whole_body,
+    AcceptedTypes, HttpRequest, Rejection, check_is_json, check_takes_stream, other_verb, whole_body,
 };
 use crate::front::sse::{MESSAGES, SSE, SseClients};
 use crate::front::stream::{DetachableCall, ListChanges, ResumedCall, SessionStream};
@@ -84,7 +84,7 @@ fn door(path: &str) -> Option<(McpEndpoint, Option<&str>)> {
     of(MCP).map(|name| (McpEndpoint::Mcp, Some(name))).or_else(|| of(SSE).map(|name| (McpEndpoint::Sse, Some(name))))
 }
 
-/// Returns the routes other than the MCP endpoints, which [`Front::serve`] handles directly.
+/// Returns the routes other than the MCP endpoints, which [`HttpFront::serve`] handles directly.
 pub(crate) fn routes() -> axum::Router {
     axum::Router::new().fallback(async || {
         let error = Error::InvalidRequest("there is nothing here; the MCP endpoint is /mcp".to_owned());
@@ -196,7 +196,7 @@ impl HttpFront {
         }
     }
 
-    async fn handle(&self, door: McpEndpoint, request: HttpRequest) -> Result<Response<Body>, Refusal> {
+    async fn handle(&self, door: McpEndpoint, request: HttpRequest) -> Result<Response<Body>, Rejection> {
         if *self.stop.borrow() {
             return Err(Error::ShuttingDown.into());
         }
@@ -217,7 +217,7 @@ impl HttpFront {
         }
     }
 
-    fn get(&self, headers: &HeaderMap) -> Result<Response<Body>, Refusal> {
+    fn get(&self, headers: &HeaderMap) -> Result<Response<Body>, Rejection> {
         check_takes_stream(headers)?;
         let session = self.session(headers)?;
         let mailbox = &session.mailbox;
@@ -277,12 +277,12 @@ impl HttpFront {
         ListChanges::new(self.desk.router.directory.watch_of(self.profile.as_ref()))
     }
 
-    async fn post(&self, request: HttpRequest) -> Result<Response<Body>, Refusal> {
+    async fn post(&self, request: HttpRequest) -> Result<Response<Body>, Rejection> {
         let (parts, body) = request.into_parts();
         check_is_json(&parts.headers)?;
         let accepted = AcceptedTypes::read(&parts.headers);
         if !accepted.json && !accepted.stream {
-            return Err(Refusal::status(
+            return Err(Rejection::status(
                 StatusCode::NOT_ACCEPTABLE,
                 "Accept must allow application/json and text/event-stream",
             ));
@@ -304,7 +304,7 @@ impl HttpFront {
                     return self.visit(headers, request, accepted).await;
                 }
                 if names_sessionless(headers) {
-                    return Err(Refusal::from(missing_meta()).about(&request));
+                    return Err(Rejection::from(missing_meta()).about(&request));
                 }
                 if request.method == Method::Initialize && !headers.contains_key(SESSION_ID) {
                     check_version_once(headers).map_err(|refusal| refusal.about(&request))?;
@@ -332,14 +332,14 @@ impl HttpFront {
         }
     }
 
-    fn initialize(&self, request: &Request) -> Result<Response<Body>, Refusal> {
+    fn initialize(&self, request: &Request) -> Result<Response<Body>, Rejection> {
         let place = || self.desk.reserve();
         let (session, hello) =
             self.desk.initialize(request, self.profile.as_ref(), place).map_err(|error| match error {
                 Error::LimitExceeded { limit: "maxSessions", .. } => {
-                    Refusal { status: StatusCode::SERVICE_UNAVAILABLE, error, id: Some(request.id.clone()) }
+                    Rejection { status: StatusCode::SERVICE_UNAVAILABLE, error, id: Some(request.id.clone()) }
                 }
-                error => Refusal { status: StatusCode::OK, error, id: Some(request.id.clone()) },
+                error => Rejection { status: StatusCode::OK, error, id: Some(request.id.clone()) },
             })?;
         let mut response = json(StatusCode::OK, hello);
         let id = HeaderValue::try_from(session.id.to_string()).expect("a UUID is a header value");
@@ -375,21 +375,21 @@ impl HttpFront {
     }
 
     /// Returns the session that a request names. Returns an error if the id or the protocol version is not valid.
-    pub(crate) fn session(&self, headers: &HeaderMap) -> Result<Arc<Session>, Refusal> {
+    pub(crate) fn session(&self, headers: &HeaderMap) -> Result<Arc<Session>, Rejection> {
         check_version_once(headers)?;
         let version = headers.get(PROTOCOL_VERSION).map(|version| version.to_str().unwrap_or_default());
         let unknown = |version: &&str| Dialect::parse(version).is_none_or(|dialect| dialect.era() != Era::Legacy);
         if let Some(version) = version.filter(unknown) {
             let reason = format!("MCP-Protocol-Version {} is not supported", goblin_wire::json::quote(version));
-            return Err(Refusal::status(StatusCode::BAD_REQUEST, &reason));
+            return Err(Rejection::status(StatusCode::BAD_REQUEST, &reason));
         }
         let id = headers.get(SESSION_ID).and_then(|id| id.to_str().ok()).and_then(|id| id.parse::<SessionId>().ok());
         if id.is_none() && visible(headers, &SESSION_ID)?.is_none() {
-            return Err(Refusal::status(StatusCode::BAD_REQUEST, "Mcp-Session-Id is missing; begin with initialize"));
+            return Err(Rejection::status(StatusCode::BAD_REQUEST, "Mcp-Session-Id is missing; begin with initialize"));
         }
         // A session of another profile is unknown at this endpoint.
         let session = id.and_then(|id| self.desk.sessions.find(id)).filter(|session| session.profile == self.profile);
-        session.ok_or_else(|| Refusal::status(StatusCode::NOT_FOUND, "unknown session; begin with initialize"))
+        session.ok_or_else(|| Rejection::status(StatusCode::NOT_FOUND, "unknown session; begin with initialize"))
     }
 }
 
@@ -399,9 +399,9 @@ fn unknown_profile(name: &str) -> Response<Body> {
     json_error(StatusCode::NOT_FOUND, None, &error)
 }
 
-fn check_version_once(headers: &HeaderMap) -> Result<(), Refusal> {
+fn check_version_once(headers: &HeaderMap) -> Result<(), Rejection> {
     match is_repeated(headers, &PROTOCOL_VERSION) {
-        true => Err(Refusal::status(StatusCode::BAD_REQUEST, "the header mcp-protocol-version may occur once")),
+        true => Err(Rejection::status(StatusCode::BAD_REQUEST, "the header mcp-protocol-version may occur once")),
         false => Ok(()),
     }
 }
@@ -413,12 +413,12 @@ fn names_sessionless(headers: &HeaderMap) -> bool {
 
 /// Returns the value of an id header, or `None` if it is missing or empty. Returns an error if it is not visible ASCII
 /// or too long.
-fn visible<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Refusal> {
+fn visible<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Rejection> {
     let Some(value) = headers.get(name).filter(|value| !value.is_empty()) else { return Ok(None) };
     let is_visible = value.len() <= MAX_ID && value.as_bytes().iter().all(u8::is_ascii_graphic);
     match value.to_str() {
         Ok(text) if is_visible => Ok(Some(text)),
-        _ => Err(Refusal::status(StatusCode::BAD_REQUEST, &format!("{name} must be visible ASCII, not too long"))),
+        _ => Err(Rejection::status(StatusCode::BAD_REQUEST, &format!("{name} must be visible ASCII, not too long"))),
     }
 }
 

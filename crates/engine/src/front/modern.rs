@@ -11,7 +11,7 @@ use http::{Response, StatusCode};
 
 use crate::front::body::{self, Body, json};
 use crate::front::http::{HttpFront, PROTOCOL_VERSION};
-use crate::front::request::{AcceptedTypes, Refusal};
+use crate::front::request::{AcceptedTypes, Rejection};
 use crate::front::visit::{CallEvent, ListenStream, StatelessCall};
 use crate::router::Reply;
 use crate::session::visit::{StatelessClient, StatelessOutcome, check_meta, check_version};
@@ -26,11 +26,11 @@ impl HttpFront {
         headers: &HeaderMap,
         request: Request,
         accepted: AcceptedTypes,
-    ) -> Result<Response<Body>, Refusal> {
-        check(headers, &request).map_err(|error| Refusal::from(error).about(&request))?;
-        self.check_arguments(headers, &request).map_err(|error| Refusal::from(error).about(&request))?;
+    ) -> Result<Response<Body>, Rejection> {
+        check(headers, &request).map_err(|error| Rejection::from(error).about(&request))?;
+        self.check_arguments(headers, &request).map_err(|error| Rejection::from(error).about(&request))?;
         if request.method == Method::Listen && !accepted.stream {
-            let refusal = Refusal::status(StatusCode::NOT_ACCEPTABLE, "Accept must allow text/event-stream");
+            let refusal = Rejection::status(StatusCode::NOT_ACCEPTABLE, "Accept must allow text/event-stream");
             return Err(refusal.about(&request));
         }
         let id = request.id.clone();

@@ -1,6 +1,6 @@
 //! The queue of all messages to a client with one stream, in the order of their arrival.
 //!
-//! If the queue is full, progress and log messages are dropped, as in a [`Lane`](crate::client::lane::Lane). An answer
+//! If the queue is full, progress and log messages are dropped, as in a [`CallStream`](crate::client::lane::Lane). An answer
 //! must not be dropped, so its sender closes the stream. Droppable messages have a lower limit, which leaves room for
 //! answers. No function here waits.
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use goblin_telemetry::Observe;
-use goblin_wire::memory::{Kind, Memory, Reservation, ReservationError, SMALL};
+use goblin_wire::memory::{BufferKind, Memory, Reservation, ReservationError, SMALL};
 use goblin_wire::{Error, Id, MalformedMessage, Request};
 use http::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
@@ -48,25 +48,25 @@ impl AcceptedTypes {
 }
 
 /// Returns an error unless the client accepts an event stream, the only response to a GET.
-pub(crate) fn check_takes_stream(headers: &HeaderMap) -> Result<(), Refusal> {
+pub(crate) fn check_takes_stream(headers: &HeaderMap) -> Result<(), Rejection> {
     if AcceptedTypes::read(headers).stream {
         return Ok(());
     }
-    Err(Refusal::status(StatusCode::NOT_ACCEPTABLE, "Accept must allow text/event-stream"))
+    Err(Rejection::status(StatusCode::NOT_ACCEPTABLE, "Accept must allow text/event-stream"))
 }
 
 /// Returns an error unless the body of a POST is JSON.
-pub(crate) fn check_is_json(headers: &HeaderMap) -> Result<(), Refusal> {
+pub(crate) fn check_is_json(headers: &HeaderMap) -> Result<(), Rejection> {
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     if kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json")) {
         return Ok(());
     }
-    Err(Refusal::status(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Content-Type must be application/json"))
+    Err(Rejection::status(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Content-Type must be application/json"))
 }
 
 /// Reads the body of a request. Returns an error if it is larger than `largest` bytes, too slow, or the memory limit is
 /// reached. A large body counts towards that limit until its last slice is dropped, which is after the answer.
-pub(crate) async fn whole_body(mut body: Incoming, largest: usize, observe: &Observe) -> Result<Bytes, Refusal> {
+pub(crate) async fn whole_body(mut body: Incoming, largest: usize, observe: &Observe) -> Result<Bytes, Rejection> {
     if body.size_hint().lower() > largest as u64 {
         return Err(too_large(largest));
     }
@@ -77,7 +77,7 @@ pub(crate) async fn whole_body(mut body: Incoming, largest: usize, observe: &Obs
                 observe.limit_hit(full.limit);
                 // The connection can only be reused after the whole body was read.
                 drain(body, largest).await;
-                Err(Refusal { status: StatusCode::SERVICE_UNAVAILABLE, error: full.into(), id: None })
+                Err(Rejection { status: StatusCode::SERVICE_UNAVAILABLE, error: full.into(), id: None })
             }
         }
     };
@@ -88,13 +88,13 @@ pub(crate) async fn whole_body(mut body: Incoming, largest: usize, observe: &Obs
     }
     match Box::pin(tokio::time::timeout(BODY_TIMEOUT, gathered)).await {
         Ok(gathered) => gathered,
-        Err(_) => Err(Refusal::status(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time")),
+        Err(_) => Err(Rejection::status(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time")),
     }
 }
 
-fn too_large(largest: usize) -> Refusal {
+fn too_large(largest: usize) -> Rejection {
     let reason = format!("the body is larger than gateway.maxBodySize, {largest} bytes");
-    Refusal::status(StatusCode::PAYLOAD_TOO_LARGE, &reason)
+    Rejection::status(StatusCode::PAYLOAD_TOO_LARGE, &reason)
 }
 
 /// Reads the body and reserves memory for the bytes received. An announced length alone reserves none.
@@ -102,12 +102,12 @@ async fn gather(
     body: &mut Incoming,
     largest: usize,
     memory: &Arc<Memory>,
-) -> Result<Result<Bytes, ReservationError>, Refusal> {
+) -> Result<Result<Bytes, ReservationError>, Rejection> {
     let mut gathered = BytesMut::new();
     // A small body needs no reservation.
     let mut reservation: Option<Reservation> = None;
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| Refusal::status(StatusCode::BAD_REQUEST, "the body broke off"))?;
+        let frame = frame.map_err(|_| Rejection::status(StatusCode::BAD_REQUEST, "the body broke off"))?;
         let Ok(data) = frame.into_data() else { continue };
         let (before, length) = (gathered.len(), gathered.len() + data.len());
         if length > largest {
@@ -115,7 +115,7 @@ async fn gather(
         }
         if length >= SMALL {
             let counted = match &mut reservation {
-                None => memory.reserve(Kind::Bodies, length).map(|reserved| reservation = Some(reserved)),
+                None => memory.reserve(BufferKind::Bodies, length).map(|reserved| reservation = Some(reserved)),
                 Some(reservation) => reservation.grow(data.len()),
             };
             if let Err(full) = counted {
@@ -157,19 +157,19 @@ pub(crate) fn other_verb(allowed: &'static str) -> Response<Body> {
 }
 
 /// The error response to a request that was not handled.
-pub(crate) struct Refusal {
+pub(crate) struct Rejection {
     pub status: StatusCode,
     pub error: Error,
     pub id: Option<Id>,
 }
 
-impl Refusal {
-    pub(crate) fn status(status: StatusCode, reason: &str) -> Refusal {
-        Refusal { status, error: Error::InvalidRequest(reason.to_owned()), id: None }
+impl Rejection {
+    pub(crate) fn status(status: StatusCode, reason: &str) -> Rejection {
+        Rejection { status, error: Error::InvalidRequest(reason.to_owned()), id: None }
     }
 
-    pub(crate) fn about(self, request: &Request) -> Refusal {
-        Refusal { id: Some(request.id.clone()), ..self }
+    pub(crate) fn about(self, request: &Request) -> Rejection {
+        Rejection { id: Some(request.id.clone()), ..self }
     }
 
     pub(crate) fn into_response(self) -> Response<Body> {
@@ -181,15 +181,15 @@ impl Refusal {
     }
 }
 
-impl From<Error> for Refusal {
-    fn from(error: Error) -> Refusal {
+impl From<Error> for Rejection {
+    fn from(error: Error) -> Rejection {
         let status = StatusCode::from_u16(error.class().status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        Refusal { status, error, id: None }
+        Rejection { status, error, id: None }
     }
 }
 
-impl From<MalformedMessage> for Refusal {
-    fn from(malformed: MalformedMessage) -> Refusal {
-        Refusal { id: malformed.id, ..malformed.error.into() }
+impl From<MalformedMessage> for Rejection {
+    fn from(malformed: MalformedMessage) -> Rejection {
+        Rejection { id: malformed.id, ..malformed.error.into() }
     }
 }

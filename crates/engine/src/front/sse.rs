@@ -23,7 +23,7 @@ use crate::front::body::{self, Body, KEEP_ALIVE, event};
 use crate::front::dialogue::{DuplexClient, MessageOutcome, refusal};
 use crate::front::http::HttpFront;
 use crate::front::outlet::{EnqueueError, OutboundQueue, OutboundWriter};
-use crate::front::request::{HttpRequest, Refusal, check_is_json, check_takes_stream, other_verb, whole_body};
+use crate::front::request::{HttpRequest, Rejection, check_is_json, check_takes_stream, other_verb, whole_body};
 use crate::front::stream::{DetachableCall, KEEP_ALIVE_EVERY, ListChanges, all_events, unasked};
 use crate::session::Session;
 use crate::session::desk::PendingCallEvent;
@@ -35,14 +35,14 @@ pub(crate) const MESSAGES: &str = "/messages";
 impl HttpFront {
     /// Handles a GET: opens a stream and reserves a session. Other methods get status 405, by which clients detect that
     /// the URL is of another transport.
-    pub(crate) fn open_stream(&self, request: &HttpRequest) -> Result<Response<Body>, Refusal> {
+    pub(crate) fn open_stream(&self, request: &HttpRequest) -> Result<Response<Body>, Rejection> {
         if request.method() != Verb::GET {
             return Ok(other_verb("GET"));
         }
         check_takes_stream(request.headers())?;
         let dialogue =
             DuplexClient::new(&self.desk, &self.observe, self.profile.clone()).map_err(|error| match error {
-                Error::LimitExceeded { .. } => Refusal { status: StatusCode::SERVICE_UNAVAILABLE, error, id: None },
+                Error::LimitExceeded { .. } => Rejection { status: StatusCode::SERVICE_UNAVAILABLE, error, id: None },
                 error => error.into(),
             })?;
         let id = self.desk.sessions.mint();
@@ -58,7 +58,7 @@ impl HttpFront {
     }
 
     /// Handles a POST: a message of the client that the query names.
-    pub(crate) async fn take_message(&self, request: HttpRequest) -> Result<Response<Body>, Refusal> {
+    pub(crate) async fn take_message(&self, request: HttpRequest) -> Result<Response<Body>, Rejection> {
         if request.method() != Verb::POST {
             return Ok(other_verb("POST"));
         }
@@ -76,8 +76,8 @@ impl HttpFront {
     }
 }
 
-fn unknown() -> Refusal {
-    Refusal::status(StatusCode::NOT_FOUND, "unknown session; open a stream with GET /sse")
+fn unknown() -> Rejection {
+    Rejection::status(StatusCode::NOT_FOUND, "unknown session; open a stream with GET /sse")
 }
 
 /// The open streams by their id.
@@ -91,11 +91,11 @@ impl SseClients {
     }
 
     /// Returns the client that the query names. Returns an error if there is none.
-    fn find(&self, query: &str) -> Result<Arc<SseClient>, Refusal> {
+    fn find(&self, query: &str) -> Result<Arc<SseClient>, Rejection> {
         let mut names = query.split('&').filter_map(|pair| pair.strip_prefix("sessionId="));
         let (Some(name), None) = (names.next(), names.next()) else {
             let reason = "the query must name one sessionId; the first event of GET /sse has it";
-            return Err(Refusal::status(StatusCode::BAD_REQUEST, reason));
+            return Err(Rejection::status(StatusCode::BAD_REQUEST, reason));
         };
         let id = name.parse::<SessionId>().map_err(|()| unknown())?;
         let client = self.0.read().get(&id).cloned();

@@ -10,7 +10,7 @@ use goblin_config::exposure::ProfileName;
 use goblin_telemetry::{Event, Observe, worker};
 use goblin_wire::framing::{Frame, LineDecoder};
 use goblin_wire::json::Pieces;
-use goblin_wire::memory::{Kind, ReservationError, SMALL};
+use goblin_wire::memory::{BufferKind, ReservationError, SMALL};
 use goblin_wire::{Error, Message};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, watch};
@@ -148,7 +148,7 @@ impl StdioClient {
             return self.on_counted(line).await;
         }
         let memory = &self.front.observe.memory;
-        match memory.reserve(Kind::Bodies, line.len()) {
+        match memory.reserve(BufferKind::Bodies, line.len()) {
             Ok(reservation) => self.on_counted(reservation.keep(line)).await,
             Err(full) => Box::pin(self.on_full(line, full)).await,
         }
@@ -158,7 +158,7 @@ impl StdioClient {
     async fn on_full(&mut self, line: Bytes, full: ReservationError) -> bool {
         let id = match Message::parse(line.clone()) {
             Ok(Message::Response(_)) => {
-                let line = self.front.observe.memory.hold_message(Kind::Bodies, line);
+                let line = self.front.observe.memory.hold_message(BufferKind::Bodies, line);
                 return self.on_counted(line).await;
             }
             Ok(Message::Request(request)) => Some(request.id),

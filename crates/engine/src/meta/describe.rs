@@ -3,7 +3,7 @@
 
 use goblin_catalog::meta::MetaTool;
 use goblin_catalog::resources::UriOwner;
-use goblin_catalog::{Listed, uri};
+use goblin_catalog::{ListedTools, uri};
 use goblin_wire::json::{self, Span, quote};
 
 use crate::meta::cards::{ObjectBuilder, text_of};
@@ -76,7 +76,7 @@ impl MetaCall<'_> {
     /// Adds a tool to the client's own list if the configuration enables this. The client needs a session to receive
     /// the change notification.
     fn reveal(&self, place: usize, exposed: &str) {
-        let Listed::Pinned { places, reveal: true } = &self.catalog.listed else { return };
+        let ListedTools::Pinned { places, reveal: true } = &self.catalog.listed else { return };
         let caller = &self.call.caller;
         if caller.session.is_some() && caller.dialect.has_handshake() && !places.contains(&place) {
             self.call.mailbox.reveal(exposed);

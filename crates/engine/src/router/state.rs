@@ -1,8 +1,8 @@
 //! The encrypted state of a call that its client carries (`requestState`).
 //!
 //! A call that needs input is answered, and the client continues it with another request. The state identifies the
-//! call: a suspended one ([`State::Parked`]), one with a state of its backend ([`State::Native`]), or one to begin
-//! again ([`State::Again`]). It is bound to the caller, the method, all arguments and an expiry time. The key exists
+//! call: a suspended one ([`RequestState::Parked`]), one with a state of its backend ([`RequestState::Native`]), or one to begin
+//! again ([`RequestState::Again`]). It is bound to the caller, the method, all arguments and an expiry time. The key exists
 //! only in memory, so a restart makes all states invalid.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

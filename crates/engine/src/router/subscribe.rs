@@ -22,7 +22,7 @@ use goblin_wire::{Error, Outcome as Answer, Request, Response};
 use crate::client::caller::SessionId;
 use crate::client::lane::Call;
 use crate::client::mailbox::Mailbox;
-use crate::client::subscriptions::{Subscription, Wish};
+use crate::client::subscriptions::{SubscribeRequest, Subscription};
 use crate::directory::View;
 use crate::router::{Router, find_resource};
 use crate::upstream::register::{SubscribeError, SubscribeResult, SubscriptionManager};
@@ -91,7 +91,7 @@ impl Router {
         terms: SubscriptionOptions,
     ) -> Result<SubscribeResult, CallEnd> {
         let register = backend.register_for(call).await?;
-        let wish = Wish {
+        let wish = SubscribeRequest {
             subscriber: Arc::clone(&listener.mailbox),
             native: found.native,
             exposed: found.exposed,

@@ -36,7 +36,7 @@ const MISSING_CAPABILITY: &str = "-32021";
 
 /// The task options of a call.
 #[derive(Default)]
-pub(crate) struct Wish {
+pub(crate) struct TaskOptions {
     pub tasks: TaskPolicy,
     /// The reserved place for the task.
     place: Option<TaskPermit>,
@@ -44,7 +44,7 @@ pub(crate) struct Wish {
     full: Option<Error>,
 }
 
-impl Wish {
+impl TaskOptions {
     /// Reports whether the answer may contain a task, or an error because of a missing one.
     pub(crate) fn may_come_true(&self, request: &Request, answered: &BackendResponse) -> bool {
         if self.tasks != TaskPolicy::default() || self.full.is_some() {
@@ -84,30 +84,30 @@ impl Router {
 
     /// Returns the task options of a call. Returns an error if the client asks for a task and there is no place. If the
     /// backend decides about tasks and there is no place, the call is sent without support for tasks.
-    pub(crate) fn task_wish(&self, call: &Call, catalog: &Catalog, target: &RouteTarget) -> Result<Wish, Error> {
-        let RouteTarget::Tool(index) = target else { return Ok(Wish::default()) };
+    pub(crate) fn task_wish(&self, call: &Call, catalog: &Catalog, target: &RouteTarget) -> Result<TaskOptions, Error> {
+        let RouteTarget::Tool(index) = target else { return Ok(TaskOptions::default()) };
         let entry = &catalog.tools.entries[*index];
         let (caller, asked) = (&call.caller, call.request.params.task.is_some());
         if !(makes_tasks(catalog.source(entry.source)) || asked && caller.dialect.has_tasks()) {
-            return Ok(Wish::default());
+            return Ok(TaskOptions::default());
         }
         if caller.dialect.has_tasks() {
             if !asked {
-                return Ok(Wish::default());
+                return Ok(TaskOptions::default());
             }
             let place = self.tasks.reserve(TaskOwner::of(caller), Instant::now())?;
             let tasks = TaskPolicy { welcome: true, required: false };
-            return Ok(Wish { tasks, place: Some(place), full: None });
+            return Ok(TaskOptions { tasks, place: Some(place), full: None });
         }
         let required = requires_task(&entry.definition);
         if !knows_extension(caller) {
-            return Ok(Wish { tasks: TaskPolicy { welcome: false, required }, ..Wish::default() });
+            return Ok(TaskOptions { tasks: TaskPolicy { welcome: false, required }, ..TaskOptions::default() });
         }
         let place = self.tasks.reserve(TaskOwner::of(caller), Instant::now());
         let tasks = TaskPolicy { welcome: place.is_ok(), required };
         Ok(match place {
-            Ok(place) => Wish { tasks, place: Some(place), full: None },
-            Err(error) => Wish { tasks, place: None, full: Some(error) },
+            Ok(place) => TaskOptions { tasks, place: Some(place), full: None },
+            Err(error) => TaskOptions { tasks, place: None, full: Some(error) },
         })
     }
 
@@ -116,7 +116,7 @@ impl Router {
         &self,
         call: &Arc<Call>,
         backend: &Arc<Backend>,
-        (wish, patience): (Wish, CallTimeouts),
+        (wish, patience): (TaskOptions, CallTimeouts),
         answered: BackendResponse,
     ) -> Result<TaskOutcome, CallEnd> {
         let (text, era) = (answered.response.raw.as_str(), answered.dialect.era());

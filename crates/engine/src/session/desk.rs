@@ -1,7 +1,7 @@
 //! Handles the messages of a session, independent of the transport.
 //!
-//! A transport calls [`Desk::begin`] for each request of a client. Requests that need no backend are answered at once.
-//! The others become a [`Pending`] call, which the transport polls for messages and for the answer.
+//! A transport calls [`Dispatcher::begin`] for each request of a client. Requests that need no backend are answered at once.
+//! The others become a [`PendingCall`] call, which the transport polls for messages and for the answer.
 //!
 //! A call over Streamable HTTP is not a task, because a task per call costs more than the few calls that need one. A
 //! task takes over only if the connection is lost. The transports with one channel for all answers spawn each call.
@@ -81,7 +81,7 @@ pub enum PendingCallEvent {
 
 impl PendingCall {
     /// Waits for the next event. Messages come first, so that they reach the client before the answer. Must not be
-    /// called after [`Next::Answer`].
+    /// called after [`PendingCallEvent::Answer`].
     pub async fn next(&mut self) -> PendingCallEvent {
         tokio::select! {
             biased;

@@ -29,7 +29,7 @@ use crate::upstream::era::LinkScope;
 use crate::upstream::health::{self, Health};
 use crate::upstream::link::{Link, LinkEnd, LinkError, shared_capabilities};
 use crate::upstream::listing::{
-    self, Budget, FetchedList, ListingError, MAX_LIST_BYTES, SkippedTool, leave_out_misannotated,
+    self, FetchBudget, FetchedList, ListingError, MAX_LIST_BYTES, SkippedTool, leave_out_misannotated,
 };
 use crate::upstream::own::ClientLinks;
 use crate::upstream::register::SETTLED_AFTER;
@@ -321,7 +321,7 @@ impl Actor {
     /// stale. Returns `true` if a register needs a second fetch once the connection has settled.
     async fn refresh(&self, link: &Link, hello: &Arc<Hello>, lists: &[List], is_settled: bool) -> Result<bool, String> {
         self.backend.list_begins();
-        let budget = Budget::new(&self.surroundings.observe.memory);
+        let budget = FetchBudget::new(&self.surroundings.observe.memory);
         let fetch = async |list: List| {
             if list.is_offered(hello) {
                 return (list, self.fetch(link, list, &budget).await);
@@ -380,7 +380,7 @@ impl Actor {
     }
 
     /// Fetches one list. Returns `None` if the list keeps its last entries, and an error if the connection broke.
-    async fn fetch(&self, link: &Link, list: List, budget: &Budget) -> Result<Option<FetchedList>, String> {
+    async fn fetch(&self, link: &Link, list: List, budget: &FetchBudget) -> Result<Option<FetchedList>, String> {
         match listing::fetch(link, list, self.surroundings.policies.start_timeout, budget).await {
             Ok(mut fetched) => {
                 self.backend.set_failed(list, None);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use goblin_catalog::listing::List;
-use goblin_telemetry::meter::{Asked, Ending};
+use goblin_telemetry::meter::{MethodLabel, RequestOutcome};
 use goblin_telemetry::worker;
 use goblin_wire::json::{self, Splice, quote};
 use goblin_wire::listen::ListenFilter;
@@ -47,7 +47,7 @@ impl Backend {
         patience: CallTimeouts,
     ) -> Result<BackendResponse, CallEnd> {
         let ended = self.call_uncounted(outgoing, call, patience).await;
-        self.meter.ended(Asked::from(&call.request.method), ending(&ended));
+        self.meter.ended(MethodLabel::from(&call.request.method), ending(&ended));
         ended
     }
 
@@ -145,7 +145,7 @@ impl Backend {
             answer = link.request(id, body, about, Some(call)) => {
                 if answer.is_ok() {
                     let took = begun.elapsed();
-                    self.meter.took(Asked::from(&request.method), took);
+                    self.meter.took(MethodLabel::from(&request.method), took);
                     call.count_upstream(took);
                 }
                 Ok(answer.map(|response| BackendResponse { response, dialect }))
@@ -270,19 +270,19 @@ impl Backend {
 }
 
 /// Returns the label under which the meter counts this outcome.
-pub(crate) fn ending(ended: &Result<BackendResponse, CallEnd>) -> Ending {
+pub(crate) fn ending(ended: &Result<BackendResponse, CallEnd>) -> RequestOutcome {
     match ended {
         Ok(answered) => match answered.response.outcome {
-            Outcome::Result(_) => Ending::Ok,
-            Outcome::Error(_) => Ending::Error,
+            Outcome::Result(_) => RequestOutcome::Ok,
+            Outcome::Error(_) => RequestOutcome::Error,
         },
-        Err(CallEnd::Cancelled) => Ending::Cancelled,
+        Err(CallEnd::Cancelled) => RequestOutcome::Cancelled,
         Err(CallEnd::Failed(error)) => match error {
-            Error::Timeout { .. } => Ending::Timeout,
-            Error::Overloaded { .. } => Ending::Overloaded,
-            Error::BackendUnavailable { .. } => Ending::Unavailable,
-            Error::BackendProtocol { .. } => Ending::Protocol,
-            _ => Ending::Error,
+            Error::Timeout { .. } => RequestOutcome::Timeout,
+            Error::Overloaded { .. } => RequestOutcome::Overloaded,
+            Error::BackendUnavailable { .. } => RequestOutcome::Unavailable,
+            Error::BackendProtocol { .. } => RequestOutcome::Protocol,
+            _ => RequestOutcome::Error,
         },
     }
 }

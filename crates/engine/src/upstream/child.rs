@@ -1,9 +1,9 @@
 //! The process of a stdio backend, seen from the gateway: started through the [`guard`](super::guard), watched and
 //! ended.
 //!
-//! [`spawn`] returns the three pipes for the protocol and a [`Process`] that controls the lifetime. Each process has a
+//! [`spawn`] returns the three pipes for the protocol and a [`ProcessGroup`] that controls the lifetime. Each process has a
 //! task that owns the guard. The task notices the guard's end, kills the rest of the process group and reaps the guard,
-//! so no caller has to wait for it. Dropping the `Process` ends the group as well. This module restarts nothing, reads
+//! so no caller has to wait for it. Dropping the `ProcessGroup` ends the group as well. This module restarts nothing, reads
 //! no output and knows no protocol.
 //!
 //! Invariant: the gateway signals a process group only while its guard is not yet reaped. Until then the kernel cannot
@@ -58,7 +58,7 @@ static STARTING: Mutex<()> = Mutex::new(());
 /// passes, then `env`, which takes precedence. A `program` with a slash is relative to `cwd`; one without a slash is
 /// looked up in the `PATH` of that environment.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Command {
+pub struct ChildCommand {
     pub program: ExpandedText,
     pub args: Vec<String>,
     pub env: Vec<(String, String)>,
@@ -66,11 +66,11 @@ pub struct Command {
     pub cwd: PathBuf,
 }
 
-impl Command {
+impl ChildCommand {
     /// Returns the command of a server in the configuration. Returns `None` if the transport starts no process.
-    pub fn of(transport: &Transport) -> Option<Command> {
+    pub fn of(transport: &Transport) -> Option<ChildCommand> {
         let Transport::Stdio { command, args, env, inherit, cwd } = transport else { return None };
-        Some(Command {
+        Some(ChildCommand {
             program: command.clone(),
             args: args.iter().map(|argument| argument.value().to_owned()).collect(),
             env: env.iter().map(|(name, value)| (name.clone(), value.expose().to_owned())).collect(),
@@ -138,7 +138,7 @@ pub enum SpawnError {
 /// Starts `command` in a process group of its own, led by a guard run from `guard_exe` (see [`own_executable`]).
 ///
 /// Must be called within a Tokio runtime that drives I/O and time.
-pub fn spawn(guard_exe: &Path, command: &Command) -> Result<Child, SpawnError> {
+pub fn spawn(guard_exe: &Path, command: &ChildCommand) -> Result<Child, SpawnError> {
     check(command)?;
     // Install the handler before the guard starts, so that no exit is missed.
     let exits = signal(SignalKind::child())?;
@@ -240,7 +240,7 @@ async fn exited(guard: Pid, exits: &mut SignalStream) {
     }
 }
 
-fn start_guard(guard_exe: &Path, command: &Command) -> Result<(std::process::Child, PipeWriter), SpawnError> {
+fn start_guard(guard_exe: &Path, command: &ChildCommand) -> Result<(std::process::Child, PipeWriter), SpawnError> {
     let in_guard = |source| SpawnError::Guard { path: guard_exe.to_owned(), source };
     // The new process resolves a relative path in the command's working directory.
     let mut guard = std::process::Command::new(std::path::absolute(guard_exe).map_err(in_guard)?);
@@ -271,7 +271,7 @@ fn start_guard(guard_exe: &Path, command: &Command) -> Result<(std::process::Chi
 
 /// Checks the working directory and the program before the start, because the guard could report a failure only as an
 /// exit code.
-pub fn check(command: &Command) -> Result<(), SpawnError> {
+pub fn check(command: &ChildCommand) -> Result<(), SpawnError> {
     let is_directory = std::fs::metadata(&command.cwd).and_then(|it| match it.is_dir() {
         true => Ok(()),
         false => Err(io::ErrorKind::NotADirectory.into()),
@@ -309,7 +309,7 @@ pub fn check(command: &Command) -> Result<(), SpawnError> {
     })
 }
 
-fn missed(command: &Command, id: &str, last_lines: &[String], set: impl Iterator<Item = String>) -> Vec<String> {
+fn missed(command: &ChildCommand, id: &str, last_lines: &[String], set: impl Iterator<Item = String>) -> Vec<String> {
     let is_letter = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
     let named: BTreeSet<&str> = last_lines.iter().flat_map(|line| line.split(|letter| !is_letter(letter))).collect();
     let program = Path::new(command.program.value()).file_name().and_then(OsStr::to_str).unwrap_or_default();
@@ -348,7 +348,7 @@ impl fmt::Display for Exit {
 }
 
 /// Omits the values of arguments and variables, which may hold secrets.
-impl fmt::Debug for Command {
+impl fmt::Debug for ChildCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> = self.env.iter().map(|(name, _)| name.as_str()).collect();
         f.debug_struct("Command")
@@ -366,7 +366,7 @@ mod tests {
 
     #[test]
     fn d19_variables_that_a_failed_server_may_need_are_named() {
-        let command = Command {
+        let command = ChildCommand {
             program: "/usr/bin/acme-mcp".into(),
             args: Vec::new(),
             env: vec![("GIT_HUB".to_owned(), "x".to_owned())],

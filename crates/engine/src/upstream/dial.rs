@@ -3,7 +3,7 @@
 //! Each backend has one [`Dialler`], for the link that fetches the lists and for the links of single clients. The
 //! dialler owns the state that these links share: the HTTP client with its pool, the transport that a URL turned out to
 //! use, and the protocol generation of the backend. The caller decides when and how often to dial, which capabilities
-//! to declare and which [`Ear`] handles incoming messages.
+//! to declare and which [`InboundHandler`] handles incoming messages.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ use goblin_wire::Hello;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use crate::upstream::actor::BackendDeps;
-use crate::upstream::child::Command;
+use crate::upstream::child::ChildCommand;
 use crate::upstream::ear::InboundHandler;
 use crate::upstream::era::{self, DiscoverReply, HandshakeMode, KnownEras, LinkScope};
 use crate::upstream::files::FilesServer;
@@ -345,7 +345,7 @@ impl Dialler {
         let ear = Arc::new((greeting.ear)());
         match &self.config.transport {
             Transport::Stdio { .. } => {
-                let command = Command::of(&self.config.transport).expect("it starts a process");
+                let command = ChildCommand::of(&self.config.transport).expect("it starts a process");
                 let link = StdioLink::start(&self.exe, command, self.limit, ear, greeting.is_retry);
                 link.map(|link| Link::new(LinkTransport::Stdio(link)))
                     .map_err(|error| BackendProblem::Unstartable(&error).to_string())

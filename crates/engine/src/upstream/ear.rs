@@ -17,7 +17,7 @@ use goblin_catalog::listing::List;
 use goblin_config::{Declare, Root, Server};
 use goblin_telemetry::Event;
 use goblin_wire::json::{self, Span, Splice, quote};
-use goblin_wire::memory::Kind;
+use goblin_wire::memory::BufferKind;
 use goblin_wire::params::related_task;
 use goblin_wire::{Error, Id, MalformedMessage, Method, Notification, Request};
 use parking_lot::Mutex;
@@ -43,7 +43,7 @@ pub struct InboundHandler {
     /// The subscriptions over this link.
     pub register: Arc<SubscriptionManager>,
     /// The client that owns the link. `None` if clients share it.
-    own: Option<Client>,
+    own: Option<LinkOwner>,
     declare: Declare,
     /// The configured roots, with which a shared link answers `roots/list`.
     roots: Vec<Root>,
@@ -86,7 +86,7 @@ pub(crate) struct InboundRequest {
 
 /// A client that owns a link.
 #[derive(Clone)]
-pub struct Client {
+pub struct LinkOwner {
     pub caller: Caller,
     pub mailbox: Arc<Mailbox>,
 }
@@ -145,7 +145,7 @@ impl InboundHandler {
     pub fn own(
         register: Arc<SubscriptionManager>,
         config: &Server,
-        client: Client,
+        client: LinkOwner,
         patience: Option<Duration>,
     ) -> InboundHandler {
         InboundHandler { own: Some(client), roots: Vec::new(), ..InboundHandler::shared(register, config, patience) }
@@ -173,7 +173,7 @@ impl InboundHandler {
 
     /// Charges a message of the backend to the memory account until its last slice is dropped.
     pub fn hold(&self, message: Bytes) -> Bytes {
-        self.inbox.observe().memory.hold_message(Kind::Answers, message)
+        self.inbox.observe().memory.hold_message(BufferKind::Answers, message)
     }
 
     /// Counts and reports bytes that are not a valid message.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use goblin_catalog::listing::{Definition, List, read_entries, weight};
 use goblin_telemetry::worker;
 use goblin_wire::json::{self, Span, quote};
-use goblin_wire::memory::{Kind, Memory, Reservation};
+use goblin_wire::memory::{BufferKind, Memory, Reservation};
 use goblin_wire::mirror::Mirrors;
 use goblin_wire::{Limit, MAX_LIST_ENTRIES, Outcome, Text};
 
@@ -38,14 +38,14 @@ pub(crate) struct FetchedList {
 }
 
 /// The limits of one fetch: the bytes of all lists that are fetched together, and the memory of all backends.
-pub(crate) struct Budget {
+pub(crate) struct FetchBudget {
     fetched: AtomicUsize,
     memory: Arc<Memory>,
 }
 
-impl Budget {
-    pub(crate) fn new(memory: &Arc<Memory>) -> Budget {
-        Budget { fetched: AtomicUsize::new(0), memory: Arc::clone(memory) }
+impl FetchBudget {
+    pub(crate) fn new(memory: &Arc<Memory>) -> FetchBudget {
+        FetchBudget { fetched: AtomicUsize::new(0), memory: Arc::clone(memory) }
     }
 
     /// Counts received bytes. Returns an error beyond [`MAX_LIST_BYTES`].
@@ -56,7 +56,7 @@ impl Budget {
 
     /// Returns an empty list, for a list that the backend does not offer.
     pub(crate) fn nothing(&self) -> FetchedList {
-        FetchedList { entries: Vec::new(), reserved: self.memory.hold(Kind::Listings, 0) }
+        FetchedList { entries: Vec::new(), reserved: self.memory.hold(BufferKind::Listings, 0) }
     }
 }
 
@@ -108,7 +108,7 @@ pub(crate) async fn fetch(
     link: &Link,
     list: List,
     patience: Duration,
-    budget: &Budget,
+    budget: &FetchBudget,
 ) -> Result<FetchedList, ListingError> {
     let FetchedList { mut entries, mut reserved } = budget.nothing();
     let mut cursor: Option<String> = None;

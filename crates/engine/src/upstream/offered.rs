@@ -9,7 +9,7 @@ use goblin_config::Server;
 use goblin_subscriptions::OfferedResources;
 use goblin_subscriptions::pattern::Pattern;
 use goblin_wire::template::index::TemplateIndex;
-use goblin_wire::template::{Budget, MAX_MATCH_STEPS, Template};
+use goblin_wire::template::{MAX_MATCH_STEPS, MatchBudget, Template};
 
 use crate::upstream::inbox::BackendEvents;
 use crate::upstream::listing::SHORT_LIST;
@@ -88,7 +88,7 @@ impl ListingView {
         covered.map(|(place, _)| place).collect()
     }
 
-    fn has_template(&self, native: &str, budget: &mut Budget) -> bool {
+    fn has_template(&self, native: &str, budget: &mut MatchBudget) -> bool {
         let admitted = |definition: &&Definition| self.admits(&definition.native);
         let parse = |definition: &Definition| Template::parse(&definition.native).ok();
         let (templates, index) = self.templates.get_or_init(|| {
@@ -147,7 +147,7 @@ pub(crate) struct ExposedListing<'a> {
     pub covered: Option<&'a PatternMatches>,
     /// The steps left for matching templates, over all resources. Once they are used up, a resource counts as not
     /// offered and the backend is asked for it.
-    budget: RefCell<Budget>,
+    budget: RefCell<MatchBudget>,
 }
 
 impl<'a> ExposedListing<'a> {
@@ -156,7 +156,7 @@ impl<'a> ExposedListing<'a> {
         inbox: &'a BackendEvents,
         covered: Option<&'a PatternMatches>,
     ) -> ExposedListing<'a> {
-        let budget = RefCell::new(Budget::new(TEMPLATE_LOOKUPS * MAX_MATCH_STEPS));
+        let budget = RefCell::new(MatchBudget::new(TEMPLATE_LOOKUPS * MAX_MATCH_STEPS));
         ExposedListing { offered, inbox, covered, budget }
     }
 }

@@ -50,7 +50,7 @@ impl CancelledCalls {
         self.0.retain(|gone| gone.request != request);
     }
 
-    /// Turns a clear owner into [`Whose::Unsure`] if a cancelled call of another client is recent.
+    /// Turns a clear owner into [`Attribution::Unsure`] if a cancelled call of another client is recent.
     fn judge(&self, whose: Attribution, now: Instant) -> Attribution {
         let Attribution::Calls(calls) = &whose else { return whose };
         let Some(sole) = calls.first().map(|call| call.origin) else { return whose };

@@ -1,7 +1,7 @@
 //! The links of single clients, for a backend that gives each client its own (`"session": "per-client"`).
 //!
 //! A client's first call connects its link: a process or a session of its own, with the capabilities that the client
-//! declared. Messages on that link go to that client alone, and no other client uses it. A [`Keeper`] task per client
+//! declared. Messages on that link go to that client alone, and no other client uses it. A [`ClientLinkTask`] task per client
 //! owns the link; this module holds the table of clients and the interface for calls.
 //!
 //! These links do not fetch lists. All clients are offered the listing of the backend's one control link.
@@ -25,11 +25,11 @@ use crate::client::mailbox::replay::Replay;
 use crate::client::mailbox::{ListVersions, Mailbox};
 use crate::client::subscriptions::Subscription;
 use crate::upstream::dial::Dialler;
-use crate::upstream::ear::Client;
+use crate::upstream::ear::LinkOwner;
 use crate::upstream::inbox::BackendEvents;
 use crate::upstream::link::Link;
 use crate::upstream::own::keeper::ClientLinkTask;
-use crate::upstream::register::{Home, SubscriptionManager};
+use crate::upstream::register::{ManagerContext, SubscriptionManager};
 use crate::upstream::trouble::public;
 use crate::upstream::{Backend, SubscriptionHandover};
 
@@ -48,7 +48,7 @@ pub(crate) struct ClientLinks(Arc<ClientLinksInner>);
 struct ClientLinksInner {
     config: Arc<Server>,
     inbox: Arc<BackendEvents>,
-    home: Home,
+    home: ManagerContext,
     dialler: Arc<Dialler>,
     /// The timeout for responses to server requests.
     patience: Option<Duration>,
@@ -67,7 +67,7 @@ struct ClientLinksInner {
 
 /// The link of one client, connected or not.
 struct ClientLink {
-    client: Client,
+    client: LinkOwner,
     register: Arc<SubscriptionManager>,
     standing: watch::Sender<ClientLinkState>,
     told: mpsc::Sender<Bytes>,
@@ -77,7 +77,7 @@ struct ClientLink {
     used: Mutex<Instant>,
 }
 
-/// The state of one client's link. Calls change `Down` to `Wanted`; only the keeper makes other changes.
+/// The state of one client's link. Calls change `Down` to `InnerCall`; only the keeper makes other changes.
 #[derive(Clone)]
 enum ClientLinkState {
     Down {
@@ -207,7 +207,7 @@ impl ClientLinks {
     }
 
     /// Adds the subscriptions of one client and so makes its keeper connect.
-    pub(crate) fn take_over(&self, client: &Client, subscriptions: Vec<Arc<Subscription>>) {
+    pub(crate) fn take_over(&self, client: &LinkOwner, subscriptions: Vec<Arc<Subscription>>) {
         let Some(session) = client.caller.session else { return };
         self.find_or_begin(session, || client.clone()).register.take_over(subscriptions);
     }
@@ -235,7 +235,7 @@ impl ClientLinks {
     }
 
     /// Returns the link of a client. Starts its keeper if there is none.
-    fn find_or_begin(&self, session: SessionId, client: impl FnOnce() -> Client) -> Arc<ClientLink> {
+    fn find_or_begin(&self, session: SessionId, client: impl FnOnce() -> LinkOwner) -> Arc<ClientLink> {
         let mut clients = self.0.clients();
         if let Some(own) = clients.get(&session) {
             return Arc::clone(own);
@@ -309,7 +309,7 @@ impl ClientLink {
 }
 
 /// Returns the client to connect a link for.
-fn client(call: &Call) -> Client {
+fn client(call: &Call) -> LinkOwner {
     let mailbox = match call.caller.session {
         Some(_) => Arc::clone(&call.mailbox),
         // The link outlives the call, so it cannot use the call's mailbox.
@@ -319,7 +319,7 @@ fn client(call: &Call) -> Client {
             Arc::new(Mailbox::new(introduction, ListVersions::default(), Replay::new(0)))
         }
     };
-    Client { caller: call.caller.clone(), mailbox }
+    LinkOwner { caller: call.caller.clone(), mailbox }
 }
 
 fn most(config: &Server) -> usize {

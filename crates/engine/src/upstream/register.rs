@@ -1,6 +1,6 @@
 //! Keeps the subscriptions over one link and connects them with the backend.
 //!
-//! [`Interests`] decides; this module acts. [`keep`](Register::keep) sends the subscribe and unsubscribe requests while
+//! [`SubscriptionTable`] decides; this module acts. [`keep`](Register::keep) sends the subscribe and unsubscribe requests while
 //! a link is connected. An update from the backend goes into the mailbox of every subscribed client. A subscription
 //! outlives links. It ends with its client, by an unsubscribe, or when its server is removed from the configuration.
 //!
@@ -35,7 +35,7 @@ use tokio::sync::Notify;
 
 use crate::client::mailbox::{ClientRegistry, Mailbox};
 use crate::client::subscriptions::{
-    AffectedSubscription, Notice, Subscription, SubscriptionEntry, SubscriptionTable, Wish,
+    AffectedSubscription, Notice, SubscribeRequest, Subscription, SubscriptionEntry, SubscriptionTable,
 };
 use crate::upstream::inbox::BackendEvents;
 use crate::upstream::offered::{ExposedListing, ListingView, PatternMatches};
@@ -44,7 +44,7 @@ use crate::upstream::register::upkeep::ReadQueue;
 
 /// The state that all registers of one backend share.
 #[derive(Clone)]
-pub struct Home {
+pub struct ManagerContext {
     pub inbox: Arc<BackendEvents>,
     pub config: Arc<Server>,
     pub offered: Arc<ArcSwap<ListingView>>,
@@ -54,7 +54,7 @@ pub struct Home {
 
 /// The subscriptions over one link.
 pub struct SubscriptionManager {
-    home: Home,
+    home: ManagerContext,
     interests: Mutex<ManagerState>,
     /// Notified when an upstream request may be due.
     bell: Notify,
@@ -90,7 +90,7 @@ pub enum SubscribeError {
 }
 
 impl SubscriptionManager {
-    pub fn new(home: Home) -> SubscriptionManager {
+    pub fn new(home: ManagerContext) -> SubscriptionManager {
         let (interests, told) = (SubscriptionTable::new(home.most_upstream), home.offered.load_full());
         SubscriptionManager {
             home,
@@ -120,7 +120,7 @@ impl SubscriptionManager {
     /// a slot within the client's limit. Dropping the future before the answer withdraws the subscription.
     pub async fn subscribe(
         self: &Arc<SubscriptionManager>,
-        wish: Wish,
+        wish: SubscribeRequest,
         place: impl FnOnce() -> Result<SubscriptionPermit, LimitReached>,
     ) -> Result<SubscribeResult, SubscribeError> {
         let mailbox = Arc::clone(&wish.subscriber);
@@ -167,7 +167,7 @@ impl SubscriptionManager {
     /// Adds a subscription to the table. Returns an error if the register is closed or a limit is reached.
     fn enter(
         &self,
-        wish: Wish,
+        wish: SubscribeRequest,
         covered: Option<PatternMatches>,
         place: impl FnOnce() -> Result<SubscriptionPermit, LimitReached>,
     ) -> Result<SubscriptionEntry, SubscribeError> {

@@ -29,7 +29,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::client::lane::Call;
-use crate::upstream::child::{self, Command, Exit, ProcessGroup, SpawnError};
+use crate::upstream::child::{self, ChildCommand, Exit, ProcessGroup, SpawnError};
 use crate::upstream::ear::{InboundHandler, ReplySink};
 use crate::upstream::link::LinkError;
 use crate::upstream::open::OpenRequests;
@@ -60,7 +60,7 @@ pub struct StdioLink {
 
 struct StdioLinkInner {
     ear: Arc<InboundHandler>,
-    command: Command,
+    command: ChildCommand,
     queue: mpsc::Sender<QueuedLine>,
     room: Arc<Semaphore>,
     open: OpenRequests,
@@ -89,7 +89,7 @@ impl StdioLink {
     /// until the first response, because they repeat those of the previous attempt.
     pub fn start(
         exe: &Path,
-        command: Command,
+        command: ChildCommand,
         limit: usize,
         ear: Arc<InboundHandler>,
         is_retry: bool,

@@ -6,32 +6,32 @@ use std::path::{Path, PathBuf};
 
 use crate::watch::Touch;
 
-pub type Watched = Infallible;
-pub struct System(Infallible);
-pub(crate) struct Handle(Infallible);
+pub type WatchedDirectories = Infallible;
+pub struct DirectoryWatch(Infallible);
+pub(crate) struct WatchHandle(Infallible);
 
-pub(crate) type Hint<'a> = Option<(&'a Path, Touch)>;
+pub(crate) type ChangeHint<'a> = Option<(&'a Path, Touch)>;
 
-impl System {
-    pub fn open() -> io::Result<System> {
+impl DirectoryWatch {
+    pub fn open() -> io::Result<DirectoryWatch> {
         Err(io::Error::other("it is done on Linux only"))
     }
 
-    pub fn handle(&self) -> Handle {
+    pub fn handle(&self) -> WatchHandle {
         match self.0 {}
     }
 
-    pub async fn read(&self, _note: impl FnMut(Hint<'_>)) -> io::Result<()> {
+    pub async fn read(&self, _note: impl FnMut(ChangeHint<'_>)) -> io::Result<()> {
         match self.0 {}
     }
 
-    pub(crate) fn adopt(&mut self, watched: Watched) -> bool {
+    pub(crate) fn adopt(&mut self, watched: WatchedDirectories) -> bool {
         match watched {}
     }
 }
 
-impl Handle {
-    pub fn watch(&self, _wanted: Vec<PathBuf>) -> io::Result<Watched> {
+impl WatchHandle {
+    pub fn watch(&self, _wanted: Vec<PathBuf>) -> io::Result<WatchedDirectories> {
         match self.0 {}
     }
 }

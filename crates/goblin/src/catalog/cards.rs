@@ -10,7 +10,7 @@ use goblin_wire::json::{self, quote};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::catalog::client::Client;
+use crate::catalog::client::CatalogClient;
 use crate::catalog::{CliError, ListFilter};
 
 /// The number of cards per page, which is also the gateway's maximum.
@@ -138,7 +138,7 @@ impl Cards {
 }
 
 /// Lists the entries of one kind, up to the limit of `filter`.
-pub(crate) async fn list(client: &mut Client, kind: EntryKind, filter: &ListFilter) -> Result<Cards, CliError> {
+pub(crate) async fn list(client: &mut CatalogClient, kind: EntryKind, filter: &ListFilter) -> Result<Cards, CliError> {
     if !client.has_meta_tools() {
         return of_protocol(client, kind, filter).await;
     }
@@ -160,7 +160,7 @@ enum ListError {
     Other(CliError),
 }
 
-async fn of_catalog(client: &mut Client, kind: EntryKind, filter: &ListFilter) -> Result<Cards, ListError> {
+async fn of_catalog(client: &mut CatalogClient, kind: EntryKind, filter: &ListFilter) -> Result<Cards, ListError> {
     let wanted = filter.limit.map_or(usize::MAX, |limit| limit as usize);
     let mut all = Cards { kind, cards: Vec::new(), total: 0, note: None };
     let mut cursor: Option<String> = None;
@@ -194,7 +194,7 @@ fn structure(outcomes: &ToolOutput) -> Result<&str, CliError> {
     structure.ok_or_else(|| CliError::Unavailable("the gateway answered without structuredContent".to_owned()))
 }
 
-async fn of_protocol(client: &mut Client, kind: EntryKind, filter: &ListFilter) -> Result<Cards, CliError> {
+async fn of_protocol(client: &mut CatalogClient, kind: EntryKind, filter: &ListFilter) -> Result<Cards, CliError> {
     let mut cards: Vec<_> = definitions(client, kind).await?.iter().map(|(_, value)| Card::of(value)).collect();
     if let Some(server) = &filter.server {
         let known = cards.iter().map(|card| card.text("serverId").to_owned()).collect::<Vec<_>>();
@@ -210,7 +210,7 @@ async fn of_protocol(client: &mut Client, kind: EntryKind, filter: &ListFilter) 
 }
 
 /// Returns all definitions from the protocol's list: the JSON text, and the parsed value.
-async fn definitions(client: &mut Client, kind: EntryKind) -> Result<Vec<(String, Value)>, CliError> {
+async fn definitions(client: &mut CatalogClient, kind: EntryKind) -> Result<Vec<(String, Value)>, CliError> {
     let (method, member) = kind.list();
     let (mut definitions, mut params) = (Vec::new(), "{}".to_owned());
     for _ in 0..MAX_PAGES {
@@ -231,7 +231,7 @@ async fn definitions(client: &mut Client, kind: EntryKind) -> Result<Vec<(String
 
 /// Searches with the meta tool `tool`. Returns its structured content, with the best match first.
 pub(crate) async fn search(
-    client: &mut Client,
+    client: &mut CatalogClient,
     tool: &str,
     filter: &ListFilter,
     mut arguments: Value,
@@ -266,7 +266,11 @@ pub(crate) struct EntryDefinition {
 }
 
 /// Returns the tool or prompt with this name. Returns an error with a suggestion if there is none.
-pub(crate) async fn describe(client: &mut Client, kind: EntryKind, name: &str) -> Result<EntryDefinition, CliError> {
+pub(crate) async fn describe(
+    client: &mut CatalogClient,
+    kind: EntryKind,
+    name: &str,
+) -> Result<EntryDefinition, CliError> {
     let noun = kind.noun();
     if client.has_meta_tools() {
         let outcomes = client.ask(&format!("describe_{noun}"), &json!({ "name": name })).await?;

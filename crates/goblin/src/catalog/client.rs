@@ -21,7 +21,7 @@ const OUT_OF_REACH: [&str; 5] = ["BACKEND_UNAVAILABLE", "BACKEND_PROTOCOL", "OVE
 /// Error codes of the gateway that mean that an entry does not exist.
 const NOT_FOUND: [&str; 3] = ["TOOL_NOT_FOUND", "PROMPT_NOT_FOUND", "RESOURCE_NOT_FOUND"];
 
-pub(crate) struct Client {
+pub(crate) struct CatalogClient {
     peer: Peer,
     /// The address of the gateway, for messages.
     pub place: String,
@@ -32,9 +32,9 @@ pub(crate) struct Client {
     progress: ProgressPrinter,
 }
 
-impl Client {
-    pub(crate) fn new(peer: Peer, place: String) -> Client {
-        Client { peer, place, prefix: None, open: None, progress: ProgressPrinter::default() }
+impl CatalogClient {
+    pub(crate) fn new(peer: Peer, place: String) -> CatalogClient {
+        CatalogClient { peer, place, prefix: None, open: None, progress: ProgressPrinter::default() }
     }
 
     pub(crate) async fn begin(&mut self) -> Result<(), CliError> {
@@ -92,7 +92,7 @@ impl Client {
         self.prefix.is_some()
     }
 
-    /// Calls a meta tool. An error of a meta tool is caused by wrong arguments, so it becomes [`Failure::Usage`].
+    /// Calls a meta tool. An error of a meta tool is caused by wrong arguments, so it becomes [`CliError::Usage`].
     pub(crate) async fn ask(&mut self, tool: &str, arguments: &Value) -> Result<ToolOutput, CliError> {
         let name = format!("{}{tool}", self.prefix.as_deref().unwrap_or_default());
         let outcomes = self.call(&name, &arguments.to_string()).await?;

@@ -20,7 +20,7 @@ use goblin_telemetry::clean;
 use serde_json::{Value, json};
 
 use crate::catalog::cards::{self, EntryKind};
-use crate::catalog::client::Client;
+use crate::catalog::client::CatalogClient;
 use crate::catalog::{CliError, ListFilter};
 use crate::door::{Endpoint, EndpointArgs};
 use crate::load::RawConfig;
@@ -97,7 +97,7 @@ fn entries(kind: EntryKind) -> Vec<Suggestion> {
     candidates.filter(|(name, _)| *name == clean(name)).collect()
 }
 
-async fn servers_of(client: &mut Client) -> Result<Vec<String>, CliError> {
+async fn servers_of(client: &mut CatalogClient) -> Result<Vec<String>, CliError> {
     if !client.has_meta_tools() {
         let everything = ListFilter { server: None, limit: None };
         let cards = cards::list(client, EntryKind::Tools, &everything).await?;
@@ -180,14 +180,14 @@ impl CommandLinePrefix {
     }
 
     /// Runs `work` as a client of the gateway that the words name. Returns `None` if there is no result in time.
-    fn ask<T>(&self, work: impl AsyncFnOnce(&mut Client) -> Result<T, CliError>) -> Option<T> {
+    fn ask<T>(&self, work: impl AsyncFnOnce(&mut CatalogClient) -> Result<T, CliError>) -> Option<T> {
         if self.reach.config.is_some() {
             return None;
         }
         in_time(async {
             let door = Endpoint::to_running(&self.reach, self.profile.as_ref()).await.ok()?;
             let (near, far) = tokio::io::duplex(PIPE_BYTES);
-            let mut client = Client::new(Peer::new(near), door.place());
+            let mut client = CatalogClient::new(Peer::new(near), door.place());
             let asked = async {
                 client.begin().await.ok()?;
                 let answer = work(&mut client).await.ok();

@@ -25,7 +25,7 @@ use crate::check::report::{
 use crate::style::width;
 
 /// The measurements of one server.
-struct Answer {
+struct ConnectResult {
     handshake: Duration,
     ping: Option<Duration>,
     /// The transport that a URL turned out to use.
@@ -78,11 +78,11 @@ pub(crate) async fn connect(config: Config, observe: Arc<Observe>, report: &mut 
 }
 
 /// Returns the answers in the order of `backends`. Shows progress while it waits.
-async fn ask_all(backends: &[Arc<Backend>], begin: Instant, patience: Duration) -> Vec<Result<Answer, String>> {
+async fn ask_all(backends: &[Arc<Backend>], begin: Instant, patience: Duration) -> Vec<Result<ConnectResult, String>> {
     let ask_one = async |index: usize| (index, ask(&backends[index], begin, patience).await);
     let mut asked: FuturesUnordered<_> = (0..backends.len()).map(ask_one).collect();
-    let mut answers: Vec<Option<Result<Answer, String>>> = backends.iter().map(|_| None).collect();
-    let mut progress = Progress::begin();
+    let mut answers: Vec<Option<Result<ConnectResult, String>>> = backends.iter().map(|_| None).collect();
+    let mut progress = ProgressLine::begin();
     loop {
         let waiting = backends.iter().zip(&answers).filter(|(_, answer)| answer.is_none());
         progress.show(&waiting.map(|(backend, _)| backend.id.as_str()).collect::<Vec<_>>(), backends.len());
@@ -95,7 +95,7 @@ async fn ask_all(backends: &[Arc<Backend>], begin: Instant, patience: Duration) 
     answers.into_iter().flatten().collect()
 }
 
-async fn ask(backend: &Backend, begin: Instant, patience: Duration) -> Result<Answer, String> {
+async fn ask(backend: &Backend, begin: Instant, patience: Duration) -> Result<ConnectResult, String> {
     let mut state = backend.watch_state();
     let lost = |state: &BackendState| match state {
         BackendState::Lost(reason) => Some(reason.clone()),
@@ -116,10 +116,10 @@ async fn ask(backend: &Backend, begin: Instant, patience: Duration) -> Result<An
         return Err(reason);
     }
     let ping = matches!(ping, Ok(Ok(()))).then(|| asked.elapsed());
-    Ok(Answer { handshake, ping, transport: backend.transport() })
+    Ok(ConnectResult { handshake, ping, transport: backend.transport() })
 }
 
-fn see(catalog: &Catalog, index: usize, answer: &Answer) -> Option<ConnectionReport> {
+fn see(catalog: &Catalog, index: usize, answer: &ConnectResult) -> Option<ConnectionReport> {
     let standing::ServerDescription { software, protocol, era } =
         standing::ServerDescription::of(&catalog.source(index).backend)?;
     let Counts { tools, prompts, resources, templates } = catalog.counts()[index];
@@ -158,14 +158,14 @@ fn cut<'a>(catalog: &'a Catalog, kind: &'static str, names: &'a NameTable) -> im
 }
 
 /// A progress line on a terminal that lists the pending servers. It is erased at the end.
-struct Progress {
+struct ProgressLine {
     width: Option<usize>,
 }
 
-impl Progress {
-    fn begin() -> Progress {
+impl ProgressLine {
+    fn begin() -> ProgressLine {
         let stderr = std::io::stderr();
-        Progress { width: stderr.is_terminal().then(|| width(&stderr)).flatten() }
+        ProgressLine { width: stderr.is_terminal().then(|| width(&stderr)).flatten() }
     }
 
     fn show(&mut self, waiting: &[&str], total: usize) {

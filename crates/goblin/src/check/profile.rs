@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use goblin_catalog::Listed;
+use goblin_catalog::ListedTools;
 use goblin_catalog::build::CatalogSettings;
 use goblin_catalog::profile::narrow;
 use goblin_config::exposure::{Exposure, ExposureMode, Profile, ProfileName};
@@ -97,8 +97,8 @@ impl EntryCounts {
         EntryCounts {
             tools,
             listed: match &catalog.listed {
-                Listed::All => tools,
-                Listed::Pinned { places, .. } => places.len(),
+                ListedTools::All => tools,
+                ListedTools::Pinned { places, .. } => places.len(),
             },
             prompts: catalog.prompts.entries.len(),
             resources: catalog.resources.entries.len(),

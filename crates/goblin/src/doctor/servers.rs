@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 
 use goblin_catalog::search::nearest;
 use goblin_config::Config;
-use goblin_engine::upstream::child::{self, Command, SpawnError};
+use goblin_engine::upstream::child::{self, ChildCommand, SpawnError};
 use goblin_telemetry::feed::FeedBatch;
 
 use crate::check::report::{CheckReport, CheckState, ServerReport};
@@ -28,7 +28,7 @@ const RUNNERS: [(&str, &str); 7] = [
 pub(crate) fn commands(config: &Config, findings: &mut Findings) -> BTreeSet<String> {
     let mut unstartable = BTreeSet::new();
     for (id, server) in config.servers.iter().filter(|(_, server)| server.enabled) {
-        let Some(command) = Command::of(&server.transport) else { continue };
+        let Some(command) = ChildCommand::of(&server.transport) else { continue };
         if let Err(error) = child::check(&command) {
             let (what, said) = split(&error.to_string());
             let cure = match &error {

@@ -36,7 +36,7 @@ const MAX_RESPONSE: usize = 256 * 1024 * 1024;
 
 /// The gateway that the dashboard shows.
 #[derive(Clone)]
-pub enum Gateway {
+pub enum GatewayAddress {
     Named {
         url: String,
         /// The client token, for calls and reads.
@@ -47,20 +47,20 @@ pub enum Gateway {
     Recorded(Box<GatewayRecord>),
 }
 
-impl Gateway {
+impl GatewayAddress {
     pub fn place(&self) -> String {
         match self {
-            Gateway::Named { url, .. } => mask::url(url),
-            Gateway::Recorded(record) => mask::url(&record.url),
+            GatewayAddress::Named { url, .. } => mask::url(url),
+            GatewayAddress::Recorded(record) => mask::url(&record.url),
         }
     }
 
     /// Returns the gateway that replaced this one. Returns `None` for a gateway at a given URL.
-    fn successor(&self) -> Option<Gateway> {
-        let Gateway::Recorded(own) = self else { return None };
+    fn successor(&self) -> Option<GatewayAddress> {
+        let GatewayAddress::Recorded(own) = self else { return None };
         let mut running = RecordDirectories::of(&environment).running().into_iter();
         let found = running.find(|record| record.identity.is_same_place(&own.identity));
-        found.map(|record| Gateway::Recorded(Box::new(record)))
+        found.map(|record| GatewayAddress::Recorded(Box::new(record)))
     }
 }
 
@@ -71,7 +71,7 @@ pub struct Api {
 }
 
 struct ApiTarget {
-    gateway: Gateway,
+    gateway: GatewayAddress,
     client: HttpClient,
     /// The scheme and authority of the URL.
     origin: String,
@@ -79,10 +79,10 @@ struct ApiTarget {
 }
 
 impl ApiTarget {
-    fn new(gateway: Gateway) -> anyhow::Result<ApiTarget> {
+    fn new(gateway: GatewayAddress) -> anyhow::Result<ApiTarget> {
         let (url, token) = match &gateway {
-            Gateway::Named { url, admin_token, .. } => (url.clone(), admin_token.clone()),
-            Gateway::Recorded(record) => {
+            GatewayAddress::Named { url, admin_token, .. } => (url.clone(), admin_token.clone()),
+            GatewayAddress::Recorded(record) => {
                 (record.admin_url.clone().unwrap_or_else(|| record.address()), record.admin_token()?)
             }
         };
@@ -98,8 +98,8 @@ impl ApiTarget {
 
     fn lives(&self) -> bool {
         match &self.gateway {
-            Gateway::Named { .. } => true,
-            Gateway::Recorded(record) => record.lives(),
+            GatewayAddress::Named { .. } => true,
+            GatewayAddress::Recorded(record) => record.lives(),
         }
     }
 }
@@ -112,7 +112,7 @@ fn bearer(token: &Secret) -> anyhow::Result<HeaderValue> {
 }
 
 impl Api {
-    pub fn new(gateway: Gateway) -> anyhow::Result<Api> {
+    pub fn new(gateway: GatewayAddress) -> anyhow::Result<Api> {
         Ok(Api { target: ArcSwap::from_pointee(ApiTarget::new(gateway)?), gateways: watch::Sender::new(0) })
     }
 

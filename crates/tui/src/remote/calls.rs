@@ -16,7 +16,7 @@ use goblin_wire::{Id, Method, Outcome, Response};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use crate::remote::api::Gateway;
+use crate::remote::api::GatewayAddress;
 use crate::state::words::clock;
 use crate::state::{Effect, StatusMessage, UiEvent};
 
@@ -28,7 +28,7 @@ enum PendingRequest {
     Unwatch { uri: String },
 }
 
-pub(crate) async fn run(gateway: &Gateway, news: &mpsc::Sender<UiEvent>, mut called: mpsc::Receiver<Effect>) {
+pub(crate) async fn run(gateway: &GatewayAddress, news: &mpsc::Sender<UiEvent>, mut called: mpsc::Receiver<Effect>) {
     let mut first = called.recv().await;
     while let Some(effect) = first {
         let (near, far) = tokio::io::duplex(PIPE_BYTES);
@@ -56,10 +56,10 @@ pub(crate) async fn run(gateway: &Gateway, news: &mpsc::Sender<UiEvent>, mut cal
     }
 }
 
-fn wire(gateway: &Gateway) -> anyhow::Result<GatewayConnection> {
+fn wire(gateway: &GatewayAddress) -> anyhow::Result<GatewayConnection> {
     match gateway {
-        Gateway::Named { url, token, .. } => gateway::to_url(url, token.as_ref(), None),
-        Gateway::Recorded(record) => gateway::to_record(GatewayRecord::clone(record), None),
+        GatewayAddress::Named { url, token, .. } => gateway::to_url(url, token.as_ref(), None),
+        GatewayAddress::Recorded(record) => gateway::to_record(GatewayRecord::clone(record), None),
     }
 }
 

@@ -149,7 +149,7 @@ pub(crate) fn rate(value: f64) -> String {
     if value > 0.0 && value < 9.95 { format!("{value:.1}") } else { format!("{value:.0}") }
 }
 
-/// The item of a row, as an index into [`Data`]. Rows are rebuilt whenever the data changes.
+/// The item of a row, as an index into [`DashboardData`]. Rows are rebuilt whenever the data changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowItem {
     Server(usize),

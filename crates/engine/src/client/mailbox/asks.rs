@@ -100,7 +100,7 @@ impl ServerRequests {
         self.len() == 0
     }
 
-    /// Ends all open requests with [`Word::Nothing`] and rejects new ones, because the client is gone.
+    /// Ends all open requests with [`ServerRequestEvent::Nothing`] and rejects new ones, because the client is gone.
     pub fn close(&self) {
         let mut book = self.book.lock();
         book.closed = true;

@@ -4,13 +4,13 @@
 //! the gateway, so foreign ids are detected. A client that reconnects with its last event id receives the events that
 //! follow on the same stream. If none can follow, [`Replay::resume`] reports why instead of returning an empty stream:
 //!
-//! - [`Gap`]: the id is foreign, or the session stream has lost an event after it.
-//! - [`Resumed::Lost`]: the call ended, and its answer was discarded. A loss of progress and log messages alone is no
+//! - [`ResumeGap`]: the id is foreign, or the session stream has lost an event after it.
+//! - [`StreamResumeOutcome::Lost`]: the call ended, and its answer was discarded. A loss of progress and log messages alone is no
 //!   error, and the rest of the stream is replayed.
-//! - [`Resumed::Spent`]: the stream of the call ended, and the client has all of it.
+//! - [`StreamResumeOutcome::Spent`]: the stream of the call ended, and the client has all of it.
 //!
 //! The buffer is bounded by [`MAX_EVENTS`], [`MAX_BYTES`] and [`KEPT_FOR`] for all streams of a client together. It
-//! discards the oldest [`Kind::Note`] first, because a client can do without those. A server request is kept until its
+//! discards the oldest [`ReplayEventKind::Note`] first, because a client can do without those. A server request is kept until its
 //! call ends. All clients together keep [`MAX_TOTAL_BYTES`]. Beyond that each client keeps [`MIN_BYTES`], and larger
 //! events are not kept. An ended stream is remembered while its last event is kept, and [`MAX_ENDED_STREAMS`] others besides.
 //! The number of open calls bounds the open streams.
@@ -84,19 +84,19 @@ impl ReplayMemory {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         // A large event counts itself, and it also does so on its way to the client.
         if bytes < memory::SMALL {
-            self.memory.add(memory::Kind::Replay, bytes);
+            self.memory.add(memory::BufferKind::Replay, bytes);
         }
     }
 
     fn sub(&self, bytes: usize) {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
         if bytes < memory::SMALL {
-            self.memory.sub(memory::Kind::Replay, bytes);
+            self.memory.sub(memory::BufferKind::Replay, bytes);
         }
     }
 
     fn hold(&self, event: Bytes) -> Bytes {
-        self.memory.hold_message(memory::Kind::Replay, event)
+        self.memory.hold_message(memory::BufferKind::Replay, event)
     }
 }
 

@@ -16,7 +16,7 @@ use crate::client::caller::{Caller, SessionId};
 use crate::client::mailbox::{EvictionGuard, Mailbox};
 use crate::upstream::actor::{MIN_SESSION, stopped};
 use crate::upstream::dial::DialParams;
-use crate::upstream::ear::{Client, InboundHandler};
+use crate::upstream::ear::{InboundHandler, LinkOwner};
 use crate::upstream::era::LinkScope;
 use crate::upstream::health::{self, Health};
 use crate::upstream::link::{Link, LinkEnd};
@@ -72,7 +72,7 @@ impl ClientLinkTask {
     pub(crate) fn new(
         shared: &Arc<ClientLinksInner>,
         session: SessionId,
-        client: Client,
+        client: LinkOwner,
         own: &Arc<ClientLink>,
         told: mpsc::Receiver<Bytes>,
     ) -> ClientLinkTask {
@@ -148,7 +148,7 @@ impl ClientLinkTask {
         };
         let (shared, caller, mailbox) = (&self.shared, &self.caller, &self.mailbox);
         let register = &self.own.register;
-        let client = || Client { caller: caller.clone(), mailbox: Arc::clone(mailbox) };
+        let client = || LinkOwner { caller: caller.clone(), mailbox: Arc::clone(mailbox) };
         let greeting = DialParams {
             capabilities: &capabilities(&caller.abilities, shared.config.declare),
             ear: || InboundHandler::own(Arc::clone(register), &shared.config, client(), shared.patience),

@@ -1,6 +1,6 @@
 //! Subscriptions over a link without sessions. Notification streams replace the subscribe request there.
 //!
-//! [`Plan`] decides which URI is on which stream; this module opens and closes the streams. Nothing is replayed after a
+//! [`StreamPlan`] decides which URI is on which stream; this module opens and closes the streams. Nothing is replayed after a
 //! stream ends. All streams are then reopened after a pause, all lists are fetched again, and each subscriber gets one
 //! update, as after a lost link. The link itself stays connected, because a backend behind a proxy that cuts streams
 //! can still answer calls. Closing the link would end a child process and its calls. If the whole backend is gone,

@@ -1,4 +1,4 @@
-//! [`Plan`] decides which notification streams to open on a link without sessions. It does no I/O and has no clock.
+//! [`StreamPlan`] decides which notification streams to open on a link without sessions. It does no I/O and has no clock.
 //!
 //! The filter of a stream cannot change. The base stream therefore holds most URIs, and a small delta stream holds the
 //! recent ones. A new URI repeats only the delta. To replace a stream, the caller opens its successor and closes the
@@ -31,7 +31,7 @@ pub(crate) enum StreamRole {
 /// The next action of the caller.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum StreamAction {
-    /// Open a stream, then call [`Plan::opened`] or [`Plan::failed`].
+    /// Open a stream, then call [`StreamPlan::opened`] or [`StreamPlan::failed`].
     Open(StreamRole, ListenFilter),
     /// Close all streams, because nothing is wanted any more.
     Close,
@@ -82,7 +82,7 @@ impl StreamPlan {
         *self = StreamPlan::new(std::mem::take(&mut self.lists));
     }
 
-    /// Adds a URI. Returns `true` if an open stream serves it already. Otherwise [`Plan::opened`] or [`Plan::failed`]
+    /// Adds a URI. Returns `true` if an open stream serves it already. Otherwise [`StreamPlan::opened`] or [`StreamPlan::failed`]
     /// returns it later.
     pub(crate) fn want(&mut self, uri: &Arc<str>) -> bool {
         self.wanted.insert(Arc::clone(uri));

@@ -21,7 +21,7 @@ impl ManagerFixture {
         let server = ServerId::new("a").expect("a valid id");
         let config = Arc::new(Server::new("a", Transport::Files(Files::at("/".into())), Default::default()));
         let offered = ListingView::new(Arc::clone(&config), Arc::default());
-        let home = Home {
+        let home = ManagerContext {
             inbox: Arc::new(BackendEvents::new(server, Arc::default(), Arc::new(()))),
             config,
             offered: Arc::new(ArcSwap::from_pointee(offered)),
@@ -50,7 +50,7 @@ impl ManagerFixture {
 
     pub(crate) async fn enter(&self, native: &str, fields: Option<&str>) -> SubscribeOutcome {
         let selection = fields.map(|fields| Selection::parse(fields, json::whole(fields)).expect("fields"));
-        let wish = Wish {
+        let wish = SubscribeRequest {
             subscriber: Arc::clone(&self.mailbox),
             native: native.into(),
             exposed: native.into(),

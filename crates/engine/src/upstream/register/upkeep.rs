@@ -1,7 +1,7 @@
 //! Sends the requests that subscriptions need while a link is connected.
 //!
 //! There are three kinds: subscribe and unsubscribe requests; reads that check whether an unlisted resource still
-//! exists; and, with `poll`, reads that detect changes. The owner of the link polls [`Register::keep`] for as long as
+//! exists; and, with `poll`, reads that detect changes. The owner of the link polls [`SubscriptionManager::keep`] for as long as
 //! the link is connected.
 
 use std::collections::{HashMap, HashSet, VecDeque};

@@ -63,7 +63,7 @@ impl Drop for StreamEntryGuard<'_> {
     }
 }
 
-/// The channels between a stream's task and the holder of its [`Listen`].
+/// The channels between a stream's task and the holder of its [`ListenHandle`].
 struct StreamChannels {
     ready: oneshot::Sender<Result<ListenFilter, LinkError>>,
     over: oneshot::Sender<ListenOutcome>,

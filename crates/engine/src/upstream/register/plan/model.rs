@@ -1,4 +1,4 @@
-//! Tests [`Plan`] against a simulated backend and a model of the wanted and the promised URIs.
+//! Tests [`StreamPlan`] against a simulated backend and a model of the wanted and the promised URIs.
 
 use proptest::prelude::*;
 
