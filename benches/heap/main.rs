@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use goblin_config::exposure::Profile;
-use goblin_subscriptions::interests::SubscriptionTable;
-use goblin_subscriptions::tally::{SubscriptionCount, SubscriptionPermit};
+use goblin_subscriptions::count::{SubscriptionCount, SubscriptionPermit};
+use goblin_subscriptions::table::SubscriptionTable;
 use goblin_subscriptions::{ClientId, OfferedResources, SubscribeRequest, Subscriber, SubscriptionOptions};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};

@@ -15,7 +15,7 @@ const CRATES: [&str; 11] =
 const PURE: [&str; 4] = ["wire", "config", "catalog", "subscriptions"];
 /// The module groups of the engine. A module may use the modules of its own group and of earlier groups.
 const ORDER: [&[&str]; 7] =
-    [&["client"], &["upstream"], &["directory"], &["meta", "router"], &["session"], &["admin", "front"], &["app"]];
+    [&["client"], &["upstream"], &["catalog_store"], &["meta", "router"], &["session"], &["admin", "front"], &["app"]];
 
 fn root() -> &'static Path {
     Path::new(crate::harness::ROOT)

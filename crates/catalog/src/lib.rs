@@ -7,8 +7,8 @@
 
 pub mod build;
 pub mod definition;
-pub mod handed;
 pub mod indexes;
+pub mod known_uris;
 pub mod listing;
 pub mod meta;
 pub mod name;
@@ -31,8 +31,8 @@ use goblin_wire::{Dialect, DialectClass, Error};
 use parking_lot::MutexGuard;
 
 use crate::build::CatalogSettings;
-use crate::handed::KnownUris;
 use crate::indexes::Indexes;
+use crate::known_uris::KnownUris;
 use crate::listing::{List, Listing};
 use crate::meta::MetaSet;
 use crate::resources::ResourceTable;

@@ -13,15 +13,15 @@
 //! resumes broken streams. [`call`] runs requests and cancels them, and [`asks`] routes requests of the gateway.
 //! [`visit`] and [`listen`] run requests that carry their protocol version and need no session.
 
-pub(crate) mod asks;
 pub(crate) mod call;
-pub(crate) mod keeper;
 pub(crate) mod listen;
 pub mod message;
-pub(crate) mod repeated;
+pub(crate) mod mirrors;
+pub(crate) mod server_requests;
+pub(crate) mod session;
+pub(crate) mod stateless;
 pub(crate) mod stream;
 pub(crate) mod subscriptions;
-pub(crate) mod visit;
 pub mod wire;
 
 use std::collections::HashMap;
@@ -40,11 +40,11 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::bridge::asks::{OutputClosed, PendingServerRequests};
 use crate::bridge::call::SendProgress;
-use crate::bridge::keeper::GatewaySession;
 use crate::bridge::message::{ClientMessage, ClientMessageKind, GatewayMessage};
-use crate::bridge::repeated::MirrorCache;
+use crate::bridge::mirrors::MirrorCache;
+use crate::bridge::server_requests::{OutputClosed, PendingServerRequests};
+use crate::bridge::session::GatewaySession;
 use crate::bridge::stream::ResponseStream;
 use crate::bridge::subscriptions::RememberedSubscriptions;
 use crate::bridge::wire::{BodyError, GatewayConnection, ResponseMessages};
@@ -257,7 +257,7 @@ impl ClientReader {
         if let Some(version) = version {
             bridge.handshake.get_or_init(|| Handshake { hello: outgoing.body.clone(), version });
             bridge.session.send_modify(|session| *session = session.next(headers));
-            let session = keeper::keep(Arc::clone(bridge), self.output.clone());
+            let session = session::keep(Arc::clone(bridge), self.output.clone());
             let subscriptions = subscriptions::keep(Arc::clone(bridge), self.output.clone());
             self.keeper = Some(worker::spawn(async {
                 tokio::join!(session, subscriptions);
@@ -282,7 +282,7 @@ impl ClientReader {
         let (bridge, request, output) = (Arc::clone(&self.bridge), request.clone(), self.output.clone());
         match request.method {
             Method::Listen => self.calls.spawn(worker::watched(listen::listen(bridge, request, output, cancelled))),
-            _ => self.calls.spawn(worker::watched(visit::visit(bridge, request, output, cancelled))),
+            _ => self.calls.spawn(worker::watched(stateless::visit(bridge, request, output, cancelled))),
         };
     }
 
@@ -463,7 +463,7 @@ impl Bridge {
             }
         };
         let late = || self.unavailable("no answer to the handshake in time".to_owned(), false);
-        tokio::time::timeout(keeper::HANDSHAKE_TIMEOUT, shaken).await.unwrap_or_else(|_| Err(late()))
+        tokio::time::timeout(session::HANDSHAKE_TIMEOUT, shaken).await.unwrap_or_else(|_| Err(late()))
     }
 
     /// Deletes the session at the gateway.

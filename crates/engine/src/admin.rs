@@ -41,8 +41,8 @@ use crate::admin::configuration::Configuration;
 use crate::admin::permit::AdminAccess;
 use crate::admin::readiness::{Readiness, Servers};
 use crate::meta::words::{MAX_QUOTED_INPUT, cut, did_you_mean};
-use crate::session::desk::Dispatcher;
-use crate::upstream::standing::Availability;
+use crate::session::dispatcher::Dispatcher;
+use crate::upstream::availability::Availability;
 
 const JSON: &str = "application/json";
 const TEXT: &str = "text/plain; charset=utf-8";

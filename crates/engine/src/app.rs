@@ -6,11 +6,11 @@
 
 mod accept;
 mod connections;
-mod fleet;
 pub mod listener;
 mod machine;
 pub mod operate;
 pub mod socket;
+mod supervisor;
 mod telemetry;
 
 use std::net::SocketAddr;
@@ -39,19 +39,19 @@ use crate::admin::permit::AdminAccess;
 use crate::admin::readiness::{self, Readiness, SharedReadiness};
 use crate::admin::{self, Admin};
 use crate::app::connections::Connections;
-use crate::app::fleet::BackendSupervisor;
 use crate::app::listener::{Listener, Listeners};
 use crate::app::operate::{CommandExecutor, ConfigSource};
-use crate::directory::CatalogStore;
+use crate::app::supervisor::BackendSupervisor;
+use crate::catalog_store::CatalogStore;
 use crate::front::gate::Gate;
 use crate::front::http::AddressRole;
 use crate::front::{http, stdio};
 use crate::router::Router;
 use crate::session::Sessions;
-use crate::session::account::CallRecorder;
-use crate::session::desk::Dispatcher;
+use crate::session::dispatcher::Dispatcher;
+use crate::session::recorder::CallRecorder;
 use crate::upstream::actor::BackendDeps;
-use crate::upstream::ask::Translate;
+use crate::upstream::server_request::Translate;
 use crate::upstream::{Backend, descriptors};
 
 /// A running gateway: backends, catalog and desk. It serves clients when a front is started.

@@ -1,6 +1,6 @@
 //! The clients of the gateway: their identity, their pending calls, and the state that outlives a stream.
 
+pub(crate) mod call;
 pub(crate) mod caller;
-pub(crate) mod lane;
 pub(crate) mod mailbox;
 pub(crate) mod subscriptions;

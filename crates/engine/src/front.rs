@@ -1,21 +1,21 @@
 //! The transports for clients: Streamable HTTP, HTTP+SSE and stdio. Each decodes a message once, enforces its size
-//! limit and passes it to the [`Dispatcher`](crate::session::desk::Dispatcher).
+//! limit and passes it to the [`Dispatcher`](crate::session::dispatcher::Dispatcher).
 
-pub(crate) mod attention;
+pub(crate) mod activity;
 pub(crate) mod batch;
 pub mod body;
-pub(crate) mod dialogue;
+pub(crate) mod duplex;
 pub(crate) mod gate;
-pub(crate) mod guest;
 pub(crate) mod http;
 pub(crate) mod io;
 pub(crate) mod modern;
-pub(crate) mod outlet;
+pub(crate) mod outbound;
 pub(crate) mod request;
 pub(crate) mod sse;
+pub(crate) mod stateless;
+pub(crate) mod stateless_requests;
 pub(crate) mod stdio;
 pub(crate) mod stream;
-pub(crate) mod visit;
 
 use std::time::Duration;
 

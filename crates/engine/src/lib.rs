@@ -6,7 +6,7 @@
 mod client;
 pub mod upstream;
 
-pub mod directory;
+pub mod catalog_store;
 mod meta;
 mod router;
 

@@ -19,13 +19,13 @@ use goblin_telemetry::worker;
 use goblin_wire::json::{self, Span, Splice, quote};
 use goblin_wire::{Message, Method, Request};
 
+use crate::catalog_store::{Catalog, View};
+use crate::client::call::Call;
 use crate::client::caller::Caller;
-use crate::client::lane::Call;
-use crate::directory::{Catalog, View};
 use crate::meta::arguments::MetaArguments;
 use crate::meta::words::tool_not_found;
 use crate::router::{Router, find_resource};
-use crate::upstream::standing::Availability;
+use crate::upstream::availability::Availability;
 
 /// The result of a tool, in two forms: for programs and for readers.
 struct MetaResult {

@@ -5,7 +5,7 @@
 //! parse (`content`).
 //!
 //! A client and a link may be of different generations. `rounds` serves a legacy client of a modern backend, `inputs`
-//! serves two modern peers, and `session::park` serves a modern client of a legacy backend.
+//! serves two modern peers, and `session::suspended` serves a modern client of a legacy backend.
 
 mod arguments;
 mod content;
@@ -24,7 +24,7 @@ use bytes::Bytes;
 use goblin_catalog::resources::UriOwner;
 use goblin_catalog::uri;
 use goblin_config::{Policies, ServerId};
-use goblin_subscriptions::tally::SubscriptionCount;
+use goblin_subscriptions::count::SubscriptionCount;
 use goblin_telemetry::meter::{OutcomeCounts, ReadStatus};
 use goblin_telemetry::{Event, Observe};
 use goblin_wire::json::{self, Pieces, Span, Splice, quote};
@@ -32,15 +32,15 @@ use goblin_wire::mirror::Mirrors;
 use goblin_wire::params::required;
 use goblin_wire::{Dialect, Era, Error, Limit, Method, Mime, Notification, Outcome, Request, Response};
 
+use crate::catalog_store::{Catalog, CatalogStore, View};
+use crate::client::call::{Call, CallTimeouts};
 use crate::client::caller::{Caller, SessionId};
-use crate::client::lane::{Call, CallTimeouts};
-use crate::directory::{Catalog, CatalogStore, View};
 use crate::router::inputs::Exchange;
 use crate::router::state::RequestStateCipher;
-use crate::router::tasks::book::{NativeTask, TaskTable};
+use crate::router::tasks::table::{NativeTask, TaskTable};
 use crate::router::tasks::{TaskOutcome, makes_tasks};
-use crate::upstream::ask::Translate;
 use crate::upstream::call::ending;
+use crate::upstream::server_request::Translate;
 use crate::upstream::{Backend, BackendResponse, CallEnd, OutgoingRequest};
 
 /// The longest time to wait for an unknown URI while lists are being fetched (D13).
@@ -294,7 +294,7 @@ impl Router {
     /// Reports whether a list is being fetched, or was fetched and is not in the catalog yet.
     fn is_refreshing(&self) -> bool {
         let catalog = self.directory.catalog();
-        let stale = |source: &crate::directory::Source| !Arc::ptr_eq(&source.listing, &source.backend.listing());
+        let stale = |source: &crate::catalog_store::Source| !Arc::ptr_eq(&source.listing, &source.backend.listing());
         self.directory.backends().iter().any(|backend| backend.is_refreshing()) || catalog.sources.iter().any(stale)
     }
 

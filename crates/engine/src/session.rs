@@ -1,20 +1,20 @@
 //! The sessions of clients and the handling of their messages.
 //!
-//! [`Sessions`] is the table of all sessions. [`Dispatcher`](desk::Dispatcher) handles the messages of a session for every
+//! [`Sessions`] is the table of all sessions. [`Dispatcher`](dispatcher::Dispatcher) handles the messages of a session for every
 //! transport. It answers a request from the catalog snapshot if possible. Other requests become a
-//! [`PendingCall`](desk::Pending) call.
+//! [`PendingCall`](dispatcher::Pending) call.
 //!
 //! Lock order: `Sessions::victims` comes before `Sessions::sessions`.
 
-pub(crate) mod account;
 pub(crate) mod cut;
-pub(crate) mod desk;
+pub(crate) mod dispatcher;
+pub(crate) mod eviction;
 pub(crate) mod inflight;
 pub(crate) mod levels;
 pub(crate) mod listening;
-pub(crate) mod park;
-pub(crate) mod victims;
-pub(crate) mod visit;
+pub(crate) mod recorder;
+pub(crate) mod stateless;
+pub(crate) mod suspended;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,13 +27,13 @@ use goblin_wire::{Dialect, Error, Id, Limit};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::client::call::Call;
 use crate::client::caller::{Caller, Introduction, Level, Principal, RunId, SessionId, random_epoch};
-use crate::client::lane::Call;
 use crate::client::mailbox::replay::{Replay, ReplayMemory};
 use crate::client::mailbox::{ListVersions, Mailbox};
+use crate::session::eviction::{EvictionCandidate, EvictionQueue};
 use crate::session::inflight::{Inflight, InflightGuard, OpenCallCount};
 use crate::session::levels::Levels;
-use crate::session::victims::{EvictionCandidate, EvictionQueue};
 
 /// The interval at which the timeouts of calls are checked.
 const TICK: Duration = Duration::from_millis(100);

@@ -6,32 +6,32 @@
 //! its own, calls use that link and the actor's link only fetches the lists.
 
 pub(crate) mod actor;
-pub(crate) mod ask;
+pub mod availability;
 pub(crate) mod call;
+pub(crate) mod calls_only;
 pub mod child;
+pub(crate) mod client_links;
 pub mod descriptors;
 pub(crate) mod dial;
-pub(crate) mod ear;
 pub(crate) mod era;
+pub(crate) mod events;
+pub(crate) mod fetch;
 pub(crate) mod files;
 pub mod guard;
 pub(crate) mod health;
 pub(crate) mod http;
-pub(crate) mod inbox;
+pub(crate) mod inbound;
 pub(crate) mod link;
 pub(crate) mod listen;
-pub(crate) mod listing;
+pub(crate) mod listing_view;
 pub(crate) mod news;
-pub(crate) mod offered;
-pub(crate) mod open;
-pub(crate) mod own;
-pub(crate) mod register;
+pub(crate) mod open_requests;
+pub(crate) mod problem;
+pub(crate) mod request_meta;
+pub(crate) mod server_request;
 pub(crate) mod sse;
-pub(crate) mod stamp;
-pub mod standing;
 pub(crate) mod stdio;
-pub(crate) mod trouble;
-pub(crate) mod twin;
+pub(crate) mod subscriptions;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,7 +39,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
 use goblin_catalog::Upstream;
-use goblin_catalog::handed::KnownUris;
+use goblin_catalog::known_uris::KnownUris;
 use goblin_catalog::listing::{List, Listing};
 use goblin_config::{Policies, Server, ServerId};
 use goblin_telemetry::Observe;
@@ -50,19 +50,19 @@ use goblin_wire::{Dialect, Error, Limit, Method, Request, Response};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Semaphore, watch};
 
+use crate::client::call::Call;
 use crate::client::caller::SessionId;
-use crate::client::lane::Call;
 use crate::client::subscriptions::Subscription;
-use crate::upstream::ask::Translate;
-use crate::upstream::ear::LinkOwner;
-use crate::upstream::inbox::BackendEvents;
+use crate::upstream::calls_only::CallsOnlyLink;
+use crate::upstream::client_links::ClientLinks;
+use crate::upstream::events::BackendEvents;
+use crate::upstream::fetch::SkippedTool;
+use crate::upstream::inbound::LinkOwner;
 use crate::upstream::link::{Link, LinkError};
-use crate::upstream::listing::SkippedTool;
-use crate::upstream::offered::ListingView;
-use crate::upstream::own::ClientLinks;
-use crate::upstream::register::{ManagerContext, SubscriptionManager};
-use crate::upstream::trouble::public;
-use crate::upstream::twin::CallsOnlyLink;
+use crate::upstream::listing_view::ListingView;
+use crate::upstream::problem::public;
+use crate::upstream::server_request::Translate;
+use crate::upstream::subscriptions::{ManagerContext, SubscriptionManager};
 
 /// The shared handle of one backend. Only the backend's actor writes the link, the listing and the state.
 pub struct Backend {

@@ -9,12 +9,12 @@
 //! task owns all state and ends with the link. Disk access runs on a blocking thread, one look at a time. Each look is
 //! followed by a rest of [`REST`] times its duration.
 
-mod look;
+mod changes;
+mod scan;
 mod subscribed;
 #[cfg_attr(target_os = "linux", path = "watch/inotify.rs")]
 #[cfg_attr(not(target_os = "linux"), path = "watch/unwatched.rs")]
 mod system;
-mod touched;
 
 use std::io;
 use std::sync::Arc;
@@ -26,10 +26,10 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
-use self::look::{ScanResult, TreeSnapshot};
+use self::changes::{ChangedPaths, PathChange};
+use self::scan::{ScanResult, TreeSnapshot};
 use self::subscribed::FileSubscriptions;
 use self::system::{ChangeHint, DirectoryWatch};
-use self::touched::{ChangedPaths, PathChange};
 use crate::path::RelativePath;
 use crate::tree::{StopFlag, TreeEntry};
 use crate::{FilesState, StopOnDrop};
@@ -165,7 +165,7 @@ impl Watcher {
         let stop = StopOnDrop(StopFlag::default());
         let stopped = stop.0.clone();
         let mut work =
-            tokio::task::spawn_blocking(move || look::look(&served, &seen, touched, handle.as_ref(), &stopped));
+            tokio::task::spawn_blocking(move || scan::look(&served, &seen, touched, handle.as_ref(), &stopped));
         let looked = loop {
             let Watcher { served, system, touched, .. } = self;
             let failed = tokio::select! {

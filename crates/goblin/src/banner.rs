@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use goblin_engine::admin::readiness::Readiness;
-use goblin_engine::directory::CatalogStore;
+use goblin_engine::catalog_store::CatalogStore;
 use goblin_engine::upstream::BackendState;
 use goblin_telemetry::clean;
 use goblin_wire::json::quote;
@@ -57,7 +57,7 @@ fn offers(directory: &CatalogStore) -> Vec<ServerLine> {
         let some = counts.iter().filter(|(count, _)| *count > 0);
         some.map(|(count, noun)| plural(*count, noun)).collect::<Vec<_>>().join(", ")
     };
-    let offer = |(index, source): (usize, &goblin_engine::directory::Source)| {
+    let offer = |(index, source): (usize, &goblin_engine::catalog_store::Source)| {
         let (text, is_trouble) = match source.backend.state() {
             BackendState::Starting => ("starting".to_owned(), false),
             BackendState::Ready => (of_source(index), false),

@@ -26,7 +26,7 @@ use tokio::sync::watch;
 
 use crate::catalog::client::CatalogClient;
 use crate::cli::BAD_CONFIGURATION;
-use crate::door::{Endpoint, EndpointArgs, EndpointError};
+use crate::endpoint::{Endpoint, EndpointArgs, EndpointError};
 use crate::log::LogFlags;
 use crate::serve::termination;
 use crate::stdio::profile_name;

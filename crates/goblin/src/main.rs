@@ -6,8 +6,8 @@ mod catalog;
 mod check;
 mod cli;
 mod doctor;
-mod door;
 mod edit;
+mod endpoint;
 mod follow;
 mod generate;
 #[cfg(feature = "import")]

@@ -5,8 +5,8 @@
 
 pub(crate) mod exec;
 pub(crate) mod show;
+pub(crate) mod target;
 pub(crate) mod watching;
-pub(crate) mod wish;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -18,14 +18,14 @@ use goblin_client::peer::Peer;
 use goblin_config::quantity;
 use tokio::sync::watch;
 
-use crate::door::{Endpoint, EndpointArgs, EndpointError};
+use crate::endpoint::{Endpoint, EndpointArgs, EndpointError};
 use crate::log::LogFlags;
 use crate::serve::termination;
 use crate::style::tell;
 use crate::watch::exec::CommandQueue;
 use crate::watch::show::OutputStyle;
+use crate::watch::target::{UpdateOptions, UriKind, WatchTargets};
 use crate::watch::watching::WatchSession;
-use crate::watch::wish::{UpdateOptions, UriKind, WatchTargets};
 
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLES)]

@@ -1,20 +1,20 @@
 //! Subscriptions to resources over one link.
 //!
-//! [`SubscriptionTable`](interests::Interests) is the table of all subscriptions. It answers three questions: which clients an
+//! [`SubscriptionTable`](table::Interests) is the table of all subscriptions. It answers three questions: which clients an
 //! update concerns, which request to send upstream next, and which subscriptions end with a client. Each question costs
 //! only as much as the entries it touches. This module has the types of its interface.
 
-mod audience;
-mod covers;
+pub mod count;
 pub mod glob;
 pub mod id;
-pub mod interests;
 mod listed;
 #[cfg(test)]
 mod model;
 pub mod pattern;
+mod pattern_index;
 pub mod selection;
-pub mod tally;
+mod subscribers;
+pub mod table;
 #[cfg(test)]
 mod tests;
 pub mod updates;
@@ -32,10 +32,10 @@ use goblin_wire::Response;
 use goblin_wire::json::Span;
 use parking_lot::Mutex;
 
+use crate::count::SubscriptionPermit;
 use crate::id::SubscriptionId;
 use crate::pattern::Pattern;
 use crate::selection::{FieldState, Selection, UpdateDecision};
-use crate::tally::SubscriptionPermit;
 use crate::updates::{DeliveryCounts, DeliveryOptions};
 
 /// A client during one run of the gateway. Ids are not reused.

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use goblin_config::exposure::Profile;
 
-use crate::audience::Subscribers;
-use crate::covers::{PatternId, shows};
-use crate::interests::{LinkState, ResourceEntry, SubscriptionTable, UpstreamState};
+use crate::count::LimitReached;
 use crate::pattern::Pattern;
-use crate::tally::LimitReached;
+use crate::pattern_index::{PatternId, shows};
+use crate::subscribers::Subscribers;
+use crate::table::{LinkState, ResourceEntry, SubscriptionTable, UpstreamState};
 use crate::{ClientId, Notice, OfferedResources, ResourceName, Subscriber, Subscription};
 
 /// The effects of a new resource list.

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::tests::{Subscription, SubscriptionTable, TestClient, TestListing, glob};
 use super::*;
-use crate::tally::SubscriptionCount;
+use crate::count::SubscriptionCount;
 
 const CLIENTS: usize = 3;
 const URIS: [&str; 3] = ["a:1", "a:2", "a:3"];

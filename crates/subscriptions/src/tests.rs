@@ -3,9 +3,9 @@ use std::sync::Arc;
 
 use goblin_wire::json;
 
-use super::interests::outer;
+use super::table::outer;
 use super::*;
-use crate::tally::{LimitReached, SubscriptionCount};
+use crate::count::{LimitReached, SubscriptionCount};
 
 #[test]
 fn sub18_a_uri_is_inside_of_its_beginnings_at_a_boundary() {
@@ -58,7 +58,7 @@ impl Subscriber for TestClient {
 }
 
 pub(crate) type SubscriptionEntry = super::SubscriptionEntry<TestClient>;
-pub(crate) type SubscriptionTable = super::interests::SubscriptionTable<TestClient>;
+pub(crate) type SubscriptionTable = super::table::SubscriptionTable<TestClient>;
 pub(crate) type Notice = super::Notice<TestClient>;
 pub(crate) type Subscription = super::Subscription<TestClient>;
 

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use indexmap::IndexMap;
 use parking_lot::Mutex;
 
-use crate::tally::UpdateTotals;
+use crate::count::UpdateTotals;
 
 /// The largest number of pending updates inside one subscribed resource.
 const MAX_PENDING_INSIDE: usize = 64;

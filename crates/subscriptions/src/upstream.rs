@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use crate::covers::PatternId;
-use crate::interests::{LinkState, ResourceEntry, SubscriptionTable, UpstreamState};
+use crate::pattern_index::PatternId;
+use crate::table::{LinkState, ResourceEntry, SubscriptionTable, UpstreamState};
 use crate::{Notice, ResourceName, SubscribeOutcome, Subscriber, Subscription, UpstreamReply, UpstreamRequest};
 
 impl<S: Subscriber> SubscriptionTable<S> {

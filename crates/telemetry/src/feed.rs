@@ -16,7 +16,7 @@ use serde_json::Map;
 use tokio::sync::watch;
 
 use crate::line::LogField;
-use crate::told::{LogRecord, LogValue};
+use crate::record::{LogRecord, LogValue};
 
 /// The maximum number of records.
 pub const KEPT: usize = 1000;

@@ -18,7 +18,7 @@ pub mod spans;
 pub mod worker;
 
 pub mod line;
-mod told;
+mod record;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ use goblin_wire::{Error, Limit, LimitCounts};
 
 use crate::feed::Feed;
 use crate::meter::{Durations, FINE_BOUNDS};
-use crate::told::LogRecord;
+use crate::record::LogRecord;
 
 /// Something that an operator may want to know.
 #[derive(Debug)]

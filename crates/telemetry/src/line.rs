@@ -6,7 +6,7 @@
 use goblin_config::LogLevel;
 use tracing::level_filters::LevelFilter;
 
-use crate::told::LogRecord;
+use crate::record::LogRecord;
 
 /// Reports whether the log records this level. Costs one atomic load.
 pub(super) fn is_wanted(level: LogLevel) -> bool {

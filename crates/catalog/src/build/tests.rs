@@ -8,7 +8,7 @@ use parking_lot::{Mutex, MutexGuard};
 use proptest::prelude::*;
 
 use super::*;
-use crate::handed::KnownUris;
+use crate::known_uris::KnownUris;
 use crate::listing::Listing;
 
 /// A server without a connection.

@@ -16,10 +16,10 @@ use goblin_wire::modern::SUBSCRIPTION_ID;
 use goblin_wire::{Error, Method, Notification, Outcome, Request, Response};
 use tokio::sync::oneshot;
 
-use crate::bridge::keeper::{Backoff, LASTING};
 use crate::bridge::message::cancelled_id;
+use crate::bridge::session::{Backoff, LASTING};
+use crate::bridge::stateless::{StreamMessage, answer_to, failure, next_word};
 use crate::bridge::stream::is_passing;
-use crate::bridge::visit::{StreamMessage, answer_to, failure, next_word};
 use crate::bridge::wire::{BodyError, ResponseMessages};
 use crate::bridge::{ASIDE, Bridge, ClientOutput};
 

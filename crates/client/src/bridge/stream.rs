@@ -14,7 +14,7 @@ use goblin_wire::framing::SseEvent;
 use http::{HeaderValue, StatusCode};
 
 use crate::bridge::Bridge;
-use crate::bridge::keeper::{Backoff, GatewaySession, LASTING};
+use crate::bridge::session::{Backoff, GatewaySession, LASTING};
 use crate::bridge::wire::{BodyError, ResponseMessages};
 
 /// How many resumptions in a row may bring nothing before the request fails.

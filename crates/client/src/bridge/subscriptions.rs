@@ -17,8 +17,8 @@ use goblin_wire::{Id, Message, Method, Outcome, Request, Response};
 use http::StatusCode;
 use parking_lot::MutexGuard;
 
-use crate::bridge::keeper::{Backoff, GatewaySession};
 use crate::bridge::message::{ClientMessage, ClientMessageKind, GatewayMessage};
+use crate::bridge::session::{Backoff, GatewaySession};
 use crate::bridge::wire::ResponseMessages;
 use crate::bridge::{Bridge, ClientOutput};
 

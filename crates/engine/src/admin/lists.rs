@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 
 use crate::admin::Admin;
 use crate::admin::status::iso;
-use crate::directory::Catalog;
+use crate::catalog_store::Catalog;
 use crate::session::Session;
 
 /// The maximum number of listed sessions. The response also has the total number.
@@ -44,7 +44,7 @@ impl Admin {
 fn each(catalog: &Catalog, list: List, make: impl Fn(usize, &str, &str, &Bytes) -> Option<Entry>) -> Vec<Entry> {
     match list {
         List::Tools => {
-            let shown = |entry: &crate::directory::CatalogEntry| definition::for_older(&entry.definition);
+            let shown = |entry: &crate::catalog_store::CatalogEntry| definition::for_older(&entry.definition);
             let entries = catalog.tools.entries.iter();
             entries.filter_map(|it| make(it.source, &it.exposed, &it.native, &shown(it))).collect()
         }

@@ -11,9 +11,9 @@ use goblin_admin::api::ServerCounts;
 use goblin_config::ServerId;
 use tokio::sync::watch;
 
-use crate::directory::CatalogStore;
+use crate::catalog_store::CatalogStore;
 use crate::upstream::Backend;
-use crate::upstream::standing::Availability;
+use crate::upstream::availability::Availability;
 
 /// The time limit for servers to settle.
 pub(crate) const SETTLE_TIMEOUT: Duration = Duration::from_secs(3);

@@ -17,8 +17,8 @@ use goblin_wire::{Mime, date};
 use crate::admin::latency::latency;
 use crate::admin::readiness::Readiness;
 use crate::admin::{Admin, process};
-use crate::directory::Catalog;
-use crate::upstream::standing::{Availability, ServerDescription, lacking};
+use crate::catalog_store::Catalog;
+use crate::upstream::availability::{Availability, ServerDescription, lacking};
 use crate::upstream::{Backend, BackendState};
 
 /// The state of a server that the configuration or an operator disabled.

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use crate::app::connections::Connections;
 use crate::app::listener::{ClientSocket, Listener};
-use crate::front::attention::{ConnectionActivity, TrackedBody};
+use crate::front::activity::{ConnectionActivity, TrackedBody};
 use crate::front::http;
 use crate::front::io::WriteTimeoutStream;
 use crate::upstream::actor::stopped;

@@ -17,7 +17,7 @@ use tokio::sync::{Notify, mpsc, watch};
 
 use crate::admin::command::{AdminCommand, CommandError};
 use crate::admin::configuration::Configuration;
-use crate::app::fleet::BackendSupervisor;
+use crate::app::supervisor::BackendSupervisor;
 
 /// The source of the configuration.
 pub struct ConfigSource {

@@ -5,8 +5,8 @@
 //! numbers, not as events: a client without an open stream misses nothing, and a burst produces one notification. The
 //! queue of messages is bounded. If it is full, [`Mailbox::post`] returns `false` and the caller counts the loss.
 
-pub(crate) mod asks;
 pub(crate) mod replay;
+pub(crate) mod server_requests;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use goblin_config::exposure::Profile;
-use goblin_subscriptions::tally::SubscriptionCount;
+use goblin_subscriptions::count::SubscriptionCount;
 use goblin_subscriptions::updates::{DeliveryCounts, DeliveryOptions, Update, Updates};
 use goblin_subscriptions::{ClientId, Subscriber};
 use goblin_wire::Method;
@@ -23,8 +23,8 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::client::caller::{Introduction, Level, SessionId};
-use crate::client::mailbox::asks::ServerRequests;
 use crate::client::mailbox::replay::{KEPT_FOR, Replay};
+use crate::client::mailbox::server_requests::ServerRequests;
 
 /// The limits, in messages and in bytes, of the queue that waits for a stream of the client.
 const MAX_QUEUED: usize = 256;

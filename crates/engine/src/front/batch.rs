@@ -19,7 +19,7 @@ use crate::front::http::HttpFront;
 use crate::front::request::{AcceptedTypes, Rejection};
 use crate::front::stream::DetachableCall;
 use crate::session::Session;
-use crate::session::desk::{DispatchOutcome, PendingCallEvent};
+use crate::session::dispatcher::{DispatchOutcome, PendingCallEvent};
 
 impl HttpFront {
     pub(super) async fn batch(

@@ -1,7 +1,7 @@
 //! Streamable HTTP at `/mcp`: POST, GET and DELETE, with one session per client.
 //!
 //! An answer is plain JSON if no message precedes it. The answer becomes an event stream if progress or a log message
-//! comes first, or after [`SLOW_AFTER`](crate::client::lane::SLOW_AFTER), so that no proxy takes the connection for
+//! comes first, or after [`SLOW_AFTER`](crate::client::call::SLOW_AFTER), so that no proxy takes the connection for
 //! dead.
 //!
 //! hyper serves the MCP endpoints directly, because the routing and the boxed bodies of axum cost measurable CPU time
@@ -33,7 +33,7 @@ use crate::front::request::{
 use crate::front::sse::{MESSAGES, SSE, SseClients};
 use crate::front::stream::{DetachableCall, ListChanges, ResumedCall, SessionStream};
 use crate::session::Session;
-use crate::session::desk::{DispatchOutcome, Dispatcher, PendingCallEvent};
+use crate::session::dispatcher::{DispatchOutcome, Dispatcher, PendingCallEvent};
 
 const MCP: &str = "/mcp";
 /// The path segment between an endpoint and the name of a profile.

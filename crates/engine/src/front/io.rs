@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
 
-use crate::front::attention::ConnectionActivity;
+use crate::front::activity::ConnectionActivity;
 
 /// The time after which a blocked write fails.
 pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(30);

@@ -12,9 +12,9 @@ use http::{Response, StatusCode};
 use crate::front::body::{self, Body, json};
 use crate::front::http::{HttpFront, PROTOCOL_VERSION};
 use crate::front::request::{AcceptedTypes, Rejection};
-use crate::front::visit::{CallEvent, ListenStream, StatelessCall};
+use crate::front::stateless::{CallEvent, ListenStream, StatelessCall};
 use crate::router::Reply;
-use crate::session::visit::{StatelessClient, StatelessOutcome, check_meta, check_version};
+use crate::session::stateless::{StatelessClient, StatelessOutcome, check_meta, check_version};
 
 const METHOD: HeaderName = HeaderName::from_static("mcp-method");
 const NAME: HeaderName = HeaderName::from_static("mcp-name");

@@ -17,16 +17,16 @@ use http::{HeaderValue, Method as Verb, Response, StatusCode};
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
+use crate::client::call::CallMessage;
 use crate::client::caller::SessionId;
-use crate::client::lane::CallMessage;
 use crate::front::body::{self, Body, KEEP_ALIVE, event};
-use crate::front::dialogue::{DuplexClient, MessageOutcome, refusal};
+use crate::front::duplex::{DuplexClient, MessageOutcome, refusal};
 use crate::front::http::HttpFront;
-use crate::front::outlet::{EnqueueError, OutboundQueue, OutboundWriter};
+use crate::front::outbound::{EnqueueError, OutboundQueue, OutboundWriter};
 use crate::front::request::{HttpRequest, Rejection, check_is_json, check_takes_stream, other_verb, whole_body};
 use crate::front::stream::{DetachableCall, KEEP_ALIVE_EVERY, ListChanges, all_events, unasked};
 use crate::session::Session;
-use crate::session::desk::PendingCallEvent;
+use crate::session::dispatcher::PendingCallEvent;
 use crate::upstream::actor::stopped;
 
 pub(crate) const SSE: &str = "/sse";
@@ -248,7 +248,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::session::desk::Dispatcher;
+    use crate::session::dispatcher::Dispatcher;
 
     #[tokio::test(start_paused = true)]
     async fn http1_a_quiet_stream_shows_that_it_is_alive() {

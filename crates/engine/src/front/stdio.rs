@@ -16,13 +16,13 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::client::lane::CallMessage;
-use crate::front::dialogue::{DuplexClient, MessageOutcome, refusal};
-use crate::front::guest::RequestGuard;
+use crate::client::call::CallMessage;
+use crate::front::duplex::{DuplexClient, MessageOutcome, refusal};
+use crate::front::stateless::{CallEvent, ListenStream, StatelessCall};
+use crate::front::stateless_requests::RequestGuard;
 use crate::front::stream::{DetachableCall, ListChanges, unasked};
-use crate::front::visit::{CallEvent, ListenStream, StatelessCall};
 use crate::session::Session;
-use crate::session::desk::{Dispatcher, PendingCallEvent};
+use crate::session::dispatcher::{Dispatcher, PendingCallEvent};
 use crate::upstream::actor::stopped;
 
 /// The number of messages that wait for the client to read. If the queue is full, calls wait before they send their

@@ -20,12 +20,12 @@ use goblin_wire::{Error, Id, Message};
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep};
 
-use crate::client::lane::CallMessage;
+use crate::client::call::CallMessage;
 use crate::client::mailbox::replay::{self, Replay, ReplayEventKind, ReplayReader};
 use crate::client::mailbox::{ListVersions, Mailbox};
 use crate::front::NOTIFY_INTERVAL;
 use crate::front::body::{KEEP_ALIVE, event};
-use crate::session::desk::{PendingCall, PendingCallEvent};
+use crate::session::dispatcher::{PendingCall, PendingCallEvent};
 use crate::session::{self, Session};
 use crate::upstream::actor::stopped;
 
@@ -400,7 +400,7 @@ mod tests {
 
     use super::*;
     use crate::client::caller::Introduction;
-    use crate::session::desk::Dispatcher;
+    use crate::session::dispatcher::Dispatcher;
 
     #[tokio::test(start_paused = true)]
     async fn http1_a_stream_shows_life_when_it_was_quiet_and_not_before() {

@@ -5,7 +5,7 @@ use goblin_catalog::meta::MetaTool;
 use goblin_catalog::search::nearest;
 use goblin_wire::Error;
 
-use crate::directory::Catalog;
+use crate::catalog_store::Catalog;
 
 /// The maximum length of client input that an error message repeats.
 pub(crate) const MAX_QUOTED_INPUT: usize = 300;

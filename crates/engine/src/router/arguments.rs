@@ -12,8 +12,8 @@ use goblin_telemetry::{Event, worker};
 use goblin_wire::json::quote;
 use goblin_wire::{Limit, Request};
 
-use crate::client::lane::Call;
-use crate::directory::Catalog;
+use crate::catalog_store::Catalog;
+use crate::client::call::Call;
 use crate::router::Router;
 
 /// The longest time that a call waits for the check, including the wait for a free thread.

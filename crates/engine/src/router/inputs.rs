@@ -10,8 +10,8 @@ use bytes::Bytes;
 use goblin_wire::json::{self, Span, Splice, quote};
 use goblin_wire::{Error, Id, Keyword, Message, Method, Request, Response};
 
+use crate::client::call::Call;
 use crate::client::caller::Caller;
-use crate::client::lane::Call;
 use crate::router::state::RequestState;
 use crate::router::{Reply, Router, content};
 use crate::upstream::Backend;

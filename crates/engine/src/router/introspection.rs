@@ -15,8 +15,8 @@ use goblin_subscriptions::ClientId;
 use goblin_subscriptions::updates::DeliveryOptions;
 use goblin_wire::{Error, date};
 
+use crate::catalog_store::Catalog;
 use crate::client::subscriptions::Subscription;
-use crate::directory::Catalog;
 use crate::router::Router;
 use crate::upstream::Backend;
 

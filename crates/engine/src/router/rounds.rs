@@ -12,12 +12,12 @@ use goblin_wire::json::{self, Span, Splice, quote};
 use goblin_wire::{Error, Message, Method, Outcome, Request};
 use smallvec::SmallVec;
 
-use crate::client::lane::{Call, CallTimeouts};
-use crate::client::mailbox::asks::ServerRequestEvent;
+use crate::client::call::{Call, CallTimeouts};
+use crate::client::mailbox::server_requests::ServerRequestEvent;
 use crate::router::inputs::needs_input;
 use crate::router::{Router, content};
-use crate::upstream::ask::{Recipient, Translate};
-use crate::upstream::ear::check_ability;
+use crate::upstream::inbound::check_ability;
+use crate::upstream::server_request::{Recipient, Translate};
 use crate::upstream::{Backend, BackendResponse, CallEnd, OutgoingRequest};
 
 /// The largest number of rounds in one call. The protocol has no limit, but SDKs have this one.

@@ -136,7 +136,7 @@ mod tests {
     use goblin_wire::Message;
 
     use super::*;
-    use crate::client::lane::Call;
+    use crate::client::call::Call;
 
     fn request(params: &str) -> Request {
         let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#);

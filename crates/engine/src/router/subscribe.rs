@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use goblin_catalog::resources::UriOwner;
+use goblin_subscriptions::count::{LimitReached, SubscriptionPermit};
 use goblin_subscriptions::glob::UriGlob;
 use goblin_subscriptions::id::SubscriptionId;
 use goblin_subscriptions::pattern::Pattern;
 use goblin_subscriptions::selection::Selection;
-use goblin_subscriptions::tally::{LimitReached, SubscriptionPermit};
 use goblin_subscriptions::updates::DeliveryOptions;
 use goblin_subscriptions::{SubscribeOutcome, SubscriptionOptions};
 use goblin_telemetry::Event;
@@ -19,14 +19,14 @@ use goblin_wire::json::{self, Pieces, Span, Splice, quote};
 use goblin_wire::params::required;
 use goblin_wire::{Error, Outcome as Answer, Request, Response};
 
+use crate::catalog_store::View;
+use crate::client::call::Call;
 use crate::client::caller::SessionId;
-use crate::client::lane::Call;
 use crate::client::mailbox::Mailbox;
 use crate::client::subscriptions::{SubscribeRequest, Subscription};
-use crate::directory::View;
 use crate::router::{Router, find_resource};
-use crate::upstream::register::{SubscribeError, SubscribeResult, SubscriptionManager};
-use crate::upstream::trouble::public;
+use crate::upstream::problem::public;
+use crate::upstream::subscriptions::{SubscribeError, SubscribeResult, SubscriptionManager};
 use crate::upstream::{Backend, CallEnd};
 
 /// The receiver of the updates of a subscription: a session or a `subscriptions/listen` stream.

@@ -4,12 +4,12 @@
 //! sides use the same protocol, everything else passes unchanged. Otherwise `bridge` translates between the two. A
 //! client that does not support tasks waits for the result (`wait`).
 
-pub(crate) mod attendant;
-pub(crate) mod book;
 mod bridge;
+mod description;
+pub(crate) mod input_relay;
+pub(crate) mod table;
 mod wait;
 pub(crate) mod watch;
-mod words;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,14 +21,14 @@ use goblin_wire::modern::{IDENTITY, RELATED_TASK, SERVER_INFO, TASKS_DECLARED};
 use goblin_wire::params::{related_task, required};
 use goblin_wire::{Dialect, Era, Error, Id, Message, Method, Notification, Outcome, Request};
 
+use crate::catalog_store::{Catalog, Source};
+use crate::client::call::{Call, CallTimeouts};
 use crate::client::caller::{Caller, SessionId};
-use crate::client::lane::{Call, CallTimeouts};
-use crate::directory::{Catalog, Source};
 use crate::router::inputs::Exchange;
-use crate::router::tasks::book::{NativeTask, NewTask, Task, TaskOwner, TaskPermit};
-use crate::router::tasks::words::TaskDescription;
+use crate::router::tasks::description::TaskDescription;
+use crate::router::tasks::table::{NativeTask, NewTask, Task, TaskOwner, TaskPermit};
 use crate::router::{Reply, RouteTarget, Router, content};
-use crate::upstream::ask::Translate;
+use crate::upstream::server_request::Translate;
 use crate::upstream::{Backend, BackendResponse, CallEnd, OutgoingRequest, TaskPolicy};
 
 /// The code of a backend that needs a task for a call that does not declare support for tasks.
@@ -55,7 +55,7 @@ impl TaskOptions {
         let Outcome::Result(result) = answered.response.outcome else { return false };
         request.method == Method::ToolsCall
             && answered.dialect.has_result_types()
-            && words::made(text, result, Era::Modern).is_some()
+            && description::made(text, result, Era::Modern).is_some()
     }
 }
 
@@ -130,7 +130,7 @@ impl Router {
                 };
             }
         };
-        let Some(told) = words::made(text, result, era) else { return Ok(TaskOutcome::Result(answered)) };
+        let Some(told) = description::made(text, result, era) else { return Ok(TaskOutcome::Result(answered)) };
         let id = told.id().unwrap_or_default();
         match wish.place {
             Some(place) => {

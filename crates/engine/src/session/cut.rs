@@ -5,8 +5,8 @@ use std::cmp::Reverse;
 use goblin_telemetry::{Event, Observe};
 use goblin_wire::json;
 
-use crate::client::lane::Call;
-use crate::session::desk::Dispatcher;
+use crate::client::call::Call;
+use crate::session::dispatcher::Dispatcher;
 
 /// The number of calls that are logged one by one. The others are only counted.
 pub(crate) const MAX_LOGGED_CALLS: usize = 20;

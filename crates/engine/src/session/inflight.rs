@@ -9,7 +9,7 @@ use goblin_wire::{Error, Id};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::client::lane::Call;
+use crate::client::call::Call;
 
 pub struct Inflight {
     book: Mutex<InflightTable>,

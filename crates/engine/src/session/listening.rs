@@ -18,15 +18,15 @@ use goblin_wire::modern::SUBSCRIPTION_ID;
 use goblin_wire::{Error, Id, Message, Method, Notification, Request};
 use tokio::sync::oneshot;
 
+use crate::client::call::Call;
 use crate::client::caller::{Caller, Introduction, SessionId};
-use crate::client::lane::Call;
 use crate::client::mailbox::Mailbox;
 use crate::client::mailbox::replay::Replay;
 use crate::router::Router;
 use crate::router::subscribe::UpdateRecipient;
 use crate::router::tasks::check_declared;
-use crate::session::desk::Dispatcher;
-use crate::session::visit::StatelessClient;
+use crate::session::dispatcher::Dispatcher;
+use crate::session::stateless::StatelessClient;
 use crate::session::{SessionPermit, StreamCountGuard};
 
 /// The number of subscribe requests that are sent at once for one stream.

@@ -22,19 +22,19 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use crate::client::caller::Level;
-use crate::upstream::ask::Translate;
+use crate::upstream::calls_only::CallsOnlyLink;
+use crate::upstream::client_links::ClientLinks;
 use crate::upstream::dial::{DialParams, Dialler};
-use crate::upstream::ear::InboundHandler;
 use crate::upstream::era::LinkScope;
-use crate::upstream::health::{self, Health};
-use crate::upstream::link::{Link, LinkEnd, LinkError, shared_capabilities};
-use crate::upstream::listing::{
+use crate::upstream::fetch::{
     self, FetchBudget, FetchedList, ListingError, MAX_LIST_BYTES, SkippedTool, leave_out_misannotated,
 };
-use crate::upstream::own::ClientLinks;
-use crate::upstream::register::SETTLED_AFTER;
-use crate::upstream::twin::CallsOnlyLink;
-use crate::upstream::{Backend, BackendState, trouble};
+use crate::upstream::health::{self, Health};
+use crate::upstream::inbound::InboundHandler;
+use crate::upstream::link::{Link, LinkEnd, LinkError, shared_capabilities};
+use crate::upstream::server_request::Translate;
+use crate::upstream::subscriptions::SETTLED_AFTER;
+use crate::upstream::{Backend, BackendState, problem};
 
 /// The shortest time between two fetches of the lists. A burst of change notifications costs a few fetches per second.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(300);
@@ -149,7 +149,7 @@ impl Actor {
                         // Publish the loss before closing the link, which can take seconds. Calls must fail at once.
                         self.publish_state(BackendState::Lost(reason.clone()));
                         self.emit(&Event::BackendLost { server: self.backend.id.as_str(), reason });
-                        self.told = Some(trouble::gist(reason).to_owned());
+                        self.told = Some(problem::gist(reason).to_owned());
                     }
                     link.close().await;
                     left
@@ -225,8 +225,8 @@ impl Actor {
     /// Records and reports a failure. Returns the pause before the next attempt.
     fn after_loss(&mut self, reason: String) -> Duration {
         let pause = self.health.failed(Instant::now(), health::jitter());
-        let repeated = self.told.as_deref() == Some(trouble::gist(&reason));
-        self.told = Some(trouble::gist(&reason).to_owned());
+        let repeated = self.told.as_deref() == Some(problem::gist(&reason));
+        self.told = Some(problem::gist(&reason).to_owned());
         let server = self.backend.id.as_str();
         self.emit(&Event::BackendFailed { server, reason: &reason, retry_in: pause, repeated });
         self.backend.refreshing.store(false, Ordering::Release);
@@ -381,7 +381,7 @@ impl Actor {
 
     /// Fetches one list. Returns `None` if the list keeps its last entries, and an error if the connection broke.
     async fn fetch(&self, link: &Link, list: List, budget: &FetchBudget) -> Result<Option<FetchedList>, String> {
-        match listing::fetch(link, list, self.surroundings.policies.start_timeout, budget).await {
+        match fetch::fetch(link, list, self.surroundings.policies.start_timeout, budget).await {
             Ok(mut fetched) => {
                 self.backend.set_failed(list, None);
                 if list == List::Tools {

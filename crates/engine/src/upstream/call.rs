@@ -19,13 +19,13 @@ use goblin_wire::mirrored::HeaderSource;
 use goblin_wire::{Dialect, Error, Id, Method, Outcome, Response};
 use tokio::sync::SemaphorePermit;
 
+use crate::client::call::{AbortReason, Call, CallTimeouts, SLOW_AFTER};
 use crate::client::caller::SessionId;
-use crate::client::lane::{AbortReason, Call, CallTimeouts, SLOW_AFTER};
+use crate::upstream::calls_only::CallsOnlyLink;
+use crate::upstream::client_links::ClientLinks;
 use crate::upstream::link::{Link, LinkError};
 use crate::upstream::listen::ListenHandle;
-use crate::upstream::own::ClientLinks;
-use crate::upstream::stamp::RequestMeta;
-use crate::upstream::twin::CallsOnlyLink;
+use crate::upstream::request_meta::RequestMeta;
 use crate::upstream::{Backend, BackendResponse, BackendState, CallEnd, OutgoingRequest};
 
 /// The longest wait for a free slot at a busy backend.
@@ -318,8 +318,8 @@ mod tests {
 
     use super::*;
     use crate::upstream::TaskPolicy;
-    use crate::upstream::ear::InboundHandler;
     use crate::upstream::http::HttpLink;
+    use crate::upstream::inbound::InboundHandler;
     use crate::upstream::link::LinkTransport;
 
     /// The backend forgot the session and never reconnects. The call must still end when its timeout expires.

@@ -18,14 +18,14 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use crate::upstream::actor::BackendDeps;
 use crate::upstream::child::ChildCommand;
-use crate::upstream::ear::InboundHandler;
 use crate::upstream::era::{self, DiscoverReply, HandshakeMode, KnownEras, LinkScope};
 use crate::upstream::files::FilesServer;
 use crate::upstream::http::HttpLink;
+use crate::upstream::inbound::InboundHandler;
 use crate::upstream::link::{Link, LinkError, LinkTransport};
+use crate::upstream::problem::BackendProblem;
 use crate::upstream::sse::SseLink;
 use crate::upstream::stdio::StdioLink;
-use crate::upstream::trouble::BackendProblem;
 
 /// The time that a process may leave `server/discover` unanswered before the dialler also sends `initialize`.
 const SILENCE: Duration = Duration::from_secs(10);

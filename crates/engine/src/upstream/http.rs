@@ -36,14 +36,14 @@ use http::{Method as Verb, Request as HttpRequest, Response as HttpResponse, Sta
 use http_body_util::{BodyExt, Full};
 use tokio::sync::{Semaphore, watch};
 
-use crate::client::lane::Call;
-use crate::upstream::ear::{Attribution, InboundHandler, ReplySink};
+use crate::client::call::Call;
 use crate::upstream::http::body::{ASIDE, MAX_ERROR_BODY, is_session_unknown, is_stream, parse_answer, whole_body};
 use crate::upstream::http::listen::keep_listening;
 use crate::upstream::http::resume::StreamedRequest;
+use crate::upstream::inbound::{Attribution, InboundHandler, ReplySink};
 use crate::upstream::link::{LinkEnd, LinkError};
-use crate::upstream::open::{OpenCalls, beyond_limit, is_answer, request_of};
-use crate::upstream::trouble::BackendProblem;
+use crate::upstream::open_requests::{OpenCalls, beyond_limit, is_answer, request_of};
+use crate::upstream::problem::BackendProblem;
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");

@@ -15,14 +15,14 @@ use goblin_wire::listen::ListenFilter;
 use goblin_wire::mirrored::{self, HeaderSource, MirrorHeaders};
 use goblin_wire::{Dialect, Hello, Id, Method, Outcome, Response, trace};
 
-use crate::client::lane::Call;
+use crate::client::call::Call;
 use crate::upstream::files::FilesServer;
 use crate::upstream::http::HttpLink;
 use crate::upstream::listen::ListenHandle;
+use crate::upstream::problem::{BackendProblem, ConnectionKind};
+use crate::upstream::request_meta::{declaring_tasks, own_params};
 use crate::upstream::sse::SseLink;
-use crate::upstream::stamp::{declaring_tasks, own_params};
 use crate::upstream::stdio::StdioLink;
-use crate::upstream::trouble::{BackendProblem, ConnectionKind};
 
 /// The longest wait for the acknowledgement of a notification stream.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(10);

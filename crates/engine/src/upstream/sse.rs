@@ -27,13 +27,13 @@ use hyper::body::Body;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
-use crate::client::lane::Call;
-use crate::upstream::ear::{InboundHandler, ReplySink};
+use crate::client::call::Call;
 use crate::upstream::http::MAX_BACKGROUND_MESSAGES;
 use crate::upstream::http::body::{ASIDE, MAX_ERROR_BODY, finish, is_session_unknown, is_stream, whole_body};
+use crate::upstream::inbound::{InboundHandler, ReplySink};
 use crate::upstream::link::{LinkEnd, LinkError};
-use crate::upstream::open::OpenRequests;
-use crate::upstream::trouble::BackendProblem;
+use crate::upstream::open_requests::OpenRequests;
+use crate::upstream::problem::BackendProblem;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");

@@ -28,13 +28,13 @@ use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
-use crate::client::lane::Call;
+use crate::client::call::Call;
 use crate::upstream::child::{self, ChildCommand, Exit, ProcessGroup, SpawnError};
-use crate::upstream::ear::{InboundHandler, ReplySink};
+use crate::upstream::inbound::{InboundHandler, ReplySink};
 use crate::upstream::link::LinkError;
-use crate::upstream::open::OpenRequests;
+use crate::upstream::open_requests::OpenRequests;
+use crate::upstream::problem::{BackendProblem, MAX_QUOTED_LINES, quotable};
 use crate::upstream::stdio::news::StdioListenStreams;
-use crate::upstream::trouble::{BackendProblem, MAX_QUOTED_LINES, quotable};
 
 /// The longest wait of a request for space in the queue to the child.
 pub(crate) const QUEUE_TIMEOUT: Duration = Duration::from_secs(1);

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use crate::catalog::cards::{self, EntryKind};
 use crate::catalog::client::CatalogClient;
 use crate::catalog::{CliError, ListFilter};
-use crate::door::{Endpoint, EndpointArgs};
+use crate::endpoint::{Endpoint, EndpointArgs};
 use crate::load::RawConfig;
 use crate::{load, prompts};
 

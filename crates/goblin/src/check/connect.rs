@@ -12,9 +12,9 @@ use goblin_catalog::{Counts, name};
 use goblin_client::connect::ProxyEnvironment;
 use goblin_config::{Config, NamePolicy, Namespacing};
 use goblin_engine::app::App;
-use goblin_engine::directory::{Catalog, NameTable, Source};
+use goblin_engine::catalog_store::{Catalog, NameTable, Source};
+use goblin_engine::upstream::availability::{self, lacking};
 use goblin_engine::upstream::child::own_executable;
-use goblin_engine::upstream::standing::{self, lacking};
 use goblin_engine::upstream::{Backend, BackendState};
 use goblin_telemetry::{Observe, clean};
 
@@ -120,8 +120,8 @@ async fn ask(backend: &Backend, begin: Instant, patience: Duration) -> Result<Co
 }
 
 fn see(catalog: &Catalog, index: usize, answer: &ConnectResult) -> Option<ConnectionReport> {
-    let standing::ServerDescription { software, protocol, era } =
-        standing::ServerDescription::of(&catalog.source(index).backend)?;
+    let availability::ServerDescription { software, protocol, era } =
+        availability::ServerDescription::of(&catalog.source(index).backend)?;
     let Counts { tools, prompts, resources, templates } = catalog.counts()[index];
     Some(ConnectionReport {
         software,

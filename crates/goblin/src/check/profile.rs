@@ -8,7 +8,7 @@ use goblin_catalog::profile::narrow;
 use goblin_config::exposure::{Exposure, ExposureMode, Profile, ProfileName};
 use goblin_config::glob::Glob;
 use goblin_config::{Config, Filter};
-use goblin_engine::directory::Catalog;
+use goblin_engine::catalog_store::Catalog;
 use serde::Serialize;
 
 #[derive(Debug, Serialize)]

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use crate::style::{fail, note, plural};
 use crate::watch::exec::CommandQueue;
 use crate::watch::show::{self, OutputStyle};
-use crate::watch::wish::{UriKind, WatchTarget, WatchTargets};
+use crate::watch::target::{UriKind, WatchTarget, WatchTargets};
 
 /// The maximum number of concurrent subscribe requests. A gateway may reject more.
 const AT_ONCE: usize = 16;

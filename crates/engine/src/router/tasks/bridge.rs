@@ -12,7 +12,7 @@ use goblin_wire::{Era, Error, Method, Outcome};
 use crate::router::Reply;
 use crate::router::inputs::inside;
 use crate::router::rounds::InputResponse;
-use crate::router::tasks::words::TaskDescription;
+use crate::router::tasks::description::TaskDescription;
 use crate::router::tasks::{TaskRequest, about, newer_result};
 use crate::upstream::{BackendResponse, CallEnd};
 

@@ -10,10 +10,10 @@ use goblin_telemetry::worker;
 use goblin_wire::json::Splice;
 use goblin_wire::{Era, Method, Outcome};
 
-use crate::client::lane::{Call, CallTimeouts};
+use crate::client::call::{Call, CallTimeouts};
 use crate::router::Router;
 use crate::router::tasks::about;
-use crate::router::tasks::words::TaskDescription;
+use crate::router::tasks::description::TaskDescription;
 use crate::upstream::{Backend, BackendResponse, CallEnd, OutgoingRequest, TaskPolicy};
 
 /// The timeouts of a cancel request. No client waits for its answer.

@@ -12,11 +12,11 @@ use futures_util::future::join_all;
 use goblin_wire::Era;
 use goblin_wire::listen::ListenFilter;
 
+use crate::client::call::Call;
 use crate::client::caller::Caller;
-use crate::client::lane::Call;
 use crate::client::mailbox::Mailbox;
 use crate::router::Router;
-use crate::router::tasks::book::Task;
+use crate::router::tasks::table::Task;
 use crate::upstream::Backend;
 use crate::upstream::link::LinkError;
 use crate::upstream::listen::ListenHandle;

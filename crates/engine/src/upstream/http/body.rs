@@ -9,10 +9,10 @@ use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderMap};
 use http_body_util::{BodyExt, Limited};
 
-use crate::upstream::ear::InboundHandler;
+use crate::upstream::inbound::InboundHandler;
 use crate::upstream::link::LinkError;
-use crate::upstream::open::beyond_limit;
-use crate::upstream::trouble::BackendProblem;
+use crate::upstream::open_requests::beyond_limit;
+use crate::upstream::problem::BackendProblem;
 
 /// The timeout of messages that no caller waits for: notifications and the end of a session.
 pub(crate) const ASIDE: Duration = Duration::from_secs(5);

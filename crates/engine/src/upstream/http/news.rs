@@ -13,9 +13,9 @@ use goblin_wire::{Id, Message, Method, Notification};
 use http_body_util::BodyExt;
 use tokio::sync::oneshot;
 
-use crate::upstream::ear::Attribution;
 use crate::upstream::http::body::{is_stream, parse_answer, whole_body};
 use crate::upstream::http::{HttpLink, HttpLinkInner};
+use crate::upstream::inbound::Attribution;
 use crate::upstream::link::{LinkEnd, LinkError};
 use crate::upstream::listen::{ListenHandle, ListenOutcome};
 use crate::upstream::news::{ends, honoured, refusal_in, unsubscribed};

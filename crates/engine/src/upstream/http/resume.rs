@@ -19,12 +19,12 @@ use http::Response as HttpResponse;
 use http_body_util::{BodyExt, Collected, Limited};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::client::lane::Call;
+use crate::client::call::Call;
 use crate::upstream::http::body::{ASIDE, MAX_ERROR_BODY, finish, is_session_unknown, is_stream};
 use crate::upstream::http::trail::ResumePosition;
 use crate::upstream::http::{HttpLinkInner, is_passing};
 use crate::upstream::link::{LinkEnd, LinkError};
-use crate::upstream::open::request_of;
+use crate::upstream::open_requests::request_of;
 
 /// The number of fruitless attempts in a row after which the request fails.
 const MAX_FRUITLESS_ATTEMPTS: u32 = 3;

@@ -4,7 +4,7 @@ use goblin_client::connect::origin;
 use http::Uri;
 use http::uri::PathAndQuery;
 
-use crate::upstream::trouble::{BackendProblem, quotable};
+use crate::upstream::problem::{BackendProblem, quotable};
 
 const MAX_ENDPOINT_URL: usize = 8 * 1024;
 

@@ -14,7 +14,7 @@ use goblin_wire::{Method, Notification, notification};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::upstream::ear::{Attribution, InboundHandler, ReplySink};
+use crate::upstream::inbound::{Attribution, InboundHandler, ReplySink};
 use crate::upstream::link::LinkError;
 use crate::upstream::listen::{ListenHandle, ListenOutcome};
 use crate::upstream::news::{ends, honoured, refusal_in, subscription_of, unsubscribed};

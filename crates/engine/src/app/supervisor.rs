@@ -1,0 +1,267 @@
+//! Runs the backends and applies changes of the configuration to them.
+//!
+//! An unchanged server keeps its connection, its calls and its subscriptions. A changed server is replaced after its
+//! successor has connected and fetched its lists, however long that takes. A replaced or removed server gets no new
+//! calls. Its open calls have the grace period to end.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use goblin_admin::api::Reloaded;
+use goblin_config::diff::{ServerChange, diff};
+use goblin_config::{Config, Server, ServerId};
+use goblin_telemetry::meter::Meter;
+use goblin_telemetry::worker;
+use indexmap::IndexMap;
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinHandle};
+
+use crate::catalog_store::CatalogStore;
+use crate::upstream::actor::{self, BackendDeps, stopped};
+use crate::upstream::{Backend, BackendState};
+
+/// The time in which a call that already found its server in an old catalog can still be sent.
+const LINGER: Duration = Duration::from_secs(1);
+/// The interval at which backends are polled for the end of their calls or for their readiness.
+const LOOK: Duration = Duration::from_millis(50);
+
+pub struct BackendSupervisor {
+    directory: Arc<CatalogStore>,
+    surroundings: BackendDeps,
+    grace: Duration,
+    crew: Mutex<SupervisorState>,
+    /// Set when the gateway stops. Leaving servers then end at once.
+    hurry: watch::Sender<bool>,
+}
+
+/// The state of the running servers.
+struct SupervisorState {
+    config: Config,
+    running: IndexMap<ServerId, Running>,
+    /// The meters of all configured servers. A disabled server keeps its counts until it is enabled again.
+    meters: HashMap<ServerId, Arc<Meter>>,
+    /// The tasks that end removed or replaced servers.
+    leaving: Vec<JoinHandle<()>>,
+}
+
+struct Running {
+    backend: Arc<Backend>,
+    stop: watch::Sender<bool>,
+    actor: JoinHandle<()>,
+    successor: Option<Box<Successor>>,
+}
+
+/// A backend that replaces another when it is ready.
+struct Successor {
+    running: Running,
+    waiting: AbortHandle,
+}
+
+impl BackendSupervisor {
+    pub fn new(directory: Arc<CatalogStore>, surroundings: BackendDeps, grace: Duration) -> Arc<BackendSupervisor> {
+        let crew = Mutex::new(SupervisorState {
+            config: Config::empty(),
+            running: IndexMap::new(),
+            meters: HashMap::new(),
+            leaving: Vec::new(),
+        });
+        Arc::new(BackendSupervisor { directory, surroundings, grace, crew, hurry: watch::Sender::new(false) })
+    }
+
+    /// Changes the running servers to match `config`. Returns which servers were started, changed and stopped.
+    pub(crate) fn become_as(self: &Arc<BackendSupervisor>, config: Config) -> Reloaded {
+        let mut crew = self.crew();
+        let plan = diff(&crew.config, &config);
+        crew.leaving.retain(|leaving| !leaving.is_finished());
+        for id in &plan.stop {
+            self.remove(&mut crew, id);
+        }
+        for (id, server) in &plan.start {
+            let meter = Arc::clone(crew.meters.entry(id.clone()).or_default());
+            let running = self.start(id, server, meter);
+            crew.running.insert(id.clone(), running);
+        }
+        for change in &plan.change {
+            self.change(&mut crew, change);
+        }
+        let ids = |ids: &mut dyn Iterator<Item = &ServerId>| ids.map(ServerId::to_string).collect::<Vec<_>>();
+        let started = ids(&mut plan.start.iter().map(|(id, _)| id));
+        let changed = ids(&mut plan.change.iter().map(|change| &change.id));
+        let unchanged = crew.running.len() - started.len() - changed.len();
+        let stopped = ids(&mut plan.stop.iter());
+        crew.meters.retain(|id, _| config.servers.contains_key(id));
+        crew.config = config;
+        self.call_the_roll(&mut crew);
+        Reloaded { started, changed, stopped, unchanged }
+    }
+
+    /// Ends a server with its open calls and starts it again. Returns `false` if it is not running.
+    pub fn restart(self: &Arc<BackendSupervisor>, id: &ServerId) -> bool {
+        let mut crew = self.crew();
+        let Some(server) = crew.config.servers.get(id).cloned() else { return false };
+        let Some(old) = crew.running.shift_remove(id) else { return false };
+        let new = self.start(id, &server, Arc::clone(&old.backend.meter));
+        new.backend.meter.restarted();
+        new.backend.take_over(old.backend.hand_over());
+        crew.running.insert(id.clone(), new);
+        crew.leaving.extend(old.end());
+        self.call_the_roll(&mut crew);
+        true
+    }
+
+    fn start(&self, id: &ServerId, server: &Arc<Server>, meter: Arc<Meter>) -> Running {
+        let stop = watch::Sender::new(false);
+        let (backend, actor) =
+            actor::start(id.clone(), Arc::clone(server), meter, self.surroundings.clone(), stop.subscribe());
+        Running { backend, stop, actor, successor: None }
+    }
+
+    fn remove(self: &Arc<BackendSupervisor>, crew: &mut SupervisorState, id: &ServerId) {
+        if let Some(running) = crew.running.shift_remove(id) {
+            running.backend.close_subscriptions();
+            crew.leaving.push(self.leave(running));
+        }
+    }
+
+    fn change(self: &Arc<BackendSupervisor>, crew: &mut SupervisorState, change: &ServerChange) {
+        let Some(running) = crew.running.get_mut(&change.id) else { return };
+        // A waiting successor has an outdated configuration.
+        let superseded = running.successor.take();
+        crew.leaving.extend(superseded.map(|superseded| superseded.give_up()).into_iter().flatten());
+        if running.backend.config == change.server {
+            return;
+        }
+        let new = self.start(&change.id, &change.server, Arc::clone(&running.backend.meter));
+        if running.backend.state() == BackendState::Ready {
+            running.backend.successor.store(Some(Arc::clone(&new.backend)));
+            let waiting = worker::spawn(promote_when_ready(
+                Arc::downgrade(self),
+                Arc::clone(&running.backend),
+                Arc::clone(&new.backend),
+            ));
+            running.successor = Some(Box::new(Successor { running: new, waiting: waiting.abort_handle() }));
+        } else {
+            let old = std::mem::replace(running, new);
+            crew.leaving.push(self.leave(old));
+        }
+    }
+
+    /// Moves the subscriptions of a leaving server to its replacement. Closes them if there is none.
+    fn hand_over(&self, old: &Backend) {
+        match self.crew().running.get(&old.id) {
+            Some(running) => running.backend.take_over(old.hand_over()),
+            None => old.close_subscriptions(),
+        }
+    }
+
+    /// Replaces a server by its successor, unless another change has replaced the successor meanwhile.
+    fn promote(self: &Arc<BackendSupervisor>, successor: &Arc<Backend>) {
+        let mut crew = self.crew();
+        let Some(running) = crew.running.get_mut(&successor.id) else { return };
+        let is_expected = |waiting: &Successor| Arc::ptr_eq(&waiting.running.backend, successor);
+        let Some(waiting) = running.successor.take_if(|waiting| is_expected(waiting)) else { return };
+        let old = std::mem::replace(running, waiting.running);
+        crew.leaving.push(self.leave(old));
+        self.call_the_roll(&mut crew);
+    }
+
+    /// Publishes the running backends to the catalog directory, in the order of the configuration.
+    fn call_the_roll(&self, crew: &mut SupervisorState) {
+        let SupervisorState { config, running, .. } = crew;
+        let order = |id: &ServerId| config.servers.get_index_of(id).unwrap_or(usize::MAX);
+        running.sort_by(|one, _, other, _| order(one).cmp(&order(other)));
+        self.directory.set_backends(running.values().map(|running| Arc::clone(&running.backend)).collect());
+    }
+
+    /// Ends a server after its open calls. Its subscriptions stay until the catalog leads to the replacement. Handing
+    /// them over sends an update for each, which covers changes before that moment.
+    fn leave(self: &Arc<BackendSupervisor>, mut running: Running) -> JoinHandle<()> {
+        let successor = running.successor.take();
+        let fleet = Arc::clone(self);
+        let mut hurry = self.hurry.subscribe();
+        worker::spawn(async move {
+            if let Some(successor) = successor {
+                for actor in successor.give_up() {
+                    // The runtime has already reported a panic.
+                    let _ = actor.await;
+                }
+            }
+            let drained = async {
+                fleet.directory.caught_up().await;
+                fleet.hand_over(&running.backend);
+                tokio::time::sleep(LINGER).await;
+                while running.backend.calls_in_flight() > 0 {
+                    tokio::time::sleep(LOOK).await;
+                }
+            };
+            tokio::select! {
+                () = drained => {}
+                () = tokio::time::sleep(fleet.grace + LINGER) => {}
+                () = stopped(&mut hurry) => {}
+            }
+            drop(fleet);
+            for actor in running.end() {
+                let _ = actor.await;
+            }
+        })
+    }
+
+    /// Returns the running backends in the order of the configuration.
+    pub fn backends(&self) -> Vec<Arc<Backend>> {
+        self.crew().running.values().map(|running| Arc::clone(&running.backend)).collect()
+    }
+
+    /// Ends all servers, including leaving ones, and waits for their tasks.
+    pub async fn stop(&self) {
+        self.hurry.send_replace(true);
+        let (running, leaving) = {
+            let mut crew = self.crew();
+            (std::mem::take(&mut crew.running), std::mem::take(&mut crew.leaving))
+        };
+        let ending: Vec<_> = running.into_values().flat_map(Running::end).collect();
+        for actor in ending.into_iter().chain(leaving) {
+            // The runtime has already reported a panic. The guard of the process group ends the processes.
+            let _ = actor.await;
+        }
+    }
+
+    fn crew(&self) -> MutexGuard<'_, SupervisorState> {
+        self.crew.lock()
+    }
+}
+
+impl Running {
+    /// Signals the backend to stop. Returns the tasks to wait for.
+    fn end(self) -> Vec<JoinHandle<()>> {
+        self.stop.send_replace(true);
+        let mut ending = self.successor.map(|successor| successor.give_up()).unwrap_or_default();
+        ending.push(self.actor);
+        ending
+    }
+
+    /// Reports whether a backend is connected and has fetched all lists.
+    fn is_serving(backend: &Backend) -> bool {
+        backend.state() == BackendState::Ready && backend.listing().hello.is_some() && !backend.is_refreshing()
+    }
+}
+
+impl Successor {
+    /// Stops the successor, because it is not needed any more. Returns the tasks to wait for.
+    fn give_up(self) -> Vec<JoinHandle<()>> {
+        self.waiting.abort();
+        self.running.end()
+    }
+}
+
+/// Waits until `new` is ready or `old` is not any more, then replaces `old`. Readiness has several conditions that may
+/// come and go, so it polls them.
+async fn promote_when_ready(fleet: Weak<BackendSupervisor>, old: Arc<Backend>, new: Arc<Backend>) {
+    while old.state() == BackendState::Ready && !Running::is_serving(&new) {
+        tokio::time::sleep(LOOK).await;
+    }
+    if let Some(fleet) = fleet.upgrade() {
+        fleet.promote(&new);
+    }
+}

@@ -1,0 +1,387 @@
+//! Publishes the current catalog. One task publishes, and all requests read.
+//!
+//! The pages of earlier catalogs are kept for a while, so that a client can finish reading a long list. Each profile
+//! has its own catalog, made from the same listings and published together with the whole one.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use arc_swap::{ArcSwap, Guard};
+use bytes::Bytes;
+use goblin_catalog::build::{CatalogSettings, build};
+use goblin_catalog::listing::List;
+use goblin_catalog::profile::narrow;
+use goblin_catalog::{Cursor, LongPages, Page};
+use goblin_config::Config;
+use goblin_config::exposure::{Exposure, Profile, ProfileName};
+use goblin_telemetry::{Event, Observe, worker};
+use goblin_wire::memory::{BufferKind, Reservation};
+use goblin_wire::{Error, Limit};
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::{Notify, watch};
+
+use crate::client::caller::Caller;
+use crate::client::mailbox::ListVersions;
+use crate::upstream::Backend;
+use crate::upstream::actor::stopped;
+
+pub type Catalog = goblin_catalog::Catalog<Backend>;
+pub type Source = goblin_catalog::Source<Backend>;
+pub type View<'a> = goblin_catalog::View<'a, Backend>;
+pub type CatalogEntry = goblin_catalog::CatalogEntry<Backend>;
+pub type NameTable = goblin_catalog::NameTable<Backend>;
+
+/// The number of replaced catalogs with kept pages, and the time that they are kept. Catalogs change in quick
+/// succession while backends start, and a client may read a list slowly.
+const KEPT: usize = 16;
+const KEPT_FOR: Duration = Duration::from_secs(60);
+/// The maximum number of bytes of kept pages per shelf. The oldest pages go first, and their cursors are rejected.
+const MAX_KEPT_BYTES: usize = 64 * 1024 * 1024;
+/// Listings that change within this time are published together.
+const GATHER: Duration = Duration::from_millis(20);
+
+/// The current catalogs, one for each profile and one for clients without a profile.
+pub struct CatalogStore {
+    /// The catalog of clients without a profile.
+    whole: CatalogSlot,
+    profiles: HashMap<ProfileName, (Arc<Profile>, CatalogSlot)>,
+    /// The empty catalog of clients with an unknown profile.
+    nothing: CatalogSlot,
+    /// Counters of pages that were ready and pages that had to be built.
+    pub pages: PageCounts,
+    /// The running backends, in the order of the configuration.
+    roster: ArcSwap<Vec<Arc<Backend>>>,
+    /// Notified when a listing or the roster changes.
+    pub bell: Arc<Notify>,
+}
+
+/// Counters of the list pages sent to clients.
+#[derive(Debug, Default)]
+pub struct PageCounts {
+    pub ready: AtomicU64,
+    pub made: AtomicU64,
+}
+
+/// The pages of a replaced catalog, for clients that have read the first of several pages. The rest of the catalog is
+/// dropped, because it would keep whole listings alive.
+struct KeptPages {
+    version: u64,
+    replaced: Instant,
+    pages: LongPages,
+    reserved: Reservation,
+}
+
+/// The current catalog of a group of clients, and the kept pages of earlier ones.
+struct CatalogSlot {
+    terms: CatalogSettings,
+    current: ArcSwap<Catalog>,
+    before: Mutex<VecDeque<KeptPages>>,
+    versions: watch::Sender<ListVersions>,
+}
+
+impl CatalogStore {
+    pub fn new(config: &Config) -> CatalogStore {
+        let mut seed = [0; 4];
+        // The seed makes cursors of an earlier run invalid. A failing random source only loses this check.
+        let _ = getrandom::fill(&mut seed);
+        let version = u64::from(u32::from_ne_bytes(seed)) << 24;
+        let shelf = |exposure: &Exposure| {
+            CatalogSlot::new(version, CatalogSettings { exposure: exposure.clone(), ..CatalogSettings::new(config) })
+        };
+        let profiles = config.profiles.iter();
+        CatalogStore {
+            whole: shelf(&config.exposure),
+            profiles: profiles
+                .map(|(name, profile)| (name.clone(), (Arc::clone(profile), shelf(&profile.exposure))))
+                .collect(),
+            nothing: shelf(&Exposure::default()),
+            pages: PageCounts::default(),
+            roster: ArcSwap::default(),
+            bell: Arc::default(),
+        }
+    }
+
+    pub(crate) fn has_profile(&self, name: &str) -> bool {
+        self.profiles.contains_key(name)
+    }
+
+    /// Returns a profile's configuration.
+    pub fn profile(&self, name: Option<&ProfileName>) -> Option<Arc<Profile>> {
+        self.profiles.get(name?).map(|(profile, _)| Arc::clone(profile))
+    }
+
+    /// Returns the catalog of clients without a profile.
+    pub fn catalog(&self) -> Guard<Arc<Catalog>> {
+        self.whole.current.load()
+    }
+
+    /// Returns the catalog of the clients of a profile.
+    pub(crate) fn catalog_of(&self, profile: Option<&ProfileName>) -> Guard<Arc<Catalog>> {
+        self.shelf(profile).current.load()
+    }
+
+    pub fn watch(&self) -> watch::Receiver<ListVersions> {
+        self.watch_of(None)
+    }
+
+    pub(crate) fn watch_of(&self, profile: Option<&ProfileName>) -> watch::Receiver<ListVersions> {
+        self.shelf(profile).versions.subscribe()
+    }
+
+    fn shelf(&self, profile: Option<&ProfileName>) -> &CatalogSlot {
+        match profile {
+            None => &self.whole,
+            Some(name) => self.profiles.get(name).map_or(&self.nothing, |(_, shelf)| shelf),
+        }
+    }
+
+    pub fn backends(&self) -> Arc<Vec<Arc<Backend>>> {
+        self.roster.load_full()
+    }
+
+    pub(crate) fn set_backends(&self, backends: Vec<Arc<Backend>>) {
+        self.roster.store(Arc::new(backends));
+        self.bell.notify_one();
+    }
+
+    /// Returns one page of a list. A cursor continues in the catalog that the client began with. Returns an error if
+    /// the cursor is invalid or the pages of that catalog are no longer kept.
+    pub fn page(&self, caller: &Caller, list: List, cursor: Option<&str>) -> Result<Bytes, Error> {
+        let page = self.shelf(caller.profile.as_ref()).page(caller, list, cursor);
+        let count = if page.as_ref().is_ok_and(|page| page.was_made) { &self.pages.ready } else { &self.pages.made };
+        count.fetch_add(1, Ordering::Relaxed);
+        page.map(|page| page.json)
+    }
+
+    /// Waits until the catalog has the current listings of the backends, or newer ones.
+    pub async fn caught_up(&self) {
+        let mut versions = self.watch();
+        while !self.is_current() {
+            if versions.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn is_current(&self) -> bool {
+        let catalog = self.catalog();
+        let roster = self.roster.load();
+        let holds = |(source, backend): (&Source, &Arc<Backend>)| {
+            Arc::ptr_eq(&source.backend, backend) && Arc::ptr_eq(&source.listing, &backend.listing())
+        };
+        catalog.sources.len() == roster.len() && catalog.sources.iter().zip(roster.iter()).all(holds)
+    }
+
+    /// Publishes a catalog whenever the bell rings and builds its search indexes. Returns when `stop` is set.
+    pub async fn run(self: &Arc<CatalogStore>, observe: &Arc<Observe>, mut stop: watch::Receiver<bool>) {
+        tokio::select! {
+            () = stopped(&mut stop) => {}
+            () = self.publish_all(observe) => {}
+            () = self.index_all() => {}
+        }
+    }
+
+    /// Publishes catalogs. Building runs outside the worker threads, because backends decide how much they list. No
+    /// other task publishes.
+    async fn publish_all(self: &Arc<CatalogStore>, observe: &Arc<Observe>) {
+        loop {
+            self.bell.notified().await;
+            let (directory, observe) = (Arc::clone(self), Arc::clone(observe));
+            worker::offload(move || directory.publish(&observe)).await;
+            tokio::time::sleep(GATHER).await;
+        }
+    }
+
+    /// Builds the search indexes of each new catalog in advance, so that searches need not wait. Skips catalogs that
+    /// are replaced before their turn. Builds only indexes that a client has used before. Catalogs of profiles are
+    /// indexed on first use.
+    async fn index_all(&self) {
+        let mut versions = self.watch();
+        let mut before = self.whole.current.load_full();
+        while versions.changed().await.is_ok() {
+            let catalog = self.whole.current.load_full();
+            let old = std::mem::replace(&mut before, Arc::clone(&catalog));
+            let searched: Vec<_> = List::ALL.into_iter().filter(|list| old.has_index(*list)).collect();
+            if searched.is_empty() {
+                continue;
+            }
+            worker::offload(move || {
+                for list in searched {
+                    catalog.index_of(list);
+                }
+            })
+            .await;
+        }
+    }
+
+    fn publish(&self, observe: &Observe) {
+        let roster = self.roster.load();
+        let source = |backend: &Arc<Backend>| Source { backend: Arc::clone(backend), listing: backend.listing() };
+        let version = self.whole.current.load().version + 1;
+        let catalog = build(version, &self.whole.terms, roster.iter().map(source).collect());
+        for name in catalog.tools.contested.keys().chain(catalog.prompts.contested.keys()) {
+            observe.emit(&Event::NameConflict { name });
+        }
+        observe.emit(&Event::CatalogPublished {
+            version: catalog.number(),
+            tools: catalog.tools.entries.len(),
+            prompts: catalog.prompts.entries.len(),
+            resources: catalog.resources.entries.len(),
+            templates: catalog.resources.templates.len(),
+            conflicts: catalog.tools.contested.len() + catalog.prompts.contested.len(),
+        });
+        let narrowed = self.profiles.values().map(|(profile, shelf)| (shelf, narrow(&catalog, profile, &shelf.terms)));
+        let narrowed: Vec<_> = narrowed.collect();
+        let whole = (&self.whole, catalog);
+        // Store all catalogs before sending any notification. A receiver of a new version may load any of the catalogs.
+        let changes: Vec<_> =
+            narrowed.into_iter().chain([whole]).map(|(shelf, catalog)| (shelf, shelf.put(catalog, observe))).collect();
+        for (shelf, changed) in changes {
+            shelf.tell(changed);
+        }
+    }
+}
+
+/// The lists that differ from the previous catalog.
+struct ListChangeFlags {
+    tools: bool,
+    prompts: bool,
+    resources: bool,
+}
+
+impl CatalogSlot {
+    fn new(version: u64, terms: CatalogSettings) -> CatalogSlot {
+        let current = ArcSwap::from_pointee(build(version, &terms, Vec::new()));
+        CatalogSlot { terms, current, before: Mutex::default(), versions: watch::Sender::default() }
+    }
+
+    fn page(&self, caller: &Caller, list: List, cursor: Option<&str>) -> Result<Page, Error> {
+        let Some(cursor) = cursor else { return self.first_page(caller, list).ok_or(Error::InvalidCursor) };
+        let (catalog, cursor) = (self.current.load(), cursor.parse::<Cursor>()?);
+        let page = |catalog: &Catalog| {
+            let ours = catalog.version == cursor.version && cursor.list == list;
+            if ours { catalog.view(caller.dialect).find_page(list, cursor.page) } else { None }
+        };
+        let earlier = || {
+            let before = self.before();
+            let fresh = before.iter().filter(|kept| kept.replaced.elapsed() < KEPT_FOR);
+            let mut kept = fresh.filter(|kept| kept.version == cursor.version && cursor.list == list);
+            let json = kept.find_map(|kept| kept.pages.get(caller.dialect, list, cursor.page))?;
+            Some(Page { json, was_made: true })
+        };
+        page(&catalog).or_else(earlier).ok_or(Error::InvalidCursor)
+    }
+
+    /// Returns the first page. Ensures that the following pages are kept when the catalog is replaced.
+    fn first_page(&self, caller: &Caller, list: List) -> Option<Page> {
+        loop {
+            let catalog = self.current.load();
+            let view = catalog.view(caller.dialect);
+            let page = view.find_page(list, 0)?;
+            if !view.is_long(list) {
+                return Some(page);
+            }
+            // `put` may have replaced the catalog before this list was begun, and then did not keep its pages. `put`
+            // replaces a catalog only under this lock.
+            let _before = self.before();
+            if self.current.load().version == catalog.version {
+                return Some(page);
+            }
+        }
+    }
+
+    /// Replaces the current catalog and keeps the pages of the old one. Both happen under the lock. A reader that does
+    /// not find a version as the current one finds it among the kept pages.
+    fn put(&self, mut catalog: Catalog, observe: &Observe) -> ListChangeFlags {
+        let old = self.current.load_full();
+        catalog.inherit(&old);
+        let changed = |list| old.definitions(list) != catalog.definitions(list);
+        let (tools, prompts) = (changed(List::Tools), changed(List::Prompts));
+        let resources = changed(List::Resources) || changed(List::Templates);
+        // Builds the missing pages of begun lists, before taking the lock.
+        let _ = old.long_pages();
+        let mut before = self.before();
+        self.current.store(Arc::new(catalog));
+        before.retain(|kept| kept.replaced.elapsed() < KEPT_FOR);
+        let (pages, version) = (old.long_pages(), old.version);
+        let bytes = pages.bytes();
+        if bytes > 0 && bytes <= MAX_KEPT_BYTES {
+            let reserved = observe.memory.hold(BufferKind::Listings, bytes);
+            before.push_front(KeptPages { version, replaced: Instant::now(), pages, reserved });
+        }
+        let mut sum = 0;
+        let fit = before.iter().take_while(|kept| {
+            sum += kept.reserved.bytes();
+            sum <= MAX_KEPT_BYTES
+        });
+        let fit = fit.count();
+        if fit < before.len() || bytes > MAX_KEPT_BYTES {
+            observe.limit_hit(Limit::ListBytes);
+        }
+        let outdated = before.split_off(fit.min(KEPT));
+        drop(before);
+        // Freeing many pages takes time, so this happens after the lock is released.
+        drop(outdated);
+        ListChangeFlags { tools, prompts, resources }
+    }
+
+    /// Notifies the watchers of this shelf.
+    fn tell(&self, changed: ListChangeFlags) {
+        self.versions.send_modify(|versions| {
+            versions.tools += u64::from(changed.tools);
+            versions.prompts += u64::from(changed.prompts);
+            versions.resources += u64::from(changed.resources);
+            versions.catalog += 1;
+        });
+    }
+
+    fn before(&self) -> MutexGuard<'_, VecDeque<KeptPages>> {
+        self.before.lock()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use goblin_wire::json;
+
+    use super::*;
+    use crate::client::call::Call;
+
+    fn next_cursor(page: &Bytes) -> Option<String> {
+        let text = std::str::from_utf8(page).expect("text");
+        let cursor = json::member(text, json::whole(text), "nextCursor")?;
+        json::string(text, cursor).map(std::borrow::Cow::into_owned)
+    }
+
+    #[test]
+    fn res11_a_list_goes_on_from_where_it_was_begun_in_whatever_moment_the_catalog_changes() {
+        let mut config = Config::empty();
+        config.policies.page_size = 5;
+        let directory = CatalogStore::new(&config);
+        let (shelf, caller, is_over) = (&directory.whole, Call::example().caller, AtomicBool::new(false));
+        let read_all = || {
+            let (mut pages, mut cursor) = (0, None);
+            loop {
+                let page = shelf.page(&caller, List::Tools, cursor.as_deref())?;
+                (pages, cursor) = (pages + 1, next_cursor(&page.json));
+                if cursor.is_none() {
+                    return Ok::<usize, Error>(pages);
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for version in (2..).take_while(|_| !is_over.load(Ordering::Relaxed)) {
+                    shelf.put(build(version, &shelf.terms, Vec::new()), &Observe::default());
+                }
+            });
+            let outcomes: Vec<_> = (0..1_000).map(|_| read_all()).collect();
+            is_over.store(true, Ordering::Relaxed);
+            assert!(outcomes.iter().all(|pages| matches!(pages, Ok(3))), "the gateway's own tools, five a page");
+        });
+    }
+}

@@ -1,0 +1,245 @@
+//! A client with one channel for all answers: over stdio or over HTTP+SSE.
+//!
+//! It reserves its session's place before the handshake. Requests before `initialize` are rejected, and later ones go
+//! to the desk. The transport decides how an answer reaches the client.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use goblin_config::exposure::ProfileName;
+use goblin_telemetry::Observe;
+use goblin_wire::json::Pieces;
+use goblin_wire::modern::is_visit;
+use goblin_wire::{Dialect, Error, MalformedMessage, Message, Method, Notification, Request};
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::front::stateless::StatelessCall;
+use crate::front::stateless_requests::{GuardedOutcome, RequestGuard, StatelessRequests};
+use crate::front::stream::DetachableCall;
+use crate::session::dispatcher::{DispatchOutcome, Dispatcher};
+use crate::session::listening::ListenSubscription;
+use crate::session::{self, Session, SessionPermit};
+
+pub(crate) struct DuplexClient {
+    desk: Arc<Dispatcher>,
+    observe: Arc<Observe>,
+    profile: Option<ProfileName>,
+    state: Mutex<DuplexState>,
+    /// The open requests without a handshake. `None` if the transport does not support them.
+    pub guests: Option<StatelessRequests>,
+}
+
+enum DuplexState {
+    Waiting(SessionPermit),
+    /// The session, held by a stream guard. It is never idle while the connection is open.
+    Begun(session::SessionStreamGuard),
+    Ended,
+}
+
+/// The outcome of a message.
+pub(crate) enum MessageOutcome {
+    Nothing,
+    /// The client finished the handshake. Before this it receives only answers.
+    Initialized(Arc<Session>),
+    Answer(Pieces),
+    Call(DetachableCall),
+    Visit(StatelessCall, RequestGuard),
+    Listening(ListenSubscription, RequestGuard),
+}
+
+impl DuplexClient {
+    pub(crate) fn new(
+        desk: &Arc<Dispatcher>,
+        observe: &Arc<Observe>,
+        profile: Option<ProfileName>,
+    ) -> Result<DuplexClient, Error> {
+        let state = Mutex::new(DuplexState::Waiting(desk.reserve()?));
+        Ok(DuplexClient { desk: Arc::clone(desk), observe: Arc::clone(observe), profile, state, guests: None })
+    }
+
+    /// Creates a dialogue that also accepts requests without a handshake.
+    pub(crate) fn of_both_eras(
+        desk: &Arc<Dispatcher>,
+        observe: &Arc<Observe>,
+        profile: Option<ProfileName>,
+    ) -> Result<DuplexClient, Error> {
+        let guests = Some(StatelessRequests::new(desk, profile.clone()));
+        DuplexClient::new(desk, observe, profile).map(|dialogue| DuplexClient { guests, ..dialogue })
+    }
+
+    /// Returns the session. Returns `None` before the handshake and after the end.
+    pub(crate) fn session(&self) -> Option<Arc<Session>> {
+        match &*self.state() {
+            DuplexState::Begun(present) => Some(Arc::clone(&present.session)),
+            DuplexState::Waiting(_) | DuplexState::Ended => None,
+        }
+    }
+
+    pub(crate) fn is_ended(&self) -> bool {
+        matches!(*self.state(), DuplexState::Ended)
+    }
+
+    /// Ends the session and all open requests. A second call has no effect.
+    pub(crate) fn end(&self, reason: &str) {
+        let before = std::mem::replace(&mut *self.state(), DuplexState::Ended);
+        if let DuplexState::Begun(present) = before {
+            self.desk.sessions.end(present.session.id, reason);
+        }
+        if let Some(guests) = &self.guests {
+            guests.end();
+        }
+    }
+
+    /// Splits a batch into its messages. Returns `None` if `raw` is no batch, and an error if the version has no
+    /// batches.
+    pub(crate) fn split_batch(&self, raw: &Bytes) -> Option<Result<Vec<Bytes>, MalformedMessage>> {
+        let batch = Message::split_batch(raw)?.map_err(|malformed| self.refused(malformed));
+        let dialect = self.session().map(|session| session.dialect);
+        Some(batch.and_then(|batch| match check_batch(dialect, &batch) {
+            Ok(()) => Ok(batch),
+            Err(error) => Err(MalformedMessage::new(error, None)),
+        }))
+    }
+
+    /// Handles one message.
+    pub(crate) fn hear(&self, raw: Bytes) -> Result<MessageOutcome, MalformedMessage> {
+        Ok(match Message::parse(raw).map_err(|malformed| self.refused(malformed))? {
+            Message::Request(request) => match &self.guests {
+                Some(guests) if is_visit(&request) => match guests.greet(request) {
+                    GuardedOutcome::Answer(answer) => MessageOutcome::Answer(answer),
+                    GuardedOutcome::Visit(visit, leash) => MessageOutcome::Visit(visit, leash),
+                    GuardedOutcome::Listening(listening, leash) => MessageOutcome::Listening(listening, leash),
+                },
+                _ => self.on_request(request),
+            },
+            Message::Notification(notification) => self.on_notification(&notification),
+            Message::Response(response) => {
+                // There is no open server request before the handshake.
+                if let Some(session) = self.session() {
+                    self.desk.hear_answer(&session, response);
+                }
+                MessageOutcome::Nothing
+            }
+        })
+    }
+
+    /// Counts the limit that a message exceeds.
+    fn refused(&self, malformed: MalformedMessage) -> MalformedMessage {
+        self.observe.count_limit(&malformed.error);
+        malformed
+    }
+
+    fn on_notification(&self, notification: &Notification) -> MessageOutcome {
+        let is_cancelled = |guests: &StatelessRequests| {
+            notification.method == Method::Cancelled && guests.hear_cancelled(notification)
+        };
+        if self.guests.as_ref().is_some_and(is_cancelled) {
+            return MessageOutcome::Nothing;
+        }
+        let Some(session) = self.session() else { return MessageOutcome::Nothing };
+        self.desk.hear(&session, notification);
+        if notification.method == Method::Initialized {
+            MessageOutcome::Initialized(session)
+        } else {
+            MessageOutcome::Nothing
+        }
+    }
+
+    fn on_request(&self, request: Request) -> MessageOutcome {
+        let Some(session) = self.session() else { return MessageOutcome::Answer(self.before_session(&request)) };
+        match self.desk.begin(&session, request) {
+            DispatchOutcome::Ready(answer) => MessageOutcome::Answer(answer),
+            DispatchOutcome::Pending(pending) => {
+                MessageOutcome::Call(DetachableCall::new(pending, session, Arc::clone(&self.observe)))
+            }
+        }
+    }
+
+    fn before_session(&self, request: &Request) -> Pieces {
+        let answer = match request.method {
+            Method::Initialize => self.initialize(request),
+            Method::Ping => Ok(goblin_wire::reply(&request.id, "{}")),
+            _ => Err(handshake_first()),
+        };
+        answer.unwrap_or_else(|error| goblin_wire::error_reply(Some(&request.id), &error.to_json()))
+    }
+
+    fn initialize(&self, request: &Request) -> Result<Pieces, Error> {
+        let mut state = self.state();
+        let taken = || match std::mem::replace(&mut *state, DuplexState::Ended) {
+            DuplexState::Waiting(place) => Ok(place),
+            // A concurrent handshake or end came between the check and the lock.
+            before => {
+                *state = before;
+                Err(Error::InvalidRequest("this session is initialized already, or has ended".to_owned()))
+            }
+        };
+        let (session, hello) = self.desk.initialize(request, self.profile.as_ref(), taken)?;
+        *state = DuplexState::Begun(session.open_stream());
+        Ok(hello)
+    }
+
+    /// Ignores poisoning, because no code is expected to panic while it holds this lock.
+    fn state(&self) -> MutexGuard<'_, DuplexState> {
+        self.state.lock()
+    }
+}
+
+fn check_batch(dialect: Option<Dialect>, batch: &[Bytes]) -> Result<(), Error> {
+    match dialect {
+        None => Err(handshake_first()),
+        Some(dialect) if !dialect.has_batches() => {
+            Err(Error::InvalidRequest(format!("protocol version {dialect} has no batches")))
+        }
+        Some(_) if batch.is_empty() => Err(Error::InvalidRequest("an empty batch".to_owned())),
+        Some(_) => Ok(()),
+    }
+}
+
+fn handshake_first() -> Error {
+    Error::InvalidRequest("the first request must be initialize".to_owned())
+}
+
+/// Returns the answer to a malformed message.
+pub(crate) fn refusal(malformed: &MalformedMessage) -> Pieces {
+    goblin_wire::error_reply(malformed.id.as_ref(), &malformed.error.to_json())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the answer to a message. Panics if there is none.
+    fn answer(dialogue: &DuplexClient, message: &'static str) -> String {
+        match dialogue.hear(Bytes::from_static(message.as_bytes())) {
+            Ok(MessageOutcome::Answer(answer)) => String::from_utf8_lossy(&answer.concat()).into_owned(),
+            _ => panic!("{message} has an answer"),
+        }
+    }
+
+    const HELLO: &str =
+        r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}"#;
+
+    #[test]
+    fn sess2_no_session_begins_after_the_end() {
+        let desk = Arc::new(Dispatcher::example(1));
+        let dialogue = DuplexClient::new(&desk, &Arc::default(), None).expect("there is room");
+        assert!(DuplexClient::new(&desk, &Arc::default(), None).is_err(), "it counts before its handshake");
+        dialogue.end("test");
+        assert!(answer(&dialogue, HELLO).contains("-32600"));
+        assert!(desk.sessions.is_empty() && dialogue.session().is_none());
+    }
+
+    #[test]
+    fn a_handshake_that_fails_keeps_its_place_for_the_next() {
+        let desk = Arc::new(Dispatcher::example(1));
+        let dialogue = DuplexClient::new(&desk, &Arc::default(), None).expect("there is room");
+        let without_version = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#;
+        assert!(answer(&dialogue, without_version).contains("-32602"));
+        assert_eq!(desk.sessions.len(), 1);
+        assert!(answer(&dialogue, HELLO).contains("serverInfo"));
+        assert_eq!(desk.sessions.len(), 1);
+        dialogue.end("test");
+        assert!(desk.sessions.is_empty());
+    }
+}

@@ -1,0 +1,354 @@
+//! Handles the messages of a session, independent of the transport.
+//!
+//! A transport calls [`Dispatcher::begin`] for each request of a client. Requests that need no backend are answered at once.
+//! The others become a [`PendingCall`] call, which the transport polls for messages and for the answer.
+//!
+//! A call over Streamable HTTP is not a task, because a task per call costs more than the few calls that need one. A
+//! task takes over only if the connection is lost. The transports with one channel for all answers spawn each call.
+//!
+//! The gateway always declares `resources.subscribe`. Capabilities are fixed at the handshake, and servers come and go.
+
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use goblin_catalog::listing::List;
+use goblin_config::Policies;
+use goblin_config::exposure::ProfileName;
+use goblin_telemetry::Observe;
+use goblin_wire::extensions::{META_TOOLS, SUBSCRIPTIONS};
+use goblin_wire::json::{self, Pieces, Span};
+use goblin_wire::modern::IDENTITY;
+use goblin_wire::params::required;
+use goblin_wire::{Dialect, Error, Id, Limit, Method, Notification, Request, Response};
+
+use crate::client::call::{Call, CallMessage};
+use crate::client::caller::{Caller, Introduction, Level};
+use crate::router::{Reply, Router};
+use crate::session::recorder::{CallRecord, CallRecorder};
+use crate::session::suspended::SuspendedCalls;
+use crate::session::{Session, SessionPermit, Sessions};
+
+/// The subscription options beyond the protocol. Clients set them in `_meta` under `dev.goblin/`.
+pub(crate) const EXTENSION: &str = concat!(
+    r#"{"version":1,"options":["pattern","fields","minIntervalMs","batchMs","priority"],"#,
+    r#""patterns":["glob","template"]}"#
+);
+
+/// The capability that declares tasks, with a trailing comma.
+const TASKS: &str = r#""tasks":{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}},"#;
+
+/// The limit in bytes of the capabilities, name and version that a client sends.
+pub(crate) const MAX_CLIENT_INFO: usize = 16 * 1024;
+
+pub struct Dispatcher {
+    pub sessions: Sessions,
+    pub router: Arc<Router>,
+    pub(crate) policies: Policies,
+    pub(crate) park: SuspendedCalls,
+    /// The outputs of call records. `None` if audit and tracing are disabled.
+    pub accounts: Option<CallRecorder>,
+}
+
+/// The outcome of beginning a request.
+pub enum DispatchOutcome {
+    /// The answer, if no backend was needed.
+    Ready(Pieces),
+    /// A call that is on its way to a backend.
+    Pending(PendingCall),
+}
+
+/// A call that waits for its answer. It does not depend on its transport. A lost connection is no cancellation, so
+/// another task may finish the call.
+pub struct PendingCall {
+    pub call: Arc<Call>,
+    /// The answer. `None` if the call was cancelled.
+    pub(crate) answer: Pin<Box<dyn Future<Output = Option<Reply>> + Send>>,
+}
+
+/// An event of a call for its client.
+pub enum PendingCallEvent {
+    Said(CallMessage),
+    /// The answer takes long. Returned once.
+    Slow,
+    /// The answer. `None` if the call was cancelled.
+    Answer(Option<Reply>),
+}
+
+impl PendingCall {
+    /// Waits for the next event. Messages come first, so that they reach the client before the answer. Must not be
+    /// called after [`PendingCallEvent::Answer`].
+    pub async fn next(&mut self) -> PendingCallEvent {
+        tokio::select! {
+            biased;
+            said = self.call.lane.next() => said.map_or(PendingCallEvent::Slow, PendingCallEvent::Said),
+            answer = &mut self.answer => {
+                match self.call.lane.try_next() {
+                    Some(said) => {
+                        // A message arrived together with the answer. Return the answer in the next call.
+                        self.answer = Box::pin(std::future::ready(answer));
+                        PendingCallEvent::Said(said)
+                    }
+                    None => PendingCallEvent::Answer(answer),
+                }
+            }
+        }
+    }
+}
+
+impl Dispatcher {
+    pub fn new(sessions: Sessions, router: Arc<Router>, policies: Policies) -> Dispatcher {
+        Dispatcher { sessions, router, policies, park: SuspendedCalls::default(), accounts: None }
+    }
+
+    /// Returns the largest number of open requests per client.
+    pub(crate) fn most_in_flight(&self) -> usize {
+        self.policies.max_in_flight
+    }
+
+    /// Returns a desk without backends that has room for `most` sessions, for tests.
+    #[cfg(test)]
+    pub fn example(most: usize) -> Dispatcher {
+        let (policies, observe) = (Policies::default(), Arc::new(goblin_telemetry::Observe::default()));
+        let directory = Arc::new(crate::catalog_store::CatalogStore::new(&goblin_config::Config::empty()));
+        let router = Router::new(directory, policies.clone(), Arc::clone(&observe));
+        Dispatcher::new(Sessions::new(most, std::time::Duration::from_secs(60), observe), Arc::new(router), policies)
+    }
+
+    /// Returns a place for a new session. Evicts a session that holds nothing if necessary.
+    pub fn reserve(&self) -> Result<SessionPermit, Error> {
+        self.sessions.reserve(|session| self.router.tasks.has_tasks_of(session.id))
+    }
+
+    /// Creates a session and the answer to `initialize`. Calls `place` last, so that an invalid request evicts no
+    /// session.
+    pub fn initialize(
+        &self,
+        request: &Request,
+        profile: Option<&ProfileName>,
+        place: impl FnOnce() -> Result<SessionPermit, Error>,
+    ) -> Result<(Arc<Session>, Pieces), Error> {
+        let text = request.raw.as_str();
+        let asked = required(text, request.params.protocol_version, "protocolVersion")?;
+        let dialect = Dialect::negotiate(&asked);
+        let versions = *self.router.directory.watch_of(profile).borrow();
+        let said = [request.params.capabilities, request.params.client_info];
+        check_client_info(&self.router.observe, said.into_iter().flatten())?;
+        let introduction = Introduction::read(text, &request.params);
+        let session = self.sessions.open(place()?, profile.cloned(), dialect, introduction, versions);
+        if let Some(profile) = self.router.directory.profile(profile) {
+            session.mailbox.confine(profile);
+        }
+        Ok((session, goblin_wire::reply(&request.id, self.hello(profile, dialect))))
+    }
+
+    fn hello(&self, profile: Option<&ProfileName>, dialect: Dialect) -> String {
+        let catalog = self.router.directory.catalog_of(profile);
+        let instructions = catalog.instructions.as_deref();
+        let instructions = instructions.map(|text| format!(r#","instructions":{text}"#)).unwrap_or_default();
+        let tasks = if dialect.has_tasks() && self.router.offers_tasks() { TASKS } else { "" };
+        format!(
+            concat!(
+                r#"{{"protocolVersion":"{}","capabilities":{{"tools":{{"listChanged":true}},"prompts":{{"listChanged":true}},"#,
+                r#""resources":{{"subscribe":true,"listChanged":true}},"completions":{{}},"logging":{{}},{}"#,
+                r#""experimental":{{"{}":{},"{}":{{"prefix":{}}}}}}},"#,
+                r#""serverInfo":{}{}}}"#
+            ),
+            dialect,
+            tasks,
+            SUBSCRIPTIONS,
+            EXTENSION,
+            META_TOOLS,
+            json::quote(catalog.meta.prefix()),
+            IDENTITY,
+            instructions,
+        )
+    }
+
+    /// Begins a request of a session.
+    pub fn begin(self: &Arc<Dispatcher>, session: &Arc<Session>, request: Request) -> DispatchOutcome {
+        session.note_request();
+        let caller = session.caller();
+        match self.answer_at_once(session, &caller, &request) {
+            Some(Ok(answer)) => DispatchOutcome::Ready(answer),
+            Some(Err(error)) => DispatchOutcome::Ready(self.router.error(&request, &caller, &error).pieces),
+            None => self.begin_call(session, caller, request),
+        }
+    }
+
+    /// Answers a request that needs no backend. Returns `None` for the others.
+    fn answer_at_once(&self, session: &Session, caller: &Caller, request: &Request) -> Option<Result<Pieces, Error>> {
+        let list = |list| Some(self.page(caller, request, list).map(|page| goblin_wire::reply(&request.id, page)));
+        let done = || Some(Ok(goblin_wire::reply(&request.id, "{}")));
+        match &request.method {
+            Method::Ping => done(),
+            Method::ToolsList => {
+                let page = self.page(caller, request, List::Tools);
+                Some(page.map(|page| goblin_wire::reply(&request.id, self.with_revealed(session, caller, page))))
+            }
+            Method::PromptsList => list(List::Prompts),
+            Method::ResourcesList => list(List::Resources),
+            Method::TemplatesList => list(List::Templates),
+            Method::SetLevel => match read_level(request) {
+                Ok(level) => {
+                    self.sessions.set_level(session, level);
+                    self.router.directory.backends().iter().for_each(|backend| backend.level_changed(session.id));
+                    done()
+                }
+                Err(error) => Some(Err(error)),
+            },
+            Method::Initialize => {
+                Some(Err(Error::InvalidRequest("this session is initialized already; begin another".to_owned())))
+            }
+            Method::ToolsCall
+            | Method::PromptsGet
+            | Method::ResourcesRead
+            | Method::Complete
+            | Method::Subscribe
+            | Method::Unsubscribe => None,
+            Method::TasksList if caller.dialect.has_tasks() => Some(self.router.list_tasks(caller, request)),
+            Method::TasksGet | Method::TasksResult | Method::TasksCancel if caller.dialect.has_tasks() => None,
+            other => Some(Err(Error::MethodNotFound(other.to_string()))),
+        }
+    }
+
+    /// Returns one page of a list as the result of `request`.
+    pub(crate) fn page(&self, caller: &Caller, request: &Request, list: List) -> Result<Bytes, Error> {
+        let text = request.raw.as_str();
+        let cursor = match request.params.cursor.filter(|at| at.get(text) != "null") {
+            Some(at) => Some(json::string(text, at).ok_or(Error::InvalidCursor)?),
+            None => None,
+        };
+        self.router.directory.page(caller, list, cursor.as_deref())
+    }
+
+    /// Adds the tools that this client had described to a page of tools.
+    fn with_revealed(&self, session: &Session, caller: &Caller, page: Bytes) -> Bytes {
+        let revealed = session.mailbox.revealed();
+        if revealed.is_empty() {
+            return page;
+        }
+        let catalog = self.router.directory.catalog_of(caller.profile.as_ref());
+        catalog.view(caller.dialect).with_revealed(page, &revealed)
+    }
+
+    /// Returns an error if the memory limit is reached and the gateway accepts no new work.
+    pub(crate) fn check_memory(&self) -> Result<(), Error> {
+        self.router.observe.memory.check().map_err(|full| {
+            self.router.observe.limit_hit(full.limit);
+            full.into()
+        })
+    }
+
+    fn begin_call(self: &Arc<Dispatcher>, session: &Arc<Session>, caller: Caller, request: Request) -> DispatchOutcome {
+        if let Err(error) = self.check_memory() {
+            return DispatchOutcome::Ready(self.router.error(&request, &caller, &error).pieces);
+        }
+        let mut request = self.router.unwrap_call(&caller, &request).unwrap_or(request);
+        let account = self.open_account(&mut request);
+        let token = request.params.said.progress_token;
+        let token = token.map(|at| at.slice(request.raw.bytes()));
+        let call = Arc::new(Call::new(caller, Arc::clone(&session.mailbox), request, token));
+        let ticket = match session.inflight.admit(&call.request.id, &call, self.policies.max_in_flight) {
+            Ok(ticket) => ticket,
+            Err(error) => return DispatchOutcome::Ready(self.router.error(&call.request, &call.caller, &error).pieces),
+        };
+        let session = Arc::clone(session);
+        DispatchOutcome::Pending(self.carry(call, account, move || {
+            session.touch();
+            drop(ticket);
+        }))
+    }
+
+    /// Opens the record of a call. Returns `None` if audit and tracing are disabled.
+    pub(crate) fn open_account(&self, request: &mut Request) -> Option<Box<CallRecord>> {
+        self.accounts.as_ref().map(|accounts| accounts.open(request))
+    }
+
+    /// Dispatches a call to the router. Calls `done` after its end.
+    pub(crate) fn carry(
+        &self,
+        call: Arc<Call>,
+        account: Option<Box<CallRecord>>,
+        done: impl FnOnce() + Send + 'static,
+    ) -> PendingCall {
+        let (router, carried) = (Arc::clone(&self.router), Arc::clone(&call));
+        let begun = Instant::now();
+        let answer = Box::pin(async move {
+            // A panic in one call must not end the process, and the client must get an answer.
+            let dispatched = AssertUnwindSafe(router.dispatch(&carried)).catch_unwind().await;
+            let answer = dispatched.unwrap_or_else(|_| Some(router.after_panic(&carried)));
+            carried.finish();
+            if let Some(upstream) = carried.upstream() {
+                router.observe.overhead.add(begun.elapsed().saturating_sub(upstream));
+            }
+            if let Some(account) = account {
+                account.close(&router, &carried, answer.as_ref());
+            }
+            done();
+            answer
+        });
+        PendingCall { call, answer }
+    }
+
+    /// Delivers the response to a server request. Reports a response that matches none.
+    pub(crate) fn hear_answer(&self, session: &Session, response: Response) {
+        if !session.mailbox.asks.answer(response) {
+            self.sessions.tell_unasked(session);
+        }
+    }
+
+    /// Handles a notification of a session. Ignores unknown notifications.
+    pub fn hear(&self, session: &Session, notification: &Notification) {
+        match notification.method {
+            Method::Progress => {
+                session.mailbox.asks.progress(notification.clone());
+            }
+            Method::Cancelled => hear_cancelled(session, notification),
+            // These concern the client alone or are unknown. Forward them to the backends that have a link for this
+            // client alone.
+            Method::RootsChanged | Method::TaskStatus | Method::Other(_) => {
+                for backend in self.router.directory.backends().iter() {
+                    backend.tell_own(session.id, notification.raw.bytes());
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Returns an error if a client describes itself in more than [`MAX_CLIENT_INFO`] bytes, since its session keeps them.
+pub(crate) fn check_client_info(observe: &Observe, said: impl Iterator<Item = Span>) -> Result<(), Error> {
+    let length: usize = said.map(|span| span.range().len()).sum();
+    if length <= MAX_CLIENT_INFO {
+        return Ok(());
+    }
+    observe.limit_hit(Limit::ClientInfoBytes);
+    Err(Error::LimitExceeded { limit: Limit::ClientInfoBytes.as_str(), value: MAX_CLIENT_INFO })
+}
+
+fn hear_cancelled(session: &Session, notification: &Notification) {
+    let text = notification.raw.as_str();
+    let id = notification.params.request_id.and_then(|at| Id::parse(notification.raw.bytes(), at));
+    let reason = notification.params.whole.and_then(|params| json::member(text, params, "reason"));
+    let reason = reason.and_then(|at| json::string(text, at)).unwrap_or("the client cancelled it".into());
+    if let Some(id) = id {
+        session.inflight.cancel(&id, &reason);
+    }
+}
+
+fn read_level(request: &Request) -> Result<Level, Error> {
+    let name = required(request.raw.as_str(), request.params.level, "level")?;
+    parse_level(&name)
+}
+
+pub(crate) fn parse_level(name: &str) -> Result<Level, Error> {
+    Level::parse(name).ok_or_else(|| {
+        let known: Vec<_> = Level::ALL.iter().map(|level| level.as_str()).collect();
+        Error::InvalidParams(format!("level {} is none of {}", json::quote(name), known.join(", ")))
+    })
+}

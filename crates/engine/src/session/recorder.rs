@@ -1,0 +1,221 @@
+//! The record of one call for the audit log and for tracing.
+//!
+//! A record is opened when the call begins, because the backend gets its span as the parent. It is written when the
+//! call ends. If neither audit nor tracing is enabled, calls have no record.
+
+use std::time::{Instant, SystemTime};
+
+use goblin_telemetry::audit::AuditEntry;
+use goblin_telemetry::clean;
+use goblin_telemetry::spans::{CallSpan, Spans};
+use goblin_wire::trace::{self, TraceContext};
+use goblin_wire::{Message, Method, Outcome, Request, json};
+
+use crate::client::call::Call;
+use crate::client::caller::Principal;
+use crate::router::{Reply, Router};
+
+/// The enabled outputs.
+#[derive(Debug)]
+pub struct CallRecorder {
+    audit: bool,
+    spans: Option<Spans>,
+}
+
+/// The record of one call.
+pub struct CallRecord {
+    audit: bool,
+    begun: Instant,
+    trace: Option<Trace>,
+}
+
+struct Trace {
+    spans: Spans,
+    begun: SystemTime,
+    context: TraceContext,
+    parent: Option<u64>,
+    state: String,
+}
+
+impl CallRecorder {
+    /// Returns `None` if both outputs are disabled.
+    pub fn new(audit: bool, spans: Option<Spans>) -> Option<CallRecorder> {
+        (audit || spans.is_some()).then_some(CallRecorder { audit, spans })
+    }
+
+    /// Opens the record of a call. If tracing is enabled, adds the gateway's span to the request.
+    pub fn open(&self, request: &mut Request) -> Box<CallRecord> {
+        let trace = self.spans.as_ref().and_then(|spans| Trace::begin(spans, request));
+        Box::new(CallRecord { audit: self.audit, begun: Instant::now(), trace })
+    }
+}
+
+impl Trace {
+    /// Begins a span. Returns `None` if the client decided not to sample the trace. The request then keeps its context.
+    fn begin(spans: &Spans, request: &mut Request) -> Option<Trace> {
+        let (parent, state) = trace::read(request).unzip();
+        if parent.is_some_and(|parent: TraceContext| !parent.is_sampled()) {
+            return None;
+        }
+        let context = TraceContext::after(parent, random());
+        trace::write(request, context);
+        Some(Trace {
+            spans: spans.clone(),
+            begun: SystemTime::now(),
+            context,
+            parent: parent.map(|parent| parent.span),
+            state: state.unwrap_or_default(),
+        })
+    }
+}
+
+/// Returns a random trace id and span id. Zero is not a valid id, so neither is zero.
+fn random() -> (u128, u64) {
+    let mut bytes = [0; 24];
+    getrandom::fill(&mut bytes).expect("the system has a random source");
+    let (trace, span) = bytes.split_at(16);
+    let trace = trace.iter().fold(0, |number, byte| number << 8 | u128::from(*byte));
+    let span = span.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+    (trace.max(1), span.max(1))
+}
+
+impl CallRecord {
+    /// Writes the record. `answer` is `None` if the call was cancelled.
+    pub fn close(self, router: &Router, call: &Call, answer: Option<&Reply>) {
+        let took = self.begun.elapsed();
+        let ended = CallOutcome::of(answer);
+        let server = router.server_of(call);
+        let (request, text) = (&call.request, call.request.raw.as_str());
+        // `clean` also limits the length, so that long names of a client do not fill the queues.
+        let word = |at| json::string(text, at).map(|word| clean(&word));
+        let (name, uri) =
+            (request.params.name.or(request.params.task_id).and_then(word), request.params.uri.and_then(word));
+        let session = call.caller.session.map(|session| session.short());
+        let id = clean(&request.id.to_string());
+        let told = AuditEntry {
+            session: session.as_deref(),
+            principal: match call.caller.principal {
+                Principal::Anonymous => "anonymous",
+            },
+            client: None,
+            profile: call.caller.profile.as_ref().map(|profile| profile.as_str()),
+            method: request.method.as_str(),
+            name: name.as_deref(),
+            uri: uri.as_deref(),
+            server: server.as_ref().map(|server| server.as_str()),
+            outcome: ended.outcome,
+            code: ended.code.as_deref(),
+            request: &id,
+            took,
+        };
+        if self.audit {
+            let client = client(call);
+            AuditEntry { client: client.as_deref(), ..told }.write();
+        }
+        if let Some(trace) = self.trace {
+            trace.end(&told, call);
+        }
+    }
+}
+
+impl Trace {
+    fn end(self, told: &AuditEntry<'_>, call: &Call) {
+        let is_named = matches!(call.request.method, Method::ToolsCall | Method::PromptsGet);
+        let name = match told.name.filter(|_| is_named) {
+            Some(name) => format!("{} {name}", told.method),
+            None => told.method.to_owned(),
+        };
+        let named = match call.request.method {
+            Method::PromptsGet => "gen_ai.prompt.name",
+            Method::ToolsCall => "gen_ai.tool.name",
+            _ => "goblin.name",
+        };
+        let is_error = told.code.is_some() || told.outcome == TOOL_ERROR;
+        let error = is_error.then(|| told.code.unwrap_or(told.outcome).to_owned());
+        let attributes = [
+            ("mcp.method.name", Some(told.method)),
+            (named, told.name),
+            ("mcp.resource.uri", told.uri),
+            ("mcp.protocol.version", Some(call.caller.dialect.as_str())),
+            ("jsonrpc.request.id", Some(told.request)),
+            ("goblin.server", told.server),
+            ("goblin.session", told.session),
+            ("goblin.profile", told.profile),
+            ("goblin.outcome", Some(told.outcome)),
+            ("error.type", error.as_deref()),
+        ];
+        let attributes = attributes.into_iter().filter_map(|(key, value)| Some((key, value?.to_owned()))).collect();
+        let Trace { spans, begun, context, parent, state } = self;
+        spans.push(CallSpan { context, parent, state, name, begun, took: told.took, attributes, error });
+    }
+}
+
+const TOOL_ERROR: &str = "tool_error";
+
+/// The outcome of a call.
+struct CallOutcome {
+    /// `ok`, `tool_error`, `error` or `cancelled`.
+    outcome: &'static str,
+    /// The code of an error: the `data.code` of the gateway, otherwise the JSON-RPC number.
+    code: Option<String>,
+}
+
+impl CallOutcome {
+    fn of(answer: Option<&Reply>) -> CallOutcome {
+        let done = |outcome| CallOutcome { outcome, code: None };
+        let Some(answer) = answer else { return done("cancelled") };
+        let Ok(Message::Response(response)) = Message::parse(answer.pieces.concat()) else { return done("ok") };
+        let text = response.raw.as_str();
+        match response.outcome {
+            Outcome::Result(result) => match json::member(text, result, "isError").map(|at| at.get(text)) {
+                Some("true") => done(TOOL_ERROR),
+                _ => done("ok"),
+            },
+            Outcome::Error(error) => {
+                let word = json::member(text, error, "data").and_then(|data| json::member(text, data, "code"));
+                let word = word.and_then(|at| json::string(text, at)).map(|word| clean(&word));
+                let number = || json::member(text, error, "code").map(|at| clean(at.get(text)));
+                CallOutcome { outcome: "error", code: word.or_else(number) }
+            }
+        }
+    }
+}
+
+/// Returns the name that the client sent in the handshake or in the request's `_meta`.
+fn client(call: &Call) -> Option<String> {
+    let name = &*call.mailbox.introduction.name;
+    if !name.is_empty() {
+        return Some(clean(name));
+    }
+    let text = call.request.raw.as_str();
+    let info = call.request.params.said.client_info?;
+    json::member(text, info, "name").and_then(|at| json::string(text, at)).map(|name| clean(&name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_says_what_became_of_its_call() {
+        let check = |answer: Option<&str>, outcome: &str, code: Option<&str>| {
+            let reply = answer.map(|answer| Reply::from(json::Pieces::from(answer.to_owned())));
+            let ended = CallOutcome::of(reply.as_ref());
+            assert_eq!((ended.outcome, ended.code.as_deref()), (outcome, code), "{answer:?}");
+        };
+        check(None, "cancelled", None);
+        check(Some(r#"{"jsonrpc":"2.0","id":1,"result":{"content":[]}}"#), "ok", None);
+        check(Some(r#"{"jsonrpc":"2.0","id":1,"result":{"isError":true,"content":[]}}"#), "tool_error", None);
+        check(Some(r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"m"}}"#), "error", Some("-32602"));
+        let timeout = r#"{"jsonrpc":"2.0","id":1,"error":{"code":1504,"message":"m","data":{"code":"TIMEOUT"}}}"#;
+        check(Some(timeout), "error", Some("TIMEOUT"));
+        let hostile = r#"{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"m","data":{"code":"\u001b[2J\u202e"}}}"#;
+        check(Some(hostile), "error", Some("[2J"));
+    }
+
+    #[test]
+    fn nobody_wants_to_know_unless_somebody_does() {
+        assert!(CallRecorder::new(false, None).is_none());
+        assert!(CallRecorder::new(true, None).is_some());
+    }
+}

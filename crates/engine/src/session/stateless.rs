@@ -1,0 +1,210 @@
+//! Requests without a session. Each carries its client's version and capabilities, and nothing is kept after its
+//! answer.
+
+use std::sync::Arc;
+
+use goblin_catalog::listing::List;
+use goblin_config::exposure::ProfileName;
+use goblin_wire::extensions::SUBSCRIPTIONS;
+use goblin_wire::json::{self, Pieces, Span};
+use goblin_wire::modern::{FRESHNESS, IDENTITY, SERVER_INFO, TASKS};
+use goblin_wire::{Dialect, Error, Method, Request};
+
+use crate::client::call::Call;
+use crate::client::caller::{Abilities, Caller, Introduction, Principal, SessionId};
+use crate::client::mailbox::replay::Replay;
+use crate::client::mailbox::{ListVersions, Mailbox};
+use crate::router::Reply;
+use crate::router::state::RequestState;
+use crate::session::dispatcher::{Dispatcher, EXTENSION, PendingCall, check_client_info, parse_level};
+use crate::session::listening::ListenSubscription;
+use crate::session::suspended::CallResumeOutcome;
+
+/// The client of a request without a session.
+#[derive(Clone)]
+pub enum StatelessClient {
+    /// An HTTP client. Nothing connects one of its requests with another.
+    Passing(Option<ProfileName>),
+    /// The client at the other end of a pipe. All requests on the pipe are its own.
+    Known { session: SessionId, mailbox: Arc<Mailbox>, profile: Option<ProfileName> },
+}
+
+/// The outcome of beginning a request.
+pub enum StatelessOutcome {
+    Ready(Pieces),
+    /// The call is suspended again. The reply asks the client for more input.
+    Replied(Reply),
+    Pending(PendingCall),
+    Listening(ListenSubscription),
+}
+
+impl StatelessClient {
+    /// Creates the client of a new pipe.
+    pub fn known(desk: &Dispatcher, profile: Option<ProfileName>) -> StatelessClient {
+        let mailbox = Arc::new(passing_mailbox(Introduction::default()));
+        StatelessClient::Known { session: desk.sessions.mint(), mailbox, profile }
+    }
+
+    fn profile(&self) -> Option<&ProfileName> {
+        match self {
+            StatelessClient::Passing(profile) | StatelessClient::Known { profile, .. } => profile.as_ref(),
+        }
+    }
+}
+
+/// Returns the mailbox of a client that receives only messages of its own requests.
+fn passing_mailbox(introduction: Introduction) -> Mailbox {
+    Mailbox::new(introduction, ListVersions::default(), Replay::new(0))
+}
+
+impl Dispatcher {
+    /// Begins a request without a session. [`check_meta`] must have accepted it.
+    pub fn visit(self: &Arc<Dispatcher>, guest: &StatelessClient, request: Request) -> Result<StatelessOutcome, Error> {
+        // The caller is read only for known methods. An unknown method is the more important error.
+        let caller = || {
+            check_client_info(&self.router.observe, request.params.said.capabilities.into_iter())?;
+            caller(guest, &request)
+        };
+        let list = |list| {
+            let page = self.page(&caller()?, &request, list)?;
+            Ok(StatelessOutcome::Ready(goblin_wire::reply(&request.id, page)))
+        };
+        match &request.method {
+            Method::Discover => caller()
+                .map(|caller| StatelessOutcome::Ready(goblin_wire::reply(&request.id, self.discovered(&caller)))),
+            Method::ToolsList => list(List::Tools),
+            Method::PromptsList => list(List::Prompts),
+            Method::ResourcesList => list(List::Resources),
+            Method::TemplatesList => list(List::Templates),
+            Method::ToolsCall
+            | Method::PromptsGet
+            | Method::ResourcesRead
+            | Method::Complete
+            | Method::TasksGet
+            | Method::TasksUpdate
+            | Method::TasksCancel => {
+                let caller = caller()?;
+                let request = self.router.unwrap_call(&caller, &request).unwrap_or(request);
+                self.visit_backend(guest, caller, request)
+            }
+            Method::Listen => {
+                ListenSubscription::begin(self, guest, caller()?, &request).map(StatelessOutcome::Listening)
+            }
+            other => Err(Error::MethodNotFound(other.to_string())),
+        }
+    }
+
+    fn discovered(&self, caller: &Caller) -> String {
+        let catalog = self.router.directory.catalog_of(caller.profile.as_ref());
+        let instructions = catalog.instructions.as_deref();
+        let instructions = instructions.map(|text| format!(r#","instructions":{text}"#)).unwrap_or_default();
+        let tasks = if self.router.offers_tasks() { format!(r#","{TASKS}":{{}}"#) } else { String::new() };
+        format!(
+            concat!(
+                r#"{{"resultType":"complete","supportedVersions":["{}"],"capabilities":{{"tools":{{"listChanged":true}},"#,
+                r#""prompts":{{"listChanged":true}},"resources":{{"subscribe":true,"listChanged":true}},"completions":{{}},"#,
+                r#""logging":{{}},"extensions":{{"{}":{}{}}}}}{}{},"_meta":{{"{}":{}}}}}"#
+            ),
+            Dialect::NEWEST,
+            SUBSCRIPTIONS,
+            EXTENSION,
+            tasks,
+            instructions,
+            FRESHNESS,
+            SERVER_INFO,
+            IDENTITY,
+        )
+    }
+
+    fn visit_backend(
+        &self,
+        guest: &StatelessClient,
+        caller: Caller,
+        mut request: Request,
+    ) -> Result<StatelessOutcome, Error> {
+        // A token is a string or a number. Ignore anything else.
+        let is_token =
+            |at: &Span| at.get(request.raw.as_str()).starts_with(|first: char| matches!(first, '"' | '-' | '0'..='9'));
+        let token = request.params.said.progress_token.filter(is_token).map(|at| at.slice(request.raw.bytes()));
+        if let Some(id) = self.parked(&caller, &request)? {
+            return self.resume(id, &request, token).map(|resumed| match resumed {
+                CallResumeOutcome::Asks(reply) => StatelessOutcome::Replied(reply),
+                CallResumeOutcome::Pending(pending) => StatelessOutcome::Pending(pending),
+            });
+        }
+        self.check_memory()?;
+        let mailbox = match guest {
+            StatelessClient::Known { mailbox, .. } => Arc::clone(mailbox),
+            StatelessClient::Passing(_) => {
+                let abilities = Arc::clone(&caller.abilities);
+                Arc::new(passing_mailbox(Introduction { abilities, ..Introduction::default() }))
+            }
+        };
+        let level = caller.level;
+        let account = self.open_account(&mut request);
+        let call = Arc::new(Call::new(caller, mailbox, request, token));
+        let ticket = self.sessions.admit_visit(&call)?;
+        if level.is_some() {
+            self.sessions.levels.replace(None, level);
+        }
+        let levels = Arc::clone(&self.sessions.levels);
+        Ok(StatelessOutcome::Pending(self.carry(call, account, move || {
+            if level.is_some() {
+                levels.replace(level, None);
+            }
+            drop(ticket);
+        })))
+    }
+
+    /// Returns the id of the suspended call that this request resumes. Returns an error if its `requestState` is not
+    /// valid.
+    fn parked(&self, caller: &Caller, request: &Request) -> Result<Option<u128>, Error> {
+        let Some(at) = request.params.request_state else { return Ok(None) };
+        let token = json::string(request.raw.as_str(), at).ok_or(Error::StaleState)?;
+        Ok(match self.router.states.open(&token, caller, request)? {
+            RequestState::Parked(id) => Some(id),
+            RequestState::Native { .. } | RequestState::Again => None,
+        })
+    }
+}
+
+fn caller(guest: &StatelessClient, request: &Request) -> Result<Caller, Error> {
+    let (text, meta) = (request.raw.as_str(), &request.params.said);
+    let level = match meta.level.map(|at| json::string(text, at)) {
+        None => None,
+        Some(Some(name)) => Some(parse_level(&name)?),
+        Some(None) => return Err(Error::InvalidParams("the log level must be a string".to_owned())),
+    };
+    Ok(Caller {
+        session: match guest {
+            StatelessClient::Passing(_) => None,
+            StatelessClient::Known { session, .. } => Some(*session),
+        },
+        principal: Principal::Anonymous,
+        profile: guest.profile().cloned(),
+        dialect: Dialect::NEWEST,
+        level,
+        abilities: Abilities::said(text, meta.capabilities),
+    })
+}
+
+/// Checks `_meta` of a request without a session. Returns an error if a required entry is missing.
+pub(crate) fn check_meta(request: &Request) -> Result<(), Error> {
+    let (text, meta) = (request.raw.as_str(), &request.params.said);
+    let missing = |what: &str| Err(Error::MissingMeta(format!("_meta must have {what}")));
+    match (meta.version, meta.capabilities) {
+        (Some(version), _) if json::string(text, version).is_none() => missing("the protocol version as a string"),
+        (_, Some(capabilities)) if capabilities.get(text).starts_with('{') => Ok(()),
+        _ => missing("io.modelcontextprotocol/clientCapabilities, an object"),
+    }
+}
+
+/// Returns an error unless the request names a version that works without a handshake.
+pub(crate) fn check_version(request: &Request) -> Result<(), Error> {
+    let requested =
+        request.params.said.version.and_then(|at| json::string(request.raw.as_str(), at)).unwrap_or_default();
+    if Dialect::parse(&requested).is_some_and(|dialect| !dialect.has_handshake()) {
+        return Ok(());
+    }
+    Err(Error::UnsupportedVersion { requested: requested.into_owned() })
+}

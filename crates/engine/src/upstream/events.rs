@@ -1,0 +1,262 @@
+//! Handles the notifications of a backend that belong to no call, from all of its links.
+//!
+//! Links call this module from their reading tasks, so no function here waits. A changed list is one bit in a set,
+//! however often the backend announces it. The actor takes the set when it is ready to fetch. The inbox also remembers
+//! which client received which URL elicitation, to notify only that client of the end.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Weak};
+
+use goblin_catalog::listing::List;
+use goblin_config::ServerId;
+use goblin_telemetry::{Event, Observe};
+use goblin_wire::json::{self, Span, Splice};
+use goblin_wire::{Dialect, Notification, Request};
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::Notify;
+
+use crate::client::caller::SessionId;
+use crate::client::mailbox::Mailbox;
+use crate::upstream::server_request::Translate;
+
+/// The number of URL elicitations that are remembered until they end. The oldest is forgotten first.
+const MAX_ELICITATIONS: usize = 1000;
+/// The longest elicitation id that is remembered, in bytes. Limits the memory of all of them together.
+const MAX_ELICITATION_ID: usize = 1024;
+
+/// The URL elicitations that have not ended, at most [`MAX_ELICITATIONS`].
+#[derive(Default)]
+struct OpenElicitations {
+    asked: HashMap<String, Weak<Mailbox>>,
+    order: VecDeque<String>,
+}
+
+impl OpenElicitations {
+    fn insert(&mut self, id: String, mailbox: &Arc<Mailbox>) {
+        if id.len() > MAX_ELICITATION_ID {
+            return;
+        }
+        if self.asked.insert(id.clone(), Arc::downgrade(mailbox)).is_none() {
+            self.order.push_back(id);
+        }
+        while self.order.len() > MAX_ELICITATIONS {
+            let oldest = self.order.pop_front();
+            oldest.and_then(|oldest| self.asked.remove(&oldest));
+        }
+    }
+
+    /// Returns the client that received the elicitation, if its session still exists. The id stays in `order` until it
+    /// is the oldest.
+    fn remove(&mut self, id: &str) -> Option<Arc<Mailbox>> {
+        self.asked.remove(id)?.upgrade()
+    }
+}
+
+/// The notifications of one backend that belong to no call.
+pub struct BackendEvents {
+    server: ServerId,
+    observe: Arc<Observe>,
+    translate: Arc<dyn Translate>,
+    elicited: Mutex<OpenElicitations>,
+    changed: AtomicU8,
+    bell: Notify,
+}
+
+impl BackendEvents {
+    pub fn new(server: ServerId, observe: Arc<Observe>, translate: Arc<dyn Translate>) -> BackendEvents {
+        BackendEvents {
+            server,
+            observe,
+            translate,
+            elicited: Mutex::default(),
+            changed: AtomicU8::new(0),
+            bell: Notify::new(),
+        }
+    }
+
+    pub fn server(&self) -> &str {
+        self.server.as_str()
+    }
+
+    pub fn observe(&self) -> &Observe {
+        &self.observe
+    }
+
+    pub fn emit(&self, event: &Event<'_>) {
+        self.observe.emit(event);
+    }
+
+    /// Remembers the client of a URL elicitation. The user completes it elsewhere, and the backend announces the end
+    /// later. Only this client may receive that notification.
+    pub(crate) fn remember_elicited(&self, ask: &Request, mailbox: &Arc<Mailbox>) {
+        let text = ask.raw.as_str();
+        let id = ask.params.whole.and_then(|params| json::member(text, params, "elicitationId"));
+        if let Some(id) = id.and_then(|at| json::string(text, at)) {
+            self.elicited().insert(id.into_owned(), mailbox);
+        }
+    }
+
+    /// Remembers the URL elicitations that an error response requires before the call can be repeated.
+    pub(crate) fn remember_required(&self, text: &str, error: Span, mailbox: &Arc<Mailbox>) {
+        const URL_ELICITATION_REQUIRED: &str = "-32042";
+        if json::member(text, error, "code").is_none_or(|code| code.get(text) != URL_ELICITATION_REQUIRED) {
+            return;
+        }
+        let data = json::member(text, error, "data");
+        let required = data.and_then(|data| json::member(text, data, "elicitations"));
+        let required = required.into_iter().flat_map(|required| json::elements(text, required));
+        for id in required.filter_map(|elicitation| json::member(text, elicitation, "elicitationId")) {
+            if let Some(id) = json::string(text, id) {
+                self.elicited().insert(id.into_owned(), mailbox);
+            }
+        }
+    }
+
+    /// Returns the changes that a server request needs before it goes to a client.
+    pub(crate) fn translate_ask(&self, ask: &Request, dialect: Dialect) -> Splice {
+        self.translate.ask(&self.server, ask, dialect)
+    }
+
+    /// Returns the exposed URI for a native URI.
+    pub fn expose(&self, native: &str) -> String {
+        self.translate.expose(&self.server, native)
+    }
+
+    /// Returns the exposed URI of a listed resource.
+    pub fn expose_listed(&self, native: &str) -> String {
+        self.translate.expose_listed(&self.server, native)
+    }
+
+    /// Returns the task id that the client sees.
+    pub fn task_id(&self, own: Option<SessionId>, native: &str) -> Option<String> {
+        self.translate.task_id(&self.server, own, native)
+    }
+
+    /// Returns the native task id for the id that the client sees.
+    pub(crate) fn native_task(&self, id: &str) -> Option<String> {
+        self.translate.native_task(&self.server, id)
+    }
+
+    /// Forwards a task notification. Returns whether a client wanted it.
+    pub(crate) fn hear_task(&self, own: Option<SessionId>, notification: &Notification) -> bool {
+        self.translate.hear_task(&self.server, own, notification)
+    }
+
+    /// Forwards the end of a URL elicitation to its client. Reports the notification if the client is unknown or gone.
+    pub(crate) fn hear_elicited(&self, notification: &Notification) {
+        let text = notification.raw.as_str();
+        let id = notification.params.whole.and_then(|params| json::member(text, params, "elicitationId"));
+        let mailbox = id.and_then(|at| json::string(text, at)).and_then(|id| self.elicited().remove(&id));
+        let told = mailbox.is_some_and(|mailbox| mailbox.post(json::single_line(notification.raw.bytes().clone())));
+        if !told {
+            let event = Event::BackendNotification { server: self.server(), method: notification.method.as_str() };
+            self.emit(&event);
+        }
+    }
+
+    /// Takes the lock. Code that holds it cannot panic, so a poisoned lock is usable.
+    fn elicited(&self) -> MutexGuard<'_, OpenElicitations> {
+        self.elicited.lock()
+    }
+
+    /// Marks lists as changed and wakes the actor.
+    pub fn mark(&self, lists: &[List]) {
+        let bits = lists.iter().fold(0, |bits, list| bits | list.bit());
+        self.changed.fetch_or(bits, Ordering::AcqRel);
+        self.bell.notify_one();
+    }
+
+    pub(crate) fn has_changes(&self) -> bool {
+        self.changed.load(Ordering::Acquire) != 0
+    }
+
+    /// Waits until a list is marked. Does not clear the marks.
+    pub async fn changes(&self) {
+        while !self.has_changes() {
+            self.bell.notified().await;
+        }
+    }
+
+    /// Returns the marked lists and clears their marks.
+    pub(crate) fn take_changes(&self) -> Vec<List> {
+        let bits = self.changed.swap(0, Ordering::AcqRel);
+        List::ALL.into_iter().filter(|list| bits & list.bit() != 0).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use goblin_wire::Message;
+
+    use super::*;
+    use crate::client::mailbox::replay::Replay;
+
+    fn inbox() -> BackendEvents {
+        BackendEvents::new(ServerId::new("a").expect("a valid id"), Arc::default(), Arc::new(()))
+    }
+
+    #[tokio::test]
+    async fn reg3_a_burst_is_one_change() {
+        let inbox = inbox();
+        for _ in 0..10_000 {
+            inbox.mark(&[List::Tools]);
+        }
+        inbox.mark(&[List::Resources, List::Templates]);
+        inbox.changes().await;
+        assert_eq!(inbox.take_changes(), [List::Tools, List::Resources, List::Templates]);
+        assert!(inbox.take_changes().is_empty());
+    }
+
+    fn ask(id: &str) -> Request {
+        let params = format!(r#"{{"mode":"url","elicitationId":"{id}"}}"#);
+        match Message::parse(
+            format!(r#"{{"jsonrpc":"2.0","id":1,"method":"elicitation/create","params":{params}}}"#).into(),
+        ) {
+            Ok(Message::Request(request)) => request,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn complete(id: &str) -> Notification {
+        let text = format!(
+            r#"{{"jsonrpc":"2.0","method":"notifications/elicitation/complete","params":{{"elicitationId":"{id}"}}}}"#
+        );
+        match Message::parse(text.into()) {
+            Ok(Message::Notification(notification)) => notification,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn ask_the_end_of_an_elicitation_reaches_who_was_asked_once() {
+        let inbox = inbox();
+        let mailbox = || Arc::new(Mailbox::new(Default::default(), Default::default(), Replay::new(0)));
+        let (one, two) = (mailbox(), mailbox());
+        inbox.remember_elicited(&ask("x"), &one);
+        inbox.remember_elicited(&ask("y"), &two);
+        inbox.hear_elicited(&complete("x"));
+        inbox.hear_elicited(&complete("x"));
+        inbox.hear_elicited(&complete("z"));
+        assert!(one.try_next().is_some_and(|message| message.ends_with(br#"{"elicitationId":"x"}}"#)));
+        assert!(one.try_next().is_none() && two.try_next().is_none());
+    }
+
+    #[test]
+    fn ask_only_so_many_elicitations_are_remembered() {
+        let inbox = inbox();
+        let mailbox = Arc::new(Mailbox::new(Default::default(), Default::default(), Replay::new(0)));
+        for number in 0..=MAX_ELICITATIONS {
+            inbox.remember_elicited(&ask(&number.to_string()), &mailbox);
+        }
+        inbox.hear_elicited(&complete("0"));
+        assert!(mailbox.try_next().is_none());
+        inbox.hear_elicited(&complete("1"));
+        assert!(mailbox.try_next().is_some());
+        assert!(inbox.elicited().order.len() <= MAX_ELICITATIONS);
+        let long = "x".repeat(MAX_ELICITATION_ID + 1);
+        inbox.remember_elicited(&ask(&long), &mailbox);
+        inbox.hear_elicited(&complete(&long));
+        assert!(mailbox.try_next().is_none());
+    }
+}

@@ -1,0 +1,522 @@
+//! Handles the messages that a backend sends on one link other than responses: notifications and server requests.
+//!
+//! A message on the stream of a call belongs to that call. Any other message belongs to the client that owns the link,
+//! or to the only client with calls in flight on a shared link. The recipient is never guessed: if there is none or
+//! more than one, a log message goes to the gateway's log and a server request is rejected.
+//!
+//! Links call this module from their reading tasks, so no function here waits.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use goblin_catalog::listing::List;
+use goblin_config::{Declare, Root, Server};
+use goblin_telemetry::Event;
+use goblin_wire::json::{self, Span, Splice, quote};
+use goblin_wire::memory::BufferKind;
+use goblin_wire::params::related_task;
+use goblin_wire::{Error, Id, MalformedMessage, Method, Notification, Request};
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use crate::client::call::Call;
+use crate::client::caller::{Abilities, Caller, Level, SessionId};
+use crate::client::mailbox::Mailbox;
+use crate::upstream::events::BackendEvents;
+use crate::upstream::files::Host;
+use crate::upstream::server_request::{self, Recipient};
+use crate::upstream::subscriptions::SubscriptionManager;
+
+/// The limit of open server requests per link. Further requests are rejected.
+const MAX_SERVER_REQUESTS: usize = 256;
+/// The number of recent server request ids that a link remembers. The oldest is forgotten first.
+const MAX_RECENT_IDS: usize = 1024;
+
+/// The handler of incoming messages of one link.
+pub struct InboundHandler {
+    pub inbox: Arc<BackendEvents>,
+    /// The subscriptions over this link.
+    pub register: Arc<SubscriptionManager>,
+    /// The client that owns the link. `None` if clients share it.
+    own: Option<LinkOwner>,
+    declare: Declare,
+    /// The configured roots, with which a shared link answers `roots/list`.
+    roots: Vec<Root>,
+    /// The timeout for a client's response to a server request.
+    pub(crate) patience: Option<Duration>,
+    /// The open server requests by the backend's ids. Sending a reason on the channel cancels the request. `None` once
+    /// the link has ended.
+    asks: Mutex<Option<HashMap<Id, oneshot::Sender<String>>>>,
+    known: Mutex<RecentIds>,
+    /// Limits the server requests that wait for a response or for its delivery.
+    room: Arc<Semaphore>,
+}
+
+/// Hashes of the ids of recent server requests. Hashes, because an id can be long.
+#[derive(Default)]
+struct RecentIds {
+    state: RandomState,
+    ids: VecDeque<u64>,
+}
+
+impl RecentIds {
+    fn note(&mut self, id: &Id) {
+        if self.ids.len() >= MAX_RECENT_IDS {
+            self.ids.pop_front();
+        }
+        self.ids.push_back(self.state.hash_one(id));
+    }
+
+    fn has(&self, id: &Id) -> bool {
+        self.ids.contains(&self.state.hash_one(id))
+    }
+}
+
+/// A server request that is registered under the backend's id.
+pub(crate) struct InboundRequest {
+    pub withdrawn: oneshot::Receiver<String>,
+    /// The slot of the request. Held until the response is sent.
+    _place: OwnedSemaphorePermit,
+}
+
+/// A client that owns a link.
+#[derive(Clone)]
+pub struct LinkOwner {
+    pub caller: Caller,
+    pub mailbox: Arc<Mailbox>,
+}
+
+/// The client that a message belongs to.
+pub enum Attribution {
+    /// One client. The message belongs to one of these calls of the client.
+    Calls(SmallVec<[Arc<Call>; 2]>),
+    Nobodys,
+    /// Several clients have calls on the shared link.
+    Unsure,
+}
+
+impl Attribution {
+    /// Returns the owner of a message that came on the stream of `call`.
+    pub fn of(call: Option<&Arc<Call>>) -> Attribution {
+        call.map_or(Attribution::Nobodys, |call| Attribution::Calls(SmallVec::from_elem(Arc::clone(call), 1)))
+    }
+
+    /// Determines the owner from all open calls of a link. Stops at the first call of a second client.
+    pub fn among<'a>(calls: impl Iterator<Item = &'a Arc<Call>> + Clone) -> Attribution {
+        let Some(first) = calls.clone().next() else { return Attribution::Nobodys };
+        let same = |call: &Arc<Call>| call.origin == first.origin;
+        if calls.clone().all(same) { Attribution::Calls(calls.cloned().collect()) } else { Attribution::Unsure }
+    }
+}
+
+/// Sends messages back over a link.
+pub trait ReplySink: Send + Sync {
+    /// Queues a message without waiting. Drops and reports the message if the queue is full.
+    fn say(&self, message: Bytes);
+
+    /// Sends a response that the backend waits for. Waits for space in the queue, as a request does.
+    fn answer(&self, message: Bytes) -> BoxFuture<'_, ()>;
+}
+
+impl InboundHandler {
+    /// Creates the handler of a shared link.
+    pub fn shared(register: Arc<SubscriptionManager>, config: &Server, patience: Option<Duration>) -> InboundHandler {
+        let asks = Mutex::new(Some(HashMap::new()));
+        let room = Arc::new(Semaphore::new(MAX_SERVER_REQUESTS));
+        InboundHandler {
+            inbox: Arc::clone(register.inbox()),
+            register,
+            own: None,
+            declare: config.declare,
+            roots: config.roots.clone(),
+            patience,
+            asks,
+            room,
+            known: Mutex::default(),
+        }
+    }
+
+    /// Creates the handler of one client's own link.
+    pub fn own(
+        register: Arc<SubscriptionManager>,
+        config: &Server,
+        client: LinkOwner,
+        patience: Option<Duration>,
+    ) -> InboundHandler {
+        InboundHandler { own: Some(client), roots: Vec::new(), ..InboundHandler::shared(register, config, patience) }
+    }
+
+    /// Creates the handler of an arbitrary link, for tests.
+    #[cfg(test)]
+    pub fn example() -> InboundHandler {
+        let server = goblin_config::ServerId::new("a").expect("a valid id");
+        let transport = goblin_config::Transport::Files(goblin_config::Files::at("/".into()));
+        let config = Arc::new(Server::new("a", transport, Default::default()));
+        let policies = goblin_config::Policies::default();
+        let backend =
+            crate::upstream::Backend::new(server, Arc::clone(&config), &policies, Arc::default(), Arc::new(()));
+        InboundHandler::shared(Arc::clone(&backend.register), &config, None)
+    }
+
+    pub fn server(&self) -> &str {
+        self.inbox.server()
+    }
+
+    pub fn emit(&self, event: &Event<'_>) {
+        self.inbox.emit(event);
+    }
+
+    /// Charges a message of the backend to the memory account until its last slice is dropped.
+    pub fn hold(&self, message: Bytes) -> Bytes {
+        self.inbox.observe().memory.hold_message(BufferKind::Answers, message)
+    }
+
+    /// Counts and reports bytes that are not a valid message.
+    pub(crate) fn report_malformed(&self, malformed: &MalformedMessage, reason: &str) {
+        self.inbox.observe().count_limit(&malformed.error);
+        self.emit(&Event::BackendGarbage { server: self.server(), reason });
+    }
+
+    /// Handles a notification other than progress. Calls `whose` only for notifications that need an owner.
+    pub fn hear(&self, notification: &Notification, whose: impl FnOnce() -> Attribution) {
+        match &notification.method {
+            Method::ToolsChanged => self.inbox.mark(&[List::Tools]),
+            Method::PromptsChanged => self.inbox.mark(&[List::Prompts]),
+            Method::ResourcesChanged => self.inbox.mark(&[List::Resources, List::Templates]),
+            Method::Cancelled => self.withdraw(notification),
+            Method::LogMessage => self.hear_log(notification, whose()),
+            // On a client's own link the last arm forwards it to that client.
+            Method::ElicitationComplete if self.own.is_none() => self.inbox.hear_elicited(notification),
+            Method::ResourceUpdated => self.register.hear(notification),
+            Method::TaskStatus | Method::TaskChanged => {
+                if !self.inbox.hear_task(self.own_session(), notification) {
+                    self.tell_unheard(notification);
+                }
+            }
+            _ => {
+                if !self.pass_on(notification, whose()) {
+                    self.tell_unheard(notification);
+                }
+            }
+        }
+    }
+
+    /// Handles progress of `call`. Restarts the call's idle timeout, and forwards the notification if the client sent a
+    /// progress token.
+    pub(crate) fn hear_progress(&self, notification: &Notification, call: &Call) {
+        let (Some(token), Some(at)) = (call.show_life(), notification.params.progress_token) else { return };
+        let text = notification.raw.as_str();
+        let progress = notification.params.whole.and_then(|params| json::member(text, params, "progress"));
+        let progress: Option<f64> = progress.and_then(|at| at.get(text).parse().ok());
+        let mut edits = Splice::new();
+        edits.replace(at, token);
+        self.relate(text, notification.params.whole, &mut edits);
+        let message = json::single_line(edits.apply(notification.raw.bytes()));
+        if !progress.is_none_or(|progress| call.advance(progress)) || !call.lane.offer(message) {
+            self.emit(&Event::ProgressDropped { server: self.server() });
+        }
+    }
+
+    /// Forwards a log message if the client's log level includes it. A message without a clear owner goes to the
+    /// gateway's log.
+    fn hear_log(&self, notification: &Notification, whose: Attribution) {
+        let level = notification.params.level.and_then(|span| json::string(notification.raw.as_str(), span));
+        let level = level.and_then(|name| Level::parse(&name)).unwrap_or(Level::Emergency);
+        let wanted = match (&whose, &self.own) {
+            (Attribution::Calls(calls), _) => calls.first().map_or(Some(Level::DEFAULT), |call| call.caller.level),
+            (_, Some(client)) => client.caller.dialect.has_asks().then(|| client.mailbox.level()),
+            (Attribution::Nobodys | Attribution::Unsure, None) => {
+                return self.emit(&Event::BackendLog { server: self.server(), line: notification.raw.as_str() });
+            }
+        };
+        if wanted.is_some_and(|wanted| level >= wanted) && !self.pass_on(notification, whose) {
+            self.emit(&Event::LogDropped { server: self.server() });
+        }
+    }
+
+    /// Forwards a notification unchanged except for task ids. Returns whether a client received it.
+    fn pass_on(&self, notification: &Notification, whose: Attribution) -> bool {
+        let mut edits = Splice::new();
+        self.relate(notification.raw.as_str(), notification.params.whole, &mut edits);
+        let message = json::single_line(edits.apply(notification.raw.bytes()));
+        // A client without server requests gets only the log messages of its calls. Its protocol version knows no other
+        // unsolicited notification.
+        let takes = |call: &Arc<Call>| call.caller.dialect.has_asks() || notification.method == Method::LogMessage;
+        match (whose, &self.own) {
+            (Attribution::Calls(calls), _) => {
+                calls.iter().filter(|call| takes(call)).any(|call| call.lane.offer(message.clone()))
+            }
+            // A client without server requests has no stream for messages outside of a call, so the message would stay
+            // in the mailbox for ever.
+            (_, Some(client)) => client.caller.dialect.has_asks() && client.mailbox.post(message),
+            (Attribution::Nobodys | Attribution::Unsure, None) => false,
+        }
+    }
+
+    /// Returns the session of the client that owns the link.
+    fn own_session(&self) -> Option<SessionId> {
+        self.own.as_ref().and_then(|client| client.caller.session)
+    }
+
+    /// Replaces the native id of a related task with the id that the client sees.
+    pub(crate) fn relate(&self, text: &str, params: Option<Span>, edits: &mut Splice) {
+        let Some(at) = params.and_then(|params| related_task(text, params)) else { return };
+        let id = json::string(text, at).and_then(|native| self.inbox.task_id(self.own_session(), &native));
+        if let Some(id) = id {
+            edits.replace(at, quote(&id));
+        }
+    }
+
+    /// Returns the edit that replaces the task id in a client's response with the native one.
+    pub(crate) fn unrelate(&self, text: &str, result: Span) -> Splice {
+        let mut edits = Splice::new();
+        let Some(at) = related_task(text, result) else { return edits };
+        if let Some(native) = json::string(text, at).and_then(|id| self.inbox.native_task(&id)) {
+            edits.replace(at, quote(&native));
+        }
+        edits
+    }
+
+    fn tell_unheard(&self, notification: &Notification) {
+        let event = Event::BackendNotification { server: self.server(), method: notification.method.as_str() };
+        self.emit(&event);
+    }
+
+    /// Handles a server request: answers it, rejects it, or relays it to its client.
+    pub fn take_ask(self: &Arc<InboundHandler>, ask: Request, whose: Attribution, mouth: Arc<dyn ReplySink>) {
+        if ask.method == Method::Ping {
+            return mouth.say(goblin_wire::reply(&ask.id_as_written(), "{}").concat());
+        }
+        if ask.method == Method::RootsList && self.own.is_none() && !self.roots.is_empty() {
+            return mouth.say(goblin_wire::reply(&ask.id_as_written(), roots(&self.roots)).concat());
+        }
+        self.known.lock().note(&ask.id);
+        let opened = match self.enter(&ask.id) {
+            Ok(Some(opened)) => opened,
+            Ok(None) => {
+                // The backend repeated the request on a resumed stream, or reused the id against the protocol. A
+                // rejection would answer the open request, so only report it.
+                let (server, method) = (self.server(), ask.method.as_str());
+                return self.emit(&Event::BackendAskRefused { server, method, reason: "its id is in use" });
+            }
+            Err(error) => return mouth.say(self.refusal(&ask, &error)),
+        };
+        match self.recipient(&ask, whose) {
+            Ok(recipient) => server_request::relay(self, ask, recipient, opened, mouth),
+            Err(error) => self.refuse(&ask, &error, &*mouth),
+        }
+    }
+
+    /// Handles a server request on a resumed stream. A server may repeat a request that another client answered
+    /// earlier. That client's call may be over, and a different client may now be alone on the link, so such a request
+    /// is rejected.
+    pub(crate) fn take_replayed_ask(
+        self: &Arc<InboundHandler>,
+        ask: Request,
+        whose: Attribution,
+        mouth: Arc<dyn ReplySink>,
+    ) {
+        let known = self.known.lock().has(&ask.id);
+        if known && self.own.is_none() && !self.is_open(&ask.id) {
+            let reason = "this was asked before, and nothing says whom it is for".to_owned();
+            return mouth.say(self.refusal(&ask, &Error::ClientUnavailable { reason }));
+        }
+        self.take_ask(ask, whose, mouth);
+    }
+
+    fn is_open(&self, id: &Id) -> bool {
+        self.asks.lock().as_ref().is_some_and(|open| open.contains_key(id))
+    }
+
+    /// Rejects a registered server request.
+    pub(crate) fn refuse(&self, ask: &Request, error: &Error, mouth: &dyn ReplySink) {
+        self.leave(&ask.id);
+        mouth.say(self.refusal(ask, error));
+    }
+
+    /// Reports a rejection and returns the error response.
+    pub(crate) fn refusal(&self, ask: &Request, error: &Error) -> Bytes {
+        let (server, method, reason) = (self.server(), ask.method.as_str(), error.to_string());
+        self.emit(&Event::BackendAskRefused { server, method, reason: &reason });
+        goblin_wire::error_reply(Some(&ask.id_as_written()), &error.to_json()).concat()
+    }
+
+    /// Returns the client for a server request. Returns an error if the client is unclear or lacks the capability.
+    fn recipient(&self, ask: &Request, whose: Attribution) -> Result<Recipient, Error> {
+        let unavailable = |reason: &str| Error::ClientUnavailable { reason: reason.to_owned() };
+        let recipient = match (whose, &self.own) {
+            (Attribution::Calls(calls), own) => {
+                let first = calls.first().ok_or_else(|| unavailable("no client has a call on this connection"))?;
+                let (mailbox, abilities) = (Arc::clone(&first.mailbox), Arc::clone(&first.caller.abilities));
+                let dialect = first.caller.dialect;
+                Recipient { mailbox, abilities, dialect, is_own: own.is_some(), calls }
+            }
+            (_, Some(client)) if !client.caller.dialect.has_asks() => {
+                return Err(unavailable("it can be asked by the answer to a call alone, and nothing says to which"));
+            }
+            (_, Some(client)) => Recipient {
+                mailbox: Arc::clone(&client.mailbox),
+                abilities: Arc::clone(&client.caller.abilities),
+                dialect: client.caller.dialect,
+                calls: SmallVec::new(),
+                is_own: true,
+            },
+            (Attribution::Nobodys, None) => {
+                return Err(unavailable("no client has a call on this connection, so nobody can be asked"));
+            }
+            (Attribution::Unsure, None) => {
+                return Err(unavailable(
+                    "several clients share this connection and nothing says whom this is for; \
+                     give each its own with \"session\": \"per-client\" in the gateway's configuration",
+                ));
+            }
+        };
+        self.check_declared(ask)?;
+        check_ability(ask, &recipient.abilities).map(|()| recipient)
+    }
+
+    /// Returns an error if the gateway did not declare the capability for this request on the link.
+    fn check_declared(&self, ask: &Request) -> Result<(), Error> {
+        let missing = match ask.method {
+            Method::Sample if !self.declare.sampling => "sampling",
+            Method::Elicit if !self.declare.elicitation => "elicitation",
+            // The roots of one client must not apply to another client's calls.
+            Method::RootsList if self.own.is_none() => "roots",
+            _ => return Ok(()),
+        };
+        Err(Error::MethodNotFound(format!("{} (this connection does not declare {missing})", ask.method)))
+    }
+
+    /// Registers a server request under the backend's id. Returns `None` if the id is in use, and an error if the limit
+    /// is reached or the link has ended.
+    fn enter(&self, id: &Id) -> Result<Option<InboundRequest>, Error> {
+        let (withdraw, withdrawn) = oneshot::channel();
+        let mut asks = self.asks.lock();
+        let closed = || Error::ClientUnavailable { reason: "the connection is over".to_owned() };
+        let open = asks.as_mut().ok_or_else(closed)?;
+        if open.contains_key(id) {
+            return Ok(None);
+        }
+        let place = Arc::clone(&self.room).try_acquire_owned();
+        let _place = place.map_err(|_| Error::LimitExceeded { limit: "asks", value: MAX_SERVER_REQUESTS })?;
+        open.insert(id.clone(), withdraw);
+        Ok(Some(InboundRequest { withdrawn, _place }))
+    }
+
+    pub(crate) fn leave(&self, id: &Id) {
+        if let Some(open) = &mut *self.asks.lock() {
+            open.remove(id);
+        }
+    }
+
+    /// Handles the cancellation of a server request by the backend.
+    fn withdraw(&self, notification: &Notification) {
+        let id = notification.params.request_id.and_then(|at| Id::parse(notification.raw.bytes(), at));
+        let withdraw = id.and_then(|id| self.asks.lock().as_mut()?.remove(&id));
+        if let Some(withdraw) = withdraw {
+            let text = notification.raw.as_str();
+            let reason = notification.params.whole.and_then(|params| json::member(text, params, "reason"));
+            let reason = reason.and_then(|at| json::string(text, at)).unwrap_or("the server took it back".into());
+            // An error means that the relaying task has already ended.
+            let _ = withdraw.send(reason.into_owned());
+        }
+    }
+
+    /// Drops all open server requests, because the link has ended and no response can be sent.
+    pub fn close(&self) {
+        drop(self.asks.lock().take());
+    }
+}
+
+/// Returns an error if the client did not declare the capability for a server request. Unknown methods pass: the client
+/// decides on them.
+pub(crate) fn check_ability(ask: &Request, abilities: &Abilities) -> Result<(), Error> {
+    let text = ask.raw.as_str();
+    let member = |key| ask.params.whole.and_then(|params| json::member(text, params, key));
+    let missing = match ask.method {
+        Method::Sample if !abilities.sampling => "sampling",
+        Method::Sample if member("tools").is_some() && !abilities.sampling_tools => "sampling.tools",
+        Method::Elicit => {
+            let is_url = member("mode").is_some_and(|mode| json::string(text, mode).is_some_and(|mode| mode == "url"));
+            match is_url {
+                true if !abilities.elicitation_url => "elicitation.url",
+                false if !abilities.elicitation_form => "elicitation.form",
+                _ => return Ok(()),
+            }
+        }
+        Method::RootsList if !abilities.roots => "roots",
+        _ => return Ok(()),
+    };
+    Err(Error::MethodNotFound(format!("{} (the client does not declare {missing})", ask.method)))
+}
+
+fn roots(roots: &[Root]) -> String {
+    let root = |root: &Root| {
+        let name = root.name.as_ref().map(|name| format!(r#","name":{}"#, quote(name))).unwrap_or_default();
+        format!(r#"{{"uri":{}{name}}}"#, quote(&root.uri))
+    };
+    format!(r#"{{"roots":[{}]}}"#, roots.iter().map(root).collect::<Vec<_>>().join(","))
+}
+
+impl Host for InboundHandler {
+    fn server(&self) -> &str {
+        InboundHandler::server(self)
+    }
+
+    fn emit(&self, event: &Event<'_>) {
+        InboundHandler::emit(self, event);
+    }
+
+    fn resources_changed(&self) {
+        self.inbox.mark(&[List::Resources]);
+    }
+
+    fn updated(&self, notification: &Notification) {
+        self.register.hear(notification);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn ask_two_clients_are_told_apart_without_a_look_at_every_call() {
+        let of_one = Arc::new(Call::example());
+        let mut calls = vec![Arc::clone(&of_one), of_one];
+        let looks = Cell::new(0);
+        let among = |calls: &[Arc<Call>]| {
+            looks.set(0);
+            Attribution::among(calls.iter().inspect(|_| looks.set(looks.get() + 1)))
+        };
+        assert!(matches!(among(&[]), Attribution::Nobodys));
+        assert!(matches!(among(&calls), Attribution::Calls(calls) if calls.len() == 2));
+        calls.extend((0..1000).map(|_| Arc::new(Call::example())));
+        assert!(matches!(among(&calls), Attribution::Unsure));
+        assert!(looks.get() <= 4, "{} looks", looks.get());
+    }
+
+    #[test]
+    fn ask_exactly_so_many_are_open_and_each_id_once() {
+        let ear = InboundHandler::example();
+        let mut open: Vec<_> =
+            (0..MAX_SERVER_REQUESTS as u64).map(|id| ear.enter(&Id::from(id)).ok().flatten()).collect();
+        assert!(open.iter().all(Option::is_some));
+        assert!(matches!(ear.enter(&Id::from(0)), Ok(None)));
+        let full = || matches!(ear.enter(&Id::from(999)), Err(Error::LimitExceeded { .. }));
+        assert!(full());
+        ear.leave(&Id::from(0));
+        assert!(full(), "its answer is still on its way");
+        open.pop();
+        assert!(matches!(ear.enter(&Id::from(999)), Ok(Some(_))));
+        ear.close();
+        assert!(ear.enter(&Id::from(1000)).is_err());
+    }
+}

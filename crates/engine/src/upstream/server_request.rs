@@ -1,0 +1,271 @@
+//! Relays one server request (sampling, elicitation, roots) from a backend to a client and the response back.
+//!
+//! The request goes out on the stream of the call it belongs to, or on the session's stream. It ends with the client's
+//! response, or when the backend cancels it, its link or its call ends, the client disappears, or the timeout expires.
+//! The relay notifies the other side of such an end. The clock of the call is paused while the request is open. A
+//! backend that answers its call early still receives the client's response.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use goblin_config::ServerId;
+use goblin_telemetry::worker;
+use goblin_wire::json::{self, Splice, quote};
+use goblin_wire::{Dialect, Error, Id, Method, Notification, Request};
+use smallvec::SmallVec;
+use tokio::sync::oneshot;
+
+use crate::client::call::Call;
+use crate::client::caller::{Abilities, SessionId};
+use crate::client::mailbox::Mailbox;
+use crate::client::mailbox::server_requests::{
+    MAX_SERVER_REQUESTS, OpenServerRequest, ServerRequestError, ServerRequestEvent,
+};
+use crate::upstream::inbound::{InboundHandler, InboundRequest, ReplySink};
+
+/// Maps between a backend's native names and the exposed names that clients see. The router implements this trait.
+pub trait Translate: Send + Sync {
+    /// Returns the changes that a request from `server` needs before it goes to a client.
+    fn ask(&self, server: &ServerId, ask: &Request, dialect: Dialect) -> Splice;
+
+    /// Returns the exposed URI for a native URI of `server`.
+    fn expose(&self, server: &ServerId, native: &str) -> String;
+
+    /// Returns the exposed URI of a resource that `server` lists.
+    fn expose_listed(&self, server: &ServerId, native: &str) -> String;
+
+    /// Returns the task id that the client sees. `own` is the session of the client if the link is its own.
+    fn task_id(&self, server: &ServerId, own: Option<SessionId>, native: &str) -> Option<String>;
+
+    /// Returns the native task id for the id that the client sees.
+    fn native_task(&self, server: &ServerId, id: &str) -> Option<String>;
+
+    /// Forwards a task notification of `server`. Returns whether a client wanted it.
+    fn hear_task(&self, server: &ServerId, own: Option<SessionId>, notification: &Notification) -> bool;
+}
+
+/// An implementation for tests that changes nothing.
+#[cfg(test)]
+impl Translate for () {
+    fn ask(&self, _: &ServerId, _: &Request, _: Dialect) -> Splice {
+        Splice::new()
+    }
+
+    fn expose(&self, _: &ServerId, native: &str) -> String {
+        native.to_owned()
+    }
+
+    fn expose_listed(&self, _: &ServerId, native: &str) -> String {
+        native.to_owned()
+    }
+
+    fn task_id(&self, _: &ServerId, _: Option<SessionId>, native: &str) -> Option<String> {
+        Some(native.to_owned())
+    }
+
+    fn native_task(&self, _: &ServerId, id: &str) -> Option<String> {
+        Some(id.to_owned())
+    }
+
+    fn hear_task(&self, _: &ServerId, _: Option<SessionId>, _: &Notification) -> bool {
+        false
+    }
+}
+
+/// The client that receives a server request.
+pub(crate) struct Recipient {
+    pub mailbox: Arc<Mailbox>,
+    pub abilities: Arc<Abilities>,
+    pub dialect: Dialect,
+    /// The client's calls on the link. The server request may belong to any of them.
+    pub calls: SmallVec<[Arc<Call>; 2]>,
+    /// Whether the link belongs to this client alone.
+    pub is_own: bool,
+}
+
+/// The reason why a server request ended without a response from the client.
+enum ServerRequestEnd {
+    /// The backend cancelled the request or its link ended. The backend expects no response.
+    Withdrawn(String),
+    /// The call was cancelled or timed out. The backend was notified of that, but it may still wait for this response.
+    Abandoned,
+    Late,
+    Gone,
+}
+
+impl Recipient {
+    /// Sends the request on the stream of one of the calls, or else on the session's stream. Returns whether a stream
+    /// took it.
+    pub(crate) fn ask(&self, message: &Bytes) -> bool {
+        self.calls.iter().any(|call| call.lane.ask(message.clone()))
+            || self.mailbox.has_stream() && self.mailbox.post(message.clone())
+    }
+
+    /// Notifies the client that the server request with `id` was cancelled.
+    pub(crate) fn tell_cancelled(&self, id: u64, reason: &str) {
+        if !self.dialect.has_asks() {
+            // The client got the question as the result of a call. Its protocol version has no message that cancels
+            // such a question.
+            return;
+        }
+        let params = format!(r#"{{"requestId":{id},"reason":{}}}"#, quote(reason));
+        let message = goblin_wire::notification(&Method::Cancelled, Some(&params));
+        let told = self.calls.iter().any(|call| call.lane.offer(message.clone()));
+        if !told {
+            // If the mailbox is full, the client learns of the cancellation when its response has no effect.
+            self.mailbox.post(message);
+        }
+    }
+
+    /// Waits until every call that the request may belong to was cancelled or timed out. Waits for ever if one of them
+    /// got its response, or if there are no calls.
+    async fn abandoned(&self) {
+        for call in &self.calls {
+            call.abandoned().await;
+        }
+        if self.calls.is_empty() {
+            std::future::pending().await
+        }
+    }
+}
+
+/// Pauses the clocks of calls while it exists.
+struct ClockPause<'a>(&'a [Arc<Call>]);
+
+impl<'a> ClockPause<'a> {
+    fn new(calls: &'a [Arc<Call>]) -> ClockPause<'a> {
+        calls.iter().for_each(|call| call.hold_clock());
+        ClockPause(calls)
+    }
+}
+
+impl Drop for ClockPause<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|call| call.release_clock());
+    }
+}
+
+/// Relays a request that the link has registered under the backend's id. Returns at once; a new task waits for the
+/// response.
+pub(crate) fn relay(
+    ear: &Arc<InboundHandler>,
+    request: Request,
+    recipient: Recipient,
+    mut opened: InboundRequest,
+    mouth: Arc<dyn ReplySink>,
+) {
+    let ask = match recipient.mailbox.asks.open() {
+        Ok(ask) => ask,
+        Err(refused) => {
+            let error = match refused {
+                ServerRequestError::Full => Error::LimitExceeded { limit: "asks", value: MAX_SERVER_REQUESTS },
+                ServerRequestError::Closed => gone(),
+            };
+            return ear.refuse(&request, &error, &*mouth);
+        }
+    };
+    // The backend announces the end of an elicitation later. Only clients with a stream for unsolicited messages can
+    // receive that.
+    if request.method == Method::Elicit && !recipient.is_own && recipient.dialect.has_asks() {
+        ear.inbox.remember_elicited(&request, &recipient.mailbox);
+    }
+    // Send before the link reads its next message, to preserve the order.
+    let mut edits = ear.inbox.translate_ask(&request, recipient.dialect);
+    ear.relate(request.raw.as_str(), request.params.whole, &mut edits);
+    if !recipient.ask(&outgoing(&request, ask.id, edits)) {
+        return ear.refuse(&request, &gone(), &*mouth);
+    }
+    let ear = Arc::clone(ear);
+    worker::spawn(async move {
+        let ended = wait(&ear, &request, &recipient, ask, &mut opened.withdrawn, &*mouth).await;
+        ear.leave(&request.id);
+        if let Some(answer) = answer_to(&request, ended, &ear) {
+            mouth.answer(answer).await;
+        }
+        // Free the slot only after the response is sent, so that the slots also limit responses in transit.
+        drop(opened);
+    });
+}
+
+/// Returns the response to the backend. Returns `None` if the backend expects none.
+fn answer_to(request: &Request, ended: Result<Bytes, ServerRequestEnd>, ear: &InboundHandler) -> Option<Bytes> {
+    let error = match ended {
+        Ok(answer) => return Some(answer),
+        Err(ServerRequestEnd::Withdrawn(_)) => return None,
+        Err(ServerRequestEnd::Abandoned) => Error::ClientUnavailable { reason: "its call was cancelled".to_owned() },
+        Err(ServerRequestEnd::Late) => {
+            Error::Unanswered { method: request.method.to_string(), after: ear.patience.unwrap_or_default() }
+        }
+        Err(ServerRequestEnd::Gone) => gone(),
+    };
+    Some(ear.refusal(request, &error))
+}
+
+/// Returns the request for the client, with the gateway's id. A progress token is replaced by one of the gateway.
+fn outgoing(request: &Request, id: u64, mut edits: Splice) -> Bytes {
+    let id = Id::from(id);
+    if let Some(at) = request.params.said.progress_token {
+        edits.replace(at, id.token());
+    }
+    json::single_line(request.rekeyed(&id, edits))
+}
+
+/// Waits for the client's response and forwards its progress. If the request ends otherwise, notifies the client of the
+/// cancellation.
+async fn wait(
+    ear: &InboundHandler,
+    request: &Request,
+    recipient: &Recipient,
+    mut ask: OpenServerRequest,
+    withdrawn: &mut oneshot::Receiver<String>,
+    mouth: &dyn ReplySink,
+) -> Result<Bytes, ServerRequestEnd> {
+    let _held = ClockPause::new(&recipient.calls);
+    let late = async {
+        match ear.patience {
+            Some(patience) => tokio::time::sleep(patience).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::pin!(late);
+    let ended = loop {
+        tokio::select! {
+            biased;
+            word = ask.next() => match word {
+                ServerRequestEvent::Answer(answer) => {
+                    let edits = ear.unrelate(answer.raw.as_str(), answer.outcome.span());
+                    return Ok(answer.rekeyed(&request.id_as_written(), edits).concat());
+                }
+                ServerRequestEvent::Progress(progress) => mouth.say(progress_for(request, &progress)),
+                ServerRequestEvent::Nothing => break ServerRequestEnd::Gone,
+            },
+            reason = &mut *withdrawn => {
+                break ServerRequestEnd::Withdrawn(reason.unwrap_or_else(|_| "the connection to the server is over".to_owned()));
+            }
+            () = recipient.abandoned() => break ServerRequestEnd::Abandoned,
+            () = &mut late => break ServerRequestEnd::Late,
+        }
+    };
+    match &ended {
+        ServerRequestEnd::Withdrawn(reason) => recipient.tell_cancelled(ask.id, reason),
+        ServerRequestEnd::Abandoned => recipient.tell_cancelled(ask.id, "its call was cancelled"),
+        ServerRequestEnd::Late => recipient.tell_cancelled(ask.id, "the gateway's time-out"),
+        ServerRequestEnd::Gone => {}
+    }
+    Err(ended)
+}
+
+/// Returns the client's progress notification with the backend's token. A client that received no token sends no
+/// progress.
+fn progress_for(request: &Request, progress: &Notification) -> Bytes {
+    let token = request.params.said.progress_token;
+    let mut edits = Splice::new();
+    if let (Some(at), Some(token)) = (progress.params.progress_token, token) {
+        edits.replace(at, token.slice(request.raw.bytes()));
+    }
+    edits.apply(progress.raw.bytes())
+}
+
+fn gone() -> Error {
+    Error::ClientUnavailable { reason: "it is gone, or has no open stream to be asked on".to_owned() }
+}

@@ -1,0 +1,95 @@
+//! Subscriptions to selected fields of a resource.
+//!
+//! If an update does not contain the fields, the register holds it until a listing shows whether they changed.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+pub(crate) use goblin_subscriptions::selection::UpdateDecision;
+use goblin_wire::json::Span;
+
+use crate::client::subscriptions::{AffectedSubscription, Subscription, SubscriptionTable};
+use crate::upstream::listing_view::ListingView;
+use crate::upstream::subscriptions::{NotifiedClients, SubscriptionManager, put, updated};
+
+/// Updates that wait for a listing. Only the newest update of each resource is held.
+#[derive(Default)]
+pub(crate) struct DeferredUpdates {
+    /// Updates held since the last listing began. That listing may be older than the update.
+    fresh: HashMap<Arc<str>, Bytes>,
+    /// Updates that the listing in progress decides.
+    asked: HashMap<Arc<str>, Bytes>,
+}
+
+impl DeferredUpdates {
+    pub(crate) fn hold(&mut self, native: &Arc<str>, message: &Bytes) {
+        self.fresh.insert(Arc::clone(native), message.clone());
+    }
+
+    /// Assigns the held updates to a listing that now begins.
+    pub(crate) fn ask(&mut self) {
+        self.asked.extend(self.fresh.drain());
+    }
+
+    /// Removes and returns the updates that the finished listing decides.
+    pub(crate) fn take(&mut self) -> HashMap<Arc<str>, Bytes> {
+        std::mem::take(&mut self.asked)
+    }
+}
+
+impl SubscriptionManager {
+    /// Stores the current fields as the baseline of a new subscription.
+    pub(crate) fn note(&self, interests: &SubscriptionTable, subscription: &Subscription, offered: &ListingView) {
+        for native in interests.covered(subscription) {
+            if let Some(definition) = offered.definition(&native) {
+                subscription.note(&native, definition.raw.as_str());
+            }
+        }
+    }
+
+    /// Decides whether an update is delivered to a client.
+    pub(crate) fn judge(
+        &self,
+        affected: &AffectedSubscription<'_>,
+        native: &str,
+        update: Option<(&str, Span)>,
+        offered: &ListingView,
+    ) -> UpdateDecision {
+        if !affected.subscription.is_selective() {
+            return UpdateDecision::Deliver;
+        }
+        let definition = offered.definition(native).map(|definition| definition.raw.as_str());
+        affected.subscription.judge(native, update, definition)
+    }
+
+    /// Processes a new listing: delivers an update to each client with selected fields that changed.
+    pub(crate) fn tell_news(&self, interests: &SubscriptionTable, offered: &ListingView) {
+        // Match by `affected` and not by `covered`: a subscribed resource may contain the updated one.
+        for (native, message) in self.held().take() {
+            let mut once = NotifiedClients::default();
+            let affected = interests.affected(&native);
+            for affected in affected.iter().filter(|affected| affected.subscription.is_selective()) {
+                if is_news(affected.subscription, &native, offered).unwrap_or(true) && once.is_first(affected) {
+                    put(affected, &self.name_of(affected, &native), &message);
+                }
+            }
+        }
+        for (subscription, _) in interests.all().filter(|(subscription, _)| subscription.is_selective()) {
+            for native in interests.covered(subscription) {
+                if is_news(subscription, &native, offered) == Some(true) {
+                    let affected = AffectedSubscription { subscription, within: None, is_next: false };
+                    let name = self.name_of(&affected, &native);
+                    put(&affected, &name, &updated(&name.exposed));
+                }
+            }
+        }
+    }
+}
+
+/// Reports whether the selected fields changed according to the current listing. Returns `None` if the resource is not
+/// listed.
+fn is_news(subscription: &Subscription, native: &str, offered: &ListingView) -> Option<bool> {
+    let definition = offered.definition(native)?;
+    Some(subscription.judge(native, None, Some(definition.raw.as_str())) == UpdateDecision::Deliver)
+}

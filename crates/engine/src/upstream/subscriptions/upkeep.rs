@@ -1,0 +1,347 @@
+//! Sends the requests that subscriptions need while a link is connected.
+//!
+//! There are three kinds: subscribe and unsubscribe requests; reads that check whether an unlisted resource still
+//! exists; and, with `poll`, reads that detect changes. The owner of the link polls [`SubscriptionManager::keep`] for as long as
+//! the link is connected.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::convert::Infallible;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use goblin_catalog::listing::List;
+use goblin_subscriptions::{UpstreamReply, UpstreamRequest};
+use goblin_wire::json::{self, Span, quote};
+use goblin_wire::{Hello, Method, Outcome as Answer, Response};
+
+use crate::upstream::link::{Link, LinkError};
+use crate::upstream::subscriptions::listening::{ListenError, Opener, UpstreamStreams};
+use crate::upstream::subscriptions::{SubscriptionManager, updated};
+
+/// The limit of requests in progress at once.
+const MAX_CONCURRENT_REQUESTS: usize = 16;
+/// The limit of timed-out requests with responses that are still awaited. Beyond it, late responses are ignored.
+const MAX_LATE_REQUESTS: usize = 64;
+/// The timeout of a request if the configuration sets none.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// After a request failed, the time to wait for a sign that the whole link failed.
+const LINK_LOSS_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// The error code for an unknown method.
+const METHOD_NOT_FOUND: i64 = -32601;
+
+/// The params of an update that the gateway creates. They contain no fields.
+const NOTHING_SAID: (&str, Span) = ("{}", Span { start: 0, end: 2 });
+
+/// The queued reads. Their number is bounded by the number of subscriptions.
+#[derive(Default)]
+pub(crate) struct ReadQueue {
+    /// Resources that are no longer listed. They count as deleted if they cannot be read either.
+    suspects: VecDeque<Arc<str>>,
+    /// Resources to read and compare with their last contents.
+    polled: VecDeque<Arc<str>>,
+    /// The hash of the last contents of each polled resource.
+    known: HashMap<Arc<str>, u64>,
+    hasher: RandomState,
+}
+
+impl ReadQueue {
+    pub(crate) fn suspect(&mut self, suspects: Vec<Arc<str>>) {
+        self.suspects = suspects.into();
+    }
+
+    fn next(&mut self) -> Option<UpkeepRequest> {
+        let suspect = self.suspects.pop_front().map(UpkeepRequest::Check);
+        suspect.or_else(|| self.polled.pop_front().map(UpkeepRequest::Poll))
+    }
+
+    /// Stores the hash of a resource's contents. Returns `true` if the contents changed or were unknown.
+    fn note(&mut self, native: &Arc<str>, contents: &str) -> bool {
+        let now = self.hasher.hash_one(contents);
+        self.known.insert(Arc::clone(native), now) != Some(now)
+    }
+}
+
+/// One request to send.
+enum UpkeepRequest {
+    Job(UpstreamRequest),
+    /// A notification stream has already answered the job.
+    Settled(UpstreamRequest, UpstreamReply),
+    Check(Arc<str>),
+    Poll(Arc<str>),
+}
+
+/// A response in progress.
+type ResponseFuture<'a> = BoxFuture<'a, Result<Response, LinkError>>;
+
+/// The outcome of a request. `None` in a variant means that the request or the link failed.
+enum UpkeepOutcome<'a> {
+    Said(UpstreamRequest, Option<UpstreamReply>),
+    /// No response within this time. A response may still arrive.
+    Late(UpstreamRequest, Duration, ResponseFuture<'a>),
+    Checked(Arc<str>, Option<Response>),
+    Polled(Arc<str>, Option<Response>),
+}
+
+impl SubscriptionManager {
+    /// Sends the requests that the subscriptions need. Never returns; the caller drops the future when the link ends.
+    pub async fn keep(&self, link: &Arc<Link>, hello: &Hello) -> Infallible {
+        let can_subscribe = hello.capabilities.subscribe;
+        let listening = || UpstreamStreams::new(self, hello.told_lists(), can_subscribe, self.opener(link));
+        self.keep_with(link, can_subscribe, (!hello.dialect.has_handshake()).then(listening)).await
+    }
+
+    /// Does the work of [`keep`](Register::keep). Uses `listening` instead of subscribe requests, if given.
+    pub(crate) async fn keep_with<'a>(
+        &'a self,
+        link: &'a Arc<Link>,
+        can_subscribe: bool,
+        mut listening: Option<UpstreamStreams<'a>>,
+    ) -> Infallible {
+        let (mut jobs, mut late) = (FuturesUnordered::new(), FuturesUnordered::new());
+        let mut round = self.home.config.poll.map(rounds);
+        loop {
+            while jobs.len() < MAX_CONCURRENT_REQUESTS {
+                let Some(chore) = self.next_chore(listening.as_mut()) else { break };
+                jobs.push(self.carry_out(chore, link, can_subscribe));
+            }
+            tokio::select! {
+                () = listen(listening.as_mut()) => {}
+                Some(done) = jobs.next(), if !jobs.is_empty() => match done {
+                    UpkeepOutcome::Late(job, after, asked) => {
+                        self.on_said(&job, UpstreamReply::Late(after));
+                        if late.len() < MAX_LATE_REQUESTS {
+                            late.push(async move { (job, asked.await) });
+                        }
+                    }
+                    done => self.on_done(done),
+                },
+                Some((job, answer)) = late.next(), if !late.is_empty() => self.on_late_answer(&job, answer),
+                () = self.bell.notified() => {}
+                () = next_round(&mut round) => self.begin_round(),
+            }
+        }
+    }
+
+    fn next_chore(&self, listening: Option<&mut UpstreamStreams<'_>>) -> Option<UpkeepRequest> {
+        let next_job = || self.book().interests.next_job();
+        let chore = match listening {
+            Some(listening) => {
+                std::iter::from_fn(next_job).for_each(|job| listening.take(job));
+                listening.settled().map(|(job, reply)| UpkeepRequest::Settled(job, reply))
+            }
+            None => next_job().map(UpkeepRequest::Job),
+        };
+        chore.or_else(|| self.chores().next())
+    }
+
+    /// Returns a function that opens notification streams over a link.
+    fn opener<'a>(&self, link: &'a Arc<Link>) -> Opener<'a> {
+        let patience = self.patience();
+        Box::new(move |filter| {
+            Box::pin(async move {
+                match tokio::time::timeout(patience, link.listen(&filter)).await {
+                    Ok(Ok(listen)) => Ok(listen),
+                    Ok(Err(LinkError::Refused { code: Some(METHOD_NOT_FOUND), .. })) => Err(ListenError::Unknown),
+                    Ok(Err(error)) => match is_over(link, &error).await {
+                        // The link ended. The caller drops this future once it notices that.
+                        true => std::future::pending().await,
+                        false => Err(ListenError::Failed(error.to_string().into())),
+                    },
+                    Err(_) => Err(ListenError::Late(patience)),
+                }
+            })
+        })
+    }
+
+    /// Sends one request and waits for its response.
+    async fn carry_out<'a>(
+        &'a self,
+        chore: UpkeepRequest,
+        link: &'a Arc<Link>,
+        can_subscribe: bool,
+    ) -> UpkeepOutcome<'a> {
+        match chore {
+            UpkeepRequest::Job(job) => {
+                let mut reply = Some(UpstreamReply::Done);
+                if can_subscribe {
+                    let (mut asked, patience) = (ask(link, &job), self.patience());
+                    match tokio::time::timeout(patience, &mut asked).await {
+                        Ok(answer) => reply = reply_in(link, answer).await,
+                        Err(_) => return UpkeepOutcome::Late(job, patience, asked),
+                    }
+                }
+                self.with_look(link, job, reply).await
+            }
+            UpkeepRequest::Settled(job, reply) => self.with_look(link, job, Some(reply)).await,
+            UpkeepRequest::Check(native) => UpkeepOutcome::Checked(native.clone(), self.read(link, &native).await),
+            UpkeepRequest::Poll(native) => UpkeepOutcome::Polled(native.clone(), self.read(link, &native).await),
+        }
+    }
+
+    /// Completes a job. A polled resource is read here first, and the read replaces the subscription if the backend
+    /// supports none.
+    async fn with_look<'a>(
+        &'a self,
+        link: &Link,
+        job: UpstreamRequest,
+        mut reply: Option<UpstreamReply>,
+    ) -> UpkeepOutcome<'a> {
+        if self.home.config.poll.is_some() && matches!(reply, Some(UpstreamReply::Done | UpstreamReply::Unknown)) {
+            self.look(link, &job).await;
+            reply = Some(UpstreamReply::Done);
+        }
+        UpkeepOutcome::Said(job, reply)
+    }
+
+    /// Stores the contents of a polled resource at the start of a subscription.
+    async fn look(&self, link: &Link, job: &UpstreamRequest) {
+        self.chores().known.remove(&job.native);
+        if job.subscribes
+            && let Some(answer) = self.read(link, &job.native).await
+            && let Some(contents) = contents(&answer)
+        {
+            self.chores().note(&job.native, contents);
+        }
+    }
+
+    pub(crate) fn on_said(&self, job: &UpstreamRequest, reply: UpstreamReply) {
+        let mut book = self.book();
+        let notices = book.interests.answered(job, reply);
+        self.tell(&book, &notices);
+    }
+
+    /// Handles a response that arrived after the timeout. The waiting clients already received an error, so an unwanted
+    /// late subscription is cancelled.
+    fn on_late_answer(&self, job: &UpstreamRequest, answer: Result<Response, LinkError>) {
+        if answer.is_ok_and(|answer| matches!(answer.outcome, Answer::Result(_))) {
+            let mut book = self.book();
+            let notices = book.interests.answered_late(job);
+            self.tell(&book, &notices);
+        }
+    }
+
+    fn on_done(&self, done: UpkeepOutcome<'_>) {
+        match done {
+            UpkeepOutcome::Said(job, Some(reply)) => self.on_said(&job, reply),
+            UpkeepOutcome::Late(job, after, _) => self.on_said(&job, UpstreamReply::Late(after)),
+            UpkeepOutcome::Checked(native, Some(answer)) if answer.is_not_found() => self.on_gone(&native),
+            UpkeepOutcome::Polled(native, Some(answer)) => match contents(&answer) {
+                Some(contents) if self.chores().note(&native, contents) => {
+                    self.spread(&native, Some(NOTHING_SAID), updated);
+                }
+                Some(_) => {}
+                // The lists decide whether the resource is gone. A backend that needs polling may not announce list
+                // changes, so fetch the lists.
+                None if answer.is_not_found() => self.home.inbox.mark(&[List::Resources, List::Templates]),
+                None => {}
+            },
+            UpkeepOutcome::Said(_, None) | UpkeepOutcome::Checked(..) | UpkeepOutcome::Polled(_, None) => {}
+        }
+    }
+
+    /// Handles a resource that is neither listed nor readable: notifies its subscribers of the deletion.
+    fn on_gone(&self, native: &str) {
+        let mut book = self.book();
+        let offered = self.home.offered.load_full();
+        let vanished = book.interests.vanished(native, &self.exposed(&offered));
+        self.tell_deleted(&book, &vanished.deleted);
+        self.tell(&book, &vanished.notices);
+    }
+
+    /// Queues a read of every subscribed resource, unless reads of the previous round are still queued.
+    fn begin_round(&self) {
+        let book = self.book();
+        let (wanted, is_list_wanted) = (book.interests.standing_topics(), book.interests.wants_list());
+        drop(book);
+        let mut chores = self.chores();
+        if chores.polled.is_empty() {
+            let is_wanted: HashSet<_> = wanted.iter().collect();
+            chores.known.retain(|native, _| is_wanted.contains(native));
+            chores.polled = wanted.into();
+        }
+        drop(chores);
+        if is_list_wanted {
+            // A backend that needs polling may not announce list changes either.
+            self.home.inbox.mark(&[List::Resources, List::Templates]);
+        }
+    }
+
+    /// Returns the timeout of one request.
+    pub(crate) fn patience(&self) -> Duration {
+        let configured = self.home.config.timeout.and_then(|timeout| timeout.duration());
+        configured.unwrap_or(REQUEST_TIMEOUT)
+    }
+
+    /// Reads a resource. Returns `None` on a timeout or if the link failed.
+    async fn read(&self, link: &Link, native: &str) -> Option<Response> {
+        let params = format!(r#"{{"uri":{}}}"#, quote(native));
+        let answer = tokio::time::timeout(self.patience(), link.ask(&Method::ResourcesRead, &params)).await;
+        answer.ok()?.ok()
+    }
+}
+
+fn ask<'a>(link: &'a Link, job: &UpstreamRequest) -> ResponseFuture<'a> {
+    let method = if job.subscribes { Method::Subscribe } else { Method::Unsubscribe };
+    let params = format!(r#"{{"uri":{}}}"#, quote(&job.native));
+    Box::pin(async move { link.ask(&method, &params).await })
+}
+
+/// Interprets the response to a subscribe or unsubscribe request. Returns `None` if the link ended.
+async fn reply_in(link: &Link, answer: Result<Response, LinkError>) -> Option<UpstreamReply> {
+    let answer = match answer {
+        Ok(answer) => answer,
+        Err(error) => {
+            let is_over = is_over(link, &error).await;
+            return (!is_over).then(|| UpstreamReply::Failed(error.to_string().into()));
+        }
+    };
+    Some(match answer.outcome {
+        Answer::Result(_) => UpstreamReply::Done,
+        Answer::Error(error) => {
+            let text = answer.raw.as_str();
+            let code = json::member(text, error, "code").and_then(|code| code.get(text).parse().ok());
+            if code == Some(METHOD_NOT_FOUND) {
+                UpstreamReply::Unknown
+            } else {
+                UpstreamReply::Refused(Arc::new(answer))
+            }
+        }
+    })
+}
+
+/// Reports whether the whole link failed and not just one request.
+async fn is_over(link: &Link, error: &LinkError) -> bool {
+    matches!(error, LinkError::SessionLost) || tokio::time::timeout(LINK_LOSS_TIMEOUT, link.closed()).await.is_ok()
+}
+
+async fn listen(listening: Option<&mut UpstreamStreams<'_>>) {
+    match listening {
+        Some(listening) => listening.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Returns the `contents` of a read result as the backend wrote them.
+fn contents(answer: &Response) -> Option<&str> {
+    let Answer::Result(result) = answer.outcome else { return None };
+    let text = answer.raw.as_str();
+    Some(json::member(text, result, "contents")?.get(text))
+}
+
+fn rounds(period: Duration) -> tokio::time::Interval {
+    let mut rounds = tokio::time::interval_at(tokio::time::Instant::now() + period, period);
+    rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    rounds
+}
+
+async fn next_round(round: &mut Option<tokio::time::Interval>) {
+    match round {
+        Some(round) => drop(round.tick().await),
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,159 @@
+//! The patterns with subscribers, indexed by the directory of the URIs that they cover. The table looks up the patterns
+//! of each update here. Clients with different profiles have separate entries for the same pattern.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use goblin_config::exposure::Profile;
+
+use crate::glob::MAX_URI;
+use crate::pattern::Pattern;
+use crate::subscribers::Subscribers;
+use crate::{Notice, OfferedResources, ResourceName, SubscribeOutcome, Subscriber};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct PatternId(u64);
+
+/// A pattern, and the subscribers that see the same resources.
+pub(crate) struct PatternEntry<S> {
+    pub name: Arc<ResourceName>,
+    pub pattern: Arc<Pattern>,
+    /// The profile of the subscribers. The pattern covers no listed resource that the profile hides, so the backend
+    /// receives no subscription for such a resource.
+    profile: Option<Arc<Profile>>,
+    pub audience: Subscribers<S>,
+    /// The listed resources that the pattern covers.
+    pub listed: HashSet<Arc<str>>,
+    /// The covered resources with a subscribe request in flight or queued.
+    pub open: HashSet<Arc<str>>,
+    /// The covered resources that the backend refused, and its first refusal.
+    pub refused: HashSet<Arc<str>>,
+    pub refusal: Option<SubscribeOutcome>,
+    /// True if the limit on resources left some matching resources uncovered.
+    pub is_cut: bool,
+    /// True if updates may have been missed.
+    pub is_stale: bool,
+}
+
+impl<S: Subscriber> PatternEntry<S> {
+    /// Reports whether the subscribers of the pattern may see a listed resource.
+    pub(crate) fn shows(&self, native: &str, offers: &dyn OfferedResources) -> bool {
+        shows(self.profile.as_deref(), native, offers)
+    }
+
+    pub(crate) fn is_partial(&self) -> bool {
+        self.is_cut || !self.refused.is_empty()
+    }
+
+    /// Returns the first refusal if the backend refused every covered resource.
+    pub(crate) fn whole_refusal(&self) -> Option<SubscribeOutcome> {
+        let is_whole = !self.refused.is_empty() && self.refused.len() >= self.listed.len();
+        self.refusal.clone().filter(|_| is_whole)
+    }
+
+    /// Returns notices about the whole pattern for all subscribers.
+    pub(crate) fn notices(&self) -> impl Iterator<Item = Notice<S>> {
+        self.audience.all().map(|it| Notice { subscription: Arc::clone(it), name: Arc::clone(&self.name) })
+    }
+}
+
+/// Reports whether a profile shows a listed resource.
+pub(crate) fn shows(profile: Option<&Profile>, native: &str, offers: &dyn OfferedResources) -> bool {
+    profile.is_none_or(|profile| profile.resources.admits(&offers.expose(native)))
+}
+
+/// The patterns by directory. An update is compared only with the patterns of the directories that contain its URI.
+pub(crate) struct PatternIndex<S> {
+    all: HashMap<PatternId, PatternEntry<S>>,
+    by_directory: HashMap<Box<str>, Vec<PatternId>>,
+    next: u64,
+}
+
+impl<S> Default for PatternIndex<S> {
+    fn default() -> PatternIndex<S> {
+        PatternIndex { all: HashMap::new(), by_directory: HashMap::new(), next: 0 }
+    }
+}
+
+impl<S: Subscriber> PatternIndex<S> {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    pub(crate) fn get(&self, id: PatternId) -> Option<&PatternEntry<S>> {
+        self.all.get(&id)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: PatternId) -> Option<&mut PatternEntry<S>> {
+        self.all.get_mut(&id)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (PatternId, &PatternEntry<S>)> {
+        self.all.iter().map(|(id, cover)| (*id, cover))
+    }
+
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut PatternEntry<S>> {
+        self.all.values_mut()
+    }
+
+    /// Finds the pattern with this kind and spelling. Its subscribers must see the same resources as clients of
+    /// `profile`.
+    pub(crate) fn find(&self, pattern: &Pattern, native: &str, profile: Option<&Arc<Profile>>) -> Option<PatternId> {
+        let near = self.by_directory.get(pattern.directory())?;
+        let sees_same = |other: Option<&Arc<Profile>>| match (profile, other) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other) || one.resources == other.resources,
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        let is_same = |cover: &PatternEntry<S>| {
+            *cover.name.native == *native && cover.pattern.kind() == pattern.kind() && sees_same(cover.profile.as_ref())
+        };
+        near.iter().copied().find(|id| self.all.get(id).is_some_and(is_same))
+    }
+
+    pub(crate) fn insert(
+        &mut self,
+        name: Arc<ResourceName>,
+        pattern: Arc<Pattern>,
+        profile: Option<Arc<Profile>>,
+    ) -> PatternId {
+        let id = PatternId(self.next);
+        self.next += 1;
+        self.by_directory.entry(pattern.directory().into()).or_default().push(id);
+        let cover = PatternEntry {
+            name,
+            pattern,
+            profile,
+            audience: Subscribers::default(),
+            listed: HashSet::new(),
+            open: HashSet::new(),
+            refused: HashSet::new(),
+            refusal: None,
+            is_cut: false,
+            is_stale: false,
+        };
+        self.all.insert(id, cover);
+        id
+    }
+
+    pub(crate) fn remove(&mut self, id: PatternId) -> Option<PatternEntry<S>> {
+        let cover = self.all.remove(&id)?;
+        let directory = cover.pattern.directory();
+        if let Some(near) = self.by_directory.get_mut(directory) {
+            near.retain(|other| *other != id);
+            if near.is_empty() {
+                self.by_directory.remove(directory);
+            }
+        }
+        Some(cover)
+    }
+
+    /// Returns the patterns that cover a URI.
+    pub(crate) fn matching<'a>(&'a self, native: &'a str) -> impl Iterator<Item = PatternId> + 'a {
+        // Most backends have no patterns, so skip the search. Also skip URIs that are too long to match, because
+        // splitting them takes quadratic time.
+        let text = if self.is_empty() || native.len() > MAX_URI { "" } else { native };
+        let directories = std::iter::once("").chain(text.match_indices('/').map(|(at, _)| &text[..=at]));
+        let near = directories.filter_map(|directory| self.by_directory.get(directory)).flatten().copied();
+        near.filter(move |id| self.all.get(id).is_some_and(|cover| cover.pattern.matches(native)))
+    }
+}

@@ -1,0 +1,503 @@
+//! [`SubscriptionTable`]: the subscriptions of all clients, and the resulting requests to the backend. This module does no I/O.
+//!
+//! The first subscription to a URI makes the gateway subscribe upstream, and the end of the last one makes it
+//! unsubscribe. At most one request per URI is in flight. After each response the table compares the wanted state with
+//! the actual state again. No interleaving therefore leaves a wrong state upstream. A pattern counts as a subscriber of
+//! each listed resource that it covers.
+
+use std::collections::hash_map::Entry as Slot;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use crate::count::{LimitReached, SubscriptionPermit};
+use crate::glob::MAX_URI;
+use crate::pattern::Pattern;
+use crate::pattern_index::{PatternId, PatternIndex};
+use crate::subscribers::Subscribers;
+use crate::{
+    AffectedSubscription, ClientId, Notice, OfferedResources, ResourceName, SubscribeOutcome, SubscribeRequest,
+    SubscribeStatus, Subscriber, Subscription, SubscriptionEntry,
+};
+
+/// The table of all subscriptions over one link.
+pub struct SubscriptionTable<S> {
+    pub(crate) topics: HashMap<Arc<str>, ResourceEntry<S>>,
+    pub(crate) covers: PatternIndex<S>,
+    clients: HashMap<ClientId, Vec<Arc<Subscription<S>>>>,
+    /// The topics to compare with the upstream state.
+    pub(crate) dirty: VecDeque<Arc<str>>,
+    /// The number of the current connection.
+    pub(crate) link: u64,
+    pub(crate) upstream: LinkState,
+    /// The maximum number of topics. Beyond it, patterns cover no further resources.
+    pub(crate) most_topics: usize,
+}
+
+/// The state of the connection to the backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LinkState {
+    Down,
+    /// Connected, but the backend does not support subscriptions.
+    Deaf,
+    Up,
+}
+
+/// A resource with at least one subscriber or covering pattern.
+pub(crate) struct ResourceEntry<S> {
+    pub name: Arc<ResourceName>,
+    pub audience: Subscribers<S>,
+    /// The patterns that cover the resource.
+    pub covers: Vec<PatternId>,
+    pub state: UpstreamState,
+    /// True if updates may have been missed. The subscribers are notified once, when the backend has confirmed the
+    /// subscription.
+    pub is_stale: bool,
+    /// True if the resource appeared after the patterns that cover it. Their subscribers are notified when the backend
+    /// has confirmed the subscription.
+    pub is_news: bool,
+    /// True if the backend may have a subscription although `state` differs. A response was late, or the gateway
+    /// subscribes again.
+    pub is_doubtful: bool,
+    /// True if the backend has offered the resource, by list or template, since the first subscription.
+    pub was_offered: bool,
+    /// True if the backend offered the resource and it is now deleted.
+    pub is_missing: bool,
+}
+
+/// The state of a URI upstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UpstreamState {
+    Off,
+    Asking,
+    On,
+    Ending,
+    /// The backend does not support subscribing.
+    Tracked,
+    /// The backend refused, but subscribers remain. The gateway subscribes again over the next connection.
+    Refused,
+}
+
+impl<S: Subscriber> ResourceEntry<S> {
+    pub(crate) fn new(name: ResourceName) -> ResourceEntry<S> {
+        ResourceEntry {
+            name: Arc::new(name),
+            audience: Subscribers::default(),
+            covers: Vec::new(),
+            state: UpstreamState::Off,
+            is_stale: false,
+            is_news: false,
+            is_doubtful: false,
+            was_offered: false,
+            is_missing: false,
+        }
+    }
+
+    pub(crate) fn standing(&self) -> &'static str {
+        match self.state {
+            _ if self.is_missing => "missing",
+            UpstreamState::On => "subscribed",
+            UpstreamState::Tracked => "tracked",
+            UpstreamState::Refused => "refused",
+            UpstreamState::Off | UpstreamState::Asking | UpstreamState::Ending => "pending",
+        }
+    }
+
+    /// Requests another subscribe, although the backend may still have the subscription.
+    pub(crate) fn ask_again(&mut self) {
+        self.is_doubtful |= self.state == UpstreamState::On;
+        self.state = UpstreamState::Off;
+    }
+
+    /// Reports whether the backend may need an unsubscribe when the resource is no longer wanted.
+    pub(crate) fn may_be_on(&self) -> bool {
+        self.state == UpstreamState::On
+            || self.is_doubtful && !matches!(self.state, UpstreamState::Asking | UpstreamState::Ending)
+    }
+
+    pub(crate) fn is_wanted(&self) -> bool {
+        !self.audience.is_empty() || !self.covers.is_empty()
+    }
+
+    /// Returns notices about the resource for all subscribers.
+    pub(crate) fn notices(&self) -> impl Iterator<Item = Notice<S>> {
+        self.audience.all().map(|it| Notice { subscription: Arc::clone(it), name: Arc::clone(&self.name) })
+    }
+}
+
+impl<S: Subscriber> SubscriptionTable<S> {
+    pub fn new(most_topics: usize) -> SubscriptionTable<S> {
+        SubscriptionTable {
+            topics: HashMap::new(),
+            covers: PatternIndex::default(),
+            clients: HashMap::new(),
+            dirty: VecDeque::new(),
+            link: 0,
+            upstream: LinkState::Down,
+            most_topics,
+        }
+    }
+
+    /// Adds a subscription. An existing subscription of the client keeps its id and takes the new terms. `place`
+    /// reserves room for a new one. Returns an error if there is no room.
+    pub fn subscribe(
+        &mut self,
+        mut wish: SubscribeRequest<S>,
+        offers: &dyn OfferedResources,
+        place: impl FnOnce() -> Result<SubscriptionPermit, LimitReached>,
+    ) -> Result<SubscriptionEntry<S>, LimitReached> {
+        let client = wish.subscriber.id();
+        let terms = std::mem::take(&mut wish.terms);
+        let known = self.known(&wish);
+        let is_new = known.is_none();
+        let subscription = match known {
+            Some(known) => known,
+            None => self.enter(wish, offers, place()?)?,
+        };
+        subscription.set_terms(terms);
+        let is_missing = |native: &str| self.topics.get(native).is_some_and(|topic| topic.is_missing);
+        let notices = match &subscription.pattern {
+            // The client knows that the resource is back, but the other subscribers do not.
+            None if is_missing(&subscription.name.native) => self.revive(&subscription.name.native),
+            _ => Vec::new(),
+        };
+        let standing = match self.cover_of(&subscription) {
+            Some(cover) => self.cover_standing(cover, client, is_new),
+            None => self.standing(&subscription.name.native, client, is_new),
+        };
+        Ok(SubscriptionEntry { subscription, standing, notices })
+    }
+
+    /// Returns the client's existing subscription, if any.
+    fn known(&self, wish: &SubscribeRequest<S>) -> Option<Arc<Subscription<S>>> {
+        let audience = match &wish.pattern {
+            Some(pattern) => {
+                let id = self.covers.find(pattern, &wish.native, wish.subscriber.profile())?;
+                &self.covers.get(id)?.audience
+            }
+            None => &self.topics.get(&wish.native)?.audience,
+        };
+        audience.get(wish.subscriber.id()).cloned()
+    }
+
+    pub(crate) fn cover_of(&self, subscription: &Subscription<S>) -> Option<PatternId> {
+        let profile = subscription.subscriber.profile();
+        self.covers.find(subscription.pattern.as_deref()?, &subscription.name.native, profile)
+    }
+
+    fn enter(
+        &mut self,
+        wish: SubscribeRequest<S>,
+        offers: &dyn OfferedResources,
+        place: SubscriptionPermit,
+    ) -> Result<Arc<Subscription<S>>, LimitReached> {
+        let name = || ResourceName { native: Arc::clone(&wish.native), exposed: Arc::clone(&wish.exposed) };
+        let (name, cover) = match &wish.pattern {
+            Some(pattern) => {
+                let profile = wish.subscriber.profile();
+                let known = self.covers.find(pattern, &wish.native, profile);
+                let id = match known {
+                    Some(id) => id,
+                    None => self.cover(name(), pattern, profile, offers)?,
+                };
+                (self.covers.get(id).map(|cover| Arc::clone(&cover.name)), Some(id))
+            }
+            None => {
+                let was_offered = offers.has(&wish.native);
+                let topic = self.topics.entry(Arc::clone(&wish.native)).or_insert_with(|| ResourceEntry::new(name()));
+                topic.was_offered |= was_offered;
+                (Some(Arc::clone(&topic.name)), None)
+            }
+        };
+        let name = name
+            .unwrap_or_else(|| Arc::new(ResourceName { native: wish.native.clone(), exposed: wish.exposed.clone() }));
+        let subscription = Arc::new(Subscription::new(wish, name, place));
+        self.join(&subscription, cover);
+        Ok(subscription)
+    }
+
+    pub(crate) fn join(&mut self, subscription: &Arc<Subscription<S>>, cover: Option<PatternId>) {
+        let audience = match cover {
+            Some(id) => self.covers.get_mut(id).map(|cover| &mut cover.audience),
+            None => self.topics.get_mut(&subscription.name.native).map(|topic| &mut topic.audience),
+        };
+        if let Some(audience) = audience {
+            audience.enter(subscription);
+            self.clients.entry(subscription.subscriber.id()).or_default().push(Arc::clone(subscription));
+        }
+    }
+
+    fn standing(&mut self, native: &Arc<str>, client: ClientId, is_new: bool) -> SubscribeStatus {
+        let Some(topic) = self.topics.get_mut(native) else {
+            return SubscribeStatus::Settled(SubscribeOutcome::Pending);
+        };
+        match (self.upstream, topic.state) {
+            (LinkState::Down, _) => {
+                topic.is_stale = true;
+                SubscribeStatus::Settled(SubscribeOutcome::Pending)
+            }
+            (LinkState::Deaf, _) | (_, UpstreamState::Tracked) => {
+                topic.state = UpstreamState::Tracked;
+                SubscribeStatus::Settled(SubscribeOutcome::Tracked)
+            }
+            (LinkState::Up, UpstreamState::On) => SubscribeStatus::Settled(SubscribeOutcome::Subscribed),
+            (LinkState::Up, state) => {
+                if matches!(state, UpstreamState::Off | UpstreamState::Refused) {
+                    self.dirty.push_back(Arc::clone(native));
+                }
+                SubscribeStatus::Asked(topic.audience.wait(client, is_new))
+            }
+        }
+    }
+
+    fn cover_standing(&mut self, id: PatternId, client: ClientId, is_new: bool) -> SubscribeStatus {
+        let Some(cover) = self.covers.get_mut(id) else { return SubscribeStatus::Settled(SubscribeOutcome::Pending) };
+        match self.upstream {
+            LinkState::Down => {
+                cover.is_stale = true;
+                SubscribeStatus::Settled(SubscribeOutcome::Pending)
+            }
+            LinkState::Deaf => SubscribeStatus::Settled(SubscribeOutcome::Tracked),
+            LinkState::Up if cover.open.is_empty() => SubscribeStatus::Settled(SubscribeOutcome::Subscribed),
+            LinkState::Up => SubscribeStatus::Asked(cover.audience.wait(client, is_new)),
+        }
+    }
+
+    /// Returns all patterns with subscribers.
+    pub fn patterns(&self) -> Vec<Arc<Pattern>> {
+        self.covers.iter().map(|(_, cover)| Arc::clone(&cover.pattern)).collect()
+    }
+
+    /// Returns the client's subscription to the single resource `native`.
+    pub fn find(&self, subscriber: &S, native: &str) -> Option<&Arc<Subscription<S>>> {
+        self.topics.get(native)?.audience.get(subscriber.id())
+    }
+
+    /// Ends a subscription. Returns whether it existed.
+    pub fn end(&mut self, subscription: &Subscription<S>) -> bool {
+        let client = subscription.subscriber.id();
+        let Some(own) = self.clients.get_mut(&client) else { return false };
+        let Some(at) = own.iter().position(|other| std::ptr::eq(&**other, subscription)) else { return false };
+        let ended = own.swap_remove(at);
+        if own.is_empty() {
+            self.clients.remove(&client);
+        }
+        self.leave(client, &ended);
+        true
+    }
+
+    /// Ends all subscriptions of a client and returns them.
+    pub fn release(&mut self, subscriber: &S) -> Vec<Arc<Subscription<S>>> {
+        let client = subscriber.id();
+        let own = self.clients.remove(&client).unwrap_or_default();
+        for subscription in &own {
+            self.leave(client, subscription);
+        }
+        own
+    }
+
+    /// Removes a client from the audience of a subscription. Removes the pattern or topic if it has no other
+    /// subscribers.
+    fn leave(&mut self, client: ClientId, subscription: &Subscription<S>) {
+        if subscription.pattern.is_none() {
+            let native = &subscription.name.native;
+            self.topics.get_mut(native).and_then(|topic| topic.audience.leave(client));
+            return self.prune(native);
+        }
+        let Some(id) = self.cover_of(subscription) else { return };
+        let Some(cover) = self.covers.get_mut(id) else { return };
+        cover.audience.leave(client);
+        if cover.audience.is_empty() {
+            let listed = self.covers.remove(id).map(|cover| cover.listed).unwrap_or_default();
+            for native in listed {
+                self.topics.get_mut(&native).into_iter().for_each(|topic| topic.covers.retain(|other| *other != id));
+                self.prune(&native);
+            }
+        }
+    }
+
+    /// Removes a topic without subscribers. If the backend may have the subscription, the topic stays until it is ended
+    /// upstream.
+    pub(crate) fn prune(&mut self, native: &str) {
+        let Some(topic) = self.topics.get(native).filter(|topic| !topic.is_wanted()) else { return };
+        match topic.state {
+            _ if topic.may_be_on() => self.dirty.push_back(Arc::clone(&topic.name.native)),
+            UpstreamState::Off | UpstreamState::On | UpstreamState::Tracked | UpstreamState::Refused => {
+                drop(self.topics.remove(native))
+            }
+            // `compare` runs when the response arrives.
+            UpstreamState::Asking | UpstreamState::Ending => {}
+        }
+    }
+
+    /// Handles a cancelled subscribe request. Ends the subscription that the request created, unless another request of
+    /// the client waits for it.
+    pub fn withdraw(&mut self, subscription: &Subscription<S>) {
+        let client = subscription.subscriber.id();
+        let audience = match self.cover_of(subscription) {
+            Some(id) => self.covers.get_mut(id).map(|cover| &mut cover.audience),
+            None => self.topics.get_mut(&subscription.name.native).map(|topic| &mut topic.audience),
+        };
+        if audience.is_some_and(|audience| audience.withdraw(client)) {
+            self.end(subscription);
+        }
+    }
+
+    /// Reports whether an update of `native` concerns a client.
+    pub fn wants(&self, subscriber: &S, native: &str) -> bool {
+        let client = subscriber.id();
+        let in_topic = |uri: &str| self.topics.get(uri).is_some_and(|topic| topic.audience.has(client));
+        let in_cover = |id: PatternId| self.covers.get(id).is_some_and(|cover| cover.audience.has(client));
+        let covers_outer = |uri: &str| {
+            let topic = self.topics.get(uri);
+            topic.is_some_and(|topic| topic.covers.iter().any(|id| in_cover(*id)))
+        };
+        in_topic(native)
+            || self.covers.matching(native).any(in_cover)
+            || outer(native).any(|uri| in_topic(uri) || covers_outer(uri))
+    }
+
+    /// Returns all subscriptions of a client.
+    pub fn of(&self, subscriber: &S) -> &[Arc<Subscription<S>>] {
+        self.clients.get(&subscriber.id()).map_or(&[], Vec::as_slice)
+    }
+
+    /// Iterates over all subscriptions with their status.
+    pub fn all(&self) -> impl Iterator<Item = (&Arc<Subscription<S>>, &'static str)> {
+        let topics = self.topics.values().flat_map(|topic| {
+            let state = topic.standing();
+            topic.audience.all().map(move |subscription| (subscription, state))
+        });
+        let covers = self.covers.iter().flat_map(|(_, cover)| {
+            let state = match self.upstream {
+                LinkState::Down => "pending",
+                _ if !cover.open.is_empty() => "pending",
+                _ if cover.is_partial() => "partial",
+                LinkState::Deaf => "tracked",
+                LinkState::Up => "subscribed",
+            };
+            cover.audience.all().map(move |subscription| (subscription, state))
+        });
+        topics.chain(covers)
+    }
+
+    /// Returns the listed resources that a pattern covers. Returns the single resource of a subscription without a
+    /// pattern.
+    pub fn covered(&self, subscription: &Subscription<S>) -> Vec<Arc<str>> {
+        match self.cover_of(subscription).and_then(|id| self.covers.get(id)) {
+            Some(cover) => cover.listed.iter().cloned().collect(),
+            None => vec![Arc::clone(&subscription.name.native)],
+        }
+    }
+
+    /// Reports whether changes of the backend's lists matter: to a pattern, or to subscribers of a deleted resource.
+    pub fn wants_list(&self) -> bool {
+        !self.covers.is_empty() || self.topics.values().any(|topic| topic.is_missing)
+    }
+
+    /// Returns the resources with a confirmed subscription that are not deleted.
+    pub fn standing_topics(&self) -> Vec<Arc<str>> {
+        let standing = self.topics.values().filter(|topic| topic.state == UpstreamState::On && !topic.is_missing);
+        standing.filter(|topic| topic.is_wanted()).map(|topic| Arc::clone(&topic.name.native)).collect()
+    }
+
+    /// Returns the subscriptions that an update of `native` concerns: to the resource, to a pattern that covers it, or
+    /// to an enclosing resource. Only the closest subscription of each client counts. If it selects fields, it may
+    /// suppress the update, so the client's next subscription follows.
+    pub fn affected(&self, native: &str) -> Vec<AffectedSubscription<'_, S>> {
+        let mut found = AffectedSet::default();
+        if let Some(topic) = self.topics.get(native) {
+            found.add(topic.audience.all(), None);
+        }
+        for cover in self.covers.matching(native).filter_map(|id| self.covers.get(id)) {
+            let is_listed = cover.listed.contains(native);
+            found.add(cover.audience.all(), (!is_listed).then_some(&cover.name));
+        }
+        for topic in outer(native).filter_map(|uri| self.topics.get(uri)) {
+            found.add(topic.audience.all(), Some(&topic.name));
+            for cover in topic.covers.iter().filter_map(|id| self.covers.get(*id)) {
+                found.add(cover.audience.all(), Some(&topic.name));
+            }
+        }
+        let mut found = found.affected;
+        if found.iter().any(|affected| affected.subscription.pace().priority != 0) {
+            found.sort_by_key(|affected| std::cmp::Reverse(affected.subscription.pace().priority));
+        }
+        found
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.topics.is_empty() && self.clients.is_empty() && self.covers.is_empty()
+    }
+
+    /// Removes and returns all subscriptions, for the table of another link. Waiting requests receive `PendingUpdate`.
+    pub fn drain(&mut self) -> Vec<Arc<Subscription<S>>> {
+        self.link_down(self.link);
+        let all = std::mem::take(&mut self.clients).into_values().flatten().collect();
+        *self = SubscriptionTable { link: self.link + 1, ..SubscriptionTable::new(self.most_topics) };
+        all
+    }
+}
+
+/// The subscriptions that an update concerns, without duplicates per client.
+struct AffectedSet<'a, S> {
+    affected: Vec<AffectedSubscription<'a, S>>,
+    /// The clients of `affected`. The value is true if the client is notified without a comparison of fields. Filled
+    /// when the second group arrives, because most updates have only one.
+    clients: HashMap<ClientId, bool>,
+}
+
+impl<S> Default for AffectedSet<'_, S> {
+    fn default() -> Self {
+        AffectedSet { affected: Vec::new(), clients: HashMap::new() }
+    }
+}
+
+impl<'a, S: Subscriber> AffectedSet<'a, S> {
+    fn add(
+        &mut self,
+        subscribers: impl Iterator<Item = &'a Arc<Subscription<S>>>,
+        within: Option<&'a Arc<ResourceName>>,
+    ) {
+        if self.affected.is_empty() {
+            self.affected.extend(subscribers.map(|subscription| AffectedSubscription {
+                subscription,
+                within,
+                is_next: false,
+            }));
+            return;
+        }
+        if self.clients.is_empty() {
+            let is_sure =
+                |it: &AffectedSubscription<'_, S>| (it.subscription.subscriber.id(), !it.subscription.is_selective());
+            self.clients.extend(self.affected.iter().map(is_sure));
+        }
+        for subscription in subscribers {
+            let is_sure = !subscription.is_selective();
+            let is_next = match self.clients.entry(subscription.subscriber.id()) {
+                Slot::Vacant(slot) => {
+                    slot.insert(is_sure);
+                    false
+                }
+                Slot::Occupied(slot) if *slot.get() => continue,
+                Slot::Occupied(mut slot) => {
+                    slot.insert(is_sure);
+                    true
+                }
+            };
+            self.affected.push(AffectedSubscription { subscription, within, is_next });
+        }
+    }
+}
+
+/// Returns the URIs that enclose `native`, closest first. These are the prefixes that end in `/`, or that are followed
+/// by `/`, `?` or `#`.
+///
+/// Looking up all prefixes takes quadratic time. A URI longer than [`MAX_URI`] therefore has no enclosing URIs.
+pub(crate) fn outer(native: &str) -> impl Iterator<Item = &str> {
+    let native = if native.len() > MAX_URI { "" } else { native };
+    let ends = native.char_indices().rev().filter(|(_, character)| matches!(character, '/' | '?' | '#'));
+    ends.flat_map(|(at, character)| {
+        let with = (character == '/').then(|| &native[..=at]).filter(|with| with.len() < native.len());
+        with.into_iter().chain(std::iter::once(&native[..at]))
+    })
+}
