@@ -99,60 +99,60 @@ mod tests {
 
     #[test]
     fn d13_exactly_the_newest_are_remembered() {
-        let mut handed = KnownUris::new(&Arc::default());
-        handed.remember("again", str::to_uppercase);
+        let mut known_uris = KnownUris::new(&Arc::default());
+        known_uris.remember("again", str::to_uppercase);
         for number in 0..REMEMBERED - 1 {
-            handed.remember(&format!("u{number}"), str::to_uppercase);
+            known_uris.remember(&format!("u{number}"), str::to_uppercase);
         }
-        handed.remember("again", str::to_uppercase);
-        handed.remember("one more", str::to_uppercase);
-        assert!(handed.contains("again"));
-        assert!(handed.contains("one more"));
-        assert!(!handed.contains("u0"));
-        assert!(handed.contains("u1"));
-        assert_eq!((handed.turns.len(), handed.by_normal_form.len()), (REMEMBERED, REMEMBERED));
-        assert_eq!(handed.find_normalised("ONE MORE"), Some("one more"));
-        assert_eq!(handed.find_normalised("U0"), None);
+        known_uris.remember("again", str::to_uppercase);
+        known_uris.remember("one more", str::to_uppercase);
+        assert!(known_uris.contains("again"));
+        assert!(known_uris.contains("one more"));
+        assert!(!known_uris.contains("u0"));
+        assert!(known_uris.contains("u1"));
+        assert_eq!((known_uris.turns.len(), known_uris.by_normal_form.len()), (REMEMBERED, REMEMBERED));
+        assert_eq!(known_uris.find_normalised("ONE MORE"), Some("one more"));
+        assert_eq!(known_uris.find_normalised("U0"), None);
     }
 
     #[test]
     fn the_same_uri_for_ever_costs_no_memory() {
-        let mut handed = KnownUris::new(&Arc::default());
-        handed.remember("other", str::to_uppercase);
+        let mut known_uris = KnownUris::new(&Arc::default());
+        known_uris.remember("other", str::to_uppercase);
         for _ in 0..5 * REMEMBERED {
-            handed.remember("same", str::to_uppercase);
+            known_uris.remember("same", str::to_uppercase);
         }
-        assert!(handed.order.len() <= 2 * REMEMBERED);
-        assert!(handed.contains("same"));
+        assert!(known_uris.order.len() <= 2 * REMEMBERED);
+        assert!(known_uris.contains("same"));
     }
 
     #[test]
     fn hard2_the_bytes_of_known_uris_are_bounded_and_the_oldest_is_forgotten() {
         let memory = Arc::<Memory>::default();
-        let mut handed = KnownUris::new(&memory);
+        let mut known_uris = KnownUris::new(&memory);
         let uri = |number: usize| format!("{number:0>8}{}", "x".repeat(MAX_URI - 8));
-        assert!(handed.remember(&format!("{}x", uri(0)), str::to_uppercase));
-        assert!(handed.turns.is_empty(), "a URI that is too long is not remembered");
+        assert!(known_uris.remember(&format!("{}x", uri(0)), str::to_uppercase));
+        assert!(known_uris.turns.is_empty(), "a URI that is too long is not remembered");
         let fit = MAX_BYTES / (2 * MAX_URI);
         for number in 0..fit {
-            assert!(!handed.remember(&uri(number), str::to_uppercase), "{number}");
+            assert!(!known_uris.remember(&uri(number), str::to_uppercase), "{number}");
         }
-        assert!(!handed.remember(&uri(0), str::to_uppercase), "a known URI takes no more room");
-        assert!(handed.remember(&uri(fit), str::to_uppercase));
-        assert!(handed.contains(&uri(0)) && !handed.contains(&uri(1)) && handed.contains(&uri(fit)));
+        assert!(!known_uris.remember(&uri(0), str::to_uppercase), "a known URI takes no more room");
+        assert!(known_uris.remember(&uri(fit), str::to_uppercase));
+        assert!(known_uris.contains(&uri(0)) && !known_uris.contains(&uri(1)) && known_uris.contains(&uri(fit)));
         let reserved = || memory.read().iter().map(|(_, bytes)| bytes).sum::<usize>();
-        assert_eq!((handed.bytes, reserved()), (MAX_BYTES, MAX_BYTES));
-        drop(handed);
+        assert_eq!((known_uris.bytes, reserved()), (MAX_BYTES, MAX_BYTES));
+        drop(known_uris);
         assert_eq!(reserved(), 0);
     }
 
     #[test]
     fn the_same_long_uri_for_ever_is_one_copy() {
-        let mut handed = KnownUris::new(&Arc::default());
+        let mut known_uris = KnownUris::new(&Arc::default());
         for _ in 0..3 {
-            handed.remember("same", str::to_uppercase);
+            known_uris.remember("same", str::to_uppercase);
         }
-        let (first, last) = (&handed.order[0].0, &handed.order[2].0);
+        let (first, last) = (&known_uris.order[0].0, &known_uris.order[2].0);
         assert!(Arc::ptr_eq(first, last));
     }
 }

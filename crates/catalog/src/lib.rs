@@ -77,7 +77,7 @@ pub trait Upstream {
     fn config(&self) -> &Server;
 
     /// Returns the URIs that the server named in results without listing them.
-    fn handed(&self) -> MutexGuard<'_, KnownUris>;
+    fn known_uris(&self) -> MutexGuard<'_, KnownUris>;
 
     fn calls_of(&self, tool: &str) -> Arc<Self::Calls>;
 }

@@ -150,8 +150,8 @@ impl ResourceTable {
             }
             let by_template = |source, native: &str| self.offer_by_template(sources, source, native, &is_spent);
             let by_template = self.find_offered(sources, text, by_template)?;
-            let handed = || find_handed(sources, &normal).filter(|it| self.admits(sources, it.source, &it.native));
-            Ok(by_template.or_else(handed))
+            let known_uris = || find_handed(sources, &normal).filter(|it| self.admits(sources, it.source, &it.native));
+            Ok(by_template.or_else(known_uris))
         };
         match find().map_err(missing)? {
             Some(owner) => Ok(owner),
@@ -227,7 +227,7 @@ impl ResourceTable {
         let is_named = || {
             is_listed()
                 || self.mentioned.contains(&(source, native.into()))
-                || sources[source].backend.handed().contains(native)
+                || sources[source].backend.known_uris().contains(native)
         };
         is_named() && self.admits(sources, source, native)
     }
@@ -392,9 +392,9 @@ fn find_handed<U: Upstream>(sources: &[Source<U>], normal: &str) -> Option<UriOw
     let exposed = uri::split(normal);
     sources.iter().enumerate().find_map(|(source, Source { backend, .. })| {
         let own = exposed.as_ref().filter(|(folded, _)| *folded == backend.id().folded());
-        let handed = backend.handed();
+        let known_uris = backend.known_uris();
         let forms = own.map(|(_, native)| &**native).into_iter().chain([normal]);
-        let native = forms.filter_map(|form| handed.find_normalised(form)).next()?.to_owned();
+        let native = forms.filter_map(|form| known_uris.find_normalised(form)).next()?.to_owned();
         Some(UriOwner { source, native, mime: Mime::Unknown })
     })
 }

@@ -55,7 +55,7 @@ pub(crate) const PROBES: [&str; 2] = ["/healthz", "/readyz"];
 
 /// The state that the endpoints for operators read, and the sender of their commands.
 pub struct Admin {
-    pub desk: Arc<Dispatcher>,
+    pub dispatcher: Arc<Dispatcher>,
     pub observe: Arc<Observe>,
     pub readiness: watch::Receiver<Readiness>,
     pub configuration: watch::Receiver<Configuration>,
@@ -215,7 +215,7 @@ impl Admin {
                 asked.map(|id| self.known(id)).transpose()?;
                 ok(&self.entries(list, asked))
             }
-            ReadTarget::Subscriptions => ok(&self.desk.router.subscriptions(asked)),
+            ReadTarget::Subscriptions => ok(&self.dispatcher.router.subscriptions(asked)),
             ReadTarget::Sessions => ok(&self.sessions()),
             ReadTarget::Events => self.events(&request.headers)?,
             ReadTarget::OpenApi => ok(&goblin_admin::openapi::document()),
@@ -224,7 +224,7 @@ impl Admin {
 
     fn ready(&self) -> Response {
         let ready = self.readiness.borrow().is_ready();
-        let servers = Servers::count(&self.desk.router.directory.backends());
+        let servers = Servers::count(&self.dispatcher.router.directory.backends());
         let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         json(status, &Ready { ready, servers: servers.into() })
     }
@@ -248,7 +248,7 @@ impl Admin {
     }
 
     fn reading(&self) -> Reading {
-        let directory = &self.desk.router.directory;
+        let directory = &self.dispatcher.router.directory;
         let catalog = directory.catalog();
         let server = |backend: &Arc<crate::upstream::Backend>| ServerReading {
             id: backend.id.clone(),
@@ -257,7 +257,7 @@ impl Admin {
             own_links: backend.own_links(),
             meter: Arc::clone(&backend.meter),
         };
-        let fates = &self.desk.router.subscriptions.fates;
+        let fates = &self.dispatcher.router.subscriptions.fates;
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Reading {
             limits: self.observe.limit_counts(),
@@ -265,16 +265,16 @@ impl Admin {
             max_memory: self.observe.memory.max(),
             started: self.started,
             events: self.observe.counts(),
-            sessions: self.desk.sessions.len(),
-            streams: self.desk.sessions.open_streams(),
-            requests_in_flight: self.desk.sessions.open_calls(),
-            subscriptions: self.desk.router.subscriptions.count(),
+            sessions: self.dispatcher.sessions.len(),
+            streams: self.dispatcher.sessions.open_streams(),
+            requests_in_flight: self.dispatcher.sessions.open_calls(),
+            subscriptions: self.dispatcher.router.subscriptions.count(),
             updates: [
                 ("delivered", load(&fates.delivered)),
                 ("coalesced", load(&fates.coalesced)),
                 ("dropped", load(&fates.dropped)),
             ],
-            updates_waiting: self.desk.sessions.updates_waiting(),
+            updates_waiting: self.dispatcher.sessions.updates_waiting(),
             pages: [("ready", load(&directory.pages.ready)), ("made", load(&directory.pages.made))],
             overhead: Histogram::from(&self.observe.overhead),
             catalog: [

@@ -62,14 +62,14 @@ pub struct App {
     /// The separate address for operators, if there is one.
     operators_at: Option<SocketAddr>,
     readiness: Arc<SharedReadiness>,
-    desk: Arc<Dispatcher>,
+    dispatcher: Arc<Dispatcher>,
     directory: Arc<CatalogStore>,
     pub observe: Arc<Observe>,
     /// The client connections of all listeners.
     connections: Arc<Connections>,
     gateway: Gateway,
     policies: Policies,
-    fleet: Arc<BackendSupervisor>,
+    supervisor: Arc<BackendSupervisor>,
     configuration: Arc<watch::Sender<Configuration>>,
     operator: Option<CommandExecutor>,
     commands: CommandSender,
@@ -89,7 +89,7 @@ impl App {
         observe.memory.set_max(gateway.max_memory.unwrap_or_else(machine::default_max));
         let sessions = Sessions::new(gateway.max_sessions, gateway.session_idle_timeout, Arc::clone(&observe));
         let router = Arc::new(Router::new(Arc::clone(&directory), config.policies.clone(), Arc::clone(&observe)));
-        let surroundings = BackendDeps {
+        let deps = BackendDeps {
             policies: config.policies.clone(),
             observe: Arc::clone(&observe),
             exe,
@@ -99,15 +99,15 @@ impl App {
             level: sessions.levels.watch(),
         };
         let stop_catalog = watch::Sender::new(false);
-        let (spans, exporter) =
-            telemetry::start(&config.telemetry, &surroundings.proxies, &observe, &stop_catalog).unzip();
-        let mut desk = Dispatcher::new(sessions, router, config.policies.clone());
-        desk.accounts = CallRecorder::new(config.log.audit, spans);
-        let fleet = BackendSupervisor::new(Arc::clone(&directory), surroundings, gateway.grace);
+        let (spans, exporter) = telemetry::start(&config.telemetry, &deps.proxies, &observe, &stop_catalog).unzip();
+        let mut dispatcher = Dispatcher::new(sessions, router, config.policies.clone());
+        dispatcher.accounts = CallRecorder::new(config.log.audit, spans);
+        let supervisor = BackendSupervisor::new(Arc::clone(&directory), deps, gateway.grace);
         let (commands, waiting) = mpsc::channel(MAX_QUEUED_COMMANDS);
         let configuration = Arc::new(watch::Sender::new(Configuration::new(String::new(), &config)));
         let told = Arc::clone(&configuration);
-        let operator = CommandExecutor::new(config.clone(), Arc::clone(&fleet), Arc::clone(&observe), waiting, told);
+        let operator =
+            CommandExecutor::new(config.clone(), Arc::clone(&supervisor), Arc::clone(&observe), waiting, told);
         let watchdog = Watchdog::start(Arc::clone(&observe));
         let max_connections = connections::bound(gateway.max_sessions, config.servers.len(), descriptors::raise());
         let connections = Connections::new(max_connections, Arc::clone(&observe));
@@ -117,13 +117,13 @@ impl App {
             admin_settings: config.admin.clone(),
             operators_at: None,
             readiness: Arc::default(),
-            desk: Arc::new(desk),
+            dispatcher: Arc::new(dispatcher),
             directory,
             observe,
             connections,
             gateway: config.gateway.clone(),
             policies: config.policies.clone(),
-            fleet,
+            supervisor,
             configuration,
             operator: Some(operator),
             commands,
@@ -134,7 +134,7 @@ impl App {
             _watchdog: watchdog,
         };
         app.spawn_background();
-        app.fleet.become_as(config);
+        app.supervisor.become_as(config);
         app.spawn_settling();
         app
     }
@@ -151,12 +151,12 @@ impl App {
         let (directory, observe, stop) =
             (Arc::clone(&self.directory), Arc::clone(&self.observe), self.stop_catalog.subscribe());
         self.background.push(worker::spawn(async move { directory.run(&observe, stop).await }));
-        let desk = Arc::clone(&self.desk);
-        self.background.push(worker::spawn(async move { desk.sessions.keep_swept().await }));
-        let desk = Arc::clone(&self.desk);
-        self.background.push(worker::spawn(async move { desk.sessions.keep_time().await }));
-        let desk = Arc::clone(&self.desk);
-        self.background.push(worker::spawn(async move { desk.keep_park().await }));
+        let dispatcher = Arc::clone(&self.dispatcher);
+        self.background.push(worker::spawn(async move { dispatcher.sessions.keep_swept().await }));
+        let dispatcher = Arc::clone(&self.dispatcher);
+        self.background.push(worker::spawn(async move { dispatcher.sessions.keep_time().await }));
+        let dispatcher = Arc::clone(&self.dispatcher);
+        self.background.push(worker::spawn(async move { dispatcher.keep_park().await }));
     }
 
     /// Starts a task that reports when the servers have settled, and marks the gateway as ready.
@@ -175,7 +175,7 @@ impl App {
 
     /// Replaces the configuration of the servers. The settings of the gateway itself do not change.
     pub fn reload(&mut self, config: Config) -> Reloaded {
-        self.fleet.become_as(config)
+        self.supervisor.become_as(config)
     }
 
     pub fn directory(&self) -> &Arc<CatalogStore> {
@@ -184,7 +184,7 @@ impl App {
 
     /// Returns the running backends in the order of the configuration.
     pub fn backends(&self) -> Vec<Arc<Backend>> {
-        self.fleet.backends()
+        self.supervisor.backends()
     }
 
     /// Returns a receiver of the gateway's readiness.
@@ -197,14 +197,15 @@ impl App {
     pub async fn serve_http(mut self, listeners: impl Into<Listeners>, mut shutdown: impl AsyncFnMut()) -> Result<()> {
         let accepting = self.accept_http(listeners)?;
         self.operate(shutdown()).await;
-        let (desk, observe, grace) = (Arc::clone(&self.desk), Arc::clone(&self.observe), self.gateway.grace);
-        observe.emit(&Event::ShuttingDown { open: desk.sessions.open_calls(), grace });
+        let (dispatcher, observe, grace) =
+            (Arc::clone(&self.dispatcher), Arc::clone(&self.observe), self.gateway.grace);
+        observe.emit(&Event::ShuttingDown { open: dispatcher.sessions.open_calls(), grace });
         let drained = async move {
             let is_late = tokio::time::timeout(grace, accepting).await.is_err();
             // Calls with a lost connection are open too. No client can resume them after the shutdown, so they are not
             // waited for.
-            if is_late || desk.sessions.open_calls() > 0 {
-                desk.tell_cut(&observe);
+            if is_late || dispatcher.sessions.open_calls() > 0 {
+                dispatcher.tell_cut(&observe);
             }
         };
         self.end(drained, shutdown()).await
@@ -273,7 +274,7 @@ impl App {
 
     fn admin(&self) -> Arc<Admin> {
         Arc::new(Admin {
-            desk: Arc::clone(&self.desk),
+            dispatcher: Arc::clone(&self.dispatcher),
             observe: Arc::clone(&self.observe),
             readiness: self.readiness(),
             configuration: self.configuration.subscribe(),
@@ -286,7 +287,7 @@ impl App {
 
     fn accept(&self, listener: Listener, audience: AddressRole, gate: Gate, routes: axum::Router) -> JoinHandle<()> {
         let front = Arc::new(http::HttpFront {
-            desk: Arc::clone(&self.desk),
+            dispatcher: Arc::clone(&self.dispatcher),
             audience,
             profile: None,
             gate: Arc::new(gate),
@@ -309,7 +310,7 @@ impl App {
         mut shutdown: impl AsyncFnMut(),
     ) -> Result<()> {
         let front = stdio::StdioFront {
-            desk: Arc::clone(&self.desk),
+            dispatcher: Arc::clone(&self.dispatcher),
             profile,
             observe: Arc::clone(&self.observe),
             max_message_size: self.policies.max_message_size,
@@ -346,7 +347,7 @@ impl App {
         let begin = Instant::now();
         self.readiness.stop();
         self.stop_fronts.send_replace(true);
-        self.desk.sessions.close_asks();
+        self.dispatcher.sessions.close_asks();
         let in_order = async {
             drained.await;
             let drained_in = begin.elapsed();
@@ -364,8 +365,8 @@ impl App {
 
     /// Ends all sessions, links and processes.
     pub async fn stop(self) {
-        self.desk.sessions.end_all("the gateway stops");
-        self.fleet.stop().await;
+        self.dispatcher.sessions.end_all("the gateway stops");
+        self.supervisor.stop().await;
         self.stop_catalog.send_replace(true);
         if let Some(exporter) = self.exporter {
             telemetry::finish(exporter).await;

@@ -87,16 +87,16 @@ impl CatalogStore {
         // The seed makes cursors of an earlier run invalid. A failing random source only loses this check.
         let _ = getrandom::fill(&mut seed);
         let version = u64::from(u32::from_ne_bytes(seed)) << 24;
-        let shelf = |exposure: &Exposure| {
+        let slot = |exposure: &Exposure| {
             CatalogSlot::new(version, CatalogSettings { exposure: exposure.clone(), ..CatalogSettings::new(config) })
         };
         let profiles = config.profiles.iter();
         CatalogStore {
-            whole: shelf(&config.exposure),
+            whole: slot(&config.exposure),
             profiles: profiles
-                .map(|(name, profile)| (name.clone(), (Arc::clone(profile), shelf(&profile.exposure))))
+                .map(|(name, profile)| (name.clone(), (Arc::clone(profile), slot(&profile.exposure))))
                 .collect(),
-            nothing: shelf(&Exposure::default()),
+            nothing: slot(&Exposure::default()),
             pages: PageCounts::default(),
             roster: ArcSwap::default(),
             bell: Arc::default(),
@@ -119,7 +119,7 @@ impl CatalogStore {
 
     /// Returns the catalog of the clients of a profile.
     pub(crate) fn catalog_of(&self, profile: Option<&ProfileName>) -> Guard<Arc<Catalog>> {
-        self.shelf(profile).current.load()
+        self.slot(profile).current.load()
     }
 
     pub fn watch(&self) -> watch::Receiver<ListVersions> {
@@ -127,13 +127,13 @@ impl CatalogStore {
     }
 
     pub(crate) fn watch_of(&self, profile: Option<&ProfileName>) -> watch::Receiver<ListVersions> {
-        self.shelf(profile).versions.subscribe()
+        self.slot(profile).versions.subscribe()
     }
 
-    fn shelf(&self, profile: Option<&ProfileName>) -> &CatalogSlot {
+    fn slot(&self, profile: Option<&ProfileName>) -> &CatalogSlot {
         match profile {
             None => &self.whole,
-            Some(name) => self.profiles.get(name).map_or(&self.nothing, |(_, shelf)| shelf),
+            Some(name) => self.profiles.get(name).map_or(&self.nothing, |(_, slot)| slot),
         }
     }
 
@@ -149,7 +149,7 @@ impl CatalogStore {
     /// Returns one page of a list. A cursor continues in the catalog that the client began with. Returns an error if
     /// the cursor is invalid or the pages of that catalog are no longer kept.
     pub fn page(&self, caller: &Caller, list: List, cursor: Option<&str>) -> Result<Bytes, Error> {
-        let page = self.shelf(caller.profile.as_ref()).page(caller, list, cursor);
+        let page = self.slot(caller.profile.as_ref()).page(caller, list, cursor);
         let count = if page.as_ref().is_ok_and(|page| page.was_made) { &self.pages.ready } else { &self.pages.made };
         count.fetch_add(1, Ordering::Relaxed);
         page.map(|page| page.json)
@@ -232,14 +232,14 @@ impl CatalogStore {
             templates: catalog.resources.templates.len(),
             conflicts: catalog.tools.contested.len() + catalog.prompts.contested.len(),
         });
-        let narrowed = self.profiles.values().map(|(profile, shelf)| (shelf, narrow(&catalog, profile, &shelf.terms)));
+        let narrowed = self.profiles.values().map(|(profile, slot)| (slot, narrow(&catalog, profile, &slot.terms)));
         let narrowed: Vec<_> = narrowed.collect();
         let whole = (&self.whole, catalog);
         // Store all catalogs before sending any notification. A receiver of a new version may load any of the catalogs.
         let changes: Vec<_> =
-            narrowed.into_iter().chain([whole]).map(|(shelf, catalog)| (shelf, shelf.put(catalog, observe))).collect();
-        for (shelf, changed) in changes {
-            shelf.tell(changed);
+            narrowed.into_iter().chain([whole]).map(|(slot, catalog)| (slot, slot.put(catalog, observe))).collect();
+        for (slot, changed) in changes {
+            slot.tell(changed);
         }
     }
 }
@@ -362,11 +362,11 @@ mod tests {
         let mut config = Config::empty();
         config.policies.page_size = 5;
         let directory = CatalogStore::new(&config);
-        let (shelf, caller, is_over) = (&directory.whole, Call::example().caller, AtomicBool::new(false));
+        let (slot, caller, is_over) = (&directory.whole, Call::example().caller, AtomicBool::new(false));
         let read_all = || {
             let (mut pages, mut cursor) = (0, None);
             loop {
-                let page = shelf.page(&caller, List::Tools, cursor.as_deref())?;
+                let page = slot.page(&caller, List::Tools, cursor.as_deref())?;
                 (pages, cursor) = (pages + 1, next_cursor(&page.json));
                 if cursor.is_none() {
                     return Ok::<usize, Error>(pages);
@@ -376,7 +376,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for version in (2..).take_while(|_| !is_over.load(Ordering::Relaxed)) {
-                    shelf.put(build(version, &shelf.terms, Vec::new()), &Observe::default());
+                    slot.put(build(version, &slot.terms, Vec::new()), &Observe::default());
                 }
             });
             let outcomes: Vec<_> = (0..1_000).map(|_| read_all()).collect();

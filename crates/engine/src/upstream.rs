@@ -74,7 +74,7 @@ pub struct Backend {
     /// The links of single clients. `None` if clients share one link.
     own: Option<ClientLinks>,
     /// A second link, with a handshake, for clients of that protocol generation. `None` unless clients share a link.
-    twin: Option<CallsOnlyLink>,
+    calls_only: Option<CallsOnlyLink>,
     /// The subscriptions of the clients that share the link.
     pub register: Arc<SubscriptionManager>,
     listing: ArcSwap<Listing>,
@@ -90,7 +90,7 @@ pub struct Backend {
     settled: watch::Sender<bool>,
     slots: Semaphore,
     most_calls: usize,
-    handed: Mutex<KnownUris>,
+    known_uris: Mutex<KnownUris>,
     /// The backend that replaces this one after a reload, once it is ready.
     pub successor: ArcSwapOption<Backend>,
 }
@@ -177,7 +177,7 @@ impl Backend {
 
     fn at(id: ServerId, home: ManagerContext, policies: &Policies) -> Backend {
         let most_calls = policies.max_in_flight_per_backend;
-        let handed = Mutex::new(KnownUris::new(&home.inbox.observe().memory));
+        let known_uris = Mutex::new(KnownUris::new(&home.inbox.observe().memory));
         Backend {
             id,
             config: Arc::clone(&home.config),
@@ -185,7 +185,7 @@ impl Backend {
             meter: Arc::default(),
             link: ArcSwapOption::empty(),
             own: None,
-            twin: None,
+            calls_only: None,
             register: Arc::new(SubscriptionManager::new(home.clone())),
             listing: ArcSwap::default(),
             home,
@@ -196,7 +196,7 @@ impl Backend {
             settled: watch::Sender::new(false),
             slots: Semaphore::new(most_calls),
             most_calls,
-            handed,
+            known_uris,
             successor: ArcSwapOption::empty(),
         }
     }
@@ -341,17 +341,17 @@ impl Backend {
     pub fn hand_over(&self) -> Vec<SubscriptionHandover> {
         let own = self.own.iter().flat_map(ClientLinks::hand_over);
         let shared = SubscriptionHandover { client: None, subscriptions: self.register.hand_over() };
-        std::iter::once(shared).chain(own).filter(|handed| !handed.subscriptions.is_empty()).collect()
+        std::iter::once(shared).chain(own).filter(|known_uris| !known_uris.subscriptions.is_empty()).collect()
     }
 
     /// Adds subscriptions from the replaced backend. Shared subscriptions end here if clients now have their own links:
     /// the gateway dials such a link only for a client that makes a call.
-    pub(crate) fn take_over(&self, handed: Vec<SubscriptionHandover>) {
-        if !handed.is_empty() {
+    pub(crate) fn take_over(&self, known_uris: Vec<SubscriptionHandover>) {
+        if !known_uris.is_empty() {
             // An earlier listing of this backend was not compared with these subscriptions, so fetch it again.
             self.inbox.mark(&[List::Resources]);
         }
-        for SubscriptionHandover { client, subscriptions } in handed {
+        for SubscriptionHandover { client, subscriptions } in known_uris {
             match (&self.own, client) {
                 (None, _) => self.register.take_over(subscriptions),
                 (Some(own), Some(client)) => own.take_over(&client, subscriptions),
@@ -372,14 +372,14 @@ impl Backend {
 
     /// Remembers a URI that the backend returned in a result. `normalise` maps spellings of the same URI to one form.
     pub fn remember(&self, native: &str, normalise: impl Fn(&str) -> String) {
-        if self.handed().remember(native, normalise) {
+        if self.known_uris().remember(native, normalise) {
             self.inbox.observe().limit_hit(Limit::KnownUriBytes);
         }
     }
 
     /// Returns the URIs that the backend returned in results.
-    pub fn handed(&self) -> MutexGuard<'_, KnownUris> {
-        self.handed.lock()
+    pub fn known_uris(&self) -> MutexGuard<'_, KnownUris> {
+        self.known_uris.lock()
     }
 
     /// Checks that the backend answers, with a request of the gateway itself.
@@ -392,7 +392,7 @@ impl Backend {
     /// Reports whether the backend is known to speak protocol versions with a handshake and versions without one.
     pub(crate) fn has_both_eras(&self) -> bool {
         let lists_both = self.listing().hello.as_ref().is_some_and(|hello| hello.lists_handshake);
-        lists_both || self.twin.as_ref().is_some_and(CallsOnlyLink::is_up)
+        lists_both || self.calls_only.as_ref().is_some_and(CallsOnlyLink::is_up)
     }
 
     /// Returns the number of clients that have a link of their own. Returns `None` if clients share one link.
@@ -449,8 +449,8 @@ impl Upstream for Backend {
         &self.config
     }
 
-    fn handed(&self) -> MutexGuard<'_, KnownUris> {
-        Backend::handed(self)
+    fn known_uris(&self) -> MutexGuard<'_, KnownUris> {
+        Backend::known_uris(self)
     }
 
     fn calls_of(&self, tool: &str) -> Arc<OutcomeCounts> {

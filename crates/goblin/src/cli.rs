@@ -12,8 +12,9 @@ use clap::{Args, Parser, Subcommand};
 #[cfg(feature = "import")]
 use crate::import;
 #[cfg(feature = "tui")]
+use crate::top;
 use crate::{
-    check, doctor, edit, generate, prompts, resources, schema, serve, status, stdio, subscriptions, tools, top, watch,
+    check, doctor, edit, generate, prompts, resources, schema, serve, status, stdio, subscriptions, tools, watch,
 };
 
 /// The exit code for a configuration that cannot be used.

@@ -34,7 +34,8 @@ use crate::load::{ConfigLocation, SourcedConfig};
 use crate::log::LogFlags;
 use crate::style::{shell_word, tell, warn};
 #[cfg(feature = "tui")]
-use crate::{cli, follow, load, log, port, top};
+use crate::top;
+use crate::{cli, follow, load, log, port};
 
 #[derive(Debug, Args)]
 pub(crate) struct Serve {

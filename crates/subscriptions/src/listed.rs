@@ -31,7 +31,7 @@ pub struct RemovalOutcome<S> {
 
 impl<S: Subscriber> SubscriptionTable<S> {
     /// Adds a pattern of the clients of `profile`, with the listed resources that it covers now.
-    pub(super) fn cover(
+    pub(super) fn pattern_entry(
         &mut self,
         name: ResourceName,
         pattern: &Arc<Pattern>,
@@ -56,20 +56,20 @@ impl<S: Subscriber> SubscriptionTable<S> {
     fn attach(&mut self, id: PatternId, native: &str, offers: &dyn OfferedResources) {
         let known = self.topics.get_key_value(native).map(|(native, _)| Arc::clone(native));
         let native = known.unwrap_or_else(|| Arc::from(native));
-        let topic = self.topics.entry(Arc::clone(&native)).or_insert_with(|| {
+        let resource = self.topics.entry(Arc::clone(&native)).or_insert_with(|| {
             ResourceEntry::new(ResourceName { native: Arc::clone(&native), exposed: offers.expose(&native) })
         });
-        let Some(cover) = self.covers.get_mut(id) else { return };
-        if !cover.listed.insert(Arc::clone(&native)) {
+        let Some(pattern_entry) = self.covers.get_mut(id) else { return };
+        if !pattern_entry.listed.insert(Arc::clone(&native)) {
             return;
         }
-        topic.covers.push(id);
-        topic.was_offered = true;
-        match (self.upstream, topic.state) {
+        resource.covers.push(id);
+        resource.was_offered = true;
+        match (self.upstream, resource.state) {
             (LinkState::Up, UpstreamState::On | UpstreamState::Tracked) | (LinkState::Down, _) => {}
-            (LinkState::Deaf, _) => topic.state = UpstreamState::Tracked,
+            (LinkState::Deaf, _) => resource.state = UpstreamState::Tracked,
             (LinkState::Up, state) => {
-                cover.open.insert(Arc::clone(&native));
+                pattern_entry.open.insert(Arc::clone(&native));
                 if matches!(state, UpstreamState::Off | UpstreamState::Refused) {
                     self.dirty.push_back(native);
                 }
@@ -86,12 +86,12 @@ impl<S: Subscriber> SubscriptionTable<S> {
     ) -> RelistOutcome<S> {
         let mut relisted = RelistOutcome { notices: Vec::new(), suspects: Vec::new() };
         let mut back = Vec::new();
-        for (native, topic) in &mut self.topics {
+        for (native, resource) in &mut self.topics {
             let is_offered = offers.has(native);
-            topic.was_offered |= is_offered;
-            match (is_offered, topic.is_missing) {
+            resource.was_offered |= is_offered;
+            match (is_offered, resource.is_missing) {
                 (true, true) => back.push(Arc::clone(native)),
-                (false, false) if topic.was_offered => relisted.suspects.push(Arc::clone(native)),
+                (false, false) if resource.was_offered => relisted.suspects.push(Arc::clone(native)),
                 _ => {}
             }
         }
@@ -114,17 +114,22 @@ impl<S: Subscriber> SubscriptionTable<S> {
         if self.covers.is_empty() {
             return notices;
         }
-        let were_cut = self.covers.values_mut().filter_map(|cover| std::mem::take(&mut cover.is_cut).then_some(()));
+        let were_cut = self
+            .covers
+            .values_mut()
+            .filter_map(|pattern_entry| std::mem::take(&mut pattern_entry.is_cut).then_some(()));
         let natives = if were_cut.count() > 0 { offers.listed() } else { came };
         for native in natives {
             let is_fresh = |id: &PatternId| {
-                let cover = self.covers.get(*id);
-                cover.is_some_and(|cover| !cover.listed.contains(native) && cover.shows(native, offers))
+                let pattern_entry = self.covers.get(*id);
+                pattern_entry.is_some_and(|pattern_entry| {
+                    !pattern_entry.listed.contains(native) && pattern_entry.shows(native, offers)
+                })
             };
             let fresh: Vec<_> = self.covers.matching(native).filter(is_fresh).collect();
             for id in fresh {
                 if !self.topics.contains_key(native) && self.topics.len() >= self.most_topics {
-                    self.covers.get_mut(id).into_iter().for_each(|cover| cover.is_cut = true);
+                    self.covers.get_mut(id).into_iter().for_each(|pattern_entry| pattern_entry.is_cut = true);
                     continue;
                 }
                 self.attach(id, native, offers);
@@ -137,31 +142,33 @@ impl<S: Subscriber> SubscriptionTable<S> {
     /// Notifies the subscribers of a pattern of a new resource. If a subscribe request is open, the notification
     /// follows when the backend has responded.
     fn announce(&mut self, id: PatternId, native: &str) -> Vec<Notice<S>> {
-        let (Some(cover), Some(topic)) = (self.covers.get(id), self.topics.get_mut(native)) else { return Vec::new() };
-        if cover.is_stale {
+        let (Some(pattern_entry), Some(resource)) = (self.covers.get(id), self.topics.get_mut(native)) else {
+            return Vec::new();
+        };
+        if pattern_entry.is_stale {
             return Vec::new();
         }
-        if cover.open.contains(native) {
-            topic.is_news = true;
+        if pattern_entry.open.contains(native) {
+            resource.is_news = true;
             return Vec::new();
         }
-        let subscribers = cover.audience.all().map(Arc::clone);
-        subscribers.map(|subscription| Notice { subscription, name: Arc::clone(&topic.name) }).collect()
+        let subscribers = pattern_entry.audience.all().map(Arc::clone);
+        subscribers.map(|subscription| Notice { subscription, name: Arc::clone(&resource.name) }).collect()
     }
 
     /// Handles the return of a deleted resource. Subscribes again and notifies the subscribers when the backend has
     /// confirmed.
     pub(super) fn revive(&mut self, native: &Arc<str>) -> Vec<Notice<S>> {
-        let Some(topic) = self.topics.get_mut(native) else { return Vec::new() };
-        topic.is_missing = false;
-        topic.is_stale = true;
-        match (self.upstream, topic.state) {
+        let Some(resource) = self.topics.get_mut(native) else { return Vec::new() };
+        resource.is_missing = false;
+        resource.is_stale = true;
+        match (self.upstream, resource.state) {
             (LinkState::Deaf, _) | (_, UpstreamState::Tracked) => {
-                topic.is_stale = false;
-                return topic.notices().collect();
+                resource.is_stale = false;
+                return resource.notices().collect();
             }
             (LinkState::Up, UpstreamState::On | UpstreamState::Off | UpstreamState::Refused) => {
-                topic.ask_again();
+                resource.ask_again();
                 self.dirty.push_back(Arc::clone(native));
             }
             // The notification follows with the response or the next connection.
@@ -178,23 +185,24 @@ impl<S: Subscriber> SubscriptionTable<S> {
         }
         // A client that waits for the backend's response receives that first. The next listing reports the suspect
         // again.
-        let is_gone =
-            |topic: &&mut ResourceEntry<S>| topic.was_offered && !topic.is_missing && !topic.audience.is_waited_for();
-        let Some(topic) = self.topics.get_mut(native).filter(is_gone) else { return vanished };
-        topic.is_missing = true;
-        let name = Arc::clone(&topic.name);
-        let covers = std::mem::take(&mut topic.covers);
+        let is_gone = |resource: &&mut ResourceEntry<S>| {
+            resource.was_offered && !resource.is_missing && !resource.audience.is_waited_for()
+        };
+        let Some(resource) = self.topics.get_mut(native).filter(is_gone) else { return vanished };
+        resource.is_missing = true;
+        let name = Arc::clone(&resource.name);
+        let covers = std::mem::take(&mut resource.covers);
         let mut told: HashMap<ClientId, Arc<Subscription<S>>> = HashMap::new();
         let mut tell = |audience: &Subscribers<S>| {
             told.extend(audience.all().map(|subscription| (subscription.subscriber.id(), Arc::clone(subscription))));
         };
-        tell(&topic.audience);
+        tell(&resource.audience);
         for id in covers {
-            let Some(cover) = self.covers.get_mut(id) else { continue };
-            cover.listed.remove(native);
-            cover.refused.remove(native);
-            tell(&cover.audience);
-            if cover.open.remove(native) {
+            let Some(pattern_entry) = self.covers.get_mut(id) else { continue };
+            pattern_entry.listed.remove(native);
+            pattern_entry.refused.remove(native);
+            tell(&pattern_entry.audience);
+            if pattern_entry.open.remove(native) {
                 vanished.notices.extend(self.settle_cover(id));
             }
         }
@@ -222,13 +230,13 @@ impl<S: Subscriber> SubscriptionTable<S> {
                     let id =
                         known.unwrap_or_else(|| self.covers.insert(Arc::new(name), Arc::clone(pattern), profile()));
                     self.join(&subscription, Some(id));
-                    self.covers.get_mut(id).into_iter().for_each(|cover| cover.is_stale = true);
+                    self.covers.get_mut(id).into_iter().for_each(|pattern_entry| pattern_entry.is_stale = true);
                 }
                 None => {
-                    let topic = self.topics.entry(name.native.clone()).or_insert_with(|| ResourceEntry::new(name));
+                    let resource = self.topics.entry(name.native.clone()).or_insert_with(|| ResourceEntry::new(name));
                     // The other table entered it only because the resource was offered.
-                    topic.was_offered = true;
-                    natives.insert(Arc::clone(&topic.name.native));
+                    resource.was_offered = true;
+                    natives.insert(Arc::clone(&resource.name.native));
                     self.join(&subscription, None);
                 }
             }

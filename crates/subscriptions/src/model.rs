@@ -107,7 +107,7 @@ struct OpenSubscribe {
 }
 
 struct TableModel {
-    interests: SubscriptionTable,
+    table: SubscriptionTable,
     link: u64,
     listed: TestListing,
     clients: Vec<Arc<TestClient>>,
@@ -131,7 +131,7 @@ struct TableModel {
 impl TableModel {
     fn new() -> TableModel {
         TableModel {
-            interests: SubscriptionTable::new(99),
+            table: SubscriptionTable::new(99),
             link: 0,
             listed: TestListing::default(),
             clients: (0..CLIENTS).map(|_| TestClient::new()).collect(),
@@ -152,7 +152,7 @@ impl TableModel {
             ModelEvent::Subscribe(client, wish) => self.subscribe(client, wish),
             ModelEvent::Unsubscribe(client, wish) => self.unsubscribe(client, wish),
             ModelEvent::Release(client) => {
-                let ended = self.interests.release(&self.clients[client]).len();
+                let ended = self.table.release(&self.clients[client]).len();
                 let before = self.wanted.len();
                 self.wanted.retain(|(other, _)| *other != client);
                 assert_eq!(ended, before - self.wanted.len());
@@ -166,7 +166,7 @@ impl TableModel {
             }
             ModelEvent::Answer(..) => {}
             ModelEvent::AnswerLate(verdict) => {
-                let told = self.late.pop().map(|job| self.interests.answered(&job, verdict.reply()));
+                let told = self.late.pop().map(|job| self.table.answered(&job, verdict.reply()));
                 assert!(told.is_none_or(|told| told.is_empty()));
             }
             ModelEvent::Down => self.down(),
@@ -183,7 +183,7 @@ impl TableModel {
     fn subscribe(&mut self, client: usize, wish: &'static str) {
         let is_glob = GLOBS.contains(&wish);
         if is_glob && self.wanted.iter().all(|(_, other)| *other != wish) {
-            self.cover(wish);
+            self.pattern_entry(wish);
         }
         let entered = SubscribeRequest {
             subscriber: Arc::clone(&self.clients[client]),
@@ -193,9 +193,8 @@ impl TableModel {
             terms: SubscriptionOptions::default(),
         };
         let tally = &self.tally;
-        let entry = self
-            .interests
-            .subscribe(entered, &self.listed, || SubscriptionPermit::new((tally, 99), (&Arc::default(), 99)));
+        let entry =
+            self.table.subscribe(entered, &self.listed, || SubscriptionPermit::new((tally, 99), (&Arc::default(), 99)));
         let is_new = self.wanted.insert((client, wish));
         match entry.unwrap_or_else(|full| panic!("{full:?}")).standing {
             SubscribeStatus::Settled(outcome) => {
@@ -211,7 +210,7 @@ impl TableModel {
         }
     }
 
-    fn cover(&mut self, wish: &'static str) {
+    fn pattern_entry(&mut self, wish: &'static str) {
         let listed = URIS.into_iter().filter(|uri| self.listed.has(uri) && covers(wish, uri));
         self.covered.extend(listed.map(|uri| (wish, uri)));
     }
@@ -219,18 +218,18 @@ impl TableModel {
     fn cover_wanted(&mut self) {
         for glob in GLOBS {
             if self.wanted.iter().any(|(_, wish)| *wish == glob) {
-                self.cover(glob);
+                self.pattern_entry(glob);
             }
         }
     }
 
     fn find(&self, client: usize, wish: &str) -> Option<Arc<Subscription>> {
-        self.interests.of(&self.clients[client]).iter().find(|own| *own.name.native == *wish).cloned()
+        self.table.of(&self.clients[client]).iter().find(|own| *own.name.native == *wish).cloned()
     }
 
     fn unsubscribe(&mut self, client: usize, wish: &'static str) {
         let found = self.find(client, wish);
-        let ended = found.is_some_and(|subscription| self.interests.end(&subscription));
+        let ended = found.is_some_and(|subscription| self.table.end(&subscription));
         assert_eq!(ended, self.wanted.remove(&(client, wish)));
     }
 
@@ -239,7 +238,7 @@ impl TableModel {
         let OpenSubscribe { wish, is_new, asked, .. } = self.open.remove(at);
         drop(asked);
         let subscription = self.find(client, wish).expect("it was entered");
-        self.interests.withdraw(&subscription);
+        self.table.withdraw(&subscription);
         match self.open.iter_mut().find(|open| open.client == client && open.wish == wish) {
             Some(other) => other.is_new |= is_new,
             None if is_new => drop(self.wanted.remove(&(client, wish))),
@@ -249,7 +248,7 @@ impl TableModel {
 
     /// Sends the next request to the upstream.
     fn say(&mut self) -> Option<UpstreamRequest> {
-        let job = self.interests.next_job()?;
+        let job = self.table.next_job()?;
         assert!(self.is_up, "nothing is said without a connection");
         assert!(self.jobs.iter().all(|other| other.native != job.native), "one request per URI at a time");
         self.jobs.push(job.clone());
@@ -265,7 +264,7 @@ impl TableModel {
             // Any response to an unsubscribe means that the backend received it.
             false => drop(self.upstream.remove(&uri)),
         }
-        self.interests.answered(&job, verdict.reply());
+        self.table.answered(&job, verdict.reply());
         if job.subscribes {
             self.excused.remove(&uri);
             if !matches!(verdict, ModelReply::Done) {
@@ -275,7 +274,7 @@ impl TableModel {
     }
 
     fn down(&mut self) {
-        self.interests.link_down(self.link);
+        self.table.link_down(self.link);
         self.is_up = false;
         self.late.append(&mut self.jobs);
         self.upstream.clear();
@@ -286,7 +285,7 @@ impl TableModel {
     fn up(&mut self, can_subscribe: bool) {
         // The owner of a link does the same.
         self.down();
-        self.link = self.interests.link_up(can_subscribe, true).0;
+        self.link = self.table.link_up(can_subscribe, true).0;
         self.is_up = can_subscribe;
     }
 
@@ -294,7 +293,7 @@ impl TableModel {
         let listed = URIS.iter().enumerate().filter(|(bit, _)| bits & 1 << bit != 0);
         let listed = TestListing(listed.map(|(_, uri)| (*uri).to_owned()).collect());
         let before = std::mem::replace(&mut self.listed, listed);
-        self.interests.relisted(&self.listed, self.listed.listed().filter(|uri| !before.has(uri)));
+        self.table.relisted(&self.listed, self.listed.listed().filter(|uri| !before.has(uri)));
         self.cover_wanted();
         let back = URIS.into_iter().filter(|uri| self.listed.has(uri) && !self.is_missing(uri));
         let back: Vec<_> = back.collect();
@@ -304,7 +303,7 @@ impl TableModel {
     }
 
     fn vanish(&mut self, uri: &'static str) {
-        let told = self.interests.vanished(uri, &self.listed).deleted;
+        let told = self.table.vanished(uri, &self.listed).deleted;
         assert!(told.is_empty() || !self.listed.has(uri), "what is listed is not gone");
         if !told.is_empty() {
             self.covered.retain(|(_, covered)| *covered != uri);
@@ -313,7 +312,7 @@ impl TableModel {
     }
 
     fn states(&self, uri: &str) -> Vec<&'static str> {
-        let of_uri = self.interests.all().filter(|(subscription, _)| *subscription.name.native == *uri);
+        let of_uri = self.table.all().filter(|(subscription, _)| *subscription.name.native == *uri);
         of_uri.map(|(_, state)| state).collect()
     }
 
@@ -322,7 +321,7 @@ impl TableModel {
     }
 
     fn is_refused(&self, uri: &str) -> bool {
-        self.interests.topics.get(uri).is_some_and(|topic| matches!(topic.standing(), "refused" | "tracked"))
+        self.table.topics.get(uri).is_some_and(|resource| matches!(resource.standing(), "refused" | "tracked"))
     }
 
     fn excuse_missing(&mut self) {
@@ -333,17 +332,17 @@ impl TableModel {
 
     fn hand_over(&mut self) {
         let was_up = self.is_up;
-        let all = self.interests.drain();
+        let all = self.table.drain();
         self.down();
-        assert!(self.interests.is_empty());
-        self.interests = SubscriptionTable::new(99);
+        assert!(self.table.is_empty());
+        self.table = SubscriptionTable::new(99);
         self.excused.clear();
         // Responses of one backend never reach the table of another.
         self.late.clear();
         if was_up {
             self.up(true);
         }
-        self.interests.restore(all, &self.listed);
+        self.table.restore(all, &self.listed);
         self.covered.clear();
         self.cover_wanted();
     }
@@ -376,7 +375,7 @@ impl TableModel {
     fn check(&self) {
         assert_eq!(self.tally.count(), self.wanted.len());
         for (number, client) in self.clients.iter().enumerate() {
-            let own: BTreeSet<_> = self.interests.of(client).iter().map(|it| it.name.native.to_string()).collect();
+            let own: BTreeSet<_> = self.table.of(client).iter().map(|it| it.name.native.to_string()).collect();
             let wanted = self.wanted.iter().filter(|(client, _)| *client == number);
             assert_eq!(own, wanted.map(|(_, wish)| (*wish).to_owned()).collect());
         }
@@ -384,12 +383,12 @@ impl TableModel {
             let hears = |wish: &str| wish == uri || GLOBS.contains(&wish) && covers(wish, uri);
             let clients: BTreeSet<_> =
                 self.wanted.iter().filter(|(_, wish)| hears(wish)).map(|(client, _)| client).collect();
-            assert_eq!(self.interests.affected(uri).len(), clients.len(), "{uri}");
+            assert_eq!(self.table.affected(uri).len(), clients.len(), "{uri}");
             for (number, client) in self.clients.iter().enumerate() {
-                assert_eq!(self.interests.wants(client, uri), clients.contains(&number), "{uri}");
+                assert_eq!(self.table.wants(client, uri), clients.contains(&number), "{uri}");
             }
         }
-        assert_eq!(self.interests.all().count(), self.wanted.len());
+        assert_eq!(self.table.all().count(), self.wanted.len());
     }
 
     /// Sends and answers requests until none is left.
@@ -432,6 +431,6 @@ proptest! {
             world.take(ModelEvent::Release(number));
         }
         world.finish();
-        prop_assert!(world.interests.is_empty() && world.upstream.is_empty() && world.tally.count() == 0);
+        prop_assert!(world.table.is_empty() && world.upstream.is_empty() && world.tally.count() == 0);
     }
 }

@@ -89,7 +89,7 @@ impl<S: Subscriber> PatternIndex<S> {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (PatternId, &PatternEntry<S>)> {
-        self.all.iter().map(|(id, cover)| (*id, cover))
+        self.all.iter().map(|(id, pattern_entry)| (*id, pattern_entry))
     }
 
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut PatternEntry<S>> {
@@ -104,8 +104,10 @@ impl<S: Subscriber> PatternIndex<S> {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other) || one.resources == other.resources,
             (one, other) => one.is_none() && other.is_none(),
         };
-        let is_same = |cover: &PatternEntry<S>| {
-            *cover.name.native == *native && cover.pattern.kind() == pattern.kind() && sees_same(cover.profile.as_ref())
+        let is_same = |pattern_entry: &PatternEntry<S>| {
+            *pattern_entry.name.native == *native
+                && pattern_entry.pattern.kind() == pattern.kind()
+                && sees_same(pattern_entry.profile.as_ref())
         };
         near.iter().copied().find(|id| self.all.get(id).is_some_and(is_same))
     }
@@ -119,7 +121,7 @@ impl<S: Subscriber> PatternIndex<S> {
         let id = PatternId(self.next);
         self.next += 1;
         self.by_directory.entry(pattern.directory().into()).or_default().push(id);
-        let cover = PatternEntry {
+        let pattern_entry = PatternEntry {
             name,
             pattern,
             profile,
@@ -131,20 +133,20 @@ impl<S: Subscriber> PatternIndex<S> {
             is_cut: false,
             is_stale: false,
         };
-        self.all.insert(id, cover);
+        self.all.insert(id, pattern_entry);
         id
     }
 
     pub(crate) fn remove(&mut self, id: PatternId) -> Option<PatternEntry<S>> {
-        let cover = self.all.remove(&id)?;
-        let directory = cover.pattern.directory();
+        let pattern_entry = self.all.remove(&id)?;
+        let directory = pattern_entry.pattern.directory();
         if let Some(near) = self.by_directory.get_mut(directory) {
             near.retain(|other| *other != id);
             if near.is_empty() {
                 self.by_directory.remove(directory);
             }
         }
-        Some(cover)
+        Some(pattern_entry)
     }
 
     /// Returns the patterns that cover a URI.
@@ -154,6 +156,6 @@ impl<S: Subscriber> PatternIndex<S> {
         let text = if self.is_empty() || native.len() > MAX_URI { "" } else { native };
         let directories = std::iter::once("").chain(text.match_indices('/').map(|(at, _)| &text[..=at]));
         let near = directories.filter_map(|directory| self.by_directory.get(directory)).flatten().copied();
-        near.filter(move |id| self.all.get(id).is_some_and(|cover| cover.pattern.matches(native)))
+        near.filter(move |id| self.all.get(id).is_some_and(|pattern_entry| pattern_entry.pattern.matches(native)))
     }
 }

@@ -154,14 +154,14 @@ impl<S: Subscriber> SubscriptionTable<S> {
             None => self.enter(wish, offers, place()?)?,
         };
         subscription.set_terms(terms);
-        let is_missing = |native: &str| self.topics.get(native).is_some_and(|topic| topic.is_missing);
+        let is_missing = |native: &str| self.topics.get(native).is_some_and(|resource| resource.is_missing);
         let notices = match &subscription.pattern {
             // The client knows that the resource is back, but the other subscribers do not.
             None if is_missing(&subscription.name.native) => self.revive(&subscription.name.native),
             _ => Vec::new(),
         };
         let standing = match self.cover_of(&subscription) {
-            Some(cover) => self.cover_standing(cover, client, is_new),
+            Some(pattern_entry) => self.cover_standing(pattern_entry, client, is_new),
             None => self.standing(&subscription.name.native, client, is_new),
         };
         Ok(SubscriptionEntry { subscription, standing, notices })
@@ -191,34 +191,35 @@ impl<S: Subscriber> SubscriptionTable<S> {
         place: SubscriptionPermit,
     ) -> Result<Arc<Subscription<S>>, LimitReached> {
         let name = || ResourceName { native: Arc::clone(&wish.native), exposed: Arc::clone(&wish.exposed) };
-        let (name, cover) = match &wish.pattern {
+        let (name, pattern_entry) = match &wish.pattern {
             Some(pattern) => {
                 let profile = wish.subscriber.profile();
                 let known = self.covers.find(pattern, &wish.native, profile);
                 let id = match known {
                     Some(id) => id,
-                    None => self.cover(name(), pattern, profile, offers)?,
+                    None => self.pattern_entry(name(), pattern, profile, offers)?,
                 };
-                (self.covers.get(id).map(|cover| Arc::clone(&cover.name)), Some(id))
+                (self.covers.get(id).map(|pattern_entry| Arc::clone(&pattern_entry.name)), Some(id))
             }
             None => {
                 let was_offered = offers.has(&wish.native);
-                let topic = self.topics.entry(Arc::clone(&wish.native)).or_insert_with(|| ResourceEntry::new(name()));
-                topic.was_offered |= was_offered;
-                (Some(Arc::clone(&topic.name)), None)
+                let resource =
+                    self.topics.entry(Arc::clone(&wish.native)).or_insert_with(|| ResourceEntry::new(name()));
+                resource.was_offered |= was_offered;
+                (Some(Arc::clone(&resource.name)), None)
             }
         };
         let name = name
             .unwrap_or_else(|| Arc::new(ResourceName { native: wish.native.clone(), exposed: wish.exposed.clone() }));
         let subscription = Arc::new(Subscription::new(wish, name, place));
-        self.join(&subscription, cover);
+        self.join(&subscription, pattern_entry);
         Ok(subscription)
     }
 
-    pub(crate) fn join(&mut self, subscription: &Arc<Subscription<S>>, cover: Option<PatternId>) {
-        let audience = match cover {
-            Some(id) => self.covers.get_mut(id).map(|cover| &mut cover.audience),
-            None => self.topics.get_mut(&subscription.name.native).map(|topic| &mut topic.audience),
+    pub(crate) fn join(&mut self, subscription: &Arc<Subscription<S>>, pattern_entry: Option<PatternId>) {
+        let audience = match pattern_entry {
+            Some(id) => self.covers.get_mut(id).map(|pattern_entry| &mut pattern_entry.audience),
+            None => self.topics.get_mut(&subscription.name.native).map(|resource| &mut resource.audience),
         };
         if let Some(audience) = audience {
             audience.enter(subscription);
@@ -227,16 +228,16 @@ impl<S: Subscriber> SubscriptionTable<S> {
     }
 
     fn standing(&mut self, native: &Arc<str>, client: ClientId, is_new: bool) -> SubscribeStatus {
-        let Some(topic) = self.topics.get_mut(native) else {
+        let Some(resource) = self.topics.get_mut(native) else {
             return SubscribeStatus::Settled(SubscribeOutcome::Pending);
         };
-        match (self.upstream, topic.state) {
+        match (self.upstream, resource.state) {
             (LinkState::Down, _) => {
-                topic.is_stale = true;
+                resource.is_stale = true;
                 SubscribeStatus::Settled(SubscribeOutcome::Pending)
             }
             (LinkState::Deaf, _) | (_, UpstreamState::Tracked) => {
-                topic.state = UpstreamState::Tracked;
+                resource.state = UpstreamState::Tracked;
                 SubscribeStatus::Settled(SubscribeOutcome::Tracked)
             }
             (LinkState::Up, UpstreamState::On) => SubscribeStatus::Settled(SubscribeOutcome::Subscribed),
@@ -244,27 +245,29 @@ impl<S: Subscriber> SubscriptionTable<S> {
                 if matches!(state, UpstreamState::Off | UpstreamState::Refused) {
                     self.dirty.push_back(Arc::clone(native));
                 }
-                SubscribeStatus::Asked(topic.audience.wait(client, is_new))
+                SubscribeStatus::Asked(resource.audience.wait(client, is_new))
             }
         }
     }
 
     fn cover_standing(&mut self, id: PatternId, client: ClientId, is_new: bool) -> SubscribeStatus {
-        let Some(cover) = self.covers.get_mut(id) else { return SubscribeStatus::Settled(SubscribeOutcome::Pending) };
+        let Some(pattern_entry) = self.covers.get_mut(id) else {
+            return SubscribeStatus::Settled(SubscribeOutcome::Pending);
+        };
         match self.upstream {
             LinkState::Down => {
-                cover.is_stale = true;
+                pattern_entry.is_stale = true;
                 SubscribeStatus::Settled(SubscribeOutcome::Pending)
             }
             LinkState::Deaf => SubscribeStatus::Settled(SubscribeOutcome::Tracked),
-            LinkState::Up if cover.open.is_empty() => SubscribeStatus::Settled(SubscribeOutcome::Subscribed),
-            LinkState::Up => SubscribeStatus::Asked(cover.audience.wait(client, is_new)),
+            LinkState::Up if pattern_entry.open.is_empty() => SubscribeStatus::Settled(SubscribeOutcome::Subscribed),
+            LinkState::Up => SubscribeStatus::Asked(pattern_entry.audience.wait(client, is_new)),
         }
     }
 
     /// Returns all patterns with subscribers.
     pub fn patterns(&self) -> Vec<Arc<Pattern>> {
-        self.covers.iter().map(|(_, cover)| Arc::clone(&cover.pattern)).collect()
+        self.covers.iter().map(|(_, pattern_entry)| Arc::clone(&pattern_entry.pattern)).collect()
     }
 
     /// Returns the client's subscription to the single resource `native`.
@@ -300,16 +303,19 @@ impl<S: Subscriber> SubscriptionTable<S> {
     fn leave(&mut self, client: ClientId, subscription: &Subscription<S>) {
         if subscription.pattern.is_none() {
             let native = &subscription.name.native;
-            self.topics.get_mut(native).and_then(|topic| topic.audience.leave(client));
+            self.topics.get_mut(native).and_then(|resource| resource.audience.leave(client));
             return self.prune(native);
         }
         let Some(id) = self.cover_of(subscription) else { return };
-        let Some(cover) = self.covers.get_mut(id) else { return };
-        cover.audience.leave(client);
-        if cover.audience.is_empty() {
-            let listed = self.covers.remove(id).map(|cover| cover.listed).unwrap_or_default();
+        let Some(pattern_entry) = self.covers.get_mut(id) else { return };
+        pattern_entry.audience.leave(client);
+        if pattern_entry.audience.is_empty() {
+            let listed = self.covers.remove(id).map(|pattern_entry| pattern_entry.listed).unwrap_or_default();
             for native in listed {
-                self.topics.get_mut(&native).into_iter().for_each(|topic| topic.covers.retain(|other| *other != id));
+                self.topics
+                    .get_mut(&native)
+                    .into_iter()
+                    .for_each(|resource| resource.covers.retain(|other| *other != id));
                 self.prune(&native);
             }
         }
@@ -318,9 +324,9 @@ impl<S: Subscriber> SubscriptionTable<S> {
     /// Removes a topic without subscribers. If the backend may have the subscription, the topic stays until it is ended
     /// upstream.
     pub(crate) fn prune(&mut self, native: &str) {
-        let Some(topic) = self.topics.get(native).filter(|topic| !topic.is_wanted()) else { return };
-        match topic.state {
-            _ if topic.may_be_on() => self.dirty.push_back(Arc::clone(&topic.name.native)),
+        let Some(resource) = self.topics.get(native).filter(|resource| !resource.is_wanted()) else { return };
+        match resource.state {
+            _ if resource.may_be_on() => self.dirty.push_back(Arc::clone(&resource.name.native)),
             UpstreamState::Off | UpstreamState::On | UpstreamState::Tracked | UpstreamState::Refused => {
                 drop(self.topics.remove(native))
             }
@@ -334,8 +340,8 @@ impl<S: Subscriber> SubscriptionTable<S> {
     pub fn withdraw(&mut self, subscription: &Subscription<S>) {
         let client = subscription.subscriber.id();
         let audience = match self.cover_of(subscription) {
-            Some(id) => self.covers.get_mut(id).map(|cover| &mut cover.audience),
-            None => self.topics.get_mut(&subscription.name.native).map(|topic| &mut topic.audience),
+            Some(id) => self.covers.get_mut(id).map(|pattern_entry| &mut pattern_entry.audience),
+            None => self.topics.get_mut(&subscription.name.native).map(|resource| &mut resource.audience),
         };
         if audience.is_some_and(|audience| audience.withdraw(client)) {
             self.end(subscription);
@@ -345,11 +351,12 @@ impl<S: Subscriber> SubscriptionTable<S> {
     /// Reports whether an update of `native` concerns a client.
     pub fn wants(&self, subscriber: &S, native: &str) -> bool {
         let client = subscriber.id();
-        let in_topic = |uri: &str| self.topics.get(uri).is_some_and(|topic| topic.audience.has(client));
-        let in_cover = |id: PatternId| self.covers.get(id).is_some_and(|cover| cover.audience.has(client));
+        let in_topic = |uri: &str| self.topics.get(uri).is_some_and(|resource| resource.audience.has(client));
+        let in_cover =
+            |id: PatternId| self.covers.get(id).is_some_and(|pattern_entry| pattern_entry.audience.has(client));
         let covers_outer = |uri: &str| {
-            let topic = self.topics.get(uri);
-            topic.is_some_and(|topic| topic.covers.iter().any(|id| in_cover(*id)))
+            let resource = self.topics.get(uri);
+            resource.is_some_and(|resource| resource.covers.iter().any(|id| in_cover(*id)))
         };
         in_topic(native)
             || self.covers.matching(native).any(in_cover)
@@ -363,19 +370,19 @@ impl<S: Subscriber> SubscriptionTable<S> {
 
     /// Iterates over all subscriptions with their status.
     pub fn all(&self) -> impl Iterator<Item = (&Arc<Subscription<S>>, &'static str)> {
-        let topics = self.topics.values().flat_map(|topic| {
-            let state = topic.standing();
-            topic.audience.all().map(move |subscription| (subscription, state))
+        let topics = self.topics.values().flat_map(|resource| {
+            let state = resource.standing();
+            resource.audience.all().map(move |subscription| (subscription, state))
         });
-        let covers = self.covers.iter().flat_map(|(_, cover)| {
+        let covers = self.covers.iter().flat_map(|(_, pattern_entry)| {
             let state = match self.upstream {
                 LinkState::Down => "pending",
-                _ if !cover.open.is_empty() => "pending",
-                _ if cover.is_partial() => "partial",
+                _ if !pattern_entry.open.is_empty() => "pending",
+                _ if pattern_entry.is_partial() => "partial",
                 LinkState::Deaf => "tracked",
                 LinkState::Up => "subscribed",
             };
-            cover.audience.all().map(move |subscription| (subscription, state))
+            pattern_entry.audience.all().map(move |subscription| (subscription, state))
         });
         topics.chain(covers)
     }
@@ -384,20 +391,21 @@ impl<S: Subscriber> SubscriptionTable<S> {
     /// pattern.
     pub fn covered(&self, subscription: &Subscription<S>) -> Vec<Arc<str>> {
         match self.cover_of(subscription).and_then(|id| self.covers.get(id)) {
-            Some(cover) => cover.listed.iter().cloned().collect(),
+            Some(pattern_entry) => pattern_entry.listed.iter().cloned().collect(),
             None => vec![Arc::clone(&subscription.name.native)],
         }
     }
 
     /// Reports whether changes of the backend's lists matter: to a pattern, or to subscribers of a deleted resource.
     pub fn wants_list(&self) -> bool {
-        !self.covers.is_empty() || self.topics.values().any(|topic| topic.is_missing)
+        !self.covers.is_empty() || self.topics.values().any(|resource| resource.is_missing)
     }
 
     /// Returns the resources with a confirmed subscription that are not deleted.
     pub fn standing_topics(&self) -> Vec<Arc<str>> {
-        let standing = self.topics.values().filter(|topic| topic.state == UpstreamState::On && !topic.is_missing);
-        standing.filter(|topic| topic.is_wanted()).map(|topic| Arc::clone(&topic.name.native)).collect()
+        let standing =
+            self.topics.values().filter(|resource| resource.state == UpstreamState::On && !resource.is_missing);
+        standing.filter(|resource| resource.is_wanted()).map(|resource| Arc::clone(&resource.name.native)).collect()
     }
 
     /// Returns the subscriptions that an update of `native` concerns: to the resource, to a pattern that covers it, or
@@ -405,17 +413,17 @@ impl<S: Subscriber> SubscriptionTable<S> {
     /// suppress the update, so the client's next subscription follows.
     pub fn affected(&self, native: &str) -> Vec<AffectedSubscription<'_, S>> {
         let mut found = AffectedSet::default();
-        if let Some(topic) = self.topics.get(native) {
-            found.add(topic.audience.all(), None);
+        if let Some(resource) = self.topics.get(native) {
+            found.add(resource.audience.all(), None);
         }
-        for cover in self.covers.matching(native).filter_map(|id| self.covers.get(id)) {
-            let is_listed = cover.listed.contains(native);
-            found.add(cover.audience.all(), (!is_listed).then_some(&cover.name));
+        for pattern_entry in self.covers.matching(native).filter_map(|id| self.covers.get(id)) {
+            let is_listed = pattern_entry.listed.contains(native);
+            found.add(pattern_entry.audience.all(), (!is_listed).then_some(&pattern_entry.name));
         }
-        for topic in outer(native).filter_map(|uri| self.topics.get(uri)) {
-            found.add(topic.audience.all(), Some(&topic.name));
-            for cover in topic.covers.iter().filter_map(|id| self.covers.get(*id)) {
-                found.add(cover.audience.all(), Some(&topic.name));
+        for resource in outer(native).filter_map(|uri| self.topics.get(uri)) {
+            found.add(resource.audience.all(), Some(&resource.name));
+            for pattern_entry in resource.covers.iter().filter_map(|id| self.covers.get(*id)) {
+                found.add(pattern_entry.audience.all(), Some(&resource.name));
             }
         }
         let mut found = found.affected;

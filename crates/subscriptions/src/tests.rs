@@ -64,7 +64,7 @@ pub(crate) type Subscription = super::Subscription<TestClient>;
 
 /// A table with numbered clients.
 struct TableFixture {
-    interests: SubscriptionTable,
+    table: SubscriptionTable,
     listed: TestListing,
     clients: Vec<Arc<TestClient>>,
     tally: Arc<SubscriptionCount>,
@@ -73,11 +73,11 @@ struct TableFixture {
 
 impl TableFixture {
     fn new() -> TableFixture {
-        let mut interests = SubscriptionTable::new(4);
-        let (link, _) = interests.link_up(true, true);
+        let mut table = SubscriptionTable::new(4);
+        let (link, _) = table.link_up(true, true);
         let listed = TestListing::default();
         TableFixture {
-            interests,
+            table,
             listed,
             clients: (0..3).map(|_| TestClient::new()).collect(),
             tally: Arc::default(),
@@ -86,13 +86,13 @@ impl TableFixture {
     }
 
     fn link_up(&mut self, can_subscribe: bool) -> Vec<Notice> {
-        let (link, notices) = self.interests.link_up(can_subscribe, true);
+        let (link, notices) = self.table.link_up(can_subscribe, true);
         self.link = link;
         notices
     }
 
     fn link_down(&mut self) {
-        self.interests.link_down(self.link);
+        self.table.link_down(self.link);
     }
 
     /// Returns the exposed names of the notices, sorted, and the suspects.
@@ -100,12 +100,12 @@ impl TableFixture {
         let before =
             std::mem::replace(&mut self.listed, TestListing(listed.iter().map(|uri| (*uri).to_owned()).collect()));
         let came = self.listed.listed().filter(|uri| !before.has(uri));
-        let relisted = self.interests.relisted(&self.listed, came);
+        let relisted = self.table.relisted(&self.listed, came);
         (names(&relisted.notices), relisted.suspects.iter().map(|native| native.to_string()).collect())
     }
 
     fn vanish(&mut self, uri: &str) -> Vec<String> {
-        names(&self.interests.vanished(uri, &self.listed).deleted)
+        names(&self.table.vanished(uri, &self.listed).deleted)
     }
 
     fn subscribe(&mut self, client: usize, uri: &str) -> SubscriptionEntry {
@@ -133,24 +133,24 @@ impl TableFixture {
         let wish = SubscribeRequest { subscriber, native, exposed, pattern, terms };
         let tally = &self.tally;
         let place = || SubscriptionPermit::new((tally, 99), (&Arc::default(), 99));
-        self.interests.subscribe(wish, &self.listed, place)
+        self.table.subscribe(wish, &self.listed, place)
     }
 
     fn unsubscribe(&mut self, client: usize, uri: &str) -> bool {
-        let own = self.interests.of(&self.clients[client]).to_vec();
-        own.iter().filter(|own| *own.name.native == *uri).filter(|own| self.interests.end(own)).count() > 0
+        let own = self.table.of(&self.clients[client]).to_vec();
+        own.iter().filter(|own| *own.name.native == *uri).filter(|own| self.table.end(own)).count() > 0
     }
 
     /// Returns the next job as `+uri` or `-uri`.
     fn job(&mut self) -> Option<(String, UpstreamRequest)> {
-        let job = self.interests.next_job()?;
+        let job = self.table.next_job()?;
         Some((format!("{}{}", if job.subscribes { '+' } else { '-' }, job.native), job))
     }
 
     fn answer(&mut self, expected: &str, reply: UpstreamReply) -> usize {
         let (text, job) = self.job().expect("a job");
         assert_eq!(text, expected);
-        self.interests.answered(&job, reply).len()
+        self.table.answered(&job, reply).len()
     }
 }
 
@@ -182,7 +182,7 @@ fn sub2_sub12_the_first_subscribes_and_the_last_unsubscribes() {
     assert!(stage.job().is_none() && !stage.unsubscribe(0, "a"));
     assert!(stage.unsubscribe(1, "a"));
     stage.answer("-a", UpstreamReply::Done);
-    assert!(stage.interests.is_empty() && stage.tally.count() == 0);
+    assert!(stage.table.is_empty() && stage.tally.count() == 0);
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn sub10_a_refusal_reaches_all_who_wait_and_leaves_nothing() {
     let (one, two) = (stage.subscribe(0, "a"), stage.subscribe(1, "a"));
     stage.answer("+a", UpstreamReply::Failed("no".into()));
     assert_eq!((settled(one), settled(two)), ("Failed".to_owned(), "Failed".to_owned()));
-    assert!(stage.interests.is_empty() && stage.job().is_none());
+    assert!(stage.table.is_empty() && stage.job().is_none());
 }
 
 #[test]
@@ -200,8 +200,8 @@ fn sub9_what_cannot_be_asked_for_is_tracked() {
     let entry = stage.subscribe(0, "a");
     stage.answer("+a", UpstreamReply::Unknown);
     assert_eq!(settled(entry), "Tracked");
-    assert_eq!(stage.interests.affected("a").len(), 1);
-    assert!(stage.unsubscribe(0, "a") && stage.job().is_none() && stage.interests.is_empty());
+    assert_eq!(stage.table.affected("a").len(), 1);
+    assert!(stage.unsubscribe(0, "a") && stage.job().is_none() && stage.table.is_empty());
     stage.link_up(false);
     assert_eq!(settled(stage.subscribe(0, "b")), "Tracked");
     assert!(stage.job().is_none());
@@ -214,12 +214,12 @@ fn sub2_whoever_changes_their_mind_while_the_backend_is_asked_ends_up_right() {
     let (_, asking) = stage.job().expect("a job");
     stage.unsubscribe(0, "a");
     assert!(stage.job().is_none(), "one request at a time");
-    stage.interests.answered(&asking, UpstreamReply::Done);
+    stage.table.answered(&asking, UpstreamReply::Done);
     let (text, ending) = stage.job().expect("it is not wanted");
     assert_eq!(text, "-a");
     let entry = stage.subscribe(1, "a");
     assert!(stage.job().is_none());
-    stage.interests.answered(&ending, UpstreamReply::Done);
+    stage.table.answered(&ending, UpstreamReply::Done);
     stage.answer("+a", UpstreamReply::Done);
     assert_eq!(settled(entry), "Subscribed");
 }
@@ -237,7 +237,7 @@ fn sub16_after_a_loss_all_is_asked_for_again_and_told_once() {
     let told: usize = (0..2)
         .map(|_| {
             let (_, job) = stage.job().expect("a job");
-            stage.interests.answered(&job, UpstreamReply::Done).len()
+            stage.table.answered(&job, UpstreamReply::Done).len()
         })
         .sum();
     assert_eq!(told, 3);
@@ -252,7 +252,7 @@ fn sub16_an_answer_over_a_connection_that_is_gone_means_nothing() {
     stage.link_down();
     assert_eq!(settled(entry), "Pending");
     stage.link_up(true);
-    assert!(stage.interests.answered(&old, UpstreamReply::Done).is_empty());
+    assert!(stage.table.answered(&old, UpstreamReply::Done).is_empty());
     assert_eq!(stage.answer("+a", UpstreamReply::Done), 1);
 }
 
@@ -264,7 +264,7 @@ fn sub5_a_client_hears_an_update_once_however_many_of_its_wishes_match() {
     stage.subscribe(1, "a:b/");
     stage.subscribe(2, "a:x");
     let who = |uri: &str| {
-        let mut who: Vec<_> = names_of(&stage.interests.affected(uri));
+        let mut who: Vec<_> = names_of(&stage.table.affected(uri));
         who.sort();
         who.join(" ")
     };
@@ -283,10 +283,10 @@ fn sub7_the_end_of_a_client_ends_what_it_alone_wanted() {
     stage.answer("+a", UpstreamReply::Done);
     stage.answer("+b", UpstreamReply::Done);
     let gone = Arc::clone(&stage.clients[0]);
-    assert_eq!(stage.interests.release(&gone).len(), 2);
+    assert_eq!(stage.table.release(&gone).len(), 2);
     stage.answer("-a", UpstreamReply::Done);
     assert!(stage.job().is_none());
-    assert_eq!(stage.interests.affected("b").len(), 1);
+    assert_eq!(stage.table.affected("b").len(), 1);
 }
 
 #[test]
@@ -299,8 +299,8 @@ fn sub11_twice_is_once_and_the_newer_wish_stands() {
     assert_eq!(settled(again), "Subscribed");
     assert_eq!(stage.tally.count(), 1);
     assert!(stage.job().is_none());
-    assert_eq!(stage.interests.of(&stage.clients[0]).len(), 1);
-    assert!(stage.interests.of(&stage.clients[1]).is_empty());
+    assert_eq!(stage.table.of(&stage.clients[0]).len(), 1);
+    assert!(stage.table.of(&stage.clients[1]).is_empty());
 }
 
 #[test]
@@ -310,7 +310,7 @@ fn sub10_what_was_not_answered_in_time_is_taken_back() {
     stage.answer("+a", UpstreamReply::Late(Duration::from_secs(1)));
     assert_eq!(settled(entry), "Late");
     stage.answer("-a", UpstreamReply::Done);
-    assert!(stage.interests.is_empty());
+    assert!(stage.table.is_empty());
 }
 
 #[test]
@@ -319,14 +319,14 @@ fn sub10_what_is_agreed_to_too_late_is_taken_back_unless_it_is_wanted_by_then() 
     let late = |stage: &mut TableFixture| {
         stage.subscribe(0, "a");
         let (_, job) = stage.job().expect("a job");
-        stage.interests.answered(&job, UpstreamReply::Late(Duration::from_secs(1)));
+        stage.table.answered(&job, UpstreamReply::Late(Duration::from_secs(1)));
         job
     };
     let job = late(&mut stage);
     stage.answer("-a", UpstreamReply::Done);
-    stage.interests.answered_late(&job);
+    stage.table.answered_late(&job);
     stage.answer("-a", UpstreamReply::Done);
-    assert!(stage.interests.is_empty());
+    assert!(stage.table.is_empty());
 
     // A client subscribes again. The response to its request decides.
     let job = late(&mut stage);
@@ -334,10 +334,10 @@ fn sub10_what_is_agreed_to_too_late_is_taken_back_unless_it_is_wanted_by_then() 
     stage.subscribe(1, "a");
     let (text, again) = stage.job().expect("a job");
     assert_eq!(text, "+a");
-    stage.interests.answered_late(&job);
+    stage.table.answered_late(&job);
     assert!(stage.job().is_none());
-    stage.interests.answered(&again, UpstreamReply::Done);
-    stage.interests.answered_late(&job);
+    stage.table.answered(&again, UpstreamReply::Done);
+    stage.table.answered_late(&job);
     assert!(stage.job().is_none(), "it is wanted");
 
     // A late response over an earlier connection has no effect.
@@ -345,8 +345,8 @@ fn sub10_what_is_agreed_to_too_late_is_taken_back_unless_it_is_wanted_by_then() 
     stage.answer("+a", UpstreamReply::Done);
     stage.unsubscribe(1, "a");
     stage.answer("-a", UpstreamReply::Done);
-    stage.interests.answered_late(&job);
-    assert!(stage.interests.is_empty());
+    stage.table.answered_late(&job);
+    assert!(stage.table.is_empty());
 }
 
 #[test]
@@ -356,7 +356,7 @@ fn sub10_who_was_pending_and_is_refused_is_listed_so_and_asked_for_over_the_next
     assert_eq!(settled(stage.subscribe(0, "a")), "Pending");
     stage.link_up(true);
     stage.answer("+a", UpstreamReply::Failed("no".into()));
-    assert!(stage.interests.all().all(|(_, state)| state == "refused") && stage.job().is_none());
+    assert!(stage.table.all().all(|(_, state)| state == "refused") && stage.job().is_none());
     stage.link_up(true);
     assert_eq!(stage.answer("+a", UpstreamReply::Done), 1);
 }
@@ -372,7 +372,7 @@ fn subx1_a_pattern_covers_what_is_listed_now_and_later() {
     assert_eq!(stage.relist(&["a:1", "a:2", "b:1"]), (vec![], vec![]));
     assert_eq!(stage.answer("+a:2", UpstreamReply::Done), 1, "it is news");
     let within = |uri: &str| {
-        let affected = stage.interests.affected(uri);
+        let affected = stage.table.affected(uri);
         affected.iter().map(|it| it.within.map(|name| name.native.to_string())).collect::<Vec<_>>()
     };
     assert_eq!(within("a:1"), [None]);
@@ -390,17 +390,17 @@ fn subx1_what_a_pattern_covers_is_bounded() {
     let mut stage = TableFixture::new();
     stage.relist(&["a:1", "a:2", "a:3", "a:4", "a:5"]);
     assert!(stage.wish(0, "a:*", Some(glob("a:*"))).is_err_and(|full| full == LimitReached::Upstream));
-    assert!(stage.interests.is_empty() && stage.tally.count() == 0);
+    assert!(stage.table.is_empty() && stage.tally.count() == 0);
     stage.wish(0, "a:[1-4]", Some(glob("a:[1-4]"))).expect("room");
     stage.subscribe(1, "b");
     while let Some((_, job)) = stage.job() {
-        stage.interests.answered(&job, UpstreamReply::Done);
+        stage.table.answered(&job, UpstreamReply::Done);
     }
     assert!(stage.wish(0, "c:*", Some(glob("c:*"))).is_ok(), "it covers nothing yet");
     stage.relist(&["a:1", "a:2", "a:3", "a:4", "c:1"]);
-    let state = |native: &str| stage.interests.all().find(|(it, _)| *it.name.native == *native).map(|(_, state)| state);
+    let state = |native: &str| stage.table.all().find(|(it, _)| *it.name.native == *native).map(|(_, state)| state);
     assert_eq!((state("a:[1-4]"), state("c:*")), (Some("subscribed"), Some("partial")));
-    assert_eq!(stage.interests.affected("c:1").len(), 1, "what the backend says of its own accord");
+    assert_eq!(stage.table.affected("c:1").len(), 1, "what the backend says of its own accord");
 }
 
 #[test]
@@ -410,17 +410,17 @@ fn subx1_a_pattern_is_refused_where_all_of_it_is() {
     let entry = stage.wish(0, "a:*", Some(glob("a:*"))).expect("room");
     for _ in 0..2 {
         let (_, job) = stage.job().expect("a job");
-        stage.interests.answered(&job, UpstreamReply::Failed("no".into()));
+        stage.table.answered(&job, UpstreamReply::Failed("no".into()));
     }
     assert_eq!(settled(entry), "Failed");
-    assert!(stage.interests.is_empty() && stage.tally.count() == 0);
+    assert!(stage.table.is_empty() && stage.tally.count() == 0);
     let entry = stage.wish(0, "a:*", Some(glob("a:*"))).expect("room");
     for reply in [UpstreamReply::Failed("no".into()), UpstreamReply::Done] {
         let (_, job) = stage.job().expect("a job");
-        stage.interests.answered(&job, reply);
+        stage.table.answered(&job, reply);
     }
     assert_eq!(settled(entry), "Subscribed");
-    assert_eq!(stage.interests.all().next().map(|(_, state)| state), Some("partial"));
+    assert_eq!(stage.table.all().next().map(|(_, state)| state), Some("partial"));
 }
 
 #[test]
@@ -432,7 +432,7 @@ fn subx1_sub16_after_a_loss_a_pattern_is_told_once_as_a_whole() {
     assert!(stage.link_up(true).is_empty());
     let mut told = Vec::new();
     while let Some((_, job)) = stage.job() {
-        told.extend(names(&stage.interests.answered(&job, UpstreamReply::Done)));
+        told.extend(names(&stage.table.answered(&job, UpstreamReply::Done)));
     }
     assert_eq!(told, ["x+a:*"]);
 }
@@ -443,12 +443,12 @@ fn subx1_sub10_before_the_first_list_a_pattern_is_not_told_in_parts() {
     stage.link_down();
     stage.wish(0, "a:*", Some(glob("a:*"))).expect("room");
     stage.wish(0, "b:*", Some(glob("b:*"))).expect("room");
-    let (_, notices) = stage.interests.link_up(true, false);
+    let (_, notices) = stage.table.link_up(true, false);
     assert!(notices.is_empty());
     assert_eq!(stage.relist(&["a:1", "a:2"]).0, ["x+b:*"], "nothing of it is listed");
     let mut told = Vec::new();
     while let Some((_, job)) = stage.job() {
-        told.extend(names(&stage.interests.answered(&job, UpstreamReply::Done)));
+        told.extend(names(&stage.table.answered(&job, UpstreamReply::Done)));
     }
     assert_eq!(told, ["x+a:*"]);
 }
@@ -461,12 +461,12 @@ fn sub14_what_is_gone_is_told_once_and_asked_for_again_when_it_is_back() {
     stage.wish(1, "a:*", Some(glob("a:*"))).expect("room");
     stage.subscribe(2, "handed:1");
     while let Some((_, job)) = stage.job() {
-        stage.interests.answered(&job, UpstreamReply::Done);
+        stage.table.answered(&job, UpstreamReply::Done);
     }
     assert_eq!(stage.relist(&[]), (vec![], vec!["a:1".to_owned()]), "what was never listed is not missed");
     assert_eq!(stage.vanish("a:1"), ["x+a:1", "x+a:1"]);
     assert!(stage.vanish("a:1").is_empty() && stage.vanish("handed:1").is_empty());
-    assert!(stage.interests.all().any(|(_, state)| state == "missing"));
+    assert!(stage.table.all().any(|(_, state)| state == "missing"));
     assert_eq!(stage.relist(&[]), (vec![], vec![]));
     assert_eq!(stage.relist(&["a:1"]), (vec![], vec![]));
     assert_eq!(stage.answer("+a:1", UpstreamReply::Done), 2, "one of each subscriber");
@@ -486,7 +486,7 @@ fn sub14_what_is_missing_is_not_asked_for_over_a_new_connection_until_it_is_back
     assert_eq!(stage.answer("+a:1", UpstreamReply::Done), 1);
     assert!(stage.unsubscribe(0, "a:1"));
     stage.answer("-a:1", UpstreamReply::Done);
-    assert!(stage.interests.is_empty());
+    assert!(stage.table.is_empty());
 }
 
 #[test]
@@ -495,10 +495,10 @@ fn sub10_a_wish_that_was_given_up_is_taken_back_though_the_answer_came_first() {
     let SubscriptionEntry { subscription, standing, .. } = stage.subscribe(0, "a");
     let (_, asking) = stage.job().expect("a job");
     drop(standing);
-    stage.interests.answered(&asking, UpstreamReply::Done);
-    stage.interests.withdraw(&subscription);
+    stage.table.answered(&asking, UpstreamReply::Done);
+    stage.table.withdraw(&subscription);
     stage.answer("-a", UpstreamReply::Done);
-    assert!(stage.interests.is_empty());
+    assert!(stage.table.is_empty());
 }
 
 #[test]
@@ -509,17 +509,17 @@ fn sub14_whoever_asks_for_what_was_missing_brings_it_back_for_all() {
         stage.relist(&["a:1"]);
         stage.subscribe(0, "a:1");
         while let Some((_, job)) = stage.job() {
-            stage.interests.answered(&job, UpstreamReply::Done);
+            stage.table.answered(&job, UpstreamReply::Done);
         }
         stage.relist(&[]);
         assert_eq!(stage.vanish("a:1").len(), 1);
         let entry = stage.subscribe(1, "a:1");
         let mut told = names(&entry.notices);
         while let Some((_, job)) = stage.job() {
-            told.extend(names(&stage.interests.answered(&job, UpstreamReply::Done)));
+            told.extend(names(&stage.table.answered(&job, UpstreamReply::Done)));
         }
         assert_eq!(told, ["x+a:1", "x+a:1"], "{can_subscribe}");
-        assert!(stage.interests.all().all(|(_, state)| state != "missing"));
+        assert!(stage.table.all().all(|(_, state)| state != "missing"));
     }
 }
 
@@ -533,7 +533,7 @@ fn sub14_sub16_who_waits_for_what_is_gone_hears_that_something_may_have_been_mis
     assert!(stage.link_up(true).is_empty());
     stage.job().expect("it is asked for again, and not answered");
     stage.relist(&[]);
-    let vanished = stage.interests.vanished("a:1", &stage.listed);
+    let vanished = stage.table.vanished("a:1", &stage.listed);
     assert_eq!((names(&vanished.deleted), names(&vanished.notices)), (vec!["x+a:1".into()], vec!["x+a:*".into()]));
 }
 
@@ -542,9 +542,9 @@ fn subx1_what_had_no_room_is_covered_when_there_is_some() {
     let mut stage = TableFixture::new();
     stage.wish(0, "a:*", Some(glob("a:*"))).expect("room");
     stage.relist(&["a:1", "a:2", "a:3", "a:4", "a:5"]);
-    let state = |stage: &TableFixture| stage.interests.all().next().map(|(_, state)| state);
+    let state = |stage: &TableFixture| stage.table.all().next().map(|(_, state)| state);
     while let Some((_, job)) = stage.job() {
-        stage.interests.answered(&job, UpstreamReply::Done);
+        stage.table.answered(&job, UpstreamReply::Done);
     }
     assert_eq!(state(&stage), Some("partial"));
     stage.relist(&["a:2", "a:3", "a:4", "a:5"]);
@@ -552,7 +552,7 @@ fn subx1_what_had_no_room_is_covered_when_there_is_some() {
     stage.answer("-a:1", UpstreamReply::Done);
     stage.relist(&["a:2", "a:3", "a:4", "a:5"]);
     while let Some((_, job)) = stage.job() {
-        stage.interests.answered(&job, UpstreamReply::Done);
+        stage.table.answered(&job, UpstreamReply::Done);
     }
     assert_eq!(state(&stage), Some("subscribed"));
 }
@@ -564,9 +564,9 @@ fn subx1_a_refusal_counts_as_long_as_it_stands() {
     stage.wish(0, "a:*", Some(glob("a:*"))).expect("room");
     while let Some((text, job)) = stage.job() {
         let reply = if text == "+a:1" { UpstreamReply::Failed("no".into()) } else { UpstreamReply::Done };
-        stage.interests.answered(&job, reply);
+        stage.table.answered(&job, reply);
     }
-    let state = |stage: &TableFixture| stage.interests.all().next().map(|(_, state)| state);
+    let state = |stage: &TableFixture| stage.table.all().next().map(|(_, state)| state);
     assert_eq!(state(&stage), Some("partial"));
     stage.relist(&["a:2"]);
     assert_eq!(stage.vanish("a:1"), ["x+a:1"]);
@@ -587,7 +587,7 @@ fn subx2_sub5_chosen_fields_of_one_subscription_do_not_silence_another() {
     stage.wish(0, "a:[0-9]", Some(glob("a:[0-9]"))).expect("room");
     stage.subscribe(1, "a:1");
     let client = &stage.clients[0];
-    let affected = stage.interests.affected("a:1");
+    let affected = stage.table.affected("a:1");
     let own: Vec<_> = affected.iter().filter(|it| Arc::ptr_eq(&it.subscription.subscriber, client)).collect();
     assert!(!own[0].is_next && own[1..].iter().all(|it| it.is_next));
     let plain = own.iter().filter(|it| !it.subscription.is_selective()).count();
@@ -601,8 +601,8 @@ fn sub18_what_is_too_long_is_not_taken_apart() {
     stage.subscribe(0, "a:/");
     stage.wish(1, "a:/**", Some(glob("a:/**"))).expect("room");
     let long = format!("a:{}", "/".repeat(4 * 1024 * 1024));
-    assert!(stage.interests.affected(&long).is_empty());
-    assert_eq!(stage.interests.affected("a:/b").len(), 2);
+    assert!(stage.table.affected(&long).is_empty());
+    assert_eq!(stage.table.affected("a:/b").len(), 2);
 }
 
 #[test]
@@ -610,10 +610,10 @@ fn sub10_who_waits_when_a_late_answer_comes_has_it() {
     let mut stage = TableFixture::new();
     stage.subscribe(0, "a");
     let (_, late) = stage.job().expect("a job");
-    stage.interests.answered(&late, UpstreamReply::Late(Duration::from_secs(1)));
+    stage.table.answered(&late, UpstreamReply::Late(Duration::from_secs(1)));
     stage.answer("-a", UpstreamReply::Done);
     let entry = stage.subscribe(1, "a");
-    stage.interests.answered_late(&late);
+    stage.table.answered_late(&late);
     assert_eq!(settled(entry), "Subscribed");
     assert!(stage.job().is_none());
 }
@@ -623,11 +623,11 @@ fn sub10_what_is_agreed_to_while_it_is_taken_back_is_taken_back_once_more() {
     let mut stage = TableFixture::new();
     stage.subscribe(0, "a");
     let (_, late) = stage.job().expect("a job");
-    stage.interests.answered(&late, UpstreamReply::Late(Duration::from_secs(1)));
+    stage.table.answered(&late, UpstreamReply::Late(Duration::from_secs(1)));
     let (text, ending) = stage.job().expect("it is taken back");
     assert_eq!(text, "-a");
-    stage.interests.answered_late(&late);
-    stage.interests.answered(&ending, UpstreamReply::Done);
+    stage.table.answered_late(&late);
+    stage.table.answered(&ending, UpstreamReply::Done);
     stage.answer("-a", UpstreamReply::Done);
-    assert!(stage.job().is_none() && stage.interests.is_empty());
+    assert!(stage.job().is_none() && stage.table.is_empty());
 }

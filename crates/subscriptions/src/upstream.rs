@@ -19,33 +19,34 @@ impl<S: Subscriber> SubscriptionTable<S> {
         self.upstream = if can_subscribe { LinkState::Up } else { LinkState::Deaf };
         self.dirty.clear();
         let mut notices = Vec::new();
-        for cover in self.covers.values_mut() {
-            cover.open.clear();
-            cover.refused.clear();
-            cover.refusal = None;
+        for pattern_entry in self.covers.values_mut() {
+            pattern_entry.open.clear();
+            pattern_entry.refused.clear();
+            pattern_entry.refusal = None;
         }
-        for (native, topic) in &mut self.topics {
-            topic.is_doubtful = false;
+        for (native, resource) in &mut self.topics {
+            resource.is_doubtful = false;
             if !can_subscribe {
-                topic.state = UpstreamState::Tracked;
-                topic.is_news = false;
-                if !topic.is_missing && std::mem::take(&mut topic.is_stale) {
-                    notices.extend(topic.notices());
+                resource.state = UpstreamState::Tracked;
+                resource.is_news = false;
+                if !resource.is_missing && std::mem::take(&mut resource.is_stale) {
+                    notices.extend(resource.notices());
                 }
                 continue;
             }
-            topic.state = UpstreamState::Off;
-            if !topic.is_missing {
+            resource.state = UpstreamState::Off;
+            if !resource.is_missing {
                 self.dirty.push_back(Arc::clone(native));
-                for id in &topic.covers {
-                    self.covers.get_mut(*id).map(|cover| cover.open.insert(Arc::clone(native)));
+                for id in &resource.covers {
+                    self.covers.get_mut(*id).map(|pattern_entry| pattern_entry.open.insert(Arc::clone(native)));
                 }
             }
         }
         // The subscribers of other patterns are notified once, when all covered resources are settled.
-        for cover in self.covers.values_mut().filter(|cover| is_listed && cover.open.is_empty()) {
-            if std::mem::take(&mut cover.is_stale) {
-                notices.extend(cover.notices());
+        for pattern_entry in self.covers.values_mut().filter(|pattern_entry| is_listed && pattern_entry.open.is_empty())
+        {
+            if std::mem::take(&mut pattern_entry.is_stale) {
+                notices.extend(pattern_entry.notices());
             }
         }
         (self.link, notices)
@@ -60,31 +61,31 @@ impl<S: Subscriber> SubscriptionTable<S> {
         self.link += 1;
         self.upstream = LinkState::Down;
         self.dirty.clear();
-        self.topics.retain(|_, topic| topic.is_wanted());
-        for topic in self.topics.values_mut() {
-            topic.state = UpstreamState::Off;
-            topic.is_stale = true;
-            topic.is_doubtful = false;
-            topic.audience.settle(&SubscribeOutcome::Pending);
+        self.topics.retain(|_, resource| resource.is_wanted());
+        for resource in self.topics.values_mut() {
+            resource.state = UpstreamState::Off;
+            resource.is_stale = true;
+            resource.is_doubtful = false;
+            resource.audience.settle(&SubscribeOutcome::Pending);
         }
-        for cover in self.covers.values_mut() {
-            cover.open.clear();
-            cover.is_stale = true;
-            cover.audience.settle(&SubscribeOutcome::Pending);
+        for pattern_entry in self.covers.values_mut() {
+            pattern_entry.open.clear();
+            pattern_entry.is_stale = true;
+            pattern_entry.audience.settle(&SubscribeOutcome::Pending);
         }
     }
 
     /// Handles possibly missed updates on a connection that is still open. Resources with open requests are reported
     /// when their response arrives.
     pub fn doubt(&mut self) -> Vec<Notice<S>> {
-        let heard = |topic: &&ResourceEntry<S>| {
-            matches!(topic.state, UpstreamState::On | UpstreamState::Tracked) && !topic.is_missing
+        let heard = |resource: &&ResourceEntry<S>| {
+            matches!(resource.state, UpstreamState::On | UpstreamState::Tracked) && !resource.is_missing
         };
         let mut notices: Vec<_> = self.topics.values().filter(heard).flat_map(ResourceEntry::notices).collect();
-        for cover in self.covers.values_mut() {
-            cover.is_stale |= !cover.open.is_empty();
-            if !cover.is_stale {
-                notices.extend(cover.notices());
+        for pattern_entry in self.covers.values_mut() {
+            pattern_entry.is_stale |= !pattern_entry.open.is_empty();
+            if !pattern_entry.is_stale {
+                notices.extend(pattern_entry.notices());
             }
         }
         notices
@@ -93,10 +94,10 @@ impl<S: Subscriber> SubscriptionTable<S> {
     /// Returns the next request to send upstream, if any.
     pub fn next_job(&mut self) -> Option<UpstreamRequest> {
         while let Some(native) = self.dirty.pop_front() {
-            let Some(topic) = self.topics.get_mut(&native) else { continue };
-            let subscribes = match (topic.is_wanted(), topic.state) {
-                (true, UpstreamState::Off | UpstreamState::Refused) if !topic.is_missing => true,
-                (false, _) if topic.may_be_on() => false,
+            let Some(resource) = self.topics.get_mut(&native) else { continue };
+            let subscribes = match (resource.is_wanted(), resource.state) {
+                (true, UpstreamState::Off | UpstreamState::Refused) if !resource.is_missing => true,
+                (false, _) if resource.may_be_on() => false,
                 (false, UpstreamState::Off | UpstreamState::Tracked | UpstreamState::Refused) => {
                     self.topics.remove(&native);
                     continue;
@@ -104,10 +105,10 @@ impl<S: Subscriber> SubscriptionTable<S> {
                 _ => continue,
             };
             if subscribes {
-                topic.state = UpstreamState::Asking;
+                resource.state = UpstreamState::Asking;
             } else {
                 // A late response to an earlier subscribe may set this flag again while the unsubscribe is in flight.
-                (topic.state, topic.is_doubtful) = (UpstreamState::Ending, false);
+                (resource.state, resource.is_doubtful) = (UpstreamState::Ending, false);
             }
             return Some(UpstreamRequest { native, subscribes, link: self.link });
         }
@@ -120,10 +121,10 @@ impl<S: Subscriber> SubscriptionTable<S> {
             return Vec::new();
         }
         let native = &job.native;
-        let Some(topic) = self.topics.get_mut(native) else { return Vec::new() };
+        let Some(resource) = self.topics.get_mut(native) else { return Vec::new() };
         if !job.subscribes {
             // Any response to an unsubscribe means that the backend received it.
-            topic.state = UpstreamState::Off;
+            resource.state = UpstreamState::Off;
             self.compare(native, false);
             return Vec::new();
         }
@@ -134,10 +135,10 @@ impl<S: Subscriber> SubscriptionTable<S> {
             UpstreamReply::Failed(reason) => (UpstreamState::Refused, SubscribeOutcome::Failed(reason)),
             UpstreamReply::Late(after) => (UpstreamState::Refused, SubscribeOutcome::Late(after)),
         };
-        topic.state = state;
+        resource.state = state;
         match outcome {
-            SubscribeOutcome::Late(_) => topic.is_doubtful = true,
-            SubscribeOutcome::Subscribed => topic.is_doubtful = false,
+            SubscribeOutcome::Late(_) => resource.is_doubtful = true,
+            SubscribeOutcome::Subscribed => resource.is_doubtful = false,
             _ => {}
         }
         let mut notices = self.settle(native, &outcome);
@@ -154,14 +155,14 @@ impl<S: Subscriber> SubscriptionTable<S> {
         }
         let native = &job.native;
         let unwanted = || ResourceEntry::new(ResourceName { native: Arc::clone(native), exposed: Arc::clone(native) });
-        let topic = self.topics.entry(Arc::clone(native)).or_insert_with(unwanted);
-        if !matches!(topic.state, UpstreamState::Off | UpstreamState::Refused) {
+        let resource = self.topics.entry(Arc::clone(native)).or_insert_with(unwanted);
+        if !matches!(resource.state, UpstreamState::Off | UpstreamState::Refused) {
             // Another request is in flight. The backend may have processed that one first.
-            topic.is_doubtful |= matches!(topic.state, UpstreamState::Asking | UpstreamState::Ending);
+            resource.is_doubtful |= matches!(resource.state, UpstreamState::Asking | UpstreamState::Ending);
             return Vec::new();
         }
-        topic.state = UpstreamState::On;
-        topic.is_doubtful = false;
+        resource.state = UpstreamState::On;
+        resource.is_doubtful = false;
         let mut notices = self.settle(native, &SubscribeOutcome::Subscribed);
         notices.extend(self.settle_covers(native, &SubscribeOutcome::Subscribed));
         self.compare(native, true);
@@ -171,12 +172,12 @@ impl<S: Subscriber> SubscriptionTable<S> {
     /// Sends the outcome to the waiting clients of a resource. A refusal ends the subscriptions that these requests
     /// created.
     fn settle(&mut self, native: &str, outcome: &SubscribeOutcome) -> Vec<Notice<S>> {
-        let Some(topic) = self.topics.get_mut(native) else { return Vec::new() };
-        let entered = topic.audience.settle(outcome);
+        let Some(resource) = self.topics.get_mut(native) else { return Vec::new() };
+        let entered = resource.audience.settle(outcome);
         if !outcome.is_refusal() {
-            return if std::mem::take(&mut topic.is_stale) { topic.notices().collect() } else { Vec::new() };
+            return if std::mem::take(&mut resource.is_stale) { resource.notices().collect() } else { Vec::new() };
         }
-        let ended: Vec<_> = entered.iter().filter_map(|client| topic.audience.get(*client).cloned()).collect();
+        let ended: Vec<_> = entered.iter().filter_map(|client| resource.audience.get(*client).cloned()).collect();
         self.end_all(&ended);
         Vec::new()
     }
@@ -189,20 +190,20 @@ impl<S: Subscriber> SubscriptionTable<S> {
 
     /// Records the outcome for the patterns that cover the resource.
     fn settle_covers(&mut self, native: &str, outcome: &SubscribeOutcome) -> Vec<Notice<S>> {
-        let Some(topic) = self.topics.get_mut(native) else { return Vec::new() };
-        let is_news = std::mem::take(&mut topic.is_news) && !outcome.is_refusal();
-        let (name, ids) = (Arc::clone(&topic.name), topic.covers.clone());
+        let Some(resource) = self.topics.get_mut(native) else { return Vec::new() };
+        let is_news = std::mem::take(&mut resource.is_news) && !outcome.is_refusal();
+        let (name, ids) = (Arc::clone(&resource.name), resource.covers.clone());
         let mut notices = Vec::new();
         for id in ids {
-            let Some(cover) = self.covers.get_mut(id) else { continue };
-            let was_open = cover.open.remove(native);
+            let Some(pattern_entry) = self.covers.get_mut(id) else { continue };
+            let was_open = pattern_entry.open.remove(native);
             if outcome.is_refusal() {
-                cover.refused.insert(Arc::clone(&name.native));
-                cover.refusal.get_or_insert_with(|| outcome.clone());
+                pattern_entry.refused.insert(Arc::clone(&name.native));
+                pattern_entry.refusal.get_or_insert_with(|| outcome.clone());
             } else {
-                cover.refused.remove(native);
-                if is_news && !cover.is_stale {
-                    let subscribers = cover.audience.all().map(Arc::clone);
+                pattern_entry.refused.remove(native);
+                if is_news && !pattern_entry.is_stale {
+                    let subscribers = pattern_entry.audience.all().map(Arc::clone);
                     notices.extend(subscribers.map(|subscription| Notice { subscription, name: Arc::clone(&name) }));
                 }
             }
@@ -216,24 +217,27 @@ impl<S: Subscriber> SubscriptionTable<S> {
     /// Settles a pattern if none of its requests is open. The outcome is a refusal only if the backend refused every
     /// covered resource.
     pub(super) fn settle_cover(&mut self, id: PatternId) -> Vec<Notice<S>> {
-        let Some(cover) = self.covers.get_mut(id).filter(|cover| cover.open.is_empty()) else { return Vec::new() };
-        if let Some(refusal) = cover.whole_refusal() {
-            let entered = cover.audience.settle(&refusal);
-            let ended: Vec<_> = entered.iter().filter_map(|client| cover.audience.get(*client).cloned()).collect();
+        let Some(pattern_entry) = self.covers.get_mut(id).filter(|pattern_entry| pattern_entry.open.is_empty()) else {
+            return Vec::new();
+        };
+        if let Some(refusal) = pattern_entry.whole_refusal() {
+            let entered = pattern_entry.audience.settle(&refusal);
+            let ended: Vec<_> =
+                entered.iter().filter_map(|client| pattern_entry.audience.get(*client).cloned()).collect();
             self.end_all(&ended);
             return Vec::new();
         }
-        cover.audience.settle(&SubscribeOutcome::Subscribed);
-        if std::mem::take(&mut cover.is_stale) { cover.notices().collect() } else { Vec::new() }
+        pattern_entry.audience.settle(&SubscribeOutcome::Subscribed);
+        if std::mem::take(&mut pattern_entry.is_stale) { pattern_entry.notices().collect() } else { Vec::new() }
     }
 
     /// Compares the wanted state with the actual state after a response, and queues a request if they differ.
     fn compare(&mut self, native: &Arc<str>, was_asked: bool) {
-        let Some(topic) = self.topics.get(native) else { return };
-        match (topic.is_wanted(), topic.state) {
-            (false, _) if topic.may_be_on() => self.dirty.push_back(Arc::clone(native)),
+        let Some(resource) = self.topics.get(native) else { return };
+        match (resource.is_wanted(), resource.state) {
+            (false, _) if resource.may_be_on() => self.dirty.push_back(Arc::clone(native)),
             // After a refusal, the remaining subscribers wait for the next connection.
-            (true, UpstreamState::Off | UpstreamState::Refused) if !was_asked || topic.audience.is_waited_for() => {
+            (true, UpstreamState::Off | UpstreamState::Refused) if !was_asked || resource.audience.is_waited_for() => {
                 self.dirty.push_back(Arc::clone(native));
             }
             (false, _) => drop(self.topics.remove(native)),

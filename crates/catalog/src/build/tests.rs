@@ -15,7 +15,7 @@ use crate::listing::Listing;
 pub(crate) struct TestServer {
     id: ServerId,
     config: Arc<Server>,
-    handed: Mutex<KnownUris>,
+    known_uris: Mutex<KnownUris>,
 }
 
 impl Upstream for TestServer {
@@ -29,8 +29,8 @@ impl Upstream for TestServer {
         &self.config
     }
 
-    fn handed(&self) -> MutexGuard<'_, KnownUris> {
-        self.handed.lock()
+    fn known_uris(&self) -> MutexGuard<'_, KnownUris> {
+        self.known_uris.lock()
     }
 
     fn calls_of(&self, _tool: &str) -> Arc<()> {
@@ -102,7 +102,7 @@ fn source(offer: &BackendFixture<'_>) -> Source {
         backend: Arc::new(TestServer {
             id,
             config: server,
-            handed: Mutex::new(KnownUris::new(&Arc::<Memory>::default())),
+            known_uris: Mutex::new(KnownUris::new(&Arc::<Memory>::default())),
         }),
         listing: Arc::new(listing),
     }
@@ -222,7 +222,7 @@ fn hard1_a_denied_uri_is_found_in_no_spelling() {
     assert_eq!(catalog.resources.templates.len(), 1);
     assert_eq!(owner(&catalog, "a+file:///a%20b"), "a file:///a%20b");
     assert_eq!(owner(&catalog, "a+file:///c%20d"), "a file:///c%20d", "its own spelling");
-    catalog.source(0).backend.handed().remember("file:///secret", uri::normalise);
+    catalog.source(0).backend.known_uris().remember("file:///secret", uri::normalise);
     for spelling in
         ["file:///secret", "file:///s%65cret", "file:///./secret", "FILE:///secret", "file:///public/../secret"]
     {
@@ -235,7 +235,7 @@ fn hard1_a_denied_uri_is_found_in_no_spelling() {
 fn d13_a_uri_that_was_handed_out_is_offered() {
     let catalog = catalog(&[resources("a", &[], &[])]);
     assert_eq!(owner(&catalog, "a+made:up"), "");
-    catalog.source(0).backend.handed().remember("made:up", uri::normalise);
+    catalog.source(0).backend.known_uris().remember("made:up", uri::normalise);
     assert_eq!(owner(&catalog, "a+made:up"), "a made:up");
     assert_eq!(owner(&catalog, "made:up"), "a made:up");
 }

@@ -21,7 +21,7 @@ pub(crate) const MAX_SESSIONS: usize = 1000;
 impl Admin {
     /// Returns the entries of all servers, or of one server.
     pub(crate) fn entries(&self, list: List, server: Option<&str>) -> EntryList {
-        let catalog = Arc::clone(&self.desk.router.directory.catalog());
+        let catalog = Arc::clone(&self.dispatcher.router.directory.catalog());
         let of_source = |source: usize, exposed: &str, native: &str, definition: &Bytes| {
             let id = &catalog.source(source).backend.id;
             let is_wanted = server.is_none_or(|server| server == id.as_str());
@@ -31,7 +31,7 @@ impl Admin {
     }
 
     pub(crate) fn sessions(&self) -> SessionList {
-        let mut sessions = self.desk.sessions.all();
+        let mut sessions = self.dispatcher.sessions.all();
         let total = sessions.len();
         sessions.sort_by_cached_key(|session| (session.idle(), Reverse(session.opened)));
         sessions.truncate(MAX_SESSIONS);

@@ -26,8 +26,8 @@ const DISABLED: &str = "disabled";
 
 impl Admin {
     pub(super) fn status(&self) -> Status {
-        let sessions = &self.desk.sessions;
-        let subscriptions = self.desk.router.subscriptions.count();
+        let sessions = &self.dispatcher.sessions;
+        let subscriptions = self.dispatcher.router.subscriptions.count();
         let ProcessReading { resident_bytes, open_descriptors } = process::measure();
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -42,10 +42,10 @@ impl Admin {
                 streams: sessions.open_streams(),
                 in_flight: sessions.open_calls(),
             },
-            catalog: catalog_status(&self.desk.router.directory.catalog()),
+            catalog: catalog_status(&self.dispatcher.router.directory.catalog()),
             subscriptions,
             process: ProcessStatus { resident_bytes, open_descriptors },
-            metrics: metrics(&self.desk.router.directory.backends(), subscriptions),
+            metrics: metrics(&self.dispatcher.router.directory.backends(), subscriptions),
         }
     }
 
@@ -61,7 +61,7 @@ impl Admin {
 
     /// Returns all servers in the order of the configuration, including disabled ones.
     pub(super) fn servers(&self) -> Vec<ServerStatus> {
-        let directory = &self.desk.router.directory;
+        let directory = &self.dispatcher.router.directory;
         let catalog = directory.catalog();
         let counts = catalog.counts();
         let mut servers: Vec<_> =

@@ -20,7 +20,7 @@ fn admin(readiness: &watch::Sender<Readiness>, commands: Option<CommandSender>) 
     let server = Server { enabled: false, ..Server::new("off", files, goblin_config::Namespacing::default()) };
     config.servers.insert(ServerId::new("off").expect("a valid id"), Arc::new(server));
     Admin {
-        desk: Arc::new(Dispatcher::example(9)),
+        dispatcher: Arc::new(Dispatcher::example(9)),
         observe: Arc::default(),
         readiness: readiness.subscribe(),
         configuration: watch::Sender::new(Configuration::new(String::new(), &config)).subscribe(),

@@ -37,7 +37,7 @@ pub struct NewConfig {
 
 /// Executes commands and reloads, one after the other.
 pub struct CommandExecutor {
-    fleet: Arc<BackendSupervisor>,
+    supervisor: Arc<BackendSupervisor>,
     observe: Arc<Observe>,
     source: Option<ConfigSource>,
     commands: mpsc::Receiver<AdminCommand>,
@@ -51,12 +51,12 @@ pub struct CommandExecutor {
 impl CommandExecutor {
     pub fn new(
         config: Config,
-        fleet: Arc<BackendSupervisor>,
+        supervisor: Arc<BackendSupervisor>,
         observe: Arc<Observe>,
         commands: mpsc::Receiver<AdminCommand>,
         told: Arc<watch::Sender<Configuration>>,
     ) -> CommandExecutor {
-        CommandExecutor { fleet, observe, source: None, commands, config, switched: BTreeMap::new(), told }
+        CommandExecutor { supervisor, observe, source: None, commands, config, switched: BTreeMap::new(), told }
     }
 
     /// Sets the source of the configuration.
@@ -132,7 +132,7 @@ impl CommandExecutor {
         let old = std::mem::replace(&mut self.config, config);
         let new = &self.config;
         self.switched.retain(|id, _| new.servers.contains_key(id) && new.servers.get(id) == old.servers.get(id));
-        let reloaded = self.fleet.become_as(self.wanted());
+        let reloaded = self.supervisor.become_as(self.wanted());
         in_force();
         for warning in &warnings {
             self.observe.emit(&Event::ConfigWarning { warning });
@@ -146,13 +146,13 @@ impl CommandExecutor {
             return Err(self.unknown(id));
         }
         match wish {
-            ServerAction::Restart if !self.fleet.restart(id) => {
+            ServerAction::Restart if !self.supervisor.restart(id) => {
                 return Err(CommandError::Conflict(format!("{id} is disabled: enable it first")));
             }
             ServerAction::Restart => {}
             ServerAction::Enable | ServerAction::Disable => {
                 self.switched.insert(id.clone(), wish == ServerAction::Enable);
-                self.fleet.become_as(self.wanted());
+                self.supervisor.become_as(self.wanted());
                 self.tell(|_| ());
             }
         }

@@ -29,9 +29,9 @@ const LOOK: Duration = Duration::from_millis(50);
 
 pub struct BackendSupervisor {
     directory: Arc<CatalogStore>,
-    surroundings: BackendDeps,
+    deps: BackendDeps,
     grace: Duration,
-    crew: Mutex<SupervisorState>,
+    supervisor_state: Mutex<SupervisorState>,
     /// Set when the gateway stops. Leaving servers then end at once.
     hurry: watch::Sender<bool>,
 }
@@ -60,76 +60,75 @@ struct Successor {
 }
 
 impl BackendSupervisor {
-    pub fn new(directory: Arc<CatalogStore>, surroundings: BackendDeps, grace: Duration) -> Arc<BackendSupervisor> {
-        let crew = Mutex::new(SupervisorState {
+    pub fn new(directory: Arc<CatalogStore>, deps: BackendDeps, grace: Duration) -> Arc<BackendSupervisor> {
+        let supervisor_state = Mutex::new(SupervisorState {
             config: Config::empty(),
             running: IndexMap::new(),
             meters: HashMap::new(),
             leaving: Vec::new(),
         });
-        Arc::new(BackendSupervisor { directory, surroundings, grace, crew, hurry: watch::Sender::new(false) })
+        Arc::new(BackendSupervisor { directory, deps, grace, supervisor_state, hurry: watch::Sender::new(false) })
     }
 
     /// Changes the running servers to match `config`. Returns which servers were started, changed and stopped.
     pub(crate) fn become_as(self: &Arc<BackendSupervisor>, config: Config) -> Reloaded {
-        let mut crew = self.crew();
-        let plan = diff(&crew.config, &config);
-        crew.leaving.retain(|leaving| !leaving.is_finished());
+        let mut supervisor_state = self.supervisor_state();
+        let plan = diff(&supervisor_state.config, &config);
+        supervisor_state.leaving.retain(|leaving| !leaving.is_finished());
         for id in &plan.stop {
-            self.remove(&mut crew, id);
+            self.remove(&mut supervisor_state, id);
         }
         for (id, server) in &plan.start {
-            let meter = Arc::clone(crew.meters.entry(id.clone()).or_default());
+            let meter = Arc::clone(supervisor_state.meters.entry(id.clone()).or_default());
             let running = self.start(id, server, meter);
-            crew.running.insert(id.clone(), running);
+            supervisor_state.running.insert(id.clone(), running);
         }
         for change in &plan.change {
-            self.change(&mut crew, change);
+            self.change(&mut supervisor_state, change);
         }
         let ids = |ids: &mut dyn Iterator<Item = &ServerId>| ids.map(ServerId::to_string).collect::<Vec<_>>();
         let started = ids(&mut plan.start.iter().map(|(id, _)| id));
         let changed = ids(&mut plan.change.iter().map(|change| &change.id));
-        let unchanged = crew.running.len() - started.len() - changed.len();
+        let unchanged = supervisor_state.running.len() - started.len() - changed.len();
         let stopped = ids(&mut plan.stop.iter());
-        crew.meters.retain(|id, _| config.servers.contains_key(id));
-        crew.config = config;
-        self.call_the_roll(&mut crew);
+        supervisor_state.meters.retain(|id, _| config.servers.contains_key(id));
+        supervisor_state.config = config;
+        self.call_the_roll(&mut supervisor_state);
         Reloaded { started, changed, stopped, unchanged }
     }
 
     /// Ends a server with its open calls and starts it again. Returns `false` if it is not running.
     pub fn restart(self: &Arc<BackendSupervisor>, id: &ServerId) -> bool {
-        let mut crew = self.crew();
-        let Some(server) = crew.config.servers.get(id).cloned() else { return false };
-        let Some(old) = crew.running.shift_remove(id) else { return false };
+        let mut supervisor_state = self.supervisor_state();
+        let Some(server) = supervisor_state.config.servers.get(id).cloned() else { return false };
+        let Some(old) = supervisor_state.running.shift_remove(id) else { return false };
         let new = self.start(id, &server, Arc::clone(&old.backend.meter));
         new.backend.meter.restarted();
         new.backend.take_over(old.backend.hand_over());
-        crew.running.insert(id.clone(), new);
-        crew.leaving.extend(old.end());
-        self.call_the_roll(&mut crew);
+        supervisor_state.running.insert(id.clone(), new);
+        supervisor_state.leaving.extend(old.end());
+        self.call_the_roll(&mut supervisor_state);
         true
     }
 
     fn start(&self, id: &ServerId, server: &Arc<Server>, meter: Arc<Meter>) -> Running {
         let stop = watch::Sender::new(false);
-        let (backend, actor) =
-            actor::start(id.clone(), Arc::clone(server), meter, self.surroundings.clone(), stop.subscribe());
+        let (backend, actor) = actor::start(id.clone(), Arc::clone(server), meter, self.deps.clone(), stop.subscribe());
         Running { backend, stop, actor, successor: None }
     }
 
-    fn remove(self: &Arc<BackendSupervisor>, crew: &mut SupervisorState, id: &ServerId) {
-        if let Some(running) = crew.running.shift_remove(id) {
+    fn remove(self: &Arc<BackendSupervisor>, supervisor_state: &mut SupervisorState, id: &ServerId) {
+        if let Some(running) = supervisor_state.running.shift_remove(id) {
             running.backend.close_subscriptions();
-            crew.leaving.push(self.leave(running));
+            supervisor_state.leaving.push(self.leave(running));
         }
     }
 
-    fn change(self: &Arc<BackendSupervisor>, crew: &mut SupervisorState, change: &ServerChange) {
-        let Some(running) = crew.running.get_mut(&change.id) else { return };
+    fn change(self: &Arc<BackendSupervisor>, supervisor_state: &mut SupervisorState, change: &ServerChange) {
+        let Some(running) = supervisor_state.running.get_mut(&change.id) else { return };
         // A waiting successor has an outdated configuration.
         let superseded = running.successor.take();
-        crew.leaving.extend(superseded.map(|superseded| superseded.give_up()).into_iter().flatten());
+        supervisor_state.leaving.extend(superseded.map(|superseded| superseded.give_up()).into_iter().flatten());
         if running.backend.config == change.server {
             return;
         }
@@ -144,13 +143,13 @@ impl BackendSupervisor {
             running.successor = Some(Box::new(Successor { running: new, waiting: waiting.abort_handle() }));
         } else {
             let old = std::mem::replace(running, new);
-            crew.leaving.push(self.leave(old));
+            supervisor_state.leaving.push(self.leave(old));
         }
     }
 
     /// Moves the subscriptions of a leaving server to its replacement. Closes them if there is none.
     fn hand_over(&self, old: &Backend) {
-        match self.crew().running.get(&old.id) {
+        match self.supervisor_state().running.get(&old.id) {
             Some(running) => running.backend.take_over(old.hand_over()),
             None => old.close_subscriptions(),
         }
@@ -158,18 +157,18 @@ impl BackendSupervisor {
 
     /// Replaces a server by its successor, unless another change has replaced the successor meanwhile.
     fn promote(self: &Arc<BackendSupervisor>, successor: &Arc<Backend>) {
-        let mut crew = self.crew();
-        let Some(running) = crew.running.get_mut(&successor.id) else { return };
+        let mut supervisor_state = self.supervisor_state();
+        let Some(running) = supervisor_state.running.get_mut(&successor.id) else { return };
         let is_expected = |waiting: &Successor| Arc::ptr_eq(&waiting.running.backend, successor);
         let Some(waiting) = running.successor.take_if(|waiting| is_expected(waiting)) else { return };
         let old = std::mem::replace(running, waiting.running);
-        crew.leaving.push(self.leave(old));
-        self.call_the_roll(&mut crew);
+        supervisor_state.leaving.push(self.leave(old));
+        self.call_the_roll(&mut supervisor_state);
     }
 
     /// Publishes the running backends to the catalog directory, in the order of the configuration.
-    fn call_the_roll(&self, crew: &mut SupervisorState) {
-        let SupervisorState { config, running, .. } = crew;
+    fn call_the_roll(&self, supervisor_state: &mut SupervisorState) {
+        let SupervisorState { config, running, .. } = supervisor_state;
         let order = |id: &ServerId| config.servers.get_index_of(id).unwrap_or(usize::MAX);
         running.sort_by(|one, _, other, _| order(one).cmp(&order(other)));
         self.directory.set_backends(running.values().map(|running| Arc::clone(&running.backend)).collect());
@@ -179,7 +178,7 @@ impl BackendSupervisor {
     /// them over sends an update for each, which covers changes before that moment.
     fn leave(self: &Arc<BackendSupervisor>, mut running: Running) -> JoinHandle<()> {
         let successor = running.successor.take();
-        let fleet = Arc::clone(self);
+        let supervisor = Arc::clone(self);
         let mut hurry = self.hurry.subscribe();
         worker::spawn(async move {
             if let Some(successor) = successor {
@@ -189,8 +188,8 @@ impl BackendSupervisor {
                 }
             }
             let drained = async {
-                fleet.directory.caught_up().await;
-                fleet.hand_over(&running.backend);
+                supervisor.directory.caught_up().await;
+                supervisor.hand_over(&running.backend);
                 tokio::time::sleep(LINGER).await;
                 while running.backend.calls_in_flight() > 0 {
                     tokio::time::sleep(LOOK).await;
@@ -198,10 +197,10 @@ impl BackendSupervisor {
             };
             tokio::select! {
                 () = drained => {}
-                () = tokio::time::sleep(fleet.grace + LINGER) => {}
+                () = tokio::time::sleep(supervisor.grace + LINGER) => {}
                 () = stopped(&mut hurry) => {}
             }
-            drop(fleet);
+            drop(supervisor);
             for actor in running.end() {
                 let _ = actor.await;
             }
@@ -210,15 +209,15 @@ impl BackendSupervisor {
 
     /// Returns the running backends in the order of the configuration.
     pub fn backends(&self) -> Vec<Arc<Backend>> {
-        self.crew().running.values().map(|running| Arc::clone(&running.backend)).collect()
+        self.supervisor_state().running.values().map(|running| Arc::clone(&running.backend)).collect()
     }
 
     /// Ends all servers, including leaving ones, and waits for their tasks.
     pub async fn stop(&self) {
         self.hurry.send_replace(true);
         let (running, leaving) = {
-            let mut crew = self.crew();
-            (std::mem::take(&mut crew.running), std::mem::take(&mut crew.leaving))
+            let mut supervisor_state = self.supervisor_state();
+            (std::mem::take(&mut supervisor_state.running), std::mem::take(&mut supervisor_state.leaving))
         };
         let ending: Vec<_> = running.into_values().flat_map(Running::end).collect();
         for actor in ending.into_iter().chain(leaving) {
@@ -227,8 +226,8 @@ impl BackendSupervisor {
         }
     }
 
-    fn crew(&self) -> MutexGuard<'_, SupervisorState> {
-        self.crew.lock()
+    fn supervisor_state(&self) -> MutexGuard<'_, SupervisorState> {
+        self.supervisor_state.lock()
     }
 }
 
@@ -257,11 +256,11 @@ impl Successor {
 
 /// Waits until `new` is ready or `old` is not any more, then replaces `old`. Readiness has several conditions that may
 /// come and go, so it polls them.
-async fn promote_when_ready(fleet: Weak<BackendSupervisor>, old: Arc<Backend>, new: Arc<Backend>) {
+async fn promote_when_ready(supervisor: Weak<BackendSupervisor>, old: Arc<Backend>, new: Arc<Backend>) {
     while old.state() == BackendState::Ready && !Running::is_serving(&new) {
         tokio::time::sleep(LOOK).await;
     }
-    if let Some(fleet) = fleet.upgrade() {
-        fleet.promote(&new);
+    if let Some(supervisor) = supervisor.upgrade() {
+        supervisor.promote(&new);
     }
 }

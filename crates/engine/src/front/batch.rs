@@ -51,7 +51,7 @@ impl HttpFront {
             match Message::parse(raw) {
                 Ok(Message::Request(mut request)) => {
                     trace::take_headers(&mut request, headers);
-                    match self.desk.begin(session, request) {
+                    match self.dispatcher.begin(session, request) {
                         DispatchOutcome::Ready(answer) => batch.answers.push(answer),
                         DispatchOutcome::Pending(pending) => {
                             batch.calls.push(DetachableCall::new(
@@ -62,8 +62,8 @@ impl HttpFront {
                         }
                     }
                 }
-                Ok(Message::Notification(notification)) => self.desk.hear(session, &notification),
-                Ok(Message::Response(response)) => self.desk.hear_answer(session, response),
+                Ok(Message::Notification(notification)) => self.dispatcher.hear(session, &notification),
+                Ok(Message::Response(response)) => self.dispatcher.hear_answer(session, response),
                 Err(malformed) => {
                     self.observe.count_limit(&malformed.error);
                     batch.answers.push(error_reply(malformed.id.as_ref(), &malformed.error.to_json()));

@@ -21,7 +21,7 @@ use crate::session::listening::ListenSubscription;
 use crate::session::{self, Session, SessionPermit};
 
 pub(crate) struct DuplexClient {
-    desk: Arc<Dispatcher>,
+    dispatcher: Arc<Dispatcher>,
     observe: Arc<Observe>,
     profile: Option<ProfileName>,
     state: Mutex<DuplexState>,
@@ -49,22 +49,28 @@ pub(crate) enum MessageOutcome {
 
 impl DuplexClient {
     pub(crate) fn new(
-        desk: &Arc<Dispatcher>,
+        dispatcher: &Arc<Dispatcher>,
         observe: &Arc<Observe>,
         profile: Option<ProfileName>,
     ) -> Result<DuplexClient, Error> {
-        let state = Mutex::new(DuplexState::Waiting(desk.reserve()?));
-        Ok(DuplexClient { desk: Arc::clone(desk), observe: Arc::clone(observe), profile, state, guests: None })
+        let state = Mutex::new(DuplexState::Waiting(dispatcher.reserve()?));
+        Ok(DuplexClient {
+            dispatcher: Arc::clone(dispatcher),
+            observe: Arc::clone(observe),
+            profile,
+            state,
+            guests: None,
+        })
     }
 
     /// Creates a dialogue that also accepts requests without a handshake.
     pub(crate) fn of_both_eras(
-        desk: &Arc<Dispatcher>,
+        dispatcher: &Arc<Dispatcher>,
         observe: &Arc<Observe>,
         profile: Option<ProfileName>,
     ) -> Result<DuplexClient, Error> {
-        let guests = Some(StatelessRequests::new(desk, profile.clone()));
-        DuplexClient::new(desk, observe, profile).map(|dialogue| DuplexClient { guests, ..dialogue })
+        let guests = Some(StatelessRequests::new(dispatcher, profile.clone()));
+        DuplexClient::new(dispatcher, observe, profile).map(|duplex| DuplexClient { guests, ..duplex })
     }
 
     /// Returns the session. Returns `None` before the handshake and after the end.
@@ -83,7 +89,7 @@ impl DuplexClient {
     pub(crate) fn end(&self, reason: &str) {
         let before = std::mem::replace(&mut *self.state(), DuplexState::Ended);
         if let DuplexState::Begun(present) = before {
-            self.desk.sessions.end(present.session.id, reason);
+            self.dispatcher.sessions.end(present.session.id, reason);
         }
         if let Some(guests) = &self.guests {
             guests.end();
@@ -116,7 +122,7 @@ impl DuplexClient {
             Message::Response(response) => {
                 // There is no open server request before the handshake.
                 if let Some(session) = self.session() {
-                    self.desk.hear_answer(&session, response);
+                    self.dispatcher.hear_answer(&session, response);
                 }
                 MessageOutcome::Nothing
             }
@@ -137,7 +143,7 @@ impl DuplexClient {
             return MessageOutcome::Nothing;
         }
         let Some(session) = self.session() else { return MessageOutcome::Nothing };
-        self.desk.hear(&session, notification);
+        self.dispatcher.hear(&session, notification);
         if notification.method == Method::Initialized {
             MessageOutcome::Initialized(session)
         } else {
@@ -147,7 +153,7 @@ impl DuplexClient {
 
     fn on_request(&self, request: Request) -> MessageOutcome {
         let Some(session) = self.session() else { return MessageOutcome::Answer(self.before_session(&request)) };
-        match self.desk.begin(&session, request) {
+        match self.dispatcher.begin(&session, request) {
             DispatchOutcome::Ready(answer) => MessageOutcome::Answer(answer),
             DispatchOutcome::Pending(pending) => {
                 MessageOutcome::Call(DetachableCall::new(pending, session, Arc::clone(&self.observe)))
@@ -174,7 +180,7 @@ impl DuplexClient {
                 Err(Error::InvalidRequest("this session is initialized already, or has ended".to_owned()))
             }
         };
-        let (session, hello) = self.desk.initialize(request, self.profile.as_ref(), taken)?;
+        let (session, hello) = self.dispatcher.initialize(request, self.profile.as_ref(), taken)?;
         *state = DuplexState::Begun(session.open_stream());
         Ok(hello)
     }
@@ -210,8 +216,8 @@ mod tests {
     use super::*;
 
     /// Returns the answer to a message. Panics if there is none.
-    fn answer(dialogue: &DuplexClient, message: &'static str) -> String {
-        match dialogue.hear(Bytes::from_static(message.as_bytes())) {
+    fn answer(duplex: &DuplexClient, message: &'static str) -> String {
+        match duplex.hear(Bytes::from_static(message.as_bytes())) {
             Ok(MessageOutcome::Answer(answer)) => String::from_utf8_lossy(&answer.concat()).into_owned(),
             _ => panic!("{message} has an answer"),
         }
@@ -222,24 +228,24 @@ mod tests {
 
     #[test]
     fn sess2_no_session_begins_after_the_end() {
-        let desk = Arc::new(Dispatcher::example(1));
-        let dialogue = DuplexClient::new(&desk, &Arc::default(), None).expect("there is room");
-        assert!(DuplexClient::new(&desk, &Arc::default(), None).is_err(), "it counts before its handshake");
-        dialogue.end("test");
-        assert!(answer(&dialogue, HELLO).contains("-32600"));
-        assert!(desk.sessions.is_empty() && dialogue.session().is_none());
+        let dispatcher = Arc::new(Dispatcher::example(1));
+        let duplex = DuplexClient::new(&dispatcher, &Arc::default(), None).expect("there is room");
+        assert!(DuplexClient::new(&dispatcher, &Arc::default(), None).is_err(), "it counts before its handshake");
+        duplex.end("test");
+        assert!(answer(&duplex, HELLO).contains("-32600"));
+        assert!(dispatcher.sessions.is_empty() && duplex.session().is_none());
     }
 
     #[test]
     fn a_handshake_that_fails_keeps_its_place_for_the_next() {
-        let desk = Arc::new(Dispatcher::example(1));
-        let dialogue = DuplexClient::new(&desk, &Arc::default(), None).expect("there is room");
+        let dispatcher = Arc::new(Dispatcher::example(1));
+        let duplex = DuplexClient::new(&dispatcher, &Arc::default(), None).expect("there is room");
         let without_version = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}"#;
-        assert!(answer(&dialogue, without_version).contains("-32602"));
-        assert_eq!(desk.sessions.len(), 1);
-        assert!(answer(&dialogue, HELLO).contains("serverInfo"));
-        assert_eq!(desk.sessions.len(), 1);
-        dialogue.end("test");
-        assert!(desk.sessions.is_empty());
+        assert!(answer(&duplex, without_version).contains("-32602"));
+        assert_eq!(dispatcher.sessions.len(), 1);
+        assert!(answer(&duplex, HELLO).contains("serverInfo"));
+        assert_eq!(dispatcher.sessions.len(), 1);
+        duplex.end("test");
+        assert!(dispatcher.sessions.is_empty());
     }
 }

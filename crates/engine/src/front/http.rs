@@ -45,7 +45,7 @@ const MAX_ID: usize = 256;
 /// The HTTP front of one address.
 #[derive(Clone)]
 pub(crate) struct HttpFront {
-    pub desk: Arc<Dispatcher>,
+    pub dispatcher: Arc<Dispatcher>,
     pub audience: AddressRole,
     /// The profile of the clients, or `None` for the default endpoint.
     pub profile: Option<ProfileName>,
@@ -176,7 +176,7 @@ impl HttpFront {
 
     /// Returns this front for the clients of a profile, or `None` if there is no such profile.
     fn of_profile(&self, name: &str) -> Option<HttpFront> {
-        let name = ProfileName::new(name).filter(|name| self.desk.router.directory.has_profile(name.as_str()))?;
+        let name = ProfileName::new(name).filter(|name| self.dispatcher.router.directory.has_profile(name.as_str()))?;
         Some(HttpFront { profile: Some(name), ..self.clone() })
     }
 
@@ -210,7 +210,7 @@ impl HttpFront {
             (McpEndpoint::Mcp, &Verb::GET) => self.get(request.headers()),
             (McpEndpoint::Mcp, &Verb::DELETE) => {
                 let session = self.session(request.headers())?;
-                self.desk.sessions.end(session.id, "the client ended it");
+                self.dispatcher.sessions.end(session.id, "the client ended it");
                 Ok(empty(StatusCode::NO_CONTENT))
             }
             (McpEndpoint::Mcp, _) => Ok(other_verb("GET, POST, DELETE")),
@@ -274,7 +274,7 @@ impl HttpFront {
 
     /// Returns the list changes that the clients of this front see.
     pub(crate) fn changes(&self) -> ListChanges {
-        ListChanges::new(self.desk.router.directory.watch_of(self.profile.as_ref()))
+        ListChanges::new(self.dispatcher.router.directory.watch_of(self.profile.as_ref()))
     }
 
     async fn post(&self, request: HttpRequest) -> Result<Response<Body>, Rejection> {
@@ -321,21 +321,21 @@ impl HttpFront {
             }
             Message::Notification(notification) => {
                 let session = self.session(&parts.headers)?;
-                self.desk.hear(&session, &notification);
+                self.dispatcher.hear(&session, &notification);
                 Ok(empty(StatusCode::ACCEPTED))
             }
             Message::Response(response) => {
                 let session = self.session(&parts.headers)?;
-                self.desk.hear_answer(&session, response);
+                self.dispatcher.hear_answer(&session, response);
                 Ok(empty(StatusCode::ACCEPTED))
             }
         }
     }
 
     fn initialize(&self, request: &Request) -> Result<Response<Body>, Rejection> {
-        let place = || self.desk.reserve();
+        let place = || self.dispatcher.reserve();
         let (session, hello) =
-            self.desk.initialize(request, self.profile.as_ref(), place).map_err(|error| match error {
+            self.dispatcher.initialize(request, self.profile.as_ref(), place).map_err(|error| match error {
                 Error::LimitExceeded { limit: "maxSessions", .. } => {
                     Rejection { status: StatusCode::SERVICE_UNAVAILABLE, error, id: Some(request.id.clone()) }
                 }
@@ -348,7 +348,7 @@ impl HttpFront {
     }
 
     async fn request(&self, session: &Arc<Session>, request: Request, accepted: AcceptedTypes) -> Response<Body> {
-        let pending = match self.desk.begin(session, request) {
+        let pending = match self.dispatcher.begin(session, request) {
             DispatchOutcome::Ready(answer) if !accepted.json => {
                 return body::events(futures_util::stream::iter([body::event(answer)]));
             }
@@ -388,7 +388,8 @@ impl HttpFront {
             return Err(Rejection::status(StatusCode::BAD_REQUEST, "Mcp-Session-Id is missing; begin with initialize"));
         }
         // A session of another profile is unknown at this endpoint.
-        let session = id.and_then(|id| self.desk.sessions.find(id)).filter(|session| session.profile == self.profile);
+        let session =
+            id.and_then(|id| self.dispatcher.sessions.find(id)).filter(|session| session.profile == self.profile);
         session.ok_or_else(|| Rejection::status(StatusCode::NOT_FOUND, "unknown session; begin with initialize"))
     }
 }

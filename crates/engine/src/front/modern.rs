@@ -34,12 +34,12 @@ impl HttpFront {
             return Err(refusal.about(&request));
         }
         let id = request.id.clone();
-        let visited = self.desk.visit(&StatelessClient::Passing(self.profile.clone()), request);
+        let visited = self.dispatcher.visit(&StatelessClient::Passing(self.profile.clone()), request);
         Ok(match visited {
             Ok(StatelessOutcome::Ready(answer)) => answered(answer.into(), accepted),
             Ok(StatelessOutcome::Replied(reply)) => answered(reply, accepted),
             Ok(StatelessOutcome::Pending(pending)) => {
-                carried(StatelessCall::new(&self.desk, id, pending), accepted).await
+                carried(StatelessCall::new(&self.dispatcher, id, pending), accepted).await
             }
             Ok(StatelessOutcome::Listening(listening)) => {
                 body::events(ListenStream::new(self.changes(), listening, self.stop.clone()).into_events())
@@ -58,7 +58,7 @@ impl HttpFront {
         let text = request.raw.as_str();
         let tool = request.params.name.filter(|_| request.method == Method::ToolsCall);
         let Some(tool) = tool.and_then(|at| text_json::string(text, at)) else { return Ok(()) };
-        let catalog = self.desk.router.directory.catalog_of(self.profile.as_ref());
+        let catalog = self.dispatcher.router.directory.catalog_of(self.profile.as_ref());
         let Some(mirrors) = catalog.mirrors(&tool).filter(|mirrors| !mirrors.is_empty()) else { return Ok(()) };
         let get = |name: &str| headers.get_all(name).iter().map(http::HeaderValue::as_bytes).collect::<Vec<_>>();
         mirrors.check(text, request.params.arguments, get).map_err(Error::HeaderMismatch)

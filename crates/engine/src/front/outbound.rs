@@ -144,45 +144,45 @@ mod tests {
 
     #[test]
     fn exactly_so_many_answers_fit_and_fewer_that_may_be_dropped() {
-        let outlet = OutboundQueue::default();
-        let taken = (0..2000).filter(|_| outlet.offer(message(1))).count();
+        let outbound = OutboundQueue::default();
+        let taken = (0..2000).filter(|_| outbound.offer(message(1))).count();
         assert_eq!(taken, MAX_DROPPABLE.messages);
-        let taken = (0..2000).take_while(|_| outlet.push(message(1)).is_ok()).count();
+        let taken = (0..2000).take_while(|_| outbound.push(message(1)).is_ok()).count();
         assert_eq!(taken, MAX_QUEUED.messages - MAX_DROPPABLE.messages);
-        assert_eq!(outlet.push(message(1)), Err(EnqueueError::Full));
-        assert!(outlet.next().now_or_never().is_some());
-        assert_eq!(outlet.push(message(1)), Ok(()));
+        assert_eq!(outbound.push(message(1)), Err(EnqueueError::Full));
+        assert!(outbound.next().now_or_never().is_some());
+        assert_eq!(outbound.push(message(1)), Ok(()));
     }
 
     #[test]
     fn bytes_are_bounded_too_but_one_message_always_fits() {
-        let outlet = OutboundQueue::default();
-        assert!(outlet.push(message(MAX_QUEUED.bytes + 1)).is_ok());
-        assert_eq!(outlet.push(message(1)), Err(EnqueueError::Full));
-        let outlet = OutboundQueue::default();
-        assert!(outlet.offer(message(MAX_DROPPABLE.bytes - 1)) && outlet.offer(message(1)));
-        assert!(!outlet.offer(message(1)));
-        assert!(outlet.push(message(1)).is_ok());
+        let outbound = OutboundQueue::default();
+        assert!(outbound.push(message(MAX_QUEUED.bytes + 1)).is_ok());
+        assert_eq!(outbound.push(message(1)), Err(EnqueueError::Full));
+        let outbound = OutboundQueue::default();
+        assert!(outbound.offer(message(MAX_DROPPABLE.bytes - 1)) && outbound.offer(message(1)));
+        assert!(!outbound.offer(message(1)));
+        assert!(outbound.push(message(1)).is_ok());
     }
 
     #[test]
     fn what_is_closed_forgets_and_takes_nothing() {
-        let outlet = OutboundQueue::default();
-        assert!(outlet.push(message(1)).is_ok());
-        outlet.close();
-        assert_eq!(outlet.push(message(1)), Err(EnqueueError::Closed));
-        assert!(outlet.next().now_or_never().expect("it is over").is_none());
+        let outbound = OutboundQueue::default();
+        assert!(outbound.push(message(1)).is_ok());
+        outbound.close();
+        assert_eq!(outbound.push(message(1)), Err(EnqueueError::Closed));
+        assert!(outbound.next().now_or_never().expect("it is over").is_none());
     }
 
     #[test]
     fn it_finishes_with_its_last_writer_and_message() {
-        let outlet = Arc::new(OutboundQueue::default());
-        let writer = outlet.writer();
-        outlet.finish();
-        assert!(outlet.next().now_or_never().is_none());
-        assert!(outlet.push(message(1)).is_ok());
+        let outbound = Arc::new(OutboundQueue::default());
+        let writer = outbound.writer();
+        outbound.finish();
+        assert!(outbound.next().now_or_never().is_none());
+        assert!(outbound.push(message(1)).is_ok());
         drop(writer);
-        assert!(outlet.next().now_or_never().expect("a message").is_some());
-        assert!(outlet.next().now_or_never().expect("it is over").is_none());
+        assert!(outbound.next().now_or_never().expect("a message").is_some());
+        assert!(outbound.next().now_or_never().expect("it is over").is_none());
     }
 }

@@ -40,13 +40,13 @@ impl HttpFront {
             return Ok(other_verb("GET"));
         }
         check_takes_stream(request.headers())?;
-        let dialogue =
-            DuplexClient::new(&self.desk, &self.observe, self.profile.clone()).map_err(|error| match error {
+        let duplex =
+            DuplexClient::new(&self.dispatcher, &self.observe, self.profile.clone()).map_err(|error| match error {
                 Error::LimitExceeded { .. } => Rejection { status: StatusCode::SERVICE_UNAVAILABLE, error, id: None },
                 error => error.into(),
             })?;
-        let id = self.desk.sessions.mint();
-        let client = Arc::new(SseClient::new(id, dialogue, Arc::clone(&self.observe)));
+        let id = self.dispatcher.sessions.mint();
+        let client = Arc::new(SseClient::new(id, duplex, Arc::clone(&self.observe)));
         let stream = ClientStream {
             greeting: Some(Bytes::from(format!("event: endpoint\ndata: {MESSAGES}?sessionId={id}\n\n"))),
             initialized: client.initialized.subscribe(),
@@ -65,7 +65,7 @@ impl HttpFront {
         check_is_json(request.headers())?;
         let client = self.streams.find(request.uri().query().unwrap_or_default())?;
         let raw = whole_body(request.into_body(), self.max_body_size, &self.observe).await?;
-        if client.dialogue.is_ended() {
+        if client.duplex.is_ended() {
             return Err(unknown());
         }
         client.take(raw)?;
@@ -99,7 +99,7 @@ impl SseClients {
         };
         let id = name.parse::<SessionId>().map_err(|()| unknown())?;
         let client = self.0.read().get(&id).cloned();
-        client.filter(|client| !client.dialogue.is_ended()).ok_or_else(unknown)
+        client.filter(|client| !client.duplex.is_ended()).ok_or_else(unknown)
     }
 }
 
@@ -118,22 +118,22 @@ impl Drop for SseClientGuard {
 
 struct SseClient {
     id: SessionId,
-    dialogue: DuplexClient,
-    outlet: Arc<OutboundQueue>,
+    duplex: DuplexClient,
+    outbound: Arc<OutboundQueue>,
     /// The session, after the client has finished the handshake.
     initialized: watch::Sender<Option<Arc<Session>>>,
     observe: Arc<Observe>,
 }
 
 impl SseClient {
-    fn new(id: SessionId, dialogue: DuplexClient, observe: Arc<Observe>) -> SseClient {
-        SseClient { id, dialogue, outlet: Arc::default(), initialized: watch::Sender::new(None), observe }
+    fn new(id: SessionId, duplex: DuplexClient, observe: Arc<Observe>) -> SseClient {
+        SseClient { id, duplex, outbound: Arc::default(), initialized: watch::Sender::new(None), observe }
     }
 
     /// Handles the body of a POST: one message, or a batch if the version has batches. Returns an error if it is
     /// malformed.
     fn take(self: &Arc<SseClient>, raw: Bytes) -> Result<(), MalformedMessage> {
-        let Some(batch) = self.dialogue.split_batch(&raw) else { return self.hear(raw) };
+        let Some(batch) = self.duplex.split_batch(&raw) else { return self.hear(raw) };
         for message in batch? {
             if let Err(malformed) = self.hear(message) {
                 self.answer(refusal(&malformed));
@@ -143,7 +143,7 @@ impl SseClient {
     }
 
     fn hear(self: &Arc<SseClient>, raw: Bytes) -> Result<(), MalformedMessage> {
-        match self.dialogue.hear(raw)? {
+        match self.duplex.hear(raw)? {
             MessageOutcome::Nothing => {}
             MessageOutcome::Initialized(session) => drop(self.initialized.send_replace(Some(session))),
             MessageOutcome::Answer(answer) => drop(self.answer(answer)),
@@ -151,7 +151,7 @@ impl SseClient {
             MessageOutcome::Visit(..) | MessageOutcome::Listening(..) => {}
             // A separate task finishes the call, however its POST ends.
             MessageOutcome::Call(carried) => {
-                drop(worker::spawn(carry(carried, Arc::clone(self), self.outlet.writer())))
+                drop(worker::spawn(carry(carried, Arc::clone(self), self.outbound.writer())))
             }
         }
         Ok(())
@@ -160,11 +160,11 @@ impl SseClient {
     /// Queues an answer or a server request. Returns `false` if the client cannot read it any more. If the queue is
     /// full, the session ends, because the client would wait for the message forever.
     fn answer(&self, answer: Pieces) -> bool {
-        match self.outlet.push(answer) {
+        match self.outbound.push(answer) {
             Ok(()) => true,
             Err(EnqueueError::Closed) => false,
             Err(EnqueueError::Full) => {
-                let session = self.dialogue.session().map_or(self.id, |session| session.id);
+                let session = self.duplex.session().map_or(self.id, |session| session.id);
                 self.observe.emit(&Event::ClientSlow { session: &session.short() });
                 self.end("the client does not read");
                 false
@@ -173,8 +173,8 @@ impl SseClient {
     }
 
     fn end(&self, reason: &str) {
-        self.dialogue.end(reason);
-        self.outlet.close();
+        self.duplex.end(reason);
+        self.outbound.close();
     }
 }
 
@@ -183,7 +183,7 @@ async fn carry(mut carried: DetachableCall, client: Arc<SseClient>, _writer: Out
     loop {
         match carried.next().await {
             PendingCallEvent::Said(CallMessage::Note(message)) => {
-                if !client.outlet.offer(message.into()) {
+                if !client.outbound.offer(message.into()) {
                     carried.tell_dropped();
                 }
             }
@@ -220,10 +220,10 @@ impl ClientStream {
         if let Some(greeting) = self.greeting.take() {
             return Some(greeting);
         }
-        let outlet = Arc::clone(&self.listed.client.outlet);
+        let outbound = Arc::clone(&self.listed.client.outbound);
         let finish = async {
             stopped(&mut self.stop).await;
-            outlet.finish();
+            outbound.finish();
             std::future::pending().await
         };
         let unasked = async {
@@ -236,7 +236,7 @@ impl ClientStream {
             () = finish => None,
             // These come before the answers, which could delay them forever. They are too rare to delay the answers.
             Some(messages) = unasked => Some(all_events(messages)),
-            message = outlet.next() => message.map(event),
+            message = outbound.next() => message.map(event),
             () = tokio::time::sleep(KEEP_ALIVE_EVERY) => Some(KEEP_ALIVE),
         }
     }
@@ -252,14 +252,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn http1_a_quiet_stream_shows_that_it_is_alive() {
-        let (desk, observe) = (Arc::new(Dispatcher::example(9)), Arc::default());
-        let dialogue = DuplexClient::new(&desk, &observe, None).expect("there is room");
-        let client = Arc::new(SseClient::new(desk.sessions.mint(), dialogue, observe));
+        let (dispatcher, observe) = (Arc::new(Dispatcher::example(9)), Arc::default());
+        let duplex = DuplexClient::new(&dispatcher, &observe, None).expect("there is room");
+        let client = Arc::new(SseClient::new(dispatcher.sessions.mint(), duplex, observe));
         let stop = watch::Sender::new(false);
         let stream = ClientStream {
             greeting: None,
             initialized: client.initialized.subscribe(),
-            changes: ListChanges::new(desk.router.directory.watch()),
+            changes: ListChanges::new(dispatcher.router.directory.watch()),
             stop: stop.subscribe(),
             listed: Arc::<SseClients>::default().enter(Arc::clone(&client)),
         };
@@ -271,9 +271,9 @@ mod tests {
         }
         assert!(client.answer("{}".to_owned().into()));
         assert_eq!(events.next().await.as_deref(), Some(&b"event: message\ndata: {}\n\n"[..]));
-        assert_eq!(desk.sessions.len(), 1);
+        assert_eq!(dispatcher.sessions.len(), 1);
         drop(events);
-        assert_eq!(desk.sessions.len(), 0);
+        assert_eq!(dispatcher.sessions.len(), 0);
         assert!(!client.answer("{}".to_owned().into()));
     }
 }

@@ -23,7 +23,7 @@ use crate::upstream::actor::stopped;
 
 /// An open call. Dropping it before the answer cancels the call.
 pub(crate) struct StatelessCall {
-    desk: Arc<Dispatcher>,
+    dispatcher: Arc<Dispatcher>,
     /// The id of the request to answer: the one that began the call, or the one that resumed it.
     id: Id,
     pending: Option<PendingCall>,
@@ -42,8 +42,14 @@ pub(crate) enum CallEvent {
 }
 
 impl StatelessCall {
-    pub(crate) fn new(desk: &Arc<Dispatcher>, id: Id, pending: PendingCall) -> StatelessCall {
-        StatelessCall { desk: Arc::clone(desk), id, pending: Some(pending), notes: VecDeque::new(), answer: None }
+    pub(crate) fn new(dispatcher: &Arc<Dispatcher>, id: Id, pending: PendingCall) -> StatelessCall {
+        StatelessCall {
+            dispatcher: Arc::clone(dispatcher),
+            id,
+            pending: Some(pending),
+            notes: VecDeque::new(),
+            answer: None,
+        }
     }
 
     /// Waits for the next event. It is cancel-safe.
@@ -58,7 +64,7 @@ impl StatelessCall {
             let Some(pending) = &mut self.pending else { return CallEvent::Answer(None) };
             match pending.next().await {
                 PendingCallEvent::Said(CallMessage::Note(note)) => return CallEvent::Note(note),
-                PendingCallEvent::Said(CallMessage::Ask(ask)) => self.park(ask),
+                PendingCallEvent::Said(CallMessage::Ask(ask)) => self.suspended(ask),
                 PendingCallEvent::Slow => return CallEvent::Slow,
                 PendingCallEvent::Answer(answer) => {
                     self.pending = None;
@@ -70,7 +76,7 @@ impl StatelessCall {
 
     /// Suspends the call, because its backend sent a request to the client. The answer lists all requests that are
     /// queued.
-    fn park(&mut self, ask: Bytes) {
+    fn suspended(&mut self, ask: Bytes) {
         let Some(pending) = self.pending.take() else { return };
         let mut asks = vec![ask];
         while let Some(said) = pending.call.lane.try_next() {
@@ -79,7 +85,7 @@ impl StatelessCall {
                 CallMessage::Note(note) => self.notes.push_back(note),
             }
         }
-        match self.desk.park(pending, &self.id, asks) {
+        match self.dispatcher.suspended(pending, &self.id, asks) {
             Ok(reply) => self.answer = Some(reply),
             Err(pending) => self.pending = Some(pending),
         }
@@ -95,7 +101,7 @@ impl StatelessCall {
     /// Reports a message that was dropped.
     pub(crate) fn tell_dropped(&self) {
         let client = self.pending.as_ref().and_then(|pending| pending.call.caller.session);
-        self.desk.sessions.tell_dropped(client);
+        self.dispatcher.sessions.tell_dropped(client);
     }
 
     /// Puts back a message that [`next`](Visit::next) yielded and the caller did not write.

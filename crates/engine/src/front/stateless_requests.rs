@@ -18,7 +18,7 @@ use crate::session::stateless::{StatelessClient, StatelessOutcome, check_meta, c
 
 /// The open requests of one client, by the client's ids.
 pub(crate) struct StatelessRequests {
-    desk: Arc<Dispatcher>,
+    dispatcher: Arc<Dispatcher>,
     profile: Option<ProfileName>,
     guest: OnceLock<StatelessClient>,
     open: Arc<Mutex<OpenRequestTable>>,
@@ -56,24 +56,24 @@ pub(crate) enum GuardedOutcome {
 }
 
 impl StatelessRequests {
-    pub(crate) fn new(desk: &Arc<Dispatcher>, profile: Option<ProfileName>) -> StatelessRequests {
-        StatelessRequests { desk: Arc::clone(desk), profile, guest: OnceLock::new(), open: Arc::default() }
+    pub(crate) fn new(dispatcher: &Arc<Dispatcher>, profile: Option<ProfileName>) -> StatelessRequests {
+        StatelessRequests { dispatcher: Arc::clone(dispatcher), profile, guest: OnceLock::new(), open: Arc::default() }
     }
 
     /// Begins a request. The answer is an error if the id is in use or too many requests are open.
     pub(crate) fn greet(&self, request: Request) -> GuardedOutcome {
         let id = request.id.clone();
         let refused = |error: Error| GuardedOutcome::Answer(goblin_wire::error_reply(Some(&id), &error.to_json()));
-        let guest = self.guest.get_or_init(|| StatelessClient::known(&self.desk, self.profile.clone()));
+        let guest = self.guest.get_or_init(|| StatelessClient::known(&self.dispatcher, self.profile.clone()));
         let leash = match self.enter(&request) {
             Ok(leash) => leash,
             Err(error) => return refused(error),
         };
-        match self.desk.visit(guest, request) {
+        match self.dispatcher.visit(guest, request) {
             Ok(StatelessOutcome::Ready(answer)) => GuardedOutcome::Answer(answer),
             Ok(StatelessOutcome::Replied(reply)) => GuardedOutcome::Answer(reply.pieces),
             Ok(StatelessOutcome::Pending(pending)) => {
-                GuardedOutcome::Visit(StatelessCall::new(&self.desk, id, pending), leash)
+                GuardedOutcome::Visit(StatelessCall::new(&self.dispatcher, id, pending), leash)
             }
             Ok(StatelessOutcome::Listening(listening)) => {
                 if let Some(open) = self.open.lock().open.get_mut(&id) {
@@ -93,7 +93,7 @@ impl StatelessRequests {
         if book.open.contains_key(&request.id) {
             return Err(Error::InvalidRequest(format!("a request with the id {} is in flight", request.id)));
         }
-        let most = self.desk.most_in_flight();
+        let most = self.dispatcher.most_in_flight();
         if book.open.len() >= most {
             return Err(Error::LimitExceeded { limit: "maxInFlight", value: most });
         }

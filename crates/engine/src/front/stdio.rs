@@ -30,7 +30,7 @@ use crate::upstream::actor::stopped;
 const OUTPUT_MESSAGES: usize = 64;
 
 pub(crate) struct StdioFront {
-    pub desk: Arc<Dispatcher>,
+    pub dispatcher: Arc<Dispatcher>,
     pub profile: Option<ProfileName>,
     pub observe: Arc<Observe>,
     pub max_message_size: usize,
@@ -49,28 +49,28 @@ pub(crate) async fn serve(
     let (sender, receiver) = mpsc::channel(OUTPUT_MESSAGES);
     let writer = worker::spawn(write(receiver, output));
     let grace = front.grace;
-    let dialogue = DuplexClient::of_both_eras(&front.desk, &front.observe, front.profile.clone())
+    let duplex = DuplexClient::of_both_eras(&front.dispatcher, &front.observe, front.profile.clone())
         .expect("maxSessions is at least 1 and this the only client");
-    let mut client = StdioClient { front, output: sender, dialogue, calls: JoinSet::new(), told: None };
+    let mut client = StdioClient { front, output: sender, duplex, calls: JoinSet::new(), told: None };
     client.read(input).await;
-    let StdioClient { front, output, dialogue, mut calls, told } = client;
+    let StdioClient { front, output, duplex, mut calls, told } = client;
     drop(output);
     // The client can send no more responses, so calls must not wait for them.
-    if let Some(session) = dialogue.session() {
+    if let Some(session) = duplex.session() {
         session.mailbox.asks.close();
     }
-    if let Some(guests) = &dialogue.guests {
+    if let Some(guests) = &duplex.guests {
         guests.end_listening();
     }
     front.observe.emit(&Event::ShuttingDown { open: calls.len(), grace });
     let finished = async { while calls.join_next().await.is_some() {} };
     if tokio::time::timeout(grace, finished).await.is_err() {
-        front.desk.tell_cut(&front.observe);
+        front.dispatcher.tell_cut(&front.observe);
     }
     if let Some(told) = told {
         told.abort();
     }
-    dialogue.end("end of input");
+    duplex.end("end of input");
     calls.shutdown().await;
     let _ = tokio::time::timeout(grace, writer).await;
 }
@@ -100,7 +100,7 @@ async fn write(mut queued: mpsc::Receiver<Pieces>, mut output: impl AsyncWrite +
 struct StdioClient {
     front: StdioFront,
     output: StdioOutput,
-    dialogue: DuplexClient,
+    duplex: DuplexClient,
     calls: JoinSet<()>,
     /// The task that sends the messages of no call.
     told: Option<tokio::task::JoinHandle<()>>,
@@ -173,7 +173,7 @@ impl StdioClient {
     }
 
     async fn on_counted(&mut self, line: Bytes) -> bool {
-        match self.dialogue.split_batch(&line) {
+        match self.duplex.split_batch(&line) {
             None => self.on_message(line).await,
             // Each request of the batch is answered on its own line.
             Some(Ok(batch)) => {
@@ -189,7 +189,7 @@ impl StdioClient {
     }
 
     async fn on_message(&mut self, raw: Bytes) -> bool {
-        match self.dialogue.hear(raw) {
+        match self.duplex.hear(raw) {
             Ok(MessageOutcome::Nothing) => true,
             Ok(MessageOutcome::Initialized(session)) => {
                 if self.told.is_none() {
@@ -217,7 +217,7 @@ impl StdioClient {
     }
 
     fn changes(&self) -> ListChanges {
-        ListChanges::new(self.front.desk.router.directory.watch_of(self.front.profile.as_ref()))
+        ListChanges::new(self.front.dispatcher.router.directory.watch_of(self.front.profile.as_ref()))
     }
 
     async fn send(&self, answer: Pieces) -> bool {
@@ -328,14 +328,14 @@ mod tests {
     /// The answer waits for room on the output when a second reason to end the stream occurs.
     #[tokio::test]
     async fn life_a_stream_has_one_answer_however_many_reasons_to_end_there_are() {
-        let desk = Arc::new(Dispatcher::example(1));
-        let dialogue = DuplexClient::of_both_eras(&desk, &Arc::default(), None).expect("there is room");
-        let Ok(MessageOutcome::Listening(listening, leash)) = dialogue.hear(Bytes::from_static(LISTEN.as_bytes()))
-        else {
+        let dispatcher = Arc::new(Dispatcher::example(1));
+        let duplex = DuplexClient::of_both_eras(&dispatcher, &Arc::default(), None).expect("there is room");
+        let Ok(MessageOutcome::Listening(listening, leash)) = duplex.hear(Bytes::from_static(LISTEN.as_bytes())) else {
             panic!("a client listens")
         };
         let stop = watch::Sender::new(false);
-        let told = ListenStream::new(ListChanges::new(desk.router.directory.watch()), listening, stop.subscribe());
+        let told =
+            ListenStream::new(ListChanges::new(dispatcher.router.directory.watch()), listening, stop.subscribe());
         let (output, mut read) = mpsc::channel(1);
         let carried = tokio::spawn(carry_told(told, leash, output));
         while read.is_empty() {
@@ -344,7 +344,7 @@ mod tests {
         stop.send_replace(true);
         // One scheduler turn is enough for the task to see the stop.
         tokio::task::yield_now().await;
-        dialogue.guests.as_ref().expect("both eras").end_listening();
+        duplex.guests.as_ref().expect("both eras").end_listening();
         read.recv().await.expect("an acknowledgement");
         assert!(read.recv().await.is_some_and(|answer| answer.concat().starts_with(br#"{"jsonrpc":"2.0","id":7"#)));
         assert!(read.recv().await.is_none(), "one answer");

@@ -417,13 +417,18 @@ mod tests {
 
     #[tokio::test]
     async fn sess2_of_two_streams_that_begin_at_once_exactly_one_goes_on() {
-        let desk = Dispatcher::example(1);
-        let place = desk.reserve().expect("there is room");
-        let session =
-            desk.sessions.open(place, None, Dialect::V2025_11_25, Introduction::default(), ListVersions::default());
+        let dispatcher = Dispatcher::example(1);
+        let place = dispatcher.reserve().expect("there is room");
+        let session = dispatcher.sessions.open(
+            place,
+            None,
+            Dialect::V2025_11_25,
+            Introduction::default(),
+            ListVersions::default(),
+        );
         let stop = watch::Sender::new(false);
         let stream = |reader, hold| {
-            let changes = ListChanges::new(desk.router.directory.watch());
+            let changes = ListChanges::new(dispatcher.router.directory.watch());
             SessionStream { hold, reader, first: None, changes, stop: stop.subscribe() }.begin()
         };
         let ((first, _), (second, _)) = (session.mailbox.replay.take_session(), session.mailbox.replay.take_session());
@@ -432,7 +437,7 @@ mod tests {
         assert_eq!(first.next().await, None);
         assert!(session.mailbox.post(Bytes::from_static(b"{}")));
         assert!(second.next().await.is_some_and(|event| event.ends_with(b"data: {}\n\n")));
-        desk.sessions.end(session.id, "test");
+        dispatcher.sessions.end(session.id, "test");
         assert_eq!(second.next().await, None);
         let (late, _) = session.mailbox.replay.take_session();
         assert_eq!(stream(late, session.open_stream()).next().await, None, "it comes after the end");

@@ -49,7 +49,7 @@ pub struct Dispatcher {
     pub sessions: Sessions,
     pub router: Arc<Router>,
     pub(crate) policies: Policies,
-    pub(crate) park: SuspendedCalls,
+    pub(crate) suspended: SuspendedCalls,
     /// The outputs of call records. `None` if audit and tracing are disabled.
     pub accounts: Option<CallRecorder>,
 }
@@ -102,7 +102,7 @@ impl PendingCall {
 
 impl Dispatcher {
     pub fn new(sessions: Sessions, router: Arc<Router>, policies: Policies) -> Dispatcher {
-        Dispatcher { sessions, router, policies, park: SuspendedCalls::default(), accounts: None }
+        Dispatcher { sessions, router, policies, suspended: SuspendedCalls::default(), accounts: None }
     }
 
     /// Returns the largest number of open requests per client.

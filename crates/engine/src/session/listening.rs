@@ -56,7 +56,7 @@ impl Drop for ListenSubscription {
 impl ListenSubscription {
     /// Begins a stream: reads the filter, subscribes to its URIs and watches its tasks.
     pub(super) fn begin(
-        desk: &Arc<Dispatcher>,
+        dispatcher: &Arc<Dispatcher>,
         guest: &StatelessClient,
         caller: Caller,
         request: &Request,
@@ -71,14 +71,14 @@ impl ListenSubscription {
         }
         Router::check_options(request)?;
         let place = match guest {
-            StatelessClient::Passing(_) => Some(desk.reserve()?),
+            StatelessClient::Passing(_) => Some(dispatcher.reserve()?),
             StatelessClient::Known { .. } => None,
         };
         let introduction = Introduction { abilities: Arc::clone(&caller.abilities), ..Introduction::default() };
-        let versions = *desk.router.directory.watch_of(caller.profile.as_ref()).borrow();
-        let session = desk.sessions.mint();
+        let versions = *dispatcher.router.directory.watch_of(caller.profile.as_ref()).borrow();
+        let session = dispatcher.sessions.mint();
         let mailbox = Arc::new(Mailbox::new(introduction, versions, Replay::new(0)).of_session(session));
-        if let Some(profile) = desk.router.directory.profile(caller.profile.as_ref()) {
+        if let Some(profile) = dispatcher.router.directory.profile(caller.profile.as_ref()) {
             mailbox.confine(profile);
         }
         // A client on a pipe may have links of its own. Its mailbox identifies them.
@@ -87,14 +87,14 @@ impl ListenSubscription {
             StatelessClient::Passing(_) => Arc::clone(&mailbox),
         };
         let call = Arc::new(Call::new(caller, own, request.clone(), None));
-        let known = wanted.uris.iter().filter(|uri| desk.router.can_subscribe(&call, uri)).cloned();
+        let known = wanted.uris.iter().filter(|uri| dispatcher.router.can_subscribe(&call, uri)).cloned();
         // Subscriptions beyond the limit would be rejected, so do not acknowledge them.
-        let known: BTreeSet<_> = known.take(desk.policies.subscriptions.per_client).collect();
-        let tasks = desk.router.watchable(&call.caller, &wanted.tasks);
+        let known: BTreeSet<_> = known.take(dispatcher.policies.subscriptions.per_client).collect();
+        let tasks = dispatcher.router.watchable(&call.caller, &wanted.tasks);
         let honoured = ListenFilter { uris: known, tasks, ..wanted };
         let listener = UpdateRecipient { client: session, mailbox: Arc::clone(&mailbox) };
-        watch_tasks(desk, &call, &mailbox, &honoured);
-        let settled = subscribe_all(desk, &call, listener, &honoured);
+        watch_tasks(dispatcher, &call, &mailbox, &honoured);
+        let settled = subscribe_all(dispatcher, &call, listener, &honoured);
         Ok(ListenSubscription {
             mailbox,
             session,
@@ -103,7 +103,7 @@ impl ListenSubscription {
             honoured,
             settled,
             _place: place,
-            _counted: desk.sessions.count_stream(),
+            _counted: dispatcher.sessions.count_stream(),
         })
     }
 
@@ -163,18 +163,18 @@ impl ListenSubscription {
 }
 
 /// Starts a task that reports the status of the wanted tasks until the mailbox closes.
-fn watch_tasks(desk: &Arc<Dispatcher>, call: &Arc<Call>, mailbox: &Arc<Mailbox>, honoured: &ListenFilter) {
+fn watch_tasks(dispatcher: &Arc<Dispatcher>, call: &Arc<Call>, mailbox: &Arc<Mailbox>, honoured: &ListenFilter) {
     if honoured.tasks.is_empty() {
         return;
     }
-    let (desk, call, mailbox, tasks) =
-        (Arc::clone(desk), Arc::clone(call), Arc::clone(mailbox), honoured.tasks.clone());
-    worker::spawn(async move { desk.router.watch_tasks(&call, &mailbox, &tasks).await });
+    let (dispatcher, call, mailbox, tasks) =
+        (Arc::clone(dispatcher), Arc::clone(call), Arc::clone(mailbox), honoured.tasks.clone());
+    worker::spawn(async move { dispatcher.router.watch_tasks(&call, &mailbox, &tasks).await });
 }
 
 /// Starts a task that subscribes to all URIs. The receiver gets the rejected ones. Returns `None` if there are no URIs.
 fn subscribe_all(
-    desk: &Arc<Dispatcher>,
+    dispatcher: &Arc<Dispatcher>,
     call: &Arc<Call>,
     listener: UpdateRecipient,
     honoured: &ListenFilter,
@@ -183,9 +183,9 @@ fn subscribe_all(
         return None;
     }
     let (settle, settled) = oneshot::channel();
-    let (desk, call, uris) = (Arc::clone(desk), Arc::clone(call), honoured.uris.clone());
+    let (dispatcher, call, uris) = (Arc::clone(dispatcher), Arc::clone(call), honoured.uris.clone());
     worker::spawn(async move {
-        let (router, call, listener) = (&desk.router, &call, &listener);
+        let (router, call, listener) = (&dispatcher.router, &call, &listener);
         let enter = |uri: Arc<str>| async move { (!router.listen_to(call, listener, &uri).await).then_some(uri) };
         let all = futures_util::stream::iter(uris).map(enter).buffer_unordered(MAX_CONCURRENT_SUBSCRIBES);
         let all = all.filter_map(std::future::ready).collect::<Vec<_>>();

@@ -40,9 +40,9 @@ pub enum StatelessOutcome {
 
 impl StatelessClient {
     /// Creates the client of a new pipe.
-    pub fn known(desk: &Dispatcher, profile: Option<ProfileName>) -> StatelessClient {
+    pub fn known(dispatcher: &Dispatcher, profile: Option<ProfileName>) -> StatelessClient {
         let mailbox = Arc::new(passing_mailbox(Introduction::default()));
-        StatelessClient::Known { session: desk.sessions.mint(), mailbox, profile }
+        StatelessClient::Known { session: dispatcher.sessions.mint(), mailbox, profile }
     }
 
     fn profile(&self) -> Option<&ProfileName> {

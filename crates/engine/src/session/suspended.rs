@@ -78,7 +78,7 @@ impl Dispatcher {
     pub(crate) async fn keep_park(&self) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
-            self.park.forget_late(Instant::now());
+            self.suspended.forget_late(Instant::now());
             self.router.tasks.forget_late(Instant::now());
         }
     }
@@ -86,12 +86,12 @@ impl Dispatcher {
     /// Suspends a call with server requests. Returns the `input_required` reply to `request`, which began or resumed
     /// the call. Returns the call as an error if no request can be passed to the client. The backend then got an error
     /// for each.
-    pub fn park(&self, mut pending: PendingCall, request: &Id, asks: Vec<Bytes>) -> Result<Reply, PendingCall> {
+    pub fn suspended(&self, mut pending: PendingCall, request: &Id, asks: Vec<Bytes>) -> Result<Reply, PendingCall> {
         let open = questions(&pending.call, asks);
         if open.is_empty() {
             return Err(pending);
         }
-        let Ok(place) = Arc::clone(&self.park.room).try_acquire_owned() else {
+        let Ok(place) = Arc::clone(&self.suspended.room).try_acquire_owned() else {
             for question in open {
                 refuse(&pending.call, Some(question.id), "too many calls wait for their clients");
             }
@@ -110,14 +110,14 @@ impl Dispatcher {
         let state = self.router.states.seal(&RequestState::Parked(id), &call.caller, &call.request, patience);
         let asked: Vec<_> = open.iter().map(|question| question.asked.as_str()).collect();
         let result = input_required(&asked.join(","), &state);
-        self.park.book().insert(id, SuspendedCall { pending, open, expires: Instant::now() + patience, place });
+        self.suspended.book().insert(id, SuspendedCall { pending, open, expires: Instant::now() + patience, place });
         goblin_wire::reply(request, result).into()
     }
 
     /// Resumes the suspended call `id` with the input in `request`. Returns an error if there is no such call.
     pub(crate) fn resume(&self, id: u128, request: &Request, token: Option<Bytes>) -> Result<CallResumeOutcome, Error> {
         let SuspendedCall { mut pending, mut open, place, .. } =
-            self.park.book().remove(&id).ok_or(Error::StaleState)?;
+            self.suspended.book().remove(&id).ok_or(Error::StaleState)?;
         // Set the token before the backend receives the input, so that its further progress carries the new token.
         // Progress queued before this point carries the old token, so it is dropped.
         pending.call.set_progress_token(token);
@@ -186,38 +186,38 @@ mod tests {
         (PendingCall { call, answer: Box::pin(std::future::pending()) }, asks, messages)
     }
 
-    fn park(
-        desk: &Dispatcher,
+    fn suspended(
+        dispatcher: &Dispatcher,
         (pending, asks, messages): (PendingCall, Vec<OpenServerRequest>, Vec<Bytes>),
     ) -> (Arc<Call>, Vec<OpenServerRequest>, bool) {
         let call = Arc::clone(&pending.call);
-        let is_parked = desk.park(pending, &Id::from(1), messages).is_ok();
+        let is_parked = dispatcher.suspended(pending, &Id::from(1), messages).is_ok();
         (call, asks, is_parked)
     }
 
     #[tokio::test]
     async fn ask_a_client_that_does_not_come_back_ends_its_call_in_time_and_not_before() {
-        let desk = Dispatcher::example(1);
-        let (call, _asks, is_parked) = park(&desk, asking(1));
+        let dispatcher = Dispatcher::example(1);
+        let (call, _asks, is_parked) = suspended(&dispatcher, asking(1));
         assert!(is_parked);
-        let id = *desk.park.book().keys().next().expect("it waits");
-        let patience = desk.policies.ask_timeout.expect("asks have a time-out") + AFTERWARDS;
-        desk.park.forget_late(Instant::now() + patience - Duration::from_secs(5));
+        let id = *dispatcher.suspended.book().keys().next().expect("it waits");
+        let patience = dispatcher.policies.ask_timeout.expect("asks have a time-out") + AFTERWARDS;
+        dispatcher.suspended.forget_late(Instant::now() + patience - Duration::from_secs(5));
         assert_eq!(call.end_so_far(), None);
-        desk.park.forget_late(Instant::now() + patience);
+        dispatcher.suspended.forget_late(Instant::now() + patience);
         assert!(
             matches!(call.end_so_far(), Some(AbortReason::Cancelled(reason)) if reason.contains("did not come back"))
         );
-        assert!(matches!(desk.resume(id, &call.request, None), Err(Error::StaleState)), "it comes too late");
-        assert_eq!(desk.park.room.available_permits(), MAX_SUSPENDED);
+        assert!(matches!(dispatcher.resume(id, &call.request, None), Err(Error::StaleState)), "it comes too late");
+        assert_eq!(dispatcher.suspended.room.available_permits(), MAX_SUSPENDED);
     }
 
     #[tokio::test]
     async fn ask_exactly_so_many_calls_wait_and_the_next_ask_is_refused() {
-        let desk = Dispatcher::example(1);
-        let mut parked: Vec<_> = (0..MAX_SUSPENDED).map(|_| park(&desk, asking(1))).collect();
+        let dispatcher = Dispatcher::example(1);
+        let mut parked: Vec<_> = (0..MAX_SUSPENDED).map(|_| suspended(&dispatcher, asking(1))).collect();
         assert!(parked.iter().all(|(_, _, is_parked)| *is_parked));
-        let (_, mut asks, is_parked) = park(&desk, asking(2));
+        let (_, mut asks, is_parked) = suspended(&dispatcher, asking(2));
         assert!(!is_parked);
         for ask in &mut asks {
             let refusal = ask.next().await;
@@ -227,26 +227,28 @@ mod tests {
         }
         let (call, mut asks, _) = parked.pop().expect("there are some");
         let is_its = |parked: &SuspendedCall| Arc::ptr_eq(&parked.pending.call, &call);
-        let id = desk.park.book().iter().find(|(_, parked)| is_its(parked)).map(|(id, _)| *id).expect("it waits");
+        let id =
+            dispatcher.suspended.book().iter().find(|(_, parked)| is_its(parked)).map(|(id, _)| *id).expect("it waits");
         // A call that is suspended again keeps its place.
-        assert!(matches!(desk.resume(id, &call.request, None), Ok(CallResumeOutcome::Asks(_))));
-        assert!(!park(&desk, asking(1)).2);
+        assert!(matches!(dispatcher.resume(id, &call.request, None), Ok(CallResumeOutcome::Asks(_))));
+        assert!(!suspended(&dispatcher, asking(1)).2);
         // The backend waits for no response any more. The call goes on and its place is free.
         asks.clear();
-        let id = desk.park.book().iter().find(|(_, parked)| is_its(parked)).map(|(id, _)| *id).expect("it waits");
-        assert!(matches!(desk.resume(id, &call.request, None), Ok(CallResumeOutcome::Pending(_))));
-        assert!(park(&desk, asking(1)).2);
+        let id =
+            dispatcher.suspended.book().iter().find(|(_, parked)| is_its(parked)).map(|(id, _)| *id).expect("it waits");
+        assert!(matches!(dispatcher.resume(id, &call.request, None), Ok(CallResumeOutcome::Pending(_))));
+        assert!(suspended(&dispatcher, asking(1)).2);
     }
 
     #[tokio::test]
     async fn ask_what_was_taken_back_is_not_asked() {
-        let desk = Dispatcher::example(1);
+        let dispatcher = Dispatcher::example(1);
         let (pending, mut asks, messages) = asking(2);
         asks.clear();
-        assert!(!park(&desk, (pending, asks, messages)).2, "there is nothing to ask");
+        assert!(!suspended(&dispatcher, (pending, asks, messages)).2, "there is nothing to ask");
         let (pending, mut asks, messages) = asking(2);
         asks.pop();
-        let Ok(reply) = desk.park(pending, &Id::from(1), messages) else { panic!("it is parked") };
+        let Ok(reply) = dispatcher.suspended(pending, &Id::from(1), messages) else { panic!("it is parked") };
         let text = String::from_utf8_lossy(&reply.pieces.concat()).into_owned();
         assert!(text.contains("ask-1") && !text.contains("ask-2"), "{text}");
     }

@@ -69,28 +69,28 @@ pub(crate) fn start(
     id: ServerId,
     config: Arc<Server>,
     meter: Arc<Meter>,
-    surroundings: BackendDeps,
+    deps: BackendDeps,
     stop: watch::Receiver<bool>,
 ) -> (Arc<Backend>, JoinHandle<()>) {
-    let dialler = Arc::new(Dialler::new(Arc::clone(&config), &surroundings));
-    let (observe, translate) = (Arc::clone(&surroundings.observe), Arc::clone(&surroundings.translate));
-    let mut backend = Backend::new(id, config, &surroundings.policies, observe, translate);
+    let dialler = Arc::new(Dialler::new(Arc::clone(&config), &deps));
+    let (observe, translate) = (Arc::clone(&deps.observe), Arc::clone(&deps.translate));
+    let mut backend = Backend::new(id, config, &deps.policies, observe, translate);
     backend.meter = meter;
     if backend.config.session == Sharing::PerClient {
-        let patience = surroundings.policies.ask_timeout;
+        let patience = deps.policies.ask_timeout;
         backend.own = Some(ClientLinks::new(&backend, Arc::clone(&dialler), patience, stop.clone()));
     }
     if backend.config.session == Sharing::Shared {
-        backend.twin = Some(CallsOnlyLink::new(surroundings.clone(), Arc::clone(&dialler), stop.clone()));
+        backend.calls_only = Some(CallsOnlyLink::new(deps.clone(), Arc::clone(&dialler), stop.clone()));
     }
     let backend = Arc::new(backend);
-    let actor = Actor::new(Arc::clone(&backend), surroundings, dialler, stop);
+    let actor = Actor::new(Arc::clone(&backend), deps, dialler, stop);
     (backend, worker::spawn(actor.run()))
 }
 
 pub(crate) struct Actor {
     backend: Arc<Backend>,
-    surroundings: BackendDeps,
+    deps: BackendDeps,
     dialler: Arc<Dialler>,
     stop: watch::Receiver<bool>,
     health: Health,
@@ -111,25 +111,20 @@ enum DisconnectReason {
 }
 
 impl Actor {
-    fn new(
-        backend: Arc<Backend>,
-        surroundings: BackendDeps,
-        dialler: Arc<Dialler>,
-        stop: watch::Receiver<bool>,
-    ) -> Actor {
+    fn new(backend: Arc<Backend>, deps: BackendDeps, dialler: Arc<Dialler>, stop: watch::Receiver<bool>) -> Actor {
         let (health, short_sessions, told, has_dialled, whom) = (Health::default(), 0, None, false, LinkScope::All);
-        Actor { backend, surroundings, dialler, stop, health, short_sessions, told, has_dialled, whom }
+        Actor { backend, deps, dialler, stop, health, short_sessions, told, has_dialled, whom }
     }
 
     /// Creates the actor of a second link that carries only calls. The first link fetches the lists and keeps the
     /// subscriptions.
     pub(crate) fn beside(
         backend: Arc<Backend>,
-        surroundings: BackendDeps,
+        deps: BackendDeps,
         dialler: Arc<Dialler>,
         stop: watch::Receiver<bool>,
     ) -> Actor {
-        Actor { whom: LinkScope::HandshakeOnly, ..Actor::new(backend, surroundings, dialler, stop) }
+        Actor { whom: LinkScope::HandshakeOnly, ..Actor::new(backend, deps, dialler, stop) }
     }
 
     /// Connects and serves until the actor is stopped. After a loss, waits for the pause that [`Health`] returns and
@@ -174,8 +169,8 @@ impl Actor {
         if let Some(own) = &self.backend.own {
             own.ended().await;
         }
-        if let Some(twin) = &self.backend.twin {
-            twin.ended().await;
+        if let Some(calls_only) = &self.backend.calls_only {
+            calls_only.ended().await;
         }
     }
 
@@ -196,7 +191,7 @@ impl Actor {
     async fn serve_calls(&mut self, link: &Arc<Link>, hello: &Hello) -> DisconnectReason {
         self.backend.link.store(Some(Arc::clone(link)));
         self.publish_state(BackendState::Ready);
-        let mut level = self.surroundings.level.clone();
+        let mut level = self.deps.level.clone();
         level.mark_changed();
         loop {
             tokio::select! {
@@ -242,10 +237,10 @@ impl Actor {
             self.backend.meter.restarted();
         }
         let (register, config) = (&self.backend.register, &self.backend.config);
-        let patience = self.surroundings.policies.ask_timeout;
+        let patience = self.deps.policies.ask_timeout;
         let greeting = DialParams {
             capabilities: &shared_capabilities(config),
-            ear: || InboundHandler::shared(Arc::clone(register), config, patience),
+            inbound: || InboundHandler::shared(Arc::clone(register), config, patience),
             whom: self.whom,
             is_retry: self.told.is_some(),
         };
@@ -266,7 +261,7 @@ impl Actor {
         self.backend.link.store(Some(Arc::clone(link)));
         self.publish_state(BackendState::Ready);
         let mut wanted = List::ALL.to_vec();
-        let mut level = self.surroundings.level.clone();
+        let mut level = self.deps.level.clone();
         level.mark_changed();
         let mut fetched = tokio::time::Instant::now();
         let mut is_early = false;
@@ -321,7 +316,7 @@ impl Actor {
     /// stale. Returns `true` if a register needs a second fetch once the connection has settled.
     async fn refresh(&self, link: &Link, hello: &Arc<Hello>, lists: &[List], is_settled: bool) -> Result<bool, String> {
         self.backend.list_begins();
-        let budget = FetchBudget::new(&self.surroundings.observe.memory);
+        let budget = FetchBudget::new(&self.deps.observe.memory);
         let fetch = async |list: List| {
             if list.is_offered(hello) {
                 return (list, self.fetch(link, list, &budget).await);
@@ -374,14 +369,14 @@ impl Actor {
         }
         if differs {
             self.backend.set_listing(listing);
-            self.surroundings.bell.notify_one();
+            self.deps.bell.notify_one();
         }
         (has_resources || has_templates) && self.backend.relisted(is_settled, has_resources).await
     }
 
     /// Fetches one list. Returns `None` if the list keeps its last entries, and an error if the connection broke.
     async fn fetch(&self, link: &Link, list: List, budget: &FetchBudget) -> Result<Option<FetchedList>, String> {
-        match fetch::fetch(link, list, self.surroundings.policies.start_timeout, budget).await {
+        match fetch::fetch(link, list, self.deps.policies.start_timeout, budget).await {
             Ok(mut fetched) => {
                 self.backend.set_failed(list, None);
                 if list == List::Tools {
@@ -405,7 +400,7 @@ impl Actor {
         let reason = match refused {
             ListingError::Failed(error) => error.to_string(),
             ListingError::TooLarge { limit, reason } => {
-                self.surroundings.observe.limit_hit(limit);
+                self.deps.observe.limit_hit(limit);
                 reason
             }
         };
@@ -446,7 +441,7 @@ impl Actor {
         let Some(level) = lowest.filter(|_| hello.capabilities.logging) else { return };
         let link = Arc::clone(link);
         let params = format!(r#"{{"level":"{}"}}"#, level.as_str());
-        let patience = self.surroundings.policies.start_timeout;
+        let patience = self.deps.policies.start_timeout;
         worker::spawn(async move { tokio::time::timeout(patience, link.ask(&Method::SetLevel, &params)).await });
     }
 
@@ -455,7 +450,7 @@ impl Actor {
     }
 
     fn emit(&self, event: &Event<'_>) {
-        self.surroundings.observe.emit(event);
+        self.deps.observe.emit(event);
     }
 }
 

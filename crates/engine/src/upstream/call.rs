@@ -160,7 +160,7 @@ impl Backend {
 
     /// Returns the changes that the link's protocol version requires in the request.
     fn stamp(&self, outgoing: &OutgoingRequest<'_>, call: &Call, dialect: Dialect, token: Bytes) -> Splice {
-        let stamped = RequestMeta {
+        let request_meta = RequestMeta {
             request: outgoing.request,
             caller: &call.caller,
             level: if dialect.has_handshake() { None } else { call.mailbox.asked_level() },
@@ -168,7 +168,7 @@ impl Backend {
             token: outgoing.progress_token_at.map(|at| (at, token)),
             tasks: outgoing.tasks,
         };
-        stamped.edits(dialect)
+        request_meta.edits(dialect)
     }
 
     /// Opens a notification stream on the link of a client's call. Returns an error if the link is not connected or has
@@ -201,23 +201,23 @@ impl Backend {
             return own.up(session);
         }
         let link = self.link.load_full()?;
-        match self.twin(call, &link) {
-            Some(twin) => twin.link(self),
+        match self.calls_only(call, &link) {
+            Some(calls_only) => calls_only.link(self),
             None => Some(link),
         }
     }
 
     /// Returns the twin if the call must use it instead of `link`: the client has a handshake and `link` has none.
-    fn twin(&self, call: &Call, link: &Link) -> Option<&CallsOnlyLink> {
+    fn calls_only(&self, call: &Call, link: &Link) -> Option<&CallsOnlyLink> {
         let is_other = call.caller.dialect.has_handshake() && !link.dialect().has_handshake();
-        self.twin.as_ref().filter(|twin| is_other && twin.may_be())
+        self.calls_only.as_ref().filter(|calls_only| is_other && calls_only.may_be())
     }
 
     /// Waits for the shared link, or its twin, that follows `old`.
     async fn next_shared_link(&self, old: Option<&Arc<Link>>, call: &Call) -> Result<Arc<Link>, Error> {
         let link = self.link.load_full();
-        if let Some(twin) = link.and_then(|link| self.twin(call, &link))
-            && let Some(link) = twin.next_link(self, old).await
+        if let Some(calls_only) = link.and_then(|link| self.calls_only(call, &link))
+            && let Some(link) = calls_only.next_link(self, old).await
         {
             return Ok(link);
         }

@@ -24,7 +24,7 @@ const FIRST_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The second link of one backend, connected on demand.
 pub(crate) struct CallsOnlyLink {
-    surroundings: BackendDeps,
+    deps: BackendDeps,
     dialler: Arc<Dialler>,
     stop: watch::Receiver<bool>,
     begun: Mutex<Option<RunningLink>>,
@@ -36,8 +36,8 @@ struct RunningLink {
 }
 
 impl CallsOnlyLink {
-    pub(crate) fn new(surroundings: BackendDeps, dialler: Arc<Dialler>, stop: watch::Receiver<bool>) -> CallsOnlyLink {
-        CallsOnlyLink { surroundings, dialler, stop, begun: Mutex::default() }
+    pub(crate) fn new(deps: BackendDeps, dialler: Arc<Dialler>, stop: watch::Receiver<bool>) -> CallsOnlyLink {
+        CallsOnlyLink { deps, dialler, stop, begun: Mutex::default() }
     }
 
     /// Reports whether the backend may support a handshake as well.
@@ -71,13 +71,9 @@ impl CallsOnlyLink {
         if let Some(begun) = begun.as_ref().filter(|begun| !begun.task.is_finished()) {
             return Arc::clone(&begun.backend);
         }
-        let backend = Arc::new(first.beside(&self.surroundings.policies));
-        let actor = Actor::beside(
-            Arc::clone(&backend),
-            self.surroundings.clone(),
-            Arc::clone(&self.dialler),
-            self.stop.clone(),
-        );
+        let backend = Arc::new(first.beside(&self.deps.policies));
+        let actor =
+            Actor::beside(Arc::clone(&backend), self.deps.clone(), Arc::clone(&self.dialler), self.stop.clone());
         *begun = Some(RunningLink { backend: Arc::clone(&backend), task: worker::spawn(actor.run()) });
         backend
     }

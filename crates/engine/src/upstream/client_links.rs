@@ -199,11 +199,11 @@ impl ClientLinks {
     /// Removes and returns the subscriptions of all clients, for the backend that replaces this one.
     pub(crate) fn hand_over(&self) -> Vec<SubscriptionHandover> {
         let clients: Vec<_> = self.0.clients().values().cloned().collect();
-        let handed = clients.iter().map(|own| {
+        let known_uris = clients.iter().map(|own| {
             let subscriptions = own.register.hand_over();
             SubscriptionHandover { client: Some(own.client.clone()), subscriptions }
         });
-        handed.collect()
+        known_uris.collect()
     }
 
     /// Adds the subscriptions of one client and so makes its keeper connect.

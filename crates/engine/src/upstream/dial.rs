@@ -49,7 +49,7 @@ pub(crate) struct Dialler {
 pub(crate) struct DialParams<'a, E> {
     pub capabilities: &'a str,
     /// Creates a handler. Called once per link, because one attempt may try two transports.
-    pub ear: E,
+    pub inbound: E,
     pub whom: LinkScope,
     /// Whether the previous attempt failed.
     pub is_retry: bool,
@@ -94,14 +94,14 @@ type ReadyLink = (Arc<Link>, Arc<Hello>);
 type DialResult = Result<Option<(Link, Hello)>, HandshakeError>;
 
 impl Dialler {
-    pub(crate) fn new(config: Arc<Server>, surroundings: &BackendDeps) -> Dialler {
+    pub(crate) fn new(config: Arc<Server>, deps: &BackendDeps) -> Dialler {
         Dialler {
             eras: KnownEras::new(config.protocol),
             config,
-            exe: surroundings.exe.clone(),
-            proxies: surroundings.proxies.clone(),
-            limit: surroundings.policies.max_message_size,
-            patience: surroundings.policies.start_timeout,
+            exe: deps.exe.clone(),
+            proxies: deps.proxies.clone(),
+            limit: deps.policies.max_message_size,
+            patience: deps.policies.start_timeout,
             client: OnceLock::new(),
             found_sse: AtomicBool::new(false),
         }
@@ -273,8 +273,8 @@ impl Dialler {
             Some(Ok(DiscoverOutcome::HandshakeNeeded)) => {
                 link.close().await;
                 // The process starts a second time and repeats its output, so log that output as a retry.
-                let (capabilities, ear, whom) = (greeting.capabilities, &greeting.ear, greeting.whom);
-                let again = DialParams { capabilities, ear, whom, is_retry: true };
+                let (capabilities, inbound, whom) = (greeting.capabilities, &greeting.inbound, greeting.whom);
+                let again = DialParams { capabilities, inbound, whom, is_retry: true };
                 let shaken = self.dial_with_handshake(&again, given_up).await;
                 match &shaken {
                     Ok(Some(_)) => self.eras.needs_handshake(Instant::now()),
@@ -342,11 +342,11 @@ impl Dialler {
         way: DialMethod,
         greeting: &DialParams<'_, E>,
     ) -> Result<Link, String> {
-        let ear = Arc::new((greeting.ear)());
+        let inbound = Arc::new((greeting.inbound)());
         match &self.config.transport {
             Transport::Stdio { .. } => {
                 let command = ChildCommand::of(&self.config.transport).expect("it starts a process");
-                let link = StdioLink::start(&self.exe, command, self.limit, ear, greeting.is_retry);
+                let link = StdioLink::start(&self.exe, command, self.limit, inbound, greeting.is_retry);
                 link.map(|link| Link::new(LinkTransport::Stdio(link)))
                     .map_err(|error| BackendProblem::Unstartable(&error).to_string())
             }
@@ -362,15 +362,15 @@ impl Dialler {
                 };
                 let headers = header_map(headers)?;
                 Ok(Link::new(match way {
-                    DialMethod::Usual => LinkTransport::Http(HttpLink::new(client, url, headers, self.limit, ear)),
+                    DialMethod::Usual => LinkTransport::Http(HttpLink::new(client, url, headers, self.limit, inbound)),
                     DialMethod::Sessionless => {
-                        LinkTransport::Http(HttpLink::sessionless(client, url, headers, self.limit, ear))
+                        LinkTransport::Http(HttpLink::sessionless(client, url, headers, self.limit, inbound))
                     }
-                    DialMethod::Sse => LinkTransport::Sse(SseLink::new(client, url, headers, self.limit, ear)),
+                    DialMethod::Sse => LinkTransport::Sse(SseLink::new(client, url, headers, self.limit, inbound)),
                 }))
             }
             Transport::Files(files) => {
-                let link = FilesServer::open(files, ear);
+                let link = FilesServer::open(files, inbound);
                 link.map(|link| Link::new(LinkTransport::Files(link))).map_err(|error| error.to_string())
             }
         }

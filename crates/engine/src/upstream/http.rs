@@ -64,7 +64,7 @@ pub struct HttpLink {
 struct HttpLinkInner {
     client: HttpClient,
     url: Uri,
-    ear: Arc<InboundHandler>,
+    inbound: Arc<InboundHandler>,
     open: OpenCalls,
     asides: Arc<Semaphore>,
     limit: usize,
@@ -86,8 +86,14 @@ struct HttpLinkInner {
 }
 
 impl HttpLink {
-    pub fn new(client: HttpClient, url: Uri, headers: HeaderMap, limit: usize, ear: Arc<InboundHandler>) -> HttpLink {
-        HttpLink { shared: Arc::new(HttpLinkInner::new(client, url, headers, limit, ear)) }
+    pub fn new(
+        client: HttpClient,
+        url: Uri,
+        headers: HeaderMap,
+        limit: usize,
+        inbound: Arc<InboundHandler>,
+    ) -> HttpLink {
+        HttpLink { shared: Arc::new(HttpLinkInner::new(client, url, headers, limit, inbound)) }
     }
 
     /// Creates a link for a version without sessions.
@@ -96,9 +102,10 @@ impl HttpLink {
         url: Uri,
         headers: HeaderMap,
         limit: usize,
-        ear: Arc<InboundHandler>,
+        inbound: Arc<InboundHandler>,
     ) -> HttpLink {
-        let mut shared = HttpLinkInner { has_sessions: false, ..HttpLinkInner::new(client, url, headers, limit, ear) };
+        let mut shared =
+            HttpLinkInner { has_sessions: false, ..HttpLinkInner::new(client, url, headers, limit, inbound) };
         let version = HeaderValue::from_static(Dialect::NEWEST_WITHOUT_HANDSHAKE.as_str());
         shared.headers.insert(PROTOCOL_VERSION, version);
         HttpLink { shared: Arc::new(shared) }
@@ -187,7 +194,7 @@ impl HttpLink {
             return Box::pin(StreamedRequest::new(&self.shared, id, call).answer(response.into_body())).await;
         }
         let body = whole_body(response.into_body(), self.shared.limit).await?;
-        parse_answer(id, body, &self.shared.ear)
+        parse_answer(id, body, &self.shared.inbound)
     }
 
     pub async fn notify(&self, body: Bytes) -> Result<(), LinkError> {
@@ -222,14 +229,14 @@ impl HttpLinkInner {
         url: Uri,
         mut headers: HeaderMap,
         limit: usize,
-        ear: Arc<InboundHandler>,
+        inbound: Arc<InboundHandler>,
     ) -> HttpLinkInner {
         headers.insert(CONTENT_TYPE, JSON);
         headers.insert(ACCEPT, JSON_OR_STREAM);
         HttpLinkInner {
             client,
             url,
-            ear,
+            inbound,
             open: OpenCalls::default(),
             asides: Arc::new(Semaphore::new(MAX_BACKGROUND_MESSAGES)),
             limit,
@@ -309,7 +316,7 @@ impl HttpLinkInner {
             closed.get_or_insert(end);
             first
         });
-        self.ear.close();
+        self.inbound.close();
     }
 
     async fn closed(&self) -> LinkEnd {
@@ -385,16 +392,18 @@ impl HttpLinkInner {
     }
 
     fn refuse(&self, malformed: &MalformedMessage) -> LinkError {
-        self.ear.report_malformed(malformed, &malformed.error.to_string());
+        self.inbound.report_malformed(malformed, &malformed.error.to_string());
         beyond_limit(malformed).unwrap_or_else(|| LinkError::Protocol(malformed.error.to_string()))
     }
 
     /// Returns the data of an event on the stream of a request. Returns `None` for an event without data.
     fn data(&self, event: Frame<goblin_wire::framing::SseEvent>) -> Result<Option<Bytes>, LinkError> {
         match event {
-            Frame::Whole(event) => Ok(Some(event.data).filter(|data| !data.is_empty()).map(|data| self.ear.hold(data))),
+            Frame::Whole(event) => {
+                Ok(Some(event.data).filter(|data| !data.is_empty()).map(|data| self.inbound.hold(data)))
+            }
             Frame::TooLong { head } => {
-                self.ear.emit(&Event::BackendTooLong { server: self.ear.server() });
+                self.inbound.emit(&Event::BackendTooLong { server: self.inbound.server() });
                 match is_answer(&head) {
                     true => Err(LinkError::Protocol("its answer is larger than maxMessageSize".to_owned())),
                     false => Ok(None),
@@ -406,35 +415,35 @@ impl HttpLinkInner {
     /// Handles a notification. Progress names its call on any stream; some servers send it on the standing one.
     fn on_notification(&self, notification: &Notification, whose: impl FnOnce() -> Attribution) {
         if notification.method != Method::Progress {
-            return self.ear.hear(notification, whose);
+            return self.inbound.hear(notification, whose);
         }
         match request_of(notification).and_then(|id| self.open.get(id)) {
-            Some(call) => self.ear.hear_progress(notification, &call),
-            None => self.ear.emit(&Event::ProgressDropped { server: self.ear.server() }),
+            Some(call) => self.inbound.hear_progress(notification, &call),
+            None => self.inbound.emit(&Event::ProgressDropped { server: self.inbound.server() }),
         }
     }
 
     /// Handles a server request. Versions without sessions have none, so it is only reported there.
     fn on_ask(shared: &Arc<HttpLinkInner>, ask: Request, whose: Attribution) {
         if !shared.has_sessions {
-            return shared.ear.emit(&unasked(shared.ear.server(), &ask));
+            return shared.inbound.emit(&unasked(shared.inbound.server(), &ask));
         }
-        shared.ear.take_ask(ask, whose, Arc::new(HttpReplySink(Arc::clone(shared))));
+        shared.inbound.take_ask(ask, whose, Arc::new(HttpReplySink(Arc::clone(shared))));
     }
 
     fn on_replayed_ask(shared: &Arc<HttpLinkInner>, ask: Request) {
-        shared.ear.take_replayed_ask(ask, shared.open.whose(), Arc::new(HttpReplySink(Arc::clone(shared))));
+        shared.inbound.take_replayed_ask(ask, shared.open.whose(), Arc::new(HttpReplySink(Arc::clone(shared))));
     }
 
     /// Handles a message outside of the stream of a call.
     fn on_other(shared: &Arc<HttpLinkInner>, message: Result<Message, goblin_wire::MalformedMessage>) {
-        let server = shared.ear.server();
+        let server = shared.inbound.server();
         match message {
             Ok(Message::Request(ask)) => HttpLinkInner::on_ask(shared, ask, shared.open.whose()),
-            Ok(Message::Response(_)) => shared.ear.emit(&Event::AnswerWithoutCall { server }),
+            Ok(Message::Response(_)) => shared.inbound.emit(&Event::AnswerWithoutCall { server }),
             Ok(Message::Notification(notification)) => shared.on_notification(&notification, || shared.open.whose()),
             Err(malformed) => {
-                shared.ear.report_malformed(&malformed, &malformed.error.to_string());
+                shared.inbound.report_malformed(&malformed, &malformed.error.to_string());
             }
         }
     }
@@ -452,7 +461,7 @@ struct HttpReplySink(Arc<HttpLinkInner>);
 impl ReplySink for HttpReplySink {
     fn say(&self, message: Bytes) {
         let Ok(permit) = Arc::clone(&self.0.asides).try_acquire_owned() else {
-            return self.0.ear.emit(&Event::AsideDropped { server: self.0.ear.server() });
+            return self.0.inbound.emit(&Event::AsideDropped { server: self.0.inbound.server() });
         };
         let shared = Arc::clone(&self.0);
         worker::spawn(async move {
@@ -465,7 +474,7 @@ impl ReplySink for HttpReplySink {
         let HttpReplySink(shared) = self;
         Box::pin(async move {
             if tokio::time::timeout(ASIDE, shared.post(message)).await.is_err() {
-                shared.ear.emit(&Event::AsideDropped { server: shared.ear.server() });
+                shared.inbound.emit(&Event::AsideDropped { server: shared.inbound.server() });
             }
         })
     }
@@ -528,8 +537,8 @@ mod tests {
     #[tokio::test]
     async fn ask_an_answer_is_not_dropped_for_want_of_room() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
-        let mouth = HttpReplySink(link(&listener.local_addr().expect("it is bound").to_string()).shared);
-        (0..MAX_BACKGROUND_MESSAGES).for_each(|_| mouth.say(Bytes::from_static(b"aside")));
+        let reply_sink = HttpReplySink(link(&listener.local_addr().expect("it is bound").to_string()).shared);
+        (0..MAX_BACKGROUND_MESSAGES).for_each(|_| reply_sink.say(Bytes::from_static(b"aside")));
         let heard = async {
             let mut open = Vec::new();
             loop {
@@ -545,7 +554,7 @@ mod tests {
             }
         };
         tokio::select! {
-            () = mouth.answer(Bytes::from_static(b"answer")) => panic!("nobody has answered the POST"),
+            () = reply_sink.answer(Bytes::from_static(b"answer")) => panic!("nobody has answered the POST"),
             heard = tokio::time::timeout(Duration::from_secs(10), heard) => heard.expect("the answer comes"),
         }
     }

@@ -288,12 +288,12 @@ impl InboundHandler {
     }
 
     /// Handles a server request: answers it, rejects it, or relays it to its client.
-    pub fn take_ask(self: &Arc<InboundHandler>, ask: Request, whose: Attribution, mouth: Arc<dyn ReplySink>) {
+    pub fn take_ask(self: &Arc<InboundHandler>, ask: Request, whose: Attribution, reply_sink: Arc<dyn ReplySink>) {
         if ask.method == Method::Ping {
-            return mouth.say(goblin_wire::reply(&ask.id_as_written(), "{}").concat());
+            return reply_sink.say(goblin_wire::reply(&ask.id_as_written(), "{}").concat());
         }
         if ask.method == Method::RootsList && self.own.is_none() && !self.roots.is_empty() {
-            return mouth.say(goblin_wire::reply(&ask.id_as_written(), roots(&self.roots)).concat());
+            return reply_sink.say(goblin_wire::reply(&ask.id_as_written(), roots(&self.roots)).concat());
         }
         self.known.lock().note(&ask.id);
         let opened = match self.enter(&ask.id) {
@@ -304,11 +304,11 @@ impl InboundHandler {
                 let (server, method) = (self.server(), ask.method.as_str());
                 return self.emit(&Event::BackendAskRefused { server, method, reason: "its id is in use" });
             }
-            Err(error) => return mouth.say(self.refusal(&ask, &error)),
+            Err(error) => return reply_sink.say(self.refusal(&ask, &error)),
         };
         match self.recipient(&ask, whose) {
-            Ok(recipient) => server_request::relay(self, ask, recipient, opened, mouth),
-            Err(error) => self.refuse(&ask, &error, &*mouth),
+            Ok(recipient) => server_request::relay(self, ask, recipient, opened, reply_sink),
+            Err(error) => self.refuse(&ask, &error, &*reply_sink),
         }
     }
 
@@ -319,14 +319,14 @@ impl InboundHandler {
         self: &Arc<InboundHandler>,
         ask: Request,
         whose: Attribution,
-        mouth: Arc<dyn ReplySink>,
+        reply_sink: Arc<dyn ReplySink>,
     ) {
         let known = self.known.lock().has(&ask.id);
         if known && self.own.is_none() && !self.is_open(&ask.id) {
             let reason = "this was asked before, and nothing says whom it is for".to_owned();
-            return mouth.say(self.refusal(&ask, &Error::ClientUnavailable { reason }));
+            return reply_sink.say(self.refusal(&ask, &Error::ClientUnavailable { reason }));
         }
-        self.take_ask(ask, whose, mouth);
+        self.take_ask(ask, whose, reply_sink);
     }
 
     fn is_open(&self, id: &Id) -> bool {
@@ -334,9 +334,9 @@ impl InboundHandler {
     }
 
     /// Rejects a registered server request.
-    pub(crate) fn refuse(&self, ask: &Request, error: &Error, mouth: &dyn ReplySink) {
+    pub(crate) fn refuse(&self, ask: &Request, error: &Error, reply_sink: &dyn ReplySink) {
         self.leave(&ask.id);
-        mouth.say(self.refusal(ask, error));
+        reply_sink.say(self.refusal(ask, error));
     }
 
     /// Reports a rejection and returns the error response.
@@ -505,18 +505,18 @@ mod tests {
 
     #[test]
     fn ask_exactly_so_many_are_open_and_each_id_once() {
-        let ear = InboundHandler::example();
+        let inbound = InboundHandler::example();
         let mut open: Vec<_> =
-            (0..MAX_SERVER_REQUESTS as u64).map(|id| ear.enter(&Id::from(id)).ok().flatten()).collect();
+            (0..MAX_SERVER_REQUESTS as u64).map(|id| inbound.enter(&Id::from(id)).ok().flatten()).collect();
         assert!(open.iter().all(Option::is_some));
-        assert!(matches!(ear.enter(&Id::from(0)), Ok(None)));
-        let full = || matches!(ear.enter(&Id::from(999)), Err(Error::LimitExceeded { .. }));
+        assert!(matches!(inbound.enter(&Id::from(0)), Ok(None)));
+        let full = || matches!(inbound.enter(&Id::from(999)), Err(Error::LimitExceeded { .. }));
         assert!(full());
-        ear.leave(&Id::from(0));
+        inbound.leave(&Id::from(0));
         assert!(full(), "its answer is still on its way");
         open.pop();
-        assert!(matches!(ear.enter(&Id::from(999)), Ok(Some(_))));
-        ear.close();
-        assert!(ear.enter(&Id::from(1000)).is_err());
+        assert!(matches!(inbound.enter(&Id::from(999)), Ok(Some(_))));
+        inbound.close();
+        assert!(inbound.enter(&Id::from(1000)).is_err());
     }
 }

@@ -61,7 +61,7 @@ impl CancelledCalls {
 
 /// The open requests of a link with one stream for all messages.
 pub(crate) struct OpenRequests {
-    ear: Arc<InboundHandler>,
+    inbound: Arc<InboundHandler>,
     table: Mutex<RequestTable>,
 }
 
@@ -97,8 +97,8 @@ impl Drop for OpenRequestGuard<'_> {
 }
 
 impl OpenRequests {
-    pub(crate) fn new(ear: Arc<InboundHandler>) -> OpenRequests {
-        OpenRequests { ear, table: Mutex::default() }
+    pub(crate) fn new(inbound: Arc<InboundHandler>) -> OpenRequests {
+        OpenRequests { inbound, table: Mutex::default() }
     }
 
     /// Adds a request. Returns `None` if the link is closed.
@@ -127,7 +127,7 @@ impl OpenRequests {
         match waiting {
             // The receiver may be dropped at this moment. The response then has no use.
             Some(waiting) => drop(waiting.answer.send(Ok(response))),
-            None => self.ear.emit(&Event::AnswerWithoutCall { server: self.ear.server() }),
+            None => self.inbound.emit(&Event::AnswerWithoutCall { server: self.inbound.server() }),
         }
     }
 
@@ -138,21 +138,21 @@ impl OpenRequests {
             let call = |id| self.lock().requests.get(&id).and_then(|waiting| waiting.call.clone());
             let call = request_of(notification).and_then(call);
             match call {
-                Some(call) => self.ear.hear_progress(notification, &call),
-                None => self.ear.emit(&Event::ProgressDropped { server: self.ear.server() }),
+                Some(call) => self.inbound.hear_progress(notification, &call),
+                None => self.inbound.emit(&Event::ProgressDropped { server: self.inbound.server() }),
             }
             return;
         }
-        self.ear.hear(notification, || self.whose());
+        self.inbound.hear(notification, || self.whose());
     }
 
-    pub(crate) fn on_ask(&self, ask: Request, mouth: Arc<dyn ReplySink>) {
-        self.ear.take_ask(ask, self.whose(), mouth);
+    pub(crate) fn on_ask(&self, ask: Request, reply_sink: Arc<dyn ReplySink>) {
+        self.inbound.take_ask(ask, self.whose(), reply_sink);
     }
 
     /// Reports that an oversized message was dropped. Fails the request that it answers, if its id can still be read.
     pub(crate) fn on_too_long(&self, head: &[u8]) {
-        self.ear.emit(&Event::BackendTooLong { server: self.ear.server() });
+        self.inbound.emit(&Event::BackendTooLong { server: self.inbound.server() });
         let waiting = id_in(head).and_then(|id| self.lock().requests.remove(&id));
         if let Some(waiting) = waiting {
             let error = LinkError::Protocol("its answer is larger than maxMessageSize".to_owned());
@@ -180,7 +180,7 @@ impl OpenRequests {
         for waiting in orphans.into_values() {
             drop(waiting.answer.send(Err(error.clone())));
         }
-        self.ear.close();
+        self.inbound.close();
     }
 
     fn whose(&self) -> Attribution {

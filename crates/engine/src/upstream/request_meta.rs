@@ -240,7 +240,14 @@ mod tests {
 
     /// Returns the params as the backend receives them. The gateway's progress token is 9, and reserved names are
     /// shortened.
-    fn stamped(params: &str, from: Dialect, to: Dialect, raw: &str, level: Option<Level>, declare: Declare) -> String {
+    fn request_meta(
+        params: &str,
+        from: Dialect,
+        to: Dialect,
+        raw: &str,
+        level: Option<Level>,
+        declare: Declare,
+    ) -> String {
         stamped_with(params, (from, to), raw, level, declare, TaskPolicy::default())
     }
 
@@ -276,7 +283,7 @@ mod tests {
     #[test]
     fn srv2_within_an_era_only_the_token_changes() {
         let check = |params: &str, expected: &str| {
-            assert_eq!(stamped(params, LEGACY, LEGACY, "{}", Some(Level::Info), ALL), expected, "{params}");
+            assert_eq!(request_meta(params, LEGACY, LEGACY, "{}", Some(Level::Info), ALL), expected, "{params}");
         };
         check(r#"{"name":"t"}"#, r#"{"name":"t"}"#);
         check(
@@ -285,7 +292,7 @@ mod tests {
         );
         let modern = format!(r#"{{"_meta":{{"{CLIENT_CAPABILITIES}":{{"roots":{{}}, "x":1.0}} ,"progressToken":1}}}}"#);
         let expected = r#"{"_meta":{"r/clientCapabilities":{"roots":{}, "x":1.0} ,"progressToken":9}}"#;
-        assert_eq!(stamped(&modern, MODERN, MODERN, r#"{"roots":{}, "x":1.0}"#, None, ALL), expected);
+        assert_eq!(request_meta(&modern, MODERN, MODERN, r#"{"roots":{}, "x":1.0}"#, None, ALL), expected);
     }
 
     #[test]
@@ -295,7 +302,7 @@ mod tests {
         let check = |sampling, elicitation, expected: &str| {
             let declare = Declare { sampling, elicitation };
             let expected = format!(r#"{{"_meta":{{"r/clientCapabilities":{expected},"progressToken":9}}}}"#);
-            assert_eq!(stamped(&params, MODERN, MODERN, &raw, None, declare), expected);
+            assert_eq!(request_meta(&params, MODERN, MODERN, &raw, None, declare), expected);
         };
         check(true, true, r#"{"sampling":{},"elicitation":{},"extensions":{"a/b":{}}}"#);
         check(false, true, r#"{"elicitation":{},"extensions":{"a/b":{}}}"#);
@@ -305,7 +312,7 @@ mod tests {
     #[test]
     fn srv2_a_client_with_a_handshake_is_introduced() {
         let check = |params: &str, raw: &str, level, expected: &str| {
-            assert_eq!(stamped(params, LEGACY, MODERN, raw, level, ALL), expected, "{params}");
+            assert_eq!(request_meta(params, LEGACY, MODERN, raw, level, ALL), expected, "{params}");
         };
         let none = r#"V,"r/clientCapabilities":{}"#;
         check(r#"{"name":"t"}"#, "", None, &format!(r#"{{"_meta":{{{none}}},"name":"t"}}"#));
@@ -331,7 +338,7 @@ mod tests {
         let check = |meta: &str, expected: &str| {
             let params = format!(r#"{{"name":"t","_meta":{meta},"x":1}}"#);
             let expected = format!(r#"{{"name":"t","_meta":{expected},"x":1}}"#);
-            assert_eq!(stamped(&params, MODERN, LEGACY, "{}", None, ALL), expected);
+            assert_eq!(request_meta(&params, MODERN, LEGACY, "{}", None, ALL), expected);
         };
         check("{}", "{}");
         check(&format!(r#"{{"{PROTOCOL_VERSION}":"2026-07-28","{CLIENT_CAPABILITIES}":{{}}}}"#), "{}");
@@ -339,7 +346,7 @@ mod tests {
             &format!(r#"{{"{LOG_LEVEL}":"info","a":1.0,"{CLIENT_INFO}":{{}},"progressToken":"z","b":[1, 2]}}"#),
             r#"{"a":1.0,"progressToken":9,"b":[1, 2]}"#,
         );
-        assert_eq!(stamped(r#"{"name":"t"}"#, MODERN, LEGACY, "{}", None, ALL), r#"{"name":"t"}"#);
+        assert_eq!(request_meta(r#"{"name":"t"}"#, MODERN, LEGACY, "{}", None, ALL), r#"{"name":"t"}"#);
     }
 
     #[test]

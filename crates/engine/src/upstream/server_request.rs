@@ -148,11 +148,11 @@ impl Drop for ClockPause<'_> {
 /// Relays a request that the link has registered under the backend's id. Returns at once; a new task waits for the
 /// response.
 pub(crate) fn relay(
-    ear: &Arc<InboundHandler>,
+    inbound: &Arc<InboundHandler>,
     request: Request,
     recipient: Recipient,
     mut opened: InboundRequest,
-    mouth: Arc<dyn ReplySink>,
+    reply_sink: Arc<dyn ReplySink>,
 ) {
     let ask = match recipient.mailbox.asks.open() {
         Ok(ask) => ask,
@@ -161,26 +161,26 @@ pub(crate) fn relay(
                 ServerRequestError::Full => Error::LimitExceeded { limit: "asks", value: MAX_SERVER_REQUESTS },
                 ServerRequestError::Closed => gone(),
             };
-            return ear.refuse(&request, &error, &*mouth);
+            return inbound.refuse(&request, &error, &*reply_sink);
         }
     };
     // The backend announces the end of an elicitation later. Only clients with a stream for unsolicited messages can
     // receive that.
     if request.method == Method::Elicit && !recipient.is_own && recipient.dialect.has_asks() {
-        ear.inbox.remember_elicited(&request, &recipient.mailbox);
+        inbound.inbox.remember_elicited(&request, &recipient.mailbox);
     }
     // Send before the link reads its next message, to preserve the order.
-    let mut edits = ear.inbox.translate_ask(&request, recipient.dialect);
-    ear.relate(request.raw.as_str(), request.params.whole, &mut edits);
+    let mut edits = inbound.inbox.translate_ask(&request, recipient.dialect);
+    inbound.relate(request.raw.as_str(), request.params.whole, &mut edits);
     if !recipient.ask(&outgoing(&request, ask.id, edits)) {
-        return ear.refuse(&request, &gone(), &*mouth);
+        return inbound.refuse(&request, &gone(), &*reply_sink);
     }
-    let ear = Arc::clone(ear);
+    let inbound = Arc::clone(inbound);
     worker::spawn(async move {
-        let ended = wait(&ear, &request, &recipient, ask, &mut opened.withdrawn, &*mouth).await;
-        ear.leave(&request.id);
-        if let Some(answer) = answer_to(&request, ended, &ear) {
-            mouth.answer(answer).await;
+        let ended = wait(&inbound, &request, &recipient, ask, &mut opened.withdrawn, &*reply_sink).await;
+        inbound.leave(&request.id);
+        if let Some(answer) = answer_to(&request, ended, &inbound) {
+            reply_sink.answer(answer).await;
         }
         // Free the slot only after the response is sent, so that the slots also limit responses in transit.
         drop(opened);
@@ -188,17 +188,17 @@ pub(crate) fn relay(
 }
 
 /// Returns the response to the backend. Returns `None` if the backend expects none.
-fn answer_to(request: &Request, ended: Result<Bytes, ServerRequestEnd>, ear: &InboundHandler) -> Option<Bytes> {
+fn answer_to(request: &Request, ended: Result<Bytes, ServerRequestEnd>, inbound: &InboundHandler) -> Option<Bytes> {
     let error = match ended {
         Ok(answer) => return Some(answer),
         Err(ServerRequestEnd::Withdrawn(_)) => return None,
         Err(ServerRequestEnd::Abandoned) => Error::ClientUnavailable { reason: "its call was cancelled".to_owned() },
         Err(ServerRequestEnd::Late) => {
-            Error::Unanswered { method: request.method.to_string(), after: ear.patience.unwrap_or_default() }
+            Error::Unanswered { method: request.method.to_string(), after: inbound.patience.unwrap_or_default() }
         }
         Err(ServerRequestEnd::Gone) => gone(),
     };
-    Some(ear.refusal(request, &error))
+    Some(inbound.refusal(request, &error))
 }
 
 /// Returns the request for the client, with the gateway's id. A progress token is replaced by one of the gateway.
@@ -213,16 +213,16 @@ fn outgoing(request: &Request, id: u64, mut edits: Splice) -> Bytes {
 /// Waits for the client's response and forwards its progress. If the request ends otherwise, notifies the client of the
 /// cancellation.
 async fn wait(
-    ear: &InboundHandler,
+    inbound: &InboundHandler,
     request: &Request,
     recipient: &Recipient,
     mut ask: OpenServerRequest,
     withdrawn: &mut oneshot::Receiver<String>,
-    mouth: &dyn ReplySink,
+    reply_sink: &dyn ReplySink,
 ) -> Result<Bytes, ServerRequestEnd> {
     let _held = ClockPause::new(&recipient.calls);
     let late = async {
-        match ear.patience {
+        match inbound.patience {
             Some(patience) => tokio::time::sleep(patience).await,
             None => std::future::pending().await,
         }
@@ -233,10 +233,10 @@ async fn wait(
             biased;
             word = ask.next() => match word {
                 ServerRequestEvent::Answer(answer) => {
-                    let edits = ear.unrelate(answer.raw.as_str(), answer.outcome.span());
+                    let edits = inbound.unrelate(answer.raw.as_str(), answer.outcome.span());
                     return Ok(answer.rekeyed(&request.id_as_written(), edits).concat());
                 }
-                ServerRequestEvent::Progress(progress) => mouth.say(progress_for(request, &progress)),
+                ServerRequestEvent::Progress(progress) => reply_sink.say(progress_for(request, &progress)),
                 ServerRequestEvent::Nothing => break ServerRequestEnd::Gone,
             },
             reason = &mut *withdrawn => {

@@ -56,7 +56,7 @@ struct SseLinkInner {
     headers: HeaderMap,
     /// The URL for messages, once the stream has named it.
     endpoint: OnceLock<Uri>,
-    ear: Arc<InboundHandler>,
+    inbound: Arc<InboundHandler>,
     open: OpenRequests,
     limit: usize,
     next: AtomicU64,
@@ -65,14 +65,20 @@ struct SseLinkInner {
 }
 
 impl SseLink {
-    pub fn new(client: HttpClient, url: Uri, headers: HeaderMap, limit: usize, ear: Arc<InboundHandler>) -> SseLink {
+    pub fn new(
+        client: HttpClient,
+        url: Uri,
+        headers: HeaderMap,
+        limit: usize,
+        inbound: Arc<InboundHandler>,
+    ) -> SseLink {
         let shared = SseLinkInner {
             client,
             url,
             headers,
             endpoint: OnceLock::new(),
-            open: OpenRequests::new(Arc::clone(&ear)),
-            ear,
+            open: OpenRequests::new(Arc::clone(&inbound)),
+            inbound,
             limit,
             next: AtomicU64::new(1),
             asides: Arc::new(Semaphore::new(MAX_BACKGROUND_MESSAGES)),
@@ -217,12 +223,12 @@ impl SseLinkInner {
             finish(response.into_body()).await;
             return Ok(None);
         }
-        let body = self.ear.hold(whole_body(response.into_body(), self.limit).await?);
+        let body = self.inbound.hold(whole_body(response.into_body(), self.limit).await?);
         match Message::parse(body) {
             Ok(Message::Response(response)) => Ok(Some(response)),
             Err(malformed) if malformed.is_answer => {
                 self.open.on_malformed(&malformed);
-                self.ear.report_malformed(&malformed, &malformed.error.to_string());
+                self.inbound.report_malformed(&malformed, &malformed.error.to_string());
                 Ok(None)
             }
             _ => Ok(None),
@@ -293,13 +299,13 @@ impl SseLinkInner {
         if event.data.is_empty() || event.name.is_some_and(|name| name != "message") {
             return;
         }
-        match Message::parse(self.ear.hold(event.data)) {
+        match Message::parse(self.inbound.hold(event.data)) {
             Ok(Message::Response(response)) => self.open.on_response(response),
             Ok(Message::Notification(notification)) => self.open.on_notification(&notification),
             Ok(Message::Request(ask)) => self.open.on_ask(ask, Arc::new(SseReplySink(Arc::clone(self)))),
             Err(malformed) => {
                 self.open.on_malformed(&malformed);
-                self.ear.report_malformed(&malformed, &malformed.error.to_string());
+                self.inbound.report_malformed(&malformed, &malformed.error.to_string());
             }
         }
     }
@@ -326,7 +332,7 @@ impl ReplySink for SseReplySink {
                     drop(permit);
                 });
             }
-            Err(_) => shared.ear.emit(&Event::AsideDropped { server: shared.ear.server() }),
+            Err(_) => shared.inbound.emit(&Event::AsideDropped { server: shared.inbound.server() }),
         }
     }
 
@@ -334,7 +340,7 @@ impl ReplySink for SseReplySink {
         let SseReplySink(shared) = self;
         Box::pin(async move {
             if timeout(ASIDE, Arc::clone(shared).post(message)).await.is_err() {
-                shared.ear.emit(&Event::AsideDropped { server: shared.ear.server() });
+                shared.inbound.emit(&Event::AsideDropped { server: shared.inbound.server() });
             }
         })
     }

@@ -59,7 +59,7 @@ pub struct StdioLink {
 }
 
 struct StdioLinkInner {
-    ear: Arc<InboundHandler>,
+    inbound: Arc<InboundHandler>,
     command: ChildCommand,
     queue: mpsc::Sender<QueuedLine>,
     room: Arc<Semaphore>,
@@ -91,14 +91,14 @@ impl StdioLink {
         exe: &Path,
         command: ChildCommand,
         limit: usize,
-        ear: Arc<InboundHandler>,
+        inbound: Arc<InboundHandler>,
         is_retry: bool,
     ) -> Result<StdioLink, SpawnError> {
         let child = child::spawn(exe, &command)?;
         let (queue, queued) = mpsc::channel(QUEUE_MESSAGES);
         let shared = Arc::new(StdioLinkInner {
-            open: OpenRequests::new(Arc::clone(&ear)),
-            ear,
+            open: OpenRequests::new(Arc::clone(&inbound)),
+            inbound,
             command,
             queue,
             room: Arc::new(Semaphore::new(QUEUE_UNITS as usize)),
@@ -166,7 +166,7 @@ impl StdioLinkInner {
     /// Reports a line of stderr and keeps the last ones.
     fn hear_stderr(&self, line: &str) {
         let repeated = self.is_retry && !self.spoke.load(Ordering::Relaxed);
-        self.ear.emit(&Event::BackendLine { server: self.ear.server(), line, repeated });
+        self.inbound.emit(&Event::BackendLine { server: self.inbound.server(), line, repeated });
         let line = quotable(line);
         let mut said = self.said();
         if !line.is_empty() {
@@ -180,7 +180,7 @@ impl StdioLinkInner {
     /// Returns an explanation for the end of the process.
     fn ended(&self, exit: Exit) -> String {
         let last_words: Vec<_> = self.said().last_words.iter().cloned().collect();
-        let missed = self.command.missed(self.ear.server(), &last_words);
+        let missed = self.command.missed(self.inbound.server(), &last_words);
         BackendProblem::Ended { exit, last_words: &last_words, missed: &missed }.to_string()
     }
 
@@ -218,13 +218,13 @@ impl StdioLinkInner {
     /// Handles one line of stdout.
     fn on_line(self: &Arc<StdioLinkInner>, line: Bytes) {
         let kept = (!self.spoke.load(Ordering::Relaxed)).then(|| line.clone());
-        match Message::parse(self.ear.hold(line)) {
+        match Message::parse(self.inbound.hold(line)) {
             Ok(Message::Response(response)) => {
                 self.spoke.store(true, Ordering::Relaxed);
                 self.open.on_response(response);
             }
             Ok(Message::Notification(notification)) => {
-                if !self.streams.take(&self.ear, &notification) {
+                if !self.streams.take(&self.inbound, &notification) {
                     self.open.on_notification(&notification);
                 }
             }
@@ -237,7 +237,7 @@ impl StdioLinkInner {
                     self.said().babble.get_or_insert(line);
                 }
                 self.open.on_malformed(&malformed);
-                self.ear.report_malformed(&malformed, &reason);
+                self.inbound.report_malformed(&malformed, &reason);
             }
         }
     }
@@ -255,14 +255,14 @@ impl StdioLinkInner {
 impl ReplySink for StdioLinkInner {
     fn say(&self, message: Bytes) {
         if self.try_send(&message).is_err() {
-            self.ear.emit(&Event::AsideDropped { server: self.ear.server() });
+            self.inbound.emit(&Event::AsideDropped { server: self.inbound.server() });
         }
     }
 
     fn answer(&self, message: Bytes) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             if let Err(LinkError::Overloaded) = self.send(message).await {
-                self.ear.emit(&Event::AsideDropped { server: self.ear.server() });
+                self.inbound.emit(&Event::AsideDropped { server: self.inbound.server() });
             }
         })
     }

@@ -4,7 +4,7 @@
 //! a link is connected. An update from the backend goes into the mailbox of every subscribed client. A subscription
 //! outlives links. It ends with its client, by an unsubscribe, or when its server is removed from the configuration.
 //!
-//! Lock order: `interests` comes before `held`, before the fields that a subscription has seen, and before the update
+//! Lock order: `table` comes before `held`, before the fields that a subscription has seen, and before the update
 //! queue of a mailbox.
 
 mod listening;
@@ -55,7 +55,7 @@ pub struct ManagerContext {
 /// The subscriptions over one link.
 pub struct SubscriptionManager {
     home: ManagerContext,
-    interests: Mutex<ManagerState>,
+    table: Mutex<ManagerState>,
     /// Notified when an upstream request may be due.
     bell: Notify,
     chores: Mutex<ReadQueue>,
@@ -64,8 +64,8 @@ pub struct SubscriptionManager {
 
 /// The state under the main lock of a register.
 struct ManagerState {
-    interests: SubscriptionTable,
-    /// The listing that `interests` has processed last.
+    table: SubscriptionTable,
+    /// The listing that `table` has processed last.
     told: Arc<ListingView>,
     /// The number of the current link, or of the last one.
     link: u64,
@@ -91,10 +91,10 @@ pub enum SubscribeError {
 
 impl SubscriptionManager {
     pub fn new(home: ManagerContext) -> SubscriptionManager {
-        let (interests, told) = (SubscriptionTable::new(home.most_upstream), home.offered.load_full());
+        let (table, told) = (SubscriptionTable::new(home.most_upstream), home.offered.load_full());
         SubscriptionManager {
             home,
-            interests: Mutex::new(ManagerState { interests, told, link: 0, is_closed: false }),
+            table: Mutex::new(ManagerState { table, told, link: 0, is_closed: false }),
             bell: Notify::new(),
             chores: Mutex::default(),
             held: Mutex::default(),
@@ -106,12 +106,12 @@ impl SubscriptionManager {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.book().interests.is_empty()
+        self.book().table.is_empty()
     }
 
     /// Waits until there is a subscription. The owner of a disconnected link uses this to decide when to dial.
     pub async fn wanted(&self) {
-        while self.book().interests.is_empty() {
+        while self.book().table.is_empty() {
             self.bell.notified().await;
         }
     }
@@ -132,7 +132,7 @@ impl SubscriptionManager {
         // If the client cancels the request, this guard withdraws the subscription.
         let _waiter = SubscribeGuard { register: self, subscription: &subscription };
         if !self.hold(&mailbox) {
-            self.book().interests.end(&subscription);
+            self.book().table.end(&subscription);
             return Err(SubscribeError::Gone);
         }
         mailbox.set_pace(&subscription.receipt, &subscription.name.exposed, subscription.pace());
@@ -179,9 +179,9 @@ impl SubscriptionManager {
         let offered = self.home.offered.load_full();
         let covered = covered.filter(|covered| covered.is_current(&offered, &book.told));
         let exposed = ExposedListing::new(&offered, &self.home.inbox, covered.as_ref());
-        let entry = book.interests.subscribe(wish, &exposed, place).map_err(SubscribeError::Full)?;
+        let entry = book.table.subscribe(wish, &exposed, place).map_err(SubscribeError::Full)?;
         if entry.subscription.is_selective() {
-            self.note(&book.interests, &entry.subscription, &offered);
+            self.note(&book.table, &entry.subscription, &offered);
         }
         self.tell(&book, &entry.notices);
         Ok(entry)
@@ -199,7 +199,7 @@ impl SubscriptionManager {
 
     /// Ends a client's subscription to the single resource `native`. Returns whether it existed.
     pub fn unsubscribe(&self, mailbox: &Mailbox, native: &str) -> bool {
-        let found = self.book().interests.find(mailbox, native).cloned();
+        let found = self.book().table.find(mailbox, native).cloned();
         found.is_some_and(|subscription| self.end(&subscription))
     }
 
@@ -221,7 +221,7 @@ impl SubscriptionManager {
     fn end_those(&self, mailbox: &Mailbox, is_meant: impl Fn(&Subscription) -> bool) -> bool {
         let found: Vec<_> = {
             let book = self.book();
-            book.interests.of(mailbox).iter().filter(|subscription| is_meant(subscription)).cloned().collect()
+            book.table.of(mailbox).iter().filter(|subscription| is_meant(subscription)).cloned().collect()
         };
         found.iter().filter(|subscription| self.end(subscription)).count() > 0
     }
@@ -229,11 +229,11 @@ impl SubscriptionManager {
     fn end(&self, subscription: &Subscription) -> bool {
         let mailbox = &subscription.subscriber;
         let mut book = self.book();
-        let was_there = book.interests.end(subscription);
+        let was_there = book.table.end(subscription);
         // Drop queued updates under the lock. Otherwise a new update for another subscription of the client could be
         // dropped with them.
         let (receipt, uri) = (&subscription.receipt, &subscription.name.exposed);
-        mailbox.updates.drop_of(receipt, uri, |native| book.interests.wants(mailbox, native));
+        mailbox.updates.drop_of(receipt, uri, |native| book.table.wants(mailbox, native));
         drop(book);
         self.bell.notify_one();
         was_there
@@ -242,11 +242,11 @@ impl SubscriptionManager {
     /// Returns all subscriptions, each with its status.
     pub fn all(&self) -> Vec<(Arc<Subscription>, &'static str)> {
         let book = self.book();
-        book.interests.all().map(|(subscription, state)| (Arc::clone(subscription), state)).collect()
+        book.table.all().map(|(subscription, state)| (Arc::clone(subscription), state)).collect()
     }
 
     pub fn count(&self) -> usize {
-        self.book().interests.all().count()
+        self.book().table.all().count()
     }
 
     /// Handles `notifications/resources/updated` from the backend.
@@ -270,7 +270,7 @@ impl SubscriptionManager {
             return;
         }
         let book = self.book();
-        let affected = book.interests.affected(native);
+        let affected = book.table.affected(native);
         if affected.is_empty() {
             return;
         }
@@ -333,7 +333,7 @@ impl SubscriptionManager {
         let can_ask = can_subscribe || self.home.config.poll.is_some();
         let mut book = self.book();
         let is_listed = self.home.offered.load().is_listed();
-        let (link, notices) = book.interests.link_up(can_ask, is_listed);
+        let (link, notices) = book.table.link_up(can_ask, is_listed);
         book.link = link;
         self.tell(&book, &notices);
     }
@@ -342,13 +342,13 @@ impl SubscriptionManager {
     pub fn link_down(&self) {
         let mut book = self.book();
         let link = book.link;
-        book.interests.link_down(link);
+        book.table.link_down(link);
     }
 
     /// Sends one update per subscription, because notifications may have been lost on a connection that continues.
     pub fn doubt(&self) {
         let mut book = self.book();
-        let notices = book.interests.doubt();
+        let notices = book.table.doubt();
         self.tell(&book, &notices);
     }
 
@@ -367,7 +367,7 @@ impl SubscriptionManager {
         let asked = self.held().take();
         let book = self.book();
         for (native, message) in asked {
-            let affected = book.interests.affected(&native);
+            let affected = book.table.affected(&native);
             let mut once = NotifiedClients::default();
             let selective = affected.iter().filter(|affected| affected.subscription.is_selective());
             for affected in selective.filter(|affected| once.is_first(affected)) {
@@ -380,7 +380,7 @@ impl SubscriptionManager {
     /// `has_resources` is `false` for templates alone, which hold no fields of resources. Returns `true` if subscribed
     /// resources are missing and the connection has not settled: the caller must then fetch the list again.
     pub async fn relisted(&self, is_settled: bool, has_resources: bool) -> bool {
-        let patterns = self.book().interests.patterns();
+        let patterns = self.book().table.patterns();
         let covered = self.find_covered(patterns).await;
         self.tell_relisted(is_settled, has_resources, covered)
     }
@@ -393,11 +393,11 @@ impl SubscriptionManager {
         let exposed = ExposedListing::new(&offered, &self.home.inbox, covered.as_ref());
         let relisted = match &covered {
             // Patterns that were added meanwhile were matched against this list when they were added.
-            Some(covered) => book.interests.relisted(&exposed, covered.came()),
-            None => book.interests.relisted(&exposed, offered.came_since(&before)),
+            Some(covered) => book.table.relisted(&exposed, covered.came()),
+            None => book.table.relisted(&exposed, offered.came_since(&before)),
         };
         if has_resources {
-            self.tell_news(&book.interests, &offered);
+            self.tell_news(&book.table, &offered);
         }
         self.tell(&book, &relisted.notices);
         drop(book);
@@ -413,7 +413,7 @@ impl SubscriptionManager {
     pub fn hand_over(&self) -> Vec<Arc<Subscription>> {
         let mut book = self.book();
         book.is_closed = true;
-        book.interests.drain()
+        book.table.drain()
     }
 
     /// Adds subscriptions of a replaced register. Drops those of clients that are gone.
@@ -425,16 +425,16 @@ impl SubscriptionManager {
         // Load under the lock, for the same reason as in `enter`.
         let offered = self.home.offered.load_full();
         let exposed = self.exposed(&offered);
-        let notices = book.interests.restore(subscriptions, &exposed);
+        let notices = book.table.restore(subscriptions, &exposed);
         self.tell(&book, &notices);
         // A resource that the new configuration hides counts as deleted.
         for native in names.iter().filter(|native| !offered.admits(native)) {
-            let hidden = book.interests.vanished(native, &exposed);
+            let hidden = book.table.vanished(native, &exposed);
             self.tell_deleted(&book, &hidden.deleted);
         }
         drop(book);
         for mailbox in mailboxes.iter().filter(|mailbox| !self.hold(mailbox)) {
-            self.book().interests.release(mailbox);
+            self.book().table.release(mailbox);
         }
         self.bell.notify_one();
     }
@@ -462,7 +462,7 @@ impl SubscriptionManager {
 
     /// Takes the lock. Code that holds one of these locks must not panic, so a poisoned lock is usable.
     fn book(&self) -> MutexGuard<'_, ManagerState> {
-        self.interests.lock()
+        self.table.lock()
     }
 
     fn chores(&self) -> MutexGuard<'_, ReadQueue> {
@@ -520,14 +520,14 @@ struct SubscribeGuard<'a> {
 
 impl Drop for SubscribeGuard<'_> {
     fn drop(&mut self) {
-        self.register.book().interests.withdraw(self.subscription);
+        self.register.book().table.withdraw(self.subscription);
         self.register.bell.notify_one();
     }
 }
 
 impl ClientRegistry for SubscriptionManager {
     fn release(&self, mailbox: &Mailbox) {
-        let ended = self.book().interests.release(mailbox);
+        let ended = self.book().table.release(mailbox);
         self.bell.notify_one();
         self.home.inbox.emit(&Event::SubscriptionsReleased { server: self.home.inbox.server(), count: ended.len() });
     }
@@ -538,7 +538,7 @@ impl ClientRegistry for SubscriptionManager {
             name: Arc::clone(&subscription.name),
             subscription: Arc::clone(subscription),
         };
-        let notices: Vec<_> = book.interests.of(mailbox).iter().map(notice).collect();
+        let notices: Vec<_> = book.table.of(mailbox).iter().map(notice).collect();
         self.tell(&book, &notices);
     }
 }

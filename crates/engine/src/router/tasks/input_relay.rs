@@ -64,7 +64,7 @@ impl TaskInputRelay {
         let call = Arc::new(Call::new(caller.clone(), Arc::clone(&self.mailbox), request, None));
         state.call = Some(Arc::clone(&call));
         drop(state);
-        let (attendant, backend, native) = (Arc::clone(self), Arc::clone(backend), native.to_owned());
+        let (input_relay, backend, native) = (Arc::clone(self), Arc::clone(backend), native.to_owned());
         worker::spawn(async move {
             let tasks = TaskPolicy::default();
             let outgoing = OutgoingRequest {
@@ -82,12 +82,12 @@ impl TaskInputRelay {
                     biased;
                     // The result is not kept. A client that wants it requests it later.
                     _ = &mut answer => break,
-                    said = call.lane.next() => attendant.hear(&call, said),
+                    said = call.lane.next() => input_relay.hear(&call, said),
                 }
             }
             call.finish();
-            *attendant.state.lock() = RelayState::default();
-            attendant.bell.notify_waiters();
+            *input_relay.state.lock() = RelayState::default();
+            input_relay.bell.notify_waiters();
         });
     }
 
@@ -136,19 +136,19 @@ impl TaskInputRelay {
 impl TaskRequest<'_> {
     /// Returns the open server requests of the task as members of an object.
     pub(crate) async fn attend(&self) -> String {
-        let attendant = {
-            let mut attendant = self.task.attendant.lock();
-            Arc::clone(attendant.get_or_insert_with(|| Arc::new(TaskInputRelay::new())))
+        let input_relay = {
+            let mut input_relay = self.task.input_relay.lock();
+            Arc::clone(input_relay.get_or_insert_with(|| Arc::new(TaskInputRelay::new())))
         };
-        attendant.begin(&self.call.caller, self.backend, &self.task.native.id);
-        attendant.asked().await
+        input_relay.begin(&self.call.caller, self.backend, &self.task.native.id);
+        input_relay.asked().await
     }
 
     /// Delivers the client's responses to the task's backend.
     pub(crate) fn attended(&self, request: &Request) {
-        let attendant = self.task.attendant.lock().clone();
-        if let Some(attendant) = attendant {
-            attendant.answer(request);
+        let input_relay = self.task.input_relay.lock().clone();
+        if let Some(input_relay) = input_relay {
+            input_relay.answer(request);
         }
     }
 }

@@ -67,7 +67,7 @@ pub struct Task {
     made: Instant,
     known: Mutex<TaskState>,
     /// The collector of the task's server requests, if its client needs one.
-    pub attendant: Mutex<Option<Arc<TaskInputRelay>>>,
+    pub input_relay: Mutex<Option<Arc<TaskInputRelay>>>,
 }
 
 /// The last known state of a task.
@@ -121,8 +121,8 @@ impl Task {
 
 impl Drop for Task {
     fn drop(&mut self) {
-        if let Some(attendant) = self.attendant.lock().take() {
-            attendant.dismiss();
+        if let Some(input_relay) = self.input_relay.lock().take() {
+            input_relay.dismiss();
         }
     }
 }
@@ -235,7 +235,7 @@ impl TaskTable {
             client_id: has_session.then_some(mailbox.id),
             made: now,
             known: Mutex::new(TaskState { expires: now + life, last: Box::default(), listeners: Vec::new() }),
-            attendant: Mutex::default(),
+            input_relay: Mutex::default(),
         });
         let mut tasks = self.tasks.lock();
         let before = tasks.by_native.get(&native).cloned().and_then(|before| tasks.remove(&before));

@@ -151,7 +151,7 @@ impl ClientLinkTask {
         let client = || LinkOwner { caller: caller.clone(), mailbox: Arc::clone(mailbox) };
         let greeting = DialParams {
             capabilities: &capabilities(&caller.abilities, shared.config.declare),
-            ear: || InboundHandler::own(Arc::clone(register), &shared.config, client(), shared.patience),
+            inbound: || InboundHandler::own(Arc::clone(register), &shared.config, client(), shared.patience),
             whom: if caller.dialect.has_handshake() { LinkScope::WithHandshake } else { LinkScope::All },
             is_retry: self.trouble.is_some(),
         };

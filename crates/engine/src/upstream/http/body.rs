@@ -53,11 +53,11 @@ pub(crate) async fn whole_body(mut body: ResponseBody, limit: usize) -> Result<B
 }
 
 /// Parses the response to the request `id`.
-pub(crate) fn parse_answer(id: u64, body: Bytes, ear: &InboundHandler) -> Result<Response, LinkError> {
+pub(crate) fn parse_answer(id: u64, body: Bytes, inbound: &InboundHandler) -> Result<Response, LinkError> {
     if body.trim_ascii_start().first() == Some(&b'<') {
         return Err(LinkError::Protocol(BackendProblem::WebPage.to_string()));
     }
-    match Message::parse(ear.hold(body)) {
+    match Message::parse(inbound.hold(body)) {
         Ok(Message::Response(answer)) if answer.id.as_ref().is_none_or(|answered| answered.as_u64() == Some(id)) => {
             Ok(answer)
         }
@@ -65,7 +65,7 @@ pub(crate) fn parse_answer(id: u64, body: Bytes, ear: &InboundHandler) -> Result
         Err(malformed) => Err(beyond_limit(&malformed).map_or_else(
             || LinkError::Protocol(format!("its answer is no message: {}", malformed.error)),
             |error| {
-                ear.report_malformed(&malformed, &malformed.error.to_string());
+                inbound.report_malformed(&malformed, &malformed.error.to_string());
                 error
             },
         )),

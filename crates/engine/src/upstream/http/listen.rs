@@ -35,8 +35,8 @@ pub(super) async fn keep_listening(shared: &Arc<HttpLinkInner>) {
                 (in_vain, unreachable, was_open) = (0, 0, true);
                 // Mark the lists only now: from here on the stream reports further changes.
                 if has_gap {
-                    shared.ear.inbox.mark(&List::ALL);
-                    shared.ear.register.doubt();
+                    shared.inbound.inbox.mark(&List::ALL);
+                    shared.inbound.register.doubt();
                 }
                 listen_once(shared, response.into_body(), &mut trail).await;
                 trail.gap();
@@ -56,8 +56,8 @@ pub(super) async fn keep_listening(shared: &Arc<HttpLinkInner>) {
                     trail.forget_position();
                 } else {
                     if has_gap {
-                        shared.ear.inbox.mark(&List::ALL);
-                        shared.ear.register.doubt();
+                        shared.inbound.inbox.mark(&List::ALL);
+                        shared.inbound.register.doubt();
                     }
                     // The backend offers no such stream.
                     return;
@@ -85,7 +85,7 @@ async fn listen_once(shared: &Arc<HttpLinkInner>, mut body: ResponseBody, trail:
         events.feed(&data);
         while let Some(event) = events.take() {
             let Frame::Whole(event) = event else {
-                shared.ear.emit(&Event::BackendTooLong { server: shared.ear.server() });
+                shared.inbound.emit(&Event::BackendTooLong { server: shared.inbound.server() });
                 continue;
             };
             let is_news = trail.note(&event);

@@ -29,7 +29,7 @@ impl HttpLink {
         }
         if !is_stream(response.headers()) {
             let body = whole_body(response.into_body(), self.shared.limit).await?;
-            return Err(refusal_in(&parse_answer(id, body, &self.shared.ear)?));
+            return Err(refusal_in(&parse_answer(id, body, &self.shared.inbound)?));
         }
         let events = SseDecoder::new(self.shared.limit);
         let mut stream = HttpListenStream { shared: Arc::clone(&self.shared), id, body: response.into_body(), events };
@@ -89,8 +89,8 @@ impl HttpListenStream {
 
     fn hear_one(&self, news: &Notification) {
         match unsubscribed(news) {
-            Some(news) => self.shared.ear.hear(&news, || Attribution::Nobodys),
-            None => self.shared.ear.hear(news, || Attribution::Nobodys),
+            Some(news) => self.shared.inbound.hear(&news, || Attribution::Nobodys),
+            None => self.shared.inbound.hear(news, || Attribution::Nobodys),
         }
     }
 
@@ -112,9 +112,9 @@ impl HttpListenStream {
     }
 
     fn read(&self, event: Frame<goblin_wire::framing::SseEvent>) -> Option<ListenEvent> {
-        let server = self.shared.ear.server();
+        let server = self.shared.inbound.server();
         let Frame::Whole(event) = event else {
-            self.shared.ear.emit(&Event::BackendTooLong { server });
+            self.shared.inbound.emit(&Event::BackendTooLong { server });
             return None;
         };
         if event.data.is_empty() {

@@ -33,7 +33,7 @@ struct StreamEntry {
 
 impl StdioListenStreams {
     /// Handles a notification of a stream. Returns `false` if it belongs to none.
-    pub(crate) fn take(&self, ear: &InboundHandler, news: &Notification) -> bool {
+    pub(crate) fn take(&self, inbound: &InboundHandler, news: &Notification) -> bool {
         if news.method == Method::Cancelled {
             let mut streams = self.0.lock();
             let id = streams.keys().copied().find(|id| ends(news, *id));
@@ -46,7 +46,7 @@ impl StdioListenStreams {
             let _ = acknowledged.map(|acknowledged| acknowledged.send(honoured(news)));
             return true;
         }
-        ear.hear(unsubscribed(news).as_ref().unwrap_or(news), || Attribution::Nobodys);
+        inbound.hear(unsubscribed(news).as_ref().unwrap_or(news), || Attribution::Nobodys);
         true
     }
 }

@@ -40,8 +40,8 @@ impl DeferredUpdates {
 
 impl SubscriptionManager {
     /// Stores the current fields as the baseline of a new subscription.
-    pub(crate) fn note(&self, interests: &SubscriptionTable, subscription: &Subscription, offered: &ListingView) {
-        for native in interests.covered(subscription) {
+    pub(crate) fn note(&self, table: &SubscriptionTable, subscription: &Subscription, offered: &ListingView) {
+        for native in table.covered(subscription) {
             if let Some(definition) = offered.definition(&native) {
                 subscription.note(&native, definition.raw.as_str());
             }
@@ -64,19 +64,19 @@ impl SubscriptionManager {
     }
 
     /// Processes a new listing: delivers an update to each client with selected fields that changed.
-    pub(crate) fn tell_news(&self, interests: &SubscriptionTable, offered: &ListingView) {
+    pub(crate) fn tell_news(&self, table: &SubscriptionTable, offered: &ListingView) {
         // Match by `affected` and not by `covered`: a subscribed resource may contain the updated one.
         for (native, message) in self.held().take() {
             let mut once = NotifiedClients::default();
-            let affected = interests.affected(&native);
+            let affected = table.affected(&native);
             for affected in affected.iter().filter(|affected| affected.subscription.is_selective()) {
                 if is_news(affected.subscription, &native, offered).unwrap_or(true) && once.is_first(affected) {
                     put(affected, &self.name_of(affected, &native), &message);
                 }
             }
         }
-        for (subscription, _) in interests.all().filter(|(subscription, _)| subscription.is_selective()) {
-            for native in interests.covered(subscription) {
+        for (subscription, _) in table.all().filter(|(subscription, _)| subscription.is_selective()) {
+            for native in table.covered(subscription) {
                 if is_news(subscription, &native, offered) == Some(true) {
                     let affected = AffectedSubscription { subscription, within: None, is_next: false };
                     let name = self.name_of(&affected, &native);

@@ -90,49 +90,49 @@ const TOLD: [&str; 1] = [r#"{"uri":"a:s/n","x":1}"#];
 /// Returns a desk with a held update. The client selected fields of a resource, and the update is of another resource
 /// inside of it.
 async fn waiting_inside() -> ManagerFixture {
-    let desk = ManagerFixture::new();
-    desk.list(&[("a:s/", 1), ("a:s/n", 1)]);
-    desk.subscribe("a:s/", SIZE).await;
-    desk.hear("a:s/n");
-    assert_eq!(desk.told(), TOLD, "nothing was known of it");
-    desk.hear("a:s/n");
-    assert!(desk.told().is_empty());
-    desk.register.list_begins();
-    desk
+    let dispatcher = ManagerFixture::new();
+    dispatcher.list(&[("a:s/", 1), ("a:s/n", 1)]);
+    dispatcher.subscribe("a:s/", SIZE).await;
+    dispatcher.hear("a:s/n");
+    assert_eq!(dispatcher.told(), TOLD, "nothing was known of it");
+    dispatcher.hear("a:s/n");
+    assert!(dispatcher.told().is_empty());
+    dispatcher.register.list_begins();
+    dispatcher
 }
 
 #[tokio::test]
 async fn subx2_sub18_what_waits_inside_is_told_where_the_listing_has_changed() {
     for (size, expected) in [(1, 0), (2, 1)] {
-        let desk = waiting_inside().await;
-        desk.list(&[("a:s/", 1), ("a:s/n", size)]);
-        desk.register.relisted(true, true).await;
-        assert_eq!(desk.told(), TOLD[..expected]);
+        let dispatcher = waiting_inside().await;
+        dispatcher.list(&[("a:s/", 1), ("a:s/n", size)]);
+        dispatcher.register.relisted(true, true).await;
+        assert_eq!(dispatcher.told(), TOLD[..expected]);
     }
-    let desk = waiting_inside().await;
-    desk.list(&[("a:s/", 1)]);
-    desk.register.relisted(true, true).await;
-    assert_eq!(desk.told(), TOLD, "it is not listed any more");
+    let dispatcher = waiting_inside().await;
+    dispatcher.list(&[("a:s/", 1)]);
+    dispatcher.register.relisted(true, true).await;
+    assert_eq!(dispatcher.told(), TOLD, "it is not listed any more");
 }
 
 #[tokio::test]
 async fn subx2_a_list_of_templates_says_nothing_of_fields() {
-    let desk = waiting_inside().await;
-    desk.register.relisted(true, false).await;
-    assert!(desk.told().is_empty());
-    desk.register.list_failed();
-    assert_eq!(desk.told(), TOLD);
+    let dispatcher = waiting_inside().await;
+    dispatcher.register.relisted(true, false).await;
+    assert!(dispatcher.told().is_empty());
+    dispatcher.register.list_failed();
+    assert_eq!(dispatcher.told(), TOLD);
 }
 
 #[tokio::test]
 async fn subx2_sub5_who_wants_all_of_it_elsewhere_is_told_once() {
-    let desk = ManagerFixture::new();
-    desk.list(&[("a:s/", 1), ("a:s/n", 1)]);
-    desk.subscribe("a:s/n", SIZE).await;
-    desk.subscribe("a:s/", None).await;
-    desk.hear("a:s/n");
-    assert_eq!(desk.told(), TOLD);
-    desk.register.list_begins();
-    desk.register.relisted(true, true).await;
-    assert!(desk.told().is_empty());
+    let dispatcher = ManagerFixture::new();
+    dispatcher.list(&[("a:s/", 1), ("a:s/n", 1)]);
+    dispatcher.subscribe("a:s/n", SIZE).await;
+    dispatcher.subscribe("a:s/", None).await;
+    dispatcher.hear("a:s/n");
+    assert_eq!(dispatcher.told(), TOLD);
+    dispatcher.register.list_begins();
+    dispatcher.register.relisted(true, true).await;
+    assert!(dispatcher.told().is_empty());
 }

@@ -128,7 +128,7 @@ impl SubscriptionManager {
     }
 
     fn next_chore(&self, listening: Option<&mut UpstreamStreams<'_>>) -> Option<UpkeepRequest> {
-        let next_job = || self.book().interests.next_job();
+        let next_job = || self.book().table.next_job();
         let chore = match listening {
             Some(listening) => {
                 std::iter::from_fn(next_job).for_each(|job| listening.take(job));
@@ -211,7 +211,7 @@ impl SubscriptionManager {
 
     pub(crate) fn on_said(&self, job: &UpstreamRequest, reply: UpstreamReply) {
         let mut book = self.book();
-        let notices = book.interests.answered(job, reply);
+        let notices = book.table.answered(job, reply);
         self.tell(&book, &notices);
     }
 
@@ -220,7 +220,7 @@ impl SubscriptionManager {
     fn on_late_answer(&self, job: &UpstreamRequest, answer: Result<Response, LinkError>) {
         if answer.is_ok_and(|answer| matches!(answer.outcome, Answer::Result(_))) {
             let mut book = self.book();
-            let notices = book.interests.answered_late(job);
+            let notices = book.table.answered_late(job);
             self.tell(&book, &notices);
         }
     }
@@ -248,7 +248,7 @@ impl SubscriptionManager {
     fn on_gone(&self, native: &str) {
         let mut book = self.book();
         let offered = self.home.offered.load_full();
-        let vanished = book.interests.vanished(native, &self.exposed(&offered));
+        let vanished = book.table.vanished(native, &self.exposed(&offered));
         self.tell_deleted(&book, &vanished.deleted);
         self.tell(&book, &vanished.notices);
     }
@@ -256,7 +256,7 @@ impl SubscriptionManager {
     /// Queues a read of every subscribed resource, unless reads of the previous round are still queued.
     fn begin_round(&self) {
         let book = self.book();
-        let (wanted, is_list_wanted) = (book.interests.standing_topics(), book.interests.wants_list());
+        let (wanted, is_list_wanted) = (book.table.standing_topics(), book.table.wants_list());
         drop(book);
         let mut chores = self.chores();
         if chores.polled.is_empty() {

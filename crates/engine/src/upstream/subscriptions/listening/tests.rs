@@ -28,15 +28,15 @@ struct TestStream {
 }
 
 struct ListeningFixture {
-    desk: ManagerFixture,
+    dispatcher: ManagerFixture,
     asked: mpsc::Receiver<StreamRequest>,
     streams: Mutex<Vec<TestStream>>,
-    keeper: JoinHandle<()>,
+    link_task: JoinHandle<()>,
 }
 
 impl Drop for ListeningFixture {
     fn drop(&mut self) {
-        self.keeper.abort();
+        self.link_task.abort();
     }
 }
 
@@ -47,7 +47,7 @@ impl ListeningFixture {
     }
 
     fn telling(lists: ListenFilter) -> ListeningFixture {
-        let desk = ManagerFixture::new();
+        let dispatcher = ManagerFixture::new();
         let url: http::Uri = "http://127.0.0.1:9/mcp".parse().expect("a url");
         let client = HttpClient::new(&url, None, &ProxyEnvironment::default()).expect("a client");
         let link = Arc::new(Link::new(LinkTransport::Http(HttpLink::new(
@@ -58,9 +58,9 @@ impl ListeningFixture {
             Arc::new(InboundHandler::example()),
         ))));
         let (wanted, asked) = mpsc::channel(9);
-        desk.register.link_up(true);
-        let register = Arc::clone(&desk.register);
-        let keeper = worker::spawn(async move {
+        dispatcher.register.link_up(true);
+        let register = Arc::clone(&dispatcher.register);
+        let link_task = worker::spawn(async move {
             let opener: Opener<'_> = Box::new(move |filter| {
                 let wanted = wanted.clone();
                 Box::pin(async move {
@@ -72,7 +72,7 @@ impl ListeningFixture {
             let listening = UpstreamStreams::new(&register, lists, true, opener);
             match register.keep_with(&link, true, Some(listening)).await {}
         });
-        ListeningFixture { desk, asked, streams: Mutex::default(), keeper }
+        ListeningFixture { dispatcher, asked, streams: Mutex::default(), link_task }
     }
 
     async fn asked(&mut self) -> StreamRequest {
@@ -113,12 +113,12 @@ impl ListeningFixture {
     }
 
     fn subscribe(&self, native: &str) -> JoinHandle<SubscribeOutcome> {
-        let (desk, native) = (self.desk.clone(), native.to_owned());
-        worker::spawn(async move { desk.enter(&native, None).await })
+        let (dispatcher, native) = (self.dispatcher.clone(), native.to_owned());
+        worker::spawn(async move { dispatcher.enter(&native, None).await })
     }
 
     fn marked(&self) -> Vec<List> {
-        self.desk.register.inbox().take_changes()
+        self.dispatcher.register.inbox().take_changes()
     }
 }
 
@@ -149,14 +149,14 @@ async fn sub2_what_is_wanted_meanwhile_is_gathered_and_stands_when_it_is_acknowl
     assert_eq!(stage.acknowledge(&[]).await, merged);
     assert_eq!(stage.open(), [merged]);
     assert!(stage.marked().is_empty(), "nothing was missed");
-    stage.desk.register.unsubscribe(&stage.desk.mailbox, "a:1");
+    stage.dispatcher.register.unsubscribe(&stage.dispatcher.mailbox, "a:1");
     let begin = tokio::time::Instant::now();
     let left = r#"{"toolsListChanged":true,"resourceSubscriptions":["a:2"]}"#;
     assert_eq!(stage.acknowledge(&["a:2"]).await, left);
     assert!(begin.elapsed() <= MERGE_AFTER + Duration::from_secs(1));
     assert_eq!(stage.open(), [TOOLS]);
-    assert!(stage.desk.told().is_empty());
-    assert_eq!(stage.desk.register.all()[0].1, "refused", "the backend has changed its mind");
+    assert!(stage.dispatcher.told().is_empty());
+    assert_eq!(stage.dispatcher.register.all()[0].1, "refused", "the backend has changed its mind");
 }
 
 #[tokio::test(start_paused = true)]
@@ -190,14 +190,14 @@ async fn sub14_behind_a_gap_all_is_asked_for_again_and_told_once() {
     stage.marked();
     stage.end(0);
     stage.rest().await;
-    assert!(stage.open().is_empty() && stage.desk.told().is_empty() && stage.marked().is_empty());
+    assert!(stage.open().is_empty() && stage.dispatcher.told().is_empty() && stage.marked().is_empty());
     let meanwhile = stage.subscribe("a:3");
     assert!(matches!(meanwhile.await, Ok(SubscribeOutcome::Pending)));
     let all = r#"{"toolsListChanged":true,"resourceSubscriptions":["a:1","a:2","a:3"]}"#;
     assert_eq!(stage.acknowledge(&[]).await, all);
     assert_eq!(stage.open(), [all]);
     assert_eq!(stage.marked(), List::ALL);
-    let mut told = stage.desk.told();
+    let mut told = stage.dispatcher.told();
     told.sort();
     assert_eq!(told, [r#"{"uri":"a:1"}"#, r#"{"uri":"a:2"}"#, r#"{"uri":"a:3"}"#]);
     tokio::time::sleep(MERGE_AFTER * 9).await;
@@ -242,7 +242,7 @@ async fn sub2_a_stream_that_cannot_be_opened_fails_who_waits_and_nobody_else() {
     let fails = silent.subscribe("a:1");
     let asked = silent.asked().await;
     assert_eq!(fail(asked), r#"{"resourceSubscriptions":["a:1"]}"#);
-    assert!(is_failed(fails.await) && silent.desk.register.all().is_empty());
+    assert!(is_failed(fails.await) && silent.dispatcher.register.all().is_empty());
 
     let mut stage = ListeningFixture::new();
     stage.acknowledge(&[]).await;
@@ -263,13 +263,13 @@ async fn sub2_a_stream_that_cannot_be_opened_fails_who_waits_and_nobody_else() {
     assert_eq!(stage.open(), both);
     assert_eq!(stage.acknowledge(&[]).await, merged);
     assert_eq!(stage.open(), [merged]);
-    assert!(stage.desk.told().is_empty());
+    assert!(stage.dispatcher.told().is_empty());
     // All streams end, and the first attempt to reopen them fails.
     stage.end(0);
     let asked = stage.asked().await;
     assert_eq!(fail(asked), merged);
     stage.rest().await;
-    assert!(stage.desk.told().is_empty());
+    assert!(stage.dispatcher.told().is_empty());
     assert_eq!(stage.acknowledge(&[]).await, merged);
-    assert_eq!(stage.desk.told(), [r#"{"uri":"a:1"}"#]);
+    assert_eq!(stage.dispatcher.told(), [r#"{"uri":"a:1"}"#]);
 }
