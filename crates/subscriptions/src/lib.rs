@@ -5,6 +5,8 @@
 //! only as much as the entries it touches. This module has the types of its interface.
 
 pub mod count;
+#[cfg(test)]
+mod fixture;
 pub mod glob;
 pub mod id;
 mod listed;

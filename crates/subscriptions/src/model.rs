@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
-use super::tests::{Subscription, SubscriptionTable, TestClient, TestListing, glob};
+use super::fixture::{Subscription, SubscriptionTable, TestClient, TestListing, glob};
 use super::*;
 use crate::count::SubscriptionCount;
 

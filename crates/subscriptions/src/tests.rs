@@ -1,11 +1,11 @@
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use goblin_wire::json;
 
 use super::table::outer;
 use super::*;
-use crate::count::{LimitReached, SubscriptionCount};
+use crate::count::LimitReached;
+use crate::fixture::{SubscriptionEntry, TableFixture, glob, names, names_of, settled};
 
 #[test]
 fn sub18_a_uri_is_inside_of_its_beginnings_at_a_boundary() {
@@ -14,162 +14,6 @@ fn sub18_a_uri_is_inside_of_its_beginnings_at_a_boundary() {
     check("a:b/", &["a:b"]);
     check("a:b?q#f", &["a:b?q", "a:b"]);
     check("a:b", &[]);
-}
-
-/// A list of resources without templates.
-#[derive(Default)]
-pub(crate) struct TestListing(pub BTreeSet<String>);
-
-impl OfferedResources for TestListing {
-    fn listed(&self) -> Box<dyn Iterator<Item = &str> + '_> {
-        Box::new(self.0.iter().map(String::as_str))
-    }
-
-    fn has(&self, native: &str) -> bool {
-        self.0.contains(native)
-    }
-
-    fn expose(&self, native: &str) -> Arc<str> {
-        format!("x+{native}").into()
-    }
-}
-
-pub(crate) fn glob(text: &str) -> Arc<Pattern> {
-    Arc::new(Pattern::Glob(glob::UriGlob::parse(text).expect("a glob")))
-}
-
-/// A client without a profile.
-pub(crate) struct TestClient(ClientId);
-
-impl TestClient {
-    pub(crate) fn new() -> Arc<TestClient> {
-        Arc::new(TestClient(ClientId::next()))
-    }
-}
-
-impl Subscriber for TestClient {
-    fn id(&self) -> ClientId {
-        self.0
-    }
-
-    fn profile(&self) -> Option<&Arc<Profile>> {
-        None
-    }
-}
-
-pub(crate) type SubscriptionEntry = super::SubscriptionEntry<TestClient>;
-pub(crate) type SubscriptionTable = super::table::SubscriptionTable<TestClient>;
-pub(crate) type Notice = super::Notice<TestClient>;
-pub(crate) type Subscription = super::Subscription<TestClient>;
-
-/// A table with numbered clients.
-struct TableFixture {
-    table: SubscriptionTable,
-    listed: TestListing,
-    clients: Vec<Arc<TestClient>>,
-    tally: Arc<SubscriptionCount>,
-    link: u64,
-}
-
-impl TableFixture {
-    fn new() -> TableFixture {
-        let mut table = SubscriptionTable::new(4);
-        let (link, _) = table.link_up(true, true);
-        let listed = TestListing::default();
-        TableFixture {
-            table,
-            listed,
-            clients: (0..3).map(|_| TestClient::new()).collect(),
-            tally: Arc::default(),
-            link,
-        }
-    }
-
-    fn link_up(&mut self, can_subscribe: bool) -> Vec<Notice> {
-        let (link, notices) = self.table.link_up(can_subscribe, true);
-        self.link = link;
-        notices
-    }
-
-    fn link_down(&mut self) {
-        self.table.link_down(self.link);
-    }
-
-    /// Returns the exposed names of the notices, sorted, and the suspects.
-    fn relist(&mut self, listed: &[&str]) -> (Vec<String>, Vec<String>) {
-        let before =
-            std::mem::replace(&mut self.listed, TestListing(listed.iter().map(|uri| (*uri).to_owned()).collect()));
-        let came = self.listed.listed().filter(|uri| !before.has(uri));
-        let relisted = self.table.relisted(&self.listed, came);
-        (names(&relisted.notices), relisted.suspects.iter().map(|native| native.to_string()).collect())
-    }
-
-    fn vanish(&mut self, uri: &str) -> Vec<String> {
-        names(&self.table.vanished(uri, &self.listed).deleted)
-    }
-
-    fn subscribe(&mut self, client: usize, uri: &str) -> SubscriptionEntry {
-        self.wish(client, uri, None).unwrap_or_else(|full| panic!("{full:?}"))
-    }
-
-    fn wish(
-        &mut self,
-        client: usize,
-        uri: &str,
-        pattern: Option<Arc<Pattern>>,
-    ) -> Result<SubscriptionEntry, LimitReached> {
-        self.wish_on(client, uri, pattern, SubscriptionOptions::default())
-    }
-
-    fn wish_on(
-        &mut self,
-        client: usize,
-        uri: &str,
-        pattern: Option<Arc<Pattern>>,
-        terms: SubscriptionOptions,
-    ) -> Result<SubscriptionEntry, LimitReached> {
-        let (native, exposed) = (Arc::from(uri), Arc::from(format!("x+{uri}")));
-        let subscriber = Arc::clone(&self.clients[client]);
-        let wish = SubscribeRequest { subscriber, native, exposed, pattern, terms };
-        let tally = &self.tally;
-        let place = || SubscriptionPermit::new((tally, 99), (&Arc::default(), 99));
-        self.table.subscribe(wish, &self.listed, place)
-    }
-
-    fn unsubscribe(&mut self, client: usize, uri: &str) -> bool {
-        let own = self.table.of(&self.clients[client]).to_vec();
-        own.iter().filter(|own| *own.name.native == *uri).filter(|own| self.table.end(own)).count() > 0
-    }
-
-    /// Returns the next job as `+uri` or `-uri`.
-    fn job(&mut self) -> Option<(String, UpstreamRequest)> {
-        let job = self.table.next_job()?;
-        Some((format!("{}{}", if job.subscribes { '+' } else { '-' }, job.native), job))
-    }
-
-    fn answer(&mut self, expected: &str, reply: UpstreamReply) -> usize {
-        let (text, job) = self.job().expect("a job");
-        assert_eq!(text, expected);
-        self.table.answered(&job, reply).len()
-    }
-}
-
-fn names_of(affected: &[AffectedSubscription<'_, TestClient>]) -> Vec<String> {
-    affected.iter().map(|affected| affected.subscription.name.native.to_string()).collect()
-}
-
-fn names(notices: &[Notice]) -> Vec<String> {
-    let mut names: Vec<_> = notices.iter().map(|notice| notice.name.exposed.to_string()).collect();
-    names.sort();
-    names
-}
-
-fn settled(mut entry: SubscriptionEntry) -> String {
-    let outcome = match &mut entry.standing {
-        SubscribeStatus::Settled(outcome) => outcome.clone(),
-        SubscribeStatus::Asked(asked) => asked.try_recv().ok().flatten().expect("it is settled"),
-    };
-    format!("{outcome:?}").chars().take_while(|character| character.is_alphabetic()).collect()
 }
 
 #[test]
