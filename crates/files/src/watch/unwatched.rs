@@ -4,24 +4,24 @@ use std::convert::Infallible;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::watch::Touch;
+use crate::watch::PathChange;
 
-pub type WatchedDirectories = Infallible;
-pub struct DirectoryWatch(Infallible);
+pub(crate) type WatchedDirectories = Infallible;
+pub(crate) struct DirectoryWatch(Infallible);
 pub(crate) struct WatchHandle(Infallible);
 
-pub(crate) type ChangeHint<'a> = Option<(&'a Path, Touch)>;
+pub(crate) type ChangeHint<'a> = Option<(&'a Path, PathChange)>;
 
 impl DirectoryWatch {
-    pub fn open() -> io::Result<DirectoryWatch> {
+    pub(crate) fn open() -> io::Result<DirectoryWatch> {
         Err(io::Error::other("it is done on Linux only"))
     }
 
-    pub fn handle(&self) -> WatchHandle {
+    pub(crate) fn handle(&self) -> WatchHandle {
         match self.0 {}
     }
 
-    pub async fn read(&self, _note: impl FnMut(ChangeHint<'_>)) -> io::Result<()> {
+    pub(crate) async fn read(&self, _note: impl FnMut(ChangeHint<'_>)) -> io::Result<()> {
         match self.0 {}
     }
 
@@ -31,7 +31,7 @@ impl DirectoryWatch {
 }
 
 impl WatchHandle {
-    pub fn watch(&self, _wanted: Vec<PathBuf>) -> io::Result<WatchedDirectories> {
+    pub(crate) fn watch(&self, _wanted: Vec<PathBuf>) -> io::Result<WatchedDirectories> {
         match self.0 {}
     }
 }
