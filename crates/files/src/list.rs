@@ -19,7 +19,7 @@ const USUAL_LIMIT: usize = 500;
 const MAX_ENTRIES: usize = 5000;
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, rename = "Arguments")]
 pub(crate) struct ListArguments {
     path: Option<String>,
     glob: Option<String>,

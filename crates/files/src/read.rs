@@ -18,7 +18,7 @@ const MAX_BYTES: usize = 256 * 1024;
 const CHUNK: usize = 64 * 1024;
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[serde(deny_unknown_fields, rename = "Arguments", rename_all = "camelCase")]
 pub(crate) struct ReadArguments {
     path: String,
     start_line: Option<u64>,

@@ -17,7 +17,7 @@ const MAX_LINE: usize = 300;
 const BEFORE: usize = 100;
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[serde(deny_unknown_fields, rename = "Arguments", rename_all = "camelCase")]
 pub(crate) struct SearchArguments {
     query: String,
     #[serde(default, rename = "in")]

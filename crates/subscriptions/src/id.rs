@@ -18,7 +18,7 @@ impl SubscriptionId {
         SubscriptionId::at(SystemTime::now(), random)
     }
 
-    /// Returns the time of creation, in milliseconds precision.
+    /// Returns the time of creation, with a precision of one millisecond.
     pub fn created(self) -> SystemTime {
         UNIX_EPOCH + Duration::from_millis(u64::try_from(self.0 >> 80).unwrap_or(u64::MAX))
     }

@@ -1,6 +1,6 @@
 //! The experimental capabilities that the gateway and its clients declare to each other.
 
-/// The name of our extension of subscriptions, among the capabilities of both sides.
+/// The capability with which clients and the gateway announce the extension of subscriptions.
 pub const SUBSCRIPTIONS: &str = "dev.goblin/subscriptions";
 
 /// The capability of the gateway that carries the name prefix of its own tools.
