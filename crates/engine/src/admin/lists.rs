@@ -3,16 +3,15 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use goblin_admin::api::{Entry, EntryList, SessionInfo, SessionList};
 use goblin_catalog::definition;
+use goblin_catalog::indexes::VisibleEntry;
 use goblin_catalog::listing::List;
 use goblin_telemetry::clean;
 use serde_json::value::RawValue;
 
 use crate::admin::Admin;
 use crate::admin::status::iso;
-use crate::catalog_store::Catalog;
 use crate::session::Session;
 
 /// The maximum number of listed sessions. The response also has the total number.
@@ -22,12 +21,8 @@ impl Admin {
     /// Returns the entries of all servers, or of one server.
     pub(crate) fn entries(&self, list: List, server: Option<&str>) -> EntryList {
         let catalog = Arc::clone(&self.dispatcher.router.directory.catalog());
-        let of_source = |source: usize, exposed: &str, native: &str, definition: &Bytes| {
-            let id = &catalog.source(source).backend.id;
-            let is_wanted = server.is_none_or(|server| server == id.as_str());
-            is_wanted.then(|| entry(id.as_str(), exposed, native, definition)).flatten()
-        };
-        EntryList { version: catalog.number(), entries: each(&catalog, list, of_source) }
+        let wanted = catalog.entries(list).filter(|entry| server.is_none_or(|server| server == entry.server));
+        EntryList { version: catalog.number(), entries: wanted.filter_map(|entry| listed(list, &entry)).collect() }
     }
 
     pub(crate) fn sessions(&self) -> SessionList {
@@ -40,33 +35,19 @@ impl Admin {
     }
 }
 
-/// Returns the entries that `make` accepts, in the order that clients see.
-fn each(catalog: &Catalog, list: List, make: impl Fn(usize, &str, &str, &Bytes) -> Option<Entry>) -> Vec<Entry> {
-    match list {
-        List::Tools => {
-            let shown = |entry: &crate::catalog_store::CatalogEntry| definition::for_older(&entry.definition);
-            let entries = catalog.tools.entries.iter();
-            entries.filter_map(|it| make(it.source, &it.exposed, &it.native, &shown(it))).collect()
-        }
-        List::Prompts => {
-            let entries = catalog.prompts.entries.iter();
-            entries.filter_map(|it| make(it.source, &it.exposed, &it.native, &it.definition)).collect()
-        }
-        List::Resources => {
-            let entries = catalog.resources.entries.iter();
-            entries.filter_map(|it| make(it.source, &it.exposed, &it.native, &it.definition)).collect()
-        }
-        List::Templates => {
-            let entries = catalog.resources.templates.iter();
-            entries.filter_map(|it| make(it.source, &it.exposed, &it.native, &it.definition)).collect()
-        }
-    }
-}
-
-/// Returns an entry. Returns `None` if the definition is not JSON, which the catalog never contains.
-fn entry(server: &str, exposed: &str, native: &str, definition: &Bytes) -> Option<Entry> {
-    let definition = serde_json::from_slice::<Box<RawValue>>(definition).ok()?;
-    Some(Entry { server: server.to_owned(), exposed: exposed.to_owned(), native: native.to_owned(), definition })
+/// Returns an entry as legacy clients see it. Returns `None` if the definition is not JSON, which the catalog never
+/// contains.
+fn listed(list: List, entry: &VisibleEntry<'_>) -> Option<Entry> {
+    let definition = match list {
+        List::Tools => definition::for_older(entry.definition),
+        List::Prompts | List::Resources | List::Templates => entry.definition.clone(),
+    };
+    Some(Entry {
+        server: entry.server.to_owned(),
+        exposed: entry.exposed.to_owned(),
+        native: entry.native.to_owned(),
+        definition: serde_json::from_slice::<Box<RawValue>>(&definition).ok()?,
+    })
 }
 
 fn info(session: &Session) -> SessionInfo {

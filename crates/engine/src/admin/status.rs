@@ -8,6 +8,7 @@ use goblin_admin::api::{
     ServerStatus, SessionCounts, Status,
 };
 use goblin_catalog::Counts;
+use goblin_catalog::listing::List;
 use goblin_config::{ServerId, Sharing};
 use goblin_telemetry::clean;
 use goblin_telemetry::meter::{Meter, MethodLabel, ReadStatus, RequestOutcome};
@@ -123,7 +124,7 @@ fn disabled_server(id: &ServerId) -> ServerStatus {
 }
 
 fn entries(counts: Counts) -> Entries {
-    let Counts { tools, prompts, resources, templates } = counts;
+    let [tools, prompts, resources, templates] = counts;
     Entries { tools, prompts, resources, templates }
 }
 
@@ -151,12 +152,7 @@ fn catalog_status(catalog: &Catalog) -> CatalogStatus {
     });
     CatalogStatus {
         version: catalog.number(),
-        entries: Entries {
-            tools: catalog.tools.entries.len(),
-            prompts: catalog.prompts.entries.len(),
-            resources: catalog.resources.entries.len(),
-            templates: catalog.resources.templates.len(),
-        },
+        entries: entries(List::ALL.map(|list| catalog.count(list))),
         conflicts: conflicts.collect(),
     }
 }

@@ -18,8 +18,9 @@ pub(crate) struct EntrySummary {
 }
 
 pub(crate) fn card(list: List, shown: &VisibleEntry<'_>) -> EntrySummary {
-    let text = |key| text_of(shown.definition, key);
-    let size = size_of(shown.definition);
+    let definition = shown.text();
+    let text = |key| text_of(definition, key);
+    let size = size_of(definition);
     let description = text("description").map(|text| cut(&one_line(&text), MAX_DESCRIPTION));
     let description = description.filter(|text| !text.is_empty());
     let name = || text("name").filter(|name| !name.is_empty()).unwrap_or_else(|| shown.exposed.to_owned());
@@ -86,11 +87,17 @@ impl ObjectBuilder {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
+
+    fn entry<'a>(definition: &'a Bytes, exposed: &'a str) -> VisibleEntry<'a> {
+        VisibleEntry { source: 0, server: "s", exposed, native: "x", definition, identifier: None }
+    }
 
     fn check(list: List, definition: &str, json: &str, line: &str) {
         let identifier = (list == List::Resources).then_some("s_x");
-        let card = card(list, &VisibleEntry { server: "s", exposed: "s_x", native: "x", definition, identifier });
+        let card = card(list, &VisibleEntry { identifier, ..entry(&definition.to_owned().into(), "s_x") });
         assert_eq!((card.json.as_str(), card.line.as_str()), (json, line));
     }
 
@@ -126,8 +133,7 @@ mod tests {
     #[test]
     fn reg6_a_long_description_is_cut() {
         let definition = format!(r#"{{"description":"{}"}}"#, "word ".repeat(1000));
-        let shown = VisibleEntry { server: "s", exposed: "x", native: "x", definition: &definition, identifier: None };
-        let card = card(List::Tools, &shown);
+        let card = card(List::Tools, &entry(&definition.into(), "x"));
         assert!(card.json.len() < 400 && card.json.contains('…'), "{}", card.json);
         assert!(card.line.len() < 130 && card.line.contains('…'), "{}", card.line);
     }

@@ -1,13 +1,13 @@
 //! Describes one entry completely: its definition exactly as in lists, and a text for readers. An unknown name gives an
 //! error with similar names.
 
-use goblin_catalog::meta::MetaTool;
+use goblin_catalog::listing::List;
 use goblin_catalog::resources::UriOwner;
 use goblin_catalog::{ListedTools, uri};
 use goblin_wire::json::{self, Span, quote};
 
 use crate::meta::cards::{ObjectBuilder, text_of};
-use crate::meta::words::{compact, did_you_mean, not_found, one_line, tool_not_found};
+use crate::meta::words::{compact, one_line, unknown};
 use crate::meta::{MetaCall, MetaResult};
 use crate::router::find_resource;
 
@@ -17,7 +17,7 @@ impl MetaCall<'_> {
             let shown = self.view.shown_tool(&own.definition);
             return Ok(described("tool", None, utf8(&shown), tool_text(utf8(&shown), "the gateway itself")));
         }
-        let (place, entry) = self.view.tool(name).map_err(|error| tool_not_found(self.catalog, name, &error))?;
+        let (place, entry) = self.view.tool(name).map_err(|error| unknown(self.catalog, List::Tools, name, &error))?;
         self.reveal(place, &entry.exposed);
         let shown = self.view.shown_tool(&entry.definition);
         let server = self.server(entry.source);
@@ -25,24 +25,17 @@ impl MetaCall<'_> {
     }
 
     pub(crate) fn describe_prompt(&self, name: &str) -> Result<MetaResult, String> {
-        let (_, entry) = self.view.prompt(name).map_err(|error| {
-            let names = self.catalog.prompts.entries.iter().map(|entry| &*entry.exposed);
-            let find = format!("; `{}` finds prompts", self.catalog.meta.name(MetaTool::SearchPrompts));
-            not_found("prompt", name, &error, || did_you_mean(name, names), &find)
-        })?;
+        let (_, entry) = self.view.prompt(name).map_err(|error| unknown(self.catalog, List::Prompts, name, &error))?;
         let (definition, server) = (utf8(&entry.definition), self.server(entry.source));
         Ok(described("prompt", Some(server), definition, prompt_text(definition, server)))
     }
 
     pub(crate) fn describe_resource(&self, asked: &str) -> Result<MetaResult, String> {
-        let owner = find_resource(self.view, asked).map_err(|error| {
-            let uris = self.catalog.resources.entries.iter().map(|entry| &*entry.exposed);
-            let find = format!("; `{}` finds resources", self.catalog.meta.name(MetaTool::SearchResources));
-            not_found("resource", asked, &error, || did_you_mean(asked, uris), &find)
-        })?;
+        let owner =
+            find_resource(self.view, asked).map_err(|error| unknown(self.catalog, List::Resources, asked, &error))?;
         let server = self.server(owner.source);
-        let listed = self.catalog.resources.entries.iter();
-        let listed = listed.into_iter().find(|it| it.source == owner.source && *it.native == *owner.native);
+        let mut entries = self.catalog.resources.entries.iter();
+        let listed = entries.find(|it| it.source == owner.source && *it.native == *owner.native);
         let mut members = ObjectBuilder::default();
         members.string("serverId", Some(server));
         if let Some(entry) = listed {
@@ -116,15 +109,12 @@ fn tool_text(definition: &str, server: &str) -> String {
         let is_required = |key: &str| required.iter().any(|at| json::string(definition, *at).as_deref() == Some(key));
         let properties = json::member(definition, schema, "properties");
         let properties = properties.into_iter().flat_map(|properties| json::members(definition, properties));
-        let arguments: Vec<_> = properties
-            .map(|property| {
-                let key = property.key(definition);
-                let kind = kind_of(definition, property.value);
-                argument(&key, Some(&kind), is_required(&key), &string_in(definition, property.value, "description"))
-            })
-            .collect();
-        lines.push(if arguments.is_empty() { "no arguments".to_owned() } else { "arguments:".to_owned() });
-        lines.extend(arguments);
+        let arguments = properties.map(|property| {
+            let key = property.key(definition);
+            let kind = kind_of(definition, property.value);
+            argument(&key, Some(&kind), is_required(&key), &string_in(definition, property.value, "description"))
+        });
+        add_arguments(arguments, &mut lines);
         // The full schema follows, because the lines above may omit parts of it.
         lines.push(format!("inputSchema: {}", compact(schema.get(definition))));
     }
@@ -139,9 +129,7 @@ fn prompt_text(definition: &str, server: &str) -> String {
         let [name, description] = ["name", "description"].map(|key| string_in(definition, at, key));
         argument(&name, None, is_required, &description)
     });
-    let arguments: Vec<_> = arguments.collect();
-    lines.push(if arguments.is_empty() { "no arguments".to_owned() } else { "arguments:".to_owned() });
-    lines.extend(arguments);
+    add_arguments(arguments, &mut lines);
     lines.join("\n")
 }
 
@@ -164,6 +152,12 @@ fn resource_text(definition: &str, exposed: &str, identifier: &str, server: &str
 fn summary(definition: &str) -> String {
     let words = ["name", "description"].into_iter().filter_map(|key| text_of(definition, key));
     one_line(&words.collect::<Vec<_>>().join(": "))
+}
+
+fn add_arguments(arguments: impl Iterator<Item = String>, lines: &mut Vec<String>) {
+    let mut arguments = arguments.peekable();
+    lines.push(if arguments.peek().is_some() { "arguments:" } else { "no arguments" }.to_owned());
+    lines.extend(arguments);
 }
 
 fn argument(name: &str, kind: Option<&str>, is_required: bool, description: &str) -> String {

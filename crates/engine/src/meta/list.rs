@@ -53,14 +53,14 @@ impl MetaCall<'_> {
     }
 
     fn admits(&self, list: List, place: usize, arguments: &MetaArguments) -> bool {
-        let shown = self.catalog.shown(list, place);
-        let fits = |wanted: &str| text_of(shown.definition, "mimeType").is_some_and(|mime| is_of(&mime, wanted));
+        let shown = self.catalog.entry(list, place);
+        let fits = |wanted: &str| text_of(shown.text(), "mimeType").is_some_and(|mime| is_of(&mime, wanted));
         arguments.server.as_deref().is_none_or(|server| shown.server == server)
             && arguments.mime.as_deref().is_none_or(fits)
     }
 
     fn card(&self, list: List, place: usize) -> EntrySummary {
-        card(list, &self.catalog.shown(list, place))
+        card(list, &self.catalog.entry(list, place))
     }
 
     /// Returns the index at which a list continues. Returns an error if the cursor belongs to another version of the

@@ -1,6 +1,7 @@
 //! Texts for agents: shortening, formatting on one line, and messages about unknown names. The gateway's own tools and
 //! the admin API use them.
 
+use goblin_catalog::listing::List;
 use goblin_catalog::meta::MetaTool;
 use goblin_catalog::search::nearest;
 use goblin_wire::Error;
@@ -51,21 +52,20 @@ pub(crate) fn did_you_mean<'a>(wrong: &str, names: impl Iterator<Item = &'a str>
     (!near.is_empty()).then(|| format!("; did you mean {}?", quoted(near.into_iter())))
 }
 
-/// Returns the message for an unknown tool.
-pub(crate) fn tool_not_found(catalog: &Catalog, name: &str, error: &Error) -> String {
-    let names = catalog.tools.entries.iter().map(|entry| &*entry.exposed);
-    let find = format!("; `{}` finds tools by what they do", catalog.meta.name(MetaTool::SearchTools));
-    not_found("tool", name, error, || did_you_mean(name, names), &find)
+/// Returns the message for a name that is unknown in a list.
+pub(crate) fn unknown(catalog: &Catalog, list: List, name: &str, error: &Error) -> String {
+    let (kind, tool, found) = match list {
+        List::Tools => ("tool", MetaTool::SearchTools, "tools by what they do"),
+        List::Prompts => ("prompt", MetaTool::SearchPrompts, "prompts"),
+        List::Resources | List::Templates => ("resource", MetaTool::SearchResources, "resources"),
+    };
+    let names = catalog.entries(list).map(|entry| entry.exposed);
+    let find = format!("; `{}` finds {found}", catalog.meta.name(tool));
+    not_found(kind, name, error, || did_you_mean(name, names), &find)
 }
 
 /// Returns the message for an unknown name: the candidates of an ambiguous name, similar names, or how to search.
-pub(crate) fn not_found(
-    kind: &str,
-    name: &str,
-    error: &Error,
-    near: impl FnOnce() -> Option<String>,
-    find: &str,
-) -> String {
+fn not_found(kind: &str, name: &str, error: &Error, near: impl FnOnce() -> Option<String>, find: &str) -> String {
     let shown = cut(name, MAX_QUOTED_INPUT);
     let candidates = match error {
         Error::ToolNotFound { candidates, .. }
