@@ -4,7 +4,6 @@
 //! failed. After [`SETTLE_TIMEOUT`] the gateway becomes ready without the remaining servers, because one may never
 //! respond.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use goblin_admin::api::ServerCounts;
@@ -12,7 +11,6 @@ use goblin_config::ServerId;
 use tokio::sync::watch;
 
 use crate::catalog_store::CatalogStore;
-use crate::upstream::Backend;
 use crate::upstream::availability::Availability;
 
 /// The time limit for servers to settle.
@@ -78,43 +76,18 @@ pub async fn settle(directory: &CatalogStore) -> (Duration, Vec<ServerId>) {
     (begin.elapsed(), waiting.collect())
 }
 
-/// The number of servers in each state.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Servers {
-    pub ready: usize,
-    pub starting: usize,
-    pub failed: usize,
-}
-
-impl Servers {
-    pub fn count(backends: &[Arc<Backend>]) -> Servers {
-        backends.iter().map(|backend| Availability::of(backend)).collect()
+/// Counts servers by their state.
+pub(crate) fn count(states: impl Iterator<Item = Availability>) -> ServerCounts {
+    let mut counts = ServerCounts::default();
+    for state in states {
+        counts.total += 1;
+        *match state {
+            Availability::Ready => &mut counts.ready,
+            Availability::Starting => &mut counts.starting,
+            Availability::Failed => &mut counts.failed,
+        } += 1;
     }
-
-    pub fn total(self) -> usize {
-        self.ready + self.starting + self.failed
-    }
-}
-
-impl From<Servers> for ServerCounts {
-    fn from(servers: Servers) -> ServerCounts {
-        let Servers { ready, starting, failed } = servers;
-        ServerCounts { total: servers.total(), ready, starting, failed }
-    }
-}
-
-impl FromIterator<Availability> for Servers {
-    fn from_iter<I: IntoIterator<Item = Availability>>(standings: I) -> Servers {
-        let mut servers = Servers::default();
-        for standing in standings {
-            *match standing {
-                Availability::Ready => &mut servers.ready,
-                Availability::Starting => &mut servers.starting,
-                Availability::Failed => &mut servers.failed,
-            } += 1;
-        }
-        servers
-    }
+    counts
 }
 
 #[cfg(test)]
@@ -124,9 +97,7 @@ mod tests {
     #[test]
     fn servers_are_counted_by_standing() {
         let standings = [Availability::Ready, Availability::Failed, Availability::Ready, Availability::Starting];
-        let servers: Servers = standings.into_iter().collect();
-        assert_eq!(servers, Servers { ready: 2, starting: 1, failed: 1 });
-        assert_eq!(servers.total(), 4);
+        assert_eq!(count(standings.into_iter()), ServerCounts { total: 4, ready: 2, starting: 1, failed: 1 });
     }
 
     #[test]
