@@ -6,6 +6,7 @@
 //! of its lists, ready to send.
 
 pub mod build;
+pub mod content;
 pub mod definition;
 pub mod indexes;
 pub mod known_uris;

@@ -2,13 +2,12 @@
 //!
 //! [`resolve`] is pure: it maps a view of the catalog and a request to a route or an error. [`Router::dispatch`] sends
 //! the request along the route. The result passes unchanged, except for URIs and content that an older client cannot
-//! parse (`content`).
+//! parse (`content` in the catalog).
 //!
 //! A client and a link may be of different generations. `rounds` serves a legacy client of a modern backend, `inputs`
 //! serves two modern peers, and `session::suspended` serves a modern client of a legacy backend.
 
 mod arguments;
-mod content;
 pub(crate) mod inputs;
 pub(crate) mod introspection;
 mod rounds;
@@ -22,7 +21,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use goblin_catalog::resources::UriOwner;
-use goblin_catalog::uri;
+use goblin_catalog::{content, uri};
 use goblin_config::{Policies, ServerId};
 use goblin_subscriptions::count::SubscriptionCount;
 use goblin_telemetry::meter::{OutcomeCounts, ReadStatus};

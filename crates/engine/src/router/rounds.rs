@@ -8,14 +8,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
+use goblin_catalog::content;
 use goblin_wire::json::{self, Span, Splice, quote};
 use goblin_wire::{Error, Message, Method, Outcome, Request};
 use smallvec::SmallVec;
 
 use crate::client::call::{Call, CallTimeouts};
 use crate::client::mailbox::server_requests::ServerRequestEvent;
+use crate::router::Router;
 use crate::router::inputs::needs_input;
-use crate::router::{Router, content};
 use crate::upstream::inbound::check_ability;
 use crate::upstream::server_request::{Recipient, Translate};
 use crate::upstream::{Backend, BackendResponse, CallEnd, OutgoingRequest};

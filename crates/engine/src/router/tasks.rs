@@ -14,6 +14,7 @@ pub(crate) mod watch;
 use std::sync::Arc;
 use std::time::Instant;
 
+use goblin_catalog::content;
 use goblin_catalog::definition::requires_task;
 use goblin_config::ServerId;
 use goblin_wire::json::{self, Pieces, Span, Splice, quote};
@@ -27,7 +28,7 @@ use crate::client::caller::{Caller, SessionId};
 use crate::router::inputs::Exchange;
 use crate::router::tasks::description::TaskDescription;
 use crate::router::tasks::table::{NativeTask, NewTask, Task, TaskOwner, TaskPermit};
-use crate::router::{Reply, RouteTarget, Router, content};
+use crate::router::{Reply, RouteTarget, Router};
 use crate::upstream::server_request::Translate;
 use crate::upstream::{Backend, BackendResponse, CallEnd, OutgoingRequest, TaskPolicy};
 
