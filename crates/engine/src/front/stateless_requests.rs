@@ -6,13 +6,14 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use goblin_config::exposure::ProfileName;
-use goblin_wire::json::{self, Pieces};
+use goblin_wire::json::Pieces;
+use goblin_wire::params::cancelled;
 use goblin_wire::{Error, Id, Notification, Request};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::front::stateless::StatelessCall;
-use crate::session::dispatcher::Dispatcher;
+use crate::session::dispatcher::{CANCELLED, Dispatcher};
 use crate::session::listening::ListenSubscription;
 use crate::session::stateless::{StatelessClient, StatelessOutcome, check_meta, check_version};
 
@@ -105,11 +106,8 @@ impl StatelessRequests {
 
     /// Cancels the request that a notification names. Returns `false` if it is not in this table.
     pub(crate) fn hear_cancelled(&self, notification: &Notification) -> bool {
-        let id = notification.params.request_id.and_then(|at| Id::parse(notification.raw.bytes(), at));
-        let Some(open) = id.and_then(|id| self.open.lock().open.remove(&id)) else { return false };
-        let text = notification.raw.as_str();
-        let reason = notification.params.whole.and_then(|params| json::member(text, params, "reason"));
-        let reason = reason.and_then(|at| json::string(text, at)).unwrap_or("the client cancelled it".into());
+        let Some((id, reason)) = cancelled(notification, CANCELLED) else { return false };
+        let Some(open) = self.open.lock().open.remove(&id) else { return false };
         // The receiver is gone if the request has just ended.
         let _ = open.cancel.send(reason.into_owned());
         true

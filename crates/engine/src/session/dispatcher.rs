@@ -23,8 +23,8 @@ use goblin_telemetry::Observe;
 use goblin_wire::extensions::{META_TOOLS, SUBSCRIPTIONS};
 use goblin_wire::json::{self, Pieces, Span};
 use goblin_wire::modern::IDENTITY;
-use goblin_wire::params::required;
-use goblin_wire::{Dialect, Error, Id, Limit, Method, Notification, Request, Response};
+use goblin_wire::params::{cancelled, required};
+use goblin_wire::{Dialect, Error, Limit, Method, Notification, Request, Response};
 
 use crate::client::call::{Call, CallMessage};
 use crate::client::caller::{Caller, Introduction, Level};
@@ -41,6 +41,9 @@ pub(crate) const EXTENSION: &str = concat!(
 
 /// The capability that declares tasks, with a trailing comma.
 const TASKS: &str = r#""tasks":{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}},"#;
+
+/// The reason of a cancellation in which the client gives none.
+pub(crate) const CANCELLED: &str = "the client cancelled it";
 
 /// The limit in bytes of the capabilities, name and version that a client sends.
 pub(crate) const MAX_CLIENT_INFO: usize = 16 * 1024;
@@ -308,7 +311,11 @@ impl Dispatcher {
             Method::Progress => {
                 session.mailbox.asks.progress(notification.clone());
             }
-            Method::Cancelled => hear_cancelled(session, notification),
+            Method::Cancelled => {
+                if let Some((id, reason)) = cancelled(notification, CANCELLED) {
+                    session.inflight.cancel(&id, &reason);
+                }
+            }
             // These concern the client alone or are unknown. Forward them to the backends that have a link for this
             // client alone.
             Method::RootsChanged | Method::TaskStatus | Method::Other(_) => {
@@ -329,16 +336,6 @@ pub(crate) fn check_client_info(observe: &Observe, said: impl Iterator<Item = Sp
     }
     observe.limit_hit(Limit::ClientInfoBytes);
     Err(Error::LimitExceeded { limit: Limit::ClientInfoBytes.as_str(), value: MAX_CLIENT_INFO })
-}
-
-fn hear_cancelled(session: &Session, notification: &Notification) {
-    let text = notification.raw.as_str();
-    let id = notification.params.request_id.and_then(|at| Id::parse(notification.raw.bytes(), at));
-    let reason = notification.params.whole.and_then(|params| json::member(text, params, "reason"));
-    let reason = reason.and_then(|at| json::string(text, at)).unwrap_or("the client cancelled it".into());
-    if let Some(id) = id {
-        session.inflight.cancel(&id, &reason);
-    }
 }
 
 fn read_level(request: &Request) -> Result<Level, Error> {
