@@ -217,7 +217,7 @@ impl InboundHandler {
         edits.replace(at, token);
         self.relate(text, notification.params.whole, &mut edits);
         let message = json::single_line(edits.apply(notification.raw.bytes()));
-        if !progress.is_none_or(|progress| call.advance(progress)) || !call.lane.offer(message) {
+        if !progress.is_none_or(|progress| call.advance(progress)) || !call.offer(message) {
             self.emit(&Event::ProgressDropped { server: self.server() });
         }
     }
@@ -249,7 +249,7 @@ impl InboundHandler {
         let takes = |call: &Arc<Call>| call.caller.dialect.has_asks() || notification.method == Method::LogMessage;
         match (whose, &self.own) {
             (Attribution::Calls(calls), _) => {
-                calls.iter().filter(|call| takes(call)).any(|call| call.lane.offer(message.clone()))
+                calls.iter().filter(|call| takes(call)).any(|call| call.offer(message.clone()))
             }
             // A client without server requests has no stream for messages outside of a call, so the message would stay
             // in the mailbox for ever.
