@@ -106,7 +106,7 @@ impl HttpLink {
     ) -> HttpLink {
         let mut shared =
             HttpLinkInner { has_sessions: false, ..HttpLinkInner::new(client, url, headers, limit, inbound) };
-        let version = HeaderValue::from_static(Dialect::NEWEST_WITHOUT_HANDSHAKE.as_str());
+        let version = HeaderValue::from_static(Dialect::NEWEST.as_str());
         shared.headers.insert(PROTOCOL_VERSION, version);
         HttpLink { shared: Arc::new(shared) }
     }
