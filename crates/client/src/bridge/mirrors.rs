@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use goblin_wire::headers::PROTOCOL_VERSION;
 use goblin_wire::json::{self, Span};
 use goblin_wire::mirror::{Mirrors, encode};
 use goblin_wire::mirrored::HeaderSource;
@@ -20,7 +21,7 @@ use tokio::sync::Semaphore;
 
 use crate::bridge::Bridge;
 use crate::bridge::stateless::{StreamMessage, next_word};
-use crate::bridge::wire::{PROTOCOL_VERSION, ResponseMessages};
+use crate::bridge::wire::ResponseMessages;
 
 /// The maximum number of pages of the tool list. Tools on later pages are called without mirrored arguments.
 const MAX_PAGES: usize = 100;

@@ -9,8 +9,9 @@ use bytes::{Bytes, BytesMut};
 use goblin_config::mask;
 use goblin_config::secret::Secret;
 use goblin_wire::framing::{Frame, SseDecoder, SseEvent};
+use goblin_wire::headers::{LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID};
 use goblin_wire::{Dialect, Error};
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method as Verb, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
 
@@ -19,9 +20,6 @@ use crate::bridge::MAX_MESSAGE;
 use crate::connect::{HttpClient, ProxyEnvironment, RequestError, ResponseBody};
 use crate::runtime::GatewayRecord;
 
-const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
-pub const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
-const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const JSON_OR_STREAM: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
 const STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 

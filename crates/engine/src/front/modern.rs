@@ -4,20 +4,18 @@
 //! required `_meta`, matching version, supported version, matching method, name and arguments, known method. All later
 //! errors have status 200.
 
+use goblin_wire::headers::{METHOD, NAME, PROTOCOL_VERSION};
 use goblin_wire::json as text_json;
 use goblin_wire::{Error, Method, Request, mirror};
 use http::header::{HeaderMap, HeaderName};
 use http::{Response, StatusCode};
 
 use crate::front::body::{self, Body, json};
-use crate::front::http::{HttpFront, PROTOCOL_VERSION};
+use crate::front::http::HttpFront;
 use crate::front::request::{AcceptedTypes, Rejection};
 use crate::front::stateless::{CallEvent, ListenStream, StatelessCall};
 use crate::router::Reply;
 use crate::session::stateless::{StatelessClient, StatelessOutcome, check_meta, check_version};
-
-const METHOD: HeaderName = HeaderName::from_static("mcp-method");
-const NAME: HeaderName = HeaderName::from_static("mcp-name");
 
 impl HttpFront {
     /// Handles a request without a session.

@@ -17,6 +17,7 @@ use goblin_client::runtime::{GatewayRecord, RecordDirectories};
 use goblin_config::mask;
 use goblin_config::secret::Secret;
 use goblin_telemetry::clean;
+use goblin_wire::headers::LAST_EVENT_ID;
 use http::header::{ACCEPT, AUTHORIZATION, HeaderName, HeaderValue};
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
@@ -25,7 +26,6 @@ use tokio::sync::watch;
 
 use crate::remote::read;
 
-const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const ADMIN_TOKEN_WANTED: &str =
     "the gateway wants its admin token: give it by --token-file FILE or the variable GOBLIN_ADMIN_TOKEN";
 /// The timeout for a read.
