@@ -55,7 +55,7 @@ const MAX_CALLS: usize = 256;
 const OUTPUT_LINES: usize = 64;
 /// The maximum size of one message. The gateway has smaller limits; this one bounds the buffer for a stream without
 /// line ends.
-pub(crate) const MAX_MESSAGE: usize = 64 << 20;
+pub const MAX_MESSAGE: usize = 64 << 20;
 /// How often a message is sent before the bridge gives up because the gateway keeps losing the session.
 const MAX_ATTEMPTS: usize = 3;
 /// The timeout for messages that the client does not wait for, such as notifications and the end of the session.

@@ -39,7 +39,7 @@ use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 use crate::connect::dial::{DialRoute, Dialer, Origin, Tls};
 use crate::connect::pool::{Pool, SendError};
 
-pub use crate::connect::pool::ResponseBody;
+pub use crate::connect::pool::{ResponseBody, WholeBodyError};
 
 /// A client for one origin. Cheap to clone; clones share the pool.
 #[derive(Clone)]

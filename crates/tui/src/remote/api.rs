@@ -147,8 +147,8 @@ impl Api {
     }
 
     /// Opens an event stream after the event with the id `after`.
-    pub async fn stream(&self, path: &str, after: Option<&str>) -> Result<GatewayResponse, String> {
-        let after = after.and_then(|id| HeaderValue::from_str(id).ok()).map(|id| (LAST_EVENT_ID, id));
+    pub async fn stream(&self, path: &str, after: Option<&HeaderValue>) -> Result<GatewayResponse, String> {
+        let after = after.map(|id| (LAST_EVENT_ID, id.clone()));
         let accept = (ACCEPT, HeaderValue::from_static("text/event-stream"));
         let response = within(READ_TIMEOUT, self.send(Method::GET, path, [accept].into_iter().chain(after))).await?;
         match response.status() {
