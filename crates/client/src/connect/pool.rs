@@ -20,6 +20,7 @@ use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 
 use crate::connect::dial::{DialError, Dialer};
@@ -96,7 +97,7 @@ impl Pool {
 
     async fn dial(&self) -> Result<PooledConnection, SendError> {
         let stream = self.dialer.dial().await.map_err(SendError::Dial)?;
-        let (mut connection, driver) = handshake(stream).await.map_err(SendError::Unsent)?;
+        let (mut connection, driver) = handshake(TokioIo::new(stream)).await.map_err(SendError::Unsent)?;
         // The sender receives the connection's errors, so the driver's result is ignored.
         worker::spawn(async move { drop(driver.await) });
         connection.ready().await.map_err(SendError::Unsent)?;
