@@ -33,7 +33,7 @@ pub struct Remote {
 
 impl Remote {
     pub fn new(gateway: GatewayAddress) -> anyhow::Result<Remote> {
-        let api = Api::new(gateway.clone())?;
+        let api = Api::new(&gateway)?;
         Ok(Remote { gateway, api })
     }
 
@@ -89,7 +89,6 @@ async fn look(api: &Api, news: &mpsc::Sender<UiEvent>, mut looked_at: watch::Rec
                 if tell(news, UiEvent::Link(LinkStatus::Lost { reason, again_in })).await.is_none() {
                     return;
                 }
-                api.renew();
                 again_in
             }
         };
@@ -164,7 +163,7 @@ async fn follow(api: &Api, news: &mpsc::Sender<UiEvent>) {
             gateways.mark_unchanged();
             position = start();
         }
-        if let Ok(response) = api.stream("/api/events", position.last()).await {
+        if let Ok(response) = api.stream("/api/events", &position).await {
             pace.reset();
             let mut stream = EventStream::new(response.into_body(), MAX_MESSAGE);
             let is_other = loop {
