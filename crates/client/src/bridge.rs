@@ -450,11 +450,12 @@ impl Bridge {
             loop {
                 let answer = answers.next_message().await.map_err(lost)?;
                 let Some(answer) = answer else { return Err(self.wire.refused(status, None)) };
+                let response = message::response(&answer);
                 if !status.is_success() {
-                    return Err(self.wire.refused(status, message::complaint(&answer).as_deref()));
+                    return Err(self.wire.refused(status, response.as_ref().and_then(message::complaint).as_deref()));
                 }
-                if message::is_answer(&answer) {
-                    let version = message::version(&answer);
+                if let Some(response) = response {
+                    let version = message::version(&response);
                     return Ok((GatewayConnection::session_headers(session, version.as_deref()), answer, version));
                 }
                 for said in GatewayMessage::read(answer, &mut Vec::new()).unwrap_or_default() {

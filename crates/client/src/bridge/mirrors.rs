@@ -20,7 +20,7 @@ use http::header::HeaderValue;
 use tokio::sync::Semaphore;
 
 use crate::bridge::Bridge;
-use crate::bridge::stateless::{StreamMessage, next_word};
+use crate::bridge::stateless::answer;
 use crate::bridge::wire::ResponseMessages;
 
 /// The maximum number of pages of the tool list. Tools on later pages are called without mirrored arguments.
@@ -81,13 +81,8 @@ impl Bridge {
 
     async fn page(&self, listing: &Request) -> Option<Response> {
         let headers = headers(listing, &ToolMirrors::new());
-        let mut answers = ResponseMessages::new(self.post_visit(listing.raw.bytes(), &headers).await.ok()?);
-        loop {
-            match next_word(&mut answers).await.ok()?? {
-                StreamMessage::Answer(page) => return Some(page),
-                StreamMessage::Note(_) => {}
-            }
-        }
+        let response = self.post_visit(listing.raw.bytes(), &headers).await.ok()?;
+        answer(&mut ResponseMessages::new(response), None).await.ok()?
     }
 }
 
