@@ -411,9 +411,10 @@ pub fn configuration(data: &[u8]) {
         // A lone carriage return ends a line. A carriage return before a line feed is a character of its line.
         let plain = text.replace("\r\n", " \n").replace('\r', "\n");
         let lines: Vec<&str> = plain.split('\n').collect();
-        let is_in_line = |line: &&str| problem.column <= line.chars().count() + 1;
-        assert!(problem.line >= 1 && problem.column >= 1, "{problem}");
-        assert!(lines.get(problem.line - 1).is_some_and(is_in_line), "{problem} has no place in {text:?}");
+        let (line, column) = (problem.line.unwrap_or_default(), problem.column.unwrap_or_default());
+        let is_in_line = |line: &&str| column <= line.chars().count() + 1;
+        assert!(line >= 1 && column >= 1, "{problem}");
+        assert!(lines.get(line - 1).is_some_and(is_in_line), "{problem} has no place in {text:?}");
     };
     match (parse(), parse()) {
         (Ok(one), Ok(two)) => {

@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use goblin_config::exposure::Exposure;
 use goblin_config::{Config, Filter, NamePolicy, Server, ServerId, UriPolicy};
 use goblin_wire::json::quote;
@@ -46,7 +45,7 @@ pub fn build<U: Upstream>(version: u64, terms: &CatalogSettings, sources: Vec<So
         listed,
         tools,
         prompts: build_names(&sources, &resources, List::Prompts, |_| false),
-        resources,
+        resources: Arc::new(resources),
         meta: Arc::clone(&terms.meta),
         page_size: terms.page_size.max(1),
         views: Default::default(),
@@ -117,7 +116,8 @@ fn build_names<U: Upstream>(
     let minted = name::mint(&wishes, is_reserved);
     let mut names = NameTable { contested: minted.contested, ..NameTable::default() };
     for ((source, definition), exposed) in admitted.into_iter().zip(minted.names) {
-        let shown = exposed_definition(sources, resources, source, definition, &exposed);
+        let server = sources[source].backend.id().as_str();
+        let shown = definition::exposed(definition, &exposed, server, |native| resources.expose(source, native));
         names.enter(CatalogEntry {
             source,
             calls: (list == List::Tools).then(|| sources[source].backend.calls_of(&definition.native)),
@@ -132,24 +132,13 @@ fn build_names<U: Upstream>(
     names
 }
 
-/// Returns a definition of `source` as clients see it.
-fn exposed_definition<U: Upstream>(
-    sources: &[Source<U>],
-    resources: &ResourceTable,
-    source: usize,
-    definition: &Definition,
-    exposed: &str,
-) -> Bytes {
-    let server = sources[source].backend.id().as_str();
-    definition::exposed(definition, exposed, server, |native| resources.expose(sources, source, native))
-}
-
 /// Builds resources and templates with their exposed URIs and identifiers.
 fn build_resources<U: Upstream>(sources: &[Source<U>]) -> ResourceTable {
     let is_admitted = |server: &Server, uri: &str| server.resources.filter.admits(uri);
     let admitted_resources = admitted(sources, List::Resources, is_admitted);
     let admitted_templates = admitted(sources, List::Templates, is_admitted);
-    let mut resources = ResourceTable::default();
+    let servers = sources.iter().map(|source| (source.backend.id().clone(), Arc::clone(source.backend.config())));
+    let mut resources = ResourceTable { servers: servers.collect(), ..ResourceTable::default() };
     for (index, source) in sources.iter().enumerate() {
         resources.by_folded_id.insert(source.backend.id().folded().to_owned(), index);
         for list in [List::Tools, List::Resources, List::Templates] {
@@ -178,12 +167,14 @@ fn build_resources<U: Upstream>(sources: &[Source<U>]) -> ResourceTable {
         });
     }
     for (index, (source, definition, exposed, _)) in entries.iter().enumerate() {
-        let shown = exposed_definition(sources, &resources, *source, definition, exposed);
+        let server = sources[*source].backend.id().as_str();
+        let shown = definition::exposed(definition, exposed, server, |native| resources.expose(*source, native));
         resources.entries[index].definition = shown;
     }
     let exposed = expose_all(sources, &admitted_templates, None);
     for ((source, definition), exposed) in admitted_templates.into_iter().zip(exposed) {
-        let shown = exposed_definition(sources, &resources, source, definition, &exposed);
+        let server = sources[source].backend.id().as_str();
+        let shown = definition::exposed(definition, &exposed, server, |native| resources.expose(source, native));
         resources.templates.push(TemplateEntry {
             source,
             native: definition.native.clone(),
@@ -192,7 +183,7 @@ fn build_resources<U: Upstream>(sources: &[Source<U>]) -> ResourceTable {
             template: Template::parse(&definition.native).ok(),
         });
     }
-    resources.index(sources.len());
+    resources.index();
     resources
 }
 

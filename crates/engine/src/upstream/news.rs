@@ -15,11 +15,11 @@ pub(crate) fn honoured(acknowledgement: &Notification) -> ListenFilter {
     filter.map_or_else(ListenFilter::default, |filter| ListenFilter::read(text, filter))
 }
 
-/// Reports whether a notification cancels the stream `id`. Some servers end a stream this way instead of answering its
-/// request.
-pub(crate) fn ends(news: &Notification, id: u64) -> bool {
-    let named = news.params.request_id.and_then(|at| news.raw.get(at).parse().ok());
-    news.method == Method::Cancelled && named == Some(id)
+/// Returns the request of the gateway that a notification cancels. Some servers end a stream this way instead of
+/// answering its request.
+pub(crate) fn cancelled_request(news: &Notification) -> Option<u64> {
+    let named = news.params.request_id.filter(|_| news.method == Method::Cancelled);
+    named.and_then(|at| news.raw.get(at).parse().ok())
 }
 
 /// Returns the error for a response that arrived instead of an acknowledgement.
