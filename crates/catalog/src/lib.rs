@@ -83,15 +83,6 @@ pub trait Upstream {
     fn calls_of(&self, tool: &str) -> Arc<Self::Calls>;
 }
 
-/// The number of entries of each kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    pub tools: usize,
-    pub prompts: usize,
-    pub resources: usize,
-    pub templates: usize,
-}
-
 /// Tools or prompts.
 pub struct NameTable<U: Upstream> {
     pub entries: Vec<CatalogEntry<U>>,
@@ -207,13 +198,14 @@ impl<U: Upstream> Catalog<U> {
         self.version & 0x00ff_ffff
     }
 
-    /// Returns the number of entries of each source.
-    pub fn counts(&self) -> Vec<Counts> {
-        let mut counts = vec![Counts::default(); self.sources.len()];
-        self.tools.entries.iter().for_each(|entry| counts[entry.source].tools += 1);
-        self.prompts.entries.iter().for_each(|entry| counts[entry.source].prompts += 1);
-        self.resources.entries.iter().for_each(|entry| counts[entry.source].resources += 1);
-        self.resources.templates.iter().for_each(|entry| counts[entry.source].templates += 1);
+    /// Returns the number of entries of each source, by list in the order of [`List::ALL`].
+    pub fn counts(&self) -> Vec<[usize; 4]> {
+        let mut counts = vec![[0; 4]; self.sources.len()];
+        let mut add = |list: List, source: usize| counts[source][list as usize] += 1;
+        self.tools.entries.iter().for_each(|entry| add(List::Tools, entry.source));
+        self.prompts.entries.iter().for_each(|entry| add(List::Prompts, entry.source));
+        self.resources.entries.iter().for_each(|entry| add(List::Resources, entry.source));
+        self.resources.templates.iter().for_each(|entry| add(List::Templates, entry.source));
         counts
     }
 
