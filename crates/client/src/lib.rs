@@ -1,6 +1,7 @@
 //! The client side: connections to MCP servers, and to a gateway that runs already.
 
 pub mod address;
+pub mod admin;
 pub mod bridge;
 pub mod connect;
 pub mod content;

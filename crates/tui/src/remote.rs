@@ -32,7 +32,7 @@ pub struct Remote {
 
 impl Remote {
     pub fn new(gateway: GatewayAddress) -> anyhow::Result<Remote> {
-        let api = Api::new(gateway.clone())?;
+        let api = Api::new(&gateway)?;
         Ok(Remote { gateway, api })
     }
 
@@ -82,7 +82,6 @@ async fn look(api: &Api, news: &mpsc::Sender<UiEvent>, mut looked_at: watch::Rec
                 if tell(news, UiEvent::Link(LinkStatus::Lost { reason, again_in })).await.is_none() {
                     return;
                 }
-                api.renew();
                 again_in
             }
         };

@@ -21,9 +21,9 @@ use crate::runtime::GatewayRecord;
 
 const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 pub const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
-const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const JSON_OR_STREAM: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
-const STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
+pub(crate) const STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 
 pub type GatewayResponse = http::Response<ResponseBody>;
 
@@ -35,7 +35,7 @@ pub struct GatewayConnection {
     successor: Option<Box<dyn Fn() -> Option<GatewayTarget> + Send + Sync>>,
 }
 
-pub struct GatewayTarget {
+pub(crate) struct GatewayTarget {
     client: HttpClient,
     uri: Uri,
     /// The URL without secrets, for messages.
@@ -45,8 +45,13 @@ pub struct GatewayTarget {
 }
 
 impl GatewayTarget {
-    pub fn new(url: &str, token: Option<&Secret>, proxies: &ProxyEnvironment) -> anyhow::Result<GatewayTarget> {
-        let (client, uri) = address::client(url, proxies)?;
+    /// Makes a target for a URL, which belongs to the gateway that wrote `record` if there is one.
+    pub(crate) fn new(
+        url: &str,
+        token: Option<&Secret>,
+        record: Option<GatewayRecord>,
+    ) -> anyhow::Result<GatewayTarget> {
+        let (client, uri) = address::client(url, &ProxyEnvironment::from_process())?;
         let authorization = match token {
             Some(token) => {
                 let value = HeaderValue::try_from(format!("Bearer {}", token.expose()));
@@ -56,18 +61,7 @@ impl GatewayTarget {
             }
             None => None,
         };
-        Ok(GatewayTarget { client, uri, url: mask::url(url), authorization, record: None })
-    }
-
-    /// Makes a target for a URL of the gateway that wrote this record.
-    pub fn of_record(
-        url: &str,
-        record: GatewayRecord,
-        token: Option<&Secret>,
-        proxies: &ProxyEnvironment,
-    ) -> anyhow::Result<GatewayTarget> {
-        let target = GatewayTarget::new(url, token, proxies)?;
-        Ok(GatewayTarget { record: Some(record), ..target })
+        Ok(GatewayTarget { client, uri, url: mask::url(url), authorization, record })
     }
 
     fn request(&self, verb: Verb, body: Bytes, session: &HeaderMap) -> Request<Full<Bytes>> {
@@ -87,12 +81,12 @@ impl GatewayTarget {
 }
 
 impl GatewayConnection {
-    pub fn to(target: GatewayTarget) -> GatewayConnection {
+    pub(crate) fn to(target: GatewayTarget) -> GatewayConnection {
         GatewayConnection { target: ArcSwap::from_pointee(target), successor: None }
     }
 
     /// Creates a connection that switches to the successor once the gateway has ended.
-    pub fn to_successors(
+    pub(crate) fn to_successors(
         target: GatewayTarget,
         successor: impl Fn() -> Option<GatewayTarget> + Send + Sync + 'static,
     ) -> GatewayConnection {
@@ -143,11 +137,20 @@ impl GatewayConnection {
         target.client.request(request).await
     }
 
-    /// Sends a GET for JSON to the URL, outside of any session. The admin client uses it.
-    pub async fn fetch(&self) -> Result<GatewayResponse, RequestError> {
+    /// Sends a request to another route of the gateway, outside of any session.
+    pub(crate) async fn send_to(
+        &self,
+        verb: Verb,
+        path: &str,
+        headers: &HeaderMap,
+    ) -> Result<GatewayResponse, RequestError> {
         let target = self.current()?;
-        let mut request = target.request(Verb::GET, Bytes::new(), &HeaderMap::new());
-        request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
+        let mut request = target.request(verb, Bytes::new(), headers);
+        let route = address::route(&target.uri.to_string(), path).parse();
+        *request.uri_mut() = route.map_err(|error: http::uri::InvalidUri| {
+            let (origin, cause) = (Arc::from(target.url.as_str()), format!("{path} is no path: {error}"));
+            RequestError::NotSent { origin, cause }
+        })?;
         target.client.request(request).await
     }
 

@@ -7,13 +7,14 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use goblin_catalog::content;
 use goblin_wire::json::{self, Span, Splice, quote};
 use goblin_wire::{Error, Id, Keyword, Message, Method, Request, Response};
 
 use crate::client::call::{Call, Reply};
 use crate::client::caller::Caller;
 use crate::router::state::RequestState;
-use crate::router::{Router, content};
+use crate::router::Router;
 use crate::upstream::Backend;
 
 /// The lifetime of a state that refers to nothing in this gateway.

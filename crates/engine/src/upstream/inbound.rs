@@ -158,8 +158,8 @@ impl InboundHandler {
         let transport = goblin_config::Transport::Files(goblin_config::Files::at("/".into()));
         let config = Arc::new(Server::new("a", transport, Default::default()));
         let policies = goblin_config::Policies::default();
-        let backend =
-            crate::upstream::Backend::new(server, Arc::clone(&config), &policies, Arc::default(), Arc::new(()));
+        let inbox = BackendEvents::new(server.clone(), Arc::default(), Arc::default(), Arc::new(()));
+        let backend = crate::upstream::Backend::new(server, Arc::clone(&config), &policies, inbox);
         InboundHandler::shared(Arc::clone(&backend.register), &config, None)
     }
 

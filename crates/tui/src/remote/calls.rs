@@ -59,7 +59,7 @@ pub(crate) async fn run(gateway: &GatewayAddress, news: &mpsc::Sender<UiEvent>, 
 fn wire(gateway: &GatewayAddress) -> anyhow::Result<GatewayConnection> {
     match gateway {
         GatewayAddress::Named { url, token, .. } => gateway::to_url(url, token.as_ref(), None),
-        GatewayAddress::Recorded(record) => gateway::to_record(GatewayRecord::clone(record), None),
+        GatewayAddress::Recorded(record) => gateway::to_record(GatewayRecord::clone(record), None, |_| true),
     }
 }
 
