@@ -11,3 +11,4 @@ pub mod peer;
 pub mod runtime;
 pub mod schema;
 pub mod update;
+pub mod words;

@@ -1,6 +1,6 @@
 //! Prints cards as a table.
 
-use goblin_client::content::bytes;
+use goblin_client::words::bytes;
 use goblin_telemetry::clean;
 
 use crate::catalog::cards::{Card, Cards, EntryKind};

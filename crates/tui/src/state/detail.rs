@@ -1,7 +1,7 @@
 //! The lines of the side panel: all details of one row.
 
 use goblin_admin::api::{EventInfo, ServerStatus, SessionInfo, SubscriptionInfo};
-use goblin_client::content::bytes;
+use goblin_client::words::bytes;
 use goblin_telemetry::clean;
 use goblin_wire::json;
 

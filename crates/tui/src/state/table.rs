@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use goblin_admin::api::{EventInfo, ServerStatus, SessionInfo, SubscriptionInfo};
-use goblin_client::content::bytes;
+use goblin_client::words::bytes;
 use goblin_telemetry::clean;
 
 use crate::state::data::{CatalogItem, DashboardData, ListKind};
