@@ -6,6 +6,7 @@
 //! of its lists, ready to send.
 
 pub mod build;
+pub mod content;
 pub mod definition;
 pub mod indexes;
 pub mod known_uris;
@@ -43,7 +44,7 @@ pub struct Catalog<U: Upstream> {
     pub sources: Vec<Source<U>>,
     pub tools: NameTable<U>,
     pub prompts: NameTable<U>,
-    pub resources: ResourceTable,
+    pub resources: Arc<ResourceTable>,
     /// The joined instructions of the backends, as a JSON string. `None` if no backend has instructions.
     pub instructions: Option<String>,
     /// The gateway's own tools.
@@ -74,7 +75,7 @@ pub trait Upstream {
 
     fn id(&self) -> &ServerId;
 
-    fn config(&self) -> &Server;
+    fn config(&self) -> &Arc<Server>;
 
     /// Returns the URIs that the server named in results without listing them.
     fn known_uris(&self) -> MutexGuard<'_, KnownUris>;

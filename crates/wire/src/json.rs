@@ -11,6 +11,8 @@ use std::ops::Range;
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 
+use crate::Id;
+
 /// The position of a value in its text. Messages are far smaller than 4 GiB, so 32 bits are enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
@@ -401,7 +403,11 @@ impl Splice {
 
 /// A message as a list of shared byte slices. The gateway can change the id of a large result without copying it.
 #[derive(Clone, Debug, Default)]
-pub struct Pieces(SmallVec<[Bytes; 5]>);
+pub struct Pieces {
+    parts: SmallVec<[Bytes; 5]>,
+    /// The index of the piece that is the id of a response.
+    id: Option<usize>,
+}
 
 impl Pieces {
     pub fn new() -> Pieces {
@@ -411,24 +417,45 @@ impl Pieces {
     pub fn push(&mut self, piece: impl Into<Bytes>) {
         let piece = piece.into();
         if !piece.is_empty() {
-            self.0.push(piece);
+            self.parts.push(piece);
         }
+    }
+
+    /// Appends the id of a response. [`with_id`](Pieces::with_id) replaces it.
+    pub(crate) fn push_id(&mut self, id: &Id) {
+        self.id = Some(self.parts.len());
+        self.parts.push(id.token());
+    }
+
+    /// Marks the piece that is the id. It is the only one that begins at the memory of `id`.
+    pub(crate) fn mark_id(mut self, id: &Id) -> Pieces {
+        self.id = self.parts.iter().position(|part| part.as_ptr() == id.0.as_ptr());
+        self
+    }
+
+    /// Returns the response under another id. Returns it unchanged if it has no id.
+    #[must_use]
+    pub fn with_id(mut self, id: &Id) -> Pieces {
+        if let Some(index) = self.id {
+            self.parts[index] = id.token();
+        }
+        self
     }
 
     pub fn len(&self) -> usize {
-        self.0.iter().map(Bytes::len).sum()
+        self.parts.iter().map(Bytes::len).sum()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.parts.is_empty()
     }
 
     pub fn concat(&self) -> Bytes {
-        if let [only] = &self.0[..] {
+        if let [only] = &self.parts[..] {
             return only.clone();
         }
         let mut whole = BytesMut::with_capacity(self.len());
-        for piece in &self.0 {
+        for piece in &self.parts {
             whole.extend_from_slice(piece);
         }
         whole.freeze()
@@ -436,7 +463,7 @@ impl Pieces {
 
     /// Puts the message on one line, see [`single_line`].
     pub fn into_line(self) -> Pieces {
-        Pieces(self.0.into_iter().map(single_line).collect())
+        Pieces { parts: self.parts.into_iter().map(single_line).collect(), id: self.id }
     }
 }
 
@@ -445,7 +472,7 @@ impl IntoIterator for Pieces {
     type IntoIter = smallvec::IntoIter<[Bytes; 5]>;
 
     fn into_iter(self) -> Self::IntoIter {
-        self.0.into_iter()
+        self.parts.into_iter()
     }
 }
 

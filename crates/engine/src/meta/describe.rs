@@ -58,7 +58,7 @@ impl MetaCall<'_> {
     /// Describes a resource that can be read but is not listed. A template covers it, or its server mentioned it.
     fn describe_unlisted(&self, owner: &UriOwner, mut members: ObjectBuilder) -> MetaResult {
         let backend = &self.catalog.source(owner.source).backend;
-        let exposed = self.catalog.resources.expose(&self.catalog.sources, owner.source, &owner.native);
+        let exposed = self.catalog.resources.expose(owner.source, &owner.native);
         let identifier = uri::identifier(&backend.id, &owner.native);
         let template = self.catalog.resources.template_of(owner);
         let definition = format!(r#"{{"uri":{},"name":{}}}"#, quote(&exposed), quote(&owner.native));

@@ -520,9 +520,9 @@ mod tests {
             assert!(matches!(HttpLinkInner::on_event(&shared, id, event, call), Ok(None)));
         };
         ask(2, None);
-        assert!(call.lane.try_next().is_none());
+        assert!(call.try_next().is_none());
         ask(1, Some(&call));
-        assert!(call.lane.try_next().is_some());
+        assert!(call.try_next().is_some());
     }
 
     #[tokio::test]
