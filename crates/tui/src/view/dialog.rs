@@ -5,6 +5,7 @@ use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::Clear;
+use unicode_truncate::UnicodeTruncateStr;
 
 use crate::input::KEYS;
 use crate::state::State;
@@ -118,7 +119,8 @@ fn field_lines(field: &FormField, is_focused: bool, label: usize, room: usize, t
     let name = Span::styled(format!("{pointer}{mark}{}", pad(&field.label(), label, false)), theme.strong());
     let entry_room = room.saturating_sub(label + 4);
     let shown = match &field.entry {
-        FieldInput::Written(_) => tail(&field.shown(), entry_room),
+        // The cursor is at the end.
+        FieldInput::Written(_) => field.shown().unicode_truncate_start(entry_room).0.to_owned(),
         FieldInput::Chosen { at: None, .. } => "‹ not given ›".to_owned(),
         FieldInput::Chosen { .. } => format!("‹ {} ›", fit(&field.shown(), entry_room.saturating_sub(4))),
     };
@@ -132,15 +134,6 @@ fn field_lines(field: &FormField, is_focused: bool, label: usize, room: usize, t
     };
     let below = format!("  {}{}", " ".repeat(label), fit(&words, room.saturating_sub(label + 2)));
     vec![Line::from(spans), Line::styled(below, style)]
-}
-
-/// Returns the end of the text, where the cursor is.
-fn tail(text: &str, room: usize) -> String {
-    let mut begin = 0;
-    while width(&text[begin..]) > room {
-        begin += text[begin..].chars().next().map_or(1, char::len_utf8);
-    }
-    text[begin..].to_owned()
 }
 
 fn draw_reader(frame: &mut Frame<'_>, body: Rect, reader: &ResultDialog, theme: Theme) -> usize {
