@@ -9,6 +9,7 @@ pub(crate) mod calls;
 use std::time::Duration;
 
 use goblin_admin::api::{EntryList, EventInfo, Missed, Reloaded, SessionList, Status, SubscriptionList};
+use goblin_admin::routes::ServerAction;
 use goblin_client::bridge::wire::ResponseMessages;
 use goblin_wire::framing::SseEvent;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -201,10 +202,8 @@ fn told(event: &SseEvent) -> Option<EventInfo> {
 /// Executes commands, one after the other.
 async fn obey(api: &Api, news: &mpsc::Sender<UiEvent>, mut commanded: mpsc::Receiver<GatewayCommand>) {
     while let Some(command) = commanded.recv().await {
-        let done = match &command {
-            GatewayCommand::Restart(id) => change(api, &command, id, "restarted").await,
-            GatewayCommand::Enable(id) => change(api, &command, id, "enabled").await,
-            GatewayCommand::Disable(id) => change(api, &command, id, "disabled").await,
+        let done = match command {
+            GatewayCommand::Server(action, id) => change(api, action, &id).await,
             GatewayCommand::Reload => api.post::<Reloaded>("/api/reload").await.map(|done| reloaded(&done)),
         };
         let notice = done.map_or_else(StatusMessage::bad, StatusMessage::good);
@@ -214,17 +213,11 @@ async fn obey(api: &Api, news: &mpsc::Sender<UiEvent>, mut commanded: mpsc::Rece
     }
 }
 
-async fn change(api: &Api, command: &GatewayCommand, id: &str, done: &str) -> Result<String, String> {
-    let verb = match command {
-        GatewayCommand::Restart(_) => "restart",
-        GatewayCommand::Enable(_) => "enable",
-        GatewayCommand::Disable(_) => "disable",
-        GatewayCommand::Reload => "reload",
-    };
+async fn change(api: &Api, action: ServerAction, id: &str) -> Result<String, String> {
     // An id may contain any character.
-    let segment = utf8_percent_encode(id, NON_ALPHANUMERIC);
+    let (segment, verb) = (utf8_percent_encode(id, NON_ALPHANUMERIC), action.word());
     let _: serde_json::Value = api.post(&format!("/api/servers/{segment}/{verb}")).await?;
-    Ok(format!("{id} is {done}"))
+    Ok(format!("{id} is {}ed", verb.trim_end_matches('e')))
 }
 
 fn reloaded(done: &Reloaded) -> String {

@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use goblin_admin::api::{EventInfo, SessionList, Status, SubscriptionList};
+use goblin_admin::routes::ServerAction;
 use goblin_telemetry::clean;
 
 use crate::state::data::{CatalogItem, DashboardData, ListKind};
@@ -192,9 +193,8 @@ pub enum Effect {
 /// A change through the admin API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GatewayCommand {
-    Restart(String),
-    Enable(String),
-    Disable(String),
+    /// An action on the server with this id.
+    Server(ServerAction, String),
     Reload,
 }
 
@@ -372,10 +372,10 @@ impl State {
             Action::Call => self.open_form(),
             Action::Read => return self.read(),
             Action::Watch => return self.watch(),
-            Action::Restart => self.ask(GatewayCommand::Restart),
+            Action::Restart => self.ask(ServerAction::Restart),
             Action::Toggle => match self.selected_server().is_some_and(|(_, state)| state == "disabled") {
-                true => self.ask(GatewayCommand::Enable),
-                false => self.ask(GatewayCommand::Disable),
+                true => self.ask(ServerAction::Enable),
+                false => self.ask(ServerAction::Disable),
             },
             Action::Reload => {
                 self.notice = Some(StatusMessage::good("reading the configuration anew"));

@@ -1,10 +1,12 @@
 //! Actions on the selected row: calls, reads, watches and changes of servers, and the handling of their results.
 
+use goblin_admin::routes::ServerAction;
+
 use crate::state::data::{CatalogItem, ListKind};
 use crate::state::dialog::{Dialog, ResultDialog};
 use crate::state::form::Form;
 use crate::state::table::{Row, RowItem};
-use crate::state::{Effect, GatewayCommand, State, StatusMessage};
+use crate::state::{Effect, State, StatusMessage};
 
 impl State {
     pub(super) fn selected_item(&self, wanted: &[ListKind]) -> Option<(ListKind, &CatalogItem)> {
@@ -95,9 +97,9 @@ impl State {
         self.notice = Some(StatusMessage::good(format!("{uri} {word}")));
     }
 
-    pub(super) fn ask(&mut self, command: fn(String) -> GatewayCommand) {
+    pub(super) fn ask(&mut self, action: ServerAction) {
         match self.selected_server() {
-            Some((server, _)) => self.dialog = Some(Dialog::confirm(command(server.to_owned()))),
+            Some((server, _)) => self.dialog = Some(Dialog::confirm(action, server)),
             None => self.notice = Some(StatusMessage::bad("this works on a server: select one among the servers (2)")),
         }
     }

@@ -241,9 +241,9 @@ fn what_is_watched_counts_its_updates() {
 #[test]
 fn a_server_is_changed_only_after_a_yes() {
     for (server, action, expected) in [
-        (0, Action::Restart, GatewayCommand::Restart("files".to_owned())),
-        (1, Action::Toggle, GatewayCommand::Disable("git".to_owned())),
-        (4, Action::Toggle, GatewayCommand::Enable("old".to_owned())),
+        (0, Action::Restart, GatewayCommand::Server(ServerAction::Restart, "files".to_owned())),
+        (1, Action::Toggle, GatewayCommand::Server(ServerAction::Disable, "git".to_owned())),
+        (4, Action::Toggle, GatewayCommand::Server(ServerAction::Enable, "old".to_owned())),
     ] {
         let mut state = at(Panel::Servers);
         state.update(UiEvent::Select { section: 0, row: server });
