@@ -29,44 +29,23 @@ use crate::state::table::{Row, RowItem, Sort, TableInput, TableSection};
 /// The number of rows that one step of the mouse wheel moves.
 const WHEEL_ROWS: isize = 3;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Panel {
-    #[default]
-    Overview,
-    Servers,
-    Tools,
-    Prompts,
-    Resources,
-    Subscriptions,
-    Sessions,
-    Events,
+goblin_wire::labels! {
+    /// A panel, and its title.
+    #[derive(Default)]
+    Panel {
+        #[default]
+        Overview = "Overview",
+        Servers = "Servers",
+        Tools = "Tools",
+        Prompts = "Prompts",
+        Resources = "Resources",
+        Subscriptions = "Subscriptions",
+        Sessions = "Sessions",
+        Events = "Events",
+    }
 }
 
 impl Panel {
-    pub const ALL: [Panel; 8] = [
-        Panel::Overview,
-        Panel::Servers,
-        Panel::Tools,
-        Panel::Prompts,
-        Panel::Resources,
-        Panel::Subscriptions,
-        Panel::Sessions,
-        Panel::Events,
-    ];
-
-    pub fn title(self) -> &'static str {
-        match self {
-            Panel::Overview => "Overview",
-            Panel::Servers => "Servers",
-            Panel::Tools => "Tools",
-            Panel::Prompts => "Prompts",
-            Panel::Resources => "Resources",
-            Panel::Subscriptions => "Subscriptions",
-            Panel::Sessions => "Sessions",
-            Panel::Events => "Events",
-        }
-    }
-
     pub fn number(self) -> usize {
         Panel::ALL.iter().position(|panel| *panel == self).unwrap_or_default()
     }
@@ -393,7 +372,7 @@ impl State {
 
     /// Sorts by the next column. After the last column the order is the gateway's.
     fn sort(&mut self) {
-        let count = table::columns(self.panel).len();
+        let count = self.sections.first().map_or(0, |section| section.columns.len());
         let sort = &mut self.sorts[self.panel.number()];
         sort.column = match sort.column {
             None => Some(0),
