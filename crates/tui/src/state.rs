@@ -447,9 +447,7 @@ impl State {
     /// Moves the selection, or scrolls the side panel if that has the focus.
     fn step(&mut self, by: isize) {
         match &mut self.pane {
-            Some(pane) if pane.is_focused => {
-                pane.scroll = pane.scroll.saturating_add_signed(by).min(self.measures.details);
-            }
+            Some(pane) if pane.is_focused => scroll(&mut pane.scroll, by, self.measures.details),
             _ => self.select(self.selected().saturating_add_signed(by)),
         }
     }
@@ -457,9 +455,7 @@ impl State {
     fn wheel(&mut self, place: PointerArea, by: isize) {
         match (&mut self.dialog, &mut self.pane, place) {
             (Some(dialog), _, _) => dialog.scroll(by, self.measures.dialog),
-            (None, Some(pane), PointerArea::Details) => {
-                pane.scroll = pane.scroll.saturating_add_signed(by).min(self.measures.details);
-            }
+            (None, Some(pane), PointerArea::Details) => scroll(&mut pane.scroll, by, self.measures.details),
             _ => self.select(self.selected().saturating_add_signed(by)),
         }
     }
@@ -467,7 +463,7 @@ impl State {
     fn measure(&mut self, measures: Measures) {
         self.measures = measures;
         if let Some(pane) = &mut self.pane {
-            pane.scroll = pane.scroll.min(measures.details);
+            scroll(&mut pane.scroll, 0, measures.details);
         }
         if let Some(dialog) = &mut self.dialog {
             dialog.scroll(0, measures.dialog);
@@ -521,7 +517,7 @@ impl State {
         let servers = self.data.servers().len();
         match &mut self.dialog {
             Some(Dialog::Form(form)) => form.go(by.signum()),
-            Some(Dialog::Picker { at }) => *at = at.saturating_add_signed(by).min(servers),
+            Some(Dialog::Picker { at }) => scroll(at, by, servers),
             Some(dialog) => dialog.scroll(by, self.measures.dialog),
             // The matches can be selected while a search is written.
             None => self.select(self.selected().saturating_add_signed(by)),
@@ -572,6 +568,11 @@ impl State {
         self.server = at.checked_sub(1).and_then(|at| self.data.servers().get(at)).map(|server| server.id.clone());
         self.list_anew();
     }
+}
+
+/// Moves a position, which is at most `most`.
+fn scroll(position: &mut usize, by: isize, most: usize) {
+    *position = position.saturating_add_signed(by).min(most);
 }
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ impl Dialog {
     /// Scrolls the help or a reader. `most` is the maximum position of the last frame.
     pub fn scroll(&mut self, by: isize, most: usize) {
         if let Dialog::Help { scroll } | Dialog::Reader(ResultDialog { scroll, .. }) = self {
-            *scroll = scroll.saturating_add_signed(by).min(most);
+            crate::state::scroll(scroll, by, most);
         }
     }
 }
