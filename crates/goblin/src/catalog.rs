@@ -15,14 +15,10 @@ pub(crate) mod show;
 
 use std::process::ExitCode;
 
-use anyhow::bail;
 use clap::Args;
 use clap_complete::ArgValueCompleter;
-use goblin_client::gateway::PIPE_BYTES;
-use goblin_client::peer::Peer;
 use goblin_client::runtime::FindError;
 use goblin_config::exposure::ProfileName;
-use tokio::sync::watch;
 
 use crate::catalog::client::CatalogClient;
 use crate::cli::BAD_CONFIGURATION;
@@ -116,51 +112,27 @@ pub(crate) async fn run(
     work: impl AsyncFnOnce(&mut CatalogClient) -> Result<(), CliError>,
 ) -> anyhow::Result<ExitCode> {
     // Install the signal handlers before anything starts that a signal must not leave behind.
-    let mut terminated = termination()?;
+    let terminated = termination()?;
     let door = match Endpoint::open(&common.reach, common.profile.as_ref(), &common.log).await {
         Ok(door) => door,
         Err(closed) => return Ok(told(&closed.into())),
     };
-    let (near, far) = tokio::io::duplex(PIPE_BYTES);
-    let (stop, stopped) = watch::channel(false);
-    let signals = async {
-        terminated().await;
-        stop.send_replace(true);
-        terminated().await;
-    };
-    let worked = async {
-        let mut client = CatalogClient::new(Peer::new(near), door.place());
-        let settled = tokio::select! {
-            () = door.settle() => Ok(()),
-            () = is_stopped(stopped.clone()) => Err(CliError::Interrupted),
+    let place = door.place();
+    let worked = door.talk(terminated, async move |peer, mut stopped| {
+        let mut client = CatalogClient::new(peer, place);
+        let worked = tokio::select! {
+            // Nothing begins after a signal.
+            biased;
+            _ = stopped.wait_for(|stopped| *stopped) => Err(CliError::Interrupted),
+            worked = async {
+                client.begin().await?;
+                work(&mut client).await
+            } => worked,
         };
-        let worked = async {
-            settled?;
-            let worked = tokio::select! {
-                worked = async {
-                    client.begin().await?;
-                    work(&mut client).await
-                } => worked,
-                () = is_stopped(stopped) => Err(CliError::Interrupted),
-            };
-            client.end().await;
-            worked
-        };
-        tokio::join!(worked, door.carry(far))
-    };
-    let (worked, carried) = tokio::select! {
-        both = worked => both,
-        () = signals => bail!("ended at once by a second signal"),
-    };
-    carried?;
-    Ok(worked.map_or_else(|failure| told(&failure), |()| ExitCode::SUCCESS))
-}
-
-async fn is_stopped(mut stopped: watch::Receiver<bool>) {
-    if stopped.wait_for(|stopped| *stopped).await.is_err() {
-        // Cannot happen while the sender lives. If it did, nothing could stop the work.
-        std::future::pending().await
-    }
+        client.end().await;
+        worked
+    });
+    Ok(worked.await?.map_or_else(|failure| told(&failure), |()| ExitCode::SUCCESS))
 }
 
 /// Prints the failure and returns its exit code.
