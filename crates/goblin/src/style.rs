@@ -39,9 +39,15 @@ pub(crate) fn plural(count: usize, noun: &str) -> String {
 
 /// Prints to stdout. A reader that closed the pipe early, such as `head`, is no error.
 pub(crate) fn print(text: &str) -> std::io::Result<()> {
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error),
-        _ => Ok(()),
+    write(text.as_bytes()).map(drop)
+}
+
+/// Writes to stdout. Returns `false` if the reader closed the pipe.
+pub(crate) fn write(bytes: &[u8]) -> std::io::Result<bool> {
+    let mut stdout = std::io::stdout();
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+        written => written.map(|()| true),
     }
 }
 
