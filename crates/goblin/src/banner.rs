@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use goblin_catalog::Counts;
 use goblin_engine::admin::readiness::Readiness;
 use goblin_engine::catalog_store::CatalogStore;
 use goblin_engine::upstream::BackendState;
@@ -46,14 +47,10 @@ pub(crate) async fn show(banner: Banner, mut readiness: watch::Receiver<Readines
 
 fn offers(directory: &CatalogStore) -> Vec<ServerLine> {
     let catalog = directory.catalog();
+    let all = catalog.counts();
     let of_source = |index: usize| {
-        let count = |sources: &mut dyn Iterator<Item = usize>| sources.filter(|source| *source == index).count();
-        let counts = [
-            (count(&mut catalog.tools.entries.iter().map(|entry| entry.source)), "tool"),
-            (count(&mut catalog.prompts.entries.iter().map(|entry| entry.source)), "prompt"),
-            (count(&mut catalog.resources.entries.iter().map(|entry| entry.source)), "resource"),
-            (count(&mut catalog.resources.templates.iter().map(|entry| entry.source)), "template"),
-        ];
+        let Counts { tools, prompts, resources, templates } = all[index];
+        let counts = [(tools, "tool"), (prompts, "prompt"), (resources, "resource"), (templates, "template")];
         let some = counts.iter().filter(|(count, _)| *count > 0);
         some.map(|(count, noun)| plural(*count, noun)).collect::<Vec<_>>().join(", ")
     };
