@@ -11,7 +11,7 @@ use goblin_wire::Method;
 use goblin_wire::json::quote;
 use serde_json::{Value, json};
 
-use crate::catalog::cards::{self, EntryKind};
+use crate::catalog::cards::{self, Cards, EntryKind};
 use crate::catalog::client::CatalogClient;
 use crate::catalog::{self, CliError, CommonArgs, EXIT_CODES, ListFilter, complete, content, show};
 use crate::style::print_json;
@@ -120,5 +120,5 @@ async fn search(client: &mut CatalogClient, wanted: Value, filter: &ListFilter, 
     if json {
         return Ok(print_json(&found)?);
     }
-    Ok(show::both(&cards::read(EntryKind::Resources, &found), &cards::read(EntryKind::Templates, &found))?)
+    Ok(show::both(&Cards::read(EntryKind::Resources, &found), &Cards::read(EntryKind::Templates, &found))?)
 }

@@ -11,7 +11,7 @@ use goblin_client::schema::ToolSchema;
 use goblin_telemetry::clean;
 use serde_json::json;
 
-use crate::catalog::cards::{self, EntryKind};
+use crate::catalog::cards::{self, Cards, EntryKind};
 use crate::catalog::client::CatalogClient;
 use crate::catalog::{
     self, CliError, CommonArgs, EXIT_CODES, ListFilter, arguments, complete, content, definition, show,
@@ -142,7 +142,7 @@ async fn search(client: &mut CatalogClient, query: &str, filter: &ListFilter, js
     let found = cards::search(client, "search_tools", filter, json!({ "query": query })).await?;
     match json {
         true => print_json(&found)?,
-        false => show::cards(&cards::read(EntryKind::Tools, &found))?,
+        false => show::cards(&Cards::read(EntryKind::Tools, &found))?,
     }
     Ok(())
 }

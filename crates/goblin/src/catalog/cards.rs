@@ -119,7 +119,8 @@ pub(crate) struct Cards {
 }
 
 impl Cards {
-    fn read(kind: EntryKind, structure: &str) -> Cards {
+    /// Reads the cards of one kind from the structured content of a list or a search.
+    pub(crate) fn read(kind: EntryKind, structure: &str) -> Cards {
         let whole = json::whole(structure);
         let elements = json::member(structure, whole, kind.member()).map(|list| json::elements(structure, list));
         let cards = elements.into_iter().flatten().map(|card| Card::new(card.get(structure).to_owned()));
@@ -250,11 +251,6 @@ pub(crate) async fn search(
     }
     let outcomes = client.ask(tool, &arguments).await?;
     structure(&outcomes).map(str::to_owned)
-}
-
-/// Reads the cards of one kind from the structured content of a search.
-pub(crate) fn read(kind: EntryKind, structure: &str) -> Cards {
-    Cards::read(kind, structure)
 }
 
 /// An entry in full.

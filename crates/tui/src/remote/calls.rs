@@ -182,7 +182,7 @@ impl PeerLoop<'_> {
                 let open = answer.id.as_ref().and_then(Id::as_u64).and_then(|number| self.open.remove(&number));
                 open.map(|open| open.answered(&answer))
             }
-            PeerMessage::Told(told) => ResourceUpdate::read(&told).filter(|_| is_update(&told.method)).map(|update| {
+            PeerMessage::Told(told) => ResourceUpdate::read(&told).map(|update| {
                 let ResourceUpdate { uri, is_deleted, .. } = update;
                 UiEvent::Updated { uri, time: clock(&now()).to_owned(), is_deleted }
             }),
@@ -203,10 +203,6 @@ impl PeerLoop<'_> {
             let _ = self.news.send(open.failed("the connection to the gateway was lost".to_owned())).await;
         }
     }
-}
-
-fn is_update(method: &Method) -> bool {
-    matches!(method, Method::ResourceUpdated | Method::ResourceDeleted)
 }
 
 fn call_text(result: &str) -> (String, bool) {
