@@ -1,4 +1,4 @@
-//! Finds the gateway whose admin API a command reads.
+//! Finds the gateway for a command that reads an admin API.
 
 use std::path::PathBuf;
 

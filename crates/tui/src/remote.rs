@@ -9,7 +9,7 @@ pub(crate) mod calls;
 use std::time::Duration;
 
 use goblin_admin::api::{EntryList, EventInfo, Missed, Reloaded, SessionList, Status, SubscriptionList};
-use goblin_admin::routes::ServerAction;
+use goblin_admin::routes::{List, ServerAction};
 use goblin_client::bridge::wire::ResponseMessages;
 use goblin_wire::framing::SseEvent;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::remote::api::{Api, GatewayAddress};
-use crate::state::data::{CatalogItem, ListKind};
+use crate::state::data::CatalogItem;
 use crate::state::{Effect, GatewayCommand, LinkStatus, Panel, StatusMessage, UiEvent};
 
 /// The polling interval.
@@ -121,8 +121,8 @@ async fn look_once(
     let _ = tell(news, UiEvent::Link(LinkStatus::Live)).await;
     let _ = tell(news, UiEvent::Status { at, status: Box::new(status) }).await;
     if known.version != Some(now) {
-        for kind in ListKind::ALL {
-            let list: EntryList = api.get(&format!("/api/{}", kind.word())).await?;
+        for kind in List::ALL {
+            let list: EntryList = api.get(&format!("/api/{}s", kind.noun())).await?;
             let items = list.entries.iter().map(CatalogItem::read).collect();
             let _ = tell(news, UiEvent::Items(kind, items)).await;
         }

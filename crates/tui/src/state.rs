@@ -17,10 +17,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use goblin_admin::api::{EventInfo, SessionList, Status, SubscriptionList};
-use goblin_admin::routes::ServerAction;
+use goblin_admin::routes::{List, ServerAction};
 use goblin_telemetry::clean;
 
-use crate::state::data::{CatalogItem, DashboardData, ListKind};
+use crate::state::data::{CatalogItem, DashboardData};
 use crate::state::detail::Detail;
 use crate::state::dialog::{Dialog, ResultDialog};
 use crate::state::rates::Rates;
@@ -121,7 +121,7 @@ pub enum UiEvent {
         at: Duration,
         status: Box<Status>,
     },
-    Items(ListKind, Vec<CatalogItem>),
+    Items(List, Vec<CatalogItem>),
     Subscriptions(SubscriptionList),
     Sessions(SessionList),
     Event(EventInfo),

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use goblin_admin::api::{EventInfo, ServerStatus, SessionInfo, SubscriptionInfo};
+use goblin_admin::routes::List;
 use goblin_client::words::bytes;
 use goblin_telemetry::clean;
 
-use crate::state::data::{CatalogItem, DashboardData, ListKind};
+use crate::state::data::{CatalogItem, DashboardData};
 use crate::state::rates::{Rates, ServerRate};
 use crate::state::words::{clock, span, sparkline};
 use crate::state::{Panel, WatchedResource};
@@ -153,7 +154,7 @@ pub(crate) fn rate(value: f64) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowItem {
     Server(usize),
-    Item(ListKind, usize),
+    Item(List, usize),
     Subscription(usize),
     Session(usize),
     Event(usize),
@@ -199,11 +200,11 @@ pub(crate) fn sections(panel: Panel, wanted: &TableInput<'_>) -> Vec<TableSectio
     let (title, columns, rows) = match panel {
         Panel::Overview => ("Servers", OVERVIEW, wanted.servers(overview_row)),
         Panel::Servers => ("Servers", SERVERS, wanted.servers(server_row)),
-        Panel::Tools => ("Tools", TOOLS, wanted.items(ListKind::Tools, tool_row)),
-        Panel::Prompts => ("Prompts", PROMPTS, wanted.items(ListKind::Prompts, prompt_row)),
+        Panel::Tools => ("Tools", TOOLS, wanted.items(List::Tools, tool_row)),
+        Panel::Prompts => ("Prompts", PROMPTS, wanted.items(List::Prompts, prompt_row)),
         Panel::Resources => {
             let cells = |item: &CatalogItem| resource_row(item, wanted.watched);
-            ("Resources", RESOURCES, wanted.items(ListKind::Resources, cells))
+            ("Resources", RESOURCES, wanted.items(List::Resources, cells))
         }
         Panel::Subscriptions => {
             let all = data.subscriptions.subscriptions.iter().enumerate();
@@ -226,7 +227,7 @@ pub(crate) fn sections(panel: Panel, wanted: &TableInput<'_>) -> Vec<TableSectio
     };
     let mut sections = vec![wanted.section(title, columns, rows)];
     if panel == Panel::Resources {
-        sections.push(wanted.section("Templates", TEMPLATES, wanted.items(ListKind::Templates, template_row)));
+        sections.push(wanted.section("Templates", TEMPLATES, wanted.items(List::Templates, template_row)));
     }
     sections
 }
@@ -245,9 +246,9 @@ impl TableInput<'_> {
         .collect()
     }
 
-    fn items(&self, kind: ListKind, cells: impl Fn(&CatalogItem) -> Vec<TableCell>) -> Vec<Row> {
+    fn items(&self, kind: List, cells: impl Fn(&CatalogItem) -> Vec<TableCell>) -> Vec<Row> {
         let own = self.data.items(kind).iter().enumerate().filter(|(_, item)| self.is_of(&item.server));
-        own.map(|(at, item)| row(&format!("{} {}", kind.word(), item.exposed), RowItem::Item(kind, at), cells(item)))
+        own.map(|(at, item)| row(&format!("{} {}", kind.noun(), item.exposed), RowItem::Item(kind, at), cells(item)))
             .collect()
     }
 
