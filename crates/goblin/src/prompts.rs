@@ -15,7 +15,8 @@ use serde_json::{Value, json};
 
 use crate::catalog::cards;
 use crate::catalog::client::CatalogClient;
-use crate::catalog::{self, CliError, CommonArgs, EXIT_CODES, ListFilter, arguments, complete, content};
+use crate::catalog::{self, CommonArgs, EXIT_CODES, ListFilter, arguments, complete, content};
+use crate::cli::CliError;
 use crate::style::print_json;
 use crate::tools::list;
 

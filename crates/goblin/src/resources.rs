@@ -14,7 +14,8 @@ use serde_json::{Value, json};
 
 use crate::catalog::cards::{self, Cards};
 use crate::catalog::client::CatalogClient;
-use crate::catalog::{self, CliError, CommonArgs, EXIT_CODES, ListFilter, complete, content, show};
+use crate::catalog::{self, CommonArgs, EXIT_CODES, ListFilter, complete, content, show};
+use crate::cli::CliError;
 use crate::style::print_json;
 use crate::tools::list;
 

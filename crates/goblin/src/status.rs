@@ -13,7 +13,7 @@ use goblin_admin::api;
 use goblin_client::admin::AdminClient;
 
 use crate::admin_client::{self, GatewayArgs};
-use crate::catalog::{self, CliError};
+use crate::cli::CliError;
 use crate::serve::termination;
 use crate::style::{is_colourful, print, warn, width, write};
 
@@ -50,21 +50,14 @@ pub(crate) async fn run(arguments: Status) -> Result<ExitCode> {
 }
 
 async fn once(arguments: &Status) -> Result<ExitCode> {
-    match begin(&arguments.which).await {
-        Ok((client, look)) => {
-            print(&look.text(&client, arguments.json)).context("cannot write to stdout")?;
-            Ok(ExitCode::from(if is_well(&look.status) { 0 } else { UNWELL }))
-        }
-        Err(failure) => Ok(catalog::told(&failure)),
-    }
+    let (client, look) = begin(&arguments.which).await?;
+    print(&look.text(&client, arguments.json)).context("cannot write to stdout")?;
+    Ok(ExitCode::from(if is_well(&look.status) { 0 } else { UNWELL }))
 }
 
 /// Prints the status repeatedly. If a gateway that answered once goes away, it is polled until it returns.
 async fn watch(arguments: &Status, period: Duration) -> Result<ExitCode> {
-    let (client, first) = match begin(&arguments.which).await {
-        Ok(seen) => seen,
-        Err(failure) => return Ok(catalog::told(&failure)),
-    };
+    let (client, first) = begin(&arguments.which).await?;
     let mut screen = StatusPrinter::new(arguments.json);
     let mut seen: Result<StatusResponse, String> = Ok(first);
     loop {

@@ -1,18 +1,9 @@
 //! Output for the user: colours on a terminal, plain text in a pipe.
 
 use std::io::{IsTerminal, Write};
-use std::process::ExitCode;
 
 use goblin_config::visible::escaped_json;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
-
-use crate::cli::BAD_CONFIGURATION;
-
-/// Prints why nothing was done. Returns the exit code for a bad configuration.
-pub(crate) fn tell(problem: &str) -> ExitCode {
-    fail(problem);
-    ExitCode::from(BAD_CONFIGURATION)
-}
 
 /// Prints an error on stderr.
 pub(crate) fn fail(problem: &str) {

@@ -14,9 +14,8 @@ use serde_json::json;
 
 use crate::catalog::cards::{self, Cards};
 use crate::catalog::client::CatalogClient;
-use crate::catalog::{
-    self, CliError, CommonArgs, EXIT_CODES, ListFilter, arguments, complete, content, definition, show,
-};
+use crate::catalog::{self, CommonArgs, EXIT_CODES, ListFilter, arguments, complete, content, definition, show};
+use crate::cli::CliError;
 use crate::style::{is_colourful, print, print_json, width};
 
 #[derive(Debug, Args)]

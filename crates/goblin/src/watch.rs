@@ -15,10 +15,10 @@ use anyhow::Result;
 use clap::Args;
 use goblin_config::quantity;
 
+use crate::cli::CliError;
 use crate::endpoint::{Endpoint, EndpointArgs, EndpointError};
 use crate::log::LogFlags;
 use crate::serve::termination;
-use crate::style::tell;
 use crate::watch::exec::CommandQueue;
 use crate::watch::show::OutputStyle;
 use crate::watch::target::{UpdateOptions, UriKind, WatchTargets};
@@ -86,11 +86,10 @@ fn duration(text: &str) -> Result<Duration, String> {
 pub(crate) async fn run(arguments: Watch) -> Result<ExitCode> {
     // Install the signal handlers before anything starts that a signal must not leave behind.
     let terminated = termination()?;
-    let door = match Endpoint::open(&arguments.reach, None, &arguments.log).await {
-        Ok(door) => door,
-        Err(EndpointError::Configuration(trouble)) => return Ok(tell(&trouble)),
-        Err(closed) => return Err(closed.into()),
-    };
+    let door = Endpoint::open(&arguments.reach, None, &arguments.log).await.map_err(|closed| match closed {
+        EndpointError::Configuration(trouble) => CliError::Usage(trouble).into(),
+        other => anyhow::Error::from(other),
+    })?;
     let place = door.place();
     let watched = door.talk(terminated, async |peer, stopped| {
         let watching = WatchSession::new(peer, wishes(&arguments), shown(&arguments), place);

@@ -11,8 +11,9 @@ use goblin_wire::json::{self, quote};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use crate::catalog::ListFilter;
 use crate::catalog::client::CatalogClient;
-use crate::catalog::{CliError, ListFilter};
+use crate::cli::CliError;
 
 /// The number of cards per page, which is also the gateway's maximum.
 const PAGE: usize = 1000;

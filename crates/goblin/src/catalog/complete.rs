@@ -20,9 +20,10 @@ use goblin_config::exposure::ProfileName;
 use goblin_telemetry::clean;
 use serde_json::{Value, json};
 
+use crate::catalog::ListFilter;
 use crate::catalog::cards;
 use crate::catalog::client::CatalogClient;
-use crate::catalog::{CliError, ListFilter};
+use crate::cli::CliError;
 use crate::endpoint::{Endpoint, EndpointArgs};
 use crate::load::RawConfig;
 use crate::{load, prompts};

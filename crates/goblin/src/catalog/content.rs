@@ -10,7 +10,7 @@ use goblin_client::content::ContentBlock;
 use goblin_config::visible::is_command;
 use goblin_telemetry::clean;
 
-use crate::catalog::CliError;
+use crate::cli::CliError;
 use crate::style::{self, note};
 
 /// Prints blocks to stdout, one below the other.
