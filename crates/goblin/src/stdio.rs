@@ -23,11 +23,11 @@ use goblin_engine::app::App;
 use goblin_engine::upstream::child::own_executable;
 use goblin_telemetry::Observe;
 
-use crate::cli::ConfigArgs;
+use crate::cli::{CliError, ConfigArgs};
 use crate::load::RawConfig;
 use crate::log::LogFlags;
 use crate::serve::termination;
-use crate::style::{note, tell, warn};
+use crate::style::{note, warn};
 use crate::{load, log};
 
 /// The variable with the client token of the gateway at --url.
@@ -67,10 +67,7 @@ pub(crate) async fn run(arguments: Stdio) -> Result<ExitCode> {
         note(&format!("a bridge to the gateway at {}", wire.url()));
         return carry(wire, &arguments.log).await;
     }
-    let found = match load::find(arguments.source.config.as_deref()) {
-        Ok(found) => found,
-        Err(trouble) => return Ok(tell(&trouble.to_string())),
-    };
+    let found = load::find(arguments.source.config.as_deref()).map_err(CliError::from)?;
     let usable = match arguments.standalone {
         true => Err("--standalone was given".to_owned()),
         false => look_around(&found.identity()).await,
@@ -107,13 +104,8 @@ async fn stand_alone(
     profile: Option<ProfileName>,
     flags: &LogFlags,
 ) -> Result<ExitCode> {
-    let given = match found.parse() {
-        Ok(given) => given,
-        Err(trouble) => return Ok(tell(&trouble.to_string())),
-    };
-    if let Err(trouble) = check_profile(&given.config, profile.as_ref()) {
-        return Ok(tell(&trouble));
-    }
+    let given = found.parse().map_err(CliError::from)?;
+    check_profile(&given.config, profile.as_ref()).map_err(CliError::Usage)?;
     for warning in &given.warnings {
         warn(&warning.to_string());
     }
