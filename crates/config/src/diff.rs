@@ -1,6 +1,6 @@
 //! Computes the steps from one configuration to another.
 //!
-//! [`diff`] is pure: it decides and the application acts. Start-up is the plan from [`Config::empty`]. A disabled
+//! [`diff`] is pure: it decides and the application acts. Start-up is the plan from [`Config::default`]. A disabled
 //! server does not run: enabling a server starts it, disabling it stops it.
 
 use std::sync::Arc;

@@ -174,7 +174,7 @@ proptest! {
 #[test]
 fn start_up_is_the_plan_from_nothing() {
     let config = accept(FULL);
-    let plan = diff(&Config::empty(), &config);
+    let plan = diff(&Config::default(), &config);
     assert_eq!(plan.start.iter().map(|(id, _)| id.as_str()).collect::<Vec<_>>(), ["remote", "workspace"]);
     assert!(plan.stop.is_empty() && plan.change.is_empty());
     let none = diff(&config, &config);
