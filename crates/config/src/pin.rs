@@ -7,10 +7,12 @@
 use std::fmt;
 use std::path::Path;
 
+use serde::Serialize;
+
 use crate::{mask, words};
 
 /// A package that a command fetches without a fixed version.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct UnpinnedPackage {
     /// The program with its subcommand, such as `npx` or `docker run`.
     pub runner: String,
