@@ -54,8 +54,9 @@ pub(crate) struct Import {
 }
 
 fn clients() -> impl TypedValueParser<Value = ClientApp> {
-    let named = |name: String| ClientApp::ALL.into_iter().find(|client| client.name() == name).ok_or("unknown client");
-    PossibleValuesParser::new(ClientApp::ALL.map(ClientApp::name)).try_map(named)
+    let named =
+        |name: String| ClientApp::ALL.iter().copied().find(|client| client.as_str() == name).ok_or("unknown client");
+    PossibleValuesParser::new(ClientApp::ALL.iter().map(|client| client.as_str())).try_map(named)
 }
 
 pub(crate) fn run(arguments: &Import) -> Result<ExitCode> {
@@ -98,7 +99,7 @@ impl Import {
 
     /// Reads all files that exist. An invalid file becomes a note, and the search continues.
     fn search(&self, ground: &SearchBase, looked: &mut Vec<PathBuf>) -> Vec<FileImport> {
-        let clients = if self.clients.is_empty() { &ClientApp::ALL[..] } else { &self.clients };
+        let clients = if self.clients.is_empty() { ClientApp::ALL } else { &self.clients };
         let sources = clients.iter().flat_map(|client| place::sources(*client, ground, &environment));
         let (mut all, mut room) = (Vec::new(), MAX_TOTAL);
         for source in sources {

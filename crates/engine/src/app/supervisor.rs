@@ -64,7 +64,7 @@ struct Successor {
 impl BackendSupervisor {
     pub fn new(directory: Arc<CatalogStore>, deps: BackendDeps, grace: Duration) -> Arc<BackendSupervisor> {
         let supervisor_state = Mutex::new(SupervisorState {
-            config: Config::empty(),
+            config: Config::default(),
             running: IndexMap::new(),
             meters: HashMap::new(),
             leaving: Vec::new(),
