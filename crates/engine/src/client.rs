@@ -2,5 +2,6 @@
 
 pub(crate) mod call;
 pub(crate) mod caller;
+pub(crate) mod input_request;
 pub(crate) mod mailbox;
 pub(crate) mod subscriptions;

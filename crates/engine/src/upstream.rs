@@ -32,6 +32,7 @@ pub(crate) mod server_request;
 pub(crate) mod sse;
 pub(crate) mod stdio;
 pub(crate) mod subscriptions;
+pub(crate) mod tasks;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

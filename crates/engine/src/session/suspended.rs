@@ -17,8 +17,9 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::client::call::{Call, CallMessage};
+use crate::client::input_request::{InputRequest, question, refuse};
 use crate::router::Reply;
-use crate::router::inputs::{InputRequest, input_required, question, refuse};
+use crate::router::inputs::input_required;
 use crate::router::state::RequestState;
 use crate::session::dispatcher::{Dispatcher, PendingCall};
 

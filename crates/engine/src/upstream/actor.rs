@@ -34,8 +34,8 @@ use crate::upstream::fetch::{
 use crate::upstream::health::{self, Health};
 use crate::upstream::inbound::InboundHandler;
 use crate::upstream::link::{Link, LinkEnd, LinkError, shared_capabilities};
-use crate::upstream::server_request::Translate;
 use crate::upstream::subscriptions::SETTLED_AFTER;
+use crate::upstream::tasks::TaskTable;
 use crate::upstream::{Backend, BackendState, problem};
 
 /// The shortest time between two fetches of the lists. A burst of change notifications costs a few fetches per second.
@@ -58,7 +58,8 @@ pub struct BackendDeps {
     /// The gateway's own executable, which also runs as the guard of child processes.
     pub exe: PathBuf,
     pub proxies: ProxyEnvironment,
-    pub translate: Arc<dyn Translate>,
+    /// The tasks of all clients.
+    pub tasks: Arc<TaskTable>,
     /// Notified when a listing changed.
     pub bell: Arc<Notify>,
     /// The lowest log level that a client requested.
@@ -76,7 +77,7 @@ pub(crate) fn start(
     stop: watch::Receiver<bool>,
 ) -> (Arc<Backend>, JoinHandle<()>) {
     let dialler = Arc::new(Dialler::new(Arc::clone(&config), &deps));
-    let inbox = BackendEvents::new(id.clone(), Arc::clone(&deps.observe), uris, Arc::clone(&deps.translate));
+    let inbox = BackendEvents::new(id.clone(), Arc::clone(&deps.observe), uris, Arc::clone(&deps.tasks));
     let mut backend = Backend::new(id, config, &deps.policies, inbox);
     backend.meter = meter;
     if backend.config.session == Sharing::PerClient {

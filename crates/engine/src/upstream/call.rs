@@ -329,7 +329,7 @@ mod tests {
         let id = ServerId::new("a").expect("a valid id");
         let transport = goblin_config::Transport::Files(goblin_config::Files::at("/".into()));
         let config = Arc::new(Server::new("a", transport, Default::default()));
-        let inbox = BackendEvents::new(id.clone(), Arc::default(), Arc::default(), Arc::new(()));
+        let inbox = BackendEvents::new(id.clone(), Arc::default(), Arc::default(), Arc::default());
         let backend = Backend::new(id, config, &Policies::default(), inbox);
         backend.state.send_replace(BackendState::Ready);
         let call = Arc::new(Call::example());
