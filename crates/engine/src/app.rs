@@ -50,7 +50,7 @@ use crate::router::Router;
 use crate::session::Sessions;
 use crate::session::dispatcher::Dispatcher;
 use crate::session::recorder::CallRecorder;
-use crate::upstream::actor::BackendDeps;
+use crate::upstream::supervisor::BackendDeps;
 use crate::upstream::{Backend, descriptors};
 
 /// A running gateway: backends, catalog and desk. It serves clients when a front is started.

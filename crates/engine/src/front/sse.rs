@@ -27,7 +27,7 @@ use crate::front::request::{HttpRequest, Rejection, check_is_json, check_takes_s
 use crate::front::stream::{DetachableCall, KEEP_ALIVE_EVERY, ListChanges, all_events, unasked};
 use crate::session::Session;
 use crate::session::dispatcher::PendingCallEvent;
-use crate::upstream::actor::stopped;
+use crate::upstream::supervisor::stopped;
 
 pub(crate) const SSE: &str = "/sse";
 pub(crate) const MESSAGES: &str = "/messages";

@@ -19,7 +19,7 @@ use crate::front::stream::{KEEP_ALIVE_EVERY, ListChanges, all_events};
 use crate::router::Reply;
 use crate::session::dispatcher::{Dispatcher, PendingCall, PendingCallEvent};
 use crate::session::listening::ListenSubscription;
-use crate::upstream::actor::stopped;
+use crate::upstream::supervisor::stopped;
 
 /// An open call. Dropping it before the answer cancels the call.
 pub(crate) struct StatelessCall {

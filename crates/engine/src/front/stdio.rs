@@ -23,7 +23,7 @@ use crate::front::stateless_requests::RequestGuard;
 use crate::front::stream::{DetachableCall, ListChanges, unasked};
 use crate::session::Session;
 use crate::session::dispatcher::{Dispatcher, PendingCallEvent};
-use crate::upstream::actor::stopped;
+use crate::upstream::supervisor::stopped;
 
 /// The number of messages that wait for the client to read. If the queue is full, calls wait before they send their
 /// answer.

@@ -1,7 +1,7 @@
 //! Handles the notifications of a backend that belong to no call, from all of its links.
 //!
 //! Links call this module from their reading tasks, so no function here waits. A changed list is one bit in a set,
-//! however often the backend announces it. The actor takes the set when it is ready to fetch. The inbox also remembers
+//! however often the backend announces it. The lister takes the set when it is ready to fetch. The inbox also remembers
 //! which client received which URL elicitation, to notify only that client of the end.
 
 use std::collections::{HashMap, VecDeque};
@@ -187,7 +187,7 @@ impl BackendEvents {
         self.elicited.lock()
     }
 
-    /// Marks lists as changed and wakes the actor.
+    /// Marks lists as changed and wakes the lister.
     pub fn mark(&self, lists: &[List]) {
         let bits = lists.iter().fold(0, |bits, list| bits | list.bit());
         self.changed.fetch_or(bits, Ordering::AcqRel);

@@ -89,6 +89,8 @@ pub(crate) struct InboundRequest {
 pub struct LinkOwner {
     pub caller: Caller,
     pub mailbox: Arc<Mailbox>,
+    /// The client's session, or an id of the link if the client has none.
+    pub id: SessionId,
 }
 
 /// The client that a message belongs to.
@@ -124,31 +126,26 @@ pub trait ReplySink: Send + Sync {
 }
 
 impl InboundHandler {
-    /// Creates the handler of a shared link.
-    pub fn shared(register: Arc<SubscriptionManager>, config: &Server, patience: Option<Duration>) -> InboundHandler {
+    /// Creates the handler of a link. `own` is the client that owns it.
+    pub fn new(
+        register: Arc<SubscriptionManager>,
+        config: &Server,
+        own: Option<LinkOwner>,
+        patience: Option<Duration>,
+    ) -> InboundHandler {
         let asks = Mutex::new(Some(HashMap::new()));
         let room = Arc::new(Semaphore::new(MAX_SERVER_REQUESTS));
         InboundHandler {
             inbox: Arc::clone(register.inbox()),
             register,
-            own: None,
+            roots: if own.is_some() { Vec::new() } else { config.roots.clone() },
+            own,
             declare: config.declare,
-            roots: config.roots.clone(),
             patience,
             asks,
             room,
             known: Mutex::default(),
         }
-    }
-
-    /// Creates the handler of one client's own link.
-    pub fn own(
-        register: Arc<SubscriptionManager>,
-        config: &Server,
-        client: LinkOwner,
-        patience: Option<Duration>,
-    ) -> InboundHandler {
-        InboundHandler { own: Some(client), roots: Vec::new(), ..InboundHandler::shared(register, config, patience) }
     }
 
     /// Creates the handler of an arbitrary link, for tests.
@@ -160,7 +157,7 @@ impl InboundHandler {
         let policies = goblin_config::Policies::default();
         let inbox = BackendEvents::new(server.clone(), Arc::default(), Arc::default(), Arc::default());
         let backend = crate::upstream::Backend::new(server, Arc::clone(&config), &policies, inbox);
-        InboundHandler::shared(Arc::clone(&backend.register), &config, None)
+        InboundHandler::new(Arc::clone(&backend.shared.register), &config, None, None)
     }
 
     pub fn server(&self) -> &str {
