@@ -269,11 +269,11 @@ impl ResourceTable {
                 Some((entry, entry.template.as_ref()?))
             })
             .collect();
-        let strict = most_literal(&candidates, |template| template.matches_within(native, budget).is_some());
+        let strict = most_literal(&candidates, |template| template.matches_within(native, budget));
         if let Some((bytes, entry)) = strict {
             return Some((UriClaim::Strict(bytes), entry));
         }
-        let lenient = most_literal(&candidates, |template| template.matches_widened(native, budget).is_some());
+        let lenient = most_literal(&candidates, |template| template.matches_widened(native, budget));
         lenient.map(|(bytes, entry)| (UriClaim::Lenient(bytes), entry))
     }
 

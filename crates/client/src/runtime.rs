@@ -16,10 +16,9 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use bytes::Bytes;
 use goblin_config::Environment;
 use goblin_config::secret::Secret;
-use http::header::{ACCEPT, HeaderValue};
+use http::header::ACCEPT;
 use http_body_util::{BodyExt, Full, Limited};
 use serde::{Deserialize, Serialize};
 
@@ -109,12 +108,9 @@ impl GatewayRecord {
     /// Reports whether a gateway answers at the address. Sends no token, because another program may listen there.
     pub async fn answers(&self) -> bool {
         let probe = async {
-            let (client, url) = address::client(&self.address(), &ProxyEnvironment::default()).ok()?;
-            let mut parts = url.into_parts();
-            parts.path_and_query = Some(http::uri::PathAndQuery::from_static("/readyz"));
-            let url = http::Uri::from_parts(parts).ok()?;
-            let mut request = http::Request::get(url).body(Full::<Bytes>::default()).ok()?;
-            request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
+            let url = address::route(&self.address(), "/readyz");
+            let (client, url) = address::client(&url, &ProxyEnvironment::default()).ok()?;
+            let request = http::Request::get(url).header(ACCEPT, "application/json").body(Full::default()).ok()?;
             let body = client.request(request).await.ok()?.into_body();
             let body = Limited::new(body, MAX_RESPONSE).collect().await.ok()?.to_bytes();
             let answer: serde_json::Value = serde_json::from_slice(&body).ok()?;

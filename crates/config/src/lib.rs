@@ -64,6 +64,7 @@ mod sharing;
 mod transport;
 mod views;
 mod vocabulary;
+mod words;
 
 #[cfg(test)]
 mod tests;

@@ -4,4 +4,5 @@ pub(crate) mod call;
 pub(crate) mod caller;
 pub(crate) mod input_request;
 pub(crate) mod mailbox;
+pub(crate) mod pending;
 pub(crate) mod subscriptions;

@@ -26,13 +26,13 @@ use goblin_config::{Policies, ServerId};
 use goblin_subscriptions::count::SubscriptionCount;
 use goblin_telemetry::meter::{OutcomeCounts, ReadStatus};
 use goblin_telemetry::{Event, Observe};
-use goblin_wire::json::{self, Pieces, Span, Splice, quote};
+use goblin_wire::json::{self, Span, Splice, quote};
 use goblin_wire::mirror::Mirrors;
 use goblin_wire::params::required;
 use goblin_wire::{Error, Limit, Method, Mime, Outcome, Request, Response};
 
 use crate::catalog_store::{Catalog, CatalogStore, View};
-use crate::client::call::{Call, CallTimeouts};
+use crate::client::call::{Call, CallTimeouts, Reply};
 use crate::client::caller::Caller;
 use crate::router::inputs::Exchange;
 use crate::router::state::RequestStateCipher;
@@ -110,20 +110,6 @@ pub struct Router {
     pub states: RequestStateCipher,
     /// The tasks of all clients.
     pub tasks: Arc<TaskTable>,
-}
-
-/// An answer, ready for the client.
-#[derive(Debug)]
-pub struct Reply {
-    pub pieces: Pieces,
-    /// The code of an error. Some protocol versions also map it to the HTTP status.
-    pub code: Option<i64>,
-}
-
-impl From<Pieces> for Reply {
-    fn from(pieces: Pieces) -> Reply {
-        Reply { pieces, code: None }
-    }
 }
 
 impl Router {

@@ -87,7 +87,7 @@ impl Endpoint {
         }
         let own = load::find(None).ok().map(|found| found.identity());
         let record = runtime::find(own.as_ref()).await?;
-        gateway::to_record(record, profile).map(Endpoint::Running).map_err(EndpointError::Other)
+        gateway::to_record(record, profile, |_| true).map(Endpoint::Running).map_err(EndpointError::Other)
     }
 
     /// Starts a gateway for this configuration within the command.

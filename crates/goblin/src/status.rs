@@ -10,8 +10,9 @@ use anyhow::{Context, Result};
 use bytes::Bytes;
 use clap::Args;
 use goblin_admin::api;
+use goblin_client::admin::AdminClient;
 
-use crate::admin_client::{AdminClient, GatewayArgs};
+use crate::admin_client::{self, GatewayArgs};
 use crate::catalog::{self, CliError};
 use crate::serve::termination;
 use crate::style::{is_colourful, print, warn, width};
@@ -86,13 +87,13 @@ struct StatusResponse {
 }
 
 async fn begin(which: &GatewayArgs) -> Result<(AdminClient, StatusResponse), CliError> {
-    let client = AdminClient::find(which, ROUTE).await?;
+    let client = admin_client::find(which).await?;
     let look = look(&client).await.map_err(CliError::Unavailable)?;
     Ok((client, look))
 }
 
 async fn look(client: &AdminClient) -> Result<StatusResponse, String> {
-    let body = client.get().await?;
+    let body = client.get(ROUTE).await?;
     let status = serde_json::from_slice(&body)
         .map_err(|error| format!("{} answers with something else than a status: {error}", client.place()))?;
     Ok(StatusResponse { body, status })

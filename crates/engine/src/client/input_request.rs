@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use goblin_wire::json::{self, Splice, quote};
-use goblin_wire::{Error, Id, Message, Method, Request};
+use goblin_wire::{Id, Message, Method, Request};
 
 use crate::client::call::Call;
 
@@ -57,13 +57,4 @@ pub(crate) fn question(ask: Bytes) -> Result<InputRequest, Option<Id>> {
     let key = format!("ask-{}", request.id);
     let asked = format!(r#"{}:{{"method":"{}"{}}}"#, quote(&key), request.method.as_str(), params.unwrap_or_default());
     Ok(InputRequest { id: request.id, asked, key })
-}
-
-/// Rejects a server request with an error to the backend.
-pub(crate) fn refuse(call: &Call, ask: Option<Id>, reason: &str) {
-    let error = Error::ClientUnavailable { reason: reason.to_owned() };
-    let answer = goblin_wire::error_reply(ask.as_ref(), &error.to_json()).concat();
-    if let Ok(Message::Response(answer)) = Message::parse(answer) {
-        call.mailbox.asks.answer(answer);
-    }
 }

@@ -11,10 +11,11 @@ use goblin_catalog::content;
 use goblin_wire::json::{self, Span, Splice, quote};
 use goblin_wire::{Error, Keyword, Method, Request, Response};
 
+use crate::client::call::Reply;
 use crate::client::caller::Caller;
 use crate::client::input_request::without;
+use crate::router::Router;
 use crate::router::state::RequestState;
-use crate::router::{Reply, Router};
 use crate::upstream::Backend;
 
 /// The lifetime of a state that refers to nothing in this gateway.

@@ -285,7 +285,7 @@ fn is_header_mismatch(response: &Response) -> bool {
 /// starts only when the request is sent.
 async fn tell_slow(call: &Call) -> Infallible {
     tokio::time::sleep(SLOW_AFTER).await;
-    call.lane.tell_slow();
+    call.tell_slow();
     std::future::pending().await
 }
 

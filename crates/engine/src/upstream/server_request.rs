@@ -47,7 +47,7 @@ impl Recipient {
     /// Sends the request on the stream of one of the calls, or else on the session's stream. Returns whether a stream
     /// took it.
     pub(crate) fn ask(&self, message: &Bytes) -> bool {
-        self.calls.iter().any(|call| call.lane.ask(message.clone()))
+        self.calls.iter().any(|call| call.ask(message.clone()))
             || self.mailbox.has_stream() && self.mailbox.post(message.clone())
     }
 
@@ -60,7 +60,7 @@ impl Recipient {
         }
         let params = format!(r#"{{"requestId":{id},"reason":{}}}"#, quote(reason));
         let message = goblin_wire::notification(&Method::Cancelled, Some(&params));
-        let told = self.calls.iter().any(|call| call.lane.offer(message.clone()));
+        let told = self.calls.iter().any(|call| call.offer(message.clone()));
         if !told {
             // If the mailbox is full, the client learns of the cancellation when its response has no effect.
             self.mailbox.post(message);
