@@ -16,7 +16,6 @@ use goblin_config::{HttpKind, Protocol, Server, Transport};
 use goblin_wire::Hello;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
-use crate::upstream::actor::BackendDeps;
 use crate::upstream::child::ChildCommand;
 use crate::upstream::era::{self, DiscoverReply, HandshakeMode, KnownEras, LinkScope};
 use crate::upstream::files::FilesServer;
@@ -26,6 +25,7 @@ use crate::upstream::link::{Link, LinkError, LinkTransport};
 use crate::upstream::problem::BackendProblem;
 use crate::upstream::sse::SseLink;
 use crate::upstream::stdio::StdioLink;
+use crate::upstream::supervisor::BackendDeps;
 
 /// The time that a process may leave `server/discover` unanswered before the dialler also sends `initialize`.
 const SILENCE: Duration = Duration::from_secs(10);

@@ -7,7 +7,7 @@
 //! - `peer`: the parts that HTTP+SSE shares.
 //! - `resume`: a response in a stream, and the rest of one that ended too early.
 //!
-//! A link is one session. If the backend forgets the session (404), the link ends and the actor dials a new one. The
+//! A link is one session. If the backend forgets the session (404), the link ends and the gateway dials a new one. The
 //! request that got the 404 was not processed, so it may be sent again. No other request is ever sent twice.
 //!
 //! In versions without sessions a link is only a destination for requests. It has no GET stream, no DELETE and nothing

@@ -1,7 +1,7 @@
 //! A backend over HTTP+SSE, the transport of 2024-11-05. A GET stream names the URL for POSTs and carries all messages
 //! of the backend.
 //!
-//! The stream is the session. When it ends, the link ends and open requests fail as sent; the actor then dials again. A
+//! The stream is the session. When it ends, the link ends and open requests fail as sent; the gateway dials again. A
 //! POST that finds the session forgotten was not processed, and its request may be sent again. No other request is ever
 //! sent twice.
 //!

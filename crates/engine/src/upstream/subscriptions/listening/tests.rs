@@ -77,7 +77,7 @@ impl ListeningFixture {
 
     async fn asked(&mut self) -> StreamRequest {
         let asked = tokio::time::timeout(Duration::from_secs(60), self.asked.recv()).await;
-        asked.expect("a stream is asked for").expect("the keeper runs")
+        asked.expect("a stream is asked for").expect("the task runs")
     }
 
     /// Acknowledges the next requested stream except for the URIs in `left_out`. Returns the requested filter.
