@@ -35,7 +35,7 @@ pub mod params;
 pub mod template;
 pub mod trace;
 
-pub use dialect::{Dialect, DialectClass, Era};
+pub use dialect::{Dialect, Era};
 pub use error::Error;
 pub use hello::{Capabilities, Hello};
 pub use keyword::Keyword;

@@ -80,7 +80,7 @@ impl HttpLink {
     /// Creates a link for a version without sessions.
     pub(crate) fn sessionless(peer: HttpPeer) -> HttpLink {
         let mut shared = HttpLinkInner { has_sessions: false, ..HttpLinkInner::new(peer) };
-        let version = HeaderValue::from_static(Dialect::NEWEST_WITHOUT_HANDSHAKE.as_str());
+        let version = HeaderValue::from_static(Dialect::NEWEST.as_str());
         shared.peer.headers.insert(PROTOCOL_VERSION, version);
         HttpLink { shared: Arc::new(shared) }
     }

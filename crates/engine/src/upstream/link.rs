@@ -280,7 +280,7 @@ impl Link {
     /// Sends `server/discover` in the newest version without a handshake. Returns the response unread;
     /// [`era::judge`](super::era::judge) interprets it.
     pub async fn discover(&self, capabilities: &str) -> Result<Response, LinkError> {
-        let dialect = Dialect::NEWEST_WITHOUT_HANDSHAKE;
+        let dialect = Dialect::NEWEST;
         let (id, method) = (self.next_id(), Method::Discover);
         let body = goblin_wire::request(&Id::from(id), &method, &own_params(dialect, capabilities, "{}"));
         let about = HeaderSource { method: &method, name: None, mirrors: None };

@@ -39,10 +39,12 @@ pub(crate) fn refusal_in(answer: &Response) -> LinkError {
 pub(crate) fn unsubscribed(notification: &Notification) -> Option<Notification> {
     let text = notification.raw.as_str();
     let (params, meta) = (notification.params.whole?, notification.params.meta?);
+    json::member(text, meta, SUBSCRIPTION_ID)?;
     let mut edits = Splice::new();
-    let at = json::cuttable(text, meta, SUBSCRIPTION_ID)?;
-    let is_alone = json::members(text, meta).count() == 1;
-    edits.replace(if is_alone { json::cuttable(text, params, "_meta")? } else { at }, "");
+    if json::cut_members(text, meta, |key| key == SUBSCRIPTION_ID, &mut edits) == 0 {
+        edits = Splice::new();
+        json::cut_members(text, params, |key| key == "_meta", &mut edits);
+    }
     match Message::parse(edits.apply(notification.raw.bytes())) {
         Ok(Message::Notification(notification)) => Some(notification),
         _ => None,
