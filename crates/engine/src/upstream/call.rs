@@ -301,13 +301,12 @@ fn tell_cancelled(link: &Arc<Link>, id: u64, reason: &str) {
 mod tests {
     use std::time::Instant;
 
-    use goblin_client::connect::{HttpClient, ProxyEnvironment};
     use goblin_config::{Policies, Server, ServerId};
 
     use super::*;
     use crate::upstream::events::BackendEvents;
     use crate::upstream::http::HttpLink;
-    use crate::upstream::inbound::InboundHandler;
+    use crate::upstream::http::peer::HttpPeer;
     use crate::upstream::link::LinkTransport;
     use crate::upstream::{BackendState, TaskPolicy};
 
@@ -326,9 +325,7 @@ mod tests {
         call.look_at_clock(Instant::now());
         let is_late = |end: CallEnd| matches!(end, CallEnd::Failed(Error::Timeout { .. }));
         assert!(backend.link_after(None, &call).await.is_err_and(is_late));
-        let url: ::http::Uri = "http://127.0.0.1:9/mcp".parse().expect("a url");
-        let client = HttpClient::new(&url, None, &ProxyEnvironment::default()).expect("a client");
-        let link = HttpLink::new(client, url, Default::default(), 1, Arc::new(InboundHandler::example()));
+        let link = HttpLink::new(HttpPeer::example("127.0.0.1:9"));
         let link = Arc::new(Link::new(LinkTransport::Http(link)));
         let (edits, progress_token_at) = (Splice::new(), None);
         let outgoing = OutgoingRequest {
