@@ -18,6 +18,7 @@ mod dialect;
 mod error;
 pub mod extensions;
 pub mod framing;
+pub mod headers;
 mod hello;
 pub mod json;
 mod keyword;
@@ -30,12 +31,11 @@ mod mime;
 pub mod mirror;
 pub mod mirrored;
 pub mod modern;
-
 pub mod params;
 pub mod template;
 pub mod trace;
 
-pub use dialect::{Dialect, DialectClass, Era};
+pub use dialect::{Dialect, Era};
 pub use error::Error;
 pub use hello::{Capabilities, Hello};
 pub use keyword::Keyword;

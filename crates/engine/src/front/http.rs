@@ -14,6 +14,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use goblin_config::exposure::ProfileName;
 use goblin_telemetry::{Event, Observe};
+use goblin_wire::headers::{LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID};
 use goblin_wire::json::Pieces;
 use goblin_wire::modern::is_visit;
 use goblin_wire::{Dialect, Era, Error, MalformedMessage, Message, Method, Request, error_reply, trace};
@@ -28,7 +29,7 @@ use crate::client::caller::SessionId;
 use crate::client::mailbox::replay::{ReplayReader, ResumeGap, SESSION_STREAM, StreamResumeOutcome};
 use crate::client::pending::PendingCall;
 use crate::front::body::{self, Body, empty, json, json_error};
-use crate::front::gate::{Gate, LAST_EVENT_ID, RequestOrigin, SESSION_ID, is_repeated, reject_origin, single};
+use crate::front::gate::{Gate, RequestOrigin, is_repeated, reject_origin, single};
 use crate::front::modern::{self, missing_meta};
 use crate::front::request::{
     AcceptedTypes, HttpRequest, Rejection, check_is_json, check_takes_stream, other_verb, whole_body,
@@ -41,7 +42,6 @@ use crate::session::dispatcher::{Begun, Dispatcher};
 const MCP: &str = "/mcp";
 /// The path segment between an endpoint and the name of a profile.
 const PROFILE: &str = "/p/";
-pub(crate) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 /// The longest session id or event id that a header may have.
 const MAX_ID: usize = 256;
 

@@ -4,20 +4,18 @@
 //! required `_meta`, matching version, supported version, matching method, name and arguments, known method. All later
 //! errors have status 200.
 
+use goblin_wire::headers::{METHOD, NAME, PROTOCOL_VERSION};
 use goblin_wire::json as text_json;
 use goblin_wire::{Error, Id, Method, Request, mirror};
 use http::header::{HeaderMap, HeaderName};
 use http::{Response, StatusCode};
 
 use crate::front::body::{self, Body};
-use crate::front::http::{HttpFront, PROTOCOL_VERSION, answered};
+use crate::front::http::{HttpFront, answered};
 use crate::front::request::{AcceptedTypes, Rejection};
 use crate::front::stateless::ListenStream;
 use crate::session::dispatcher::Begun;
 use crate::session::stateless::{StatelessClient, check_meta, check_version};
-
-const METHOD: HeaderName = HeaderName::from_static("mcp-method");
-const NAME: HeaderName = HeaderName::from_static("mcp-name");
 
 impl HttpFront {
     /// Handles a request without a session.

@@ -9,7 +9,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use goblin_admin::api::Conflict;
 use goblin_catalog::build::{CatalogSettings, build};
-use goblin_catalog::{Counts, name};
+use goblin_catalog::name;
 use goblin_client::connect::ProxyEnvironment;
 use goblin_config::problem::Problem;
 use goblin_config::{Config, NamePolicy, Namespacing};
@@ -123,7 +123,7 @@ async fn ask(backend: &Backend, begin: Instant, patience: Duration) -> Result<Co
 fn see(catalog: &Catalog, index: usize, answer: &ConnectResult) -> Option<ConnectionReport> {
     let availability::ServerDescription { software, protocol, era } =
         availability::ServerDescription::of(&catalog.source(index).backend)?;
-    let Counts { tools, prompts, resources, templates } = catalog.counts()[index];
+    let [tools, prompts, resources, templates] = catalog.counts()[index];
     Some(ConnectionReport {
         software,
         protocol,

@@ -59,7 +59,7 @@ impl PendingRequest {
     }
 
     fn answered(self, answer: &Response) -> UiEvent {
-        let complaint = || complaint(answer.raw.bytes()).unwrap_or_else(|| "an error without words".to_owned());
+        let complaint = || complaint(answer).unwrap_or_else(|| "an error without words".to_owned());
         match (answer.outcome, self) {
             (Outcome::Result(at), PendingRequest::Result { ticket, read }) => {
                 let (text, is_error) = read(at.get(answer.raw.as_str()));
@@ -130,7 +130,7 @@ impl PeerLoop<'_> {
         let capabilities = format!(r#"{{"experimental":{{"{SUBSCRIPTIONS}":{{}}}}}}"#);
         let begun = self.peer.begin("goblin top", &capabilities).await;
         let refused = match &begun {
-            Some(answer) => complaint(answer.raw.bytes()),
+            Some(answer) => complaint(answer),
             None => Some("the gateway ended before it answered".to_owned()),
         };
         if let Some(reason) = refused {
