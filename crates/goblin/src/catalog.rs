@@ -45,6 +45,15 @@ pub(crate) struct CommonArgs {
     pub log: LogFlags,
 }
 
+/// The flags of a list.
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    pub filter: ListFilter,
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
 /// The flags that limit a list.
 #[derive(Debug, Args)]
 pub(crate) struct ListFilter {

@@ -23,6 +23,7 @@ use goblin_engine::app::App;
 use goblin_engine::upstream::child::own_executable;
 use tokio::io::DuplexStream;
 use tokio::sync::watch;
+use tracing::Level;
 
 use crate::log::LogFlags;
 use crate::{load, log, stdio};
@@ -75,7 +76,7 @@ impl Endpoint {
         if let Some(file) = &reach.config {
             return Endpoint::of_configuration(file, profile, flags);
         }
-        log::start_below_banner(&Log::default(), flags);
+        log::start(Level::WARN, &Log::default(), flags);
         Endpoint::to_running(reach, profile).await
     }
 
@@ -101,7 +102,7 @@ impl Endpoint {
     ) -> Result<Endpoint, EndpointError> {
         let given = load::load(Some(file)).map_err(EndpointError::Configuration)?;
         stdio::check_profile(&given.config, profile).map_err(EndpointError::Configuration)?;
-        log::start_below_banner(&given.config.log, flags);
+        log::start(Level::WARN, &given.config.log, flags);
         let place = given.identity.place();
         let exe = own_executable().map_err(|error| EndpointError::Other(error.into()))?;
         let app = App::start(given.config, exe, ProxyEnvironment::from_process(), Arc::default());

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::catalog::cards;
 use crate::catalog::client::CatalogClient;
-use crate::catalog::{self, CommonArgs, EXIT_CODES, ListFilter, arguments, complete, content};
+use crate::catalog::{self, CommonArgs, EXIT_CODES, ListArgs, arguments, complete, content};
 use crate::cli::CliError;
 use crate::style::print_json;
 use crate::tools::list;
@@ -30,12 +30,7 @@ pub(crate) struct Prompts {
 #[derive(Debug, Subcommand)]
 pub(crate) enum PromptsCommand {
     /// List all prompts
-    List {
-        #[command(flatten)]
-        filter: ListFilter,
-        #[command(flatten)]
-        common: CommonArgs,
-    },
+    List(ListArgs),
     /// Print the messages of a prompt
     #[command(after_long_help = GET_EXAMPLES)]
     Get {
@@ -57,9 +52,7 @@ Examples:
 
 pub(crate) async fn run(arguments: Prompts) -> Result<ExitCode> {
     match arguments.verb {
-        PromptsCommand::List { filter, common } => {
-            catalog::run(&common, async |client| list(client, List::Prompts, &filter, common.json).await).await
-        }
+        PromptsCommand::List(arguments) => list(List::Prompts, &arguments).await,
         PromptsCommand::Get { name, arguments, common } => {
             catalog::run(&common, async |client| get(client, &name, &arguments, common.json).await).await
         }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::catalog::cards::{self, Cards};
 use crate::catalog::client::CatalogClient;
-use crate::catalog::{self, CommonArgs, EXIT_CODES, ListFilter, complete, content, show};
+use crate::catalog::{self, CommonArgs, EXIT_CODES, ListArgs, ListFilter, complete, content, show};
 use crate::cli::CliError;
 use crate::style::print_json;
 use crate::tools::list;
@@ -29,12 +29,7 @@ pub(crate) struct Resources {
 #[derive(Debug, Subcommand)]
 pub(crate) enum ResourcesCommand {
     /// List all resources
-    List {
-        #[command(flatten)]
-        filter: ListFilter,
-        #[command(flatten)]
-        common: CommonArgs,
-    },
+    List(ListArgs),
     /// Write the content of a resource to stdout, byte for byte
     #[command(after_long_help = READ_EXAMPLES)]
     Read {
@@ -62,12 +57,7 @@ pub(crate) enum ResourcesCommand {
         common: CommonArgs,
     },
     /// List the resource templates
-    Templates {
-        #[command(flatten)]
-        filter: ListFilter,
-        #[command(flatten)]
-        common: CommonArgs,
-    },
+    Templates(ListArgs),
 }
 
 const READ_EXAMPLES: &str = "\
@@ -83,12 +73,8 @@ Examples:
 
 pub(crate) async fn run(arguments: Resources) -> Result<ExitCode> {
     match arguments.verb {
-        ResourcesCommand::List { filter, common } => {
-            catalog::run(&common, async |client| list(client, List::Resources, &filter, common.json).await).await
-        }
-        ResourcesCommand::Templates { filter, common } => {
-            catalog::run(&common, async |client| list(client, List::Templates, &filter, common.json).await).await
-        }
+        ResourcesCommand::List(arguments) => list(List::Resources, &arguments).await,
+        ResourcesCommand::Templates(arguments) => list(List::Templates, &arguments).await,
         ResourcesCommand::Read { uri, output, common } => {
             catalog::run(&common, async |client| read(client, &uri, output.as_deref(), common.json).await).await
         }

@@ -27,6 +27,7 @@ use goblin_telemetry::{Observe, worker};
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tracing::Level;
 
 use crate::banner::{self, Banner};
 use crate::cli::CliError;
@@ -80,9 +81,9 @@ pub(crate) async fn run(arguments: Serve) -> Result<ExitCode> {
     if arguments.tui && std::io::stderr().is_terminal() {
         // The dashboard uses the whole screen, so there is no log.
     } else if has_banner && std::io::stderr().is_terminal() {
-        log::start_below_banner(&given.config.log, &arguments.log);
+        log::start(Level::WARN, &given.config.log, &arguments.log);
     } else {
-        log::start(&given.config.log, &arguments.log);
+        log::start(Level::INFO, &given.config.log, &arguments.log);
     }
     // Install the signal handlers before anything starts that a signal must not leave behind.
     let terminated = termination()?;

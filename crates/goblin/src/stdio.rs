@@ -22,6 +22,7 @@ use goblin_config::{Config, Log};
 use goblin_engine::app::App;
 use goblin_engine::upstream::child::own_executable;
 use goblin_telemetry::Observe;
+use tracing::Level;
 
 use crate::cli::{CliError, ConfigArgs};
 use crate::load::RawConfig;
@@ -110,7 +111,7 @@ async fn stand_alone(
         warn(&warning.to_string());
     }
     note(&format!("a gateway of its own for {}: {reason}", given.identity.place()));
-    log::start(&given.config.log, flags);
+    log::start(Level::INFO, &given.config.log, flags);
     let observe = Arc::new(Observe::default());
     let app = App::start(given.config, own_executable()?, ProxyEnvironment::from_process(), observe);
     app.serve_stdio(profile, tokio::io::stdin(), tokio::io::stdout(), termination()?).await?;
@@ -118,7 +119,7 @@ async fn stand_alone(
 }
 
 async fn carry(wire: GatewayConnection, flags: &LogFlags) -> Result<ExitCode> {
-    log::start(&Log::default(), flags);
+    log::start(Level::INFO, &Log::default(), flags);
     bridge::run(wire, tokio::io::stdin(), tokio::io::stdout(), termination()?).await;
     Ok(ExitCode::SUCCESS)
 }

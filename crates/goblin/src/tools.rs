@@ -14,7 +14,9 @@ use serde_json::json;
 
 use crate::catalog::cards::{self, Cards};
 use crate::catalog::client::CatalogClient;
-use crate::catalog::{self, CommonArgs, EXIT_CODES, ListFilter, arguments, complete, content, definition, show};
+use crate::catalog::{
+    self, CommonArgs, EXIT_CODES, ListArgs, ListFilter, arguments, complete, content, definition, show,
+};
 use crate::cli::CliError;
 use crate::style::{is_colourful, print, print_json, width};
 
@@ -29,12 +31,7 @@ pub(crate) struct Tools {
 pub(crate) enum ToolsCommand {
     /// List all tools, including those that clients must search for
     #[command(after_long_help = LIST_EXAMPLES)]
-    List {
-        #[command(flatten)]
-        filter: ListFilter,
-        #[command(flatten)]
-        common: CommonArgs,
-    },
+    List(ListArgs),
     /// Show the description and the arguments of a tool
     Describe {
         /// Name of the tool in the list of the gateway
@@ -97,9 +94,7 @@ is shown on a terminal, and declined if there is none. Ctrl-C cancels the call."
 
 pub(crate) async fn run(arguments: Tools) -> Result<ExitCode> {
     match arguments.verb {
-        ToolsCommand::List { filter, common } => {
-            catalog::run(&common, async |client| list(client, List::Tools, &filter, common.json).await).await
-        }
+        ToolsCommand::List(arguments) => list(List::Tools, &arguments).await,
         ToolsCommand::Describe { name, common } => {
             catalog::run(&common, async |client| describe(client, &name, common.json).await).await
         }
@@ -114,18 +109,17 @@ pub(crate) async fn run(arguments: Tools) -> Result<ExitCode> {
 }
 
 /// Prints the list of one kind.
-pub(crate) async fn list(
-    client: &mut CatalogClient,
-    kind: List,
-    filter: &ListFilter,
-    json: bool,
-) -> Result<(), CliError> {
-    let cards = cards::list(client, kind, filter).await?;
-    match json {
-        true => print_json(&cards.to_json())?,
-        false => show::cards(&cards)?,
-    }
-    Ok(())
+pub(crate) async fn list(kind: List, arguments: &ListArgs) -> Result<ExitCode> {
+    let ListArgs { filter, common } = arguments;
+    catalog::run(common, async |client| {
+        let cards = cards::list(client, kind, filter).await?;
+        match common.json {
+            true => print_json(&cards.to_json())?,
+            false => show::cards(&cards)?,
+        }
+        Ok(())
+    })
+    .await
 }
 
 async fn describe(client: &mut CatalogClient, name: &str, json: bool) -> Result<(), CliError> {
