@@ -101,6 +101,13 @@ pub struct Entries {
     pub templates: usize,
 }
 
+impl From<[usize; 4]> for Entries {
+    /// Takes the numbers in the order of [`List::ALL`](goblin_catalog::listing::List::ALL).
+    fn from([tools, prompts, resources, templates]: [usize; 4]) -> Entries {
+        Entries { tools, prompts, resources, templates }
+    }
+}
+
 /// The number of client requests by outcome. A tool result with `isError` counts as an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(JsonSchema))]

@@ -5,8 +5,6 @@
 
 use std::sync::{Arc, OnceLock};
 
-use bytes::Bytes;
-
 use crate::listing::List;
 use crate::search::{Document, Index, document};
 use crate::{Catalog, Upstream};
@@ -15,32 +13,16 @@ use crate::{Catalog, Upstream};
 pub(crate) struct Indexes([Arc<OnceLock<Index>>; 4]);
 
 /// An entry of any list.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 pub struct VisibleEntry<'a> {
-    /// The index of its server among the sources of the catalog.
-    pub source: usize,
     /// The id of its server.
     pub server: &'a str,
     /// The name that clients use. For a resource this is its URI, for a template its pattern.
     pub exposed: &'a str,
     pub native: &'a str,
-    pub definition: &'a Bytes,
+    pub definition: &'a str,
     /// The identifier of a resource. `None` for other entries.
     pub identifier: Option<&'a str>,
-}
-
-impl<'a> VisibleEntry<'a> {
-    /// Returns the definition as text.
-    pub fn text(&self) -> &'a str {
-        // Definitions are parts of messages, which are UTF-8.
-        std::str::from_utf8(self.definition).unwrap_or("{}")
-    }
-
-    /// Reports whether two entries of different catalogs have the same document.
-    fn is_same(&self, other: &VisibleEntry<'_>) -> bool {
-        (self.server, self.exposed, self.native, self.definition, self.identifier)
-            == (other.server, other.exposed, other.native, other.definition, other.identifier)
-    }
 }
 
 impl<U: Upstream> Catalog<U> {
@@ -54,29 +36,42 @@ impl<U: Upstream> Catalog<U> {
         }
     }
 
-    /// Returns all entries of a list, in the order that clients see.
+    /// Returns all entries of a list, in the order of their indexes.
     pub fn entries(&self, list: List) -> impl Iterator<Item = VisibleEntry<'_>> {
-        (0..self.count(list)).map(move |place| self.entry(list, place))
+        (0..self.count(list)).map(move |place| self.shown(list, place))
     }
 
     /// Returns the entry at index `place` of a list.
-    pub fn entry(&self, list: List, place: usize) -> VisibleEntry<'_> {
-        let (source, exposed, native, definition, identifier) = match list {
+    pub fn shown(&self, list: List, place: usize) -> VisibleEntry<'_> {
+        match list {
             List::Tools | List::Prompts => {
-                let it = &(if list == List::Tools { &self.tools } else { &self.prompts }).entries[place];
-                (it.source, &it.exposed, &it.native, &it.definition, None)
+                let table = if list == List::Tools { &self.tools } else { &self.prompts };
+                let entry = &table.entries[place];
+                self.shown_of(entry.source, &entry.exposed, &entry.native, &entry.definition)
             }
             List::Resources => {
-                let it = &self.resources.entries[place];
-                (it.source, &it.exposed, &it.native, &it.definition, Some(&*it.identifier))
+                let entry = &self.resources.entries[place];
+                let shown = self.shown_of(entry.source, &entry.exposed, &entry.native, &entry.definition);
+                VisibleEntry { identifier: Some(&entry.identifier), ..shown }
             }
             List::Templates => {
-                let it = &self.resources.templates[place];
-                (it.source, &it.exposed, &it.native, &it.definition, None)
+                let entry = &self.resources.templates[place];
+                self.shown_of(entry.source, &entry.exposed, &entry.native, &entry.definition)
             }
-        };
+        }
+    }
+
+    fn shown_of<'a>(
+        &'a self,
+        source: usize,
+        exposed: &'a str,
+        native: &'a str,
+        definition: &'a [u8],
+    ) -> VisibleEntry<'a> {
         let server = self.source(source).backend.id().as_str();
-        VisibleEntry { source, server, exposed, native, definition, identifier }
+        // Definitions are parts of messages, which are UTF-8.
+        let definition = std::str::from_utf8(definition).unwrap_or("{}");
+        VisibleEntry { server, exposed, native, definition, identifier: None }
     }
 
     /// Returns the index of a list and builds it if necessary. Documents have the same numbers as entries. Must not run
@@ -94,17 +89,15 @@ impl<U: Upstream> Catalog<U> {
     /// Takes over the indexes of the previous catalog for lists that did not change.
     pub fn inherit(&mut self, before: &Catalog<U>) {
         for list in List::ALL {
-            let is_same = |place| self.entry(list, place).is_same(&before.entry(list, place));
-            if self.count(list) == before.count(list) && (0..self.count(list)).all(is_same) {
+            if self.entries(list).eq(before.entries(list)) {
                 self.indexes.0[list as usize] = Arc::clone(&before.indexes.0[list as usize]);
             }
         }
     }
 }
 
-fn document_of(list: List, entry: VisibleEntry<'_>) -> Document<'_> {
-    let VisibleEntry { server, exposed, native, .. } = entry;
-    let definition = entry.text();
+fn document_of(list: List, shown: VisibleEntry<'_>) -> Document<'_> {
+    let VisibleEntry { server, exposed, native, definition, .. } = shown;
     match list {
         List::Tools => document::tool(definition, exposed, native, server),
         List::Prompts => document::prompt(definition, exposed, native, server),

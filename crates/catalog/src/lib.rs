@@ -84,9 +84,6 @@ pub trait Upstream {
     fn calls_of(&self, tool: &str) -> Arc<Self::Calls>;
 }
 
-/// The number of entries of each list, in the order of [`List::ALL`].
-pub type Counts = [usize; List::ALL.len()];
-
 /// Tools or prompts.
 pub struct NameTable<U: Upstream> {
     pub entries: Vec<CatalogEntry<U>>,
@@ -202,12 +199,14 @@ impl<U: Upstream> Catalog<U> {
         self.version & 0x00ff_ffff
     }
 
-    /// Returns the number of entries of each source.
-    pub fn counts(&self) -> Vec<Counts> {
-        let mut counts = vec![Counts::default(); self.sources.len()];
-        for list in List::ALL {
-            self.entries(list).for_each(|entry| counts[entry.source][list as usize] += 1);
-        }
+    /// Returns the number of entries of each source, by list in the order of [`List::ALL`].
+    pub fn counts(&self) -> Vec<[usize; 4]> {
+        let mut counts = vec![[0; 4]; self.sources.len()];
+        let mut add = |list: List, source: usize| counts[source][list as usize] += 1;
+        self.tools.entries.iter().for_each(|entry| add(List::Tools, entry.source));
+        self.prompts.entries.iter().for_each(|entry| add(List::Prompts, entry.source));
+        self.resources.entries.iter().for_each(|entry| add(List::Resources, entry.source));
+        self.resources.templates.iter().for_each(|entry| add(List::Templates, entry.source));
         counts
     }
 
@@ -221,10 +220,19 @@ impl<U: Upstream> Catalog<U> {
         let (theirs, ours) = (self.count_listed(list) - self.own_tools(list).len(), self.own_tools(list));
         let definition = |place: usize| match (place.checked_sub(theirs), self.pinned(list)) {
             (Some(place), _) => &ours[place].definition,
-            (None, Some(pinned)) => self.entry(list, pinned[place]).definition,
-            (None, None) => self.entry(list, place).definition,
+            (None, Some(pinned)) => self.definition(list, pinned[place]),
+            (None, None) => self.definition(list, place),
         };
         places.map(definition).collect()
+    }
+
+    fn definition(&self, list: List, place: usize) -> &Bytes {
+        match list {
+            List::Tools => &self.tools.entries[place].definition,
+            List::Prompts => &self.prompts.entries[place].definition,
+            List::Resources => &self.resources.entries[place].definition,
+            List::Templates => &self.resources.templates[place].definition,
+        }
     }
 
     /// Returns the number of entries of a list that clients see.

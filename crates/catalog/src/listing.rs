@@ -36,6 +36,16 @@ impl List {
         1 << self as u8
     }
 
+    /// The word for one entry. The admin API and the meta tools name a list by its plural.
+    pub fn noun(self) -> &'static str {
+        match self {
+            List::Tools => "tool",
+            List::Prompts => "prompt",
+            List::Resources => "resource",
+            List::Templates => "template",
+        }
+    }
+
     /// The member of the result that holds the entries.
     pub fn member(self) -> &'static str {
         match self {

@@ -27,14 +27,14 @@ pub(crate) fn read(text: &str, origin: &ConfigOrigin, environment: Environment<'
     // function.
     let config = match &value {
         Some(value) => root(&Field::root(value, &context)),
-        None => Config::empty(),
+        None => Config::default(),
     };
     let warnings = context.report.finish(text, &origin.file)?;
     Ok(LoadedConfig { config, warnings })
 }
 
 fn root(field: &Field<'_>) -> Config {
-    let mut config = Config::empty();
+    let mut config = Config::default();
     let Some(section) = field.section(ObjectKeys::Root) else {
         return config;
     };

@@ -89,7 +89,7 @@ pub(crate) const FULL: &str = r#"{
 #[test]
 fn defaults_are_those_of_the_architecture() {
     let config = accept(r#"{ "mcpServers": { "a": { "command": "x" } } }"#);
-    let empty = Config::empty();
+    let empty = Config::default();
     assert_eq!((&config.gateway, &config.policies, &config.log), (&empty.gateway, &empty.policies, &empty.log));
     assert_eq!((config.log.audit, config.telemetry.otlp), (false, None));
     assert_eq!((config.gateway.host.as_str(), config.gateway.port), ("127.0.0.1", 3000));

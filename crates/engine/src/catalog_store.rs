@@ -25,7 +25,7 @@ use tokio::sync::{Notify, watch};
 use crate::client::caller::Caller;
 use crate::client::mailbox::ListVersions;
 use crate::upstream::Backend;
-use crate::upstream::actor::stopped;
+use crate::upstream::supervisor::stopped;
 
 pub type Catalog = goblin_catalog::Catalog<Backend>;
 pub type Source = goblin_catalog::Source<Backend>;
@@ -364,7 +364,7 @@ mod tests {
 
     #[test]
     fn res11_a_list_goes_on_from_where_it_was_begun_in_whatever_moment_the_catalog_changes() {
-        let mut config = Config::empty();
+        let mut config = Config::default();
         config.policies.page_size = 5;
         let directory = CatalogStore::new(&config);
         let (slot, caller, is_over) = (&directory.whole, Call::example().caller, AtomicBool::new(false));

@@ -22,7 +22,7 @@ use crate::catalog_store::{Catalog, View};
 use crate::client::call::Call;
 use crate::client::caller::Caller;
 use crate::meta::arguments::MetaArguments;
-use crate::meta::words::unknown;
+use crate::meta::cards::ObjectBuilder;
 use crate::router::{Router, find_resource};
 use crate::upstream::availability::Availability;
 
@@ -78,8 +78,8 @@ impl Router {
     }
 }
 
-/// Reads the arguments of `call_tool`: the name of a tool, and its arguments. Returns `None` if they do not fit the
-/// schema or have a duplicate key.
+/// Returns the tool name and the arguments in the arguments of `call_tool`. Returns `None` if they do not fit the schema
+/// or have a duplicate key.
 fn inner_call(text: &str, arguments: Span) -> Option<(Span, Option<Span>)> {
     let (mut name, mut inner) = (None, None);
     for member in json::members(text, arguments) {
@@ -124,9 +124,9 @@ impl MetaCall<'_> {
             MetaTool::CatalogPrompts => self.list_all(List::Prompts, &arguments),
             MetaTool::CatalogResources => self.list_all(List::Resources, &arguments),
             MetaTool::CatalogTemplates => self.list_all(List::Templates, &arguments),
-            MetaTool::SearchTools => self.search(&[List::Tools], &arguments),
-            MetaTool::SearchPrompts => self.search(&[List::Prompts], &arguments),
-            MetaTool::SearchResources => self.search(&[List::Resources, List::Templates], &arguments),
+            MetaTool::SearchTools => Ok(self.search(&[List::Tools], &arguments)),
+            MetaTool::SearchPrompts => Ok(self.search(&[List::Prompts], &arguments)),
+            MetaTool::SearchResources => Ok(self.search(&[List::Resources, List::Templates], &arguments)),
             MetaTool::DescribeTool => self.describe_tool(&arguments.name),
             MetaTool::DescribePrompt => self.describe_prompt(&arguments.name),
             MetaTool::DescribeResource => self.describe_resource(&arguments.uri),
@@ -136,15 +136,16 @@ impl MetaCall<'_> {
 
     fn list_servers(&self) -> MetaResult {
         let (mut servers, mut lines) = (Vec::new(), Vec::new());
-        for (source, own) in self.catalog.sources.iter().zip(self.catalog.counts()) {
+        for (source, counts) in self.catalog.sources.iter().zip(self.catalog.counts()) {
             let (id, state) = (source.backend.id.as_str(), Availability::of(&source.backend).word());
-            let counts = List::ALL.map(|list| (list::member(list), own[list as usize]));
-            let members: String = counts.iter().map(|(kind, count)| format!(r#","{kind}":{count}"#)).collect();
-            servers.push(format!(r#"{{"serverId":{},"state":"{state}"{members}}}"#, quote(id)));
+            let counts = List::ALL.map(|list| (list::member(list), counts[list as usize]));
+            let members = ObjectBuilder::default().string("serverId", id).string("state", state);
+            let members = counts.iter().fold(members, |members, (kind, count)| members.raw(kind, Some(count)));
+            servers.push(members.object());
             let words: Vec<_> = counts.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
             lines.push(format!("{id} - {state}: {}", words.join(", ")));
         }
-        let structured = format!(r#"{{"servers":[{}],"total":{}}}"#, servers.join(","), servers.len());
+        let structured = ObjectBuilder::default().array("servers", &servers).raw("total", Some(servers.len())).object();
         let text = if lines.is_empty() { "no servers".to_owned() } else { lines.join("\n") };
         MetaResult { structured, text }
     }
@@ -158,7 +159,7 @@ impl MetaCall<'_> {
             );
         }
         match self.view.tool(wanted) {
-            Err(error) => unknown(self.catalog, List::Tools, wanted, &error),
+            Err(error) => self.not_found(List::Tools, wanted, &error),
             // The tool appeared after `unwrap_call`, or a key is duplicated.
             Ok(_) => format!("`{wanted}` was not called: say name and arguments once each, and try again"),
         }

@@ -1,8 +1,8 @@
 //! Lists the catalog's entries and the sessions for the admin API.
 
 use std::cmp::Reverse;
-use std::sync::Arc;
 
+use bytes::Bytes;
 use goblin_admin::api::{Entry, EntryList, SessionInfo, SessionList};
 use goblin_catalog::definition;
 use goblin_catalog::indexes::VisibleEntry;
@@ -20,9 +20,9 @@ pub(crate) const MAX_SESSIONS: usize = 1000;
 impl Admin {
     /// Returns the entries of all servers, or of one server.
     pub(crate) fn entries(&self, list: List, server: Option<&str>) -> EntryList {
-        let catalog = Arc::clone(&self.dispatcher.router.directory.catalog());
+        let catalog = self.dispatcher.router.directory.catalog();
         let wanted = catalog.entries(list).filter(|entry| server.is_none_or(|server| server == entry.server));
-        EntryList { version: catalog.number(), entries: wanted.filter_map(|entry| listed(list, &entry)).collect() }
+        EntryList { version: catalog.number(), entries: wanted.filter_map(|shown| entry(list, shown)).collect() }
     }
 
     pub(crate) fn sessions(&self) -> SessionList {
@@ -35,19 +35,15 @@ impl Admin {
     }
 }
 
-/// Returns an entry as legacy clients see it. Returns `None` if the definition is not JSON, which the catalog never
-/// contains.
-fn listed(list: List, entry: &VisibleEntry<'_>) -> Option<Entry> {
-    let definition = match list {
-        List::Tools => definition::for_older(entry.definition),
-        List::Prompts | List::Resources | List::Templates => entry.definition.clone(),
-    };
-    Some(Entry {
-        server: entry.server.to_owned(),
-        exposed: entry.exposed.to_owned(),
-        native: entry.native.to_owned(),
-        definition: serde_json::from_slice::<Box<RawValue>>(&definition).ok()?,
-    })
+/// Returns an entry. Returns `None` if the definition is not JSON, which the catalog never contains.
+fn entry(list: List, shown: VisibleEntry<'_>) -> Option<Entry> {
+    let VisibleEntry { server, exposed, native, definition, .. } = shown;
+    let mut definition = Bytes::copy_from_slice(definition.as_bytes());
+    if list == List::Tools {
+        definition = definition::for_older(&definition);
+    }
+    let definition = serde_json::from_slice::<Box<RawValue>>(&definition).ok()?;
+    Some(Entry { server: server.to_owned(), exposed: exposed.to_owned(), native: native.to_owned(), definition })
 }
 
 fn info(session: &Session) -> SessionInfo {

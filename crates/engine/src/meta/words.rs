@@ -1,12 +1,8 @@
 //! Texts for agents: shortening, formatting on one line, and messages about unknown names. The gateway's own tools and
 //! the admin API use them.
 
-use goblin_catalog::listing::List;
-use goblin_catalog::meta::MetaTool;
 use goblin_catalog::search::nearest;
 use goblin_wire::Error;
-
-use crate::catalog_store::Catalog;
 
 /// The maximum length of client input that an error message repeats.
 pub(crate) const MAX_QUOTED_INPUT: usize = 300;
@@ -52,20 +48,14 @@ pub(crate) fn did_you_mean<'a>(wrong: &str, names: impl Iterator<Item = &'a str>
     (!near.is_empty()).then(|| format!("; did you mean {}?", quoted(near.into_iter())))
 }
 
-/// Returns the message for a name that is unknown in a list.
-pub(crate) fn unknown(catalog: &Catalog, list: List, name: &str, error: &Error) -> String {
-    let (kind, tool, found) = match list {
-        List::Tools => ("tool", MetaTool::SearchTools, "tools by what they do"),
-        List::Prompts => ("prompt", MetaTool::SearchPrompts, "prompts"),
-        List::Resources | List::Templates => ("resource", MetaTool::SearchResources, "resources"),
-    };
-    let names = catalog.entries(list).map(|entry| entry.exposed);
-    let find = format!("; `{}` finds {found}", catalog.meta.name(tool));
-    not_found(kind, name, error, || did_you_mean(name, names), &find)
-}
-
-/// Returns the message for an unknown name: the candidates of an ambiguous name, similar names, or how to search.
-fn not_found(kind: &str, name: &str, error: &Error, near: impl FnOnce() -> Option<String>, find: &str) -> String {
+/// Returns the message for an unknown name: the candidates of an ambiguous name, similar `names`, or how to search.
+pub(crate) fn not_found<'a>(
+    kind: &str,
+    name: &str,
+    error: &Error,
+    names: impl Iterator<Item = &'a str>,
+    find: &str,
+) -> String {
     let shown = cut(name, MAX_QUOTED_INPUT);
     let candidates = match error {
         Error::ToolNotFound { candidates, .. }
@@ -77,7 +67,7 @@ fn not_found(kind: &str, name: &str, error: &Error, near: impl FnOnce() -> Optio
         let candidates = quoted(candidates.iter().map(String::as_str));
         return format!("`{shown}` may be any of several {kind}s: say which of {candidates}");
     }
-    format!("no {kind} `{shown}`{}", near().as_deref().unwrap_or(find))
+    format!("no {kind} `{shown}`{}", did_you_mean(name, names).as_deref().unwrap_or(find))
 }
 
 #[cfg(test)]
@@ -118,7 +108,7 @@ mod tests {
         };
         let names = ["github_search", "github_issue"];
         let say = |name: &str, candidates: &[&str]| {
-            not_found("tool", name, &missing(candidates), || did_you_mean(name, names.into_iter()), "; look there")
+            not_found("tool", name, &missing(candidates), names.into_iter(), "; look there")
         };
         assert_eq!(say("githb_search", &[]), "no tool `githb_search`; did you mean `github_search`?");
         assert_eq!(say("zzz", &[]), "no tool `zzz`; look there");

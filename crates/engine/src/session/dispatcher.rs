@@ -78,7 +78,7 @@ impl Dispatcher {
     #[cfg(test)]
     pub fn example(most: usize) -> Dispatcher {
         let (policies, observe) = (Policies::default(), Arc::new(goblin_telemetry::Observe::default()));
-        let directory = Arc::new(crate::catalog_store::CatalogStore::new(&goblin_config::Config::empty()));
+        let directory = Arc::new(crate::catalog_store::CatalogStore::new(&goblin_config::Config::default()));
         let router = Router::new(directory, policies.clone(), Arc::clone(&observe));
         Dispatcher::new(Sessions::new(most, std::time::Duration::from_secs(60), observe), Arc::new(router), policies)
     }

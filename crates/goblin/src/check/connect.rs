@@ -9,7 +9,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use goblin_admin::api::Conflict;
 use goblin_catalog::build::{CatalogSettings, build};
-use goblin_catalog::{Counts, name};
+use goblin_catalog::name;
 use goblin_client::connect::ProxyEnvironment;
 use goblin_config::problem::Problem;
 use goblin_config::{Config, NamePolicy, Namespacing};
@@ -97,14 +97,12 @@ async fn ask_all(backends: &[Arc<Backend>], begin: Instant, patience: Duration) 
 }
 
 async fn ask(backend: &Backend, begin: Instant, patience: Duration) -> Result<ConnectResult, String> {
-    let mut state = backend.watch_state();
     let lost = |state: &BackendState| match state {
         BackendState::Lost(reason) => Some(reason.clone()),
         BackendState::Stopped => Some("it was stopped".to_owned()),
         BackendState::Starting | BackendState::Ready => None,
     };
-    let first = state.wait_for(|state| *state != BackendState::Starting).await.map(|state| state.clone());
-    if let Some(reason) = first.map_err(|_| "it was stopped".to_owned()).map(|state| lost(&state))? {
+    if let Some(reason) = lost(&backend.begun().await) {
         return Err(reason);
     }
     let handshake = begin.elapsed();
@@ -123,7 +121,7 @@ async fn ask(backend: &Backend, begin: Instant, patience: Duration) -> Result<Co
 fn see(catalog: &Catalog, index: usize, answer: &ConnectResult) -> Option<ConnectionReport> {
     let availability::ServerDescription { software, protocol, era } =
         availability::ServerDescription::of(&catalog.source(index).backend)?;
-    let Counts { tools, prompts, resources, templates } = catalog.counts()[index];
+    let [tools, prompts, resources, templates] = catalog.counts()[index];
     Some(ConnectionReport {
         software,
         protocol,
