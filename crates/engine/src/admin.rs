@@ -39,7 +39,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::admin::command::CommandSender;
 use crate::admin::configuration::Configuration;
 use crate::admin::permit::AdminAccess;
-use crate::admin::readiness::{Readiness, Servers};
+use crate::admin::readiness::Readiness;
 use crate::meta::words::{MAX_QUOTED_INPUT, cut, did_you_mean};
 use crate::session::dispatcher::Dispatcher;
 use crate::upstream::availability::Availability;
@@ -224,9 +224,10 @@ impl Admin {
 
     fn ready(&self) -> Response {
         let ready = self.readiness.borrow().is_ready();
-        let servers = Servers::count(&self.dispatcher.router.directory.backends());
+        let backends = self.dispatcher.router.directory.backends();
+        let servers = readiness::count(backends.iter().map(|backend| Availability::of(backend)));
         let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-        json(status, &Ready { ready, servers: servers.into() })
+        json(status, &Ready { ready, servers })
     }
 
     fn server(&self, id: &str) -> Result<ServerStatus, AdminError> {

@@ -24,7 +24,7 @@ use goblin_admin::api::Reloaded;
 use goblin_client::connect::ProxyEnvironment;
 use goblin_config::admin::{AdminSettings, ListenAddress};
 use goblin_config::exposure::ProfileName;
-use goblin_config::{Config, Gateway, Policies, ServerId};
+use goblin_config::{Config, Gateway, Policies};
 use goblin_telemetry::worker::{self, Watchdog};
 use goblin_telemetry::{Event, Observe};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -36,7 +36,7 @@ use crate::admin::command::{CommandSender, MAX_QUEUED_COMMANDS};
 use crate::admin::configuration::Configuration;
 use crate::admin::events::MAX_READERS;
 use crate::admin::permit::AdminAccess;
-use crate::admin::readiness::{self, Readiness, SharedReadiness};
+use crate::admin::readiness::{self, Readiness};
 use crate::admin::{self, Admin};
 use crate::app::connections::Connections;
 use crate::app::listener::{Listener, Listeners};
@@ -61,7 +61,7 @@ pub struct App {
     admin_settings: AdminSettings,
     /// The separate address for operators, if there is one.
     operators_at: Option<SocketAddr>,
-    readiness: Arc<SharedReadiness>,
+    readiness: Arc<watch::Sender<Readiness>>,
     dispatcher: Arc<Dispatcher>,
     directory: Arc<CatalogStore>,
     pub observe: Arc<Observe>,
@@ -116,7 +116,7 @@ impl App {
             permit: AdminAccess::new(&config.gateway, &config.admin),
             admin_settings: config.admin.clone(),
             operators_at: None,
-            readiness: Arc::default(),
+            readiness: Arc::new(watch::Sender::new(Readiness::Starting)),
             dispatcher: Arc::new(dispatcher),
             directory,
             observe,
@@ -161,15 +161,10 @@ impl App {
 
     /// Starts a task that reports when the servers have settled, and marks the gateway as ready.
     fn spawn_settling(&mut self) {
-        let (directory, observe, cell) =
+        let (directory, observe, readiness) =
             (Arc::clone(&self.directory), Arc::clone(&self.observe), Arc::clone(&self.readiness));
         self.background.push(worker::spawn(async move {
-            let (took, waiting) = readiness::settle(&directory).await;
-            let names: Vec<_> = waiting.iter().map(ServerId::as_str).collect();
-            let (servers, names) = (directory.backends().len(), names.join(", "));
-            if cell.become_ready(took, waiting) {
-                observe.emit(&Event::Ready { took, servers, waiting: &names });
-            }
+            readiness::settle(&directory, &readiness, &observe).await;
         }));
     }
 
@@ -189,7 +184,7 @@ impl App {
 
     /// Returns a receiver of the gateway's readiness.
     pub fn readiness(&self) -> watch::Receiver<Readiness> {
-        self.readiness.watch()
+        self.readiness.subscribe()
     }
 
     /// Serves HTTP on `listeners` until the first `shutdown` future completes, then stops everything in order. If a
@@ -345,7 +340,7 @@ impl App {
     /// at once, and the guards end the processes.
     async fn end(self, drained: impl Future<Output = ()>, hurry: impl Future<Output = ()>) -> Result<()> {
         let begin = Instant::now();
-        self.readiness.stop();
+        self.readiness.send_replace(Readiness::Stopping);
         self.stop_fronts.send_replace(true);
         self.dispatcher.sessions.close_asks();
         let in_order = async {

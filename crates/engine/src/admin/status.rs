@@ -15,7 +15,6 @@ use goblin_telemetry::metrics::ProcessReading;
 use goblin_wire::{Mime, date};
 
 use crate::admin::latency::latency;
-use crate::admin::readiness::Readiness;
 use crate::admin::{Admin, process};
 use crate::catalog_store::Catalog;
 use crate::upstream::availability::{Availability, ServerDescription, lacking};
@@ -34,7 +33,7 @@ impl Admin {
             started: iso(self.started),
             uptime_seconds: self.started.elapsed().unwrap_or_default().as_secs(),
             pid: std::process::id(),
-            state: state_word(&self.readiness.borrow()).to_owned(),
+            state: self.readiness.borrow().as_str().to_owned(),
             configuration: self.configuration_status(),
             servers: self.servers(),
             sessions: SessionCounts {
@@ -75,14 +74,6 @@ impl Admin {
     /// Returns the ids of all servers, including disabled ones.
     pub(super) fn server_ids(&self) -> Vec<ServerId> {
         self.configuration.borrow().servers.iter().map(|(id, _)| id.clone()).collect()
-    }
-}
-
-fn state_word(readiness: &Readiness) -> &'static str {
-    match readiness {
-        Readiness::Starting => "starting",
-        Readiness::Ready { .. } => "ready",
-        Readiness::Stopping => "stopping",
     }
 }
 
