@@ -4,8 +4,7 @@
 //! behind the gate like all other routes. `/api` needs the admin token ([`permit`]). [`routes`] lists every route in
 //! one table, and [`api`] defines the types of the responses.
 
-mod changes;
-pub(crate) mod command;
+pub(crate) mod changes;
 pub(crate) mod configuration;
 pub mod events;
 pub(crate) mod latency;
@@ -13,7 +12,7 @@ mod lists;
 pub mod permit;
 pub(crate) mod process;
 pub mod readiness;
-mod status;
+pub(crate) mod status;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -34,9 +33,9 @@ use http::request::Parts;
 use http::{HeaderValue, StatusCode};
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 
-use crate::admin::command::CommandSender;
+use crate::admin::changes::AdminCommand;
 use crate::admin::configuration::Configuration;
 use crate::admin::permit::AdminAccess;
 use crate::admin::readiness::Readiness;
@@ -59,8 +58,8 @@ pub struct Admin {
     pub observe: Arc<Observe>,
     pub readiness: watch::Receiver<Readiness>,
     pub configuration: watch::Receiver<Configuration>,
-    /// The sender of commands to the application. `None` if the gateway takes no commands.
-    pub commands: Option<CommandSender>,
+    /// The sender of commands to the application.
+    pub(crate) commands: mpsc::Sender<AdminCommand>,
     pub permit: AdminAccess,
     pub started: SystemTime,
     /// Permits for the readers of events.
@@ -68,13 +67,14 @@ pub struct Admin {
 }
 
 /// The status and message of a rejected request.
-struct AdminError {
+#[derive(Clone, Debug)]
+pub(crate) struct AdminError {
     status: StatusCode,
-    message: String,
+    pub message: String,
 }
 
 impl AdminError {
-    fn new(status: StatusCode, message: impl Into<String>) -> AdminError {
+    pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> AdminError {
         AdminError { status, message: message.into() }
     }
 }

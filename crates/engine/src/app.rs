@@ -13,6 +13,7 @@ pub mod socket;
 mod supervisor;
 mod telemetry;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 
-use crate::admin::command::{CommandSender, MAX_QUEUED_COMMANDS};
+use crate::admin::changes::{AdminCommand, MAX_QUEUED_COMMANDS};
 use crate::admin::configuration::Configuration;
 use crate::admin::events::MAX_READERS;
 use crate::admin::permit::AdminAccess;
@@ -72,7 +73,7 @@ pub struct App {
     supervisor: Arc<BackendSupervisor>,
     configuration: Arc<watch::Sender<Configuration>>,
     operator: Option<CommandExecutor>,
-    commands: CommandSender,
+    commands: mpsc::Sender<AdminCommand>,
     stop_fronts: watch::Sender<bool>,
     background: Vec<JoinHandle<()>>,
     stop_catalog: watch::Sender<bool>,
@@ -104,10 +105,16 @@ impl App {
         dispatcher.accounts = CallRecorder::new(config.log.audit, spans);
         let supervisor = BackendSupervisor::new(Arc::clone(&directory), deps, gateway.grace);
         let (commands, waiting) = mpsc::channel(MAX_QUEUED_COMMANDS);
-        let configuration = Arc::new(watch::Sender::new(Configuration::new(String::new(), &config)));
-        let told = Arc::clone(&configuration);
-        let operator =
-            CommandExecutor::new(config.clone(), Arc::clone(&supervisor), Arc::clone(&observe), waiting, told);
+        let configuration = Arc::new(watch::Sender::new(Configuration::new(&config)));
+        let operator = CommandExecutor {
+            supervisor: Arc::clone(&supervisor),
+            observe: Arc::clone(&observe),
+            source: None,
+            commands: waiting,
+            config: config.clone(),
+            switched: BTreeMap::new(),
+            told: Arc::clone(&configuration),
+        };
         let watchdog = Watchdog::start(Arc::clone(&observe));
         let max_connections = connections::bound(gateway.max_sessions, config.servers.len(), descriptors::raise());
         let connections = Connections::new(max_connections, Arc::clone(&observe));
@@ -141,9 +148,9 @@ impl App {
 
     /// Sets the source from which the configuration is reloaded. `shown` is its name for operators.
     pub fn follow(&mut self, shown: String, source: ConfigSource) {
-        self.configuration.send_modify(|configuration| configuration.source = shown);
+        self.configuration.send_modify(|configuration| configuration.status.source = shown);
         if let Some(operator) = &mut self.operator {
-            operator.follow(source);
+            operator.source = Some(source);
         }
     }
 
@@ -213,16 +220,10 @@ impl App {
 
     /// Runs the operator, which reloads the configuration and executes commands, until `end` completes.
     async fn operate(&mut self, end: impl Future<Output = ()>) {
-        let operator = self.operator.take();
-        let operating = async {
-            match operator {
-                Some(operator) => operator.run().await,
-                None => std::future::pending().await,
-            }
-        };
+        let Some(operator) = self.operator.take() else { return end.await };
         tokio::select! {
             () = end => {}
-            () = operating => {}
+            () = operator.run() => {}
         }
     }
 
@@ -273,7 +274,7 @@ impl App {
             observe: Arc::clone(&self.observe),
             readiness: self.readiness(),
             configuration: self.configuration.subscribe(),
-            commands: Some(self.commands.clone()),
+            commands: self.commands.clone(),
             permit: self.permit.clone(),
             started: self.started,
             readers: Arc::new(Semaphore::new(MAX_READERS)),

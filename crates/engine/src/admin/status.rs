@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use goblin_admin::api::{
-    Calls, CatalogStatus, ConfigurationStatus, Conflict, Metrics, ProcessStatus, ReadCount, RequestCount, ServerStatus,
-    SessionCounts, Status,
+    Calls, CatalogStatus, Conflict, Metrics, ProcessStatus, ReadCount, RequestCount, ServerStatus, SessionCounts,
+    Status,
 };
 use goblin_catalog::listing::List;
 use goblin_config::{ServerId, Sharing};
@@ -34,7 +34,7 @@ impl Admin {
             uptime_seconds: self.started.elapsed().unwrap_or_default().as_secs(),
             pid: std::process::id(),
             state: self.readiness.borrow().as_str().to_owned(),
-            configuration: self.configuration_status(),
+            configuration: self.configuration.borrow().status.clone(),
             servers: self.servers(),
             sessions: SessionCounts {
                 total: sessions.len(),
@@ -45,16 +45,6 @@ impl Admin {
             subscriptions,
             process: ProcessStatus { resident_bytes, open_descriptors },
             metrics: metrics(&self.dispatcher.router.directory.backends(), subscriptions),
-        }
-    }
-
-    fn configuration_status(&self) -> ConfigurationStatus {
-        let configuration = self.configuration.borrow();
-        ConfigurationStatus {
-            source: configuration.source.clone(),
-            loaded: iso(configuration.loaded),
-            reloads: configuration.reloads,
-            problem: configuration.problem.clone(),
         }
     }
 
@@ -165,7 +155,7 @@ fn metrics(backends: &[Arc<Backend>], subscriptions: usize) -> Metrics {
     metrics
 }
 
-pub(super) fn iso(moment: SystemTime) -> String {
+pub(crate) fn iso(moment: SystemTime) -> String {
     let seconds = moment.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     date::iso(seconds.cast_signed())
 }

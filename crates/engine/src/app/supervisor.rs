@@ -27,7 +27,7 @@ const LINGER: Duration = Duration::from_secs(1);
 /// The interval at which backends are polled for the end of their calls or for their readiness.
 const LOOK: Duration = Duration::from_millis(50);
 
-pub struct BackendSupervisor {
+pub(super) struct BackendSupervisor {
     directory: Arc<CatalogStore>,
     deps: BackendDeps,
     grace: Duration,
@@ -60,7 +60,7 @@ struct Successor {
 }
 
 impl BackendSupervisor {
-    pub fn new(directory: Arc<CatalogStore>, deps: BackendDeps, grace: Duration) -> Arc<BackendSupervisor> {
+    pub(super) fn new(directory: Arc<CatalogStore>, deps: BackendDeps, grace: Duration) -> Arc<BackendSupervisor> {
         let supervisor_state = Mutex::new(SupervisorState {
             config: Config::empty(),
             running: IndexMap::new(),
@@ -71,7 +71,7 @@ impl BackendSupervisor {
     }
 
     /// Changes the running servers to match `config`. Returns which servers were started, changed and stopped.
-    pub(crate) fn become_as(self: &Arc<BackendSupervisor>, config: Config) -> Reloaded {
+    pub(super) fn become_as(self: &Arc<BackendSupervisor>, config: Config) -> Reloaded {
         let mut supervisor_state = self.supervisor_state();
         let plan = diff(&supervisor_state.config, &config);
         supervisor_state.leaving.retain(|leaving| !leaving.is_finished());
@@ -98,7 +98,7 @@ impl BackendSupervisor {
     }
 
     /// Ends a server with its open calls and starts it again. Returns `false` if it is not running.
-    pub fn restart(self: &Arc<BackendSupervisor>, id: &ServerId) -> bool {
+    pub(super) fn restart(self: &Arc<BackendSupervisor>, id: &ServerId) -> bool {
         let mut supervisor_state = self.supervisor_state();
         let Some(server) = supervisor_state.config.servers.get(id).cloned() else { return false };
         let Some(old) = supervisor_state.running.shift_remove(id) else { return false };
@@ -208,12 +208,12 @@ impl BackendSupervisor {
     }
 
     /// Returns the running backends in the order of the configuration.
-    pub fn backends(&self) -> Vec<Arc<Backend>> {
+    pub(super) fn backends(&self) -> Vec<Arc<Backend>> {
         self.supervisor_state().running.values().map(|running| Arc::clone(&running.backend)).collect()
     }
 
     /// Ends all servers, including leaving ones, and waits for their tasks.
-    pub async fn stop(&self) {
+    pub(super) async fn stop(&self) {
         self.hurry.send_replace(true);
         let (running, leaving) = {
             let mut supervisor_state = self.supervisor_state();

@@ -50,7 +50,7 @@ pub(crate) const MIN_SESSION: Duration = Duration::from_secs(1);
 
 /// The dependencies that all actors share.
 #[derive(Clone)]
-pub struct BackendDeps {
+pub(crate) struct BackendDeps {
     pub policies: Policies,
     pub observe: Arc<Observe>,
     /// The gateway's own executable, which also runs as the guard of child processes.
