@@ -7,13 +7,15 @@ use bytes::Bytes;
 use goblin_config::mask;
 use goblin_config::secret::Secret;
 use goblin_telemetry::clean;
+use goblin_wire::headers::LAST_EVENT_ID;
 use http::header::{ACCEPT, HeaderMap, HeaderValue};
 use http::{Method as Verb, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use serde_json::Value;
 
 use crate::address::{self, ENDPOINT};
-use crate::bridge::wire::{GatewayConnection, GatewayResponse, GatewayTarget, LAST_EVENT_ID, STREAM};
+use crate::bridge::wire::{GatewayConnection, GatewayResponse, GatewayTarget, STREAM};
+use crate::events::ResumePosition;
 use crate::gateway;
 use crate::runtime::GatewayRecord;
 
@@ -53,10 +55,10 @@ impl AdminClient {
         self.within(CHANGE_TIMEOUT, self.fetch(Verb::POST, path)).await
     }
 
-    /// Opens an event stream after the event with the id `after`.
-    pub async fn stream(&self, path: &str, after: Option<&str>) -> Result<GatewayResponse, String> {
+    /// Opens an event stream after this position.
+    pub async fn stream(&self, path: &str, after: &ResumePosition) -> Result<GatewayResponse, String> {
         let mut headers = HeaderMap::from_iter([(ACCEPT, STREAM)]);
-        headers.extend(after.and_then(|id| HeaderValue::from_str(id).ok()).map(|id| (LAST_EVENT_ID, id)));
+        headers.extend(after.last().map(|id| (LAST_EVENT_ID, id.clone())));
         let response = self.within(READ_TIMEOUT, self.send(Verb::GET, path, &headers)).await?;
         match response.status() {
             StatusCode::OK => Ok(response),

@@ -6,6 +6,7 @@ pub mod bridge;
 pub mod connect;
 pub mod content;
 pub mod environment;
+pub mod events;
 pub mod gateway;
 pub mod peer;
 pub mod runtime;

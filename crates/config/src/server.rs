@@ -8,9 +8,9 @@ use indexmap::IndexMap;
 
 use crate::field::{ConfigPart, Field, Section};
 use crate::problem::{Fault, quoted};
+use crate::schema::ObjectKeys;
 use crate::{
     Declare, HttpKind, Namespacing, Protocol, Server, ServerId, Transport, inherit, roots, rules, sharing, transport,
-    vocabulary,
 };
 
 /// The length limit of a prefix. Longer names would be cut anyway.
@@ -83,7 +83,7 @@ fn check_id<'a>(name: &'a str, field: &Field<'a>, folded_ids: &mut HashMap<Strin
 }
 
 fn server(name: &str, field: &Field<'_>, namespacing: &Namespacing) -> Option<Server> {
-    let section = field.section(&vocabulary::SERVER)?;
+    let section = field.section(ObjectKeys::Server)?;
     let transport = transport::transport(&section);
 
     let mut protocol = Protocol::default();
@@ -127,7 +127,7 @@ fn server(name: &str, field: &Field<'_>, namespacing: &Namespacing) -> Option<Se
 
 /// Reads `protocol`. Servers of type `files` and `sse` support only versions with a handshake.
 fn protocol(field: &Field<'_>, transport: Option<&Transport>) -> Option<Protocol> {
-    let protocol = field.choice(&PROTOCOLS, &[])?;
+    let protocol = field.choice(&PROTOCOLS)?;
     let kind = match transport {
         Some(Transport::Files(_)) => "files",
         Some(Transport::Http { kind: HttpKind::Sse, .. }) => "sse",

@@ -232,12 +232,17 @@ impl CatalogStore {
             templates: catalog.resources.templates.len(),
             conflicts: catalog.tools.contested.len() + catalog.prompts.contested.len(),
         });
+        let resources = Arc::clone(&catalog.resources);
         let narrowed = self.profiles.values().map(|(profile, slot)| (slot, narrow(&catalog, profile, &slot.terms)));
         let narrowed: Vec<_> = narrowed.collect();
         let whole = (&self.whole, catalog);
-        // Store all catalogs before sending any notification. A receiver of a new version may load any of the catalogs.
+        // Store all catalogs and names before sending any notification. A receiver of a new version may load any of
+        // them.
         let changes: Vec<_> =
             narrowed.into_iter().chain([whole]).map(|(slot, catalog)| (slot, slot.put(catalog, observe))).collect();
+        for (source, backend) in roster.iter().enumerate() {
+            backend.set_uris(Arc::clone(&resources), source);
+        }
         for (slot, changed) in changes {
             slot.tell(changed);
         }

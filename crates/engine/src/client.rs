@@ -3,4 +3,5 @@
 pub(crate) mod call;
 pub(crate) mod caller;
 pub(crate) mod mailbox;
+pub(crate) mod pending;
 pub(crate) mod subscriptions;

@@ -41,12 +41,12 @@ use bytes::Bytes;
 use goblin_catalog::Upstream;
 use goblin_catalog::known_uris::KnownUris;
 use goblin_catalog::listing::{List, Listing};
+use goblin_catalog::resources::ResourceTable;
 use goblin_config::{Policies, Server, ServerId};
-use goblin_telemetry::Observe;
 use goblin_telemetry::meter::{Meter, OutcomeCounts};
 use goblin_wire::json::{Span, Splice};
 use goblin_wire::mirror::Mirrors;
-use goblin_wire::{Dialect, Error, Limit, Method, Request, Response};
+use goblin_wire::{Dialect, Error, Method, Request, Response};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Semaphore, watch};
 
@@ -55,13 +55,12 @@ use crate::client::caller::SessionId;
 use crate::client::subscriptions::Subscription;
 use crate::upstream::calls_only::CallsOnlyLink;
 use crate::upstream::client_links::ClientLinks;
-use crate::upstream::events::BackendEvents;
+use crate::upstream::events::{BackendEvents, ExposedUris};
 use crate::upstream::fetch::SkippedTool;
 use crate::upstream::inbound::LinkOwner;
 use crate::upstream::link::{Link, LinkError};
 use crate::upstream::listing_view::ListingView;
 use crate::upstream::problem::public;
-use crate::upstream::server_request::Translate;
 use crate::upstream::subscriptions::{ManagerContext, SubscriptionManager};
 
 /// The shared handle of one backend. Only the backend's actor writes the link, the listing and the state.
@@ -90,7 +89,7 @@ pub struct Backend {
     settled: watch::Sender<bool>,
     slots: Semaphore,
     most_calls: usize,
-    known_uris: Mutex<KnownUris>,
+    known_uris: Arc<Mutex<KnownUris>>,
     /// The backend that replaces this one after a reload, once it is ready.
     pub successor: ArcSwapOption<Backend>,
 }
@@ -158,16 +157,9 @@ pub struct BackendResponse {
 }
 
 impl Backend {
-    pub fn new(
-        id: ServerId,
-        config: Arc<Server>,
-        policies: &Policies,
-        observe: Arc<Observe>,
-        translate: Arc<dyn Translate>,
-    ) -> Backend {
-        let inbox = Arc::new(BackendEvents::new(id.clone(), observe, translate));
+    pub fn new(id: ServerId, config: Arc<Server>, policies: &Policies, inbox: BackendEvents) -> Backend {
         let home = ManagerContext {
-            inbox,
+            inbox: Arc::new(inbox),
             offered: Arc::new(ArcSwap::from_pointee(ListingView::new(Arc::clone(&config), Arc::default()))),
             config,
             most_upstream: policies.subscriptions.upstream,
@@ -177,7 +169,7 @@ impl Backend {
 
     fn at(id: ServerId, home: ManagerContext, policies: &Policies) -> Backend {
         let most_calls = policies.max_in_flight_per_backend;
-        let known_uris = Mutex::new(KnownUris::new(&home.inbox.observe().memory));
+        let known_uris = Arc::new(Mutex::new(KnownUris::new(&home.inbox.observe().memory)));
         Backend {
             id,
             config: Arc::clone(&home.config),
@@ -370,11 +362,15 @@ impl Backend {
         self.most_calls - self.slots.available_permits()
     }
 
-    /// Remembers a URI that the backend returned in a result. `normalise` maps spellings of the same URI to one form.
-    pub fn remember(&self, native: &str, normalise: impl Fn(&str) -> String) {
-        if self.known_uris().remember(native, normalise) {
-            self.inbox.observe().limit_hit(Limit::KnownUriBytes);
-        }
+    /// Remembers a URI that the backend returned in a result.
+    pub fn remember(&self, native: &str) {
+        self.inbox.remember(&self.known_uris, native);
+    }
+
+    /// Publishes the names of this backend's resources in a new catalog, which has it as its `source`.
+    pub(crate) fn set_uris(&self, table: Arc<ResourceTable>, source: usize) {
+        let known = Arc::clone(&self.known_uris);
+        self.inbox.uris.store(Some(Arc::new(ExposedUris { table, source, known })));
     }
 
     /// Returns the URIs that the backend returned in results.
@@ -445,7 +441,7 @@ impl Upstream for Backend {
         &self.id
     }
 
-    fn config(&self) -> &Server {
+    fn config(&self) -> &Arc<Server> {
         &self.config
     }
 

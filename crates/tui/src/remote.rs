@@ -9,8 +9,9 @@ pub(crate) mod calls;
 use std::time::Duration;
 
 use goblin_admin::api::{EntryList, EventInfo, Missed, Reloaded, SessionList, Status, SubscriptionList};
-use goblin_client::bridge::wire::ResponseMessages;
-use goblin_wire::framing::SseEvent;
+use goblin_client::bridge::MAX_MESSAGE;
+use goblin_client::events::{Backoff, EventStream, ResumePosition};
+use goblin_wire::framing::{Frame, SseEvent};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
@@ -59,26 +60,32 @@ impl Remote {
     }
 }
 
-/// Returns the delay before the next attempt.
-fn pause(attempts: u32) -> Duration {
-    (PERIOD * 2_u32.saturating_pow(attempts.min(10))).min(MAX_PAUSE)
+/// Returns the pace of attempts to reach the gateway.
+fn pace() -> Backoff {
+    Backoff::new(PERIOD, MAX_PAUSE)
+}
+
+/// Returns the position before the first event.
+fn start() -> ResumePosition {
+    // The dashboard keeps its own pace, and the events of the gateway never repeat.
+    ResumePosition::new(Duration::ZERO..=Duration::ZERO, 0)
 }
 
 /// Polls the status every second. Reads the lists of the catalog after they changed, and the subscriptions and sessions
 /// while their panel is open.
 async fn look(api: &Api, news: &mpsc::Sender<UiEvent>, mut looked_at: watch::Receiver<Panel>) {
     let begun = Instant::now();
-    let (mut attempts, mut known) = (0, LastPoll::default());
+    let (mut pace, mut known) = (pace(), LastPoll::default());
     loop {
         let panel = *looked_at.borrow_and_update();
         let wait = match look_once(api, news, begun, &mut known, panel).await {
             Ok(()) => {
-                attempts = 0;
+                pace.reset();
                 PERIOD
             }
             Err(reason) => {
-                let again_in = pause(attempts);
-                (attempts, known.version) = (attempts + 1, None);
+                let again_in = pace.pause();
+                known.version = None;
                 if tell(news, UiEvent::Link(LinkStatus::Lost { reason, again_in })).await.is_none() {
                     return;
                 }
@@ -88,7 +95,7 @@ async fn look(api: &Api, news: &mpsc::Sender<UiEvent>, mut looked_at: watch::Rec
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             // The user opened another panel, so its list may be old. An error means that the dashboard ended.
-            changed = looked_at.changed(), if attempts == 0 => if changed.is_err() { return },
+            changed = looked_at.changed(), if pace.attempts() == 0 => if changed.is_err() { return },
         }
     }
 }
@@ -149,37 +156,35 @@ async fn tell(news: &mpsc::Sender<UiEvent>, message: UiEvent) -> Option<()> {
 /// Follows the events. Resumes a broken stream after the last event. After a restart of the gateway it starts at the
 /// beginning.
 async fn follow(api: &Api, news: &mpsc::Sender<UiEvent>) {
-    let (mut attempts, mut last) = (0, None);
+    let (mut pace, mut position) = (pace(), start());
     let mut gateways = api.gateways();
     while !news.is_closed() {
         if gateways.has_changed().is_ok_and(|changed| changed) {
             gateways.mark_unchanged();
-            last = None;
+            position = start();
         }
-        if let Ok(response) = api.stream("/api/events", last.as_deref()).await {
-            attempts = 0;
-            let mut answers = ResponseMessages::new(response);
+        if let Ok(response) = api.stream("/api/events", &position).await {
+            pace.reset();
+            let mut stream = EventStream::new(response.into_body(), MAX_MESSAGE);
             let is_other = loop {
                 let event = tokio::select! {
-                    event = answers.next() => event,
+                    event = stream.next() => event,
                     _ = gateways.changed() => break true,
                 };
-                let Ok(Some(event)) = event else { break false };
-                let told = told(&event);
-                last = event.id.or(last);
-                if let Some(event) = told
+                let Ok(Some(Frame::Whole(event))) = event else { break false };
+                position.note(&event);
+                if let Some(event) = told(&event)
                     && tell(news, UiEvent::Event(event)).await.is_none()
                 {
                     return;
                 }
             };
             if is_other {
-                last = None;
+                position = start();
                 continue;
             }
         }
-        tokio::time::sleep(pause(attempts)).await;
-        attempts += 1;
+        tokio::time::sleep(pace.pause()).await;
     }
 }
 
@@ -251,8 +256,9 @@ mod tests {
 
     #[test]
     fn attempts_get_rarer_up_to_a_limit() {
-        let seconds: Vec<_> = [0, 1, 2, 3, 9, 1000].map(|attempts| pause(attempts).as_secs()).to_vec();
-        assert_eq!(seconds, [1, 2, 4, 8, 8, 8]);
+        let mut pace = pace();
+        let seconds: Vec<_> = (0..5).map(|_| pace.pause().as_secs()).collect();
+        assert_eq!(seconds, [1, 2, 4, 8, 8]);
     }
 
     #[test]

@@ -25,7 +25,7 @@ impl Upstream for TestServer {
         &self.id
     }
 
-    fn config(&self) -> &Server {
+    fn config(&self) -> &Arc<Server> {
         &self.config
     }
 

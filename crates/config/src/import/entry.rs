@@ -6,6 +6,7 @@ use crate::edit::relative_argument;
 use crate::import::block::ServerBlock;
 use crate::import::variables::VariableMapper;
 use crate::import::{ClientApp, Remark, SearchBase};
+use crate::schema::ObjectKeys;
 use crate::tree::JsonTree;
 use crate::{network, transport, vocabulary};
 
@@ -146,7 +147,7 @@ impl EntryReader<'_, '_> {
     fn other(&mut self, name: &str) {
         let note = |why: &str, cure: &str| Some(Remark::new(name, why).cure(cure));
         let remark = match name {
-            _ if SILENT.contains(&name) || vocabulary::SERVER.passed_over.contains(&name) => None,
+            _ if SILENT.contains(&name) || ObjectKeys::Server.ignores(name) => None,
             _ if LOGIN.contains(&name) => {
                 note("logging in is not available yet", "put a token into headers.Authorization")
             }

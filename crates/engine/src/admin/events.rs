@@ -11,8 +11,9 @@ use bytes::Bytes;
 use futures_util::stream::unfold;
 use goblin_admin::api::Missed;
 use goblin_telemetry::feed::{FeedBatch, FeedReader};
+use goblin_wire::headers::LAST_EVENT_ID;
 use http::StatusCode;
-use http::header::{HeaderMap, HeaderName};
+use http::header::HeaderMap;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use crate::admin::readiness::Readiness;
@@ -23,7 +24,6 @@ use crate::front::body::{self, KEEP_ALIVE};
 pub const MAX_READERS: usize = 16;
 /// The idle time after which a comment is sent to keep the stream alive.
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
-const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 /// One client of the event stream.
 struct EventStreamClient {

@@ -57,7 +57,7 @@ fn info(session: &Session) -> SessionInfo {
         started: iso(session.opened),
         idle_seconds: session.idle().as_secs(),
         streams: session.mailbox.open_streams(),
-        in_flight: session.inflight.len(),
+        in_flight: session.calls.len(),
         subscriptions: session.mailbox.subscriptions.count(),
     }
 }

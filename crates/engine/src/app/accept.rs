@@ -5,12 +5,13 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
+use goblin_client::connect::Socket;
 use goblin_telemetry::worker;
 use hyper_util::rt::TokioIo;
 use tokio::sync::watch;
 
 use crate::app::connections::Connections;
-use crate::app::listener::{ClientSocket, Listener};
+use crate::app::listener::{Listener, set_options};
 use crate::front::activity::ConnectionActivity;
 use crate::front::http;
 use crate::front::io::WriteTimeoutStream;
@@ -66,13 +67,13 @@ pub(crate) async fn accept(
 }
 
 async fn serve_connection(
-    stream: ClientSocket,
+    stream: Socket,
     attention: &Arc<ConnectionActivity>,
     front: Arc<http::HttpFront>,
     routes: axum::Router,
     mut stop: watch::Receiver<bool>,
 ) {
-    stream.set_options();
+    set_options(&stream);
     let service = hyper::service::service_fn(|request| {
         let (front, routes, work) = (Arc::clone(&front), &routes, attention.begin_work());
         async move {

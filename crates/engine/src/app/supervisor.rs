@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use goblin_admin::api::Reloaded;
 use goblin_config::diff::{ServerChange, diff};
 use goblin_config::{Config, Server, ServerId};
@@ -20,6 +21,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 
 use crate::catalog_store::CatalogStore;
 use crate::upstream::actor::{self, BackendDeps, stopped};
+use crate::upstream::events::ExposedUris;
 use crate::upstream::{Backend, BackendState};
 
 /// The time in which a call that already found its server in an old catalog can still be sent.
@@ -80,7 +82,7 @@ impl BackendSupervisor {
         }
         for (id, server) in &plan.start {
             let meter = Arc::clone(supervisor_state.meters.entry(id.clone()).or_default());
-            let running = self.start(id, server, meter);
+            let running = self.start(id, server, meter, Arc::default());
             supervisor_state.running.insert(id.clone(), running);
         }
         for change in &plan.change {
@@ -102,7 +104,7 @@ impl BackendSupervisor {
         let mut supervisor_state = self.supervisor_state();
         let Some(server) = supervisor_state.config.servers.get(id).cloned() else { return false };
         let Some(old) = supervisor_state.running.shift_remove(id) else { return false };
-        let new = self.start(id, &server, Arc::clone(&old.backend.meter));
+        let new = self.replace(&old.backend, &server);
         new.backend.meter.restarted();
         new.backend.take_over(old.backend.hand_over());
         supervisor_state.running.insert(id.clone(), new);
@@ -111,10 +113,21 @@ impl BackendSupervisor {
         true
     }
 
-    fn start(&self, id: &ServerId, server: &Arc<Server>, meter: Arc<Meter>) -> Running {
-        let stop = watch::Sender::new(false);
-        let (backend, actor) = actor::start(id.clone(), Arc::clone(server), meter, self.deps.clone(), stop.subscribe());
+    fn start(
+        &self,
+        id: &ServerId,
+        server: &Arc<Server>,
+        meter: Arc<Meter>,
+        uris: Arc<ArcSwapOption<ExposedUris>>,
+    ) -> Running {
+        let (stop, server, deps) = (watch::Sender::new(false), Arc::clone(server), self.deps.clone());
+        let (backend, actor) = actor::start(id.clone(), server, meter, uris, deps, stop.subscribe());
         Running { backend, stop, actor, successor: None }
+    }
+
+    /// Starts the replacement of a backend, which continues its counters and shares its published names.
+    fn replace(&self, old: &Backend, server: &Arc<Server>) -> Running {
+        self.start(&old.id, server, Arc::clone(&old.meter), Arc::clone(&old.inbox.uris))
     }
 
     fn remove(self: &Arc<BackendSupervisor>, supervisor_state: &mut SupervisorState, id: &ServerId) {
@@ -132,7 +145,7 @@ impl BackendSupervisor {
         if running.backend.config == change.server {
             return;
         }
-        let new = self.start(&change.id, &change.server, Arc::clone(&running.backend.meter));
+        let new = self.replace(&running.backend, &change.server);
         if running.backend.state() == BackendState::Ready {
             running.backend.successor.store(Some(Arc::clone(&new.backend)));
             let waiting = worker::spawn(promote_when_ready(

@@ -53,7 +53,7 @@ impl MetaCall<'_> {
     /// Describes a resource that can be read but is not listed. A template covers it, or its server mentioned it.
     fn describe_unlisted(&self, owner: &UriOwner, members: ObjectBuilder) -> MetaResult {
         let id = &self.catalog.source(owner.source).backend.id;
-        let exposed = self.catalog.resources.expose(&self.catalog.sources, owner.source, &owner.native);
+        let exposed = self.catalog.resources.expose(owner.source, &owner.native);
         let identifier = uri::identifier(id, &owner.native);
         let template = self.catalog.resources.template_of(owner);
         let definition = ObjectBuilder::default().string("uri", &*exposed).string("name", &*owner.native).object();

@@ -7,13 +7,14 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use goblin_catalog::content;
 use goblin_wire::json::{self, Span, Splice, quote};
 use goblin_wire::{Error, Id, Keyword, Message, Method, Request, Response};
 
-use crate::client::call::Call;
+use crate::client::call::{Call, Reply};
 use crate::client::caller::Caller;
+use crate::router::Router;
 use crate::router::state::RequestState;
-use crate::router::{Reply, Router, content};
 use crate::upstream::Backend;
 
 /// The lifetime of a state that refers to nothing in this gateway.
@@ -191,13 +192,4 @@ pub(crate) fn question(ask: Bytes) -> Result<InputRequest, Option<Id>> {
     let key = format!("ask-{}", request.id);
     let asked = format!(r#"{}:{{"method":"{}"{}}}"#, quote(&key), request.method.as_str(), params.unwrap_or_default());
     Ok(InputRequest { id: request.id, asked, key })
-}
-
-/// Rejects a server request with an error to the backend.
-pub(crate) fn refuse(call: &Call, ask: Option<Id>, reason: &str) {
-    let error = Error::ClientUnavailable { reason: reason.to_owned() };
-    let answer = goblin_wire::error_reply(ask.as_ref(), &error.to_json()).concat();
-    if let Ok(Message::Response(answer)) = Message::parse(answer) {
-        call.mailbox.asks.answer(answer);
-    }
 }

@@ -14,6 +14,7 @@ pub(crate) mod watch;
 use std::sync::Arc;
 use std::time::Instant;
 
+use goblin_catalog::content;
 use goblin_catalog::definition::requires_task;
 use goblin_config::ServerId;
 use goblin_wire::json::{self, Pieces, Span, Splice, quote};
@@ -27,7 +28,8 @@ use crate::client::caller::{Caller, SessionId};
 use crate::router::inputs::Exchange;
 use crate::router::tasks::description::TaskDescription;
 use crate::router::tasks::table::{NativeTask, NewTask, Task, TaskOwner, TaskPermit};
-use crate::router::{Reply, RouteTarget, Router, content};
+use crate::router::{Reply, RouteTarget, Router};
+use crate::upstream::events::BackendEvents;
 use crate::upstream::server_request::Translate;
 use crate::upstream::{Backend, BackendResponse, CallEnd, OutgoingRequest, TaskPolicy};
 
@@ -231,17 +233,22 @@ impl Router {
     }
 
     /// Handles a task notification of a backend. Returns `false` if no client receives it.
-    pub(crate) fn hear_of_task(&self, server: &ServerId, own: Option<SessionId>, notification: &Notification) -> bool {
+    pub(crate) fn hear_of_task(
+        &self,
+        inbox: &BackendEvents,
+        own: Option<SessionId>,
+        notification: &Notification,
+    ) -> bool {
         let text = notification.raw.as_str();
         let Some(params) = notification.params.whole else { return false };
         let era = if notification.method == Method::TaskStatus { Era::Legacy } else { Era::Modern };
         let told = TaskDescription { text, task: params, era };
         let id = told.id().unwrap_or_default();
-        let native = NativeTask { server: server.clone(), own, era, id: (*id).into() };
+        let native = NativeTask { server: inbox.id().clone(), own, era, id: (*id).into() };
         let Some(task) = self.tasks.named(&native) else { return false };
         task.note(told.life(), told.kept(&task.id));
         let mut edits = told.edits(&task.id);
-        edits.append(self.inlined(server, &told, task.client));
+        edits.append(inlined(inbox, &told, task.client));
         let message = json::single_line(edits.apply(notification.raw.bytes()));
         match (era, task.client) {
             (Era::Modern, Era::Modern) => task.tell(&message),
@@ -252,31 +259,6 @@ impl Router {
             // A client of another protocol than its backend polls its tasks.
             (Era::Legacy, Era::Modern) | (Era::Modern, Era::Legacy) => false,
         }
-    }
-
-    /// Returns the changes to the result or the input requests that a task includes.
-    fn inlined(&self, server: &ServerId, told: &TaskDescription<'_>, client: Era) -> Splice {
-        let mut edits = Splice::new();
-        if (told.era, client) != (Era::Modern, Era::Modern) {
-            return edits;
-        }
-        let (text, dialect) = (told.text, Dialect::NEWEST);
-        let expose = |native: &str| self.expose_of(server, native);
-        if let Some(result) = told.outcome("result") {
-            edits.append(content::edits(dialect, &Method::ToolsCall, text, result, expose));
-        }
-        let asked = told.outcome("inputRequests").into_iter().flat_map(|asked| json::members(text, asked));
-        for asked in asked.map(|member| member.value) {
-            let method = json::member(text, asked, "method").and_then(|at| json::string(text, at));
-            if let (Some(method), Some(params)) = (method, json::member(text, asked, "params")) {
-                edits.append(content::ask_edits(dialect, &Method::parse(&method), text, params, expose));
-            }
-        }
-        edits
-    }
-
-    fn expose_of(&self, server: &ServerId, native: &str) -> String {
-        Translate::expose(self, server, native)
     }
 }
 
@@ -330,7 +312,7 @@ impl TaskRequest<'_> {
                 let told = TaskDescription { text, task: result, era };
                 self.note(&told);
                 let mut edits = told.edits(&self.task.id);
-                edits.append(self.router.inlined(&self.backend.id, &told, self.task.client));
+                edits.append(inlined(&self.backend.inbox, &told, self.task.client));
                 edits
             }
             _ => Splice::new(),
@@ -357,7 +339,7 @@ impl TaskRequest<'_> {
     /// Returns the changes to the tool result at `result` for this client.
     fn result_edits(&self, answered: &BackendResponse, result: Span) -> Splice {
         let (text, caller) = (answered.response.raw.as_str(), &self.call.caller);
-        let expose = |native: &str| self.router.expose_of(&self.backend.id, native);
+        let expose = |native: &str| self.backend.inbox.expose(native);
         let mut edits = content::edits(caller.dialect, &Method::ToolsCall, text, result, expose);
         match (caller.dialect.has_result_types(), answered.dialect.has_result_types()) {
             (true, true) => {}
@@ -366,6 +348,27 @@ impl TaskRequest<'_> {
         }
         edits
     }
+}
+
+/// Returns the changes to the result or the input requests that a task includes.
+fn inlined(inbox: &BackendEvents, told: &TaskDescription<'_>, client: Era) -> Splice {
+    let mut edits = Splice::new();
+    if (told.era, client) != (Era::Modern, Era::Modern) {
+        return edits;
+    }
+    let (text, dialect) = (told.text, Dialect::NEWEST);
+    let expose = |native: &str| inbox.expose(native);
+    if let Some(result) = told.outcome("result") {
+        edits.append(content::edits(dialect, &Method::ToolsCall, text, result, expose));
+    }
+    let asked = told.outcome("inputRequests").into_iter().flat_map(|asked| json::members(text, asked));
+    for asked in asked.map(|member| member.value) {
+        let method = json::member(text, asked, "method").and_then(|at| json::string(text, at));
+        if let (Some(method), Some(params)) = (method, json::member(text, asked, "params")) {
+            edits.append(content::ask_edits(dialect, &Method::parse(&method), text, params, expose));
+        }
+    }
+    edits
 }
 
 /// Reports whether a client without a handshake supports tasks.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwapOption;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use goblin_catalog::listing::{Definition, List, Listing};
@@ -26,6 +27,7 @@ use crate::upstream::calls_only::CallsOnlyLink;
 use crate::upstream::client_links::ClientLinks;
 use crate::upstream::dial::{DialParams, Dialler};
 use crate::upstream::era::LinkScope;
+use crate::upstream::events::{BackendEvents, ExposedUris};
 use crate::upstream::fetch::{
     self, FetchBudget, FetchedList, ListingError, MAX_LIST_BYTES, SkippedTool, leave_out_misannotated,
 };
@@ -63,18 +65,19 @@ pub(crate) struct BackendDeps {
     pub level: watch::Receiver<Option<Level>>,
 }
 
-/// Starts the actor of a backend and returns the backend's handle. `meter` continues the counters of a replaced
-/// backend. The actor runs until `stop` is `true` or its sender is dropped.
+/// Starts the actor of a backend and returns the backend's handle. `meter` and `uris` are those of a replaced backend.
+/// The actor runs until `stop` is `true` or its sender is dropped.
 pub(crate) fn start(
     id: ServerId,
     config: Arc<Server>,
     meter: Arc<Meter>,
+    uris: Arc<ArcSwapOption<ExposedUris>>,
     deps: BackendDeps,
     stop: watch::Receiver<bool>,
 ) -> (Arc<Backend>, JoinHandle<()>) {
     let dialler = Arc::new(Dialler::new(Arc::clone(&config), &deps));
-    let (observe, translate) = (Arc::clone(&deps.observe), Arc::clone(&deps.translate));
-    let mut backend = Backend::new(id, config, &deps.policies, observe, translate);
+    let inbox = BackendEvents::new(id.clone(), Arc::clone(&deps.observe), uris, Arc::clone(&deps.translate));
+    let mut backend = Backend::new(id, config, &deps.policies, inbox);
     backend.meter = meter;
     if backend.config.session == Sharing::PerClient {
         let patience = deps.policies.ask_timeout;

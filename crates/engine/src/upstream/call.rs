@@ -297,7 +297,7 @@ fn is_header_mismatch(response: &Response) -> bool {
 /// starts only when the request is sent.
 async fn tell_slow(call: &Call) -> Infallible {
     tokio::time::sleep(SLOW_AFTER).await;
-    call.lane.tell_slow();
+    call.tell_slow();
     std::future::pending().await
 }
 
@@ -318,6 +318,7 @@ mod tests {
 
     use super::*;
     use crate::upstream::TaskPolicy;
+    use crate::upstream::events::BackendEvents;
     use crate::upstream::http::HttpLink;
     use crate::upstream::inbound::InboundHandler;
     use crate::upstream::link::LinkTransport;
@@ -328,7 +329,8 @@ mod tests {
         let id = ServerId::new("a").expect("a valid id");
         let transport = goblin_config::Transport::Files(goblin_config::Files::at("/".into()));
         let config = Arc::new(Server::new("a", transport, Default::default()));
-        let backend = Backend::new(id, config, &Policies::default(), Arc::default(), Arc::new(()));
+        let inbox = BackendEvents::new(id.clone(), Arc::default(), Arc::default(), Arc::new(()));
+        let backend = Backend::new(id, config, &Policies::default(), inbox);
         backend.state.send_replace(BackendState::Ready);
         let call = Arc::new(Call::example());
         let patience = CallTimeouts { idle: Some(Duration::ZERO), most: None };

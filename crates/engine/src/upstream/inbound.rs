@@ -18,7 +18,7 @@ use goblin_config::{Declare, Root, Server};
 use goblin_telemetry::Event;
 use goblin_wire::json::{self, Span, Splice, quote};
 use goblin_wire::memory::BufferKind;
-use goblin_wire::params::related_task;
+use goblin_wire::params::{cancelled, related_task};
 use goblin_wire::{Error, Id, MalformedMessage, Method, Notification, Request};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -158,8 +158,8 @@ impl InboundHandler {
         let transport = goblin_config::Transport::Files(goblin_config::Files::at("/".into()));
         let config = Arc::new(Server::new("a", transport, Default::default()));
         let policies = goblin_config::Policies::default();
-        let backend =
-            crate::upstream::Backend::new(server, Arc::clone(&config), &policies, Arc::default(), Arc::new(()));
+        let inbox = BackendEvents::new(server.clone(), Arc::default(), Arc::default(), Arc::new(()));
+        let backend = crate::upstream::Backend::new(server, Arc::clone(&config), &policies, inbox);
         InboundHandler::shared(Arc::clone(&backend.register), &config, None)
     }
 
@@ -217,7 +217,7 @@ impl InboundHandler {
         edits.replace(at, token);
         self.relate(text, notification.params.whole, &mut edits);
         let message = json::single_line(edits.apply(notification.raw.bytes()));
-        if !progress.is_none_or(|progress| call.advance(progress)) || !call.lane.offer(message) {
+        if !progress.is_none_or(|progress| call.advance(progress)) || !call.offer(message) {
             self.emit(&Event::ProgressDropped { server: self.server() });
         }
     }
@@ -249,7 +249,7 @@ impl InboundHandler {
         let takes = |call: &Arc<Call>| call.caller.dialect.has_asks() || notification.method == Method::LogMessage;
         match (whose, &self.own) {
             (Attribution::Calls(calls), _) => {
-                calls.iter().filter(|call| takes(call)).any(|call| call.lane.offer(message.clone()))
+                calls.iter().filter(|call| takes(call)).any(|call| call.offer(message.clone()))
             }
             // A client without server requests has no stream for messages outside of a call, so the message would stay
             // in the mailbox for ever.
@@ -416,12 +416,9 @@ impl InboundHandler {
 
     /// Handles the cancellation of a server request by the backend.
     fn withdraw(&self, notification: &Notification) {
-        let id = notification.params.request_id.and_then(|at| Id::parse(notification.raw.bytes(), at));
-        let withdraw = id.and_then(|id| self.asks.lock().as_mut()?.remove(&id));
+        let Some((id, reason)) = cancelled(notification, "the server took it back") else { return };
+        let withdraw = self.asks.lock().as_mut().and_then(|open| open.remove(&id));
         if let Some(withdraw) = withdraw {
-            let text = notification.raw.as_str();
-            let reason = notification.params.whole.and_then(|params| json::member(text, params, "reason"));
-            let reason = reason.and_then(|at| json::string(text, at)).unwrap_or("the server took it back".into());
             // An error means that the relaying task has already ended.
             let _ = withdraw.send(reason.into_owned());
         }

@@ -186,11 +186,10 @@ fn names_tasks(capabilities: &str) -> bool {
 }
 
 fn without_tasks(extensions: &str) -> String {
-    let mut kept = extensions.to_owned();
-    if let Some(at) = json::cuttable(extensions, json::whole(extensions), TASKS) {
-        kept.replace_range(at.range(), "");
-    }
-    kept
+    let mut edits = Splice::new();
+    json::cut_members(extensions, json::whole(extensions), |key| key == TASKS, &mut edits);
+    let kept = edits.apply(&Bytes::copy_from_slice(extensions.as_bytes()));
+    String::from_utf8_lossy(&kept).into_owned()
 }
 
 fn introduction(dialect: Dialect, capabilities: &str) -> Vec<(&'static str, String)> {

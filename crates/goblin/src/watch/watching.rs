@@ -127,7 +127,7 @@ impl WatchSession {
         let capabilities = format!(r#"{{"experimental":{{"{SUBSCRIPTIONS}":{{}}}}}}"#);
         let answer = self.peer.begin("goblin watch", &capabilities).await;
         let answer = answer.ok_or_else(|| anyhow!("the gateway ended before it answered"))?;
-        complaint(answer.raw.bytes()).map_or(Ok(()), |complaint| Err(anyhow!(complaint)))
+        complaint(&answer).map_or(Ok(()), |complaint| Err(anyhow!(complaint)))
     }
 
     /// Looks for URIs in the resource list: a listed URI is a resource, even if it looks like a pattern. Returns `None`
@@ -161,7 +161,7 @@ impl WatchSession {
         match answer.outcome {
             Outcome::Result(_) => self.standing.push(standing(answer, &wish)),
             Outcome::Error(_) => {
-                let reason = complaint(answer.raw.bytes()).unwrap_or_else(|| "it was refused".to_owned());
+                let reason = complaint(answer).unwrap_or_else(|| "it was refused".to_owned());
                 fail(&format!("{}: {reason}", clean(&wish.uri)));
             }
         }

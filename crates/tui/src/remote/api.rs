@@ -2,6 +2,7 @@
 
 use goblin_client::admin::AdminClient;
 use goblin_client::bridge::wire::GatewayResponse;
+use goblin_client::events::ResumePosition;
 use goblin_client::runtime::GatewayRecord;
 use goblin_config::mask;
 use goblin_config::secret::Secret;
@@ -67,8 +68,8 @@ impl Api {
         read(path, &self.client.post(path).await?)
     }
 
-    /// Opens an event stream after the event with the id `after`.
-    pub async fn stream(&self, path: &str, after: Option<&str>) -> Result<GatewayResponse, String> {
+    /// Opens an event stream after this position.
+    pub async fn stream(&self, path: &str, after: &ResumePosition) -> Result<GatewayResponse, String> {
         self.client.stream(path, after).await
     }
 }

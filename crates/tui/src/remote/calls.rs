@@ -86,7 +86,7 @@ impl PeerLoop<'_> {
         let capabilities = format!(r#"{{"experimental":{{"{SUBSCRIPTIONS}":{{}}}}}}"#);
         let begun = self.peer.begin("goblin top", &capabilities).await;
         let refused = match &begun {
-            Some(answer) => complaint(answer.raw.bytes()),
+            Some(answer) => complaint(answer),
             None => Some("the gateway ended before it answered".to_owned()),
         };
         if let Some(reason) = refused {
@@ -187,7 +187,7 @@ fn answered(open: PendingRequest, answer: &Response) -> UiEvent {
     let text = answer.raw.as_str();
     let result = match answer.outcome {
         Outcome::Result(at) => Ok(at.get(text)),
-        Outcome::Error(_) => Err(complaint(answer.raw.bytes()).unwrap_or_else(|| "an error without words".to_owned())),
+        Outcome::Error(_) => Err(complaint(answer).unwrap_or_else(|| "an error without words".to_owned())),
     };
     match (open, result) {
         (PendingRequest::Call { ticket }, Ok(result)) => {

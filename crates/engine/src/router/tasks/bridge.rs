@@ -9,7 +9,7 @@ use goblin_wire::json::{self, Span, Splice, quote};
 use goblin_wire::modern::RELATED_TASK;
 use goblin_wire::{Era, Error, Method, Outcome};
 
-use crate::router::Reply;
+use crate::client::call::Reply;
 use crate::router::inputs::inside;
 use crate::router::rounds::InputResponse;
 use crate::router::tasks::description::TaskDescription;

@@ -15,11 +15,11 @@ use goblin_wire::{Method, Request};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::client::call::{Call, CallMessage, CallTimeouts};
+use crate::client::call::{Call, CallEvent, CallTimeouts};
 use crate::client::caller::{Caller, Introduction};
 use crate::client::mailbox::replay::Replay;
 use crate::client::mailbox::{ListVersions, Mailbox};
-use crate::router::inputs::{InputRequest, question, refuse};
+use crate::router::inputs::{InputRequest, question};
 use crate::router::tasks::{TaskRequest, about};
 use crate::upstream::{Backend, OutgoingRequest, TaskPolicy};
 
@@ -82,7 +82,7 @@ impl TaskInputRelay {
                     biased;
                     // The result is not kept. A client that wants it requests it later.
                     _ = &mut answer => break,
-                    said = call.lane.next() => input_relay.hear(&call, said),
+                    said = call.next() => input_relay.hear(&call, said),
                 }
             }
             call.finish();
@@ -91,11 +91,11 @@ impl TaskInputRelay {
         });
     }
 
-    fn hear(&self, call: &Call, said: Option<CallMessage>) {
-        let Some(CallMessage::Ask(ask)) = said else { return };
+    fn hear(&self, call: &Call, said: CallEvent) {
+        let CallEvent::Request(ask) = said else { return };
         match question(ask) {
             Ok(question) => self.state.lock().open.push(question),
-            Err(refused) => refuse(call, refused, "it cannot be asked this without a session"),
+            Err(refused) => call.refuse(refused.as_ref(), "it cannot be asked this without a session"),
         }
         self.bell.notify_waiters();
     }
