@@ -25,7 +25,7 @@ use goblin_admin::api::Reloaded;
 use goblin_client::connect::ProxyEnvironment;
 use goblin_config::admin::{AdminSettings, ListenAddress};
 use goblin_config::exposure::ProfileName;
-use goblin_config::{Config, Gateway, Policies};
+use goblin_config::{Config, Gateway};
 use goblin_telemetry::worker::{self, Watchdog};
 use goblin_telemetry::{Event, Observe};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -59,17 +59,16 @@ use crate::upstream::{Backend, descriptors};
 pub struct App {
     started: SystemTime,
     permit: AdminAccess,
-    admin_settings: AdminSettings,
+    /// The addresses for clients serve the admin API too.
+    has_operators: bool,
     /// The separate address for operators, if there is one.
     operators_at: Option<SocketAddr>,
     readiness: Arc<watch::Sender<Readiness>>,
     dispatcher: Arc<Dispatcher>,
-    directory: Arc<CatalogStore>,
     pub observe: Arc<Observe>,
     /// The client connections of all listeners.
     connections: Arc<Connections>,
     gateway: Gateway,
-    policies: Policies,
     supervisor: Arc<BackendSupervisor>,
     configuration: Arc<watch::Sender<Configuration>>,
     operator: Option<CommandExecutor>,
@@ -103,7 +102,7 @@ impl App {
         let (spans, exporter) = telemetry::start(&config.telemetry, &deps.proxies, &observe, &stop_catalog).unzip();
         let mut dispatcher = Dispatcher::new(sessions, router, config.policies.clone());
         dispatcher.accounts = CallRecorder::new(config.log.audit, spans);
-        let supervisor = BackendSupervisor::new(Arc::clone(&directory), deps, gateway.grace);
+        let supervisor = BackendSupervisor::new(directory, deps, gateway.grace);
         let (commands, waiting) = mpsc::channel(MAX_QUEUED_COMMANDS);
         let configuration = Arc::new(watch::Sender::new(Configuration::new(&config)));
         let operator = CommandExecutor {
@@ -121,15 +120,13 @@ impl App {
         let mut app = App {
             started: SystemTime::now(),
             permit: AdminAccess::new(&config.gateway, &config.admin),
-            admin_settings: config.admin.clone(),
+            has_operators: config.admin.enabled && config.admin.listen.is_none(),
             operators_at: None,
             readiness: Arc::new(watch::Sender::new(Readiness::Starting)),
             dispatcher: Arc::new(dispatcher),
-            directory,
             observe,
             connections,
             gateway: config.gateway.clone(),
-            policies: config.policies.clone(),
             supervisor,
             configuration,
             operator: Some(operator),
@@ -156,7 +153,7 @@ impl App {
 
     fn spawn_background(&mut self) {
         let (directory, observe, stop) =
-            (Arc::clone(&self.directory), Arc::clone(&self.observe), self.stop_catalog.subscribe());
+            (Arc::clone(self.directory()), Arc::clone(&self.observe), self.stop_catalog.subscribe());
         self.background.push(worker::spawn(async move { directory.run(&observe, stop).await }));
         let dispatcher = Arc::clone(&self.dispatcher);
         self.background.push(worker::spawn(async move { dispatcher.sessions.keep_swept().await }));
@@ -169,7 +166,7 @@ impl App {
     /// Starts a task that reports when the servers have settled, and marks the gateway as ready.
     fn spawn_settling(&mut self) {
         let (directory, observe, readiness) =
-            (Arc::clone(&self.directory), Arc::clone(&self.observe), Arc::clone(&self.readiness));
+            (Arc::clone(self.directory()), Arc::clone(&self.observe), Arc::clone(&self.readiness));
         self.background.push(worker::spawn(async move {
             readiness::settle(&directory, &readiness, &observe).await;
         }));
@@ -181,12 +178,12 @@ impl App {
     }
 
     pub fn directory(&self) -> &Arc<CatalogStore> {
-        &self.directory
+        &self.dispatcher.router.directory
     }
 
     /// Returns the running backends in the order of the configuration.
-    pub fn backends(&self) -> Vec<Arc<Backend>> {
-        self.supervisor.backends()
+    pub fn backends(&self) -> Arc<Vec<Arc<Backend>>> {
+        self.directory().backends()
     }
 
     /// Returns a receiver of the gateway's readiness.
@@ -229,10 +226,8 @@ impl App {
 
     /// Starts a task for each listener. It ends when the fronts are stopped and their connections have closed.
     pub fn accept_http(&self, listeners: impl Into<Listeners>) -> Result<JoinAll<JoinHandle<()>>> {
-        let settings = &self.admin_settings;
-        let has_operators = settings.enabled && settings.listen.is_none();
         let admin = self.admin();
-        let operators = if has_operators { admin::routes(&admin) } else { admin::probes(&admin) };
+        let operators = if self.has_operators { admin::routes(&admin) } else { admin::probes(&admin) };
         let routes = http::routes().merge(operators);
         let Listeners { tcp, socket } = listeners.into();
         let mut accepting = Vec::new();
@@ -309,7 +304,7 @@ impl App {
             dispatcher: Arc::clone(&self.dispatcher),
             profile,
             observe: Arc::clone(&self.observe),
-            max_message_size: self.policies.max_message_size,
+            max_message_size: self.dispatcher.policies.max_message_size,
             grace: self.gateway.grace,
             stop: self.stop_fronts.subscribe(),
         };
