@@ -25,6 +25,7 @@ use axum::routing::any;
 use futures_util::FutureExt;
 use goblin_admin::api::{Ready, Refused, ServerList, ServerStatus, Trouble};
 use goblin_admin::routes::{ChangeTarget, ROUTES, ReadTarget, Route, RouteAction, RouteMatch};
+use goblin_catalog::listing::List;
 use goblin_config::ServerId;
 use goblin_telemetry::metrics::{self, Histogram, Reading, ServerReading};
 use goblin_telemetry::{Event, Observe, clean, worker};
@@ -41,6 +42,7 @@ use crate::admin::permit::AdminAccess;
 use crate::admin::readiness::Readiness;
 use crate::meta::words::{MAX_QUOTED_INPUT, cut, did_you_mean};
 use crate::session::dispatcher::Dispatcher;
+use crate::upstream::Backend;
 use crate::upstream::availability::Availability;
 
 const JSON: &str = "application/json";
@@ -212,7 +214,9 @@ impl Admin {
             ReadTarget::Servers => ok(&ServerList { servers: self.servers() }),
             ReadTarget::Server => ok(&self.server(asked.unwrap_or_default())?),
             ReadTarget::Entries(list) => {
-                asked.map(|id| self.known(id)).transpose()?;
+                if let Some(id) = asked.filter(|id| !self.server_ids().iter().any(|known| known.as_str() == *id)) {
+                    return Err(self.unknown(id));
+                }
                 ok(&self.entries(list, asked))
             }
             ReadTarget::Subscriptions => ok(&self.dispatcher.router.subscriptions(asked)),
@@ -234,11 +238,6 @@ impl Admin {
         self.servers().into_iter().find(|server| server.id == id).ok_or_else(|| self.unknown(id))
     }
 
-    /// Returns the id of a configured server, running or not.
-    fn known(&self, id: &str) -> Result<ServerId, AdminError> {
-        self.server_ids().into_iter().find(|known| known.as_str() == id).ok_or_else(|| self.unknown(id))
-    }
-
     fn unknown(&self, id: &str) -> AdminError {
         let ids = self.server_ids();
         let near = did_you_mean(id, ids.iter().map(ServerId::as_str)).unwrap_or_default();
@@ -251,7 +250,7 @@ impl Admin {
     fn reading(&self) -> Reading {
         let directory = &self.dispatcher.router.directory;
         let catalog = directory.catalog();
-        let server = |backend: &Arc<crate::upstream::Backend>| ServerReading {
+        let server = |backend: &Arc<Backend>| ServerReading {
             id: backend.id.clone(),
             state: Availability::of(backend).word(),
             requests_in_flight: backend.calls_in_flight(),
@@ -279,10 +278,10 @@ impl Admin {
             pages: [("ready", load(&directory.pages.ready)), ("made", load(&directory.pages.made))],
             overhead: Histogram::from(&self.observe.overhead),
             catalog: [
-                ("tool", catalog.tools.entries.len()),
-                ("prompt", catalog.prompts.entries.len()),
-                ("resource", catalog.resources.entries.len()),
-                ("template", catalog.resources.templates.len()),
+                ("tool", catalog.count(List::Tools)),
+                ("prompt", catalog.count(List::Prompts)),
+                ("resource", catalog.count(List::Resources)),
+                ("template", catalog.count(List::Templates)),
             ],
             servers: directory.backends().iter().map(server).collect(),
             process: process::measure(),
