@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use goblin_admin::api::ServerCounts;
-use goblin_config::ServerId;
+use goblin_telemetry::{Event, Observe};
 use tokio::sync::watch;
 
 use crate::catalog_store::CatalogStore;
@@ -16,52 +16,24 @@ use crate::upstream::availability::Availability;
 /// The time limit for servers to settle.
 pub(crate) const SETTLE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The state of the gateway from start to stop.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Readiness {
-    #[default]
-    Starting,
-    /// The gateway is ready after `took`. The servers in `waiting` had not settled by then.
-    Ready {
-        took: Duration,
-        waiting: Vec<ServerId>,
-    },
-    Stopping,
+goblin_wire::labels! {
+    /// The state of the gateway from start to stop. `Stopping` is final.
+    Readiness {
+        Starting = "starting",
+        Ready = "ready",
+        Stopping = "stopping",
+    }
 }
 
 impl Readiness {
     pub fn is_ready(&self) -> bool {
-        matches!(self, Readiness::Ready { .. })
+        *self == Readiness::Ready
     }
 }
 
-/// The shared readiness state. `Stopping` is final: a start that finishes later has no effect.
-#[derive(Debug, Default)]
-pub struct SharedReadiness(watch::Sender<Readiness>);
-
-impl SharedReadiness {
-    pub fn watch(&self) -> watch::Receiver<Readiness> {
-        self.0.subscribe()
-    }
-
-    /// Marks the gateway as ready. Reports whether it was still starting.
-    pub(crate) fn become_ready(&self, took: Duration, waiting: Vec<ServerId>) -> bool {
-        self.0.send_if_modified(|readiness| {
-            let was_starting = *readiness == Readiness::Starting;
-            if was_starting {
-                *readiness = Readiness::Ready { took, waiting };
-            }
-            was_starting
-        })
-    }
-
-    pub fn stop(&self) {
-        self.0.send_replace(Readiness::Stopping);
-    }
-}
-
-/// Waits until the servers have settled or the time limit expires. Returns the elapsed time and the unsettled servers.
-pub async fn settle(directory: &CatalogStore) -> (Duration, Vec<ServerId>) {
+/// Waits until the servers have settled or the time limit expires. Then marks the gateway as ready and reports the
+/// unsettled servers.
+pub(crate) async fn settle(directory: &CatalogStore, readiness: &watch::Sender<Readiness>, observe: &Observe) {
     let begin = Instant::now();
     let backends = directory.backends();
     let settled = async {
@@ -70,18 +42,32 @@ pub async fn settle(directory: &CatalogStore) -> (Duration, Vec<ServerId>) {
         }
         directory.caught_up().await;
     };
-    // A timeout is not an error. The unsettled servers are returned.
+    // A timeout is not an error. The event reports the unsettled servers.
     let _ = tokio::time::timeout(SETTLE_TIMEOUT, settled).await;
-    let waiting = backends.iter().filter(|backend| !backend.has_settled()).map(|backend| backend.id.clone());
-    (begin.elapsed(), waiting.collect())
+    let waiting = backends.iter().filter(|backend| !backend.has_settled()).map(|backend| backend.id.as_str());
+    let (took, waiting) = (begin.elapsed(), waiting.collect::<Vec<_>>().join(", "));
+    if become_ready(readiness) {
+        observe.emit(&Event::Ready { took, servers: directory.backends().len(), waiting: &waiting });
+    }
 }
 
-/// Counts servers by their state.
-pub(crate) fn count(states: impl Iterator<Item = Availability>) -> ServerCounts {
+/// Marks the gateway as ready, unless it is stopping. Reports whether it was still starting.
+fn become_ready(readiness: &watch::Sender<Readiness>) -> bool {
+    readiness.send_if_modified(|readiness| {
+        let was_starting = *readiness == Readiness::Starting;
+        if was_starting {
+            *readiness = Readiness::Ready;
+        }
+        was_starting
+    })
+}
+
+/// Counts the servers in each state.
+pub(super) fn count(servers: impl Iterator<Item = Availability>) -> ServerCounts {
     let mut counts = ServerCounts::default();
-    for state in states {
+    for server in servers {
         counts.total += 1;
-        *match state {
+        *match server {
             Availability::Ready => &mut counts.ready,
             Availability::Starting => &mut counts.starting,
             Availability::Failed => &mut counts.failed,
@@ -102,13 +88,12 @@ mod tests {
 
     #[test]
     fn stopping_is_for_good() {
-        let cell = SharedReadiness::default();
-        assert!(!cell.watch().borrow().is_ready());
-        assert!(cell.become_ready(Duration::ZERO, Vec::new()));
-        assert!(!cell.become_ready(Duration::ZERO, Vec::new()), "it is ready once");
-        assert!(cell.watch().borrow().is_ready());
-        cell.stop();
-        assert!(!cell.become_ready(Duration::ZERO, Vec::new()));
-        assert!(!cell.watch().borrow().is_ready());
+        let cell = watch::Sender::new(Readiness::Starting);
+        assert!(become_ready(&cell));
+        assert!(!become_ready(&cell), "it is ready once");
+        assert!(cell.borrow().is_ready());
+        cell.send_replace(Readiness::Stopping);
+        assert!(!become_ready(&cell));
+        assert!(!cell.borrow().is_ready());
     }
 }
