@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use goblin_config::exposure::Exposure;
-use goblin_config::{Config, Filter, NamePolicy, Server, UriPolicy};
+use goblin_config::{Config, Filter, NamePolicy, Server, ServerId, UriPolicy};
 use goblin_wire::json::quote;
 use goblin_wire::mirror::Mirrors;
 use goblin_wire::template::Template;
@@ -189,21 +189,23 @@ fn build_resources<U: Upstream>(sources: &[Source<U>]) -> ResourceTable {
 
 /// Returns the identifier of each entry (D2). Entries that would share an identifier get a hash at its end.
 fn identifiers<U: Upstream>(sources: &[Source<U>], entries: &[(usize, &Definition)]) -> Vec<String> {
-    let plain: Vec<_> = entries
-        .iter()
-        .map(|(source, definition)| uri::identifier(sources[*source].backend.id(), &definition.native))
-        .collect();
+    let of = |make: fn(&ServerId, &str) -> String, (source, definition): &(usize, &Definition)| {
+        make(sources[*source].backend.id(), &definition.native)
+    };
+    let plain = entries.iter().map(|entry| of(uri::identifier, entry)).collect();
+    unique(plain, |index| of(uri::contested_identifier, &entries[index]))
+}
+
+/// Returns the wanted name of each entry. Entries that want the same name get another one.
+fn unique(wanted: Vec<String>, other: impl Fn(usize) -> String) -> Vec<String> {
     let mut counts: HashMap<&str, usize> = HashMap::new();
-    for identifier in &plain {
-        *counts.entry(identifier).or_default() += 1;
+    for name in &wanted {
+        *counts.entry(name).or_default() += 1;
     }
-    let unique = entries.iter().zip(&plain).map(|((source, definition), identifier)| {
-        if counts[identifier.as_str()] == 1 {
-            return identifier.clone();
-        }
-        uri::contested_identifier(sources[*source].backend.id(), &definition.native)
-    });
-    unique.collect()
+    let settle = |(index, name): (usize, &String)| {
+        if counts[name.as_str()] == 1 { name.clone() } else { other(index) }
+    };
+    wanted.iter().enumerate().map(settle).collect()
 }
 
 /// Returns the exposed URI of each entry, by alias or by the policy of its backend. If several entries claim the same
@@ -213,32 +215,21 @@ fn expose_all<U: Upstream>(
     entries: &[(usize, &Definition)],
     identifiers: Option<&[String]>,
 ) -> Vec<String> {
-    let wanted: Vec<String> = entries
-        .iter()
-        .enumerate()
-        .map(|(index, (source, definition))| {
-            let backend = &sources[*source].backend;
-            if let Some(alias) = backend.config().resources.rename.get(&*definition.native) {
-                return alias.clone();
-            }
-            match (backend.config().namespacing.resources, identifiers) {
-                (UriPolicy::None, _) => definition.native.to_string(),
-                (UriPolicy::Identifier, Some(identifiers)) => identifiers[index].clone(),
-                (UriPolicy::Uri | UriPolicy::Identifier, _) => uri::expose(&backend.id().folded(), &definition.native),
-            }
-        })
-        .collect();
-    let mut counts: HashMap<&str, usize> = HashMap::new();
-    for exposed in &wanted {
-        *counts.entry(exposed).or_default() += 1;
-    }
-    let settled = entries.iter().zip(&wanted).map(|((source, definition), exposed)| {
-        if counts[exposed.as_str()] == 1 {
-            return exposed.clone();
-        }
+    let namespaced = |(source, definition): &(usize, &Definition)| {
         uri::expose(&sources[*source].backend.id().folded(), &definition.native)
+    };
+    let wanted = entries.iter().enumerate().map(|(index, entry)| {
+        let config = sources[entry.0].backend.config();
+        if let Some(alias) = config.resources.rename.get(&*entry.1.native) {
+            return alias.clone();
+        }
+        match (config.namespacing.resources, identifiers) {
+            (UriPolicy::None, _) => entry.1.native.to_string(),
+            (UriPolicy::Identifier, Some(identifiers)) => identifiers[index].clone(),
+            (UriPolicy::Uri | UriPolicy::Identifier, _) => namespaced(entry),
+        }
     });
-    settled.collect()
+    unique(wanted.collect(), |index| namespaced(&entries[index]))
 }
 
 /// Joins the instructions of the backends (SRV-6), with one heading per server, up to [`MAX_INSTRUCTIONS`]. The

@@ -44,10 +44,7 @@ pub(crate) fn redescribed(definition: &Bytes, description: &str) -> Bytes {
     let Ok(text) = std::str::from_utf8(definition) else { return definition.clone() };
     let whole = json::whole(text);
     let mut edits = Splice::new();
-    match json::member(text, whole, "description") {
-        Some(at) => edits.replace(at, quote(description)),
-        None => edits.insert(whole.start + 1, format!(r#""description":{},"#, quote(description))),
-    }
+    json::set_members(text, whole, &[("description", quote(description))], &mut edits);
     edits.apply(definition)
 }
 
@@ -122,17 +119,7 @@ fn add_origin(text: &str, whole: Span, native: &str, server: &str, edits: &mut S
         let origin = format!(r#"{before}"_meta":{{"{NATIVE}":{},"{SERVER}":{}}}"#, quote(native), quote(server));
         return edits.insert(whole.end - 1, origin);
     };
-    let mut added = String::new();
-    for (key, value) in [(NATIVE, native), (SERVER, server)] {
-        match json::member(text, meta, key) {
-            Some(at) => edits.replace(at, quote(value)),
-            None => added.push_str(&format!(r#""{key}":{},"#, quote(value))),
-        }
-    }
-    if json::members(text, meta).next().is_none() {
-        added.pop();
-    }
-    edits.insert(meta.start + 1, added);
+    json::set_members(text, meta, &[(NATIVE, quote(native)), (SERVER, quote(server))], edits);
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ pub mod search;
 pub mod uri;
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use bytes::{Bytes, BytesMut};
@@ -35,7 +36,7 @@ use crate::build::CatalogSettings;
 use crate::indexes::Indexes;
 use crate::known_uris::KnownUris;
 use crate::listing::{List, Listing};
-use crate::meta::MetaSet;
+use crate::meta::{MetaEntry, MetaSet};
 use crate::resources::ResourceTable;
 use crate::schema::{InputSchema, ValidationSkip};
 
@@ -209,56 +210,47 @@ impl<U: Upstream> Catalog<U> {
         counts
     }
 
+    /// Returns the definitions of a list that clients see.
     pub fn definitions(&self, list: List) -> Vec<&Bytes> {
-        self.some_definitions(list, 0, usize::MAX)
+        self.listed(list, 0..self.count_listed(list))
     }
 
-    /// Returns at most `count` definitions of a list, after the first `skipped`.
-    fn some_definitions(&self, list: List, skipped: usize, count: usize) -> Vec<&Bytes> {
+    /// Returns definitions of a list by their places in the list that clients see. The gateway's own tools come last.
+    fn listed(&self, list: List, places: Range<usize>) -> Vec<&Bytes> {
+        let (theirs, ours) = (self.count_listed(list) - self.own_tools(list).len(), self.own_tools(list));
+        let definition = |place: usize| match (place.checked_sub(theirs), self.pinned(list)) {
+            (Some(place), _) => &ours[place].definition,
+            (None, Some(pinned)) => self.definition(list, pinned[place]),
+            (None, None) => self.definition(list, place),
+        };
+        places.map(definition).collect()
+    }
+
+    fn definition(&self, list: List, place: usize) -> &Bytes {
         match list {
-            List::Tools => self.listed_tools(skipped, count),
-            List::Prompts => {
-                let entries = self.prompts.entries.iter().skip(skipped).take(count);
-                entries.map(|entry| &entry.definition).collect()
-            }
-            List::Resources => {
-                let entries = self.resources.entries.iter().skip(skipped).take(count);
-                entries.map(|entry| &entry.definition).collect()
-            }
-            List::Templates => {
-                let entries = self.resources.templates.iter().skip(skipped).take(count);
-                entries.map(|entry| &entry.definition).collect()
-            }
-        }
-    }
-
-    /// Returns the definitions of the listed tools, followed by the gateway's own tools.
-    fn listed_tools(&self, skipped: usize, count: usize) -> Vec<&Bytes> {
-        let all = self.tools.entries.iter().map(|entry| &entry.definition);
-        let ours = self.meta.entries.iter().filter(|_| self.meta.listed).map(|entry| &entry.definition);
-        match &self.listed {
-            ListedTools::All => all.chain(ours).skip(skipped).take(count).collect(),
-            ListedTools::Pinned { places, .. } => {
-                let pinned = places.iter().map(|place| &self.tools.entries[*place].definition);
-                pinned.chain(ours).skip(skipped).take(count).collect()
-            }
+            List::Tools => &self.tools.entries[place].definition,
+            List::Prompts => &self.prompts.entries[place].definition,
+            List::Resources => &self.resources.entries[place].definition,
+            List::Templates => &self.resources.templates[place].definition,
         }
     }
 
     /// Returns the number of entries of a list that clients see.
     fn count_listed(&self, list: List) -> usize {
-        match list {
-            List::Tools => {
-                let theirs = match &self.listed {
-                    ListedTools::All => self.tools.entries.len(),
-                    ListedTools::Pinned { places, .. } => places.len(),
-                };
-                theirs + if self.meta.listed { self.meta.entries.len() } else { 0 }
-            }
-            List::Prompts => self.prompts.entries.len(),
-            List::Resources => self.resources.entries.len(),
-            List::Templates => self.resources.templates.len(),
+        self.pinned(list).map_or_else(|| self.count(list), <[usize]>::len) + self.own_tools(list).len()
+    }
+
+    /// Returns the indexes of the listed entries if others are not listed.
+    fn pinned(&self, list: List) -> Option<&[usize]> {
+        match (list, &self.listed) {
+            (List::Tools, ListedTools::Pinned { places, .. }) => Some(places),
+            _ => None,
         }
+    }
+
+    /// Returns the gateway's own tools if a list has them.
+    fn own_tools(&self, list: List) -> &[MetaEntry] {
+        if list == List::Tools && self.meta.listed { &self.meta.entries } else { &[] }
     }
 
     fn count_pages(&self, list: List) -> usize {
@@ -267,18 +259,13 @@ impl<U: Upstream> Catalog<U> {
 
     /// Builds one page of a list. The page ends in a cursor if another page follows.
     fn make_page(&self, list: List, era: Era, number: usize) -> Bytes {
-        let member = match list {
-            List::Tools => "tools",
-            List::Prompts => "prompts",
-            List::Resources => "resources",
-            List::Templates => "resourceTemplates",
-        };
         let shown = |definition: &Bytes| match list {
             List::Tools => shown_tool(definition, era),
             List::Prompts | List::Resources | List::Templates => definition.clone(),
         };
-        let definitions = self.some_definitions(list, number * self.page_size, self.page_size);
-        let definitions: Vec<_> = definitions.into_iter().map(shown).collect();
+        let begin = number * self.page_size;
+        let end = self.count_listed(list).min(begin + self.page_size);
+        let definitions: Vec<_> = self.listed(list, begin..end).into_iter().map(shown).collect();
         let kind = match era {
             Era::Legacy => String::new(),
             Era::Modern => {
@@ -287,7 +274,7 @@ impl<U: Upstream> Catalog<U> {
         };
         let size: usize = definitions.iter().map(|definition| definition.len() + 1).sum();
         let mut json = Vec::with_capacity(size + 64);
-        json.extend_from_slice(format!("{{{kind}\"{member}\":[").as_bytes());
+        json.extend_from_slice(format!("{{{kind}\"{}\":[", list.member()).as_bytes());
         for (index, definition) in definitions.iter().enumerate() {
             if index > 0 {
                 json.push(b',');

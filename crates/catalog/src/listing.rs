@@ -33,16 +33,9 @@ impl List {
 
     /// Returns the bit of this list in a set of lists.
     pub fn bit(self) -> u8 {
-        match self {
-            List::Tools => 1,
-            List::Prompts => 2,
-            List::Resources => 4,
-            List::Templates => 8,
-        }
+        1 << self as u8
     }
-}
 
-impl List {
     /// The word for one entry. The admin API and the meta tools name a list by its plural.
     pub fn noun(self) -> &'static str {
         match self {
@@ -85,10 +78,8 @@ impl List {
 #[derive(Clone, Debug, Default)]
 pub struct Listing {
     pub hello: Option<Arc<Hello>>,
-    pub tools: Arc<Vec<Definition>>,
-    pub prompts: Arc<Vec<Definition>>,
-    pub resources: Arc<Vec<Definition>>,
-    pub templates: Arc<Vec<Definition>>,
+    /// The entries of each list.
+    pub lists: [Arc<Vec<Definition>>; 4],
     /// The reserved memory of each list.
     pub reserved: [Option<Arc<Reservation>>; 4],
 }
@@ -110,27 +101,16 @@ impl PartialEq for Definition {
 
 impl Listing {
     pub fn get(&self, list: List) -> &Arc<Vec<Definition>> {
-        match list {
-            List::Tools => &self.tools,
-            List::Prompts => &self.prompts,
-            List::Resources => &self.resources,
-            List::Templates => &self.templates,
-        }
+        &self.lists[list as usize]
     }
 
     /// Returns the bytes that the lists of this listing take together.
     pub fn weight(&self) -> usize {
-        List::ALL.into_iter().map(|list| weight(self.get(list))).sum()
+        self.lists.iter().map(|entries| weight(entries)).sum()
     }
 
     pub fn set(&mut self, list: List, entries: Vec<Definition>, reserved: Reservation) {
-        let place = match list {
-            List::Tools => &mut self.tools,
-            List::Prompts => &mut self.prompts,
-            List::Resources => &mut self.resources,
-            List::Templates => &mut self.templates,
-        };
-        *place = Arc::new(entries);
+        self.lists[list as usize] = Arc::new(entries);
         self.reserved[list as usize] = Some(Arc::new(reserved));
     }
 }

@@ -10,7 +10,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use goblin_config::Filter;
 use goblin_config::exposure::{Profile, ProfileTools};
 use goblin_config::uri_filter::UriFilter;
 
@@ -26,14 +25,15 @@ pub fn narrow<U: Upstream>(whole: &Catalog<U>, profile: &Profile, terms: &Catalo
     let mut next = 0..;
     let places = whole.sources.iter().map(|source| is_kept(source).then(|| next.next().expect("there is no end")));
     let places = SourceMap(places.collect());
-    let tools = places.tools(whole, &profile.tools, terms);
+    let tools = places.names(whole, &whole.tools, &profile.tools, |name| terms.meta.find(name).is_some());
+    let prompts = ProfileTools { filter: profile.prompts.clone(), ..ProfileTools::default() };
     let listed = ListedTools::new(&tools, terms);
     Catalog {
         version: whole.version,
         instructions: instructions(&sources, &listed, &terms.meta),
         listed,
         tools,
-        prompts: places.prompts(&whole.prompts, &profile.prompts),
+        prompts: places.names(whole, &whole.prompts, &prompts, |_| false),
         resources: Arc::new(places.resources(whole, &profile.resources)),
         meta: Arc::clone(&terms.meta),
         page_size: whole.page_size,
@@ -51,8 +51,16 @@ impl SourceMap {
         self.0[source]
     }
 
-    fn tools<U: Upstream>(&self, whole: &Catalog<U>, rules: &ProfileTools, terms: &CatalogSettings) -> NameTable<U> {
-        let kept = self.kept(&whole.tools, &rules.filter);
+    /// Returns the tools or the prompts that `rules` admit, under the names that they give.
+    fn names<U: Upstream>(
+        &self,
+        whole: &Catalog<U>,
+        list: &NameTable<U>,
+        rules: &ProfileTools,
+        is_reserved: impl Fn(&str) -> bool,
+    ) -> NameTable<U> {
+        let admitted = list.entries.iter().filter(|entry| rules.filter.admits(&entry.exposed));
+        let kept: Vec<_> = admitted.filter_map(|entry| Some((self.of(entry.source)?, entry))).collect();
         let wishes: Vec<_> = kept
             .iter()
             .map(|(_, entry)| {
@@ -62,11 +70,11 @@ impl SourceMap {
                 NameClaim { server: backend.id(), native: &entry.native, name, longest }
             })
             .collect();
-        let minted = name::mint(&wishes, |name| terms.meta.find(name).is_some());
+        let minted = name::mint(&wishes, is_reserved);
         let renamed: HashMap<&str, &str> =
             kept.iter().zip(&minted.names).map(|((_, entry), name)| (&*entry.exposed, name.as_str())).collect();
         let mut names = NameTable { contested: minted.contested.clone(), ..NameTable::default() };
-        for (bare, candidates) in &whole.tools.contested {
+        for (bare, candidates) in &list.contested {
             let visible = candidates.iter().filter_map(|name| renamed.get(name.as_str()));
             let visible: Vec<String> = visible.map(|name| (*name).to_owned()).collect();
             if !visible.is_empty() {
@@ -96,38 +104,6 @@ impl SourceMap {
         names
     }
 
-    fn prompts<U: Upstream>(&self, whole: &NameTable<U>, filter: &Filter) -> NameTable<U> {
-        let mut names = NameTable::default();
-        for (bare, candidates) in &whole.contested {
-            let visible: Vec<_> = candidates.iter().filter(|name| self.sees(whole, name, filter)).cloned().collect();
-            if !visible.is_empty() {
-                names.contested.insert(bare.clone(), visible);
-            }
-        }
-        for (source, entry) in self.kept(whole, filter) {
-            names.enter(CatalogEntry {
-                source,
-                native: entry.native.clone(),
-                exposed: entry.exposed.clone(),
-                definition: entry.definition.clone(),
-                schema: Arc::clone(&entry.schema),
-                calls: entry.calls.clone(),
-                mirrors: entry.mirrors.clone(),
-            });
-        }
-        names
-    }
-
-    fn sees<U: Upstream>(&self, whole: &NameTable<U>, exposed: &str, filter: &Filter) -> bool {
-        let source = whole.find(exposed).ok().map(|(_, entry)| entry.source);
-        filter.admits(exposed) && source.is_some_and(|source| self.of(source).is_some())
-    }
-
-    fn kept<'a, U: Upstream>(&self, whole: &'a NameTable<U>, filter: &Filter) -> Vec<(usize, &'a CatalogEntry<U>)> {
-        let admitted = whole.entries.iter().filter(|entry| filter.admits(&entry.exposed));
-        admitted.filter_map(|entry| Some((self.of(entry.source)?, entry))).collect()
-    }
-
     fn resources<U: Upstream>(&self, whole: &Catalog<U>, filter: &UriFilter) -> ResourceTable {
         let servers = whole.resources.servers.iter().enumerate();
         let servers = servers.filter(|(source, _)| self.of(*source).is_some()).map(|(_, server)| server.clone());
@@ -135,23 +111,15 @@ impl SourceMap {
         let mut resources = ResourceTable { servers, filter: Some(filter.clone()), ..ResourceTable::default() };
         for entry in &whole.resources.entries {
             let Some(source) = self.of(entry.source) else { continue };
-            let (native, exposed) = (entry.native.clone(), entry.exposed.clone());
-            if !filter.admits(&exposed) {
-                resources.hide(source, native, exposed);
-                continue;
+            if filter.admits(&entry.exposed) {
+                resources.enter(CatalogResource { source, ..entry.clone() });
+            } else {
+                resources.hide(source, entry.native.clone(), entry.exposed.clone());
             }
-            let (identifier, definition) = (entry.identifier.clone(), entry.definition.clone());
-            resources.enter(CatalogResource { source, native, exposed, identifier, definition, mime: entry.mime });
         }
         for entry in whole.resources.templates.iter().filter(|entry| filter.admits(&entry.exposed)) {
             let Some(source) = self.of(entry.source) else { continue };
-            resources.templates.push(TemplateEntry {
-                source,
-                native: entry.native.clone(),
-                exposed: entry.exposed.clone(),
-                definition: entry.definition.clone(),
-                template: entry.template.clone(),
-            });
+            resources.templates.push(TemplateEntry { source, ..entry.clone() });
         }
         let mentioned = whole.resources.mentioned.iter();
         resources.mentioned = mentioned.filter_map(|(source, uri)| Some((self.of(*source)?, uri.clone()))).collect();

@@ -44,6 +44,7 @@ pub struct ResourceTable {
     pub(super) by_prefix: Vec<TemplateIndex>,
 }
 
+#[derive(Clone)]
 pub struct CatalogResource {
     pub source: usize,
     pub native: Box<str>,
@@ -53,6 +54,7 @@ pub struct CatalogResource {
     pub mime: Mime,
 }
 
+#[derive(Clone)]
 pub struct TemplateEntry {
     pub source: usize,
     pub native: Box<str>,

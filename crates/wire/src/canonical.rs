@@ -7,6 +7,8 @@
 
 use std::borrow::Cow;
 
+use percent_encoding::percent_decode;
+
 /// The maximum number of rounds of decoding. A URI that is still encoded after them is ambiguous.
 pub(crate) const MAX_ROUNDS: usize = 8;
 /// The maximum number of `?`, `#` and `;`. Each of them adds a reading. A URI with more is ambiguous.
@@ -157,21 +159,8 @@ fn decode_fully(uri: &[u8], backslash: Backslash) -> Result<Vec<u8>, Ambiguity> 
 /// Decodes once. Returns `None` if nothing is encoded.
 fn decode(text: &[u8]) -> Option<Vec<u8>> {
     let mut decoded = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let [first, after @ ..] = rest {
-        let escape = match after {
-            [high, low, behind @ ..] if *first == b'%' => digit(*high).zip(digit(*low)).zip(Some(behind)),
-            _ => None,
-        };
-        let byte;
-        (byte, rest) = escape.map_or((*first, after), |((high, low), behind)| (high << 4 | low, behind));
-        decoded.push(byte);
-    }
+    decoded.extend(percent_decode(text));
     (decoded.len() < text.len()).then_some(decoded)
-}
-
-fn digit(byte: u8) -> Option<u8> {
-    char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
 }
 
 /// Reports whether the text has control characters or overlong UTF-8 sequences. Some servers end a path at a control

@@ -132,6 +132,20 @@ pub fn prepend(text: &str, span: Span, members: &str, edits: &mut Splice) {
     edits.insert(span.start + 1, format!("{members}{comma}"));
 }
 
+/// Sets members of the object at `span` to values that are JSON. Members that the object lacks come at its beginning.
+pub fn set_members(text: &str, span: Span, values: &[(&str, String)], edits: &mut Splice) {
+    let mut new = Vec::new();
+    for (key, value) in values {
+        match member(text, span, key) {
+            Some(at) => edits.replace(at, value.clone()),
+            None => new.push(format!("\"{key}\":{value}")),
+        }
+    }
+    if !new.is_empty() {
+        prepend(text, span, &new.join(","), edits);
+    }
+}
+
 /// Replaces line breaks by spaces, for transports that frame messages by lines. Line breaks in valid JSON are always
 /// whitespace. A backend that pretty-prints would otherwise break the framing or could inject a message.
 pub fn single_line(raw: Bytes) -> Bytes {
@@ -534,6 +548,19 @@ mod tests {
         check(r#"{"a":{"k":1} , "k":{"x":","}, "b":2}"#, r#"{"a":{"k":1}, "b":2}"#);
         check(r#"{"a":1,"k":null}"#, r#"{"a":1}"#);
         check(r#"{"a":{"k":1}}"#, r#"{"a":{"k":1}}"#);
+    }
+
+    #[test]
+    fn members_are_set_wherever_they_are() {
+        let check = |text: &str, expected: &str| {
+            let mut edits = Splice::new();
+            set_members(text, whole(text), &[("a", "1".to_owned()), ("b", "2".to_owned())], &mut edits);
+            assert_eq!(edits.apply(&text.to_owned().into()), expected, "{text}");
+        };
+        check("{}", r#"{"a":1,"b":2}"#);
+        check(r#"{"b":{"a":0}}"#, r#"{"a":1,"b":2}"#);
+        check(r#"{ "b":0, "c":0, "a":[] }"#, r#"{ "b":2, "c":0, "a":1 }"#);
+        check(r#"{"c":0}"#, r#"{"a":1,"b":2,"c":0}"#);
     }
 
     #[test]

@@ -91,12 +91,12 @@ pub fn take_headers(request: &mut Request, headers: &HeaderMap) {
     if TraceContext::parse(parent).is_none() || meta(request).is_some() {
         return;
     }
-    let mut words = vec![(TRACEPARENT.to_owned(), quote(parent))];
+    let mut words = vec![(TRACEPARENT, quote(parent))];
     // A trace state may be split over several headers.
     let state: Vec<_> = headers.get_all(STATE).iter().filter_map(|state| state.to_str().ok()).collect();
     let state = state.join(",");
     if !state.is_empty() && state.len() <= MAX_VALUE_LENGTH {
-        words.push((TRACESTATE.to_owned(), quote(&state)));
+        words.push((TRACESTATE, quote(&state)));
     }
     // Baggage may contain private data, so the gateway does not copy it from headers. A client that wants a server to
     // receive it writes it into `_meta`.
@@ -105,7 +105,7 @@ pub fn take_headers(request: &mut Request, headers: &HeaderMap) {
 
 /// Sets the trace context of a request.
 pub fn write(request: &mut Request, context: TraceContext) {
-    set(request, &[(TRACEPARENT.to_owned(), quote(&context.to_string()))]);
+    set(request, &[(TRACEPARENT, quote(&context.to_string()))]);
 }
 
 /// Returns the headers that repeat the trace context of a request.
@@ -122,29 +122,14 @@ pub fn headers(request: &Request) -> impl Iterator<Item = (HeaderName, HeaderVal
 }
 
 /// Sets members of `_meta`. Leaves the request unchanged if it has no params object or its `_meta` is not an object.
-fn set(request: &mut Request, words: &[(String, String)]) {
+fn set(request: &mut Request, words: &[(&str, String)]) {
     let text = request.raw.as_str();
     let mut edits = Splice::new();
-    let written = |words: &[&(String, String)]| {
-        let words: Vec<_> = words.iter().map(|(key, value)| format!("\"{key}\":{value}")).collect();
-        words.join(",")
-    };
     match (request.params.meta, request.params.whole) {
-        (Some(meta), _) if meta.get(text).starts_with('{') => {
-            let (known, new): (Vec<_>, Vec<_>) =
-                words.iter().partition(|(key, _)| json::member(text, meta, key).is_some());
-            for (key, value) in known {
-                if let Some(at) = json::member(text, meta, key) {
-                    edits.replace(at, value.clone());
-                }
-            }
-            if !new.is_empty() {
-                json::prepend(text, meta, &written(&new), &mut edits);
-            }
-        }
+        (Some(meta), _) if meta.get(text).starts_with('{') => json::set_members(text, meta, words, &mut edits),
         (None, Some(params)) => {
-            let all: Vec<_> = words.iter().collect();
-            json::prepend(text, params, &format!("\"_meta\":{{{}}}", written(&all)), &mut edits);
+            let words: Vec<_> = words.iter().map(|(key, value)| format!("\"{key}\":{value}")).collect();
+            json::prepend(text, params, &format!("\"_meta\":{{{}}}", words.join(",")), &mut edits);
         }
         _ => return,
     }

@@ -90,14 +90,9 @@ fn source(offer: &BackendFixture<'_>) -> Source {
         goblin_config::parse(&text, &ConfigOrigin::new("test.json", "/"), &|_| None).expect("a valid configuration");
     let id = ServerId::new(offer.id).expect("a valid id");
     let server = Arc::clone(&loaded.config.servers[&id]);
-    let listing = Listing {
-        hello: None,
-        tools: definitions(List::Tools, &offer.tools),
-        prompts: Arc::default(),
-        resources: definitions(List::Resources, &offer.resources),
-        templates: definitions(List::Templates, &offer.templates),
-        ..Listing::default()
-    };
+    let offered = [&offer.tools[..], &[], &offer.resources, &offer.templates];
+    let lists = List::ALL.map(|list| definitions(list, offered[list as usize]));
+    let listing = Listing { lists, ..Listing::default() };
     Source {
         backend: Arc::new(TestServer {
             id,

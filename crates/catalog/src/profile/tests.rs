@@ -1,3 +1,4 @@
+use goblin_config::Filter;
 use goblin_config::exposure::{Exposure, ExposureMode};
 use goblin_config::glob::Glob;
 use goblin_wire::Error;

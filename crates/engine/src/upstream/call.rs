@@ -99,7 +99,7 @@ impl Backend {
         }
         let listing = self.listing();
         let tool = listing
-            .tools
+            .get(List::Tools)
             .iter()
             .find(|tool| outgoing.request.method == Method::ToolsCall && Some(&*tool.native) == outgoing.name);
         let Some(Ok(mirrors)) = tool.map(|tool| Mirrors::read(tool.raw.as_str())) else { return Ok(refused) };

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
 
-use goblin_catalog::listing::{Definition, Listing};
+use goblin_catalog::listing::{Definition, List, Listing};
 use goblin_config::Server;
 use goblin_subscriptions::OfferedResources;
 use goblin_subscriptions::pattern::Pattern;
@@ -31,6 +31,10 @@ impl ListingView {
         ListingView { config, listing, order: OnceLock::new(), templates: OnceLock::new() }
     }
 
+    fn resources(&self) -> &Arc<Vec<Definition>> {
+        self.listing.get(List::Resources)
+    }
+
     /// Reports whether the backend has completed a listing, which may be empty.
     pub fn is_listed(&self) -> bool {
         self.listing.hello.is_some()
@@ -42,7 +46,7 @@ impl ListingView {
     }
 
     pub fn definition(&self, native: &str) -> Option<&Definition> {
-        let (all, order) = (&self.listing.resources, self.order());
+        let (all, order) = (self.resources(), self.order());
         let at = order.binary_search_by_key(&native, |index| &*all[*index].native).ok()?;
         Some(&all[order[at]]).filter(|_| self.admits(native))
     }
@@ -50,7 +54,7 @@ impl ListingView {
     /// Returns the indexes of the listed resources, sorted by URI.
     fn order(&self) -> &[usize] {
         self.order.get_or_init(|| {
-            let all = &self.listing.resources;
+            let all = self.resources();
             let mut order: Vec<usize> = (0..all.len()).collect();
             order.sort_by_key(|index| &all[*index].native);
             order
@@ -59,10 +63,10 @@ impl ListingView {
 
     /// Returns the admitted URIs that were not listed `before`. Walks both sorted lists once, because both may be long.
     pub(crate) fn came_since<'a>(&'a self, before: &'a ListingView) -> impl Iterator<Item = &'a str> + 'a {
-        let is_same = Arc::ptr_eq(&self.listing.resources, &before.listing.resources);
+        let is_same = Arc::ptr_eq(self.resources(), before.resources());
         let ours = if is_same { &[] } else { self.order() };
-        let mut old = before.order().iter().map(|index| &*before.listing.resources[*index].native).peekable();
-        let natives = ours.iter().map(|index| &*self.listing.resources[*index].native);
+        let mut old = before.order().iter().map(|index| &*before.resources()[*index].native).peekable();
+        let natives = ours.iter().map(|index| &*self.resources()[*index].native);
         let is_new = move |native: &&str| {
             while old.next_if(|old| old < native).is_some() {}
             old.peek() != Some(native)
@@ -71,19 +75,19 @@ impl ListingView {
     }
 
     fn listed(&self) -> impl Iterator<Item = &str> {
-        let natives = self.listing.resources.iter().map(|definition| &*definition.native);
+        let natives = self.resources().iter().map(|definition| &*definition.native);
         natives.filter(|native| self.admits(native))
     }
 
     /// Reports whether the list is too long for matching patterns on a worker thread.
     pub fn is_long(&self) -> bool {
-        self.listing.resources.len() > SHORT_LIST
+        self.resources().len() > SHORT_LIST
     }
 
     /// Returns the indexes of the listed resources that match one of the patterns.
     fn covered(&self, patterns: &[Arc<Pattern>]) -> Vec<usize> {
         let is_covered = |native: &str| patterns.iter().any(|pattern| pattern.matches(native));
-        let places = self.listing.resources.iter().enumerate();
+        let places = self.resources().iter().enumerate();
         let covered = places.filter(|(_, it)| is_covered(&it.native) && self.admits(&it.native));
         covered.map(|(place, _)| place).collect()
     }
@@ -92,7 +96,7 @@ impl ListingView {
         let admitted = |definition: &&Definition| self.admits(&definition.native);
         let parse = |definition: &Definition| Template::parse(&definition.native).ok();
         let (templates, index) = self.templates.get_or_init(|| {
-            let all = self.listing.templates.iter().filter(admitted).filter_map(parse).collect::<Vec<_>>();
+            let all = self.listing.get(List::Templates).iter().filter(admitted).filter_map(parse).collect::<Vec<_>>();
             let index = TemplateIndex::new(all.iter().enumerate());
             (all, index)
         });
@@ -120,7 +124,7 @@ impl PatternMatches {
         before: Arc<ListingView>,
     ) -> PatternMatches {
         let listed = offered.covered(patterns);
-        let resources = &offered.listing.resources;
+        let resources = offered.resources();
         let came = listed.iter().copied().filter(|place| before.definition(&resources[*place].native).is_none());
         PatternMatches { came: came.collect(), listed, offered, before }
     }
@@ -135,7 +139,7 @@ impl PatternMatches {
     }
 
     fn natives<'a>(&'a self, places: &'a [usize]) -> impl Iterator<Item = &'a str> {
-        places.iter().map(|place| &*self.offered.listing.resources[*place].native)
+        places.iter().map(|place| &*self.offered.resources()[*place].native)
     }
 }
 

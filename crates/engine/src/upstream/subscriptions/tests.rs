@@ -1,4 +1,4 @@
-use goblin_catalog::listing::{Definition, Listing};
+use goblin_catalog::listing::{Definition, List, Listing};
 use goblin_config::{Files, ServerId, Transport};
 use goblin_subscriptions::SubscriptionOptions;
 use goblin_subscriptions::count::SubscriptionCount;
@@ -38,8 +38,9 @@ impl ManagerFixture {
             let native_at = json::member(&raw, json::whole(&raw), "uri").expect("it is there");
             Definition { raw: Text::new(raw.into()).expect("UTF-8"), native: (*uri).into(), native_at }
         };
-        let resources = Arc::new(resources.iter().map(definition).collect());
-        let listing = Arc::new(Listing { resources, ..Listing::default() });
+        let mut listing = Listing::default();
+        listing.lists[List::Resources as usize] = Arc::new(resources.iter().map(definition).collect());
+        let listing = Arc::new(listing);
         let home = &self.register.home;
         home.offered.store(Arc::new(ListingView::new(Arc::clone(&home.config), listing)));
     }
