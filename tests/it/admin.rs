@@ -12,7 +12,9 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Client, Gateway, Listener, eventually, field, fixture_server};
+use crate::client::Client;
+use crate::client::http::{Answer, Listener, field};
+use crate::harness::{Gateway, eventually, fixture_server};
 use crate::operator::{bearer, follow, look};
 use crate::subscriber::subscribe;
 use crate::support::logged;

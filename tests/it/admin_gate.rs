@@ -12,7 +12,8 @@ use goblin_admin::routes::{Access, ROUTES, ReadTarget, Route, RouteAction};
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Gateway, Scratch, eventually, fixture_server, goblin, servers_only};
+use crate::client::Client;
+use crate::harness::{Gateway, Scratch, eventually, fixture_server, goblin, servers_only};
 use crate::operator::{follow, look};
 
 /// A gateway and the directory of its files.

@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex};
 use goblin_fixture::ledger::{self, Ledger};
 use serde_json::{Value, json};
 
-use crate::peer::{Heard, Peer};
+use crate::client::Client;
+use crate::client::inbox::Heard;
 
 pub const SAMPLING: &str = "sampling/createMessage";
 /// Each server, and the stream of its request: that of the call or that of the session.
@@ -143,7 +144,7 @@ struct Open {
 }
 
 pub struct Player {
-    pub peer: Peer,
+    pub peer: Client,
     /// Whether this player alone uses the links of its gateway.
     pub is_alone: bool,
     books: Arc<Books>,
@@ -161,7 +162,7 @@ pub struct Player {
 }
 
 impl Player {
-    pub fn new(peer: Peer, books: Arc<Books>, manner: Manner, number: u64) -> Player {
+    pub fn new(peer: Client, books: Arc<Books>, manner: Manner, number: u64) -> Player {
         Player {
             peer,
             is_alone: false,
@@ -250,7 +251,7 @@ impl Player {
     /// Answers with a fresh nonce and returns it.
     async fn answer(&mut self, ask: &Heard) -> String {
         let nonce = ledger::nonce();
-        self.peer.answer(ask, &format!(r#""result":{{"nonce":"{nonce}"}}"#)).await;
+        self.peer.reply(ask, &format!(r#""result":{{"nonce":"{nonce}"}}"#)).await;
         nonce
     }
 

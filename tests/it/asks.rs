@@ -3,8 +3,9 @@
 
 use serde_json::{Value, json};
 
+use crate::client::Client;
+use crate::client::inbox::{Heard, Way, raw_member};
 use crate::harness::Gateway;
-use crate::peer::{Heard, Peer, Way, raw_member};
 use crate::stage::{Back, Backend, Front, Stage, arrived, pairs};
 
 const SAMPLING: &str = "sampling/createMessage";
@@ -39,7 +40,7 @@ fn url_mode(id: &str) -> String {
 async fn ask_reaches_the_caller_and_the_answer_returns_token_for_token() {
     for (front, back) in pairs() {
         let stage = Stage::start(front, back).await;
-        let mut peer = stage.peer(everything()).await;
+        let peer = stage.peer(everything()).await;
         let mut ids = Vec::new();
         for (id, answer) in [(r#""x-1""#, RESULT), ("7", RESULT), ("-2", ERROR)] {
             let rest = format!(r#","params":{PARAMS},"id":{id}"#);
@@ -50,7 +51,7 @@ async fn ask_reaches_the_caller_and_the_answer_returns_token_for_token() {
                 assert_eq!(asked.way, Way::Post, "it belongs to its call");
             }
             ids.push(asked.raw("id"));
-            peer.answer(&asked, answer).await;
+            peer.reply(&asked, answer).await;
             assert_eq!(peer.text_of(call).await, format!("{{{answer}}}"), "{front:?} {back:?}");
             stage.backend.answer_to(id).await;
         }
@@ -65,11 +66,11 @@ async fn ask_reaches_the_caller_and_the_answer_returns_token_for_token() {
 async fn ask_without_params_has_none_at_the_client_either() {
     for back in Back::ALL {
         let stage = Stage::start(Front::Http, back).await;
-        let mut peer = stage.peer(everything()).await;
+        let peer = stage.peer(everything()).await;
         let call = peer.begin_call("a_ask", &stage.backend.arguments(SAMPLING, "")).await;
         let asked = peer.asked(SAMPLING).await;
         assert_eq!(raw_member(&asked.text, "params"), None, "{back:?}");
-        peer.answer(&asked, RESULT).await;
+        peer.reply(&asked, RESULT).await;
         assert_eq!(peer.text_of(call).await, format!("{{{RESULT}}}"), "{back:?}");
     }
 }
@@ -79,7 +80,7 @@ async fn ask_without_params_has_none_at_the_client_either() {
 async fn ask_and_ask_again_before_the_first_answer() {
     for (front, back) in pairs() {
         let stage = Stage::start(front, back).await;
-        let mut peer = stage.peer(everything()).await;
+        let peer = stage.peer(everything()).await;
         let rest = format!(r#","params":{PARAMS},"times":3"#);
         let call = peer.begin_call("a_ask", &stage.backend.arguments(SAMPLING, &rest)).await;
         let mut asks = Vec::new();
@@ -87,7 +88,7 @@ async fn ask_and_ask_again_before_the_first_answer() {
             asks.push(peer.asked(SAMPLING).await);
         }
         for number in [2, 0, 1] {
-            peer.answer(&asks[number], &format!(r#""result":{{"number":{number}}}"#)).await;
+            peer.reply(&asks[number], &format!(r#""result":{{"number":{number}}}"#)).await;
         }
         let answers = r#"[{"result":{"number":0}},{"result":{"number":1}},{"result":{"number":2}}]"#;
         assert_eq!(peer.text_of(call).await, answers, "{front:?} {back:?}");
@@ -98,7 +99,7 @@ async fn ask_and_ask_again_before_the_first_answer() {
 async fn ask_ids_of_two_backends_and_of_the_client_do_not_meet() {
     let (a, b) = (Backend::start(Back::Stdio).await, Backend::start(Back::Sse).await);
     let gateway = Gateway::with_servers(json!({ "a": a.server(), "b": b.server() })).await;
-    let mut peer = Peer::over_http(gateway.address, everything()).await;
+    let peer = Client::new(gateway.address).listening(everything()).await;
     let mut open = Vec::new();
     for (backend, tool) in [(&a, "a_ask"), (&b, "b_ask")] {
         peer.await_tool(tool).await;
@@ -114,7 +115,7 @@ async fn ask_ids_of_two_backends_and_of_the_client_do_not_meet() {
         assert_eq!(pong.raw("id"), id);
     }
     for (_, asked, result) in open.iter().rev() {
-        peer.answer(asked, result).await;
+        peer.reply(asked, result).await;
     }
     for (call, _, result) in open {
         assert_eq!(peer.text_of(call).await, format!("{{{result}}}"));
@@ -125,14 +126,14 @@ async fn ask_ids_of_two_backends_and_of_the_client_do_not_meet() {
 #[tokio::test]
 async fn ask_res4_links_in_sampling_messages_are_namespaced() {
     let stage = Stage::start(Front::Http, Back::Stdio).await;
-    let mut peer = stage.peer(everything()).await;
+    let peer = stage.peer(everything()).await;
     let block = |uri: &str| format!(r#"{{"type":"resource_link","uri":"{uri}","name":"n","odd":1.0}}"#);
     let params = |uri: &str| format!(r#"{{"messages":[{{"role":"user","content":[{}]}}],"maxTokens":9}}"#, block(uri));
     let rest = format!(r#","params":{}"#, params("note:///alpha"));
     let call = peer.begin_call("a_ask", &stage.backend.arguments(SAMPLING, &rest)).await;
     let asked = peer.asked(SAMPLING).await;
     assert_eq!(asked.raw("params"), params("a+note:///alpha"));
-    peer.answer(&asked, RESULT).await;
+    peer.reply(&asked, RESULT).await;
     peer.text_of(call).await;
 }
 
@@ -141,9 +142,9 @@ async fn ask_with_two_clients_in_flight_is_refused_where_nothing_tells_whose_it_
     for front in Front::SHARED {
         for back in Back::SHARED {
             let stage = Stage::start(front, back).await;
-            let (mut busy, mut asking) = (stage.peer(everything()).await, stage.peer(everything()).await);
+            let (busy, asking) = (stage.peer(everything()).await, stage.peer(everything()).await);
             busy.begin_call("a_hang", "{}").await;
-            arrived(&mut busy, 1).await;
+            arrived(&busy, 1).await;
             let rest = format!(r#","params":{PARAMS}"#);
             let told = asking.call_text("a_ask", &stage.backend.arguments(SAMPLING, &rest)).await;
             let message = outcome(&told)["error"]["message"].as_str().unwrap_or_default().to_owned();
@@ -173,7 +174,7 @@ async fn ask_on_the_stream_of_a_call_reaches_its_client_whoever_else_is_in_fligh
             }
         }
         for (number, asked) in asks.iter().rev() {
-            peers[*number].answer(asked, &format!(r#""result":{{"by":{number}}}"#)).await;
+            peers[*number].reply(asked, &format!(r#""result":{{"by":{number}}}"#)).await;
         }
         for (number, peer) in peers.iter_mut().enumerate() {
             let answer = format!(r#"{{"result":{{"by":{number}}}}}"#);
@@ -187,10 +188,10 @@ async fn ask_on_the_stream_of_a_call_reaches_its_client_whoever_else_is_in_fligh
 async fn ask_without_a_client_in_flight_is_refused() {
     for (front, back) in pairs().filter(|(_, back)| Back::SHARED.contains(back)) {
         let stage = Stage::start(front, back).await;
-        let mut peer = stage.peer(everything()).await;
+        let peer = stage.peer(everything()).await;
         let rest = format!(r#","params":{PARAMS},"id":"late","when":"cancelled""#);
         let call = peer.begin_call("a_ask", &stage.backend.arguments(SAMPLING, &rest)).await;
-        arrived(&mut peer, 1).await;
+        arrived(&peer, 1).await;
         peer.cancel(call).await;
         let answer = stage.backend.answer_to(r#""late""#).await;
         assert_eq!(answer["error"]["code"], 1503, "{front:?} {back:?}: {answer}");
@@ -218,12 +219,12 @@ async fn ask_that_its_client_cannot_answer_is_refused_by_what_is_missing() {
             (json!({ "elicitation": { "url": {} } }), ELICITATION, &url, None),
             (json!({ "elicitation": { "url": {} } }), ELICITATION, form, Some("elicitation.form")),
         ] {
-            let mut peer = stage.peer(capabilities.clone()).await;
+            let peer = stage.peer(capabilities.clone()).await;
             let arguments = stage.backend.arguments(method, &format!(r#","params":{params}"#));
             let call = peer.begin_call("a_ask", &arguments).await;
             if missing.is_none() {
                 let asked = peer.asked(method).await;
-                peer.answer(&asked, r#""result":{}"#).await;
+                peer.reply(&asked, r#""result":{}"#).await;
             }
             let told = outcome(&peer.text_of(call).await);
             let message = told["error"]["message"].as_str().unwrap_or_default();
@@ -238,7 +239,7 @@ async fn ask_that_its_client_cannot_answer_is_refused_by_what_is_missing() {
 }
 
 /// Returns the capabilities that the shared link declared to the server.
-async fn declared(peer: &mut Peer) -> Value {
+async fn declared(peer: &Client) -> Value {
     outcome(&peer.call_text("a_hello", "{}").await)["capabilities"].clone()
 }
 
@@ -254,8 +255,8 @@ async fn ask_for_roots_is_answered_by_the_configuration_alone() {
             (json!({}), None),
         ] {
             let stage = Stage::configured(Front::Http, back, json!({}), members).await;
-            let mut peer = stage.peer(everything()).await;
-            assert_eq!(declared(&mut peer).await["roots"].is_object(), expected.is_some(), "{back:?}");
+            let peer = stage.peer(everything()).await;
+            assert_eq!(declared(&peer).await["roots"].is_object(), expected.is_some(), "{back:?}");
             let told = outcome(&peer.call_text("a_ask", &stage.backend.arguments("roots/list", "")).await);
             match expected {
                 Some(roots) => assert_eq!(told, json!({ "result": { "roots": roots } }), "{back:?}"),
@@ -275,8 +276,8 @@ async fn ask_capabilities_are_declared_as_configured() {
         (json!({ "declare": [] }), false, false),
     ] {
         let stage = Stage::configured(Front::Http, Back::Stdio, json!({}), members.clone()).await;
-        let mut peer = stage.peer(everything()).await;
-        let declared = declared(&mut peer).await;
+        let peer = stage.peer(everything()).await;
+        let declared = declared(&peer).await;
         let told = (declared["sampling"].is_object(), declared["elicitation"].is_object());
         assert_eq!(told, (sampling, elicitation), "{members}: {declared}");
         assert!(declared["roots"].is_null(), "{members}: {declared}");
@@ -294,7 +295,7 @@ async fn ask_that_was_not_declared_is_refused() {
         ] {
             let members = json!({ "declare": [], "session": session });
             let stage = Stage::configured(Front::Http, back, json!({}), members).await;
-            let mut peer = stage.peer(everything()).await;
+            let peer = stage.peer(everything()).await;
             let call = peer.begin_call("a_ask", &stage.backend.arguments(method, r#","params":{}"#)).await;
             let told = outcome(&peer.text_of(call).await);
             let message = told["error"]["message"].as_str().unwrap_or_default();
@@ -308,13 +309,13 @@ async fn ask_that_was_not_declared_is_refused() {
 async fn ask_ping_is_answered_by_the_gateway() {
     for (front, back) in pairs() {
         let stage = Stage::start(front, back).await;
-        let mut peer = stage.peer(json!({})).await;
+        let peer = stage.peer(json!({})).await;
         let told = peer.call_text("a_ask", &stage.backend.arguments("ping", r#","id":"p""#)).await;
         assert_eq!(told, r#"{"result":{}}"#, "{front:?} {back:?}");
         // A ping is answered even if no call is in flight.
         let rest = r#","id":"q","when":"cancelled""#;
         let call = peer.begin_call("a_ask", &stage.backend.arguments("ping", rest)).await;
-        arrived(&mut peer, 2).await;
+        arrived(&peer, 2).await;
         peer.cancel(call).await;
         assert_eq!(stage.backend.answer_to(r#""q""#).await["result"], json!({}), "{front:?} {back:?}");
         assert_eq!(peer.stray_asks().await, NONE, "{front:?} {back:?}");
@@ -326,12 +327,12 @@ async fn ask_ping_is_answered_by_the_gateway() {
 async fn ask_of_an_unknown_method_is_relayed_as_it_is() {
     for (front, back) in pairs() {
         let stage = Stage::start(front, back).await;
-        let mut peer = stage.peer(json!({})).await;
+        let peer = stage.peer(json!({})).await;
         let rest = format!(r#","params":{PARAMS}"#);
         let call = peer.begin_call("a_ask", &stage.backend.arguments("vendor/ask", &rest)).await;
         let asked = peer.asked("vendor/ask").await;
         assert_eq!(asked.raw("params"), PARAMS, "{front:?} {back:?}");
-        peer.answer(&asked, ERROR).await;
+        peer.reply(&asked, ERROR).await;
         assert_eq!(peer.text_of(call).await, format!("{{{ERROR}}}"), "{front:?} {back:?}");
     }
 }
@@ -342,7 +343,7 @@ async fn ask_progress_goes_back_under_the_token_of_the_server() {
     let progress = |token: &str| format!(r#"{{"progressToken":{token},"progress":1.0,"x":"\u00e9"}}"#);
     for (front, back) in pairs() {
         let stage = Stage::start(front, back).await;
-        let mut peer = stage.peer(everything()).await;
+        let peer = stage.peer(everything()).await;
         for token in [r#""t-\u0031""#, "41"] {
             let params = format!(r#"{{"maxTokens":1.0,"_meta":{{"a":1.0,"progressToken":{token},"b":"\/"}}}}"#);
             let rest = format!(r#","params":{params}"#);
@@ -352,12 +353,12 @@ async fn ask_progress_goes_back_under_the_token_of_the_server() {
             let minted = raw_member(&meta, "progressToken").expect("it has a token");
             assert_ne!(minted, token, "the token of the server stays there");
             assert_eq!(asked.raw("params"), params.replace(token, &minted), "{front:?} {back:?}");
-            peer.say(&format!("{{{PROGRESS}:{}}}", progress(&minted))).await;
+            peer.write(&format!("{{{PROGRESS}:{}}}", progress(&minted))).await;
             let is_it = |message: &str| raw_member(message, "params") == Some(progress(token));
             stage.backend.hears(&format!("progress of {token}"), is_it).await;
             // A server's progress token has no effect if a client uses it.
-            peer.say(&format!("{{{PROGRESS}:{}}}", progress(token))).await;
-            peer.answer(&asked, RESULT).await;
+            peer.write(&format!("{{{PROGRESS}:{}}}", progress(token))).await;
+            peer.reply(&asked, RESULT).await;
             peer.text_of(call).await;
         }
         let heard = stage.backend.heard();
@@ -372,12 +373,12 @@ async fn ask_by_url_is_completed_at_the_client_that_was_asked_and_nowhere_else()
     for front in Front::SHARED {
         for back in Back::ALL {
             let stage = Stage::start(front, back).await;
-            let (mut asked_one, mut other) = (stage.peer(everything()).await, stage.peer(everything()).await);
+            let (asked_one, other) = (stage.peer(everything()).await, stage.peer(everything()).await);
             let rest = format!(r#","params":{}"#, url_mode("e-1"));
             let call = asked_one.begin_call("a_ask", &stage.backend.arguments(ELICITATION, &rest)).await;
             let asked = asked_one.asked(ELICITATION).await;
             assert_eq!(asked.raw("params"), url_mode("e-1"));
-            asked_one.answer(&asked, r#""result":{"action":"accept"}"#).await;
+            asked_one.reply(&asked, r#""result":{"action":"accept"}"#).await;
             asked_one.text_of(call).await;
             // The notification may come any time later, here while another client has a call in flight.
             let params = r#"{"elicitationId":"e-1","x-vendor":1.0}"#;
@@ -395,7 +396,7 @@ async fn ask_notifications_nobody_knows_reach_the_client_whose_call_carried_them
     const THING: &str = "vendor/thing";
     for (front, back) in pairs() {
         let stage = Stage::start(front, back).await;
-        let mut peer = stage.peer(json!({})).await;
+        let peer = stage.peer(json!({})).await;
         for params in [Some(PARAMS), None] {
             let rest = params.map_or(String::new(), |params| format!(r#","params":{params}"#));
             let tell = stage.backend.arguments(THING, &format!(r#","count":2,"then":"release"{rest}"#));
@@ -417,7 +418,7 @@ async fn ask_notifications_nobody_knows_are_not_guessed() {
         let stage = Stage::start(Front::Http, back).await;
         let (mut busy, mut telling) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
         busy.begin_call("a_hang", "{}").await;
-        arrived(&mut busy, 1).await;
+        arrived(&busy, 1).await;
         let tell = stage.backend.arguments("vendor/thing", r#","then":"release""#);
         let call = telling.begin_call("a_tell", &tell).await;
         // Both calls are in flight when the notification arrives.

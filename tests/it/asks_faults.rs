@@ -5,8 +5,9 @@
 
 use serde_json::{Value, json};
 
+use crate::client::Client;
+use crate::client::inbox::{Heard, raw_member};
 use crate::harness::Gateway;
-use crate::peer::{Heard, Peer, raw_member};
 use crate::raw_server::{RESUME, RawServer, response};
 use crate::stage::{Back, Front, Stage, pairs};
 use crate::support::{assert_error, http_server};
@@ -24,14 +25,14 @@ fn everything() -> Value {
 }
 
 /// Starts a call that sends a server request, and waits for that request.
-async fn open(stage: &Stage, peer: &mut Peer, rest: &str) -> (u64, Heard) {
+async fn open(stage: &Stage, peer: &Client, rest: &str) -> (u64, Heard) {
     let arguments = stage.backend.arguments(SAMPLING, &format!(r#","params":{{}},"id":{ID}{rest}"#));
     let call = peer.begin_call("a_ask", &arguments).await;
     (call, peer.asked(SAMPLING).await)
 }
 
 /// Waits until the client receives the cancellation of a server request.
-async fn is_called_off(peer: &mut Peer, asked: &Heard) -> Value {
+async fn is_called_off(peer: &Client, asked: &Heard) -> Value {
     let told = peer.told(CANCELLED).await.json();
     assert_eq!(told["params"]["requestId"], asked.json()["id"], "{told}");
     told
@@ -45,13 +46,13 @@ fn outcome(text: &str) -> Value {
 async fn ask_that_is_not_answered_in_time_fails_and_is_called_off() {
     for (front, back) in pairs() {
         let stage = Stage::configured(front, back, json!({ "askTimeout": "300ms" }), json!({})).await;
-        let mut peer = stage.peer(everything()).await;
-        let (call, asked) = open(&stage, &mut peer, "").await;
+        let peer = stage.peer(everything()).await;
+        let (call, asked) = open(&stage, &peer, "").await;
         let told = outcome(&peer.text_of(call).await);
         assert_eq!(told["error"]["code"], 1504, "{front:?} {back:?}: {told}");
-        is_called_off(&mut peer, &asked).await;
+        is_called_off(&peer, &asked).await;
         // A late response is accepted and counted, but not forwarded.
-        peer.answer(&asked, RESULT).await;
+        peer.reply(&asked, RESULT).await;
         if Front::SHARED.contains(&front) {
             stage.metric_becomes(STRAY, 1).await;
         }
@@ -70,23 +71,23 @@ async fn ask_is_answered_once_and_other_answers_are_counted() {
     for front in Front::SHARED {
         for back in Back::ALL {
             let stage = Stage::start(front, back).await;
-            let (mut peer, mut other) = (stage.peer(everything()).await, stage.peer(everything()).await);
-            let (call, asked) = open(&stage, &mut peer, "").await;
+            let (peer, other) = (stage.peer(everything()).await, stage.peer(everything()).await);
+            let (call, asked) = open(&stage, &peer, "").await;
             // Another client cannot answer in place of the right one.
-            other.answer(&asked, r#""result":{"model":"stolen"}"#).await;
+            other.reply(&asked, r#""result":{"model":"stolen"}"#).await;
             stage.metric_becomes(STRAY, 1).await;
             // The type of an id is significant.
             let id = asked.json()["id"].clone();
             let retyped = if id.is_string() { json!(4711) } else { json!(id.to_string()) };
-            peer.say(&json!({"jsonrpc": "2.0", "id": retyped, "result": {}}).to_string()).await;
+            peer.write(&json!({"jsonrpc": "2.0", "id": retyped, "result": {}}).to_string()).await;
             stage.metric_becomes(STRAY, 2).await;
-            peer.answer(&asked, RESULT).await;
+            peer.reply(&asked, RESULT).await;
             assert_eq!(peer.text_of(call).await, format!("{{{RESULT}}}"), "{front:?} {back:?}");
             for (stray, outcome) in [(3, RESULT), (4, r#""error":{"code":-1,"message":"no"}"#)] {
-                peer.answer(&asked, outcome).await;
+                peer.reply(&asked, outcome).await;
                 stage.metric_becomes(STRAY, stray).await;
             }
-            peer.say(r#"{"jsonrpc":"2.0","id":"nobody asked","result":{}}"#).await;
+            peer.write(r#"{"jsonrpc":"2.0","id":"nobody asked","result":{}}"#).await;
             stage.metric_becomes(STRAY, 5).await;
             assert_eq!(answers(&stage), 1, "{front:?} {back:?}: {:?}", stage.backend.heard());
             peer.call_text("a_echo", "{}").await;
@@ -98,13 +99,13 @@ async fn ask_is_answered_once_and_other_answers_are_counted() {
 async fn ask_that_its_server_cancels_is_called_off() {
     for (front, back) in pairs() {
         let stage = Stage::start(front, back).await;
-        let mut peer = stage.peer(everything()).await;
-        let (call, asked) = open(&stage, &mut peer, "").await;
+        let peer = stage.peer(everything()).await;
+        let (call, asked) = open(&stage, &peer, "").await;
         assert_eq!(peer.call_text("a_cancel_asks", "{}").await, "1");
-        let told = is_called_off(&mut peer, &asked).await;
+        let told = is_called_off(&peer, &asked).await;
         assert_eq!(told["params"]["reason"], "no longer wanted", "{front:?} {back:?}: {told}");
         assert_eq!(peer.answer_to(call).await["result"]["isError"], true, "{front:?} {back:?}");
-        peer.answer(&asked, RESULT).await;
+        peer.reply(&asked, RESULT).await;
         peer.call_text("a_echo", "{}").await;
         assert_eq!(answers(&stage), 0, "nothing is owed to a cancelled ask: {:?}", stage.backend.heard());
     }
@@ -114,10 +115,10 @@ async fn ask_that_its_server_cancels_is_called_off() {
 async fn ask_of_a_call_that_its_client_cancels_is_called_off() {
     for (front, back) in pairs() {
         let stage = Stage::start(front, back).await;
-        let mut peer = stage.peer(everything()).await;
-        let (call, asked) = open(&stage, &mut peer, "").await;
+        let peer = stage.peer(everything()).await;
+        let (call, asked) = open(&stage, &peer, "").await;
         peer.cancel(call).await;
-        is_called_off(&mut peer, &asked).await;
+        is_called_off(&peer, &asked).await;
         stage.backend.told(CANCELLED).await;
         // The server may wait for the response independently of the call.
         let answer = stage.backend.answer_to(ID).await;
@@ -126,7 +127,7 @@ async fn ask_of_a_call_that_its_client_cancels_is_called_off() {
         let rest = r#","params":{},"id":2"#;
         let call = peer.begin_call("a_ask", &stage.backend.arguments(SAMPLING, rest)).await;
         let asked = peer.asked(SAMPLING).await;
-        peer.answer(&asked, RESULT).await;
+        peer.reply(&asked, RESULT).await;
         assert_eq!(peer.text_of(call).await, format!("{{{RESULT}}}"), "{front:?} {back:?}");
     }
 }
@@ -135,8 +136,8 @@ async fn ask_of_a_call_that_its_client_cancels_is_called_off() {
 async fn ask_of_a_client_that_goes_away_is_answered_with_an_error() {
     for (front, back) in pairs() {
         let stage = Stage::start(front, back).await;
-        let mut peer = stage.peer(everything()).await;
-        open(&stage, &mut peer, "").await;
+        let peer = stage.peer(everything()).await;
+        open(&stage, &peer, "").await;
         peer.leave().await;
         let answer = stage.backend.answer_to(ID).await;
         assert!(answer["error"]["code"].is_i64(), "{front:?} {back:?}: {answer}");
@@ -153,13 +154,13 @@ async fn ask_of_a_client_that_went_away_is_nothing_to_the_next() {
     for front in Front::SHARED {
         for back in Back::ALL {
             let stage = Stage::start(front, back).await;
-            let mut gone = stage.peer(everything()).await;
-            let (_, stale) = open(&stage, &mut gone, "").await;
+            let gone = stage.peer(everything()).await;
+            let (_, stale) = open(&stage, &gone, "").await;
             gone.leave().await;
             stage.backend.answer_to(ID).await;
             stage.metric_becomes("goblin_requests_in_flight", 0).await;
-            let mut peer = stage.peer(everything()).await;
-            peer.answer(&stale, RESULT).await;
+            let peer = stage.peer(everything()).await;
+            peer.reply(&stale, RESULT).await;
             stage.metric_becomes(STRAY, 1).await;
             let rest = r#","params":{"for":"the next"}"#;
             let arguments = stage.backend.arguments(SAMPLING, rest);
@@ -172,7 +173,7 @@ async fn ask_of_a_client_that_went_away_is_nothing_to_the_next() {
                 continue;
             }
             assert_eq!(asked.raw("params"), r#"{"for":"the next"}"#, "{front:?} {back:?}");
-            peer.answer(&asked, RESULT).await;
+            peer.reply(&asked, RESULT).await;
             assert_eq!(peer.text_of(call).await, format!("{{{RESULT}}}"), "{front:?} {back:?}");
         }
     }
@@ -184,12 +185,12 @@ async fn ask_of_a_client_that_went_away_is_nothing_to_the_next() {
 async fn ask_route3_the_clock_of_its_call_stands_still() {
     for (front, back) in pairs() {
         let stage = Stage::configured(front, back, json!({}), json!({ "timeout": "800ms" })).await;
-        let mut peer = stage.peer(everything()).await;
+        let peer = stage.peer(everything()).await;
         for rest in ["", r#","then":"hang""#] {
-            let (call, asked) = open(&stage, &mut peer, rest).await;
+            let (call, asked) = open(&stage, &peer, rest).await;
             let hanging = peer.begin_call("a_hang", "{}").await;
             assert_error(&peer.answer_to(hanging).await, 1504, "TIMEOUT");
-            peer.answer(&asked, RESULT).await;
+            peer.reply(&asked, RESULT).await;
             match rest {
                 "" => assert_eq!(peer.text_of(call).await, format!("{{{RESULT}}}"), "{front:?} {back:?}"),
                 _ => drop(assert_error(&peer.answer_to(call).await, 1504, "TIMEOUT")),
@@ -204,14 +205,14 @@ async fn ask_route3_the_clock_of_its_call_stands_still() {
 async fn ask_that_outlives_its_call_still_has_one_end() {
     for (front, back) in pairs() {
         let stage = Stage::configured(front, back, json!({ "askTimeout": "2s" }), json!({})).await;
-        let mut peer = stage.peer(everything()).await;
+        let peer = stage.peer(everything()).await;
         let arguments =
             stage.backend.arguments(SAMPLING, &format!(r#","params":{{}},"id":{ID},"forget":true,"then":"release""#));
         let call = peer.begin_call("a_ask", &arguments).await;
         let asked = peer.asked(SAMPLING).await;
         peer.call_text("a_release", "{}").await;
         assert_eq!(peer.text_of(call).await, "asked");
-        peer.answer(&asked, RESULT).await;
+        peer.reply(&asked, RESULT).await;
         stage.backend.answer_to(ID).await;
         peer.call_text("a_echo", "{}").await;
         assert_eq!(answers(&stage), 1, "{front:?} {back:?}: {:?}", stage.backend.heard());
@@ -224,10 +225,10 @@ async fn ask_that_outlives_its_call_still_has_one_end() {
 async fn ask_under_an_id_that_is_in_use_is_passed_over() {
     for back in Back::ALL {
         let stage = Stage::start(Front::Http, back).await;
-        let mut peer = stage.peer(everything()).await;
-        let (call, asked) = open(&stage, &mut peer, r#","times":2,"forget":true,"then":"release""#).await;
+        let peer = stage.peer(everything()).await;
+        let (call, asked) = open(&stage, &peer, r#","times":2,"forget":true,"then":"release""#).await;
         stage.metric_becomes(REFUSED, 1).await;
-        peer.answer(&asked, RESULT).await;
+        peer.reply(&asked, RESULT).await;
         stage.backend.answer_to(ID).await;
         assert_eq!(answers(&stage), 1, "{back:?}: {:?}", stage.backend.heard());
         peer.call_text("a_release", "{}").await;
@@ -240,14 +241,14 @@ async fn ask_under_an_id_that_is_in_use_is_passed_over() {
 async fn ask_of_a_server_that_is_gone_is_called_off() {
     for front in Front::ALL {
         let stage = Stage::start(front, Back::Stdio).await;
-        let mut peer = stage.peer(everything()).await;
-        let (call, asked) = open(&stage, &mut peer, "").await;
+        let peer = stage.peer(everything()).await;
+        let (call, asked) = open(&stage, &peer, "").await;
         let crash = peer.begin_call("a_crash", "{}").await;
         for lost in [call, crash] {
             assert_error(&peer.answer_to(lost).await, 1503, "BACKEND_UNAVAILABLE");
         }
-        is_called_off(&mut peer, &asked).await;
-        peer.answer(&asked, RESULT).await;
+        is_called_off(&peer, &asked).await;
+        peer.reply(&asked, RESULT).await;
     }
 }
 
@@ -277,13 +278,13 @@ async fn ask_that_is_told_again_on_anothers_stream_reaches_nobody() {
     )
     .await;
     let gateway = Gateway::with_servers(json!({ "a": http_server(server.address) })).await;
-    let mut first = Peer::over_http(gateway.address, everything()).await;
-    let mut other = Peer::over_http(gateway.address, everything()).await;
+    let first = Client::new(gateway.address).listening(everything()).await;
+    let other = Client::new(gateway.address).listening(everything()).await;
     first.await_tool("a_t").await;
     let call = first.begin_call("a_t", r#"{"asks":true}"#).await;
     let asked = first.asked(SAMPLING).await;
     first.answer_to(call).await;
-    first.answer(&asked, RESULT).await;
+    first.reply(&asked, RESULT).await;
     // The link has no other client now, and the resumed stream contains the request.
     let call = other.begin_call("a_t", "{}").await;
     assert_error(&other.answer_to(call).await, 1503, "BACKEND_UNAVAILABLE");

@@ -4,8 +4,9 @@
 
 use serde_json::{Value, json};
 
+use crate::client::Client;
 use crate::fixture_http::HttpFixture;
-use crate::harness::{Client, Gateway, Scratch, eventually, fixture_server};
+use crate::harness::{Gateway, Scratch, eventually, fixture_server};
 use crate::per_client::per_client;
 use crate::scripted::{Reply, Scripted};
 use crate::support::{assert_error, http_server, logged, path_text, scripted_server, starts, try_call};

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use goblin_fixture::fault::FaultProxy;
 use serde_json::{Value, json};
 
+use crate::client::Client;
 use crate::fixture_http::HttpFixture;
-use crate::harness::{Client, Gateway, eventually, fixture_server};
+use crate::harness::{Gateway, eventually, fixture_server};
 use crate::raw_server::{RawServer, response};
 use crate::support::{arrived, assert_error, await_call, begin_call, ended, http_server, is_error, logged, try_call};
 

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use goblin_fixture::fault::FaultProxy;
 use serde_json::{Value, json};
 
+use crate::client::Client;
 use crate::fixture_http::HttpFixture;
-use crate::harness::{Client, Gateway, Scratch, eventually, fixture_server, goblin};
+use crate::harness::{Gateway, Scratch, eventually, fixture_server, goblin};
 use crate::raw_server::{RawServer, response};
 use crate::support::{
     arrived, assert_error, await_call, begin_call, ended, http_server, is_error, logged, path_text, try_call,

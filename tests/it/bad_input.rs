@@ -3,7 +3,8 @@
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Frozen, Gateway, Scratch, StdioClient, eventually, fixture_server};
+use crate::client::Client;
+use crate::harness::{Frozen, Gateway, Scratch, eventually, fixture_server};
 
 /// Returns the rows: the bytes, the JSON-RPC code of the error, and the HTTP status.
 fn table() -> Vec<(Vec<u8>, i64, u16)> {
@@ -127,7 +128,7 @@ async fn err1_bad_input_over_http_is_answered_and_the_session_works_on() {
 #[tokio::test]
 async fn err1_bad_input_over_stdio_is_answered_and_the_connection_works_on() {
     let config = json!({ "mcpServers": { "a": fixture_server(&[]) } });
-    let mut client = StdioClient::initialized(config, "2025-11-25").await;
+    let client = Client::stdio(config).connected("2025-11-25").await;
     client.await_tool("a_echo").await;
     for (bytes, code, _) in table() {
         let sent = shown(&bytes);
@@ -220,7 +221,7 @@ async fn err1_a_reused_id_is_refused_and_the_first_still_answered_over_http() {
 #[tokio::test]
 async fn err1_a_reused_id_is_refused_and_the_first_still_answered_over_stdio() {
     let (_scratch, pid_file, server) = freezable().await;
-    let mut client = StdioClient::initialized(json!({ "mcpServers": { "a": server } }), "2025-11-25").await;
+    let client = Client::stdio(json!({ "mcpServers": { "a": server } })).connected("2025-11-25").await;
     client.await_tool("a_echo").await;
     let frozen = Frozen::new(&pid_file).await;
     client.write(&echo(json!("x"), 1)).await;

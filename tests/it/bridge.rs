@@ -8,7 +8,8 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
-use crate::harness::{Deadline, Gateway, PATIENCE, Scratch, StdioClient, eventually, fixture, goblin, signal};
+use crate::client::Client;
+use crate::harness::{Deadline, Gateway, PATIENCE, Scratch, eventually, fixture, goblin, signal};
 
 /// A configuration with one server that records each start, and the processes that use it.
 struct Home {
@@ -36,13 +37,13 @@ impl Home {
     }
 
     /// Starts a client. Returns it and the line in which it reports its mode.
-    async fn client(&self, arguments: &[&str]) -> (StdioClient, String) {
+    async fn client(&self, arguments: &[&str]) -> (Client, String) {
         let mut command = goblin(self.scratch.path());
         command.arg("stdio").args(arguments).arg("--config").arg(&self.config);
         spoken_for(command).await
     }
 
-    async fn bridge(&self) -> StdioClient {
+    async fn bridge(&self) -> Client {
         let (mut client, word) = self.client(&[]).await;
         assert!(word.starts_with("goblin: a bridge to the gateway at http://127.0.0.1:"), "{word}");
         client.initialize("2025-11-25").await;
@@ -55,10 +56,10 @@ impl Home {
     }
 }
 
-async fn spoken_for(mut command: tokio::process::Command) -> (StdioClient, String) {
+async fn spoken_for(mut command: tokio::process::Command) -> (Client, String) {
     command.stderr(Stdio::piped());
-    let mut client = StdioClient::of(command);
-    let mut lines = BufReader::new(client.child.stderr.take().expect("stderr is piped")).lines();
+    let client = Client::run(command);
+    let mut lines = BufReader::new(client.stderr()).lines();
     let word = tokio::time::timeout(PATIENCE, lines.next_line()).await.expect("a word in time").expect("text");
     // The log must be read, so that the pipe does not fill.
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
@@ -71,7 +72,7 @@ fn call(id: Value, tool: &str, arguments: Value) -> String {
 }
 
 /// Reads until the response with this id.
-async fn answer(client: &mut StdioClient, id: &Value) -> Value {
+async fn answer(client: &Client, id: &Value) -> Value {
     loop {
         let message = client.message().await;
         if message["id"] == *id && message["method"].is_null() {
@@ -171,7 +172,7 @@ async fn a_gateway_that_does_not_answer_is_not_used() {
 async fn calls_in_parallel_reach_their_own_ids_and_progress_passes() {
     let home = Home::new(json!({}));
     let _gateway = home.gateway(0).await;
-    let mut client = home.bridge().await;
+    let client = home.bridge().await;
     client.write(&call(json!("slow"), "a_progress", json!({"steps": 3, "delayMs": 20}))).await;
     for id in 0..50 {
         client.write(&call(json!(id), "a_echo", json!({"n": id}))).await;
@@ -200,7 +201,7 @@ async fn calls_in_parallel_reach_their_own_ids_and_progress_passes() {
 async fn a_cancelled_call_is_cancelled_at_the_server_and_never_answered() {
     let home = Home::new(json!({}));
     let _gateway = home.gateway(0).await;
-    let mut client = home.bridge().await;
+    let client = home.bridge().await;
     client.write(&call(json!("long"), "a_progress", json!({"steps": 100_000, "delayMs": 10}))).await;
     // The progress proves that the call has reached the server.
     while client.message().await["method"] != "notifications/progress" {}
@@ -227,12 +228,12 @@ async fn a_cancelled_call_is_cancelled_at_the_server_and_never_answered() {
 async fn big_messages_pass_in_both_directions() {
     let home = Home::new(json!({ "maxBodySize": "16MiB" }));
     let _gateway = home.gateway(0).await;
-    let mut client = home.bridge().await;
+    let client = home.bridge().await;
     let text = "é".repeat(2 << 20);
     client.write(&call(json!("up"), "a_echo", json!({"text": text}))).await;
-    assert_eq!(answer(&mut client, &json!("up")).await["result"]["structuredContent"]["text"], text);
+    assert_eq!(answer(&client, &json!("up")).await["result"]["structuredContent"]["text"], text);
     client.write(&call(json!("down"), "a_big", json!({"bytes": 8 << 20}))).await;
-    let big = answer(&mut client, &json!("down")).await;
+    let big = answer(&client, &json!("down")).await;
     assert_eq!(big["result"]["content"][0]["text"].as_str().map(str::len), Some(8 << 20));
 }
 
@@ -240,9 +241,9 @@ async fn big_messages_pass_in_both_directions() {
 async fn what_the_gateway_refuses_is_told_under_the_id_of_the_request() {
     let home = Home::new(json!({ "maxBodySize": "8KiB" }));
     let _gateway = home.gateway(0).await;
-    let mut client = home.bridge().await;
+    let client = home.bridge().await;
     client.write(&call(json!("big"), "a_echo", json!({"text": "x".repeat(10_000)}))).await;
-    let refused = answer(&mut client, &json!("big")).await;
+    let refused = answer(&client, &json!("big")).await;
     assert!(refused["error"]["message"].as_str().is_some_and(|text| text.contains("maxBodySize")), "{refused}");
     client.write("{ this is no JSON").await;
     assert_eq!(client.message().await["error"]["code"], -32700);
@@ -253,7 +254,7 @@ async fn what_the_gateway_refuses_is_told_under_the_id_of_the_request() {
 async fn the_token_is_found_with_the_gateway_or_given() {
     let home = Home::new(json!({ "token": "s3cret-token-0123" }));
     let gateway = home.gateway(0).await;
-    let mut client = home.bridge().await;
+    let client = home.bridge().await;
     assert_eq!(client.request("ping", json!({})).await["result"], json!({}));
     let file = home.scratch.write("token", "s3cret-token-0123\n").display().to_string();
     for (arguments, variable, works) in [
@@ -265,7 +266,7 @@ async fn the_token_is_found_with_the_gateway_or_given() {
         let mut command = goblin(home.scratch.path());
         command.args(["stdio", "--url", &gateway.url()]).args(arguments);
         command.envs(variable.map(|token| ("GOBLIN_TOKEN", token)));
-        let (mut client, word) = spoken_for(command).await;
+        let (client, word) = spoken_for(command).await;
         assert!(word.contains(&gateway.url()) && !word.contains("s3cret"), "{word}");
         let params =
             json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "0"}});
@@ -282,10 +283,10 @@ async fn a_gateway_killed_and_started_again_goes_unnoticed_but_for_the_gap() {
     let home = Home::new(json!({}));
     let mut gateway = home.gateway(0).await;
     let port = gateway.address.port();
-    let mut client = home.bridge().await;
+    let client = home.bridge().await;
     client.write(&call(json!("cut"), "a_hang", json!({}))).await;
     client.write(&call(json!("done"), "a_echo", json!({}))).await;
-    answer(&mut client, &json!("done")).await;
+    answer(&client, &json!("done")).await;
     // Each call is a separate request, so the first may arrive last.
     let deadline = Deadline::new();
     for asked in 1_u64.. {
@@ -297,7 +298,7 @@ async fn a_gateway_killed_and_started_again_goes_unnoticed_but_for_the_gap() {
         deadline.pause("the call that will be cut has arrived").await;
     }
     gateway.child.kill().await.expect("it can be killed");
-    let cut = answer(&mut client, &json!("cut")).await;
+    let cut = answer(&client, &json!("cut")).await;
     assert_eq!(cut["error"]["data"]["code"], "BACKEND_UNAVAILABLE", "{cut}");
     let gone = client.request("tools/list", json!({})).await;
     assert_eq!(gone["error"]["code"], 1503, "{gone}");
@@ -322,7 +323,7 @@ async fn a_request_that_meets_a_forgotten_session_is_sent_again() {
     let home = Home::new(json!({}));
     let mut gateway = home.gateway(0).await;
     let port = gateway.address.port();
-    let mut client = home.bridge().await;
+    let client = home.bridge().await;
     gateway.child.kill().await.expect("it can be killed");
     let again = home.gateway(port).await;
     again.client_seeing("a_echo").await;
@@ -348,10 +349,10 @@ async fn a_request_that_meets_a_forgotten_session_is_sent_again() {
 async fn the_end_of_the_input_ends_it_after_what_is_open() {
     let home = Home::new(json!({}));
     let _gateway = home.gateway(0).await;
-    let mut client = home.bridge().await;
+    let client = home.bridge().await;
     client.write(&call(json!("open"), "a_sleep", json!({"ms": 300}))).await;
-    drop(client.input.take());
-    assert!(answer(&mut client, &json!("open")).await["result"].is_object());
+    client.close_input();
+    assert!(answer(&client, &json!("open")).await["result"].is_object());
     assert_eq!(client.line().await, None);
     assert_eq!(client.close().await.code(), Some(0));
 }
@@ -361,12 +362,12 @@ async fn exactly_so_many_requests_of_one_client_are_open_and_the_next_is_refused
     const MOST: usize = 256;
     let home = Home::with(json!({}), json!({ "maxInFlight": 1000 }));
     let _gateway = home.gateway(0).await;
-    let mut client = home.bridge().await;
+    let client = home.bridge().await;
     for number in 0..MOST {
         client.write(&call(json!(format!("hang {number}")), "a_hang", json!({}))).await;
     }
     client.write(&call(json!("one more"), "a_echo", json!({}))).await;
-    let refused = answer(&mut client, &json!("one more")).await;
+    let refused = answer(&client, &json!("one more")).await;
     assert_eq!(refused["error"]["data"]["code"], "LIMIT_EXCEEDED", "{refused}");
     assert_eq!(refused["error"]["data"]["value"], MOST);
     let params = json!({"requestId": "hang 0"});
@@ -385,7 +386,7 @@ async fn exactly_so_many_requests_of_one_client_are_open_and_the_next_is_refused
 async fn whoever_takes_the_port_of_an_ended_gateway_hears_nothing_and_its_successor_is_found() {
     let home = Home::new(json!({ "token": "s3cret-token-0123" }));
     let mut gateway = home.gateway(0).await;
-    let mut client = home.bridge().await;
+    let client = home.bridge().await;
     gateway.child.kill().await.expect("it can be killed");
     let stranger = std::net::TcpListener::bind(gateway.address).expect("the port is free again");
     stranger.set_nonblocking(true).expect("a listener of ours");

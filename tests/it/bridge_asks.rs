@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
-use crate::harness::{Scratch, StdioClient, eventually, goblin};
+use crate::client::Client;
+use crate::harness::{Scratch, eventually, goblin};
 use crate::raw_gateway::{EventStream, RawGateway};
 
 /// A handshake with a spelling that no bridge would write. It must be forwarded unchanged.
@@ -21,7 +22,7 @@ const HELLO: &str = concat!(
 
 struct Bridged {
     gateway: RawGateway,
-    client: StdioClient,
+    client: Client,
     log: Arc<Mutex<Vec<String>>>,
     _scratch: Scratch,
 }
@@ -32,8 +33,8 @@ async fn bridged() -> (Bridged, EventStream) {
     let gateway = RawGateway::start().await;
     let mut command = goblin(scratch.path());
     command.args(["stdio", "--url", &gateway.url]).stderr(Stdio::piped());
-    let mut client = StdioClient::of(command);
-    let mut lines = BufReader::new(client.child.stderr.take().expect("stderr is piped")).lines();
+    let client = Client::run(command);
+    let mut lines = BufReader::new(client.stderr()).lines();
     let log = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&log);
     tokio::spawn(async move {
@@ -207,7 +208,7 @@ async fn asks_are_cancelled_by_the_gateway_and_refused_when_the_client_is_gone()
     let cancel = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#;
     stream.say(cancel).await;
     assert_eq!(bridged.client.line().await.as_deref(), Some(cancel));
-    drop(bridged.client.input.take());
+    bridged.client.close_input();
     let arrival = bridged.gateway.post().await;
     assert_eq!(arrival.message["id"], 2, "{}", arrival.body);
     assert!(arrival.message["error"].is_object(), "{}", arrival.body);

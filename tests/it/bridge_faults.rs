@@ -8,7 +8,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::harness::{PATIENCE, Scratch, StdioClient, goblin};
+use crate::client::Client;
+use crate::harness::{PATIENCE, Scratch, goblin};
 use crate::raw_server::{read_request, response};
 
 /// The reaction to a call.
@@ -51,11 +52,11 @@ impl Faulty {
     }
 
     /// Starts a bridge to the gateway and completes the handshake.
-    async fn client(&self) -> (StdioClient, Scratch) {
+    async fn client(&self) -> (Client, Scratch) {
         let scratch = Scratch::new();
         let mut command = goblin(scratch.path());
         command.args(["stdio", "--url", &self.url]).stderr(std::process::Stdio::null());
-        let mut client = StdioClient::of(command);
+        let mut client = Client::run(command);
         client.initialize("2025-06-18").await;
         (client, scratch)
     }
@@ -115,7 +116,7 @@ fn call(id: &str) -> String {
 #[tokio::test]
 async fn a_cancel_that_overtook_its_request_is_told_again() {
     let gateway = Faulty::start(Fault::Overtaken).await;
-    let (mut client, _scratch) = gateway.client().await;
+    let (client, _scratch) = gateway.client().await;
     client.write(&call("long")).await;
     // The call is under way, but the gateway has not answered its head.
     gateway.await_heard("the call is there", |heard| heard.calls == 1).await;
@@ -125,14 +126,14 @@ async fn a_cancel_that_overtook_its_request_is_told_again() {
     // The client receives no message about the call, neither before nor after.
     let answer = client.request("ping", json!({})).await;
     assert_eq!(answer["result"], json!({}));
-    drop(client.input.take());
+    client.close_input();
     assert_eq!(client.line().await, None);
 }
 
 #[tokio::test]
 async fn a_web_page_instead_of_an_answer_is_an_error() {
     let gateway = Faulty::start(Fault::WebPage).await;
-    let (mut client, _scratch) = gateway.client().await;
+    let (client, _scratch) = gateway.client().await;
     client.write(&call("page")).await;
     let answer = client.message().await;
     assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!("page"), &json!(1503)), "{answer}");
@@ -141,7 +142,7 @@ async fn a_web_page_instead_of_an_answer_is_an_error() {
 #[tokio::test]
 async fn a_gateway_that_forgets_every_session_is_an_error_and_is_asked_again() {
     let gateway = Faulty::start(Fault::Forgets).await;
-    let (mut client, _scratch) = gateway.client().await;
+    let (client, _scratch) = gateway.client().await;
     client.write(&call("lost")).await;
     let answer = loop {
         let message = client.message().await;

@@ -4,7 +4,8 @@
 use serde_json::{Value, json};
 
 use crate::bridge_visits::{Home, cancel, request};
-use crate::harness::{Client, Scratch, StdioClient, eventually, goblin};
+use crate::client::Client;
+use crate::harness::{Scratch, eventually, goblin};
 use crate::raw_gateway::{Arrival, EventStream, RawGateway};
 
 const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
@@ -19,7 +20,7 @@ fn listen(filter: &Value) -> String {
 }
 
 /// Returns the method and subject of the next notification, and checks its subscription id.
-async fn told(client: &mut StdioClient) -> (String, Value) {
+async fn told(client: &Client) -> (String, Value) {
     let mut message = client.message().await;
     let mut meta = message["params"]["_meta"].take();
     assert_eq!(meta["io.modelcontextprotocol/subscriptionId"].take(), "stream", "{message}");
@@ -43,14 +44,14 @@ async fn subscribed_upstream(client: &Client, expected: &str) {
 async fn changes_are_told_until_the_client_has_had_enough() {
     let home = Home::new(&[]);
     let (_gateway, caller) = home.gateway_and_caller().await;
-    let mut client = home.bridge();
+    let client = home.bridge();
     let filter = json!({ "resourceSubscriptions": [ALPHA] });
     client.write(&listen(&filter)).await;
-    assert_eq!(told(&mut client).await, (ACKNOWLEDGED.to_owned(), filter));
+    assert_eq!(told(&client).await, (ACKNOWLEDGED.to_owned(), filter));
     subscribed_upstream(&caller, r#"["note:///alpha"]"#).await;
     touch(&caller, "note:///alpha").await;
-    assert_eq!(told(&mut client).await, (UPDATED.to_owned(), json!(ALPHA)));
-    cancel(&mut client, "stream").await;
+    assert_eq!(told(&client).await, (UPDATED.to_owned(), json!(ALPHA)));
+    cancel(&client, "stream").await;
     subscribed_upstream(&caller, "[]").await;
     touch(&caller, "note:///alpha").await;
     client.write(&request("last", "server/discover", json!({}))).await;
@@ -66,10 +67,10 @@ enum Goes {
 async fn check_restart(goes: Goes) {
     let home = Home::new(&[]);
     let (mut gateway, caller) = home.gateway_and_caller().await;
-    let mut client = home.bridge();
+    let client = home.bridge();
     let filter = json!({ "toolsListChanged": true, "resourceSubscriptions": [ALPHA, BETA] });
     client.write(&listen(&filter)).await;
-    assert_eq!(told(&mut client).await, (ACKNOWLEDGED.to_owned(), filter));
+    assert_eq!(told(&client).await, (ACKNOWLEDGED.to_owned(), filter));
     subscribed_upstream(&caller, r#"["note:///alpha","note:///beta"]"#).await;
     drop(caller);
     match goes {
@@ -81,7 +82,7 @@ async fn check_restart(goes: Goes) {
     // once.
     let (mut lists, mut updates) = (0, Vec::new());
     while updates.len() < 2 {
-        match told(&mut client).await {
+        match told(&client).await {
             (method, uri) if method == UPDATED => updates.push(uri),
             (method, _) if method == "notifications/tools/list_changed" => lists += 1,
             other => panic!("{goes:?}: {other:?}"),
@@ -92,7 +93,7 @@ async fn check_restart(goes: Goes) {
     subscribed_upstream(&caller, r#"["note:///alpha","note:///beta"]"#).await;
     touch(&caller, "note:///beta").await;
     loop {
-        match told(&mut client).await {
+        match told(&client).await {
             (method, uri) if method == UPDATED => break assert_eq!(uri, BETA, "{goes:?}"),
             (method, _) => assert_eq!(method, "notifications/tools/list_changed", "{goes:?}"),
         }
@@ -110,12 +111,12 @@ async fn a_stream_goes_on_when_the_gateway_was_stopped_and_started_again() {
 }
 
 /// Starts a bridge to a simulated gateway, with an acknowledged stream.
-async fn listening(filter: &Value) -> (RawGateway, StdioClient, EventStream, Scratch) {
+async fn listening(filter: &Value) -> (RawGateway, Client, EventStream, Scratch) {
     let scratch = Scratch::new();
     let mut gateway = RawGateway::start().await;
     let mut command = goblin(scratch.path());
     command.args(["stdio", "--url", &gateway.url]).stderr(std::process::Stdio::null());
-    let mut client = StdioClient::of(command);
+    let client = Client::run(command);
     let line = listen(filter);
     client.write(&line).await;
     let arrival = gateway.request(LISTEN).await;
@@ -127,7 +128,7 @@ async fn listening(filter: &Value) -> (RawGateway, StdioClient, EventStream, Scr
     }
     assert_eq!(arrival.header("mcp-session-id"), None);
     let stream = acknowledge(arrival, filter).await;
-    assert_eq!(told(&mut client).await, (ACKNOWLEDGED.to_owned(), filter.clone()));
+    assert_eq!(told(&client).await, (ACKNOWLEDGED.to_owned(), filter.clone()));
     (gateway, client, stream, scratch)
 }
 
@@ -149,7 +150,7 @@ fn end() -> String {
 #[tokio::test]
 async fn what_the_next_gateway_does_not_know_yet_is_asked_for_when_its_list_changes() {
     let filter = json!({ "resourceSubscriptions": ["x:1", "x:2"] });
-    let (mut gateway, mut client, stream, _scratch) = listening(&filter).await;
+    let (mut gateway, client, stream, _scratch) = listening(&filter).await;
     drop(stream);
     let again = gateway.request(LISTEN).await;
     let widened = json!({ "resourcesListChanged": true, "resourceSubscriptions": ["x:1", "x:2"] });
@@ -157,7 +158,7 @@ async fn what_the_next_gateway_does_not_know_yet_is_asked_for_when_its_list_chan
     assert_eq!(again.message["id"], "stream");
     let mut stream =
         acknowledge(again, &json!({ "resourcesListChanged": true, "resourceSubscriptions": ["x:1"] })).await;
-    assert_eq!(told(&mut client).await, (UPDATED.to_owned(), json!("x:1")));
+    assert_eq!(told(&client).await, (UPDATED.to_owned(), json!("x:1")));
 
     // The first probe finds nothing new, and the client receives no change of a list that it did not request.
     stream.say(&note(RESOURCES_CHANGED, json!({}))).await;
@@ -165,7 +166,7 @@ async fn what_the_next_gateway_does_not_know_yet_is_asked_for_when_its_list_chan
     assert_eq!(probe.message["params"]["notifications"], json!({ "resourceSubscriptions": ["x:2"] }));
     drop(acknowledge(probe, &json!({})).await);
     stream.say(&note(UPDATED, json!({ "uri": "x:1" }))).await;
-    assert_eq!(told(&mut client).await, (UPDATED.to_owned(), json!("x:1")));
+    assert_eq!(told(&client).await, (UPDATED.to_owned(), json!("x:1")));
 
     stream.say(&note(RESOURCES_CHANGED, json!({}))).await;
     drop(acknowledge(gateway.request(LISTEN).await, &json!({ "resourceSubscriptions": ["x:2"] })).await);
@@ -173,33 +174,33 @@ async fn what_the_next_gateway_does_not_know_yet_is_asked_for_when_its_list_chan
     assert_eq!(whole.message["params"]["notifications"], widened);
     let mut stream = acknowledge(whole, &widened).await;
     for uri in ["x:1", "x:2"] {
-        assert_eq!(told(&mut client).await, (UPDATED.to_owned(), json!(uri)));
+        assert_eq!(told(&client).await, (UPDATED.to_owned(), json!(uri)));
     }
     // Everything is honoured now, so the bridge sends no further probe.
     stream.say(&note(RESOURCES_CHANGED, json!({}))).await;
     stream.say(&note(UPDATED, json!({ "uri": "x:2" }))).await;
-    assert_eq!(told(&mut client).await, (UPDATED.to_owned(), json!("x:2")));
+    assert_eq!(told(&client).await, (UPDATED.to_owned(), json!("x:2")));
     assert!(!gateway.has(|arrival| arrival.message["method"] == LISTEN));
 }
 
 #[tokio::test]
 async fn a_gateway_that_ends_every_stream_at_once_has_its_way() {
     let filter = json!({ "toolsListChanged": true });
-    let (mut gateway, mut client, mut stream, _scratch) = listening(&filter).await;
+    let (mut gateway, client, mut stream, _scratch) = listening(&filter).await;
     stream.say(&end()).await;
     stream.end().await;
     let again = gateway.request(LISTEN).await;
     assert_eq!(again.message["params"]["notifications"], filter, "there is no resource to wait for");
     let mut stream = acknowledge(again, &filter).await;
     stream.say(&end()).await;
-    assert_eq!(told(&mut client).await.0, "notifications/tools/list_changed");
+    assert_eq!(told(&client).await.0, "notifications/tools/list_changed");
     assert_eq!(client.line().await, Some(end()));
 }
 
 #[tokio::test]
 async fn a_stream_that_the_next_gateway_refuses_ends_with_its_words() {
     let filter = json!({ "toolsListChanged": true });
-    let (mut gateway, mut client, stream, _scratch) = listening(&filter).await;
+    let (mut gateway, client, stream, _scratch) = listening(&filter).await;
     drop(stream);
     let json_type = "Content-Type: application/json\r\n";
     let shutting = json!({"jsonrpc": "2.0", "id": "stream", "error": {"code": 1500, "message": "later"}}).to_string();
@@ -218,7 +219,7 @@ async fn a_stream_that_the_next_gateway_refuses_ends_with_its_words() {
 
 #[tokio::test]
 async fn srv2_a_refusal_for_headers_makes_the_bridge_look_at_the_tools() {
-    let (mut gateway, mut client, _stream, _scratch) = listening(&json!({})).await;
+    let (mut gateway, client, _stream, _scratch) = listening(&json!({})).await;
     let call = |id: u64| request(id, "tools/call", json!({ "name": "t", "arguments": { "r": "x" } }));
     client.write(&call(1)).await;
     let first = gateway.request("tools/call").await;
@@ -246,11 +247,11 @@ async fn srv2_a_refusal_for_headers_makes_the_bridge_look_at_the_tools() {
     known.answer("400 Bad Request", "Content-Type: application/json\r\n", &refusal).await;
     gateway.request("tools/list").await.reply(json!({ "tools": [tool] })).await;
     assert_eq!(client.line().await, Some(refusal));
-    assert!(answer_is_free(&mut gateway, &mut client).await);
+    assert!(answer_is_free(&mut gateway, &client).await);
 }
 
 /// Reports whether the next request is the next one to arrive.
-async fn answer_is_free(gateway: &mut RawGateway, client: &mut StdioClient) -> bool {
+async fn answer_is_free(gateway: &mut RawGateway, client: &Client) -> bool {
     client.write(&request("next", "server/discover", json!({}))).await;
     let next = gateway.post().await;
     let is_next = next.message["id"] == "next";

@@ -6,25 +6,26 @@ use std::process::Stdio;
 
 use serde_json::json;
 
-use crate::harness::{Scratch, StdioClient, goblin};
+use crate::client::Client;
+use crate::harness::{Scratch, goblin};
 use crate::raw_gateway::{EventStream, RawGateway};
 
 /// A retry delay that exceeds the duration of any test.
 const NEVER: &str = "retry: 600000";
 
 /// Returns a gateway, a client with a session, and the session's stream.
-async fn bridged() -> (RawGateway, StdioClient, EventStream, Scratch) {
+async fn bridged() -> (RawGateway, Client, EventStream, Scratch) {
     let scratch = Scratch::new();
     let mut gateway = RawGateway::start().await;
     let mut command = goblin(scratch.path());
     command.args(["stdio", "--url", &gateway.url]).stderr(Stdio::null());
-    let mut client = StdioClient::of(command);
+    let mut client = Client::run(command);
     let (_, (_, stream)) = tokio::join!(client.initialize("2025-11-25"), gateway.begin("one"));
     (gateway, client, stream, scratch)
 }
 
 /// Makes a call and returns the stream of its response.
-async fn call(gateway: &mut RawGateway, client: &mut StdioClient, id: &str) -> EventStream {
+async fn call(gateway: &mut RawGateway, client: &Client, id: &str) -> EventStream {
     client
         .write(&json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": "t"}}).to_string())
         .await;
@@ -42,8 +43,8 @@ fn answer(id: &str) -> String {
 
 #[tokio::test]
 async fn a_call_whose_stream_is_cut_goes_on_where_it_was() {
-    let (mut gateway, mut client, _standing, _scratch) = bridged().await;
-    let mut stream = call(&mut gateway, &mut client, "c").await;
+    let (mut gateway, client, _standing, _scratch) = bridged().await;
+    let mut stream = call(&mut gateway, &client, "c").await;
     stream.write(&["id: c-0", "retry: 1", "data:"]).await;
     stream.write(&["id: c-1", &progress(1)]).await;
     assert_eq!(client.message().await["params"]["progress"], 1);
@@ -71,9 +72,9 @@ async fn a_call_whose_stream_is_cut_goes_on_where_it_was() {
 
 #[tokio::test]
 async fn a_gateway_is_left_alone_for_as_long_as_it_asked_for() {
-    let (mut gateway, mut client, mut standing, _scratch) = bridged().await;
+    let (mut gateway, client, mut standing, _scratch) = bridged().await;
     standing.write(&["id: s-0", NEVER, "data:"]).await;
-    let mut patient = call(&mut gateway, &mut client, "patient").await;
+    let mut patient = call(&mut gateway, &client, "patient").await;
     patient.write(&["id: p-0", NEVER, "data:"]).await;
     // The pings prove that the bridge has read up to here.
     standing.say(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#).await;
@@ -83,7 +84,7 @@ async fn a_gateway_is_left_alone_for_as_long_as_it_asked_for() {
     }
     drop((standing, patient));
     for number in 0..3 {
-        let mut eager = call(&mut gateway, &mut client, "eager").await;
+        let mut eager = call(&mut gateway, &client, "eager").await;
         eager.write(&[&format!("id: e-{number}"), "data:"]).await;
         eager.end().await;
         // This stream was cut last and is resumed first.
@@ -103,14 +104,14 @@ async fn a_gateway_is_left_alone_for_as_long_as_it_asked_for() {
 
 #[tokio::test]
 async fn a_call_that_cannot_go_on_fails_and_is_not_sent_again() {
-    let (mut gateway, mut client, _standing, _scratch) = bridged().await;
+    let (mut gateway, client, _standing, _scratch) = bridged().await;
     for (id, event, status, words) in [
         ("nameless", progress(1), None, "the connection was lost before it answered"),
         ("forgotten", "data:".to_owned(), Some("404 Not Found"), "HTTP 404"),
         ("unable", "data:".to_owned(), Some("405 Method Not Allowed"), "HTTP 405"),
         ("no stream", "data:".to_owned(), Some("200 OK"), "HTTP 200"),
     ] {
-        let mut stream = call(&mut gateway, &mut client, id).await;
+        let mut stream = call(&mut gateway, &client, id).await;
         match status {
             Some(_) => stream.write(&[&format!("id: {id}"), &event]).await,
             None => stream.write(&[&event]).await,
@@ -132,8 +133,8 @@ async fn a_call_that_cannot_go_on_fails_and_is_not_sent_again() {
 #[tokio::test]
 async fn a_gateway_that_gives_nothing_but_empty_streams_is_not_asked_for_ever() {
     const MOST: usize = 6;
-    let (mut gateway, mut client, _standing, _scratch) = bridged().await;
-    let mut stream = call(&mut gateway, &mut client, "empty").await;
+    let (mut gateway, client, _standing, _scratch) = bridged().await;
+    let mut stream = call(&mut gateway, &client, "empty").await;
     stream.write(&["id: e", "data:"]).await;
     stream.end().await;
     for _ in 0..MOST {
@@ -147,7 +148,7 @@ async fn a_gateway_that_gives_nothing_but_empty_streams_is_not_asked_for_ever() 
 
 #[tokio::test]
 async fn what_is_said_unasked_goes_on_where_it_was_and_a_gap_is_told() {
-    let (mut gateway, mut client, mut standing, _scratch) = bridged().await;
+    let (mut gateway, client, mut standing, _scratch) = bridged().await;
     standing.write(&["id: s-1", &progress(1)]).await;
     assert_eq!(client.message().await["params"]["progress"], 1);
     drop(standing);

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Gateway, Scratch, StdioClient, eventually, fixture_server, goblin};
+use crate::client::Client;
+use crate::harness::{Gateway, Scratch, eventually, fixture_server, goblin};
 
 const ALPHA: &str = "a+note:///alpha";
 const BETA: &str = "a+note:///beta";
@@ -32,17 +33,17 @@ impl Home {
         (gateway, client)
     }
 
-    async fn bridge(&self) -> StdioClient {
+    async fn bridge(&self) -> Client {
         let mut command = goblin(self.scratch.path());
         command.arg("stdio").arg("--config").arg(&self.config);
-        let mut client = StdioClient::of(command);
+        let mut client = Client::run(command);
         client.initialize("2025-11-25").await;
         client
     }
 }
 
 /// Reads until an update and returns its params.
-async fn updated(client: &mut StdioClient) -> Value {
+async fn updated(client: &Client) -> Value {
     loop {
         let mut message = client.message().await;
         if message["method"] == "notifications/resources/updated" {
@@ -66,7 +67,7 @@ async fn subscribed_upstream(client: &Client, expected: &str) {
 async fn what_stands_is_asked_of_the_next_gateway_and_what_was_ended_is_not() {
     let home = Home::new();
     let (mut gateway, caller) = home.gateway().await;
-    let mut client = home.bridge().await;
+    let client = home.bridge().await;
     for uri in [ALPHA, BETA, "note:///gamma"] {
         let answer = client.request("resources/subscribe", json!({ "uri": uri })).await;
         assert!(answer["result"].is_object(), "{answer}");
@@ -75,16 +76,16 @@ async fn what_stands_is_asked_of_the_next_gateway_and_what_was_ended_is_not() {
     assert!(refused["error"].is_object(), "{refused}");
     client.request("resources/unsubscribe", json!({ "uri": BETA })).await;
     touch(&caller, "note:///alpha").await;
-    assert_eq!(updated(&mut client).await["uri"], ALPHA);
+    assert_eq!(updated(&client).await["uri"], ALPHA);
     gateway.child.kill().await.expect("it can be killed");
     let (_again, caller) = home.gateway().await;
     // Each resource is notified once, because updates may have been missed. The URIs are those of the first gateway.
-    let mut told = [updated(&mut client).await, updated(&mut client).await];
+    let mut told = [updated(&client).await, updated(&client).await];
     told.sort_by_key(|params| params["uri"].to_string());
     assert_eq!(told, [json!({ "uri": ALPHA }), json!({ "uri": "a+note:///gamma" })]);
     subscribed_upstream(&caller, r#"["note:///alpha","note:///gamma"]"#).await;
     touch(&caller, "note:///alpha").await;
-    let update = updated(&mut client).await;
+    let update = updated(&client).await;
     assert_eq!((&update["uri"], &update["version"]), (&json!(ALPHA), &json!(1)), "{update}");
 }
 
@@ -92,13 +93,13 @@ async fn what_stands_is_asked_of_the_next_gateway_and_what_was_ended_is_not() {
 async fn a_name_that_the_first_gateway_gave_ends_it_at_the_next() {
     let home = Home::new();
     let (mut gateway, _caller) = home.gateway().await;
-    let mut client = home.bridge().await;
+    let client = home.bridge().await;
     let answer = client.request("resources/subscribe", json!({ "uri": ALPHA })).await;
     let id = answer["result"]["_meta"]["dev.goblin/subscriptionId"].clone();
     assert!(id.as_str().is_some_and(|id| id.starts_with("urn:uuid:")), "{answer}");
     gateway.child.kill().await.expect("it can be killed");
     let (_again, caller) = home.gateway().await;
-    assert_eq!(updated(&mut client).await["uri"], ALPHA);
+    assert_eq!(updated(&client).await["uri"], ALPHA);
     subscribed_upstream(&caller, r#"["note:///alpha"]"#).await;
     let answer = client.request("resources/unsubscribe", json!({ "uri": id })).await;
     assert_eq!(answer["result"], json!({}), "{answer}");

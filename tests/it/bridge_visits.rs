@@ -6,7 +6,8 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Deadline, GOBLIN, Gateway, Scratch, StdioClient, eventually, fixture_server, goblin};
+use crate::client::Client;
+use crate::harness::{Deadline, GOBLIN, Gateway, Scratch, eventually, fixture_server, goblin};
 use crate::sdk::{Over, Sdk};
 
 const CANCELLED: &str = "notifications/cancelled";
@@ -39,10 +40,10 @@ impl Home {
         (gateway, caller)
     }
 
-    pub fn bridge(&self) -> StdioClient {
+    pub fn bridge(&self) -> Client {
         let mut command = goblin(self.scratch.path());
         command.arg("stdio").arg("--config").arg(&self.config).stderr(Stdio::null());
-        StdioClient::of(command)
+        Client::run(command)
     }
 }
 
@@ -61,13 +62,13 @@ fn call(id: impl Into<Value>, tool: &str, arguments: Value) -> String {
     request(id, "tools/call", json!({ "name": tool, "arguments": arguments }))
 }
 
-pub async fn cancel(client: &mut StdioClient, id: &str) {
+pub async fn cancel(client: &Client, id: &str) {
     let params = json!({ "requestId": id });
     client.write(&json!({"jsonrpc": "2.0", "method": CANCELLED, "params": params}).to_string()).await;
 }
 
 /// Sends a line and reads until its response.
-pub async fn answer(client: &mut StdioClient, line: &str) -> Value {
+pub async fn answer(client: &Client, line: &str) -> Value {
     client.write(line).await;
     let request: Value = serde_json::from_str(line).expect("a request");
     loop {
@@ -78,12 +79,12 @@ pub async fn answer(client: &mut StdioClient, line: &str) -> Value {
     }
 }
 
-async fn call_text(client: &mut StdioClient, id: impl Into<Value>, tool: &str) -> String {
+async fn call_text(client: &Client, id: impl Into<Value>, tool: &str) -> String {
     let answer = answer(client, &call(id, tool, json!({}))).await;
     answer["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("no text: {answer}")).to_owned()
 }
 
-async fn await_tool(client: &mut StdioClient, name: &str) {
+async fn await_tool(client: &Client, name: &str) {
     let deadline = Deadline::new();
     loop {
         let list = answer(client, &request("list", "tools/list", json!({}))).await;
@@ -99,12 +100,12 @@ async fn srv2_what_needs_no_session_opens_none() {
     let home = Home::new(&[]);
     let gateway = home.gateway().await;
     let mut client = home.bridge();
-    let discovered = answer(&mut client, &request("d", "server/discover", json!({}))).await;
+    let discovered = answer(&client, &request("d", "server/discover", json!({}))).await;
     assert_eq!(discovered["result"]["supportedVersions"], json!(["2026-07-28"]), "{discovered}");
-    await_tool(&mut client, "a_echo").await;
-    let echoed = answer(&mut client, &call(1, "a_echo", json!({"n": 1.50}))).await;
+    await_tool(&client, "a_echo").await;
+    let echoed = answer(&client, &call(1, "a_echo", json!({"n": 1.50}))).await;
     assert_eq!(echoed["result"]["structuredContent"], json!({"n": 1.5}), "{echoed}");
-    let read = answer(&mut client, &request("é", "resources/read", json!({"uri": "a+note:///alpha"}))).await;
+    let read = answer(&client, &request("é", "resources/read", json!({"uri": "a+note:///alpha"}))).await;
     assert_eq!(read["result"]["resultType"], "complete", "{read}");
     let filter = json!({ "notifications": { "toolsListChanged": true } });
     client.write(&request("l", "subscriptions/listen", filter)).await;
@@ -120,26 +121,26 @@ async fn srv2_what_needs_no_session_opens_none() {
 async fn srv2_refusals_are_the_answers() {
     let home = Home::new(&[]);
     let _gateway = home.gateway_and_caller().await;
-    let mut client = home.bridge();
-    let check = async |client: &mut StdioClient, line: String, code: i64| {
+    let client = home.bridge();
+    let check = async |client: &Client, line: String, code: i64| {
         let answer = answer(client, &line).await;
         assert_eq!(answer["error"]["code"], code, "{line}: {answer}");
     };
-    check(&mut client, request(1, "initialize", json!({})), -32601).await;
-    check(&mut client, request(2, "tools/call", json!({"name": "nobody's"})), -32602).await;
-    check(&mut client, request(3, "tools/list", json!({})).replace("2026-07-28", "2099-01-01"), -32022).await;
-    check(&mut client, request(4, "tools/list", json!({})).replace("clientCapabilities", "x"), -32602).await;
-    check(&mut client, request(5, "subscriptions/listen", json!({})), -32602).await;
+    check(&client, request(1, "initialize", json!({})), -32601).await;
+    check(&client, request(2, "tools/call", json!({"name": "nobody's"})), -32602).await;
+    check(&client, request(3, "tools/list", json!({})).replace("2026-07-28", "2099-01-01"), -32022).await;
+    check(&client, request(4, "tools/list", json!({})).replace("clientCapabilities", "x"), -32602).await;
+    check(&client, request(5, "subscriptions/listen", json!({})), -32602).await;
     client.write(&call("twice", "a_hang", json!({}))).await;
-    check(&mut client, request("twice", "tools/list", json!({})), -32600).await;
+    check(&client, request("twice", "tools/list", json!({})), -32600).await;
 }
 
 #[tokio::test]
 async fn route3_progress_comes_before_the_answer() {
     let home = Home::new(&[]);
     let _gateway = home.gateway().await;
-    let mut client = home.bridge();
-    await_tool(&mut client, "a_progress").await;
+    let client = home.bridge();
+    await_tool(&client, "a_progress").await;
     client.write(&call("slow", "a_progress", json!({"steps": 3, "delayMs": 20}))).await;
     for step in 1..=3 {
         let message = client.message().await;
@@ -153,12 +154,12 @@ async fn route3_progress_comes_before_the_answer() {
 async fn a_call_that_waits_for_its_client_goes_on_with_another_request() {
     let home = Home::new(&[]);
     let _gateway = home.gateway().await;
-    let mut client = home.bridge();
-    await_tool(&mut client, "a_ask").await;
+    let client = home.bridge();
+    await_tool(&client, "a_ask").await;
     let schema = json!({ "type": "object", "properties": { "name": { "type": "string" } } });
     let params = json!({ "message": "who?", "requestedSchema": schema });
     let arguments = json!({ "method": "elicitation/create", "params": params });
-    let parked = answer(&mut client, &call("first", "a_ask", arguments.clone())).await;
+    let parked = answer(&client, &call("first", "a_ask", arguments.clone())).await;
     assert_eq!(parked["result"]["resultType"], "input_required", "{parked}");
     let (key, asked) =
         parked["result"]["inputRequests"].as_object().and_then(|asks| asks.iter().next()).expect("an ask");
@@ -168,7 +169,7 @@ async fn a_call_that_waits_for_its_client_goes_on_with_another_request() {
         "name": "a_ask", "arguments": arguments, "inputResponses": responses,
         "requestState": parked["result"]["requestState"],
     });
-    let done = answer(&mut client, &request("second", "tools/call", again)).await;
+    let done = answer(&client, &request("second", "tools/call", again)).await;
     assert!(done["result"]["content"][0]["text"].as_str().is_some_and(|text| text.contains("Ada")), "{done}");
 }
 
@@ -177,7 +178,7 @@ async fn a_call_that_waits_for_its_client_goes_on_with_another_request() {
 async fn route3_a_call_that_is_taken_back_is_cancelled_at_the_server_and_never_answered() {
     let home = Home::new(&[]);
     let (_gateway, caller) = home.gateway_and_caller().await;
-    let mut client = home.bridge();
+    let client = home.bridge();
     let count = async || caller.call_text("a_call_count", json!({})).await.parse::<usize>().expect("a count");
     for (round, tool) in ["a_hang", "a_progress"].into_iter().enumerate() {
         let before = count().await;
@@ -190,7 +191,7 @@ async fn route3_a_call_that_is_taken_back_is_cancelled_at_the_server_and_never_a
             }
             deadline.pause("it has reached the server").await;
         }
-        cancel(&mut client, "long").await;
+        cancel(&client, "long").await;
         eventually("the server was told", || async {
             let cancelled: Vec<Value> =
                 serde_json::from_str(&caller.call_text("a_cancelled", json!({})).await).expect("a list");
@@ -199,7 +200,7 @@ async fn route3_a_call_that_is_taken_back_is_cancelled_at_the_server_and_never_a
         .await;
     }
     // The id is free again, and all later messages with it belong to the new request.
-    assert!(answer(&mut client, &call("long", "a_echo", json!({"n": 7}))).await["result"].is_object());
+    assert!(answer(&client, &call("long", "a_echo", json!({"n": 7}))).await["result"].is_object());
 }
 
 #[tokio::test]
@@ -207,7 +208,7 @@ async fn both_eras_on_one_pipe_and_an_id_in_each() {
     let home = Home::new(&[]);
     let _gateway = home.gateway().await;
     let mut client = home.bridge();
-    await_tool(&mut client, "a_sleep").await;
+    await_tool(&client, "a_sleep").await;
     client.initialize("2025-11-25").await;
     let mut plain: Value = serde_json::from_str(&call("same", "a_sleep", json!({"ms": 50}))).expect("a request");
     plain["params"]["_meta"] = json!({});
@@ -229,11 +230,11 @@ async fn both_eras_on_one_pipe_and_an_id_in_each() {
 async fn srv2_arguments_that_headers_repeat_are_repeated() {
     let home = Home::new(&["--header-tools"]);
     let _gateway = home.gateway().await;
-    let mut client = home.bridge();
-    await_tool(&mut client, "a_headed").await;
+    let client = home.bridge();
+    await_tool(&client, "a_headed").await;
     for region in ["eu", "Zürich"] {
         let arguments = json!({ "region": region, "priority": 3, "dry": true, "options": { "tenant": " t" } });
-        let answer = answer(&mut client, &call(region, "a_headed", arguments)).await;
+        let answer = answer(&client, &call(region, "a_headed", arguments)).await;
         assert_eq!(answer["result"]["resultType"], "complete", "{answer}");
     }
 }
@@ -242,7 +243,7 @@ async fn srv2_arguments_that_headers_repeat_are_repeated() {
 async fn a_gateway_killed_during_a_call_fails_it_and_the_next_gateway_takes_the_next() {
     let home = Home::new(&[]);
     let (mut gateway, caller) = home.gateway_and_caller().await;
-    let mut client = home.bridge();
+    let client = home.bridge();
     client.write(&call("cut", "a_progress", json!({"steps": 100_000, "delayMs": 10}))).await;
     while client.message().await["method"] != PROGRESS {}
     drop(caller);
@@ -255,24 +256,24 @@ async fn a_gateway_killed_during_a_call_fails_it_and_the_next_gateway_takes_the_
     };
     assert_eq!(cut["error"]["data"]["code"], "BACKEND_UNAVAILABLE", "{cut}");
     assert!(cut["error"]["data"]["retryable"].is_null(), "it may have run: {cut}");
-    let gone = answer(&mut client, &request("gone", "tools/list", json!({}))).await;
+    let gone = answer(&client, &request("gone", "tools/list", json!({}))).await;
     assert_eq!((&gone["error"]["code"], &gone["error"]["data"]["retryable"]), (&json!(1503), &json!(true)), "{gone}");
     let words = gone["error"]["message"].as_str().expect("words");
     assert!(words.contains(&gateway.url()) && words.contains("goblin serve"), "{words}");
     let _again = home.gateway_and_caller().await;
-    assert_eq!(call_text(&mut client, "count", "a_call_count").await, "1", "nothing was sent a second time");
+    assert_eq!(call_text(&client, "count", "a_call_count").await, "1", "nothing was sent a second time");
 }
 
 #[tokio::test]
 async fn at_the_end_of_the_input_calls_finish_and_streams_end() {
     let home = Home::new(&[]);
     let _gateway = home.gateway_and_caller().await;
-    let mut client = home.bridge();
+    let client = home.bridge();
     let filter = json!({ "notifications": { "toolsListChanged": true } });
     client.write(&request("stream", "subscriptions/listen", filter)).await;
     assert_eq!(client.message().await["method"], "notifications/subscriptions/acknowledged");
     client.write(&call("open", "a_sleep", json!({"ms": 300}))).await;
-    drop(client.input.take());
+    client.close_input();
     let mut answered = Vec::new();
     while let Some(line) = client.line().await {
         let message: Value = serde_json::from_str(&line).expect("JSON");

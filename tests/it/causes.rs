@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 
+use crate::client::Client;
 use crate::fixture_http::HttpFixture;
-use crate::harness::{Client, Gateway, Scratch, eventually, fixture, fixture_server, signal};
+use crate::harness::{Gateway, Scratch, eventually, fixture, fixture_server, signal};
 use crate::raw_server::{RawServer, response};
 use crate::support::{assert_error, http_server, logged, path_text, pid_in, try_call};
 

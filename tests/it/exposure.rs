@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Gateway, Listener, StdioClient, fixture_server};
-use crate::modern_client::ModernClient;
+use crate::client::Client;
+use crate::client::http::Listener;
+use crate::harness::{Gateway, fixture_server};
 
 const CHANGED: &str = "notifications/tools/list_changed";
 
@@ -36,7 +37,7 @@ async fn reg6_in_search_mode_only_own_and_pinned_tools_are_listed_and_all_can_be
     assert_eq!(client.call_text("a_echo", json!({"x": 1})).await, r#"{"x":1}"#, "by its own name");
     let called = client.call("call_tool", json!({"name": "a_echo", "arguments": {"x": 1}})).await;
     assert_eq!(called, client.call("a_echo", json!({"x": 1})).await);
-    let modern = ModernClient::new(gateway.address);
+    let modern = Client::modern(gateway.address, json!({}));
     let listed = modern.request("tools/list", json!({})).await;
     assert_eq!(listed["result"]["tools"].as_array().map(Vec::len), Some(13), "{listed}");
     // A client that sees only some tools receives instructions to find the others.
@@ -48,7 +49,7 @@ async fn reg6_in_search_mode_only_own_and_pinned_tools_are_listed_and_all_can_be
     ] {
         assert!(instructions.as_str().is_some_and(|words| words.contains("`search_tools`")), "{instructions}");
     }
-    let mut pipe = StdioClient::initialized(config(json!("search")), "2025-11-25").await;
+    let pipe = Client::stdio(config(json!("search"))).connected("2025-11-25").await;
     let listed = pipe.request("tools/list", json!({})).await;
     assert_eq!(listed["result"]["tools"].as_array().map(Vec::len), Some(12), "{listed}");
 }

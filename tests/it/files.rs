@@ -9,7 +9,8 @@ use std::path::Path;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Gateway, Scratch, eventually};
+use crate::client::Client;
+use crate::harness::{Gateway, Scratch, eventually};
 
 /// Creates a directory with these files.
 fn tree(files: &[(&str, &str)]) -> Scratch {

@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Gateway, PATIENCE, Scratch};
+use crate::client::Client;
+use crate::harness::{Gateway, PATIENCE, Scratch};
 
 const SENTINEL: &str = "SENTINEL-7f3a";
 

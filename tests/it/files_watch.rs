@@ -10,7 +10,9 @@ use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Gateway, Listener, Scratch, eventually};
+use crate::client::Client;
+use crate::client::http::Listener;
+use crate::harness::{Gateway, Scratch, eventually};
 use crate::support::logged;
 
 /// A file that is subscribed from the beginning. A notification about it proves that all earlier changes were notified.

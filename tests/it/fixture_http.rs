@@ -9,7 +9,8 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-use crate::harness::{Client, PATIENCE, fixture};
+use crate::client::Client;
+use crate::harness::{PATIENCE, fixture};
 use crate::support::http_server;
 
 /// A fixture process that the test starts and ends.

@@ -6,7 +6,8 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::harness::{Client, Frozen, Gateway, PATIENCE, Scratch, eventually, fixture_server};
+use crate::client::Client;
+use crate::harness::{Frozen, Gateway, PATIENCE, Scratch, eventually, fixture_server};
 
 async fn gateway() -> Gateway {
     Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await

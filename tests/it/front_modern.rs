@@ -10,12 +10,14 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
-use crate::harness::{Answer, Client, Gateway, StdioClient, fixture_server};
-use crate::modern_client::{Draft, META, ModernClient, VERSION, listen_to, with_meta};
+use crate::client::Client;
+use crate::client::http::Answer;
+use crate::client::modern::{Draft, META, VERSION, listen_to, with_meta};
+use crate::harness::{Gateway, fixture_server};
 
-async fn gateway() -> (Gateway, ModernClient) {
+async fn gateway() -> (Gateway, Client) {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
-    let client = ModernClient::new(gateway.address);
+    let client = Client::modern(gateway.address, json!({}));
     client.await_tool("a_echo").await;
     (gateway, client)
 }
@@ -118,7 +120,7 @@ async fn srv2_every_refusal_has_its_status_and_code() {
         ),
         ("a listen for nothing at all", Draft::new("subscriptions/listen", json!({})), 200, -32602),
     ] {
-        let message = check(what, &client.send(&draft).await, status, code);
+        let message = check(what, &client.send_draft(&draft).await, status, code);
         let has_id = !matches!(what, "an empty object" | "no JSON" | "an array" | "an answer");
         assert_eq!(message["id"], if has_id { json!(1) } else { Value::Null }, "{what}: {message}");
         assert!(has_id || message.get("id").is_none(), "{what}: an id that was not read is absent");
@@ -137,7 +139,7 @@ async fn srv2_every_refusal_has_its_status_and_code() {
 async fn srv2_headers_are_compared_as_the_protocol_says() {
     let (_gateway, client) = gateway().await;
     for name in ["a_echo", " a_echo\t", "=?base64?YV9lY2hv?="] {
-        let answer = client.send(&call("a_echo").with("mcp-name", name)).await;
+        let answer = client.send_draft(&call("a_echo").with("mcp-name", name)).await;
         assert_eq!(answer.status, 200, "{name:?}: {answer:?}");
         assert_eq!(answer.json()["result"]["resultType"], "complete", "{name:?}: {answer:?}");
     }
@@ -145,17 +147,17 @@ async fn srv2_headers_are_compared_as_the_protocol_says() {
     let read = Draft::new("resources/read", json!({ "uri": uri }));
     assert!(read.headers.iter().any(|(_, value)| value.starts_with("=?base64?")), "it is no header as it is");
     for draft in [read.clone(), read.with("mcp-name", uri)] {
-        let answer = client.send(&draft).await.json();
+        let answer = client.send_draft(&draft).await.json();
         assert_eq!(answer["result"]["contents"][0]["uri"], uri, "{answer}");
     }
     // A name that looks encoded is decoded.
     let sentinel = "=?base64?YV9lY2hv?=";
     let plain = Draft::new("tools/call", json!({ "name": sentinel })).with("mcp-name", sentinel);
-    check("a sentinel as it is", &client.send(&plain).await, 400, -32020);
+    check("a sentinel as it is", &client.send_draft(&plain).await, 400, -32020);
     // A method without a name needs no such header, and an extra one is ignored.
     for headers in [Draft::new("tools/list", json!({})).with("mcp-name", "x"), Draft::new("server/discover", json!({}))]
     {
-        assert_eq!(client.send(&headers).await.status, 200);
+        assert_eq!(client.send_draft(&headers).await.status, 200);
     }
 }
 
@@ -201,7 +203,7 @@ async fn srv2_of_two_mistakes_the_earlier_counts() {
                 continue;
             }
             let draft = break_first(break_second(call("a_echo")));
-            let message = check(&format!("{word} before {other}"), &client.send(&draft).await, *status, *code);
+            let message = check(&format!("{word} before {other}"), &client.send_draft(&draft).await, *status, *code);
             assert!(message["error"].to_string().contains(word), "{word} before {other}: {message}");
         }
     }
@@ -243,7 +245,7 @@ async fn srv2_no_session_is_looked_for_made_or_ended() {
     let session = legacy.session.clone().expect("a session");
     for id in [session.as_str(), "none-of-ours"] {
         let draft = call("a_echo").also("mcp-session-id", id).also("last-event-id", "1-2-3");
-        let answer = client.send(&draft).await;
+        let answer = client.send_draft(&draft).await;
         assert_eq!(answer.status, 200, "{answer:?}");
         assert!(answer.headers.get("mcp-session-id").is_none(), "{answer:?}");
     }
@@ -256,19 +258,19 @@ async fn srv2_what_a_client_takes_decides_the_form_of_its_answer() {
     let listen = Draft::of(&json!({
         "jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": listen_to(json!({})),
     }));
-    let refused = client.send(&listen.with("accept", "application/json")).await;
+    let refused = client.send_draft(&listen.with("accept", "application/json")).await;
     check("a listen without a stream", &refused, 406, -32600);
     assert_eq!(refused.json()["id"], 1);
-    let streamed = client.send(&call("a_echo").with("accept", "text/event-stream")).await;
+    let streamed = client.send_draft(&call("a_echo").with("accept", "text/event-stream")).await;
     assert_eq!(streamed.headers["content-type"], "text/event-stream");
     assert_eq!(streamed.json()["result"]["resultType"], "complete");
     // A plain JSON response has no room for earlier messages.
     let progress = Draft::new("tools/call", json!({"name": "a_progress", "_meta": {"progressToken": 1}}));
-    let plain = client.send(&progress.with("accept", "application/json")).await;
+    let plain = client.send_draft(&progress.with("accept", "application/json")).await;
     assert_eq!(plain.headers["content-type"], "application/json");
     assert_eq!(plain.json()["result"]["content"][0]["text"], "3 steps");
-    check("neither", &client.send(&call("a_echo").with("accept", "text/html")).await, 406, -32600);
-    check("no JSON", &client.send(&call("a_echo").with("content-type", "text/plain")).await, 415, -32600);
+    check("neither", &client.send_draft(&call("a_echo").with("accept", "text/html")).await, 406, -32600);
+    check("no JSON", &client.send_draft(&call("a_echo").with("content-type", "text/plain")).await, 415, -32600);
 }
 
 /// A single connection that sends header names in capitals.
@@ -331,19 +333,20 @@ async fn srv2_the_body_decides_the_era_on_one_connection() {
 
 #[tokio::test]
 async fn srv2_the_body_decides_the_era_on_one_pipe() {
-    let mut client = StdioClient::start(json!({ "mcpServers": { "a": fixture_server(&[]) } }));
-    client.await_modern_tool("a_echo").await;
+    let mut client = Client::stdio(json!({ "mcpServers": { "a": fixture_server(&[]) } }));
+    let modern = client.as_modern(json!({}));
+    modern.await_tool("a_echo").await;
     let call = json!({"name": "a_nonce", "arguments": {"nonce": "n"}});
     let early = client.request("tools/call", call.clone()).await;
     assert_eq!(early["error"]["code"], -32600, "{early}");
     client.initialize("2025-06-18").await;
     for _ in 0..3 {
-        let modern = client.modern("tools/call", call.clone(), &json!({})).await;
-        assert_eq!(modern["result"]["resultType"], "complete", "{modern}");
+        let newer = modern.request("tools/call", call.clone()).await;
+        assert_eq!(newer["result"]["resultType"], "complete", "{newer}");
         let older = client.request("tools/call", call.clone()).await;
         assert_eq!(older["result"], json!({"content": [{"type": "text", "text": "n"}]}), "{older}");
         assert_eq!(client.request("ping", json!({})).await["result"], json!({}));
-        assert_eq!(client.modern("ping", json!({}), &json!({})).await["error"]["code"], -32601);
+        assert_eq!(modern.request("ping", json!({})).await["error"]["code"], -32601);
     }
     for (key, value, code) in [
         ("protocolVersion", json!("2099-01-01"), -32022),

@@ -5,8 +5,10 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, StdioClient, fixture_server};
-use crate::modern_client::{ModernClient, Scene, with_meta};
+use crate::client::Client;
+use crate::client::modern::with_meta;
+use crate::harness::{Gateway, fixture_server};
+use crate::stage::Scene;
 use crate::stage::{Back, Backend};
 use crate::support::{arrived, logged};
 
@@ -18,7 +20,7 @@ async fn route3_closing_the_stream_of_a_call_cancels_it() {
         let scene = Scene::start(back, json!({}), json!({})).await;
         // A call with an open stream.
         let draft = scene.client.draft("tools/call", json!({"name": "a_hang"}));
-        let (parts, stream) = scene.client.open(&draft).await;
+        let (parts, stream) = scene.client.open_draft(&draft).await;
         assert_eq!(parts.headers["content-type"], "text/event-stream");
         drop(stream);
         let reason = scene.backend.told("notifications/cancelled").await;
@@ -28,7 +30,7 @@ async fn route3_closing_the_stream_of_a_call_cancels_it() {
         // A call without a response head yet.
         let watcher = scene.gateway.client().await;
         let (address, before) = (scene.gateway.address, scene.backend.heard().len());
-        let call = tokio::spawn(async move { ModernClient::new(address).call("a_hang", json!({})).await });
+        let call = tokio::spawn(async move { Client::modern(address, json!({})).call("a_hang", json!({})).await });
         arrived(&watcher, "a", 2).await;
         call.abort();
         scene.gauge_becomes(IN_FLIGHT, 0).await;
@@ -43,27 +45,27 @@ async fn route3_closing_the_stream_of_a_call_cancels_it() {
 #[tokio::test]
 async fn route3_a_call_over_a_pipe_is_taken_back_and_its_id_is_free() {
     let backend = Backend::start(Back::Stdio).await;
-    let mut client = StdioClient::start(json!({ "mcpServers": { "a": backend.server() } }));
-    client.await_modern_tool("a_hang").await;
+    let client = Client::stdio(json!({ "mcpServers": { "a": backend.server() } })).as_modern(json!({}));
+    client.await_tool("a_hang").await;
     let cancel = |id: &Value| json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id, "reason": "enough"}});
     for round in 0..20 {
         let id = if round % 2 == 0 { json!(7) } else { json!("7") };
-        client.begin_modern(id.clone(), "tools/call", json!({"name": "a_hang"}), &json!({})).await;
+        client.begin_as(id.clone(), "tools/call", json!({"name": "a_hang"})).await;
         let text =
             with_meta(json!({"name": "a_nonce", "arguments": {"nonce": round.to_string(), "delayMs": 20}}), &json!({}));
         let again = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": text});
         client.write(&format!("{}\n{again}", cancel(&id))).await;
-        let answer = client.answer_to(&id).await;
+        let answer = client.next_answer(&id).await;
         assert_eq!(answer["result"]["content"][0]["text"], round.to_string(), "{answer}");
     }
     assert!(backend.told("notifications/cancelled").await.contains("enough"));
-    client.begin_modern(json!(1), "tools/call", json!({"name": "a_hang"}), &json!({})).await;
+    client.begin_as(json!(1), "tools/call", json!({"name": "a_hang"})).await;
     // Another id, and unknown ids.
     for other in [json!("1"), json!(2), json!(null)] {
         client.write(&cancel(&other).to_string()).await;
     }
-    client.begin_modern(json!(1), "tools/list", json!({}), &json!({})).await;
-    let refused = client.answer_to(&json!(1)).await;
+    client.begin_as(json!(1), "tools/list", json!({})).await;
+    let refused = client.next_answer(&json!(1)).await;
     assert_eq!(refused["error"]["code"], -32600, "it is in flight: {refused}");
 }
 
@@ -72,7 +74,7 @@ async fn route3_a_late_call_is_cancelled_and_told() {
     for back in [Back::Stdio, Back::Post] {
         let members = json!({ "tools": { "timeouts": { "hang": "300ms" } } });
         let scene = Scene::start(back, json!({}), members).await;
-        let answer = scene.client.send(&scene.client.draft("tools/call", json!({"name": "a_hang"}))).await;
+        let answer = scene.client.send_draft(&scene.client.draft("tools/call", json!({"name": "a_hang"}))).await;
         assert_eq!(answer.status, 200, "{answer:?}");
         assert_eq!(answer.json()["error"]["data"]["code"], "TIMEOUT", "{answer:?}");
         assert!(scene.backend.told("notifications/cancelled").await.contains("time-out"));
@@ -83,9 +85,9 @@ async fn route3_a_late_call_is_cancelled_and_told() {
 #[tokio::test]
 async fn resi_a_backend_that_dies_ends_its_calls_with_an_error() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
-    let client = ModernClient::new(gateway.address);
+    let client = Client::modern(gateway.address, json!({}));
     client.await_tool("a_crash").await;
-    let answer = client.send(&client.draft("tools/call", json!({"name": "a_crash"}))).await;
+    let answer = client.send_draft(&client.draft("tools/call", json!({"name": "a_crash"}))).await;
     assert_eq!(answer.status, 200, "{answer:?}");
     assert_eq!(answer.json()["error"]["data"]["code"], "BACKEND_UNAVAILABLE", "{answer:?}");
 }
@@ -93,38 +95,38 @@ async fn resi_a_backend_that_dies_ends_its_calls_with_an_error() {
 #[tokio::test]
 async fn route_a_backend_without_room_refuses_and_goes_on() {
     let scene = Scene::start(Back::Stdio, json!({ "maxInFlightPerBackend": 1 }), json!({})).await;
-    let (_, stream) = scene.client.open(&scene.client.draft("tools/call", json!({"name": "a_hang"}))).await;
-    let answer = scene.client.send(&scene.client.draft("tools/call", json!({"name": "a_echo"}))).await;
+    let (_, stream) = scene.client.open_draft(&scene.client.draft("tools/call", json!({"name": "a_hang"}))).await;
+    let answer = scene.client.send_draft(&scene.client.draft("tools/call", json!({"name": "a_echo"}))).await;
     assert_eq!(answer.status, 200, "{answer:?}");
     assert_eq!(answer.json()["error"]["data"]["code"], "OVERLOADED", "{answer:?}");
     drop(stream);
     scene.gauge_becomes(IN_FLIGHT, 0).await;
-    assert!(scene.client.call("a_echo", json!({})).await["error"].is_null());
+    assert!(scene.client.try_call("a_echo", json!({})).await["error"].is_null());
 }
 
 #[tokio::test]
 async fn sess1_a_pipe_has_so_many_requests_open_and_no_more() {
     let config = json!({ "policies": { "maxInFlight": 2 }, "mcpServers": { "a": fixture_server(&[]) } });
-    let mut client = StdioClient::start(config);
-    client.await_modern_tool("a_hang").await;
+    let client = Client::stdio(config).as_modern(json!({}));
+    client.await_tool("a_hang").await;
     for id in [101, 102] {
-        client.begin_modern(json!(id), "tools/call", json!({"name": "a_hang"}), &json!({})).await;
+        client.begin_as(json!(id), "tools/call", json!({"name": "a_hang"})).await;
     }
-    client.begin_modern(json!(103), "tools/list", json!({}), &json!({})).await;
-    let refused = client.answer_to(&json!(103)).await;
+    client.begin_as(json!(103), "tools/list", json!({})).await;
+    let refused = client.next_answer(&json!(103)).await;
     assert_eq!(refused["error"]["data"]["limit"], "maxInFlight", "{refused}");
     client.write(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":102}}"#).await;
-    client.begin_modern(json!(104), "tools/list", json!({}), &json!({})).await;
-    assert!(client.answer_to(&json!(104)).await["result"]["tools"].is_array());
+    client.begin_as(json!(104), "tools/list", json!({})).await;
+    assert!(client.next_answer(&json!(104)).await["result"]["tools"].is_array());
 }
 
 #[tokio::test]
 async fn life_a_gateway_that_stops_names_the_calls_it_cuts() {
     let config = json!({ "gateway": { "grace": "200ms" }, "mcpServers": { "a": fixture_server(&[]) } });
     let mut gateway = Gateway::start(config).await;
-    let client = ModernClient::new(gateway.address);
+    let client = Client::modern(gateway.address, json!({}));
     client.await_tool("a_hang").await;
-    let (_, mut stream) = client.open(&client.draft("tools/call", json!({"name": "a_hang"}))).await;
+    let (_, mut stream) = client.open_draft(&client.draft("tools/call", json!({"name": "a_hang"}))).await;
     assert!(gateway.terminate().await.success());
     // The stream of the call is cut, or first reports the loss of the server.
     if let Some(last) = stream.next().await {
@@ -135,14 +137,14 @@ async fn life_a_gateway_that_stops_names_the_calls_it_cuts() {
 
 #[tokio::test]
 async fn life_calls_over_a_pipe_are_answered_after_its_input_has_ended() {
-    let mut client = StdioClient::start(json!({ "mcpServers": { "a": fixture_server(&[]) } }));
-    client.await_modern_tool("a_nonce").await;
+    let client = Client::stdio(json!({ "mcpServers": { "a": fixture_server(&[]) } })).as_modern(json!({}));
+    client.await_tool("a_nonce").await;
     let call = json!({"name": "a_nonce", "arguments": {"nonce": "late", "delayMs": 300}});
-    client.begin_modern(json!("n"), "tools/call", call, &json!({})).await;
-    client.begin_modern(json!("l"), "subscriptions/listen", json!({"notifications": {}}), &json!({})).await;
+    client.begin_as(json!("n"), "tools/call", call).await;
+    client.begin_as(json!("l"), "subscriptions/listen", json!({"notifications": {}})).await;
     let acknowledged = client.message().await;
     assert_eq!(acknowledged["params"]["notifications"], json!({}), "{acknowledged}");
-    drop(client.input.take());
+    client.close_input();
     let mut ends: Vec<_> = [client.message().await, client.message().await].into_iter().collect();
     ends.sort_by_key(|message| message["id"].to_string());
     assert_eq!(ends[0]["result"]["resultType"], "complete", "the listen ends: {ends:?}");

@@ -5,15 +5,17 @@
 use goblin_fixture::lossless::LOSSLESS;
 use serde_json::{Value, json};
 
+use crate::client::Client;
+use crate::client::http::Answer;
+use crate::client::modern::{Draft, META, VERSION};
 use crate::fixture_http::HttpFixture;
-use crate::harness::{Answer, Gateway, StdioClient, fixture_server};
-use crate::modern_client::{Draft, META, ModernClient, VERSION};
+use crate::harness::{Gateway, fixture_server};
 
 /// Starts a gateway with one server over stdio and one over HTTP.
-async fn gateway() -> (Gateway, ModernClient, HttpFixture) {
+async fn gateway() -> (Gateway, Client, HttpFixture) {
     let http = HttpFixture::start(&[]).await;
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]), "h": http.server() })).await;
-    let client = ModernClient::new(gateway.address);
+    let client = Client::modern(gateway.address, json!({}));
     client.await_tool("a_echo").await;
     client.await_tool("h_echo").await;
     (gateway, client, http)
@@ -36,8 +38,8 @@ async fn srv2_what_we_are_is_discovered() {
     }
     assert!(capabilities["completions"].is_object() && capabilities["logging"].is_object(), "{result}");
     assert_eq!(result["_meta"][format!("{META}serverInfo")]["name"], "goblin", "{result}");
-    let mut pipe = StdioClient::start(json!({ "mcpServers": {} }));
-    let piped = pipe.modern("server/discover", json!({}), &json!({})).await["result"].clone();
+    let pipe = Client::stdio(json!({ "mcpServers": {} })).as_modern(json!({}));
+    let piped = pipe.request("server/discover", json!({})).await["result"].clone();
     assert_eq!((&piped["supportedVersions"], &piped["capabilities"]), (&result["supportedVersions"], capabilities));
 }
 
@@ -74,14 +76,14 @@ async fn srv2_results_say_their_kind_and_those_that_may_be_kept_for_how_long() {
 #[tokio::test]
 async fn srv2_an_id_comes_back_with_its_type() {
     let (_gateway, client, _http) = gateway().await;
-    let mut pipe = StdioClient::start(json!({ "mcpServers": { "a": fixture_server(&[]) } }));
-    pipe.await_modern_tool("a_echo").await;
+    let pipe = Client::stdio(json!({ "mcpServers": { "a": fixture_server(&[]) } })).as_modern(json!({}));
+    pipe.await_tool("a_echo").await;
     for id in ["1", r#""1""#, "-3", "0", r#""a é \"b\"""#, "9007199254740993"] {
         for (method, params) in [("tools/list", json!({})), ("tools/call", json!({"name": "a_nobody"}))] {
             let draft = Draft::new(method, params);
             let body = draft.body.replacen(r#""id":1,"#, &format!(r#""id":{id},"#), 1);
             pipe.write(&body).await;
-            let over_http = client.send(&Draft { body, ..draft }).await.body;
+            let over_http = client.send_draft(&Draft { body, ..draft }).await.body;
             for answer in [over_http, pipe.line().await.expect("an answer")] {
                 assert!(answer.contains(&format!(r#""id":{id},"#)), "{id}: {answer}");
             }
@@ -115,7 +117,7 @@ async fn srv2_log_lines_come_to_requests_that_ask_for_them() {
             (level("emergency"), "alert", 0),
         ] {
             let arguments = json!({"count": 3, "level": said});
-            let answer = client.send(&call_with(&format!("{server}_log"), arguments, meta.clone())).await;
+            let answer = client.send_draft(&call_with(&format!("{server}_log"), arguments, meta.clone())).await;
             let lines = told(&answer, "notifications/message");
             assert_eq!(lines.len(), expected, "{server} {meta} {said}: {answer:?}");
             for (number, line) in lines.iter().enumerate() {
@@ -128,14 +130,14 @@ async fn srv2_log_lines_come_to_requests_that_ask_for_them() {
 
 #[tokio::test]
 async fn srv2_log_lines_over_a_pipe_are_filtered_alike() {
-    let mut client = StdioClient::start(json!({ "mcpServers": { "a": fixture_server(&[]) } }));
-    client.await_modern_tool("a_log").await;
+    let client = Client::stdio(json!({ "mcpServers": { "a": fixture_server(&[]) } })).as_modern(json!({}));
+    client.await_tool("a_log").await;
     for (level, expected) in [(None, 0), (Some("error"), 0), (Some("info"), 2)] {
         let mut params = json!({"name": "a_log", "arguments": {"count": 2, "level": "info"}});
         if let Some(level) = level {
             params["_meta"][format!("{META}logLevel")] = json!(level);
         }
-        client.begin_modern(json!("x"), "tools/call", params, &json!({})).await;
+        client.begin_as(json!("x"), "tools/call", params).await;
         let mut lines = 0;
         loop {
             let message = client.message().await;
@@ -154,7 +156,8 @@ async fn srv2_progress_has_the_token_of_its_request() {
     let (_gateway, client, _http) = gateway().await;
     for tool in ["a_progress", "h_progress"] {
         for token in [json!("p"), json!(7), json!("7"), json!(-1)] {
-            let answer = client.send(&call_with(tool, json!({"steps": 3}), json!({"progressToken": token}))).await;
+            let answer =
+                client.send_draft(&call_with(tool, json!({"steps": 3}), json!({"progressToken": token}))).await;
             let progress = told(&answer, "notifications/progress");
             let seen: Vec<_> =
                 progress.iter().map(|it| (it["progressToken"].clone(), it["progress"].clone())).collect();
@@ -162,7 +165,7 @@ async fn srv2_progress_has_the_token_of_its_request() {
             assert_eq!(seen, expected, "{tool}: {answer:?}");
         }
         for meta in [json!({}), json!({"progressToken": null}), json!({"progressToken": {}})] {
-            let answer = client.send(&call_with(tool, json!({"steps": 3}), meta.clone())).await;
+            let answer = client.send_draft(&call_with(tool, json!({"steps": 3}), meta.clone())).await;
             assert_eq!(told(&answer, "notifications/progress"), Vec::<Value>::new(), "{tool} {meta}");
         }
     }
@@ -174,15 +177,15 @@ const ODD: &str = r#"{"numbers":[1.0,1e3,1E+2,-0,-0.0,0.10,1e400,123456789012345
 #[tokio::test]
 async fn srv5_results_are_lossless_for_clients_without_a_session() {
     let (_gateway, client, _http) = gateway().await;
-    let mut pipe = StdioClient::start(json!({ "mcpServers": { "a": fixture_server(&[]) } }));
-    pipe.await_modern_tool("a_echo").await;
+    let pipe = Client::stdio(json!({ "mcpServers": { "a": fixture_server(&[]) } })).as_modern(json!({}));
+    pipe.await_tool("a_echo").await;
     let lossless = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"resultType":"complete",{}}}"#, &LOSSLESS[1..]);
     let echoed = format!(r#","content":[{{"type":"text","text":{}}}],"structuredContent":{ODD}}}}}"#, json!(ODD));
     for server in ["a", "h"] {
         let draft = Draft::new("tools/call", json!({"name": format!("{server}_lossless")}));
         let echo = Draft::new("tools/call", json!({"name": format!("{server}_echo"), "arguments": "ODD"}));
         let echo = Draft { body: echo.body.replace(r#""ODD""#, ODD), ..echo };
-        let mut answers = vec![(client.send(&draft).await.body, client.send(&echo).await.body)];
+        let mut answers = vec![(client.send_draft(&draft).await.body, client.send_draft(&echo).await.body)];
         if server == "a" {
             pipe.write(&draft.body).await;
             let first = pipe.line().await.expect("an answer");
@@ -213,7 +216,7 @@ async fn srv5_errors_of_backends_pass_with_200() {
     for tool in ["a_error", "h_error"] {
         for code in [-32000, -32603, -32602, 7] {
             let arguments = json!({"code": code, "message": "m", "data": {"x": [1]}});
-            let answer = client.send(&call_with(tool, arguments.clone(), json!({}))).await;
+            let answer = client.send_draft(&call_with(tool, arguments.clone(), json!({}))).await;
             assert_eq!((answer.status.as_u16(), &answer.json()["error"]), (200, &arguments), "{answer:?}");
         }
     }

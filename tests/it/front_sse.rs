@@ -10,8 +10,9 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::harness::{Client, Gateway, PATIENCE, eventually, fixture_server, signal};
-use crate::sse_client::{SseClient, call, hello, post, request};
+use crate::client::http::Answer;
+use crate::client::{Client, NEWEST_LEGACY, call, hello, request};
+use crate::harness::{Gateway, PATIENCE, eventually, fixture_server, signal};
 use crate::support::{arrived, assert_error};
 
 const NOBODY: &str = "0f0f0f0f-0f0f-8f0f-8f0f-0f0f0f0f0f0f";
@@ -39,6 +40,16 @@ async fn was_cancelled(watcher: &Client) {
         (watcher.call_text("a_cancelled", json!({})).await != "[]").then_some(())
     })
     .await;
+}
+
+async fn post(http: &Client, path: &str, body: &str) -> Answer {
+    http.send(Method::POST, path, &[("content-type", "application/json")], body.to_owned()).await
+}
+
+/// Returns a client with a session of the newest legacy version, after the tool of this name is listed.
+async fn seeing(gateway: &Gateway, tool: &str) -> Client {
+    gateway.client_seeing(tool).await;
+    Client::sse(gateway.address).await.connected(NEWEST_LEGACY).await
 }
 
 /// A stream as bytes. HTTP/1.0 has no chunks, so the bytes are exactly those of the gateway.
@@ -81,7 +92,7 @@ impl RawStream {
         let http = Client::new(gateway.address);
         let mut raw = RawStream::open(gateway).await;
         let (_, path) = raw.greeting().await;
-        let body = request(json!("hello"), "initialize", hello("2025-11-25"));
+        let body = request(json!("hello"), "initialize", hello("2025-11-25", json!({})));
         assert_eq!(post(&http, &path, &body).await.status, StatusCode::ACCEPTED);
         raw.block().await;
         (raw, http, path)
@@ -111,7 +122,7 @@ async fn http1_the_first_event_names_the_path_and_answers_are_messages() {
         assert_eq!((accepted.status, accepted.body.as_str()), (StatusCode::ACCEPTED, "Accepted"), "{accepted:?}");
         assert_eq!(raw.block().await, format!("event: message\ndata: {answer}\n\n"));
     }
-    post(&client, &path, &request(json!(0), "initialize", hello("2024-11-05"))).await;
+    post(&client, &path, &request(json!(0), "initialize", hello("2024-11-05", json!({})))).await;
     assert!(
         raw.block().await.starts_with("event: message\ndata: {\"jsonrpc\":\"2.0\",\"id\":0,\"result\":{\"protocolV")
     );
@@ -129,7 +140,7 @@ async fn http1_a_stream_is_asked_for_by_get() {
     let client = Client::new(gateway.address);
     let json = [("content-type", "application/json"), ("accept", "application/json, text/event-stream")];
     for verb in [Method::POST, Method::PUT, Method::DELETE] {
-        let body = request(json!(0), "initialize", hello("2025-11-25"));
+        let body = request(json!(0), "initialize", hello("2025-11-25", json!({})));
         let answer = client.send(verb.clone(), "/sse", &json, body).await;
         assert_eq!(answer.status, StatusCode::METHOD_NOT_ALLOWED, "{verb}: {answer:?}");
         assert_eq!(answer.headers["allow"], "GET");
@@ -148,10 +159,10 @@ async fn http2_what_cannot_be_delivered_is_refused_and_changes_nothing() {
     let gateway =
         Gateway::start(json!({ "gateway": { "maxBodySize": "2KiB" }, "mcpServers": { "a": fixture_server(&[]) } }));
     let gateway = gateway.await;
-    let mut client = SseClient::seeing(&gateway, "a_echo").await;
+    let client = seeing(&gateway, "a_echo").await;
     let ping = request(json!("p"), "ping", json!({}));
     let long = request(json!("p"), "ping", json!({"fill": "x".repeat(2048)}));
-    let own = client.path.clone();
+    let own = client.endpoint.clone();
     let path = |id: &str| format!("/messages?sessionId={id}");
     let kind = "application/json";
     for (verb, path, kind, body, status) in [
@@ -174,7 +185,7 @@ async fn http2_what_cannot_be_delivered_is_refused_and_changes_nothing() {
         (Method::POST, path("x"), kind, &ping, 404),
         (Method::POST, path(""), kind, &ping, 404),
     ] {
-        let answer = client.http.send(verb.clone(), &path, &[("content-type", kind)], body.to_owned()).await;
+        let answer = client.send(verb.clone(), &path, &[("content-type", kind)], body.to_owned()).await;
         assert_eq!(answer.status.as_u16(), status, "{verb} {path} {kind} {body}: {answer:?}");
         match status {
             405 => assert_eq!(answer.headers["allow"], "POST"),
@@ -190,7 +201,7 @@ async fn http2_what_cannot_be_delivered_is_refused_and_changes_nothing() {
 #[tokio::test]
 async fn http2_notifications_and_answers_are_accepted() {
     let gateway = Gateway::with_servers(json!({})).await;
-    let mut client = SseClient::connect(&gateway, "2025-11-25").await;
+    let client = Client::sse(gateway.address).await.connected("2025-11-25").await;
     for body in [
         json!({"jsonrpc": "2.0", "method": "notifications/roots/list_changed"}),
         json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 99}}),
@@ -207,18 +218,18 @@ async fn http2_notifications_and_answers_are_accepted() {
 async fn srv2_over_sse_the_handshake_comes_first_and_once() {
     let gateway = Gateway::with_servers(json!({})).await;
     for version in ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"] {
-        let mut client = SseClient::open(gateway.address).await;
+        let client = Client::sse(gateway.address).await;
         client.works().await;
         for method in ["tools/list", "tools/call", "nobody/knows"] {
             let refused = client.request(method, json!({"name": "x"})).await;
             assert_eq!(refused["error"]["code"], -32600, "{refused}");
             assert!(refused["error"]["message"].as_str().expect("words").contains("initialize"), "{refused}");
         }
-        assert_eq!(client.post(&format!("[{}]", request(json!(1), "ping", json!({})))).await.status, 400);
+        assert_eq!(client.post(format!("[{}]", request(json!(1), "ping", json!({})))).await.status, 400);
         assert_eq!(client.request("initialize", json!({})).await["error"]["code"], -32602);
-        let answer = client.request("initialize", hello(version)).await;
+        let answer = client.request("initialize", hello(version, json!({}))).await;
         assert_eq!(answer["result"]["protocolVersion"], version, "{answer}");
-        assert_eq!(client.request("initialize", hello(version)).await["error"]["code"], -32600);
+        assert_eq!(client.request("initialize", hello(version, json!({}))).await["error"]["code"], -32600);
         assert_eq!(client.request("tools/list", json!({})).await["result"]["tools"], json!([]));
     }
 }
@@ -227,7 +238,7 @@ async fn srv2_over_sse_the_handshake_comes_first_and_once() {
 async fn http2_a_batch_over_sse_is_answered_message_by_message_in_the_one_version_that_has_them() {
     let gateway = gateway().await;
     gateway.client_seeing("a_echo").await;
-    let mut client = SseClient::connect(&gateway, "2025-03-26").await;
+    let client = Client::sse(gateway.address).await.connected("2025-03-26").await;
     let batch = [request(json!("one"), "ping", json!({})), call("two", "a_echo", json!({"n": 2})), "7".to_owned()];
     client.write(&format!("[{}]", batch.join(","))).await;
     let mut answers = Vec::new();
@@ -245,14 +256,14 @@ async fn http2_a_batch_over_sse_is_answered_message_by_message_in_the_one_versio
 #[tokio::test]
 async fn sess1_two_streams_are_two_sessions_and_no_message_strays() {
     let gateway = gateway().await;
-    let mut one = SseClient::seeing(&gateway, "a_nonce").await;
-    let mut other = SseClient::connect(&gateway, "2024-11-05").await;
-    assert_ne!(one.path, other.path);
+    let one = seeing(&gateway, "a_nonce").await;
+    let other = Client::sse(gateway.address).await.connected("2024-11-05").await;
+    assert_ne!(one.endpoint, other.endpoint);
     for round in 0..20 {
         // Both clients use the same ids, and the second receives its response first.
         one.write(&call(7, "a_nonce", json!({"nonce": format!("one {round}"), "delayMs": 20}))).await;
         other.write(&call(7, "a_nonce", json!({"nonce": format!("other {round}")}))).await;
-        for (client, name) in [(&mut other, "other"), (&mut one, "one")] {
+        for (client, name) in [(&other, "other"), (&one, "one")] {
             let answer = client.answer().await;
             assert_eq!(answer["id"], 7);
             assert_eq!(answer["result"]["content"][0]["text"], format!("{name} {round}"));
@@ -263,12 +274,12 @@ async fn sess1_two_streams_are_two_sessions_and_no_message_strays() {
 #[tokio::test]
 async fn sess1_an_id_of_one_transport_means_nothing_to_the_other() {
     let gateway = Gateway::with_servers(json!({})).await;
-    let (mut sse, mut mcp) = (SseClient::connect(&gateway, "2025-11-25").await, gateway.client().await);
+    let (sse, mut mcp) = (Client::sse(gateway.address).await.connected("2025-11-25").await, gateway.client().await);
     let own = mcp.session.clone().expect("a session");
     let ping = request(json!(1), "ping", json!({}));
     let answer = post(&mcp, &format!("/messages?sessionId={own}"), &ping).await;
     assert_eq!(answer.status, StatusCode::NOT_FOUND, "{answer:?}");
-    mcp.session = sse.path.split('=').nth(1).map(str::to_owned);
+    mcp.session = sse.endpoint.split('=').nth(1).map(str::to_owned);
     for verb in [Method::POST, Method::GET, Method::DELETE] {
         let answer = mcp.send(verb.clone(), "/mcp", &mcp.headers(), ping.clone()).await;
         assert_eq!(answer.status, StatusCode::NOT_FOUND, "{verb}: {answer:?}");
@@ -282,10 +293,10 @@ async fn sess1_an_id_of_one_transport_means_nothing_to_the_other() {
 async fn sess1_streams_count_as_sessions_also_before_their_handshake() {
     let gateway = Gateway::start(json!({ "gateway": { "maxSessions": 2 }, "mcpServers": {} })).await;
     let http = Client::new(gateway.address);
-    let (silent, mut client) =
-        (SseClient::open(gateway.address).await, SseClient::connect(&gateway, "2025-11-25").await);
+    let (silent, client) =
+        (Client::sse(gateway.address).await, Client::sse(gateway.address).await.connected("2025-11-25").await);
     let accept = [("accept", "text/event-stream"), ("content-type", "application/json")];
-    let hello = request(json!(0), "initialize", hello("2025-11-25"));
+    let hello = request(json!(0), "initialize", hello("2025-11-25", json!({})));
     for (verb, path) in [(Method::GET, "/sse"), (Method::POST, "/mcp")] {
         let answer = http.send(verb, path, &accept, hello.clone()).await;
         assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE, "{path}: {answer:?}");
@@ -302,7 +313,7 @@ async fn sess1_streams_count_as_sessions_also_before_their_handshake() {
 #[tokio::test]
 async fn http1_progress_comes_before_the_answer() {
     let gateway = gateway().await;
-    let mut client = SseClient::seeing(&gateway, "a_progress").await;
+    let client = seeing(&gateway, "a_progress").await;
     let params = json!({"name": "a_progress", "arguments": {"steps": 3}, "_meta": {"progressToken": "mine"}});
     client.write(&request(json!("p"), "tools/call", params)).await;
     for step in 1..=3 {
@@ -320,8 +331,8 @@ async fn http1_progress_comes_before_the_answer() {
 async fn srv4_a_change_is_told_on_the_stream_but_not_before_the_handshake_is_over() {
     let gateway = gateway().await;
     let watcher = gateway.client_seeing("a_change_tools").await;
-    let mut client = SseClient::open(gateway.address).await;
-    client.request("initialize", hello("2025-11-25")).await;
+    let client = Client::sse(gateway.address).await;
+    client.request("initialize", hello("2025-11-25", json!({}))).await;
     watcher.call("a_change_tools", json!({})).await;
     watcher.await_tool("a_added_0001").await;
     // This exceeds the pause between two notifications.
@@ -335,21 +346,21 @@ async fn srv4_a_change_is_told_on_the_stream_but_not_before_the_handshake_is_ove
         ("a_change_resources", "notifications/resources/list_changed"),
     ] {
         watcher.call(tool, json!({})).await;
-        client.stream.await_method(method).await;
+        client.told(method).await;
     }
 }
 
 #[tokio::test]
 async fn http2_a_call_is_answered_on_the_stream_however_its_post_ended() {
     let gateway = gateway().await;
-    let mut client = SseClient::seeing(&gateway, "a_nonce").await;
+    let client = seeing(&gateway, "a_nonce").await;
     for number in 0..10 {
         let nonce = format!("nonce {number}");
         let body = call(number, "a_nonce", json!({"nonce": nonce, "delayMs": 50}));
         let mut stream = TcpStream::connect(gateway.address).await.expect("it listens");
         let head = format!(
             "POST {} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
-            client.path,
+            client.endpoint,
             body.len()
         );
         stream.write_all(format!("{head}{body}").as_bytes()).await.expect("it reads");
@@ -368,7 +379,7 @@ async fn http2_a_call_is_answered_on_the_stream_however_its_post_ended() {
 async fn http2_calls_over_sse_are_bounded_and_can_be_cancelled() {
     let config = json!({ "policies": { "maxInFlight": 2 }, "mcpServers": { "a": fixture_server(&[]) } });
     let gateway = Gateway::start(config).await;
-    let mut client = SseClient::seeing(&gateway, "a_hang").await;
+    let client = seeing(&gateway, "a_hang").await;
     client.write(&call("one", "a_hang", json!({}))).await;
     client.write(&call("two", "a_hang", json!({}))).await;
     client.write(&call("two", "a_echo", json!({}))).await;
@@ -394,7 +405,7 @@ async fn sess2_a_session_ends_with_its_stream_and_its_calls_with_it() {
     for end in [End::Close, End::HalfClose, End::Reset] {
         let gateway = gateway().await;
         let watcher = gateway.client_seeing("a_hang").await;
-        let mut other = SseClient::connect(&gateway, "2025-11-25").await;
+        let other = Client::sse(gateway.address).await.connected("2025-11-25").await;
         // The sessions of the client that waited for the tool, the watcher and the other client.
         let before = metric(&watcher, "goblin_sessions_active").await;
         let (mut raw, http, path) = RawStream::deaf(&gateway).await;
@@ -433,7 +444,7 @@ async fn gateway_with_long_lists() -> Gateway {
 async fn sess2_a_client_that_never_reads_is_closed_as_slow_and_others_are_not_harmed() {
     let gateway = gateway_with_long_lists().await;
     let watcher = gateway.client_seeing("a_hang").await;
-    let mut other = SseClient::connect(&gateway, "2025-11-25").await;
+    let other = Client::sse(gateway.address).await.connected("2025-11-25").await;
     let before = metric(&watcher, "goblin_sessions_active").await;
     let (mut raw, http, path) = RawStream::deaf(&gateway).await;
     assert_eq!(post(&http, &path, &call("h", "a_hang", json!({}))).await.status, StatusCode::ACCEPTED);
@@ -500,17 +511,17 @@ async fn http1_progress_that_has_no_room_is_dropped_and_counted_and_every_answer
 async fn f26_over_sse_open_calls_are_answered_before_the_stream_ends() {
     let config = json!({ "gateway": { "grace": "60s" }, "mcpServers": { "a": fixture_server(&[]) } });
     let mut gateway = Gateway::start(config).await;
-    let mut client = SseClient::seeing(&gateway, "a_nonce").await;
-    let idle = SseClient::connect(&gateway, "2025-11-25").await;
-    let silent = SseClient::open(gateway.address).await;
+    let client = seeing(&gateway, "a_nonce").await;
+    let idle = Client::sse(gateway.address).await.connected("2025-11-25").await;
+    let silent = Client::sse(gateway.address).await;
     client.write(&call("last", "a_nonce", json!({"nonce": "last words", "delayMs": 1500}))).await;
     arrived(&gateway.client().await, "a", 1).await;
     signal(gateway.child.id().expect("it runs"), "TERM");
-    for mut stream in [idle.stream, silent.stream] {
-        assert_eq!(stream.next().await, None);
+    for client in [idle, silent] {
+        assert_eq!(client.line().await, None);
     }
     assert_eq!(client.answer().await["result"]["content"][0]["text"], "last words");
-    assert_eq!(client.stream.next().await, None);
+    assert_eq!(client.line().await, None);
     let status = gateway.child.wait().await.expect("it can be waited for");
     assert!(status.success(), "{status}");
 }

@@ -4,7 +4,8 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{PATIENCE, Scratch, StdioClient, fixture_server, goblin, signal};
+use crate::client::Client;
+use crate::harness::{PATIENCE, Scratch, fixture_server, goblin, signal};
 
 fn config() -> Value {
     json!({ "mcpServers": { "a": fixture_server(&[]) } })
@@ -18,12 +19,12 @@ fn hello(version: &str) -> Value {
     json!({"protocolVersion": version, "capabilities": {}, "clientInfo": {"name": "test", "version": "0"}})
 }
 
-async fn works(client: &mut StdioClient) {
+async fn works(client: &Client) {
     assert_eq!(client.request("ping", json!({})).await["result"], json!({}));
 }
 
 /// Returns the next message that is not a notification.
-async fn answer(client: &mut StdioClient) -> Value {
+async fn answer(client: &Client) -> Value {
     loop {
         let message = client.message().await;
         if message["method"].is_null() {
@@ -34,8 +35,8 @@ async fn answer(client: &mut StdioClient) -> Value {
 
 #[tokio::test]
 async fn srv2_the_handshake_comes_first_and_once() {
-    let mut client = StdioClient::start(json!({ "mcpServers": {} }));
-    works(&mut client).await;
+    let client = Client::stdio(json!({ "mcpServers": {} }));
+    works(&client).await;
     for method in ["tools/list", "tools/call", "nobody/knows"] {
         let refused = client.request(method, json!({"name": "x"})).await;
         assert_eq!(refused["error"]["code"], -32600, "{refused}");
@@ -53,7 +54,7 @@ async fn srv2_the_handshake_comes_first_and_once() {
 async fn srv2_nothing_is_told_before_the_client_has_finished_the_handshake() {
     // This exceeds the time that the first response waits for servers.
     let config = json!({ "mcpServers": { "a": fixture_server(&["--slow-start", "5000"]) } });
-    let mut client = StdioClient::start(config);
+    let client = Client::stdio(config);
     client.write(&request(json!("hello"), "initialize", hello("2025-11-25"))).await;
     assert_eq!(client.message().await["id"], "hello");
     let deadline = tokio::time::Instant::now() + PATIENCE;
@@ -77,13 +78,13 @@ async fn srv2_nothing_is_told_before_the_client_has_finished_the_handshake() {
 
 #[tokio::test]
 async fn sess1_the_end_of_input_ends_it_after_open_calls_are_answered() {
-    let mut client = StdioClient::initialized(config(), "2025-11-25").await;
+    let client = Client::stdio(config()).connected("2025-11-25").await;
     client.await_tool("a_nonce").await;
     for number in 0..5 {
         let params = json!({"name": "a_nonce", "arguments": {"nonce": number.to_string(), "delayMs": 300}});
         client.write(&request(json!(format!("n{number}")), "tools/call", params)).await;
     }
-    drop(client.input.take());
+    client.close_input();
     let mut answered = std::collections::BTreeMap::new();
     while let Some(line) = client.line().await {
         let message: Value = serde_json::from_str(&line).expect("a message");
@@ -100,7 +101,7 @@ async fn sess1_the_end_of_input_ends_it_after_open_calls_are_answered() {
 async fn sess1_a_call_that_never_ends_does_not_hold_up_the_exit() {
     let mut config = config();
     config["gateway"] = json!({ "grace": "100ms" });
-    let mut client = StdioClient::initialized(config, "2025-11-25").await;
+    let client = Client::stdio(config).connected("2025-11-25").await;
     client.await_tool("a_hang").await;
     client.write(&request(json!("h"), "tools/call", json!({"name": "a_hang"}))).await;
     assert_eq!(client.close().await.code(), Some(0));
@@ -108,23 +109,22 @@ async fn sess1_a_call_that_never_ends_does_not_hold_up_the_exit() {
 
 #[tokio::test]
 async fn sess1_a_signal_ends_it_too() {
-    let mut client = StdioClient::initialized(config(), "2025-11-25").await;
-    works(&mut client).await;
-    signal(client.child.id().expect("it runs"), "TERM");
-    let status = tokio::time::timeout(PATIENCE, client.child.wait()).await.expect("it ends").expect("a status");
-    assert_eq!(status.code(), Some(0));
+    let client = Client::stdio(config()).connected("2025-11-25").await;
+    works(&client).await;
+    signal(client.pid(), "TERM");
+    assert_eq!(client.ended().await.code(), Some(0));
 }
 
 #[tokio::test]
 async fn http3_a_batch_on_stdio_is_answered_message_by_message() {
-    let mut client = StdioClient::initialized(config(), "2025-03-26").await;
+    let client = Client::stdio(config()).connected("2025-03-26").await;
     client.await_tool("a_echo").await;
     let one = request(json!("one"), "ping", json!({}));
     let two = request(json!("two"), "tools/call", json!({"name": "a_echo", "arguments": {"n": 2}}));
     client.write(&format!("[{one},{two},7]")).await;
     let mut answers = Vec::new();
     for _ in 0..3 {
-        answers.push(answer(&mut client).await);
+        answers.push(answer(&client).await);
     }
     let of =
         |id: Value| answers.iter().find(|answer| answer["id"] == id).unwrap_or_else(|| panic!("{id}: {answers:?}"));
@@ -132,37 +132,37 @@ async fn http3_a_batch_on_stdio_is_answered_message_by_message() {
     assert_eq!(of(json!("two"))["result"]["structuredContent"], json!({"n": 2}));
     assert_eq!(of(Value::Null)["error"]["code"], -32600);
     client.write("[]").await;
-    assert_eq!(answer(&mut client).await["error"]["code"], -32600);
-    works(&mut client).await;
+    assert_eq!(answer(&client).await["error"]["code"], -32600);
+    works(&client).await;
 }
 
 #[tokio::test]
 async fn http3_a_batch_on_stdio_is_refused_in_every_other_version() {
     for version in ["2024-11-05", "2025-06-18", "2025-11-25"] {
-        let mut client = StdioClient::initialized(json!({ "mcpServers": {} }), version).await;
+        let client = Client::stdio(json!({ "mcpServers": {} })).connected(version).await;
         client.write(&format!("[{}]", request(json!("one"), "ping", json!({})))).await;
-        let refused = answer(&mut client).await;
+        let refused = answer(&client).await;
         assert_eq!(refused["error"]["code"], -32600, "{version}: {refused}");
-        works(&mut client).await;
+        works(&client).await;
     }
 }
 
 #[tokio::test]
 async fn http3_a_line_beyond_the_limit_is_refused_and_the_next_one_read() {
     let config = json!({ "policies": { "maxMessageSize": "4KiB" }, "mcpServers": {} });
-    let mut client = StdioClient::initialized(config, "2025-11-25").await;
+    let client = Client::stdio(config).connected("2025-11-25").await;
     for size in [5 * 1024, 300 * 1024] {
         client.write(&request(json!("big"), "ping", json!({"fill": "x".repeat(size)}))).await;
-        let refused = answer(&mut client).await;
+        let refused = answer(&client).await;
         assert_eq!(refused["error"]["code"], -32600, "{refused}");
         assert!(refused["error"]["message"].as_str().expect("words").contains("maxMessageSize"), "{refused}");
-        works(&mut client).await;
+        works(&client).await;
     }
 }
 
 #[tokio::test]
 async fn srv4_a_change_is_told_on_stdio() {
-    let mut client = StdioClient::initialized(config(), "2025-11-25").await;
+    let client = Client::stdio(config()).connected("2025-11-25").await;
     client.await_tool("a_change_prompts").await;
     for (tool, method) in [
         ("a_change_prompts", "notifications/prompts/list_changed"),
@@ -176,7 +176,7 @@ async fn srv4_a_change_is_told_on_stdio() {
 
 #[tokio::test]
 async fn http3_progress_comes_before_the_answer_on_stdio() {
-    let mut client = StdioClient::initialized(config(), "2025-11-25").await;
+    let client = Client::stdio(config()).connected("2025-11-25").await;
     client.await_tool("a_progress").await;
     let params = json!({"name": "a_progress", "arguments": {"steps": 3}, "_meta": {"progressToken": 7}});
     client.write(&request(json!("p"), "tools/call", params)).await;
@@ -202,7 +202,7 @@ async fn a_stderr_that_nobody_reads_ends_nothing() {
     drop(reader);
     let mut command = goblin(scratch.path());
     command.args(["stdio", "--log-level", "trace", "--config"]).arg(config).stderr(writer);
-    let mut client = StdioClient::of(command);
+    let mut client = Client::run(command);
     client.initialize("2025-11-25").await;
     assert_eq!(client.close().await.code(), Some(0));
 }
@@ -213,7 +213,7 @@ async fn sess2_the_first_look_at_the_lists_shows_what_started_with_us() {
         "slow": fixture_server(&["--slow-start", "700"]),
         "gone": { "command": "/nowhere/at/all" },
     });
-    let mut client = StdioClient::initialized(json!({ "mcpServers": servers }), "2025-11-25").await;
+    let client = Client::stdio(json!({ "mcpServers": servers })).connected("2025-11-25").await;
     let listed = client.request("tools/list", json!({})).await;
     let tools = listed["result"]["tools"].as_array().expect("a list");
     assert!(tools.iter().any(|tool| tool["name"] == "slow_echo"), "{listed}");

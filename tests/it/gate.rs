@@ -5,7 +5,9 @@
 use http::{Method, StatusCode};
 use serde_json::json;
 
-use crate::harness::{Answer, Client, Gateway};
+use crate::client::Client;
+use crate::client::http::Answer;
+use crate::harness::Gateway;
 
 const ROUTES: [&str; 6] = ["/mcp", "/", "/sse", "/messages?sessionId=x", "/metrics", "/api/status?x=1"];
 const VERBS: [Method; 4] = [Method::GET, Method::POST, Method::DELETE, Method::OPTIONS];

@@ -5,7 +5,8 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Gateway, StdioClient, fixture_server};
+use crate::client::Client;
+use crate::harness::{Gateway, fixture_server};
 
 const VERSIONS: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
 
@@ -30,7 +31,7 @@ async fn srv2_every_version_is_spoken_over_http() {
 #[tokio::test]
 async fn srv2_every_version_is_spoken_over_stdio() {
     for version in VERSIONS {
-        let mut client = StdioClient::initialized(one_server(), version).await;
+        let client = Client::stdio(one_server()).connected(version).await;
         client.await_tool("a_echo").await;
         assert!(client.close().await.success(), "{version}");
     }
@@ -40,7 +41,7 @@ async fn srv2_every_version_is_spoken_over_stdio() {
 async fn srv2_an_unknown_version_gets_our_newest_with_a_handshake() {
     let gateway = Gateway::start(nothing_behind()).await;
     for asked in ["1999-01-01", "2026-07-28", "2099-12-31", "nonsense"] {
-        let answer = Client::new(gateway.address).initialize(asked).await;
+        let answer = Client::new(gateway.address).initialize_with(asked, json!({})).await;
         assert_eq!(answer["result"]["protocolVersion"], "2025-11-25", "{asked}: {answer}");
     }
 }

@@ -9,7 +9,8 @@ use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
-use crate::harness::{Client, Gateway, PATIENCE, Scratch, goblin};
+use crate::client::Client;
+use crate::harness::{Gateway, PATIENCE, Scratch, goblin};
 
 pub struct Home {
     pub scratch: Scratch,

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use crate::harness::{Client, Gateway, eventually};
+use crate::client::Client;
+use crate::harness::{Gateway, eventually};
 
 /// The name of the healthy server. The neighbour calls its tool.
 pub const HEALTHY: &str = "healthy";

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::harness::{Client, GOBLIN, Gateway, Scratch, eventually, fixture_server, servers_only};
+use crate::client::Client;
+use crate::harness::{GOBLIN, Gateway, Scratch, eventually, fixture_server, servers_only};
 use crate::hostile::{Attack, HEALTHY, await_limit, limit_hits};
 use crate::support::{assert_error, gauge, scripted_server};
 

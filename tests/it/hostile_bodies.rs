@@ -9,7 +9,9 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::harness::{Answer, Client, Gateway, PATIENCE, StdioClient, eventually, fixture_server};
+use crate::client::Client;
+use crate::client::http::Answer;
+use crate::harness::{Gateway, PATIENCE, eventually, fixture_server};
 use crate::hostile::{Attack, HEALTHY, await_limit, counter, limit_hits};
 use crate::support::{assert_error, gauge, rest, try_call};
 
@@ -206,7 +208,7 @@ async fn hard3_answers_that_nobody_reads_count_and_are_not_lost() {
 #[tokio::test]
 async fn hard3_the_maximum_holds_over_stdio() {
     let config = json!({ "gateway": { "maxMemory": "2MiB" }, "mcpServers": { "a": fixture_server(&[]) } });
-    let mut client = StdioClient::initialized(config, "2025-11-25").await;
+    let client = Client::stdio(config).connected("2025-11-25").await;
     client.await_tool("a_echo").await;
     client.write(std::str::from_utf8(&large_call(77, "a_echo", 3 * MIB)).expect("text")).await;
     let answer = client.message().await;

@@ -8,12 +8,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Gateway, StdioClient, eventually, fixture_server};
+use crate::client::Client;
+use crate::harness::{Gateway, eventually, fixture_server};
 use crate::hostile::{Attack, HEALTHY, await_limit, limit_hits};
-use crate::modern_client::ModernClient;
 use crate::raw_server::{RawServer, response};
 use crate::scripted::Scripted;
-use crate::sse_client::SseClient;
 use crate::support::{assert_error, gauge, http_server, try_call};
 
 const MIB: usize = 1024 * 1024;
@@ -65,12 +64,12 @@ async fn hard2_a_message_of_a_client_that_is_too_deep_reaches_no_backend() {
 #[tokio::test]
 async fn hard2_the_depth_is_bounded_over_every_transport() {
     let gateway = healthy().await;
-    let mut sse = SseClient::seeing(&gateway, &format!("{HEALTHY}_echo")).await;
-    let refused = sse.post(&deep_call(7, 513)).await;
+    gateway.client_seeing(&format!("{HEALTHY}_echo")).await;
+    let sse = Client::sse(gateway.address).await.connected("2025-11-25").await;
+    let refused = sse.post(deep_call(7, 513)).await;
     assert_limit(&refused.json(), "jsonDepth", 512);
     sse.works().await;
-    let mut stdio =
-        StdioClient::initialized(json!({ "mcpServers": { HEALTHY: fixture_server(&[]) } }), "2025-11-25").await;
+    let stdio = Client::stdio(json!({ "mcpServers": { HEALTHY: fixture_server(&[]) } })).connected("2025-11-25").await;
     stdio.write(&deep_call(7, DEEP)).await;
     let answer = stdio.message().await;
     assert_eq!(answer["id"], 7, "{answer}");
@@ -129,12 +128,12 @@ async fn hard2_a_batch_beyond_the_limit_is_one_error() {
     let answer = client.post(pings(100)).await.json();
     assert_eq!(answer.as_array().map(Vec::len), Some(100), "exactly so many fit");
     assert_limit(&client.post(pings(101)).await.json(), "batchMessages", 100);
-    let mut sse = SseClient::connect(&gateway, "2025-03-26").await;
-    assert_limit(&sse.post(&pings(101)).await.json(), "batchMessages", 100);
+    let sse = Client::sse(gateway.address).await.connected("2025-03-26").await;
+    assert_limit(&sse.post(pings(101)).await.json(), "batchMessages", 100);
     sse.works().await;
     assert_eq!(limit_hits(&client, "batchMessages").await, 7);
     attack.end(150).await;
-    let mut stdio = StdioClient::initialized(json!({ "mcpServers": {} }), "2025-03-26").await;
+    let stdio = Client::stdio(json!({ "mcpServers": {} })).connected("2025-03-26").await;
     stdio.write(&ones).await;
     assert_limit(&stdio.message().await, "batchMessages", 100);
     assert!(stdio.request("ping", json!({})).await["error"].is_null());
@@ -168,17 +167,17 @@ async fn hard2_what_a_client_says_of_itself_is_bounded() {
     );
     let fits = Client::new(gateway.address).post(large_hello(16 * 1024)).await.json();
     assert!(fits["error"].is_null(), "exactly so many fit: {fits}");
-    let modern = ModernClient::able(gateway.address, json!({ "x": "y".repeat(16 * 1024) }));
+    let modern = Client::modern(gateway.address, json!({ "x": "y".repeat(16 * 1024) }));
     for (method, params) in [
         ("tools/call", json!({ "name": format!("{HEALTHY}_echo"), "arguments": {} })),
         ("subscriptions/listen", json!({ "notifications": { "toolsListChanged": true } })),
     ] {
         let draft = modern.draft(method, params);
-        assert_limit(&modern.send(&draft).await.json(), "clientInfoBytes", 16 * 1024);
+        assert_limit(&modern.send_draft(&draft).await.json(), "clientInfoBytes", 16 * 1024);
     }
     assert_eq!(limit_hits(&client, "clientInfoBytes").await, 53);
     attack.end(150).await;
-    let mut stdio = StdioClient::start(json!({ "mcpServers": {} }));
+    let mut stdio = Client::stdio(json!({ "mcpServers": {} }));
     stdio.write(&large_hello(MIB)).await;
     assert_limit(&stdio.message().await, "clientInfoBytes", 16 * 1024);
     stdio.initialize("2025-11-25").await;

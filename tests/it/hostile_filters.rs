@@ -6,7 +6,8 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Gateway, eventually, fixture_server};
+use crate::client::Client;
+use crate::harness::{Gateway, eventually, fixture_server};
 use crate::hostile::{Attack, HEALTHY};
 use crate::raw_server::response;
 use crate::scripted::{Reply, Scripted, Seen};

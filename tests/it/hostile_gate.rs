@@ -9,7 +9,8 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::harness::{Client, Gateway, PATIENCE, fixture_server};
+use crate::client::Client;
+use crate::harness::{Gateway, PATIENCE, fixture_server};
 use crate::hostile::{Attack, HEALTHY};
 
 /// The memory limit of the gateway under malformed requests, in MiB.

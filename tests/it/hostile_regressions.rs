@@ -14,13 +14,15 @@ use http::Method;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use crate::harness::{Client, Gateway, Scratch, fixture_server, goblin, servers_only};
+use crate::client::modern::Draft;
+use crate::client::{Client, text_of};
+use crate::harness::{Gateway, Scratch, fixture_server, goblin, servers_only};
 use crate::hostile::{Attack, HEALTHY};
-use crate::modern_client::{Draft, ModernClient, Scene, text_of};
 use crate::park::{ELICITATION, ask, required, retry, to_all};
 use crate::raw_server::response;
 use crate::scripted::{Reply, Scripted};
 use crate::stage::Back;
+use crate::stage::Scene;
 use crate::support::{children, http_server, logged, scripted_server, try_call};
 
 /// The memory limit in MiB. None of these attacks costs memory.
@@ -73,13 +75,13 @@ async fn hard_equal_ids_of_many_clients_never_get_the_answer_of_another() {
     for number in 0..CLIENTS {
         let session = gateway.client().await;
         tasks.push(tokio::spawn(async move {
-            let stateless = ModernClient::new(address);
+            let stateless = Client::modern(address, json!({}));
             for call in 0..CALLS {
                 let nonce = format!("client {number} call {call}");
                 let params = json!({ "name": "a_echo", "arguments": { "nonce": nonce } });
                 let message = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params });
                 let draft = Draft::new("tools/call", params);
-                let (one, two) = tokio::join!(session.post(message.to_string()), stateless.send(&draft));
+                let (one, two) = tokio::join!(session.post(message.to_string()), stateless.send_draft(&draft));
                 for answer in [one.json(), two.json()] {
                     assert_eq!((&answer["id"], answer["result"].to_string().contains(&nonce)), (&json!(1), true));
                 }

@@ -9,7 +9,8 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use crate::harness::{Client, Gateway, Scratch, StdioClient, eventually, fixture, fixture_server, goblin};
+use crate::client::Client;
+use crate::harness::{Gateway, Scratch, eventually, fixture, fixture_server, goblin};
 use crate::home::{Home, Ran};
 use crate::hostile::{Attack, HEALTHY};
 use crate::operator::look;
@@ -85,7 +86,7 @@ async fn hard6_d19_a_server_sees_its_own_variables_and_no_secret_of_others() {
     let mut command = goblin(scratch.path());
     command.args(["stdio", "--standalone", "--config"]).arg(&config).env("HOME", scratch.path());
     with_secrets(&mut command);
-    let mut client = StdioClient::of(command);
+    let mut client = Client::run(command);
     client.initialize("2025-11-25").await;
     for server in ["plain", "own", "named", "all", "other"] {
         client.await_tool(&format!("{server}_env")).await;

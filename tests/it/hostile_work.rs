@@ -5,7 +5,8 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Gateway, eventually, fixture_server};
+use crate::client::Client;
+use crate::harness::{Gateway, eventually, fixture_server};
 use crate::hostile::{Attack, HEALTHY, await_limit, limit_hits};
 use crate::scripted::{Reply, Scripted, Seen};
 use crate::support::{assert_error, begin_call, ended, http_server, logged};

@@ -5,7 +5,8 @@
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Gateway, Scratch, StdioClient, eventually, fixture_server, goblin};
+use crate::client::Client;
+use crate::harness::{Gateway, Scratch, eventually, fixture_server, goblin};
 use crate::operator::look;
 use crate::subscriber::{UPDATED, subscribe, touch};
 
@@ -162,7 +163,7 @@ async fn sub15_clients_of_a_bridge_and_own_connections_are_told_as_all_others() 
     let operator = gateway.client_seeing("a_touch").await;
     let mut command = goblin(scratch.path());
     command.args(["stdio", "--config"]).arg(&config);
-    let mut bridged = StdioClient::of(command);
+    let bridged = Client::run(command);
     let info = json!({"name": "bridged", "version": "1.2.3"});
     let hello = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": info});
     bridged.request("initialize", hello).await;

@@ -6,8 +6,9 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 
+use crate::client::Client;
 use crate::fixture_http::HttpFixture;
-use crate::harness::{Client, Gateway, Scratch, eventually, fixture_server, signal};
+use crate::harness::{Gateway, Scratch, eventually, fixture_server, signal};
 use crate::support::{
     Arrivals, arrived, assert_error, begin_call, ended, is_error, logged, path_text, pid_in, raw_post, rest, try_call,
 };

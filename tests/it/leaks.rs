@@ -15,8 +15,9 @@ use serde_json::json;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
+use crate::client::Client;
 use crate::fixture_http::HttpFixture;
-use crate::harness::{Client, Gateway, PATIENCE, Scratch, eventually, fixture_server, goblin};
+use crate::harness::{Gateway, PATIENCE, Scratch, eventually, fixture_server, goblin};
 use crate::ledger::cut_for_a_moment;
 use crate::per_client::per_client;
 use crate::raw_client::RawClient;

@@ -10,12 +10,11 @@ use goblin_fixture::fault::FaultProxy;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
+use crate::client::Client;
 use crate::fixture_http::HttpFixture;
-use crate::harness::{Client, Gateway, Scratch, StdioClient, eventually, fixture_server, signal};
-use crate::ledger_player::{Books, Caller, Era, Manner, Player, SERVERS, WIDTH, Way};
+use crate::harness::{Gateway, Scratch, eventually, fixture_server, signal};
+use crate::ledger_player::{Books, Era, Manner, Player, SERVERS, WIDTH, Way, post};
 use crate::ledger_subscriptions_player::bridge;
-use crate::modern_client::ModernClient;
-use crate::sse_client::SseClient;
 use crate::support::{FAULT_PAUSE, gauge, http_server, is_alive, path_text};
 
 const HTTP_CLIENTS: u64 = 16;
@@ -58,12 +57,13 @@ impl Stage {
         Stage { clients, scratch, _fixtures: fixtures, proxies, gateway, config }
     }
 
-    async fn callers(&self) -> Vec<Caller> {
+    /// Returns clients over Streamable HTTP.
+    async fn callers(&self) -> Vec<Client> {
         let mut callers = Vec::new();
         for _ in 0..HTTP_CLIENTS {
             callers.push(match self.clients {
-                Era::Legacy => Caller::Legacy(Arc::new(self.gateway.client().await)),
-                Era::Modern => Caller::Modern(Arc::new(ModernClient::new(self.gateway.address))),
+                Era::Legacy => self.gateway.client().await,
+                Era::Modern => Client::modern(self.gateway.address, json!({})),
             });
         }
         callers
@@ -71,30 +71,30 @@ impl Stage {
 
     /// Returns all players. Each sees all servers.
     async fn players(&self) -> Vec<Player> {
-        let mut ways: Vec<_> = self.callers().await.into_iter().map(Way::Http).collect();
+        let mut clients: Vec<_> = self.callers().await.into_iter().map(|client| (client, Way::Calls)).collect();
         for number in 0..SSE_CLIENTS + BRIDGED_CLIENTS {
-            ways.push(match self.clients {
-                Era::Legacy if number < SSE_CLIENTS => Way::Sse(SseClient::connect(&self.gateway, "2024-11-05").await),
-                Era::Legacy | Era::Modern => Way::Stdio(self.greeted(bridge(self.gateway.address)).await),
-            });
+            let client = match self.clients {
+                Era::Legacy if number < SSE_CLIENTS => {
+                    Client::sse(self.gateway.address).await.connected("2024-11-05").await
+                }
+                Era::Legacy | Era::Modern => self.greeted(bridge(self.gateway.address)).await,
+            };
+            clients.push((client, Way::Line));
         }
         for number in 1..=STDIO_CLIENTS {
-            let client = StdioClient::start(tracked(&self.config, &self.scratch, number));
-            ways.push(Way::Stdio(self.greeted(client).await));
+            let client = Client::stdio(tracked(&self.config, &self.scratch, number));
+            clients.push((self.greeted(client).await, Way::Line));
         }
-        (0..).zip(ways).map(|(number, way)| Player::new(self.clients, number, way)).collect()
+        (0..).zip(clients).map(|(number, (client, way))| Player::new(self.clients, number, client, way)).collect()
     }
 
-    async fn greeted(&self, mut client: StdioClient) -> StdioClient {
-        if self.clients == Era::Legacy {
-            client.initialize("2025-06-18").await;
-        }
+    async fn greeted(&self, client: Client) -> Client {
+        let client = match self.clients {
+            Era::Legacy => client.connected("2025-06-18").await,
+            Era::Modern => client.as_modern(json!({})),
+        };
         for server in SERVERS {
-            let tool = format!("{server}_nonce");
-            match self.clients {
-                Era::Legacy => client.await_tool(&tool).await,
-                Era::Modern => client.await_modern_tool(&tool).await,
-            }
+            client.await_tool(&format!("{server}_nonce")).await;
         }
         client
     }
@@ -202,12 +202,12 @@ async fn check_progress(clients: Era, servers: Era) {
 }
 
 /// Makes one call with `steps` steps, a number that no other call has. Returns the number of progress notifications.
-async fn watch_progress(era: Era, caller: Caller, server: &str, id: u64, steps: u64) -> u64 {
+async fn watch_progress(era: Era, client: Client, server: &str, id: u64, steps: u64) -> u64 {
     let params = json!({
         "name": format!("{server}_progress"), "arguments": { "steps": steps, "delayMs": 1 },
         "_meta": { "progressToken": "the same" },
     });
-    let answer = caller.post(&era.request(id, "tools/call", params)).await;
+    let answer = post(&client, &era.request(id, "tools/call", params)).await;
     let messages: Vec<Value> =
         answer.messages().iter().map(|message| serde_json::from_str(message).expect("a message")).collect();
     let (last, before) = messages.split_last().expect("an answer");

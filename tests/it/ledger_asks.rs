@@ -17,10 +17,10 @@ use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
 use crate::ask_player::{Books, Manner, Player, ROUTES, WIDTH, asking};
+use crate::client::Client;
 use crate::fixture_http::HttpFixture;
-use crate::harness::{Client, Gateway, Scratch, StdioClient, eventually, fixture_server, signal};
+use crate::harness::{Gateway, Scratch, eventually, fixture_server, signal};
 use crate::ledger::cut_for_a_moment;
-use crate::peer::Peer;
 use crate::per_client::per_client;
 use crate::resume::{self, Event};
 use crate::stage::Front;
@@ -66,12 +66,12 @@ impl Stage {
     }
 
     /// Returns a client that sees all servers.
-    async fn peer(&self, front: Front) -> Peer {
+    async fn peer(&self, front: Front) -> Client {
         let abilities = json!({ "sampling": {} });
         let mut peer = match front {
-            Front::Http => Peer::over_http(self.gateway.address, abilities).await,
-            Front::Sse => Peer::over_sse(self.gateway.address, abilities).await,
-            Front::Stdio => Peer::over_stdio(StdioClient::start(self.config.clone()), abilities).await,
+            Front::Http => Client::new(self.gateway.address).listening(abilities).await,
+            Front::Sse => Client::sse(self.gateway.address).await.listening(abilities).await,
+            Front::Stdio => Client::stdio(self.config.clone()).listening(abilities).await,
         };
         peer.name = format!("{front:?}");
         for (server, _) in ROUTES {
@@ -241,7 +241,7 @@ async fn f1_no_ask_goes_astray_while_servers_are_killed_and_clients_leave() {
 
 /// Waits until the servers have recovered: a single client receives all requests of its calls.
 async fn await_recovery(stage: &Stage) {
-    let mut peer = stage.peer(Front::Http).await;
+    let peer = stage.peer(Front::Http).await;
     for (server, _) in ROUTES {
         loop {
             let params = json!({ "name": format!("{server}_echo"), "arguments": {} });

@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use goblin_fixture::ledger::Ledger;
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Client, StdioClient};
-use crate::modern_client::{Draft, ModernClient, with_meta};
-use crate::sse_client::SseClient;
+use crate::client::Client;
+use crate::client::http::Answer;
+use crate::client::modern::{META, VERSION, with_meta};
 
 /// The calls that each client has open at a time. Their ids are the same in every client.
 pub const WIDTH: u64 = 8;
@@ -106,20 +107,23 @@ struct Call {
 pub struct Player {
     era: Era,
     number: u64,
+    client: Client,
     way: Way,
     /// Cancelled calls of earlier rounds.
     left: Vec<Call>,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    Http(Caller),
-    Sse(SseClient),
-    Stdio(StdioClient),
+    /// Each response arrives on the stream of its call.
+    Calls,
+    /// All responses arrive on one line: HTTP+SSE or stdio.
+    Line,
 }
 
 impl Player {
-    pub fn new(era: Era, number: u64, way: Way) -> Player {
-        Player { era, number, way, left: Vec::new() }
+    pub fn new(era: Era, number: u64, client: Client, way: Way) -> Player {
+        Player { era, number, client, way, left: Vec::new() }
     }
 
     /// Plays at least this many rounds, and continues until the ledger is closed.
@@ -129,15 +133,13 @@ impl Player {
                 break;
             }
             let calls: Vec<_> = (1..=WIDTH).map(|place| self.call(&books, manner, round, place)).collect();
-            match &mut self.way {
-                Way::Http(caller) => {
-                    futures_util::future::join_all(calls.iter().map(|call| caller.play(&books, call))).await;
-                }
-                Way::Sse(_) | Way::Stdio(_) => self.play_line(&books, calls).await,
+            match self.way {
+                Way::Calls => drop(join_all(calls.iter().map(|call| self.play_call(&books, call))).await),
+                Way::Line => self.play_line(&books, calls).await,
             }
         }
-        if let Way::Stdio(client) = self.way {
-            assert!(client.close().await.success());
+        if self.client.is_process() {
+            assert!(self.client.close().await.success());
         }
     }
 
@@ -146,7 +148,7 @@ impl Player {
         let (nonce, number) = (books.ledger.issue(), self.number);
         let is_left = manner == Manner::Leaves && (number + round * 3 + place).is_multiple_of(WIDTH);
         // A cancelled id may be used again only if its late response cannot arrive any more.
-        let hangs_up = matches!(self.way, Way::Http(Caller::Modern(_)));
+        let hangs_up = (self.way, self.era) == (Way::Calls, Era::Modern);
         let id = if is_left && !hangs_up { WIDTH + 1 + round } else { place };
         // Half of the cancelled calls race with their responses, and the other half never return.
         let is_endless = is_left && round.is_multiple_of(2);
@@ -197,28 +199,14 @@ impl Player {
         call.left_after.is_none()
     }
 
-    async fn write(&mut self, messages: Vec<String>) {
-        match &mut self.way {
-            Way::Http(_) => panic!("it has no line of its own"),
-            Way::Sse(client) => {
-                futures_util::future::join_all(messages.iter().map(|message| client.write(message))).await;
-            }
-            Way::Stdio(client) => {
-                for message in messages {
-                    client.write(&message).await;
-                }
-            }
-        }
+    async fn write(&self, messages: Vec<String>) {
+        join_all(messages.iter().map(|message| self.client.write(message))).await;
     }
 
     /// Returns the next response. Skips `list_changed`, which a restarted backend may cause in a session.
-    async fn answer(&mut self) -> Value {
+    async fn answer(&self) -> Value {
         loop {
-            let message = match &mut self.way {
-                Way::Http(_) => panic!("it has no line of its own"),
-                Way::Sse(client) => client.message().await,
-                Way::Stdio(client) => client.message().await,
-            };
+            let message = self.client.message().await;
             if !message["id"].is_null() {
                 return message;
             }
@@ -226,23 +214,10 @@ impl Player {
             assert!(is_list && self.era == Era::Legacy, "{message}");
         }
     }
-}
 
-fn cancelled(id: u64) -> String {
-    json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": id } }).to_string()
-}
-
-/// A client over Streamable HTTP. Each response arrives on the stream of its call.
-#[derive(Clone)]
-pub enum Caller {
-    Legacy(Arc<Client>),
-    Modern(Arc<ModernClient>),
-}
-
-impl Caller {
-    async fn play(&self, books: &Books, call: &Call) {
+    async fn play_call(&self, books: &Books, call: &Call) {
         let answer = match call.left_after {
-            None => Some(self.post(&call.message).await),
+            None => Some(post(&self.client, &call.message).await),
             Some(after) => self.post_and_leave(call, after).await,
         };
         for message in answer.iter().flat_map(Answer::messages) {
@@ -255,34 +230,31 @@ impl Caller {
         }
     }
 
-    pub async fn post(&self, message: &Value) -> Answer {
-        match self {
-            Caller::Legacy(client) => client.post(message.to_string()).await,
-            Caller::Modern(client) => {
-                let answer = client.send(&Draft::of(message)).await;
-                assert!(answer.headers.get("mcp-session-id").is_none(), "{answer:?}");
-                answer
-            }
-        }
-    }
-
     /// Makes a call and cancels it. Returns the response if it arrived earlier.
     async fn post_and_leave(&self, call: &Call, after: Duration) -> Option<Answer> {
-        match self {
-            Caller::Legacy(client) => {
-                let mut posted = pin!(self.post(&call.message));
-                loop {
-                    tokio::select! {
-                        answer = &mut posted => return Some(answer),
-                        // The cancellation may overtake the call, so it is repeated.
-                        () = tokio::time::sleep(after) => {
-                            client.notify("notifications/cancelled", json!({ "requestId": call.id })).await;
-                        }
-                    }
+        let mut posted = pin!(post(&self.client, &call.message));
+        match self.era {
+            Era::Legacy => loop {
+                tokio::select! {
+                    answer = &mut posted => return Some(answer),
+                    // The cancellation may overtake the call, so it is repeated.
+                    () = tokio::time::sleep(after) => self.client.cancel(call.id).await,
                 }
-            }
+            },
             // The timeout closes the connection.
-            Caller::Modern(_) => tokio::time::timeout(after, self.post(&call.message)).await.ok(),
+            Era::Modern => tokio::time::timeout(after, posted).await.ok(),
         }
     }
+}
+
+/// POSTs a request of any era.
+pub async fn post(client: &Client, message: &Value) -> Answer {
+    let answer = client.send_draft(&client.draft_of(message.to_string())).await;
+    let is_modern = message["params"]["_meta"][format!("{META}protocolVersion")] == VERSION;
+    assert!(!is_modern || answer.headers.get("mcp-session-id").is_none(), "{answer:?}");
+    answer
+}
+
+fn cancelled(id: u64) -> String {
+    json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": id } }).to_string()
 }

@@ -18,12 +18,12 @@ use tokio::process::Command;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::client::Client;
 use crate::fixture_http::HttpFixture;
-use crate::harness::{Client, Gateway, PATIENCE, Scratch, StdioClient, eventually, fixture_server, signal};
+use crate::harness::{Gateway, PATIENCE, Scratch, eventually, fixture_server, signal};
 use crate::ledger::cut_for_a_moment;
 use crate::ledger_subscriptions_listener::ListeningPlayer;
 use crate::ledger_subscriptions_player::{Books, Place, Player, Plays, Random, TOLD, bridge, text_of};
-use crate::peer::Peer;
 use crate::sdk::reference_program;
 use crate::subscriber::ACTIVE;
 use crate::support::{gauge, http_server, is_alive, path_text, try_call};
@@ -65,7 +65,7 @@ async fn server_memory_tells_of_each_write_once() {
     let mut command = Command::new("node");
     command.arg(reference_program("server-memory")).env("MEMORY_FILE_PATH", scratch.path().join("graph"));
     command.stderr(Stdio::null()).kill_on_drop(true);
-    let mut client = StdioClient::of(command);
+    let mut client = Client::run(command);
     client.initialize("2025-11-25").await;
     let uri = json!({ "uri": "memory://knowledge-graph" });
     let steps = [("resources/subscribe", WRITES), ("resources/unsubscribe", 0)];
@@ -108,10 +108,10 @@ async fn sub5_sub12_each_write_is_told_once_to_each_who_keeps_up_and_never_to_wh
     const WRITES: u64 = 40;
     let (_scratch, gateway, writer) = writing().await;
     let mut peers = [
-        Peer::over_http(gateway.address, json!({})).await,
-        Peer::over_sse(gateway.address, json!({})).await,
-        Peer::over_stdio(bridge(gateway.address), json!({})).await,
-        Peer::over_http(gateway.address, json!({})).await,
+        Client::new(gateway.address).listening(json!({})).await,
+        Client::sse(gateway.address).await.listening(json!({})).await,
+        bridge(gateway.address).listening(json!({})).await,
+        Client::new(gateway.address).listening(json!({})).await,
     ];
     let mut number = 0;
     for peer in &mut peers {
@@ -141,9 +141,9 @@ async fn sub5_whoever_does_not_keep_up_is_told_of_the_last_write() {
     const WRITES: u64 = 200;
     let (_scratch, gateway, writer) = writing().await;
     let mut peers = [
-        Peer::over_http(gateway.address, json!({})).await,
-        Peer::over_sse(gateway.address, json!({})).await,
-        Peer::over_stdio(bridge(gateway.address), json!({})).await,
+        Client::new(gateway.address).listening(json!({})).await,
+        Client::sse(gateway.address).await.listening(json!({})).await,
+        bridge(gateway.address).listening(json!({})).await,
     ];
     for peer in &mut peers {
         peer.subscribe(GRAPH).await;

@@ -11,11 +11,12 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::harness::{Listener, PATIENCE};
+use crate::client::Client;
+use crate::client::http::Listener;
+use crate::harness::PATIENCE;
 use crate::ledger_subscriptions_player::{
     AGAIN_AFTER, LISTENS_MS, Place, Plays, Random, SLOW, SLOW_RATE, STUCK_MS, Sight, TOLD, text_of,
 };
-use crate::modern_client::ModernClient;
 use crate::subscriber::UPDATED;
 
 const LISTENERS: u64 = 6;
@@ -48,7 +49,7 @@ pub struct ListeningPlayer {
     sight: Sight,
     /// The proxy that carries all notifications.
     line: FaultProxy,
-    client: ModernClient,
+    client: Client,
     random: Random,
     streams: BTreeMap<u64, Stream>,
     /// The number of the next stream.
@@ -121,7 +122,7 @@ impl ListeningPlayer {
         let mut player = ListeningPlayer {
             sight: Sight::new(format!("listener {number}"), place),
             line: FaultProxy::start(place.gateway),
-            client: ModernClient::new(place.gateway),
+            client: Client::modern(place.gateway, json!({})),
             random: Random::new(seed.wrapping_add(number)),
             streams: BTreeMap::new(),
             next: 0,
@@ -171,8 +172,8 @@ impl ListeningPlayer {
     async fn opened(&mut self, number: u64, uris: &BTreeSet<String>) -> Listener {
         loop {
             // A new connection is used, because an earlier one may have been cut.
-            let client = ModernClient::new(self.line.addr());
-            let (honoured, stream) = client.listen(json!(number), json!({ "resourceSubscriptions": uris })).await;
+            let client = Client::new(self.line.addr());
+            let (honoured, stream) = client.listen_to(json!(number), json!({ "resourceSubscriptions": uris })).await;
             if honoured["resourceSubscriptions"] == json!(uris) {
                 return stream;
             }

@@ -12,8 +12,8 @@ use goblin_fixture::fault::FaultProxy;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::harness::{Scratch, StdioClient, goblin};
-use crate::peer::Peer;
+use crate::client::Client;
+use crate::harness::{Scratch, goblin};
 use crate::stage::Front;
 use crate::subscriber::{UPDATED, meta};
 
@@ -191,7 +191,7 @@ pub struct Player {
     front: Front,
     /// The proxy that carries all notifications.
     line: FaultProxy,
-    peer: Peer,
+    peer: Client,
     random: Random,
     /// The unsubscribed resources, and the last version that may still be on its way.
     left: BTreeMap<String, u64>,
@@ -411,23 +411,23 @@ impl Player {
     }
 }
 
-async fn connect(front: Front, line: &FaultProxy, gateway: SocketAddr) -> Peer {
+async fn connect(front: Front, line: &FaultProxy, gateway: SocketAddr) -> Client {
     let mut peer = match front {
-        Front::Http => Peer::over_http_via(line.addr(), gateway, json!({})).await,
-        Front::Sse => Peer::over_sse_via(line.addr(), gateway, json!({})).await,
-        Front::Stdio => Peer::over_stdio(bridge(line.addr()), json!({})).await,
+        Front::Http => Client::new(gateway).via(gateway, line.addr()).listening(json!({})).await,
+        Front::Sse => Client::sse(line.addr()).await.via(gateway, line.addr()).listening(json!({})).await,
+        Front::Stdio => bridge(line.addr()).listening(json!({})).await,
     };
     peer.name = format!("{front:?}");
     peer
 }
 
 /// Starts `goblin stdio` in front of a gateway at this address.
-pub fn bridge(gateway: SocketAddr) -> StdioClient {
+pub fn bridge(gateway: SocketAddr) -> Client {
     // The command looks only for a runtime file there, and none exists.
     let nowhere = Scratch::new();
     let mut command = goblin(nowhere.path());
     command.args(["stdio", "--url", &format!("http://{gateway}/mcp")]).stderr(Stdio::null());
-    StdioClient::of(command)
+    Client::run(command)
 }
 
 /// Returns the text of a resource.

@@ -4,9 +4,12 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Listener, StdioClient, eventually};
-use crate::modern_client::{ACKNOWLEDGED, ModernClient, Scene, listen_to, named, with_meta};
+use crate::client::Client;
+use crate::client::http::Listener;
+use crate::client::modern::{ACKNOWLEDGED, listen_to, named, with_meta};
+use crate::harness::eventually;
 use crate::operator::look;
+use crate::stage::Scene;
 use crate::stage::{Back, Backend};
 use crate::subscriber::{ACTIVE, DELETED, UPDATED, subscribe, touch, touched, upstream_heard, without_fences};
 
@@ -60,7 +63,7 @@ async fn sub1_what_will_be_told_is_acknowledged_first() {
         (json!({"resourceSubscriptions": ALPHA}), json!({})),
     ] {
         for id in [json!(4), json!("4")] {
-            let (honoured, _) = scene.client.listen(id, wanted.clone()).await;
+            let (honoured, _) = scene.client.listen_to(id, wanted.clone()).await;
             assert_eq!(honoured, expected, "{wanted}");
         }
     }
@@ -81,10 +84,10 @@ async fn sub3_what_cannot_be_told_is_not_promised() {
         "b": crate::harness::fixture_server(&[]),
     }))
     .await;
-    let client = ModernClient::new(gateway.address);
+    let client = Client::modern(gateway.address, json!({}));
     client.await_tool("a_touch").await;
     client.await_tool("b_touch").await;
-    let (honoured, _) = client.listen(json!(1), uris(&[ALPHA, "b+note:///alpha"])).await;
+    let (honoured, _) = client.listen_to(json!(1), uris(&[ALPHA, "b+note:///alpha"])).await;
     assert_eq!(honoured, uris(&["b+note:///alpha"]));
 }
 
@@ -96,8 +99,8 @@ async fn sub2_one_update_reaches_sessions_and_listeners_alike() {
         let mut session = legacy.listen().await;
         subscribe(&legacy, ALPHA, json!({})).await;
         let (text, number) = (json!("1"), json!(1));
-        let (_, mut first) = scene.client.listen(text.clone(), uris(&[ALPHA])).await;
-        let (_, mut second) = scene.client.listen(number.clone(), uris(&[ALPHA, BETA])).await;
+        let (_, mut first) = scene.client.listen_to(text.clone(), uris(&[ALPHA])).await;
+        let (_, mut second) = scene.client.listen_to(number.clone(), uris(&[ALPHA, BETA])).await;
         scene.gauge_becomes(ACTIVE, 4).await;
         upstream_heard(&legacy, &["+note:///alpha", "+note:///beta"]).await;
         touch(&legacy, "note:///alpha", 1).await;
@@ -127,24 +130,24 @@ async fn sub2_one_update_reaches_sessions_and_listeners_alike() {
 async fn sub10_who_is_acknowledged_before_the_server_agrees_is_told_when_it_does() {
     const HELD: &str = "a+note:///held-x";
     let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
-    let (honoured, mut stream) = scene.client.listen(json!(1), uris(&[HELD])).await;
+    let (honoured, mut stream) = scene.client.listen_to(json!(1), uris(&[HELD])).await;
     assert_eq!(honoured, uris(&[HELD]));
     upstream(&scene, &["+note:///held-x"]).await;
-    scene.client.call("a_release", json!({})).await;
+    scene.client.try_call("a_release", json!({})).await;
     assert_eq!(next_told(&mut stream, UPDATED, &json!(1)).await, json!({"uri": HELD, "_meta": {}}));
 }
 
 #[tokio::test]
 async fn sub13_the_words_of_an_update_are_the_servers() {
     let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
-    let (_, mut stream) = scene.client.listen(json!("é"), uris(&[ALPHA])).await;
+    let (_, mut stream) = scene.client.listen_to(json!("é"), uris(&[ALPHA])).await;
     upstream(&scene, &["+note:///alpha"]).await;
     let told = r#"{"x":[1.0,1e3,-0],"uri":"note:\/\/\/alpha","_meta":{"y":1.50}}"#;
     let draft = scene
         .client
         .draft("tools/call", json!({"name": "a_tell", "arguments": {"method": UPDATED, "params": "PARAMS"}}));
     let body = draft.body.replace(r#""PARAMS""#, told);
-    scene.client.send(&crate::modern_client::Draft { body, ..draft }).await;
+    scene.client.send_draft(&crate::client::modern::Draft { body, ..draft }).await;
     let message = stream.next_text().await.expect("an update");
     let expected = told
         .replace(r"note:\/\/\/alpha", ALPHA)
@@ -156,17 +159,17 @@ async fn sub13_the_words_of_an_update_are_the_servers() {
 async fn reg8_lists_are_told_to_those_who_asked() {
     let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
     let wanted = |key: &str| json!({ key: true });
-    let (_, mut tools) = scene.client.listen(json!("t"), wanted("toolsListChanged")).await;
-    let (_, mut prompts) = scene.client.listen(json!("p"), wanted("promptsListChanged")).await;
-    let (_, mut resources) = scene.client.listen(json!("r"), wanted("resourcesListChanged")).await;
-    let (_, mut none) = scene.client.listen(json!("n"), uris(&[ALPHA])).await;
+    let (_, mut tools) = scene.client.listen_to(json!("t"), wanted("toolsListChanged")).await;
+    let (_, mut prompts) = scene.client.listen_to(json!("p"), wanted("promptsListChanged")).await;
+    let (_, mut resources) = scene.client.listen_to(json!("r"), wanted("resourcesListChanged")).await;
+    let (_, mut none) = scene.client.listen_to(json!("n"), uris(&[ALPHA])).await;
     upstream(&scene, &["+note:///alpha"]).await;
     for (tool, stream, method, id) in [
         ("a_change_tools", &mut tools, TOOLS, "t"),
         ("a_change_resources", &mut resources, RESOURCES, "r"),
         ("a_change_prompts", &mut prompts, PROMPTS, "p"),
     ] {
-        scene.client.call(tool, json!({})).await;
+        scene.client.try_call(tool, json!({})).await;
         // This is the first message, although other lists have changed before.
         assert_eq!(next_told(stream, method, &json!(id)).await, json!({"_meta": {}}));
     }
@@ -200,16 +203,16 @@ async fn subx1_patterns_are_listened_for_as_sessions_subscribe_to_them() {
 async fn sub14_a_resource_that_is_gone_is_told_as_the_client_can_hear_it() {
     const BIN: &str = "a+blob:///bin";
     let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
-    let knowing = ModernClient::able(scene.gateway.address, json!({"extensions": {"dev.goblin/subscriptions": {}}}));
-    let (_, mut plain) = scene.client.listen(json!(1), uris(&[BIN])).await;
-    let (_, mut words) = knowing.listen(json!(2), uris(&[BIN])).await;
+    let knowing = Client::modern(scene.gateway.address, json!({"extensions": {"dev.goblin/subscriptions": {}}}));
+    let (_, mut plain) = scene.client.listen_to(json!(1), uris(&[BIN])).await;
+    let (_, mut words) = knowing.listen_to(json!(2), uris(&[BIN])).await;
     scene.gauge_becomes(ACTIVE, 2).await;
     upstream(&scene, &["+blob:///bin"]).await;
-    scene.client.call("a_change_resources", json!({"remove": "blob:///bin"})).await;
+    scene.client.try_call("a_change_resources", json!({"remove": "blob:///bin"})).await;
     let told = next_told(&mut plain, UPDATED, &json!(1)).await;
     assert_eq!(told, json!({"uri": BIN, "_meta": {"dev.goblin/deleted": true}}));
     assert_eq!(next_told(&mut words, DELETED, &json!(2)).await["uri"], BIN);
-    scene.client.call("a_change_resources", json!({"restore": "blob:///bin"})).await;
+    scene.client.try_call("a_change_resources", json!({"restore": "blob:///bin"})).await;
     for (stream, id) in [(&mut plain, 1), (&mut words, 2)] {
         assert_eq!(next_told(stream, UPDATED, &json!(id)).await["uri"], BIN, "it is back");
     }
@@ -219,31 +222,31 @@ async fn sub14_a_resource_that_is_gone_is_told_as_the_client_can_hear_it() {
 async fn sub2_streams_over_a_pipe_are_told_apart_by_their_ids_and_end_apart() {
     for members in [json!({}), json!({"session": "per-client"})] {
         let backend = Backend::start(Back::Stdio).await;
-        let mut client = StdioClient::start(Scene::config(&backend, json!({}), members.clone()));
-        client.await_modern_tool("a_touch").await;
+        let client = Client::stdio(Scene::config(&backend, json!({}), members.clone())).as_modern(json!({}));
+        client.await_tool("a_touch").await;
         for id in [json!(900), json!("900")] {
             let params = json!({ "notifications": uris(&[ALPHA]) });
-            client.begin_modern(id.clone(), "subscriptions/listen", params, &json!({})).await;
+            client.begin_as(id.clone(), "subscriptions/listen", params).await;
             let first = client.message().await;
             assert_eq!(first["method"], ACKNOWLEDGED, "{first}");
             assert_eq!(first["params"], json!({"_meta": named(&id), "notifications": uris(&[ALPHA])}));
         }
-        subscribed(&mut client, r#"["+note:///alpha"]"#).await;
+        subscribed(&client, r#"["+note:///alpha"]"#).await;
         let touch = |id: &str| {
             json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": with_meta(
                 json!({"name": "a_touch", "arguments": {"uri": "note:///alpha"}}), &json!({}))})
         };
         client.write(&touch("x").to_string()).await;
         let mut ids: Vec<_> =
-            messages(&mut client, 3).await.iter().filter_map(stream_of).map(|id| id.to_string()).collect();
+            messages(&client, 3).await.iter().filter_map(stream_of).map(|id| id.to_string()).collect();
         ids.sort();
         assert_eq!(ids, [r#""900""#, "900"], "{members}");
         client.write(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":900}}"#).await;
         client.write(&touch("y").to_string()).await;
-        let ids: Vec<_> = messages(&mut client, 2).await.iter().filter_map(stream_of).collect();
+        let ids: Vec<_> = messages(&client, 2).await.iter().filter_map(stream_of).collect();
         assert_eq!(ids, [json!("900")], "{members}: the other was taken back");
         client.write(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"900"}}"#).await;
-        subscribed(&mut client, r#"["+note:///alpha","-note:///alpha"]"#).await;
+        subscribed(&client, r#"["+note:///alpha","-note:///alpha"]"#).await;
     }
 }
 
@@ -251,7 +254,7 @@ fn stream_of(message: &Value) -> Option<Value> {
     message["params"]["_meta"].get("io.modelcontextprotocol/subscriptionId").cloned()
 }
 
-async fn messages(client: &mut StdioClient, count: usize) -> Vec<Value> {
+async fn messages(client: &Client, count: usize) -> Vec<Value> {
     let mut messages = Vec::new();
     while messages.len() < count {
         messages.push(client.message().await);
@@ -260,10 +263,10 @@ async fn messages(client: &mut StdioClient, count: usize) -> Vec<Value> {
 }
 
 /// Waits until the server has received exactly these subscribe requests.
-async fn subscribed(client: &mut StdioClient, expected: &str) {
+async fn subscribed(client: &Client, expected: &str) {
     let deadline = crate::harness::Deadline::new();
     loop {
-        let answer = client.modern("tools/call", json!({"name": "a_subscribed"}), &json!({})).await;
+        let answer = client.try_call("a_subscribed", json!({})).await;
         if answer["result"]["content"][0]["text"] == expected {
             return;
         }
@@ -276,7 +279,7 @@ async fn subscribed(client: &mut StdioClient, expected: &str) {
 async fn met_listeners_are_counted_while_they_are_there() {
     let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
     let gauges = ["goblin_sessions_active", "goblin_streams_active", ACTIVE];
-    let (_, stream) = scene.client.listen(json!(1), uris(&[ALPHA, BETA])).await;
+    let (_, stream) = scene.client.listen_to(json!(1), uris(&[ALPHA, BETA])).await;
     for (name, value) in gauges.into_iter().zip([1, 1, 2]) {
         scene.gauge_becomes(name, value).await;
     }
@@ -285,7 +288,7 @@ async fn met_listeners_are_counted_while_they_are_there() {
         (told.body.contains(ALPHA) && told.body.contains(BETA)).then_some(())
     })
     .await;
-    let (_, call) = scene.client.open(&scene.client.draft("tools/call", json!({"name": "a_hang"}))).await;
+    let (_, call) = scene.client.open_draft(&scene.client.draft("tools/call", json!({"name": "a_hang"}))).await;
     scene.gauge_becomes("goblin_requests_in_flight", 1).await;
     drop((stream, call));
     for name in gauges.into_iter().chain(["goblin_requests_in_flight"]) {

@@ -4,10 +4,12 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, StdioClient, eventually, fixture_server, signal};
+use crate::client::Client;
+use crate::client::modern::named;
+use crate::harness::{Gateway, eventually, fixture_server, signal};
 use crate::listen_front::{ALPHA, next_told, next_touched, uris};
-use crate::modern_client::{ModernClient, Scene, named};
 use crate::stage::Back;
+use crate::stage::Scene;
 use crate::subscriber::{ACTIVE, UPDATED, touch, upstream_heard};
 
 fn over(id: &Value) -> Value {
@@ -19,7 +21,7 @@ async fn life_a_gateway_that_stops_ends_every_stream_with_its_answer() {
     let mut scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
     let mut streams = Vec::new();
     for id in [json!("a"), json!(7)] {
-        streams.push((id.clone(), scene.client.listen(id, uris(&[ALPHA])).await.1));
+        streams.push((id.clone(), scene.client.listen_to(id, uris(&[ALPHA])).await.1));
     }
     assert!(scene.gateway.terminate().await.success());
     for (id, mut stream) in streams {
@@ -31,15 +33,13 @@ async fn life_a_gateway_that_stops_ends_every_stream_with_its_answer() {
 #[tokio::test]
 async fn life_a_stream_over_a_pipe_ends_with_its_answer_when_we_are_told_to_stop() {
     let config = json!({ "gateway": { "grace": "10m" }, "mcpServers": { "a": fixture_server(&[]) } });
-    let mut client = StdioClient::start(config);
-    client.await_modern_tool("a_touch").await;
+    let client = Client::stdio(config).as_modern(json!({}));
+    client.await_tool("a_touch").await;
     for id in [json!("a"), json!(700)] {
-        client
-            .begin_modern(id, "subscriptions/listen", json!({"notifications": {"toolsListChanged": true}}), &json!({}))
-            .await;
+        client.begin_as(id, "subscriptions/listen", json!({"notifications": {"toolsListChanged": true}})).await;
         client.message().await;
     }
-    signal(client.child.id().expect("it runs"), "TERM");
+    signal(client.pid(), "TERM");
     let mut ends = [client.message().await, client.message().await];
     ends.sort_by_key(|message| message["id"].to_string());
     assert_eq!(ends, [over(&json!("a")), over(&json!(700))]);
@@ -51,7 +51,7 @@ async fn sub5_many_streams_share_one_subscription_and_each_hears_once() {
     let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
     let mut streams = Vec::new();
     for number in 0..200 {
-        streams.push((json!(number), scene.client.listen(json!(number), uris(&[ALPHA])).await.1));
+        streams.push((json!(number), scene.client.listen_to(json!(number), uris(&[ALPHA])).await.1));
     }
     scene.gauge_becomes(ACTIVE, 200).await;
     let legacy = scene.gateway.client().await;
@@ -71,17 +71,17 @@ async fn sub5_many_streams_share_one_subscription_and_each_hears_once() {
 async fn sess1_streams_take_places_among_the_sessions() {
     let config = json!({ "gateway": { "maxSessions": 2 }, "mcpServers": { "a": fixture_server(&[]) } });
     let gateway = Gateway::start(config).await;
-    let client = ModernClient::new(gateway.address);
+    let client = Client::modern(gateway.address, json!({}));
     client.await_tool("a_touch").await;
-    let (_, first) = client.listen(json!(1), json!({})).await;
-    let (_, second) = client.listen(json!(2), json!({})).await;
+    let (_, first) = client.listen_to(json!(1), json!({})).await;
+    let (_, second) = client.listen_to(json!(2), json!({})).await;
     let refused = client.request("subscriptions/listen", json!({"notifications": {}})).await;
     assert_eq!(refused["error"]["data"]["limit"], "maxSessions", "{refused}");
     assert!(client.call("a_echo", json!({})).await["error"].is_null(), "calls need no place");
     drop(first);
     let third = eventually("the place is free", || async {
         let draft = client.draft("subscriptions/listen", json!({"notifications": {}}));
-        let (parts, stream) = client.open(&draft).await;
+        let (parts, stream) = client.open_draft(&draft).await;
         (parts.headers["content-type"] == "text/event-stream").then_some(stream)
     });
     drop((second, third.await));
@@ -91,12 +91,12 @@ async fn sess1_streams_take_places_among_the_sessions() {
 async fn sub_what_is_acknowledged_is_what_there_is_room_for() {
     let config = json!({ "subscriptions": { "maxPerClient": 2 }, "mcpServers": { "a": fixture_server(&[]) } });
     let gateway = Gateway::start(config).await;
-    let client = ModernClient::new(gateway.address);
+    let client = Client::modern(gateway.address, json!({}));
     client.await_tool("a_touch").await;
     let three = ["a+note:///1", "a+note:///2", "a+note:///3"];
-    let (honoured, mut stream) = client.listen(json!(1), uris(&three)).await;
+    let (honoured, mut stream) = client.listen_to(json!(1), uris(&three)).await;
     assert_eq!(honoured, uris(&three[..2]));
-    let (other, _) = client.listen(json!(2), uris(&three[2..])).await;
+    let (other, _) = client.listen_to(json!(2), uris(&three[2..])).await;
     assert_eq!(other, uris(&three[2..]), "each stream has its own room");
     let legacy = gateway.client().await;
     eventually("both are subscribed", || async {
@@ -117,7 +117,7 @@ async fn sub_what_is_acknowledged_is_what_there_is_room_for() {
 async fn sub9_a_stream_that_closes_while_its_server_is_asked_leaves_nothing() {
     let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
     let legacy = scene.gateway.client().await;
-    let (honoured, stream) = scene.client.listen(json!(1), uris(&["a+note:///held-x"])).await;
+    let (honoured, stream) = scene.client.listen_to(json!(1), uris(&["a+note:///held-x"])).await;
     assert_eq!(honoured, uris(&["a+note:///held-x"]), "it is acknowledged before the server answers");
     upstream_heard(&legacy, &["+note:///held-x"]).await;
     drop(stream);

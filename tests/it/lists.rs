@@ -10,9 +10,9 @@ use goblin_config::file::ConfigOrigin;
 use goblin_engine::app::App;
 use serde_json::{Value, json};
 
-use crate::harness::{
-    Client, Frozen, GOBLIN, Gateway, Listener, Scratch, eventually, fixture, fixture_server, servers_only,
-};
+use crate::client::Client;
+use crate::client::http::Listener;
+use crate::harness::{Frozen, GOBLIN, Gateway, Scratch, eventually, fixture, fixture_server, servers_only};
 
 const LISTS: [(&str, &str); 4] = [
     ("tools/list", "tools"),

@@ -86,7 +86,7 @@ async fn log_secrets_and_session_ids_are_in_no_line_at_any_level() {
         let arguments = ["--log-level", "trace", "--log-format", format];
         let (gateway, _scratch) = self::gateway(config.clone(), &arguments, &variables).await;
         let bearer = format!("Bearer {}", values[4]);
-        let client = crate::harness::Client::new(gateway.address);
+        let client = crate::client::Client::new(gateway.address);
         let headers = [
             ("content-type", "application/json"),
             ("accept", "application/json, text/event-stream"),
@@ -124,7 +124,7 @@ async fn audit_each_call_is_one_line_with_who_and_what_and_nothing_of_what_was_s
         "mcpServers": { "a": fixture_server(&[]) },
     });
     let (gateway, _scratch) = gateway(config, &["--log-format", "json"], &[]).await;
-    let mut client = crate::harness::Client::new(gateway.address).at("/mcp/p/few");
+    let mut client = crate::client::Client::new(gateway.address).at("/mcp/p/few");
     client.initialize("2025-11-25").await;
     client.await_tool("a_echo").await;
     client.call("a_echo", json!({ "said": "never-told" })).await;

@@ -5,8 +5,9 @@
 use goblin_fixture::lossless::LOSSLESS;
 use serde_json::json;
 
+use crate::client::Client;
 use crate::fixture_http::HttpFixture;
-use crate::harness::{Client, Frozen, Gateway, Scratch, StdioClient, fixture_server};
+use crate::harness::{Frozen, Gateway, Scratch, fixture_server};
 
 /// Removes the white space outside of strings.
 fn tokens(text: &str) -> String {
@@ -124,7 +125,7 @@ async fn srv5_results_are_lossless_in_a_stream_over_http() {
 #[tokio::test]
 async fn srv5_results_are_lossless_over_stdio() {
     let backends = Backends::start().await;
-    let mut client = StdioClient::initialized(backends.config.clone(), "2025-11-25").await;
+    let client = Client::stdio(backends.config.clone()).connected("2025-11-25").await;
     for name in &backends.names {
         client.await_tool(&format!("{name}_lossless")).await;
         for (body, expected) in [

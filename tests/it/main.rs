@@ -5,6 +5,7 @@
 #![allow(unreachable_pub, reason = "the helpers are shared by the modules of this one program")]
 
 mod ask_player;
+mod client;
 mod fixture_http;
 mod harness;
 mod home;
@@ -18,9 +19,7 @@ mod ledger_player;
 mod ledger_subscriptions_listener;
 mod ledger_subscriptions_player;
 mod meta_client;
-mod modern_client;
 mod operator;
-mod peer;
 mod raw_client;
 mod raw_gateway;
 mod raw_server;
@@ -29,7 +28,6 @@ mod scripted;
 mod sdk;
 mod sdk_script;
 mod socket_gateway;
-mod sse_client;
 mod stage;
 mod subscriber;
 mod support;

@@ -4,10 +4,10 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Gateway, eventually, fixture_server};
-use crate::meta_client::{Asker, NAMES, column, text};
-use crate::modern_client::ModernClient;
-use crate::peer::raw_member;
+use crate::client::Client;
+use crate::client::inbox::raw_member;
+use crate::harness::{Gateway, eventually, fixture_server};
+use crate::meta_client::{NAMES, askers as all_askers, column, text};
 
 /// Returns a configuration with two similar servers. `b` has forty more resources and three more prompts.
 fn config() -> Value {
@@ -16,9 +16,9 @@ fn config() -> Value {
 }
 
 /// Starts a gateway with both servers, and one client of each kind.
-async fn askers() -> (Gateway, Vec<Asker>) {
+async fn askers() -> (Gateway, Vec<Client>) {
     let gateway = Gateway::start(config()).await;
-    let askers = Asker::all(&gateway, &config(), &["a_echo", "b_echo"]).await;
+    let askers = all_askers(&gateway, &config(), &["a_echo", "b_echo"]).await;
     (gateway, askers)
 }
 
@@ -47,7 +47,7 @@ async fn meta5_they_are_listed_by_default_behind_the_tools_of_servers() {
 async fn meta5_every_answer_fits_its_output_schema_over_every_transport() {
     let (_gateway, askers) = askers().await;
     let mut answers: Vec<Vec<Value>> = Vec::new();
-    for mut asker in askers {
+    for asker in askers {
         let listed = asker.request("tools/list", json!({})).await["result"]["tools"].clone();
         let mut own = Vec::new();
         for (tool, arguments) in [
@@ -71,7 +71,7 @@ async fn meta5_every_answer_fits_its_output_schema_over_every_transport() {
                 listed.as_array().expect("tools").iter().find(|it| it["name"] == tool).expect("it is listed");
             let validator = jsonschema::validator_for(&definition["outputSchema"]).expect("a schema");
             let problems: Vec<String> = validator.iter_errors(&answer).map(|error| error.to_string()).collect();
-            assert!(problems.is_empty(), "{} {tool} {arguments}: {problems:?} in {answer}", asker.name());
+            assert!(problems.is_empty(), "{} {tool} {arguments}: {problems:?} in {answer}", asker.name);
             own.push(answer);
         }
         answers.push(own);
@@ -91,7 +91,7 @@ async fn meta5_every_answer_fits_its_output_schema_over_every_transport() {
 #[tokio::test]
 async fn meta1_d2_resources_are_cards_with_identifiers_and_can_be_of_one_server() {
     let (_gateway, askers) = askers().await;
-    for mut asker in askers {
+    for asker in askers {
         let all = asker.ask("catalog_resources", json!({})).await;
         let of_a = asker.ask("catalog_resources", json!({"serverId": "a"})).await;
         let listed = asker.request("resources/list", json!({})).await["result"]["resources"].clone();
@@ -126,7 +126,7 @@ async fn meta1_d2_resources_are_cards_with_identifiers_and_can_be_of_one_server(
 #[tokio::test]
 async fn meta1_a_catalog_is_read_page_by_page_until_it_changes() {
     let (_gateway, askers) = askers().await;
-    for mut asker in askers {
+    for asker in askers {
         let whole = asker.ask("catalog_resources", json!({})).await;
         let (mut arguments, mut pages, mut uris) = (json!({"limit": 7}), 0, Vec::new());
         loop {
@@ -138,7 +138,7 @@ async fn meta1_a_catalog_is_read_page_by_page_until_it_changes() {
             assert_eq!(page["resources"].as_array().map(Vec::len), Some(7));
             arguments["cursor"] = json!(cursor);
         }
-        assert_eq!(uris, column(&whole["resources"], "uri"), "{}", asker.name());
+        assert_eq!(uris, column(&whole["resources"], "uri"), "{}", asker.name);
         assert_eq!(pages, uris.len().div_ceil(7));
         // A cursor's position counts all entries, so the server filter may change.
         arguments["serverId"] = json!("a");
@@ -163,7 +163,7 @@ async fn meta1_a_catalog_is_read_page_by_page_until_it_changes() {
 #[tokio::test]
 async fn meta2_d2_a_resource_is_described_by_uri_identifier_and_native_uri() {
     let (_gateway, askers) = askers().await;
-    for mut asker in askers {
+    for asker in askers {
         let listed = asker.request("resources/list", json!({})).await["result"]["resources"].clone();
         let definition = |uri: &str| listed.as_array().expect("a list").iter().find(|it| it["uri"] == uri).cloned();
         for (asked, exposed, id) in [
@@ -192,7 +192,7 @@ async fn meta2_d2_a_resource_is_described_by_uri_identifier_and_native_uri() {
 #[tokio::test]
 async fn meta3_resources_are_found_by_relevance_and_mime_type() {
     let (_gateway, askers) = askers().await;
-    for mut asker in askers {
+    for asker in askers {
         let found = asker.ask("search_resources", json!({"query": "json note", "serverId": "a"})).await;
         assert_eq!(found["resources"][0]["uri"], "a+note:///beta", "{found}");
         assert_eq!(found["resources"][0]["id"], "a_note_beta", "{found}");
@@ -222,7 +222,7 @@ async fn meta3_resources_are_found_by_relevance_and_mime_type() {
 #[tokio::test]
 async fn meta4_templates_are_cards_with_their_patterns() {
     let (_gateway, askers) = askers().await;
-    for mut asker in askers {
+    for asker in askers {
         let all = asker.ask("catalog_resource_templates", json!({})).await;
         let of_b = asker.ask("catalog_resource_templates", json!({"serverId": "b"})).await;
         let listed = asker.request("resources/templates/list", json!({})).await["result"]["resourceTemplates"].clone();
@@ -236,7 +236,7 @@ async fn meta4_templates_are_cards_with_their_patterns() {
 #[tokio::test]
 async fn reg6_tools_and_prompts_are_compact_cards() {
     let (_gateway, askers) = askers().await;
-    for mut asker in askers {
+    for asker in askers {
         for (tool, method, member) in
             [("catalog_tools", "tools/list", "tools"), ("catalog_prompts", "prompts/list", "prompts")]
         {
@@ -262,7 +262,7 @@ async fn reg7_a_tool_is_described_byte_for_byte_as_it_is_listed() {
         Gateway::start(json!({ "metaTools": true, "mcpServers": { "a": fixture_server(&["--prefix-unknown"]) } }))
             .await;
     let session = gateway.client_seeing("a_echo").await;
-    let visitor = ModernClient::new(gateway.address);
+    let visitor = Client::modern(gateway.address, json!({}));
     let body = |method: &str, params: Value| {
         json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string()
     };
@@ -271,9 +271,9 @@ async fn reg7_a_tool_is_described_byte_for_byte_as_it_is_listed() {
         let described =
             session.post(body("tools/call", json!({"name": "describe_tool", "arguments": {"name": tool}}))).await.body;
         check_described(tool, &list, &described);
-        let list = visitor.send(&visitor.draft("tools/list", json!({}))).await.body;
+        let list = visitor.send_draft(&visitor.draft("tools/list", json!({}))).await.body;
         let draft = visitor.draft("tools/call", json!({"name": "describe_tool", "arguments": {"name": tool}}));
-        check_described(tool, &list, &visitor.send(&draft).await.body);
+        check_described(tool, &list, &visitor.send_draft(&draft).await.body);
     }
 }
 
@@ -288,7 +288,7 @@ fn check_described(tool: &str, list: &str, answer: &str) {
 #[tokio::test]
 async fn meta5_tools_are_found_by_what_they_do() {
     let (_gateway, askers) = askers().await;
-    for mut asker in askers {
+    for asker in askers {
         for (query, server, first) in [
             ("adds numbers", "a", "a_add"),
             ("adding two numbers", "b", "b_add"),
@@ -317,7 +317,7 @@ async fn meta5_tools_are_found_by_what_they_do() {
 #[tokio::test]
 async fn meta5_prompts_are_found_and_described() {
     let (_gateway, askers) = askers().await;
-    for mut asker in askers {
+    for asker in askers {
         let found = asker.ask("search_prompts", json!({"query": "greets somebody", "serverId": "a"})).await;
         assert_eq!(found["prompts"][0], json!({"name": "a_greet", "description": "Greets", "serverId": "a"}));
         let listed = asker.request("prompts/list", json!({})).await["result"]["prompts"].clone();

@@ -5,13 +5,15 @@
 use goblin_fixture::lossless::LOSSLESS;
 use serde_json::{Value, json};
 
+use crate::client::Client;
+use crate::client::inbox::raw_member;
+use crate::client::modern::Draft;
 use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, eventually, fixture_server};
-use crate::meta_client::{Asker, text};
-use crate::modern_client::{Draft, ModernClient, Scene};
+use crate::meta_client::{askers, text};
 use crate::park::{ELICITATION, ask, required, retry, to_all};
-use crate::peer::raw_member;
 use crate::stage::Back;
+use crate::stage::Scene;
 
 /// Returns the params of a call, direct and with `call_tool`.
 fn both(tool: &str, arguments: &Value) -> [Value; 2] {
@@ -37,7 +39,7 @@ async fn gateway() -> (Gateway, HttpFixture) {
 #[tokio::test]
 async fn meta5_results_and_errors_are_those_of_a_direct_call_byte_for_byte() {
     let (gateway, _http) = gateway().await;
-    let (session, visitor) = (gateway.client().await, ModernClient::new(gateway.address));
+    let (session, visitor) = (gateway.client().await, Client::modern(gateway.address, json!({})));
     for (tool, arguments) in [
         ("a_lossless", json!({})),
         ("h_lossless", json!({})),
@@ -52,7 +54,7 @@ async fn meta5_results_and_errors_are_those_of_a_direct_call_byte_for_byte() {
         for params in both(tool, &arguments) {
             let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
             let old = session.post(body.to_string()).await.messages().pop().expect("an answer");
-            let new = visitor.send(&Draft::new("tools/call", params)).await;
+            let new = visitor.send_draft(&Draft::new("tools/call", params)).await;
             seen.push((old, new.status, new.messages().pop().expect("an answer")));
         }
         assert_eq!(seen[0], seen[1], "{tool}");
@@ -97,9 +99,9 @@ async fn meta5_arguments_reach_the_server_as_they_are_spelled() {
 async fn meta5_it_works_over_every_transport() {
     let config = json!({ "mcpServers": { "a": fixture_server(&[]) } });
     let gateway = Gateway::start(config.clone()).await;
-    for mut asker in Asker::all(&gateway, &config, &["a_echo"]).await {
+    for asker in askers(&gateway, &config, &["a_echo"]).await {
         let sum = asker.call("call_tool", json!({"name": "a_add", "arguments": {"a": 2, "b": 3}})).await;
-        assert_eq!(sum["structuredContent"], json!({"sum": 5}), "{}", asker.name());
+        assert_eq!(sum["structuredContent"], json!({"sum": 5}), "{}", asker.name);
         let failed = asker.call("call_tool", json!({"name": "a_fail"})).await;
         assert_eq!(failed["isError"], true, "{failed}");
     }
@@ -167,17 +169,17 @@ async fn meta5_a_call_may_become_a_task() {
 async fn meta5_headers_name_call_tool_and_the_server_gets_its_own() {
     let server = HttpFixture::start(&["--era", "modern", "--header-tools"]).await;
     let gateway = Gateway::with_servers(json!({ "m": server.server() })).await;
-    let visitor = ModernClient::new(gateway.address);
+    let visitor = Client::modern(gateway.address, json!({}));
     visitor.await_tool("m_headed").await;
     let params = both("m_headed", &json!({"region": "north", "priority": 3}))[1].clone();
     let draft = Draft::new("tools/call", params);
     assert!(draft.headers.contains(&("mcp-name".to_owned(), "call_tool".to_owned())));
-    let answer = visitor.send(&draft).await;
+    let answer = visitor.send_draft(&draft).await;
     assert_eq!(answer.status, 200, "{answer:?}");
     let told = answer.body;
     assert!(told.contains("north") && told.contains("headed"), "{told}");
     assert!(!told.contains("call_tool"), "{told}");
-    let wrong = visitor.send(&draft.with("mcp-name", "m_headed")).await;
+    let wrong = visitor.send_draft(&draft.with("mcp-name", "m_headed")).await;
     assert_eq!(wrong.status, 400, "{wrong:?}");
 }
 

@@ -1,9 +1,9 @@
-//! A client of the gateway's own tools, over either era and over stdio. All of them must receive the same results.
+//! Clients of the gateway's own tools, of either era and over stdio. All of them must receive the same results.
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Gateway, StdioClient, servers_only};
-use crate::modern_client::ModernClient;
+use crate::client::{Client, NEWEST_LEGACY};
+use crate::harness::{Gateway, servers_only};
 
 /// The plain names of all tools, in the order of the list.
 pub const NAMES: [&str; 12] = [
@@ -21,52 +21,26 @@ pub const NAMES: [&str; 12] = [
     "list_servers",
 ];
 
-pub enum Asker {
-    Session(Client),
-    Visitor(ModernClient),
-    Pipe(Box<StdioClient>),
+/// Returns one client of each kind, after all servers of `config` are ready: those with these tools.
+pub async fn askers(gateway: &Gateway, config: &Value, tools: &[&str]) -> Vec<Client> {
+    let mut session = gateway.client().await;
+    let mut pipe = Client::stdio(servers_only(config.clone())).connected(NEWEST_LEGACY).await;
+    for tool in tools {
+        session.await_tool(tool).await;
+        pipe.await_tool(tool).await;
+    }
+    let mut visitor = Client::modern(gateway.address, json!({}));
+    for (client, name) in [(&mut session, "session"), (&mut visitor, "visitor"), (&mut pipe, "pipe")] {
+        name.clone_into(&mut client.name);
+    }
+    vec![session, visitor, pipe]
 }
 
-impl Asker {
-    /// Returns one client of each kind, after all servers of `config` are ready: those with these tools.
-    pub async fn all(gateway: &Gateway, config: &Value, tools: &[&str]) -> Vec<Asker> {
-        let session = gateway.client().await;
-        let mut pipe = StdioClient::initialized(servers_only(config.clone()), "2025-11-25").await;
-        for tool in tools {
-            session.await_tool(tool).await;
-            pipe.await_tool(tool).await;
-        }
-        let visitor = ModernClient::new(gateway.address);
-        vec![Asker::Session(session), Asker::Visitor(visitor), Asker::Pipe(Box::new(pipe))]
-    }
-
-    pub fn name(&self) -> &'static str {
-        match self {
-            Asker::Session(_) => "session",
-            Asker::Visitor(_) => "visitor",
-            Asker::Pipe(_) => "pipe",
-        }
-    }
-
-    pub async fn request(&mut self, method: &str, params: Value) -> Value {
-        match self {
-            Asker::Session(client) => client.request(method, params).await,
-            Asker::Visitor(client) => client.request(method, params).await,
-            Asker::Pipe(client) => client.request(method, params).await,
-        }
-    }
-
-    /// Calls a tool and returns its result, which may be a tool error.
-    pub async fn call(&mut self, tool: &str, arguments: Value) -> Value {
-        let answer = self.request("tools/call", json!({"name": tool, "arguments": arguments})).await;
-        assert!(answer["error"].is_null(), "{} {tool}: {answer}", self.name());
-        answer["result"].clone()
-    }
-
+impl Client {
     /// Calls a tool and returns its structured content. Asserts that there is a text too.
-    pub async fn ask(&mut self, tool: &str, arguments: Value) -> Value {
+    pub async fn ask(&self, tool: &str, arguments: Value) -> Value {
         let result = self.call(tool, arguments).await;
-        assert!(result["isError"].is_null(), "{} {tool}: {result}", self.name());
+        assert!(result["isError"].is_null(), "{} {tool}: {result}", self.name);
         assert_eq!(result["content"].as_array().map(Vec::len), Some(1), "{result}");
         assert!(!text(&result).is_empty(), "{result}");
         result["structuredContent"].clone()

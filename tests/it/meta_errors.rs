@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 use crate::harness::{Gateway, fixture_server};
-use crate::meta_client::{Asker, text};
+use crate::meta_client::{askers, text};
 
 fn config() -> Value {
     let servers = json!({ "github": fixture_server(&[]), "notes": fixture_server(&["--resources", "2"]) });
@@ -69,11 +69,11 @@ fn mistakes() -> Vec<(&'static str, Value, &'static str)> {
 #[tokio::test]
 async fn meta5_mistakes_are_told_as_errors_of_the_tool_with_a_cure() {
     let gateway = Gateway::start(config()).await;
-    for mut asker in Asker::all(&gateway, &config(), &["github_echo", "notes_echo"]).await {
+    for asker in askers(&gateway, &config(), &["github_echo", "notes_echo"]).await {
         let before = asker.call("github_call_count", json!({})).await;
         for (tool, arguments, expected) in mistakes() {
             let result = asker.call(tool, arguments.clone()).await;
-            let case = format!("{} {tool} {arguments}: {result}", asker.name());
+            let case = format!("{} {tool} {arguments}: {result}", asker.name);
             assert_eq!(result["isError"], true, "{case}");
             assert!(result.get("structuredContent").is_none(), "{case}");
             assert!(text(&result).contains(expected), "{case}");
@@ -87,7 +87,7 @@ async fn meta5_mistakes_are_told_as_errors_of_the_tool_with_a_cure() {
 #[tokio::test]
 async fn meta5_a_limit_out_of_range_is_brought_into_it_and_told() {
     let gateway = Gateway::start(config()).await;
-    for mut asker in Asker::all(&gateway, &config(), &["github_echo", "notes_echo"]).await {
+    for asker in askers(&gateway, &config(), &["github_echo", "notes_echo"]).await {
         for (tool, limit, taken, note) in [
             ("search_tools", json!(0), Some(1), "limit is from 1 to 100, so 1 was taken"),
             ("search_tools", json!(-5), Some(1), "so 1 was taken"),

@@ -5,7 +5,8 @@
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Gateway, eventually, fixture_server};
+use crate::client::Client;
+use crate::harness::{Gateway, eventually, fixture_server};
 use crate::meta_client::{NAMES, column, text};
 
 #[tokio::test]

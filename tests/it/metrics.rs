@@ -12,7 +12,8 @@ use goblin_engine::app::App;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::harness::{Client, GOBLIN, Gateway, Scratch, eventually, fixture_server, signal};
+use crate::client::Client;
+use crate::harness::{GOBLIN, Gateway, Scratch, eventually, fixture_server, signal};
 use crate::support::{arrived, await_call, begin_call, path_text, pid_in, try_call};
 
 /// Returns the lines of a scrape.
@@ -256,7 +257,7 @@ async fn d7_an_independent_reader_understands_a_scrape() {
 async fn met2_updates_lists_and_the_gateways_own_share_are_told() {
     let gateway =
         Gateway::with_servers(json!({ "a": fixture_server(&[]), "bad": { "command": "no-such-program" } })).await;
-    let mut peer = crate::peer::Peer::over_http(gateway.address, json!({})).await;
+    let peer = Client::new(gateway.address).listening(json!({})).await;
     peer.await_tool("a_touch").await;
     peer.subscribe("a+note:///alpha").await;
     peer.touch("note:///alpha", 1).await;

@@ -12,7 +12,9 @@ use http::response::Parts;
 use serde_json::Value;
 use tokio::process::Command;
 
-use crate::harness::{Answer, Client, Listener, eventually};
+use crate::client::Client;
+use crate::client::http::{Answer, Listener};
+use crate::harness::eventually;
 
 /// The runtime directories of the gateways that tests started, by address.
 static HOMES: Mutex<BTreeMap<SocketAddr, PathBuf>> = Mutex::new(BTreeMap::new());

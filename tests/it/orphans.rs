@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, Scratch, StdioClient, fixture_server, goblin, servers_only, signal};
+use crate::client::Client;
+use crate::harness::{Gateway, Scratch, fixture_server, goblin, servers_only, signal};
 use crate::support::{await_call, is_alive, is_gone, next_pid_in, parent, path_text, pid_in, scripted_server};
 
 /// A wrapper like `npx` around a server that ignores the end of its input and SIGTERM. The wrapper has another child.
@@ -77,7 +78,7 @@ async fn f25_stubborn_children_are_gone_when_the_gateway_has_stopped() {
 #[tokio::test]
 async fn f25_stubborn_children_are_gone_when_the_stdio_gateway_has_stopped() {
     let family = Family::new();
-    let mut client = StdioClient::initialized(json!({ "mcpServers": family.config.clone() }), "2025-06-18").await;
+    let client = Client::stdio(json!({ "mcpServers": family.config.clone() })).connected("2025-06-18").await;
     client.await_tool("a_echo").await;
     let members = family.members().await;
     assert!(client.close().await.success());

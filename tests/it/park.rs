@@ -3,9 +3,12 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::harness::{Listener, StdioClient, eventually};
-use crate::modern_client::{Draft, ModernClient, Scene, everything, text_of};
-use crate::peer::raw_member;
+use crate::client::http::Listener;
+use crate::client::inbox::raw_member;
+use crate::client::modern::{Draft, everything};
+use crate::client::{Client, text_of};
+use crate::harness::eventually;
+use crate::stage::Scene;
 use crate::stage::{Back, Backend};
 
 pub const ELICITATION: &str = "elicitation/create";
@@ -50,7 +53,7 @@ async fn ask_a_call_waits_for_its_client_and_both_directions_are_lossless() {
         let arguments = scene.backend.arguments(ELICITATION, &format!(r#","params":{FORM}"#));
         let draft = scene.client.draft("tools/call", json!({"name": "a_ask", "arguments": "ARGUMENTS"}));
         let draft = Draft { body: draft.body.replace(r#""ARGUMENTS""#, &arguments), ..draft };
-        let answer = scene.client.send(&draft).await;
+        let answer = scene.client.send_draft(&draft).await;
         assert_eq!(answer.status, 200, "{answer:?}");
         let (asked, state) = required(&answer.json());
         assert_eq!(asked.len(), 1, "{back:?}: {asked:?}");
@@ -73,7 +76,7 @@ async fn ask_a_call_waits_for_its_client_and_both_directions_are_lossless() {
             }),
         );
         let body = again.body.replace(r#""ARGUMENTS""#, &arguments).replace(r#""ANSWER""#, ACCEPTED);
-        let done = scene.client.send(&Draft { body: body.clone(), ..again }).await.json();
+        let done = scene.client.send_draft(&Draft { body: body.clone(), ..again }).await.json();
         assert_eq!(
             done["id"],
             serde_json::from_str::<Value>(&body).expect("JSON")["id"],
@@ -110,7 +113,7 @@ async fn ask_what_a_request_does_not_offer_is_refused_to_the_backend() {
         (json!({"elicitation": {}}), SAMPLING, json!({"messages": []}), "sampling"),
         (json!({"sampling": {}}), SAMPLING, json!({"messages": [], "tools": []}), "sampling.tools"),
     ] {
-        let client = ModernClient::able(scene.gateway.address, capabilities);
+        let client = Client::modern(scene.gateway.address, capabilities);
         let call = ask(&scene.backend, method, &format!(r#","params":{params}"#));
         let answer = text_of(&client.request("tools/call", call).await);
         assert!(answer.contains("-32601") && answer.contains(missing), "{missing}: {answer}");
@@ -128,13 +131,14 @@ async fn ask_roots_are_asked_where_the_server_is_the_clients_own() {
         assert!(text_of(&answer).contains(expected), "{answer}");
     }
     let backend = Backend::start(Back::Stdio).await;
-    let mut client = StdioClient::start(Scene::config(&backend, json!({}), json!({"session": "per-client"})));
-    client.await_modern_tool("a_ask").await;
+    let client =
+        Client::stdio(Scene::config(&backend, json!({}), json!({"session": "per-client"}))).as_modern(everything());
+    client.await_tool("a_ask").await;
     let call = ask(&backend, "roots/list", "");
-    let (asked, state) = required(&client.modern("tools/call", call.clone(), &everything()).await);
+    let (asked, state) = required(&client.request("tools/call", call.clone()).await);
     assert_eq!(asked.values().collect::<Vec<_>>(), [&json!({"method": "roots/list"})]);
     let roots = json!({"roots": [{"uri": "file:///mine"}]});
-    let done = client.modern("tools/call", retry(&call, to_all(&asked, roots), &state), &everything()).await;
+    let done = client.request("tools/call", retry(&call, to_all(&asked, roots), &state)).await;
     assert!(text_of(&done).contains("file:///mine"), "{done}");
 }
 
@@ -148,7 +152,7 @@ async fn ask_roots_of_a_client_without_a_pipe_are_asked_on_a_link_of_its_kind() 
     let done = scene.client.request("tools/call", retry(&call, to_all(&asked, roots), &state)).await;
     assert!(text_of(&done).contains("file:///mine"), "{done}");
     scene.gauge_becomes("goblin_backend_client_links", 1).await;
-    let able_to_less = ModernClient::able(scene.gateway.address, json!({}));
+    let able_to_less = Client::modern(scene.gateway.address, json!({}));
     let answer = able_to_less.request("tools/call", call).await;
     assert!(text_of(&answer).contains("-32601"), "{answer}");
     scene.gauge_becomes("goblin_backend_client_links", 2).await;
@@ -217,12 +221,12 @@ async fn ask_what_is_missing_or_no_answer_is_asked_again_and_more_is_ignored() {
 async fn advance(scene: &Scene) {
     for token in 1..40 {
         let params = json!({"progressToken": token, "progress": 0.5});
-        scene.client.call("a_tell", json!({"method": "notifications/progress", "params": params})).await;
+        scene.client.try_call("a_tell", json!({"method": "notifications/progress", "params": params})).await;
     }
 }
 
 async fn open(scene: &Scene, call: &Value) -> Listener {
-    scene.client.open(&scene.client.draft("tools/call", call.clone())).await.1
+    scene.client.open_draft(&scene.client.draft("tools/call", call.clone())).await.1
 }
 
 #[tokio::test]
@@ -239,7 +243,7 @@ async fn ask_progress_has_the_token_of_the_request_that_came_back() {
     advance(&scene).await;
     let told = stream.next().await.expect("progress");
     assert_eq!(told["params"], json!({"progressToken": 2, "progress": 0.5}), "{told}");
-    scene.client.call("a_release", json!({})).await;
+    scene.client.try_call("a_release", json!({})).await;
     let done = stream.next().await.expect("an answer");
     assert_eq!(text_of(&done), r#"{"result":{"action":"accept"}}"#);
     assert_eq!(stream.next().await, None);
@@ -249,16 +253,16 @@ async fn ask_progress_has_the_token_of_the_request_that_came_back() {
 async fn ask_calls_over_a_pipe_wait_alike() {
     for back in Back::ALL {
         let backend = Backend::start(back).await;
-        let mut client = StdioClient::start(Scene::config(&backend, json!({}), json!({})));
-        client.await_modern_tool("a_ask").await;
+        let client = Client::stdio(Scene::config(&backend, json!({}), json!({}))).as_modern(everything());
+        client.await_tool("a_ask").await;
         let call = ask(&backend, ELICITATION, r#","params":{"message":"m"}"#);
-        let (asked, state) = required(&client.modern("tools/call", call.clone(), &everything()).await);
+        let (asked, state) = required(&client.request("tools/call", call.clone()).await);
         // The id is free, and a cancellation of the first request has no effect any more.
         client.write(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#).await;
         let answers = to_all(&asked, json!({"action": "accept"}));
-        let done = client.modern("tools/call", retry(&call, answers.clone(), &state), &everything()).await;
+        let done = client.request("tools/call", retry(&call, answers.clone(), &state)).await;
         assert_eq!(text_of(&done), r#"{"result":{"action":"accept"}}"#, "{back:?}");
-        let stale = client.modern("tools/call", retry(&call, answers, &state), &everything()).await;
+        let stale = client.request("tools/call", retry(&call, answers, &state)).await;
         assert_eq!(stale["error"]["data"]["code"], "STALE_STATE", "{back:?}: {stale}");
         assert!(client.close().await.success());
     }

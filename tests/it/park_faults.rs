@@ -7,10 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
-use crate::harness::{Deadline, Gateway, StdioClient, fixture_server};
-use crate::modern_client::{ModernClient, Scene, everything, text_of};
+use crate::client::modern::everything;
+use crate::client::{Client, text_of};
+use crate::harness::{Deadline, Gateway, fixture_server};
 use crate::park::{ELICITATION, ask, required, retry, to_all};
 use crate::raw_server::{RawServer, response};
+use crate::stage::Scene;
 use crate::stage::{Back, Backend};
 use crate::support::{http_server, logged};
 
@@ -71,7 +73,7 @@ async fn ask_a_state_is_good_for_its_own_call_and_once() {
     assert_eq!(scene.runs().await, 1);
     // Another gateway, or the same after a restart, does not know the state.
     let other = Gateway::start(again).await;
-    let client = ModernClient::able(other.address, everything());
+    let client = Client::modern(other.address, everything());
     client.await_tool("a_ask").await;
     assert_stale(&client.request("tools/call", good).await);
     assert_eq!(scene.runs().await, 1);
@@ -98,7 +100,7 @@ async fn ask_a_backend_does_not_wait_for_ever_and_the_client_gets_what_came_of_i
 async fn ask_what_the_backend_takes_back_is_asked_no_more() {
     let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
     let (call, _, state) = parked(&scene, "").await;
-    scene.client.call("a_cancel_asks", json!({})).await;
+    scene.client.try_call("a_cancel_asks", json!({})).await;
     scene.gauge_becomes("goblin_requests_in_flight", 0).await;
     let done = scene.client.request("tools/call", retry(&call, json!({}), &state)).await;
     assert!(text_of(&done).contains("cancelled"), "{done}");
@@ -108,7 +110,7 @@ async fn ask_what_the_backend_takes_back_is_asked_no_more() {
 #[tokio::test]
 async fn ask_a_backend_that_dies_meanwhile_ends_the_call() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
-    let client = ModernClient::able(gateway.address, everything());
+    let client = Client::modern(gateway.address, everything());
     client.await_tool("a_ask").await;
     let call = json!({"name": "a_ask", "arguments": {"method": ELICITATION, "params": {"message": "m"}}});
     let (asked, state) = required(&client.request("tools/call", call.clone()).await);
@@ -123,10 +125,10 @@ async fn ask_a_backend_that_dies_meanwhile_ends_the_call() {
 }
 
 /// Waits until a call has reached the server, in addition to those that query the count.
-async fn arrives(client: &mut StdioClient) {
+async fn arrives(client: &Client) {
     let deadline = Deadline::new();
     for asked in 1_u64.. {
-        let answer = client.modern("tools/call", json!({"name": "a_call_count"}), &json!({})).await;
+        let answer = client.try_call("a_call_count", json!({})).await;
         if text_of(&answer).parse::<u64>().expect("a number") > asked {
             return;
         }
@@ -140,8 +142,8 @@ async fn arrives(client: &mut StdioClient) {
 async fn ask_an_ask_that_may_be_of_two_calls_is_nobodys() {
     for back in [Back::Stdio, Back::Get, Back::Sse, Back::Post] {
         let scene = Scene::start(back, json!({}), json!({})).await;
-        let other = ModernClient::able(scene.gateway.address, everything());
-        let (_, stream) = other.open(&other.draft("tools/call", json!({"name": "a_hang"}))).await;
+        let other = Client::modern(scene.gateway.address, everything());
+        let (_, stream) = other.open_draft(&other.draft("tools/call", json!({"name": "a_hang"}))).await;
         let call = ask(&scene.backend, ELICITATION, r#","params":{"message":"m"}"#);
         let answer = scene.client.request("tools/call", call.clone()).await;
         match back {
@@ -151,12 +153,12 @@ async fn ask_an_ask_that_may_be_of_two_calls_is_nobodys() {
         drop(stream);
 
         let backend = Backend::start(back).await;
-        let mut client = StdioClient::start(Scene::config(&backend, json!({}), json!({})));
-        client.await_modern_tool("a_ask").await;
-        client.begin_modern(json!("hang"), "tools/call", json!({"name": "a_hang"}), &everything()).await;
-        arrives(&mut client).await;
+        let client = Client::stdio(Scene::config(&backend, json!({}), json!({}))).as_modern(everything());
+        client.await_tool("a_ask").await;
+        client.begin_as("hang", "tools/call", json!({"name": "a_hang"})).await;
+        arrives(&client).await;
         let call = ask(&backend, ELICITATION, r#","params":{"message":"m"}"#);
-        let answer = client.modern("tools/call", call.clone(), &everything()).await;
+        let answer = client.request("tools/call", call.clone()).await;
         match back {
             Back::Post => assert_eq!(required(&answer).0.len(), 1, "{answer}"),
             _ => assert!(text_of(&answer).contains("CLIENT_UNAVAILABLE"), "{back:?}: {answer}"),
@@ -164,7 +166,7 @@ async fn ask_an_ask_that_may_be_of_two_calls_is_nobodys() {
         // A cancelled call may still be the origin of the request.
         client.write(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"hang"}}"#).await;
         if back == Back::Stdio {
-            let answer = client.modern("tools/call", call, &everything()).await;
+            let answer = client.request("tools/call", call).await;
             assert!(text_of(&answer).contains("CLIENT_UNAVAILABLE"), "{answer}");
         }
     }
@@ -180,10 +182,10 @@ async fn ask_a_gateway_that_stops_does_not_wait_for_clients_that_may_come_back()
     logged(&scene.gateway, &["stopped"]).await;
 
     let backend = Backend::start(Back::Stdio).await;
-    let mut client = StdioClient::start(Scene::config(&backend, json!({}), json!({})));
-    client.await_modern_tool("a_ask").await;
+    let client = Client::stdio(Scene::config(&backend, json!({}), json!({}))).as_modern(everything());
+    client.await_tool("a_ask").await;
     let call = ask(&backend, ELICITATION, r#","params":{"message":"m"},"then":"hang""#);
-    required(&client.modern("tools/call", call, &everything()).await);
+    required(&client.request("tools/call", call).await);
     assert!(client.close().await.success(), "nobody waits for it any more");
 }
 
@@ -191,7 +193,7 @@ async fn ask_a_gateway_that_stops_does_not_wait_for_clients_that_may_come_back()
 async fn visiting(first: fn(&Value) -> Vec<u8>) -> (RawServer, Gateway) {
     let server = RawServer::start(first).await;
     let gateway = Gateway::with_servers(json!({ "r": http_server(server.address) })).await;
-    ModernClient::new(gateway.address).await_tool("r_t").await;
+    Client::modern(gateway.address, json!({})).await_tool("r_t").await;
     (server, gateway)
 }
 
@@ -214,7 +216,7 @@ async fn ask_a_url_to_visit_first_is_a_question_and_the_call_is_made_again() {
         _ => body(&arguments["id"], r#""result":{"content":[{"type":"text","text":"visited"}]}"#),
     })
     .await;
-    let client = ModernClient::able(gateway.address, everything());
+    let client = Client::modern(gateway.address, everything());
     let call = json!({"name": "r_t", "arguments": {"x": 1.5}});
     let (asked, state) = required(&client.request("tools/call", call.clone()).await);
     let questions: Vec<_> = asked.values().map(|question| question["params"].clone()).collect();
@@ -240,12 +242,12 @@ async fn ask_a_url_to_visit_is_an_error_where_nobody_can_be_sent_there() {
         false => body(&arguments["id"], VISIT),
     })
     .await;
-    let unable = ModernClient::able(gateway.address, json!({"elicitation": {"form": {}}}));
-    let answer = unable.send(&unable.draft("tools/call", json!({"name": "r_t", "arguments": {}}))).await;
+    let unable = Client::modern(gateway.address, json!({"elicitation": {"form": {}}}));
+    let answer = unable.send_draft(&unable.draft("tools/call", json!({"name": "r_t", "arguments": {}}))).await;
     assert_eq!((answer.status.as_u16(), &answer.json()["error"]["code"]), (400, &json!(-32021)), "{answer:?}");
     let required = &answer.json()["error"]["data"]["requiredCapabilities"];
     assert_eq!(*required, json!({"elicitation": {"url": {}}}), "{answer:?}");
-    let able = ModernClient::able(gateway.address, everything());
-    let broken = able.call("r_t", json!({"broken": true})).await;
+    let able = Client::modern(gateway.address, everything());
+    let broken = able.try_call("r_t", json!({"broken": true})).await;
     assert_eq!(broken["error"]["code"], -32042, "with nothing to ask it is an error like others: {broken}");
 }

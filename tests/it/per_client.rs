@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use http::Method;
 use serde_json::{Value, json};
 
+use crate::client::Client;
 use crate::fixture_http::HttpFixture;
-use crate::harness::{Client, Gateway, PATIENCE, Scratch, StdioClient, eventually, goblin, signal};
-use crate::sse_client::SseClient;
+use crate::harness::{Gateway, PATIENCE, Scratch, eventually, goblin, signal};
 use crate::support::{
     assert_error, await_call, begin_call, ended, is_alive, is_gone, logged, path_text, scripted_server, starts,
     try_call,
@@ -143,7 +143,7 @@ async fn sess2_what_was_started_for_a_client_ends_with_it() {
     let idle = gateway.client().await;
     is_gone(pid(&idle).await).await;
 
-    let mut old = SseClient::connect(&gateway, "2024-11-05").await;
+    let old = Client::sse(gateway.address).await.connected("2024-11-05").await;
     let answer = old.request("tools/call", json!({"name": "a_env", "arguments": {"name": "ME"}})).await;
     let process = answer["result"]["content"][0]["text"].as_str().expect("a text").parse().expect("a process id");
     assert!(is_alive(process));
@@ -162,7 +162,7 @@ async fn sess2_what_was_started_for_a_client_ends_with_it() {
 async fn sess2_what_was_started_for_a_client_on_stdio_ends_with_its_input() {
     let (_scratch, log) = start_log();
     let config = json!({"mcpServers": {"a": own_process(&["--start-log", path_text(&log)])}});
-    let mut client = StdioClient::initialized(config, "2025-11-25").await;
+    let client = Client::stdio(config).connected("2025-11-25").await;
     client.await_tool("a_env").await;
     let answer = client.request("tools/call", json!({"name": "a_env", "arguments": {"name": "ME"}})).await;
     let process: u32 = answer["result"]["content"][0]["text"].as_str().expect("a text").parse().expect("a process id");

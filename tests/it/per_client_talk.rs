@@ -4,8 +4,10 @@
 
 use serde_json::{Value, json};
 
+use crate::client::Client;
+use crate::client::http::Listener;
 use crate::fixture_http::HttpFixture;
-use crate::harness::{Client, Frozen, Gateway, Listener, Scratch, eventually};
+use crate::harness::{Frozen, Gateway, Scratch, eventually};
 use crate::per_client::{each_transport, metric, own_process, per_client};
 use crate::support::{arrived, path_text, scripted_server};
 

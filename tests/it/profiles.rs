@@ -7,9 +7,9 @@ use std::process::Stdio;
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Gateway, Scratch, StdioClient, fixture_server, goblin};
+use crate::client::Client;
+use crate::harness::{Gateway, Scratch, fixture_server, goblin};
 use crate::listen_front::uris;
-use crate::modern_client::ModernClient;
 use crate::subscriber::{UPDATED, subscribe, upstream_heard};
 use crate::support::path_text;
 
@@ -101,7 +101,7 @@ async fn reg5_lists_of_a_profile_hold_what_it_shows() {
 async fn route2_what_a_profile_hides_cannot_be_used_and_is_not_spoken_of() {
     let gateway = start().await;
     let client = narrow(&gateway).await;
-    let modern = ModernClient::new(gateway.address).at(NARROW);
+    let modern = Client::modern(gateway.address, json!({})).at(NARROW);
     assert_eq!(client.call_text("a_echo", json!({"text": "x"})).await, r#"{"text":"x"}"#);
     assert!(client.request("resources/read", json!({"uri": "a+note:///alpha"})).await["result"].is_object());
     let reference =
@@ -180,9 +180,9 @@ async fn sub6_a_pattern_of_a_profile_covers_what_it_shows() {
     let client = narrow(&gateway).await;
     let mut stream = client.listen().await;
     subscribe(&client, "a+note:///*", json!({"pattern": "glob"})).await;
-    let modern = ModernClient::new(gateway.address).at(NARROW);
+    let modern = Client::modern(gateway.address, json!({})).at(NARROW);
     let (honoured, mut listener) =
-        modern.listen(json!(7), json!({"resourceSubscriptions": ["a+note:///alpha", "a+note:///beta"]})).await;
+        modern.listen_to(json!(7), json!({"resourceSubscriptions": ["a+note:///alpha", "a+note:///beta"]})).await;
     assert_eq!(honoured, uris(&["a+note:///alpha"]));
     let whole = gateway.client().await;
     upstream_heard(&whole, &["+note:///alpha"]).await;
@@ -242,7 +242,7 @@ async fn sess1_a_session_belongs_to_the_endpoint_that_began_it() {
 async fn http1_http3_every_transport_has_profiles() {
     let gateway = start().await;
     let http = Client::new(gateway.address);
-    let mut stream = http.listen_at("/sse/p/narrow").await;
+    let mut stream = http.clone().at("/sse/p/narrow").listen().await;
     let path = stream.next_text().await.expect("the endpoint");
     let headers = [("content-type", "application/json")];
     for body in [
@@ -267,7 +267,7 @@ async fn http1_http3_every_transport_has_profiles() {
     for arguments in [["--config", path_text(&file)], ["--url", &url]] {
         let mut command = goblin(scratch.path());
         command.args(["stdio", "--profile", "narrow"]).args(arguments).stderr(Stdio::null());
-        let mut client = StdioClient::of(command);
+        let mut client = Client::run(command);
         client.initialize("2025-11-25").await;
         client.await_tool("once").await;
         let answer = client.request("prompts/list", json!({})).await;

@@ -4,7 +4,8 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Frozen, Gateway, Scratch, eventually, fixture_server};
+use crate::client::Client;
+use crate::harness::{Frozen, Gateway, Scratch, eventually, fixture_server};
 
 async fn names(client: &Client) -> Vec<String> {
     let prompts = client.list("prompts/list", "prompts").await;

@@ -13,7 +13,8 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-use crate::harness::{Client, GOBLIN, PATIENCE, Scratch, signal};
+use crate::client::Client;
+use crate::harness::{GOBLIN, PATIENCE, Scratch, signal};
 use crate::sdk::tool;
 
 const WRITTEN_URL: &str = "http://127.0.0.1:3000/mcp";

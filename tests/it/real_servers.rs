@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-use crate::harness::{Client, Gateway, PATIENCE, Scratch, eventually, signal};
+use crate::client::Client;
+use crate::harness::{Gateway, PATIENCE, Scratch, eventually, signal};
 use crate::sdk::{reference_program, reference_server};
 use crate::support::{await_call, http_server, logged, next_pid_in, path_text, pid_in, try_call};
 

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Gateway, Scratch, eventually, fixture_server, goblin, servers_only, signal};
+use crate::client::Client;
+use crate::harness::{Gateway, Scratch, eventually, fixture_server, goblin, servers_only, signal};
 use crate::operator::look;
-use crate::peer::Peer;
 use crate::subscriber::{UPDATED, states};
 use crate::support::{is_gone, logged, path_text, pid_in, started_and_alive};
 
@@ -188,7 +188,7 @@ struct Ledger {
 }
 
 /// Runs one client, which calls the unchanged server until the storm is over.
-async fn sail(mut peer: Peer, ledger: Arc<Ledger>, number: usize) -> Peer {
+async fn sail(peer: Client, ledger: Arc<Ledger>, number: usize) -> Client {
     let mut round = 0;
     while !ledger.is_over.load(Ordering::Relaxed) {
         let nonce = format!("{number} {round}");
@@ -228,7 +228,7 @@ async fn a_hundred_changes_under_load_cost_nobody_a_call_or_a_subscription() {
     let ledger = Arc::<Ledger>::default();
     let mut sailing = Vec::new();
     for number in 0..CLIENTS {
-        let mut peer = Peer::over_http(served.gateway.address, json!({})).await;
+        let peer = Client::new(served.gateway.address).listening(json!({})).await;
         for uri in ["steady+note:///alpha", "moving+note:///beta"] {
             peer.subscribe(uri).await;
         }
@@ -275,7 +275,7 @@ async fn a_hundred_changes_under_load_cost_nobody_a_call_or_a_subscription() {
 
 /// Waits until every client has received an update of each of its subscriptions. Notifications of the changes may come
 /// before.
-async fn every_client_hears(served: &Served, peers: &mut [Peer]) {
+async fn every_client_hears(served: &Served, peers: &mut [Client]) {
     let driver = served.gateway.client_seeing("moving_touch").await;
     for (server, uri) in [("steady", "note:///alpha"), ("moving", "note:///beta")] {
         driver.call(&format!("{server}_touch"), json!({ "uri": uri, "count": 7 })).await;

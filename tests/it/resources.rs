@@ -4,7 +4,8 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Frozen, Gateway, Scratch, eventually, fixture_server};
+use crate::client::Client;
+use crate::harness::{Frozen, Gateway, Scratch, eventually, fixture_server};
 
 /// The native URIs of the fixture and their exposed forms for server `a`, sorted by the latter.
 const EXPOSED: [(&str, &str); 9] = [

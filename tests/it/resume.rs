@@ -5,7 +5,9 @@
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Gateway, Listener, eventually, fixture_server};
+use crate::client::Client;
+use crate::client::http::Listener;
+use crate::harness::{Gateway, eventually, fixture_server};
 
 const TOOLS_CHANGED: &str = "notifications/tools/list_changed";
 const ELICIT: &str = "elicitation/create";

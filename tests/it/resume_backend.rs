@@ -12,7 +12,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 
-use crate::harness::{Client, GOBLIN, Gateway, PATIENCE, eventually};
+use crate::client::Client;
+use crate::harness::{GOBLIN, Gateway, PATIENCE, eventually};
 use crate::raw_server::{read_request, response};
 use crate::support::{assert_error, await_call, http_server, try_call};
 

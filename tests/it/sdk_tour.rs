@@ -4,8 +4,9 @@
 use http::Method;
 use serde_json::{Value, json};
 
+use crate::client::Client;
 use crate::fixture_http::HttpFixture;
-use crate::harness::{Client, Gateway, Scratch, eventually, fixture_server};
+use crate::harness::{Gateway, Scratch, eventually, fixture_server};
 use crate::sdk::{Report, Sdk, reference_server};
 use crate::sdk_script::{MESSAGE, script};
 

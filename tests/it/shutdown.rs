@@ -5,9 +5,9 @@
 use serde_json::json;
 use tokio::net::TcpStream;
 
+use crate::client::Client;
 use crate::fixture_http::HttpFixture;
-use crate::harness::{Gateway, Scratch, StdioClient, eventually, fixture_server, signal};
-use crate::peer::Peer;
+use crate::harness::{Gateway, Scratch, eventually, fixture_server, signal};
 use crate::support::{
     arrived, begin_call, ended, is_alive, is_gone, logged, parent, path_text, pid_in, raw_post, rest,
 };
@@ -144,20 +144,19 @@ async fn f26_a_second_signal_ends_a_stdio_gateway_at_once_too() {
         "gateway": { "grace": "1h" },
         "mcpServers": { "a": fixture_server(&["--pid-file", path_text(&file)]) },
     });
-    let mut client = StdioClient::initialized(config, "2025-11-25").await;
+    let client = Client::stdio(config).connected("2025-11-25").await;
     client.await_tool("a_hang").await;
     client.write(r#"{"jsonrpc":"2.0","id":"never","method":"tools/call","params":{"name":"a_hang"}}"#).await;
     // Lines are handled in order, so the call is open when this response arrives.
     client.request("ping", json!({})).await;
     let server = pid_in(&file).await;
-    let gateway = client.child.id().expect("it runs");
     // Two signals at the same time may merge into one, so the signal is repeated until the process ends.
-    let code = eventually("it ends", || {
-        let ended = client.child.try_wait().expect("it can be waited for");
+    let code = eventually("it ends", || async {
+        let ended = client.try_ended();
         if ended.is_none() {
-            signal(gateway, "TERM");
+            signal(client.pid(), "TERM");
         }
-        async move { ended }
+        ended
     })
     .await;
     assert_eq!(code.code(), Some(1));
@@ -169,7 +168,7 @@ async fn f26_a_stdio_gateway_answers_what_it_was_asked_before_its_input_ended() 
     let scratch = Scratch::new();
     let file = scratch.path().join("pid");
     let config = json!({ "mcpServers": { "a": fixture_server(&["--pid-file", path_text(&file)]) } });
-    let mut client = StdioClient::initialized(config, "2025-11-25").await;
+    let client = Client::stdio(config).connected("2025-11-25").await;
     client.await_tool("a_sleep").await;
     let server = pid_in(&file).await;
     client
@@ -177,7 +176,7 @@ async fn f26_a_stdio_gateway_answers_what_it_was_asked_before_its_input_ended() 
             r#"{"jsonrpc":"2.0","id":"last","method":"tools/call","params":{"name":"a_sleep","arguments":{"ms":500}}}"#,
         )
         .await;
-    drop(client.input.take());
+    client.close_input();
     let answer = loop {
         let message = client.message().await;
         if message["method"].is_null() {
@@ -195,12 +194,11 @@ async fn f26_a_stdio_gateway_ends_at_sigterm() {
     let scratch = Scratch::new();
     let file = scratch.path().join("pid");
     let config = json!({ "mcpServers": { "a": fixture_server(&["--pid-file", path_text(&file)]) } });
-    let mut client = StdioClient::initialized(config, "2025-11-25").await;
+    let client = Client::stdio(config).connected("2025-11-25").await;
     client.await_tool("a_echo").await;
     let server = pid_in(&file).await;
-    signal(client.child.id().expect("it runs"), "TERM");
-    let status = tokio::time::timeout(crate::harness::PATIENCE, client.child.wait()).await.expect("it ends");
-    assert!(status.expect("it can be waited for").success());
+    signal(client.pid(), "TERM");
+    assert!(client.ended().await.success());
     is_gone(server).await;
 }
 
@@ -211,9 +209,9 @@ async fn f26_an_open_ask_does_not_hold_the_shutdown_and_its_call_is_answered() {
     for over_sse in [false, true] {
         let mut gateway = Gateway::start(config.clone()).await;
         gateway.client_seeing("a_ask").await;
-        let mut peer = match over_sse {
-            false => Peer::over_http(gateway.address, json!({"sampling": {}})).await,
-            true => Peer::over_sse(gateway.address, json!({"sampling": {}})).await,
+        let peer = match over_sse {
+            false => Client::new(gateway.address).listening(json!({"sampling": {}})).await,
+            true => Client::sse(gateway.address).await.listening(json!({"sampling": {}})).await,
         };
         let call = peer.begin_call("a_ask", r#"{"method":"sampling/createMessage","params":{}}"#).await;
         peer.asked("sampling/createMessage").await;

@@ -4,7 +4,8 @@
 
 use serde_json::json;
 
-use crate::harness::{Gateway, StdioClient, fixture_server};
+use crate::client::Client;
+use crate::harness::{Gateway, fixture_server};
 
 #[tokio::test]
 async fn http3_a_call_goes_through_over_http() {
@@ -16,7 +17,7 @@ async fn http3_a_call_goes_through_over_http() {
 #[tokio::test]
 async fn http3_a_call_goes_through_over_stdio() {
     let config = json!({ "mcpServers": { "server1": fixture_server(&[]) } });
-    let mut client = StdioClient::initialized(config, "2025-06-18").await;
+    let client = Client::stdio(config).connected("2025-06-18").await;
     client.await_tool("server1_echo").await;
     let answer = client.request("tools/call", json!({"name": "server1_echo", "arguments": {"a": 1}})).await;
     assert_eq!(answer["result"]["content"][0]["text"], r#"{"a":1}"#);

@@ -14,7 +14,8 @@ use rmcp::transport::{StreamableHttpClientTransport, UnixSocketHttpClient};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
-use crate::harness::{Gateway, PATIENCE, StdioClient, eventually, fixture_server, servers_only, signal};
+use crate::client::Client;
+use crate::harness::{Gateway, PATIENCE, eventually, fixture_server, servers_only, signal};
 use crate::home::Home;
 use crate::screen::Screen;
 use crate::socket_gateway::{SOCKET, SocketGateway, await_tools, call, home_with, post, send, socket_of};
@@ -74,11 +75,11 @@ async fn hard10_every_command_works_over_the_socket_alone() {
 }
 
 /// Starts `goblin stdio`. Returns the client and the line that names the gateway it uses.
-async fn stdio(home: &Home, arguments: &[&str]) -> (StdioClient, String) {
+async fn stdio(home: &Home, arguments: &[&str]) -> (Client, String) {
     let mut command = home.goblin(&["stdio"]);
     command.args(arguments).stderr(Stdio::piped());
-    let mut client = StdioClient::of(command);
-    let mut lines = BufReader::new(client.child.stderr.take().expect("stderr is piped")).lines();
+    let client = Client::run(command);
+    let mut lines = BufReader::new(client.stderr()).lines();
     let word = tokio::time::timeout(PATIENCE, lines.next_line()).await.expect("a word in time").expect("text");
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
     (client, word.expect("a line"))
@@ -123,7 +124,7 @@ async fn hard10_beside_tcp_the_uid_replaces_the_token_of_clients_only() {
     let home = Home::new(&servers_only(config));
     let socket = socket_of(&home);
     let gateway = Gateway::of(home.goblin(&["serve", "--port", "0", "--config", home.config()])).await;
-    let tcp = crate::harness::Client::new(gateway.address);
+    let tcp = crate::client::Client::new(gateway.address);
     let refused = tcp.post(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#).await;
     assert_eq!(refused.status, StatusCode::UNAUTHORIZED, "{refused:?}");
     await_tools(&socket).await;

@@ -15,7 +15,8 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::process::Child;
 
-use crate::harness::{Answer, PATIENCE, fixture_server, servers_only, signal};
+use crate::client::http::Answer;
+use crate::harness::{PATIENCE, fixture_server, servers_only, signal};
 use crate::home::Home;
 
 /// The path of the socket below the home.

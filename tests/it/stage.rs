@@ -3,14 +3,17 @@
 //! Tests iterate over [`pairs`], so that each property holds for all of them.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::Method;
 use serde_json::{Value, json};
 
+use crate::client::Client;
+use crate::client::inbox::raw_member;
+use crate::client::modern::everything;
 use crate::fixture_http::HttpFixture;
-use crate::harness::{Client, Gateway, Scratch, StdioClient, eventually, fixture_server};
-use crate::peer::{Peer, raw_member};
-use crate::support::path_text;
+use crate::harness::{Gateway, Scratch, eventually, fixture_server};
+use crate::support::{gauge, path_text};
 
 /// The transport of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,13 +148,11 @@ impl Stage {
     }
 
     /// Returns a client with these capabilities that sees the tools. Over stdio there can be only one.
-    pub async fn peer(&self, capabilities: Value) -> Peer {
+    pub async fn peer(&self, capabilities: Value) -> Client {
         let mut peer = match (self.front, &self.gateway) {
-            (Front::Http, Some(gateway)) => Peer::over_http(gateway.address, capabilities).await,
-            (Front::Sse, Some(gateway)) => Peer::over_sse(gateway.address, capabilities).await,
-            (Front::Stdio, _) | (_, None) => {
-                Peer::over_stdio(StdioClient::start(self.config.clone()), capabilities).await
-            }
+            (Front::Http, Some(gateway)) => Client::new(gateway.address).listening(capabilities).await,
+            (Front::Sse, Some(gateway)) => Client::sse(gateway.address).await.listening(capabilities).await,
+            (Front::Stdio, _) | (_, None) => Client::stdio(self.config.clone()).listening(capabilities).await,
         };
         peer.name.clone_from(&self.backend.name);
         peer.await_tool("a_ask").await;
@@ -178,9 +179,51 @@ impl Stage {
     }
 }
 
+/// A gateway with one server `a`, and a sessionless client that supports everything.
+pub struct Scene {
+    pub gateway: Gateway,
+    pub backend: Backend,
+    pub client: Client,
+    counted: AtomicU64,
+}
+
+impl Scene {
+    /// Starts a gateway with these policies, and these members in the server's entry.
+    pub async fn start(back: Back, policies: Value, members: Value) -> Scene {
+        let backend = Backend::start(back).await;
+        let config = Scene::config(&backend, policies, members);
+        let gateway = Gateway::start(config).await;
+        let client = Client::modern(gateway.address, everything());
+        client.await_tool("a_ask").await;
+        Scene { gateway, backend, client, counted: AtomicU64::new(0) }
+    }
+
+    /// Returns the configuration. The grace period is long, so that a shutdown that waits in vain fails the test.
+    pub fn config(backend: &Backend, policies: Value, members: Value) -> Value {
+        let mut server = backend.server();
+        for (name, value) in members.as_object().expect("an object") {
+            server[name] = value.clone();
+        }
+        json!({ "gateway": { "grace": "10m" }, "policies": policies, "mcpServers": { "a": server } })
+    }
+
+    /// Returns the number of calls that the server received, without those of this function.
+    pub async fn runs(&self) -> u64 {
+        let asked = self.counted.fetch_add(1, Ordering::Relaxed) + 1;
+        let all: u64 = self.client.call_text("a_call_count", json!({})).await.parse().expect("a number");
+        all - asked
+    }
+
+    pub async fn gauge_becomes(&self, name: &str, value: usize) {
+        let client = Client::new(self.gateway.address);
+        eventually(&format!("{name} is {value}"), || async { (gauge(&client, name).await == value).then_some(()) })
+            .await;
+    }
+}
+
 /// Waits until this many calls of the client have reached the server, without those that query the count. No other
 /// client may have made calls.
-pub async fn arrived(peer: &mut Peer, count: u64) {
+pub async fn arrived(peer: &Client, count: u64) {
     let mut asked = 0;
     loop {
         asked += 1;

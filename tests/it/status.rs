@@ -7,10 +7,10 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
-use crate::harness::{Client, Gateway, PATIENCE, eventually, fixture_server, signal};
+use crate::client::Client;
+use crate::harness::{Gateway, PATIENCE, eventually, fixture_server, signal};
 use crate::home::{Home, Ran};
 use crate::operator::look;
-use crate::peer::Peer;
 use crate::raw_server::{RawServer, response};
 use crate::terminal::Terminal;
 
@@ -220,7 +220,7 @@ async fn sub15_subscriptions_are_listed_from_the_shell_all_or_those_of_a_uri() {
     let (gateway, _) = home.gateway("a_touch").await;
     let none = home.run(&["subscriptions"]).await;
     assert_eq!((none.code, none.text()), (Some(0), "0 subscriptions of 0 clients\n"), "{none:?}");
-    let mut peer = Peer::over_http(gateway.address, json!({})).await;
+    let peer = Client::new(gateway.address).listening(json!({})).await;
     for uri in ["a+note:///alpha", "a+note:///beta"] {
         peer.subscribe(uri).await;
     }

@@ -4,9 +4,10 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Deadline, eventually};
+use crate::client::Client;
+use crate::client::inbox::Heard;
+use crate::harness::{Deadline, eventually};
 use crate::operator::look;
-use crate::peer::{Heard, Peer};
 use crate::stage::Stage;
 
 pub const UPDATED: &str = "notifications/resources/updated";
@@ -42,37 +43,37 @@ pub fn wish(uri: &str, options: &Value) -> Value {
     json!({ "uri": uri, "_meta": options })
 }
 
-impl Peer {
-    pub async fn subscribe(&mut self, uri: &str) -> Value {
+impl Client {
+    pub async fn subscribe(&self, uri: &str) -> Value {
         meta(&self.request("resources/subscribe", json!({ "uri": uri })).await)
     }
 
     /// Subscribes with these options. The option names have no prefix.
-    pub async fn wish(&mut self, uri: &str, options: Value) -> Value {
+    pub async fn wish(&self, uri: &str, options: Value) -> Value {
         meta(&self.request("resources/subscribe", wish(uri, &options)).await)
     }
 
-    pub async fn unsubscribe(&mut self, uri: &str) {
+    pub async fn unsubscribe(&self, uri: &str) {
         let answer = self.request("resources/unsubscribe", json!({ "uri": uri })).await;
         assert_eq!(answer["result"], json!({}), "{uri}: {answer}");
     }
 
-    pub async fn touch(&mut self, uri: &str, count: u64) {
+    pub async fn touch(&self, uri: &str, count: u64) {
         self.call_text("a_touch", &json!({"uri": uri, "count": count}).to_string()).await;
     }
 
     /// Makes the server send an update with these params.
-    pub async fn say_updated(&mut self, params: &str) {
+    pub async fn say_updated(&self, params: &str) {
         self.call_text("a_tell", &format!(r#"{{"method":"{UPDATED}","params":{params}}}"#)).await;
     }
 
     /// Changes the resources of the fixture.
-    pub async fn change(&mut self, change: Value) {
+    pub async fn change(&self, change: Value) {
         self.call_text("a_change_resources", &change.to_string()).await;
     }
 
     /// Lists these resources from now on, and waits until the gateway lists them.
-    pub async fn define(&mut self, natives: &[&str]) {
+    pub async fn define(&self, natives: &[&str]) {
         for native in natives {
             self.change(json!({ "define": native })).await;
         }
@@ -82,7 +83,7 @@ impl Peer {
     }
 
     /// Waits until the gateway lists this resource, or no longer lists it.
-    pub async fn lists(&mut self, uri: &str, is_listed: bool) {
+    pub async fn lists(&self, uri: &str, is_listed: bool) {
         let deadline = Deadline::new();
         loop {
             let answer = self.request("resources/list", json!({})).await;
@@ -95,12 +96,12 @@ impl Peer {
     }
 
     /// Returns the next update.
-    pub async fn updated(&mut self) -> Heard {
+    pub async fn updated(&self) -> Heard {
         self.told(UPDATED).await
     }
 
     /// Returns all updates up to one that is made now.
-    pub async fn updates(&mut self) -> Vec<Value> {
+    pub async fn updates(&self) -> Vec<Value> {
         let fence = format!("a+{FENCE}");
         self.subscribe(&fence).await;
         self.touch(FENCE, 1).await;
@@ -117,17 +118,17 @@ impl Peer {
 
     /// Returns the subscribe and unsubscribe requests that the server received, as `+` and `-` with the URI. The fences
     /// are excluded.
-    pub async fn said_upstream(&mut self) -> Vec<String> {
+    pub async fn said_upstream(&self) -> Vec<String> {
         without_fences(&self.call_text("a_subscribed", "{}").await)
     }
 
     /// Waits until the server has received exactly these requests.
-    pub async fn upstream_hears(&mut self, expected: &[&str]) {
+    pub async fn upstream_hears(&self, expected: &[&str]) {
         self.upstream_comes_to_hear(expected, |said| said).await;
     }
 
     /// Waits until the server has received exactly these requests, in any order.
-    pub async fn upstream_hears_all(&mut self, expected: &[&str]) {
+    pub async fn upstream_hears_all(&self, expected: &[&str]) {
         let sorted = |mut said: Vec<String>| {
             said.sort();
             said
@@ -135,7 +136,7 @@ impl Peer {
         self.upstream_comes_to_hear(expected, sorted).await;
     }
 
-    async fn upstream_comes_to_hear(&mut self, expected: &[&str], order: fn(Vec<String>) -> Vec<String>) {
+    async fn upstream_comes_to_hear(&self, expected: &[&str], order: fn(Vec<String>) -> Vec<String>) {
         let expected = order(expected.iter().map(|entry| (*entry).to_owned()).collect());
         let deadline = Deadline::new();
         loop {

@@ -4,8 +4,9 @@
 
 use serde_json::{Value, json};
 
+use crate::client::Client;
+use crate::client::inbox::Way;
 use crate::harness::{Gateway, fixture_server};
-use crate::peer::Way;
 use crate::stage::{Back, Front, Stage, pairs};
 use crate::subscriber::{ACTIVE, UPDATED, meta, short, subscribe, touch, touched, upstream_heard, wish};
 use crate::support::{assert_error, gauge};
@@ -17,7 +18,7 @@ const BETA: &str = "a+note:///beta";
 async fn sub1_sub2_sub4_sub13_updates_pass_whole_over_every_pair_of_transports() {
     for (front, back) in pairs() {
         let stage = Stage::start(front, back).await;
-        let mut peer = stage.peer(json!({})).await;
+        let peer = stage.peer(json!({})).await;
         let meta = peer.subscribe(ALPHA).await;
         assert_eq!(meta["dev.goblin/uri"], ALPHA, "{front:?} {back:?}: {meta}");
         assert!(meta["dev.goblin/state"].is_null(), "{front:?} {back:?}: {meta}");
@@ -65,7 +66,7 @@ async fn sub2_sub5_sub12_many_clients_are_one_subscription_and_each_hears_once()
         }
         assert_eq!(peers[0].said_upstream().await, ["+note:///held-x"]);
 
-        let mut last = peers.pop().expect("a peer");
+        let last = peers.pop().expect("a peer");
         for peer in &mut peers {
             peer.unsubscribe("a+note:///held-x").await;
         }
@@ -106,7 +107,7 @@ async fn sub3_d5_what_no_server_offers_is_refused_and_no_server_is_asked() {
 #[tokio::test]
 async fn sub4_a_subscription_can_be_named_in_every_way() {
     let stage = Stage::start(Front::Http, Back::Stdio).await;
-    let (mut peer, mut other) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
+    let (peer, other) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
     other.subscribe("a+note:///kept").await;
     let kept = other.subscribe(ALPHA).await["dev.goblin/subscriptionId"].clone();
     for subscribed in [ALPHA, "a_note_alpha", "note:///alpha", "A+note:///alpha"] {
@@ -127,7 +128,7 @@ async fn sub4_a_subscription_can_be_named_in_every_way() {
 #[tokio::test]
 async fn sub4_what_is_not_offered_any_more_can_still_be_unsubscribed() {
     let stage = Stage::start(Front::Http, Back::Stdio).await;
-    let mut peer = stage.peer(json!({})).await;
+    let peer = stage.peer(json!({})).await;
     let uri = "a+blob:///bin";
     peer.subscribe(uri).await;
     peer.call_text("a_change_resources", r#"{"remove":"blob:///bin"}"#).await;
@@ -147,7 +148,7 @@ async fn sub4_what_is_not_offered_any_more_can_still_be_unsubscribed() {
 #[tokio::test]
 async fn sub5_subx5_updates_come_in_order_and_a_slow_client_sees_the_last() {
     let stage = Stage::start(Front::Http, Back::Get).await;
-    let mut quick = stage.peer(json!({})).await;
+    let quick = stage.peer(json!({})).await;
     let slow = stage.client(json!({})).await;
     for uri in [ALPHA, BETA] {
         quick.subscribe(uri).await;
@@ -177,7 +178,7 @@ async fn sub5_subx5_updates_come_in_order_and_a_slow_client_sees_the_last() {
 async fn sub6_what_nobody_subscribed_to_reaches_nobody() {
     for back in Back::SHARED {
         let stage = Stage::start(Front::Http, back).await;
-        let (mut one, mut two) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
+        let (one, two) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
         one.subscribe(ALPHA).await;
         two.touch("note:///beta", 3).await;
         two.touch("note:///alpha", 1).await;
@@ -240,7 +241,7 @@ async fn sub9_a_server_without_subscriptions_is_not_asked_and_what_it_says_is_pa
 async fn sub10_a_refusal_reaches_all_who_wait_and_leaves_nothing() {
     for (front, back) in [(Front::Http, Back::Stdio), (Front::Sse, Back::Post), (Front::Http, Back::Sse)] {
         let stage = Stage::start(front, back).await;
-        let (mut one, mut two) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
+        let (one, two) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
         let refused =
             json!({"code": -32001, "message": "subscription refused", "data": {"code": "SUBSCRIPTION_FAILED"}});
         let barred = json!({"code": -32099, "message": "barred", "data": {"why": 1.0}});
@@ -266,7 +267,7 @@ async fn sub10_a_refusal_reaches_all_who_wait_and_leaves_nothing() {
 #[tokio::test]
 async fn sub10_sub9_a_server_that_does_not_know_the_method_after_all_is_tracked() {
     let stage = Stage::start(Front::Http, Back::Post).await;
-    let mut peer = stage.peer(json!({})).await;
+    let peer = stage.peer(json!({})).await;
     for _ in 0..2 {
         peer.subscribe("a+note:///unsupported").await;
     }
@@ -280,7 +281,7 @@ async fn sub10_sub9_a_server_that_does_not_know_the_method_after_all_is_tracked(
 #[tokio::test]
 async fn sub11_twice_is_once_and_ending_what_is_not_there_succeeds() {
     let stage = Stage::start(Front::Http, Back::Stdio).await;
-    let mut peer = stage.peer(json!({})).await;
+    let peer = stage.peer(json!({})).await;
     let first = peer.subscribe(ALPHA).await;
     assert_eq!(peer.subscribe("note:///alpha").await, first);
     assert_eq!(stage.metric(ACTIVE).await, 1);
@@ -298,7 +299,7 @@ async fn sub11_twice_is_once_and_ending_what_is_not_there_succeeds() {
 async fn sub17_a_bad_uri_is_refused() {
     for front in Front::ALL {
         let stage = Stage::start(front, Back::Stdio).await;
-        let mut peer = stage.peer(json!({})).await;
+        let peer = stage.peer(json!({})).await;
         for method in ["resources/subscribe", "resources/unsubscribe"] {
             for params in
                 [json!({}), json!({"uri": ""}), json!({"uri": 7}), json!({"uri": null}), json!({"uri": [ALPHA]})]
@@ -316,8 +317,8 @@ async fn sub17_a_bad_uri_is_refused() {
 #[tokio::test]
 async fn sub18_sub5_d13_what_is_inside_a_subscribed_resource_is_told_once_and_can_be_read() {
     let stage = Stage::start(Front::Http, Back::Stdio).await;
-    let mut peer = stage.peer(json!({})).await;
-    let tell = async |peer: &mut crate::peer::Peer, uri: &str| {
+    let peer = stage.peer(json!({})).await;
+    let tell = async |peer: &Client, uri: &str| {
         let arguments = json!({"method": UPDATED, "params": {"uri": uri, "part": uri}}).to_string();
         peer.call_text("a_tell", &arguments).await;
     };
@@ -333,19 +334,19 @@ async fn sub18_sub5_d13_what_is_inside_a_subscribed_resource_is_told_once_and_ca
         ("note:///alph", vec![]),
         ("note://", vec![]),
     ] {
-        tell(&mut peer, uri).await;
+        tell(&peer, uri).await;
         assert_eq!(short(&peer.updates().await), expected, "{uri}");
     }
     let answer = peer.request("resources/read", read).await;
     assert_eq!(answer["error"]["message"], "Resource not found", "the server itself was asked: {answer}");
     // The URI was part of an update, so it can be subscribed too. A resource inside both is notified once.
     peer.subscribe(inside).await;
-    tell(&mut peer, "note:///alpha/part/1/x").await;
-    tell(&mut peer, "note:///alpha/part/1").await;
+    tell(&peer, "note:///alpha/part/1/x").await;
+    tell(&peer, "note:///alpha/part/1").await;
     assert_eq!(short(&peer.updates().await), ["a+note:///alpha/part/1/x", inside]);
     // Ending the inner subscription keeps the outer one.
     peer.unsubscribe(inside).await;
-    tell(&mut peer, "note:///alpha/part/1").await;
+    tell(&peer, "note:///alpha/part/1").await;
     assert_eq!(short(&peer.updates().await), [inside]);
 }
 
@@ -389,7 +390,7 @@ async fn sub18_what_waits_inside_is_kept_for_the_outer_and_folded_when_it_is_too
 #[tokio::test]
 async fn subx3_sub11_updates_are_spaced_until_it_is_wanted_otherwise_and_the_last_is_not_lost() {
     let stage = Stage::start(Front::Http, Back::Stdio).await;
-    let mut peer = stage.peer(json!({})).await;
+    let peer = stage.peer(json!({})).await;
     let an_hour = 3_600_000;
     let spaced = peer.request("resources/subscribe", wish(ALPHA, &json!({ "minIntervalMs": an_hour }))).await;
     peer.touch("note:///alpha", 1).await;
@@ -417,7 +418,7 @@ async fn subx3_sub11_updates_are_spaced_until_it_is_wanted_otherwise_and_the_las
 #[tokio::test]
 async fn subx3_updates_of_many_uris_are_gathered() {
     let stage = Stage::start(Front::Http, Back::Stdio).await;
-    let mut peer = stage.peer(json!({})).await;
+    let peer = stage.peer(json!({})).await;
     let an_hour = 3_600_000;
     for uri in [ALPHA, BETA] {
         meta(&peer.request("resources/subscribe", wish(uri, &json!({ "batchMs": an_hour }))).await);

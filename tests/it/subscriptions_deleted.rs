@@ -7,8 +7,8 @@ use std::fs;
 
 use serde_json::{Value, json};
 
+use crate::client::Client;
 use crate::harness::{Gateway, Scratch, fixture_server};
-use crate::peer::Peer;
 use crate::resources::few_templates;
 use crate::stage::{Back, Front, Stage, pairs};
 use crate::subscriber::{DELETED, UPDATED, short, states_become};
@@ -35,7 +35,7 @@ async fn sub14_d10_a_resource_that_is_gone_is_told_and_its_return_too_over_every
     for (front, back) in pairs() {
         let who = format!("{front:?} {back:?}");
         let stage = Stage::start(front, back).await;
-        let mut peer = stage.peer(json!({})).await;
+        let peer = stage.peer(json!({})).await;
         peer.subscribe(BIN).await;
         peer.change(json!({ "remove": NATIVE })).await;
         assert_eq!(peer.updated().await.json()["params"], marked(BIN), "{who}");
@@ -66,7 +66,7 @@ async fn sub14_d10_who_knows_of_deletions_is_told_in_so_many_words() {
     let stage = Stage::start(Front::Http, Back::Get).await;
     let mut peers = Vec::new();
     for capabilities in capabilities {
-        let mut peer = stage.peer(capabilities).await;
+        let peer = stage.peer(capabilities).await;
         // The client is notified once, however many subscriptions cover the resource.
         peer.subscribe(BIN).await;
         peer.wish("a+blob:///*", glob()).await;
@@ -86,7 +86,7 @@ async fn sub14_d10_who_knows_of_deletions_is_told_in_so_many_words() {
         assert_eq!(told_of_resources(peer).await, Vec::<Value>::new(), "{number}: nothing else");
     }
     indifferent.told(LIST_CHANGED).await;
-    assert_eq!(told_of_resources(&mut indifferent).await, Vec::<Value>::new());
+    assert_eq!(told_of_resources(&indifferent).await, Vec::<Value>::new());
     indifferent.change(json!({ "restore": NATIVE })).await;
     for (number, peer) in peers.iter_mut().enumerate() {
         assert_eq!(peer.updated().await.json()["params"], json!({ "uri": BIN }), "{number}");
@@ -95,22 +95,22 @@ async fn sub14_d10_who_knows_of_deletions_is_told_in_so_many_words() {
 }
 
 /// Returns the pending updates and deletions.
-async fn told_of_resources(peer: &mut Peer) -> Vec<Value> {
+async fn told_of_resources(peer: &Client) -> Vec<Value> {
     let mut others = peer.others().await;
     others.retain(|message| message["method"] == UPDATED || message["method"] == DELETED);
     others
 }
 
-async fn alone(server: Value) -> (Gateway, Peer) {
+async fn alone(server: Value) -> (Gateway, Client) {
     let gateway = Gateway::with_servers(json!({ "a": server })).await;
-    let mut peer = Peer::over_http(gateway.address, json!({})).await;
+    let peer = Client::new(gateway.address).listening(json!({})).await;
     peer.await_tool("a_touch").await;
     (gateway, peer)
 }
 
 #[tokio::test]
 async fn d10_what_is_gone_stays_subscribed_and_is_listed_as_missing() {
-    let (gateway, mut peer) = alone(fixture_server(&[])).await;
+    let (gateway, peer) = alone(fixture_server(&[])).await;
     let id = peer.subscribe(BIN).await["dev.goblin/subscriptionId"].clone();
     let kept = peer.subscribe("a+note:///alpha").await;
     states_become(gateway.address, &[(BIN, "subscribed"), ("a+note:///alpha", "subscribed")]).await;
@@ -136,7 +136,7 @@ async fn d10_what_is_gone_stays_subscribed_and_is_listed_as_missing() {
 
 #[tokio::test]
 async fn d10_what_a_pattern_covered_is_told_as_gone_and_as_new() {
-    let (gateway, mut peer) = alone(fixture_server(&[])).await;
+    let (gateway, peer) = alone(fixture_server(&[])).await;
     peer.define(&["file:///d/1", "file:///d/2"]).await;
     peer.wish("a+file:///d/*", glob()).await;
     peer.upstream_hears_all(&["+file:///d/1", "+file:///d/2"]).await;
@@ -153,7 +153,7 @@ async fn d10_what_a_pattern_covered_is_told_as_gone_and_as_new() {
 
 #[tokio::test]
 async fn d10_what_is_not_listed_may_still_be_there() {
-    let (gateway, mut peer) = alone(fixture_server(&[])).await;
+    let (gateway, peer) = alone(fixture_server(&[])).await;
     // The first can still be read, the second matches a template, and the third was never listed.
     for uri in [BIN, "a+note:///alpha", "a+note:///missing"] {
         peer.subscribe(uri).await;
@@ -181,7 +181,7 @@ async fn d10_what_is_not_listed_may_still_be_there() {
 
 #[tokio::test]
 async fn d10_a_template_that_is_denied_offers_nothing() {
-    let (_gateway, mut peer) = alone(few_templates()).await;
+    let (_gateway, peer) = alone(few_templates()).await;
     peer.subscribe("a+note:///alpha").await;
     peer.change(json!({"remove": "note:///alpha"})).await;
     assert_eq!(peer.updated().await.json()["params"], marked("a+note:///alpha"));
@@ -191,7 +191,7 @@ async fn d10_a_template_that_is_denied_offers_nothing() {
 async fn d10_d14_a_server_that_fails_or_dies_makes_nothing_vanish() {
     let scratch = Scratch::new();
     let pid_file = scratch.path().join("pid");
-    let (gateway, mut peer) = alone(fixture_server(&["--pid-file", path_text(&pid_file)])).await;
+    let (gateway, peer) = alone(fixture_server(&["--pid-file", path_text(&pid_file)])).await;
     peer.subscribe(BIN).await;
     peer.define(&["file:///marker"]).await;
     peer.subscribe("a+file:///marker").await;
@@ -233,8 +233,10 @@ async fn d10_a_file_that_is_removed_or_comes_back_is_told_once() {
     let gateway = Gateway::with_servers(servers).await;
     let uri = |name: &str| format!("a+file://{}/{name}", root.display());
     let (gone, fence, all) = (uri("gone.txt"), uri("fence.txt"), uri("*.txt"));
-    let mut peers =
-        [Peer::over_http(gateway.address, json!({})).await, Peer::over_http(gateway.address, knowing()).await];
+    let mut peers = [
+        Client::new(gateway.address).listening(json!({})).await,
+        Client::new(gateway.address).listening(knowing()).await,
+    ];
     for peer in &mut peers {
         peer.await_tool("a_read").await;
         peer.lists(&gone, true).await;

@@ -4,8 +4,8 @@
 
 use serde_json::{Value, json};
 
+use crate::client::Client;
 use crate::harness::Deadline;
-use crate::peer::Peer;
 use crate::stage::{Back, Front, Stage, pairs};
 use crate::subscriber::short;
 
@@ -14,8 +14,8 @@ const DATA: &str = "file:///data";
 const EXPOSED: &str = "a+file:///data";
 
 /// Returns a client that subscribed to fields of this resource with these options.
-async fn scene(stage: &Stage, members: Value, options: Value) -> Peer {
-    let mut peer = stage.peer(json!({})).await;
+async fn scene(stage: &Stage, members: Value, options: Value) -> Client {
+    let peer = stage.peer(json!({})).await;
     peer.change(json!({"define": DATA, "members": members})).await;
     peer.lists(EXPOSED, true).await;
     peer.wish(EXPOSED, options).await;
@@ -26,7 +26,7 @@ async fn scene(stage: &Stage, members: Value, options: Value) -> Peer {
 async fn subx2_an_update_that_has_the_field_is_told_when_it_changed_over_every_pair_of_transports() {
     for (front, back) in pairs() {
         let stage = Stage::start(front, back).await;
-        let mut peer = scene(&stage, json!({}), json!({"fields": ["size", "annotations.lastModified"]})).await;
+        let peer = scene(&stage, json!({}), json!({"fields": ["size", "annotations.lastModified"]})).await;
         for (number, (words, is_told)) in [
             (r#""size":1"#, true),
             (r#""size":1"#, true),
@@ -57,8 +57,8 @@ async fn subx2_an_update_that_has_the_field_is_told_when_it_changed_over_every_p
 async fn subx2_where_only_the_list_has_the_field_the_next_list_decides() {
     for back in [Back::Stdio, Back::Get] {
         let stage = Stage::start(Front::Http, back).await;
-        let mut peer = scene(&stage, json!({"size": 1}), json!({"fields": ["size"]})).await;
-        let mut all = stage.peer(json!({})).await;
+        let peer = scene(&stage, json!({"size": 1}), json!({"fields": ["size"]})).await;
+        let all = stage.peer(json!({})).await;
         all.subscribe(EXPOSED).await;
 
         // The size has not changed.
@@ -77,9 +77,9 @@ async fn subx2_where_only_the_list_has_the_field_the_next_list_decides() {
         peer.change(json!({"define": DATA, "members": {"size": 3}})).await;
         assert_eq!(peer.updated().await.json()["params"], json!({ "uri": EXPOSED }), "{back:?}: our own words");
         peer.change(json!({"define": DATA, "members": {"size": 3, "title": "other"}})).await;
-        let listed = async |peer: &mut Peer| peer.request("resources/list", json!({})).await.to_string();
+        let listed = async |peer: &Client| peer.request("resources/list", json!({})).await.to_string();
         let deadline = Deadline::new();
-        while !listed(&mut peer).await.contains("other") {
+        while !listed(&peer).await.contains("other") {
             deadline.pause("the list has the title").await;
         }
         assert_eq!(peer.updates().await, Vec::<Value>::new(), "{back:?}: the size is the same");
@@ -91,7 +91,7 @@ async fn subx2_where_only_the_list_has_the_field_the_next_list_decides() {
 async fn subx2_nothing_is_lost_when_the_list_fails() {
     for back in [Back::Stdio, Back::Sse] {
         let stage = Stage::start(Front::Http, back).await;
-        let mut peer = scene(&stage, json!({"size": 1}), json!({"fields": ["size"]})).await;
+        let peer = scene(&stage, json!({"size": 1}), json!({"fields": ["size"]})).await;
         peer.change(json!({"broken": true})).await;
         for version in [1, 2] {
             peer.touch(DATA, 1).await;
@@ -107,7 +107,7 @@ async fn subx2_nothing_is_lost_when_the_list_fails() {
 #[tokio::test]
 async fn subx2_fields_go_with_patterns_and_with_paces() {
     let stage = Stage::start(Front::Http, Back::Stdio).await;
-    let mut peer = stage.peer(json!({})).await;
+    let peer = stage.peer(json!({})).await;
     peer.define(&["file:///d/1", "file:///d/2"]).await;
     peer.wish("a+file:///d/*", json!({"pattern": "glob", "fields": ["size"], "priority": 1})).await;
     // Each resource is compared with its own earlier values.

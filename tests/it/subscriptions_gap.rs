@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde_json::json;
 use tokio::sync::Notify;
 
+use crate::client::Client;
 use crate::harness::{Gateway, eventually, fixture_server};
-use crate::peer::Peer;
 use crate::raw_server::response;
 use crate::scripted::{Reply, Scripted, Seen};
 use crate::subscriber::short;
@@ -36,7 +36,7 @@ fn stream() -> Vec<u8> {
 
 /// Returns a client behind a gateway that is subscribed to the note of this server. A second server provides the fence
 /// for updates.
-async fn subscribed(server: &Scripted) -> (Gateway, Peer) {
+async fn subscribed(server: &Scripted) -> (Gateway, Client) {
     let gateway = Gateway::with_servers(json!({ "s": http_server(server.address), "a": fixture_server(&[]) })).await;
     let client = gateway.client_seeing("a_touch").await;
     eventually("the note is listed", || async {
@@ -45,7 +45,7 @@ async fn subscribed(server: &Scripted) -> (Gateway, Peer) {
         resources.iter().any(|resource| resource["uri"] == NOTE).then_some(())
     })
     .await;
-    let mut peer = Peer::over_http(gateway.address, json!({})).await;
+    let peer = Client::new(gateway.address).listening(json!({})).await;
     peer.subscribe(NOTE).await;
     (gateway, peer)
 }
@@ -67,7 +67,7 @@ async fn sub16_what_may_have_been_said_while_the_stream_was_cut_is_told_once() {
         _ => notes(seen),
     })
     .await;
-    let (_gateway, mut peer) = subscribed(&server).await;
+    let (_gateway, peer) = subscribed(&server).await;
     assert!(peer.updates().await.is_empty());
     cut.notify_one();
     is_opened(&server, 2).await;
@@ -85,7 +85,7 @@ async fn sub16_what_may_have_been_said_before_the_stream_was_there_is_told_once(
         _ => notes(seen),
     })
     .await;
-    let (_gateway, mut peer) = subscribed(&server).await;
+    let (_gateway, peer) = subscribed(&server).await;
     assert!(peer.updates().await.is_empty());
     there.notify_one();
     let told = peer.updated().await;
@@ -101,7 +101,7 @@ async fn sub16_the_stream_is_there_before_anything_is_asked_for() {
         _ => notes(seen),
     })
     .await;
-    let (_gateway, mut peer) = subscribed(&server).await;
+    let (_gateway, peer) = subscribed(&server).await;
     assert!(peer.updates().await.is_empty());
     let asked = server.methods();
     let place = |method: &str| asked.iter().position(|asked| asked == method);

@@ -6,9 +6,9 @@ use goblin_fixture::fault::FaultProxy;
 use http::Method;
 use serde_json::{Value, json};
 
+use crate::client::Client;
 use crate::fixture_http::HttpFixture;
-use crate::harness::{Client, Gateway, Scratch, StdioClient, eventually, fixture_server, goblin, signal};
-use crate::peer::Peer;
+use crate::harness::{Gateway, Scratch, eventually, fixture_server, goblin, signal};
 use crate::per_client::{each_transport, own_process, per_client};
 use crate::subscriber::{ACTIVE, UPDATED, meta, short, subscribe, touch};
 use crate::support::{gauge, http_server, path_text, scripted_server, starts, try_call};
@@ -32,15 +32,11 @@ impl Home {
         Home { gateway: Gateway::of(command).await, scratch }
     }
 
-    async fn bridge(&self) -> StdioClient {
+    fn bridge(&self) -> Client {
         let mut command = goblin(self.scratch.path());
         command.args(["stdio", "--config"]).arg(self.scratch.path().join("goblin.json"));
-        let mut client = StdioClient::of({
-            command.stderr(std::process::Stdio::null());
-            command
-        });
-        client.initialize("2025-11-25").await;
-        client
+        command.stderr(std::process::Stdio::null());
+        Client::run(command)
     }
 }
 
@@ -65,9 +61,9 @@ async fn sub7_met2_the_end_of_a_client_ends_its_subscriptions_however_it_ends() 
 
     for end in ["delete", "cut", "silence", "sse", "bridge", "killed bridge"] {
         let mut client = match end {
-            "sse" => Peer::over_sse(address, json!({})).await,
-            "bridge" => Peer::over_stdio(home.bridge().await, json!({})).await,
-            "delete" | "cut" => Peer::over_http(address, json!({})).await,
+            "sse" => Client::sse(address).await.listening(json!({})).await,
+            "bridge" => home.bridge().listening(json!({})).await,
+            "delete" | "cut" => Client::new(address).listening(json!({})).await,
             "silence" => {
                 let client = home.gateway.client().await;
                 subscribe(&client, ALPHA, json!({})).await;
@@ -76,10 +72,10 @@ async fn sub7_met2_the_end_of_a_client_ends_its_subscriptions_however_it_ends() 
                 continue;
             }
             _ => {
-                let mut client = home.bridge().await;
+                let client = home.bridge().connected("2025-11-25").await;
                 meta(&client.request("resources/subscribe", json!({ "uri": ALPHA })).await);
                 subscribed(&watcher, &json!(["note:///alpha", "note:///beta"])).await;
-                signal(client.child.id().expect("it runs"), "KILL");
+                signal(client.pid(), "KILL");
                 subscribed(&watcher, &json!(["note:///beta"])).await;
                 continue;
             }
@@ -108,7 +104,7 @@ async fn sub7_the_end_of_input_ends_subscriptions_too() {
     let web = HttpFixture::start(&[]).await;
     let watcher = web.client().await;
     let config = json!({ "mcpServers": { "a": web.server() } });
-    let mut client = Peer::over_stdio(StdioClient::start(config), json!({})).await;
+    let client = Client::stdio(config).listening(json!({})).await;
     client.await_tool("a_touch").await;
     client.subscribe(ALPHA).await;
     subscribed(&watcher, &json!(["note:///alpha"])).await;
@@ -150,8 +146,10 @@ async fn sub16_a_server_that_comes_back_is_asked_again_and_clients_are_told_once
     for (number, (server, fall)) in ways.into_iter().enumerate() {
         let gateway = Gateway::with_servers(json!({ "a": server })).await;
         let caller = gateway.client_seeing("a_touch").await;
-        let mut peers =
-            [Peer::over_http(gateway.address, json!({})).await, Peer::over_sse(gateway.address, json!({})).await];
+        let mut peers = [
+            Client::new(gateway.address).listening(json!({})).await,
+            Client::sse(gateway.address).await.listening(json!({})).await,
+        ];
         for peer in &mut peers {
             peer.name = number.to_string();
             peer.subscribe(ALPHA).await;
@@ -184,7 +182,7 @@ async fn sub10_what_is_subscribed_while_the_server_is_away_is_made_up_for() {
     let web = HttpFixture::start(&[]).await;
     let proxy = FaultProxy::start(web.address);
     let gateway = Gateway::with_servers(json!({ "a": http_server(proxy.addr()) })).await;
-    let mut peer = Peer::over_http(gateway.address, json!({})).await;
+    let peer = Client::new(gateway.address).listening(json!({})).await;
     peer.await_tool("a_touch").await;
     let watcher = web.client().await;
     proxy.cut().await;
@@ -205,7 +203,7 @@ async fn sub10_what_is_subscribed_while_the_server_is_away_is_made_up_for() {
 }
 
 /// Returns the event id and the params of the next update.
-async fn update(stream: &mut crate::harness::Listener) -> (String, Value) {
+async fn update(stream: &mut crate::client::http::Listener) -> (String, Value) {
     loop {
         let event = stream.next_event().await.expect("another event");
         let field = |name: &str| event.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
@@ -254,7 +252,7 @@ async fn subx6_a_gap_is_told_as_one_update_of_each_subscription() {
     for uri in [ALPHA, BETA] {
         subscribe(&client, uri, json!({})).await;
     }
-    let told = async |stream: &mut crate::harness::Listener, why: &str| {
+    let told = async |stream: &mut crate::client::http::Listener, why: &str| {
         for uri in [ALPHA, BETA] {
             assert_eq!(update(stream).await.1, json!({ "uri": uri }), "{why}");
         }
@@ -279,8 +277,10 @@ async fn subx6_a_gap_is_told_as_one_update_of_each_subscription() {
 async fn own_sub2_sub7_each_client_subscribes_over_its_own_connection() {
     for (transport, server, _backend) in each_transport().await {
         let gateway = Gateway::with_servers(json!({ "a": server })).await;
-        let (mut one, mut two) =
-            (Peer::over_http(gateway.address, json!({})).await, Peer::over_sse(gateway.address, json!({})).await);
+        let (one, two) = (
+            Client::new(gateway.address).listening(json!({})).await,
+            Client::sse(gateway.address).await.listening(json!({})).await,
+        );
         one.await_tool("a_touch").await;
         let meta = one.subscribe(ALPHA).await;
         assert!(meta["dev.goblin/state"].is_null(), "{transport}: {meta}");
@@ -307,7 +307,7 @@ async fn own_sub16_a_process_that_dies_is_replaced_for_the_sake_of_subscriptions
     let scratch = Scratch::new();
     let log = scratch.path().join("starts");
     let gateway = Gateway::with_servers(json!({ "a": own_process(&["--start-log", path_text(&log)]) })).await;
-    let mut peer = Peer::over_http(gateway.address, json!({})).await;
+    let peer = Client::new(gateway.address).listening(json!({})).await;
     peer.await_tool("a_touch").await;
     peer.subscribe(ALPHA).await;
     assert_eq!(starts(&log), 2, "the one that lists, and the client's own");
@@ -325,7 +325,7 @@ async fn own_sub10_a_process_that_does_not_start_is_waited_for() {
     let barrier = scratch.path().join("barrier");
     let script = format!(r#"test ! -e {} && exec "$@""#, path_text(&barrier));
     let gateway = Gateway::with_servers(json!({ "a": per_client(scripted_server(&script, &[])) })).await;
-    let mut peer = Peer::over_http(gateway.address, json!({})).await;
+    let peer = Client::new(gateway.address).listening(json!({})).await;
     peer.await_tool("a_touch").await;
     scratch.write("barrier", "");
     assert_eq!(peer.subscribe(ALPHA).await["dev.goblin/state"], "pending");

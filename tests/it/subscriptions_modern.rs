@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
+use crate::client::Client;
 use crate::fixture_http::HttpFixture;
-use crate::harness::{Client, Gateway, Scratch, eventually, fixture_server, signal};
-use crate::peer::Peer;
+use crate::harness::{Gateway, Scratch, eventually, fixture_server, signal};
 use crate::subscriber::{ACTIVE, short, states};
 use crate::support::{assert_error, gauge, next_pid_in, path_text, pid_in};
 
@@ -37,8 +37,8 @@ impl Stage {
         [Stage::over_stdio(&[]).await, Stage::over_http(&[]).await]
     }
 
-    async fn peer(&self) -> Peer {
-        let mut peer = Peer::over_http(self.gateway.address, json!({})).await;
+    async fn peer(&self) -> Client {
+        let peer = Client::new(self.gateway.address).listening(json!({})).await;
         peer.await_tool("a_touch").await;
         peer
     }
@@ -75,7 +75,7 @@ async fn at_most(client: &Client, most: usize) -> Vec<Value> {
 #[tokio::test]
 async fn sub1_sub2_updates_of_a_server_without_sessions_pass_whole() {
     for stage in Stage::both().await {
-        let (mut peer, client) = (stage.peer().await, stage.gateway.client().await);
+        let (peer, client) = (stage.peer().await, stage.gateway.client().await);
         let meta = peer.subscribe(ALPHA).await;
         assert_eq!((&meta["dev.goblin/uri"], &meta["dev.goblin/state"]), (&json!(ALPHA), &Value::Null));
         for version in [1, 2] {
@@ -141,7 +141,7 @@ async fn sub2_sub5_many_resources_are_few_streams_and_all_are_told() {
 #[tokio::test]
 async fn sub3_what_the_server_does_not_tell_of_is_refused_by_name() {
     for stage in Stage::both().await {
-        let mut peer = stage.peer().await;
+        let peer = stage.peer().await;
         peer.subscribe(ALPHA).await;
         for native in ["note:///refused", "note:///barred"] {
             let uri = format!("a+{native}");
@@ -157,7 +157,7 @@ async fn sub3_what_the_server_does_not_tell_of_is_refused_by_name() {
 #[tokio::test]
 async fn sub2_where_the_server_tells_of_no_resources_nothing_is_listened_for() {
     let stage = Stage::over_stdio(&["--without", "subscribe"]).await;
-    let (mut peer, client) = (stage.peer().await, stage.gateway.client().await);
+    let (peer, client) = (stage.peer().await, stage.gateway.client().await);
     peer.subscribe(ALPHA).await;
     assert_eq!(states(stage.gateway.address).await, [(ALPHA.to_owned(), "tracked".to_owned())]);
     merged(&client, &[]).await;
@@ -166,7 +166,7 @@ async fn sub2_where_the_server_tells_of_no_resources_nothing_is_listened_for() {
 #[tokio::test]
 async fn reg3_changed_lists_of_a_server_without_sessions_reach_clients() {
     for stage in Stage::both().await {
-        let mut peer = stage.peer().await;
+        let peer = stage.peer().await;
         let client = stage.gateway.client().await;
         eventually("all lists are listened for", || async {
             let lists = ["toolsListChanged", "promptsListChanged", "resourcesListChanged"];
@@ -188,7 +188,7 @@ async fn reg3_changed_lists_of_a_server_without_sessions_reach_clients() {
 #[tokio::test]
 async fn sub14_a_stream_that_ends_is_opened_anew_and_nothing_else_ends() {
     for stage in Stage::both().await {
-        let (mut peer, client) = (stage.peer().await, stage.gateway.client().await);
+        let (peer, client) = (stage.peer().await, stage.gateway.client().await);
         peer.subscribe(ALPHA).await;
         let slow = peer.begin_call("a_sleep", r#"{"ms":2000}"#).await;
         let over_http: &[&str] =
@@ -212,7 +212,7 @@ async fn sub14_a_server_that_is_replaced_tells_again_and_each_is_told_once() {
     let pid_file = scratch.path().join("pid");
     let stdio = Stage::over_stdio(&["--pid-file", path_text(&pid_file)]).await;
     for mut stage in [stdio, Stage::over_http(&[]).await] {
-        let (mut one, mut two) = (stage.peer().await, stage.peer().await);
+        let (one, two) = (stage.peer().await, stage.peer().await);
         one.subscribe(ALPHA).await;
         two.subscribe(ALPHA).await;
         two.subscribe("a+note:///beta").await;

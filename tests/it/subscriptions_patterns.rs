@@ -5,8 +5,9 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Gateway, Listener, fixture_server};
-use crate::peer::Peer;
+use crate::client::Client;
+use crate::client::http::Listener;
+use crate::harness::{Gateway, fixture_server};
 use crate::stage::{Back, Front, Stage, pairs};
 use crate::subscriber::{ACTIVE, UPDATED, short, states, states_become, subscribe, touched, upstream_heard, wish};
 use crate::support::{assert_error, gauge};
@@ -51,7 +52,7 @@ const CASES: [Case; 2] = [
 async fn subx1_a_pattern_covers_what_matches_now_and_later_over_every_pair_of_transports() {
     for (front, back) in pairs() {
         let stage = Stage::start(front, back).await;
-        let mut peer = stage.peer(json!({})).await;
+        let peer = stage.peer(json!({})).await;
         let mut heard = Vec::new();
         for Case { kind, pattern, other, listed, late, beyond } in CASES {
             let who = format!("{front:?} {back:?} {kind}");
@@ -94,7 +95,7 @@ async fn subx1_a_pattern_covers_what_matches_now_and_later_over_every_pair_of_tr
 async fn subx1_sub2_overlapping_patterns_are_one_request_and_leave_what_others_want() {
     for back in Back::SHARED {
         let stage = Stage::start(Front::Http, back).await;
-        let (mut one, mut two) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
+        let (one, two) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
         one.define(&["file:///d/1.log", "file:///d/2.log", "file:///d/e/3.log"]).await;
         let id = one.wish(LOGS, glob()).await["dev.goblin/subscriptionId"].clone();
         assert_eq!(one.wish(LOGS, glob()).await["dev.goblin/subscriptionId"], id, "{back:?}: twice is once");
@@ -206,7 +207,7 @@ async fn subx1_what_is_no_pattern_is_refused_in_words() {
 #[tokio::test]
 async fn subx1_sub4_a_pattern_can_be_named_in_every_way() {
     let stage = Stage::start(Front::Http, Back::Stdio).await;
-    let (mut peer, mut other) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
+    let (peer, other) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
     peer.define(&["file:///d/1.log", "db://t/1"]).await;
     let kept = other.wish(LOGS, glob()).await["dev.goblin/subscriptionId"].clone();
     for (kind, exposed, spellings) in [
@@ -234,7 +235,7 @@ async fn subx1_sub4_a_pattern_can_be_named_in_every_way() {
 
 #[tokio::test]
 async fn subx1_sub10_a_pattern_that_the_server_refuses_whole_is_refused_and_else_it_is_partial() {
-    let (gateway, mut peer) = alone(fixture_server(&[])).await;
+    let (gateway, peer) = alone(fixture_server(&[])).await;
     peer.define(&["note:///refused"]).await;
     let answer = peer.request("resources/subscribe", wish("a+note:///r*", &glob())).await;
     assert_eq!(
@@ -254,7 +255,7 @@ async fn subx1_sub10_a_pattern_that_the_server_refuses_whole_is_refused_and_else
 
 #[tokio::test]
 async fn subx1_sub9_a_server_without_subscriptions_is_not_asked_and_what_is_new_is_told() {
-    let (gateway, mut peer) = alone(fixture_server(&["--without", "subscribe"])).await;
+    let (gateway, peer) = alone(fixture_server(&["--without", "subscribe"])).await;
     peer.define(&["file:///d/1.log"]).await;
     peer.wish(LOGS, glob()).await;
     states_become(gateway.address, &[(LOGS, "tracked")]).await;
@@ -267,15 +268,15 @@ async fn subx1_sub9_a_server_without_subscriptions_is_not_asked_and_what_is_new_
     assert_eq!(peer.said_upstream().await, [""; 0]);
 }
 
-async fn alone(server: Value) -> (Gateway, Peer) {
+async fn alone(server: Value) -> (Gateway, Client) {
     narrow(1000, server).await
 }
 
 /// Starts a gateway with a limit of `most` upstream resources.
-async fn narrow(most: usize, server: Value) -> (Gateway, Peer) {
+async fn narrow(most: usize, server: Value) -> (Gateway, Client) {
     let config = json!({ "subscriptions": { "maxUpstream": most }, "mcpServers": { "a": server } });
     let gateway = Gateway::start(config).await;
-    let mut peer = Peer::over_http(gateway.address, json!({})).await;
+    let peer = Client::new(gateway.address).listening(json!({})).await;
     peer.await_tool("a_touch").await;
     (gateway, peer)
 }
@@ -283,7 +284,7 @@ async fn narrow(most: usize, server: Value) -> (Gateway, Peer) {
 #[tokio::test]
 async fn subx1_d6_what_covers_too_much_is_refused_and_leaves_no_trace() {
     const ALL: &str = "a+note:///numbered/*";
-    let (gateway, mut peer) = narrow(3, fixture_server(&["--resources", "4"])).await;
+    let (gateway, peer) = narrow(3, fixture_server(&["--resources", "4"])).await;
     peer.lists("a+note:///numbered/0004", true).await;
     let answer = peer.request("resources/subscribe", wish(ALL, &glob())).await;
     let data = assert_error(&answer, 1429, "LIMIT_EXCEEDED");
@@ -313,7 +314,7 @@ async fn subx1_d6_what_covers_too_much_is_refused_and_leaves_no_trace() {
 
 #[tokio::test]
 async fn subx1_a_pattern_that_grows_past_the_room_is_partial() {
-    let (gateway, mut peer) = narrow(2, fixture_server(&[])).await;
+    let (gateway, peer) = narrow(2, fixture_server(&[])).await;
     peer.define(&["file:///d/1.log"]).await;
     peer.wish(LOGS, glob()).await;
     peer.define(&["file:///d/2.log"]).await;

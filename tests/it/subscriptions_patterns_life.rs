@@ -4,9 +4,9 @@
 
 use serde_json::{Value, json};
 
+use crate::client::Client;
 use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, Scratch, eventually, fixture_server};
-use crate::peer::Peer;
 use crate::per_client::own_process;
 use crate::subscriber::{UPDATED, short, states, states_become, subscribe, touch};
 use crate::subscriptions_patterns::glob;
@@ -17,8 +17,8 @@ const ONE: &str = "note:///numbered/0001";
 const TWO: &str = "note:///numbered/0002";
 
 /// Returns a client of one server that sees the numbered notes.
-async fn peer_of(gateway: &Gateway) -> Peer {
-    let mut peer = Peer::over_http(gateway.address, json!({})).await;
+async fn peer_of(gateway: &Gateway) -> Client {
+    let peer = Client::new(gateway.address).listening(json!({})).await;
     peer.await_tool("a_touch").await;
     peer.lists(&format!("a+{ONE}"), true).await;
     peer
@@ -35,7 +35,7 @@ async fn subx1_sub16_a_server_that_comes_back_is_asked_again_and_the_pattern_is_
     ];
     for (number, (server, replaced)) in ways.into_iter().enumerate() {
         let gateway = Gateway::with_servers(json!({ "a": server })).await;
-        let (mut peer, caller) = (peer_of(&gateway).await, gateway.client().await);
+        let (peer, caller) = (peer_of(&gateway).await, gateway.client().await);
         peer.wish(NUMBERED, glob()).await;
         peer.subscribe(&format!("a+{TWO}")).await;
         let _server = match replaced {
@@ -63,7 +63,7 @@ async fn subx1_sub16_a_server_that_comes_back_is_asked_again_and_the_pattern_is_
 #[tokio::test]
 async fn subx1_subx6_a_gap_is_told_as_one_update_of_the_pattern() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&["--resources", "3"]) })).await;
-    let mut waiting = peer_of(&gateway).await;
+    let waiting = peer_of(&gateway).await;
     waiting.lists("a+note:///numbered/0003", true).await;
     let client = gateway.client().await;
     subscribe(&client, NUMBERED, glob()).await;
@@ -85,7 +85,7 @@ async fn subx1_sub10_a_pattern_of_a_server_that_was_never_there_is_waited_for_an
     let script = format!(r#"test -e {} && exec "$@""#, path_text(&scratch.path().join("door")));
     let server = scripted_server(&script, &["--resources", "2"]);
     let gateway = Gateway::with_servers(json!({ "a": server })).await;
-    let mut peer = Peer::over_http(gateway.address, json!({})).await;
+    let peer = Client::new(gateway.address).listening(json!({})).await;
     let meta = peer.wish(NUMBERED, glob()).await;
     assert_eq!((&meta["dev.goblin/uri"], &meta["dev.goblin/state"]), (&json!(NUMBERED), &json!("pending")));
     states_become(gateway.address, &[(NUMBERED, "pending")]).await;
@@ -102,7 +102,7 @@ async fn subx1_sub10_a_pattern_of_a_server_that_was_never_there_is_waited_for_an
 #[tokio::test]
 async fn own_subx1_each_client_subscribes_over_its_own_connection_and_is_told_once_when_it_comes_back() {
     let gateway = Gateway::with_servers(json!({ "a": own_process(&["--resources", "2"]) })).await;
-    let (mut one, mut two) = (peer_of(&gateway).await, peer_of(&gateway).await);
+    let (one, two) = (peer_of(&gateway).await, peer_of(&gateway).await);
     one.wish(NUMBERED, glob()).await;
     // No listed resource matches this pattern.
     one.wish("a+nothing:///*", glob()).await;
@@ -125,7 +125,7 @@ async fn subx1_what_is_denied_never_reaches_a_pattern() {
     let mut server = fixture_server(&["--resources", "3"]);
     server["resources"] = json!({ "deny": [TWO, "file:///secret/*"] });
     let gateway = Gateway::with_servers(json!({ "a": server })).await;
-    let mut peer = peer_of(&gateway).await;
+    let peer = peer_of(&gateway).await;
     peer.lists("a+note:///numbered/0003", true).await;
     let patterns = [(NUMBERED, "glob"), ("a+note:///**", "glob"), ("a+note:///{name}", "template"), ("a+:**", "glob")];
     for (pattern, kind) in patterns {

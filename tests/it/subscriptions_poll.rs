@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
+use crate::client::Client;
 use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, fixture_server};
-use crate::peer::Peer;
 use crate::subscriber::{states_become, touch};
 use crate::subscriptions_patterns::glob;
 
@@ -22,15 +22,15 @@ fn polled(mut server: Value) -> Value {
 }
 
 /// Returns a client of a server that suppresses all notifications.
-async fn quiet_peer(gateway: &Gateway) -> Peer {
-    let mut peer = Peer::over_http(gateway.address, json!({})).await;
+async fn quiet_peer(gateway: &Gateway) -> Client {
+    let peer = Client::new(gateway.address).listening(json!({})).await;
     peer.await_tool("a_touch").await;
     assert_eq!(peer.call_text("a_toggle_quiet", "{}").await, "quiet");
     peer
 }
 
 /// Returns the URI of the next update, which must come from the gateway.
-async fn told(peer: &mut Peer) -> String {
+async fn told(peer: &Client) -> String {
     let params = peer.updated().await.json()["params"].clone();
     assert_eq!(params, json!({"uri": params["uri"]}));
     params["uri"].as_str().expect("a URI").to_owned()
@@ -55,13 +55,13 @@ async fn subx9_a_change_is_told_once_and_no_change_never() {
         assert!(peer.subscribe(ALPHA).await["dev.goblin/state"].is_null(), "{what}");
         // The first change is found, because the initial content is read before the response to the subscribe.
         peer.touch("note:///alpha", 1).await;
-        assert_eq!(told(&mut peer).await, ALPHA, "{what}");
+        assert_eq!(told(&peer).await, ALPHA, "{what}");
         peer.subscribe(BETA).await;
         states_become(gateway.address, &[(ALPHA, "subscribed"), (BETA, "subscribed")]).await;
         // Each change is found by a later poll. An update without a change would arrive in between.
         for round in 0..4 {
             peer.touch("note:///beta", 1).await;
-            assert_eq!(told(&mut peer).await, BETA, "{what} {round}");
+            assert_eq!(told(&peer).await, BETA, "{what} {round}");
         }
         // Each resource may be on several streams, one after the other.
         let asked: BTreeSet<_> = peer.said_upstream().await.into_iter().filter(|said| said.starts_with('+')).collect();
@@ -74,7 +74,7 @@ async fn subx9_a_change_is_told_once_and_no_change_never() {
         peer.touch("note:///beta", 1).await;
         for _ in 0..2 {
             peer.touch("note:///alpha", 1).await;
-            assert_eq!(told(&mut peer).await, ALPHA, "{what}: nothing of what nobody wants");
+            assert_eq!(told(&peer).await, ALPHA, "{what}: nothing of what nobody wants");
         }
     }
 }
@@ -82,17 +82,17 @@ async fn subx9_a_change_is_told_once_and_no_change_never() {
 #[tokio::test]
 async fn subx9_who_comes_later_is_told_of_later_changes_only() {
     let gateway = Gateway::with_servers(json!({ "a": polled(fixture_server(&["--without", "subscribe"])) })).await;
-    let mut one = quiet_peer(&gateway).await;
+    let one = quiet_peer(&gateway).await;
     one.subscribe(ALPHA).await;
     one.touch("note:///alpha", 1).await;
-    assert_eq!(told(&mut one).await, ALPHA);
-    let mut two = Peer::over_http(gateway.address, json!({})).await;
+    assert_eq!(told(&one).await, ALPHA);
+    let two = Client::new(gateway.address).listening(json!({})).await;
     two.subscribe(ALPHA).await;
     two.subscribe(BETA).await;
     one.touch("note:///beta", 1).await;
-    assert_eq!(told(&mut two).await, BETA, "the change of before is not its");
+    assert_eq!(told(&two).await, BETA, "the change of before is not its");
     one.touch("note:///alpha", 1).await;
-    for peer in [&mut one, &mut two] {
+    for peer in [&one, &two] {
         assert_eq!(told(peer).await, ALPHA);
     }
 }
@@ -101,7 +101,7 @@ async fn subx9_who_comes_later_is_told_of_later_changes_only() {
 async fn subx9_a_server_that_tells_is_heard_at_once_and_nothing_gets_lost() {
     let gateway = Gateway::with_servers(json!({ "a": polled(fixture_server(&[])) })).await;
     let client = gateway.client_seeing("a_touch").await;
-    let mut peer = Peer::over_http(gateway.address, json!({})).await;
+    let peer = Client::new(gateway.address).listening(json!({})).await;
     peer.subscribe(ALPHA).await;
     for version in 1..=3 {
         touch(&client, "note:///alpha", 1).await;
@@ -115,27 +115,27 @@ async fn subx9_a_server_that_tells_is_heard_at_once_and_nothing_gets_lost() {
 #[tokio::test]
 async fn subx9_subx1_a_pattern_sees_what_is_new_though_the_server_never_tells() {
     let gateway = Gateway::with_servers(json!({ "a": polled(fixture_server(&["--without", "subscribe"])) })).await;
-    let mut peer = quiet_peer(&gateway).await;
+    let peer = quiet_peer(&gateway).await;
     peer.change(json!({"define": "file:///d/1"})).await;
     peer.wish("a+file:///d/*", glob()).await;
     // The resource may have been listed before the subscription or not. Only the later notification matters.
     peer.lists("a+file:///d/1", true).await;
     peer.change(json!({"define": "file:///d/2"})).await;
-    let mut news = vec![told(&mut peer).await];
+    let mut news = vec![told(&peer).await];
     if news == ["a+file:///d/1"] {
-        news = vec![told(&mut peer).await];
+        news = vec![told(&peer).await];
     }
     assert_eq!(news, ["a+file:///d/2"]);
     for uri in ["file:///d/2", "file:///d/1", "file:///d/2"] {
         peer.touch(uri, 1).await;
-        assert_eq!(told(&mut peer).await, format!("a+{uri}"));
+        assert_eq!(told(&peer).await, format!("a+{uri}"));
     }
 }
 
 #[tokio::test]
 async fn subx9_sub14_what_a_silent_server_drops_is_told_as_deleted() {
     let gateway = Gateway::with_servers(json!({ "a": polled(fixture_server(&["--without", "subscribe"])) })).await;
-    let mut peer = quiet_peer(&gateway).await;
+    let peer = quiet_peer(&gateway).await;
     peer.subscribe("a+blob:///bin").await;
     peer.wish("a+blob:///*", glob()).await;
     peer.change(json!({"remove": "blob:///bin"})).await;
@@ -143,10 +143,10 @@ async fn subx9_sub14_what_a_silent_server_drops_is_told_as_deleted() {
     assert_eq!(params, json!({"uri": "a+blob:///bin", "_meta": {"dev.goblin/deleted": true}}));
     states_become(gateway.address, &[("a+blob:///bin", "missing"), ("a+blob:///*", "subscribed")]).await;
     peer.change(json!({"restore": "blob:///bin"})).await;
-    assert_eq!(told(&mut peer).await, "a+blob:///bin");
+    assert_eq!(told(&peer).await, "a+blob:///bin");
     peer.subscribe(ALPHA).await;
     for _ in 0..2 {
         peer.touch("note:///alpha", 1).await;
-        assert_eq!(told(&mut peer).await, ALPHA, "once");
+        assert_eq!(told(&peer).await, ALPHA, "once");
     }
 }

@@ -18,7 +18,7 @@ const HELD: &str = "a+note:///held-x";
 async fn sub12_who_unsubscribes_while_the_server_is_asked_gets_both_answers() {
     for (front, back) in [(Front::Http, Back::Stdio), (Front::Sse, Back::Post)] {
         let stage = Stage::start(front, back).await;
-        let (mut one, mut two) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
+        let (one, two) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
         let begun = one.begin("resources/subscribe", json!({ "uri": HELD })).await;
         stage.has_subscriptions(1).await;
         two.upstream_hears(&["+note:///held-x"]).await;
@@ -48,7 +48,7 @@ async fn sub12_who_unsubscribes_while_the_server_is_asked_gets_both_answers() {
 async fn sub10_a_wish_that_is_cancelled_or_whose_client_goes_is_taken_back() {
     for (front, back) in [(Front::Http, Back::Stdio), (Front::Sse, Back::Get)] {
         let stage = Stage::start(front, back).await;
-        let (mut one, mut two) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
+        let (one, two) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
         let begun = one.begin("resources/subscribe", json!({ "uri": HELD })).await;
         stage.has_subscriptions(1).await;
         two.upstream_hears(&["+note:///held-x"]).await;
@@ -70,7 +70,7 @@ async fn sub10_a_wish_that_is_cancelled_or_whose_client_goes_is_taken_back() {
 #[tokio::test]
 async fn sub10_sub16_a_server_that_dies_while_it_is_asked_makes_it_pending() {
     let stage = Stage::start(Front::Http, Back::Stdio).await;
-    let (mut one, mut two) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
+    let (one, two) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
     let begun = one.begin("resources/subscribe", json!({ "uri": HELD })).await;
     two.upstream_hears(&["+note:///held-x"]).await;
     let crash = two.begin_call("a_crash", "{}").await;
@@ -90,18 +90,18 @@ async fn sub10_sub16_a_server_that_dies_while_it_is_asked_makes_it_pending() {
 async fn sub10_a_server_that_is_late_fails_all_who_wait_and_what_it_agrees_to_then_is_taken_back() {
     for (front, back) in [(Front::Http, Back::Stdio), (Front::Sse, Back::Post), (Front::Http, Back::Sse)] {
         let stage = Stage::configured(front, back, json!({}), json!({"timeout": "1s"})).await;
-        let (mut one, mut two) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
+        let (one, two) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
         for (uri, options) in [(HELD, json!({})), ("a+note:///held-*", json!({"pattern": "glob"}))] {
             let before = one.said_upstream().await.len();
             if uri != HELD {
                 one.define(&["note:///held-x"]).await;
             }
-            let begun = [&mut one, &mut two].map(|peer| (peer, wish(uri, &options)));
+            let begun = [&one, &two].map(|peer| (peer, wish(uri, &options)));
             let mut ids = Vec::new();
             for (peer, params) in begun {
                 ids.push(peer.begin("resources/subscribe", params).await);
             }
-            for (peer, id) in [&mut one, &mut two].into_iter().zip(ids) {
+            for (peer, id) in [&one, &two].into_iter().zip(ids) {
                 let answer = peer.answer_to(id).await;
                 assert_error(&answer, 1504, "TIMEOUT");
                 let message = answer["error"]["message"].as_str().expect("words");
@@ -146,7 +146,7 @@ async fn d13_sub2_what_the_server_lists_just_now_can_be_subscribed() {
 }
 
 /// Subscribes and unsubscribes at random. Returns the final subscriptions.
-async fn waver(client: crate::harness::Client, mut state: u64) -> BTreeSet<String> {
+async fn waver(client: crate::client::Client, mut state: u64) -> BTreeSet<String> {
     let mut wanted = BTreeMap::new();
     for _ in 0..120 {
         // A pseudo-random sequence (xorshift), the same in each run.

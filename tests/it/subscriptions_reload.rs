@@ -13,11 +13,11 @@ use goblin_engine::admin::permit::AdminAccess;
 use goblin_engine::app::App;
 use serde_json::{Value, json};
 
+use crate::client::Client;
 use crate::fixture_http::HttpFixture;
-use crate::harness::{Client, Deadline, GOBLIN, Scratch, eventually, fixture_server};
+use crate::harness::{Deadline, GOBLIN, Scratch, eventually, fixture_server};
 use crate::lists::config;
 use crate::operator::{look, remember_token};
-use crate::peer::Peer;
 use crate::per_client::own_process;
 use crate::subscriber::{DELETED, UPDATED, short, states, states_become};
 use crate::subscriptions_patterns::glob;
@@ -46,8 +46,8 @@ impl Live {
         self.app.reload(config(servers));
     }
 
-    async fn peer(&self, capabilities: Value) -> Peer {
-        Peer::over_http(self.address, capabilities).await
+    async fn peer(&self, capabilities: Value) -> Client {
+        Client::new(self.address).listening(capabilities).await
     }
 
     /// Returns the ids of all subscriptions, by client and URI.
@@ -61,7 +61,7 @@ impl Live {
 }
 
 /// Returns the sorted requests that a server received.
-async fn said(peer: &mut Peer, server: &str) -> Vec<String> {
+async fn said(peer: &Client, server: &str) -> Vec<String> {
     let text = peer.call_text(&format!("{server}_subscribed"), "{}").await;
     let mut said: Vec<String> = serde_json::from_str(&text).expect("a list");
     said.retain(|entry| !entry.ends_with("note:///fence"));
@@ -70,7 +70,7 @@ async fn said(peer: &mut Peer, server: &str) -> Vec<String> {
 }
 
 /// Returns the sorted params of the next `count` messages of this method.
-async fn told(peer: &mut Peer, method: &str, count: usize) -> Vec<Value> {
+async fn told(peer: &Client, method: &str, count: usize) -> Vec<Value> {
     let mut told = Vec::new();
     for _ in 0..count {
         told.push(peer.told(method).await.json()["params"].clone());
@@ -152,7 +152,7 @@ async fn d10_servers_are_added_changed_and_removed_and_subscriptions_follow() {
     live.app.stop().await;
 }
 
-async fn eventually_said(peer: &mut Peer, server: &str, expected: &[&str]) {
+async fn eventually_said(peer: &Client, server: &str, expected: &[&str]) {
     let deadline = Deadline::new();
     loop {
         let said = said(peer, server).await;
@@ -166,7 +166,7 @@ async fn eventually_said(peer: &mut Peer, server: &str, expected: &[&str]) {
 #[tokio::test]
 async fn sub10_who_waits_for_a_server_that_changes_is_answered_and_gets_it_from_the_next() {
     let mut live = Live::start(json!({ "a": fixture_server(&[]) })).await;
-    let (mut one, mut two) = (live.peer(json!({})).await, live.peer(json!({})).await);
+    let (one, two) = (live.peer(json!({})).await, live.peer(json!({})).await);
     let begun = one.begin("resources/subscribe", json!({"uri": "a+note:///held-x"})).await;
     two.upstream_hears(&["+note:///held-x"]).await;
     live.reload(json!({ "a": fixture_server(&["--instructions", "other"]) }));
@@ -200,18 +200,18 @@ async fn sub14_what_a_changed_server_does_not_have_any_more_is_told_as_deleted()
         json!({ "a": server })
     };
     let mut live = Live::start(with("50s")).await;
-    let mut peer = live.peer(json!({})).await;
+    let peer = live.peer(json!({})).await;
     let id = peer.subscribe("a+blob:///bin").await["dev.goblin/subscriptionId"].clone();
     assert_eq!(peer.call_text("a_toggle_quiet", "{}").await, "quiet");
     peer.change(json!({"remove": "blob:///bin"})).await;
     live.reload(with("40s"));
-    assert_eq!(told(&mut peer, UPDATED, 1).await, [json!({"uri": "a+blob:///bin"})], "it is carried over");
-    assert_eq!(told(&mut peer, UPDATED, 1).await, [marked("a+blob:///bin")], "and found to be gone");
+    assert_eq!(told(&peer, UPDATED, 1).await, [json!({"uri": "a+blob:///bin"})], "it is carried over");
+    assert_eq!(told(&peer, UPDATED, 1).await, [marked("a+blob:///bin")], "and found to be gone");
     states_become(live.address, &[("a+blob:///bin", "missing")]).await;
     peer.change(json!({"restore": "blob:///bin"})).await;
     // The server sends no notifications, so the gateway sends an update when polling starts again.
     live.reload(with("30s"));
-    assert_eq!(told(&mut peer, UPDATED, 1).await, [json!({"uri": "a+blob:///bin"})]);
+    assert_eq!(told(&peer, UPDATED, 1).await, [json!({"uri": "a+blob:///bin"})]);
     states_become(live.address, &[("a+blob:///bin", "subscribed")]).await;
     assert_eq!(live.ids().await.into_values().collect::<Vec<_>>(), [id.as_str().expect("an id")]);
     live.app.stop().await;
@@ -226,22 +226,22 @@ async fn d10_what_is_denied_from_now_on_is_told_as_deleted_and_not_asked_for() {
         json!({ "a": server })
     };
     let mut live = Live::start(denying(json!([]))).await;
-    let mut peer = live.peer(json!({})).await;
+    let peer = live.peer(json!({})).await;
     peer.subscribe("a+blob:///bin").await;
     peer.wish(ALL, glob()).await;
-    assert_eq!(said(&mut peer, "a").await, ["+blob:///bin"]);
+    assert_eq!(said(&peer, "a").await, ["+blob:///bin"]);
     live.reload(denying(json!(["blob:///*"])));
-    assert_eq!(told(&mut peer, UPDATED, 2).await, [marked("a+blob:///bin"), json!({ "uri": ALL })]);
+    assert_eq!(told(&peer, UPDATED, 2).await, [marked("a+blob:///bin"), json!({ "uri": ALL })]);
     states_become(live.address, &[("a+blob:///bin", "missing"), (ALL, "subscribed")]).await;
     // The new server has received no subscribe.
-    eventually_said(&mut peer, "a", &[]).await;
+    eventually_said(&peer, "a", &[]).await;
     peer.touch("blob:///bin", 1).await;
     peer.touch("blob:///other", 1).await;
     assert_eq!(peer.updates().await, Vec::<Value>::new());
     live.reload(denying(json!([])));
-    assert_eq!(told(&mut peer, UPDATED, 2).await, [json!({ "uri": ALL }), json!({"uri": "a+blob:///bin"})]);
+    assert_eq!(told(&peer, UPDATED, 2).await, [json!({ "uri": ALL }), json!({"uri": "a+blob:///bin"})]);
     states_become(live.address, &[("a+blob:///bin", "subscribed"), (ALL, "subscribed")]).await;
-    eventually_said(&mut peer, "a", &["+blob:///bin"]).await;
+    eventually_said(&peer, "a", &["+blob:///bin"]).await;
     peer.touch("blob:///bin", 1).await;
     assert_eq!(short(&peer.updates().await), ["a+blob:///bin 1"]);
     live.app.stop().await;
@@ -254,7 +254,7 @@ async fn own_d10_the_subscriptions_of_a_clients_own_connection_follow_too() {
     let server = |id: &str| own_process(&["--start-log", path_text(&log(id))]);
     let changed = |id: &str| own_process(&["--start-log", path_text(&log(id)), "--instructions", "other"]);
     let mut live = Live::start(json!({ "a": server("a"), "b": server("b"), "c": server("c") })).await;
-    let (mut one, mut two) = (live.peer(json!({})).await, live.peer(json!({})).await);
+    let (one, two) = (live.peer(json!({})).await, live.peer(json!({})).await);
     for id in ["a", "b", "c"] {
         one.subscribe(&format!("{id}+note:///alpha")).await;
     }
@@ -262,21 +262,21 @@ async fn own_d10_the_subscriptions_of_a_clients_own_connection_follow_too() {
     let before = live.ids().await;
     let begun = ["a", "b", "c"].map(|id| starts(&log(id)));
     live.reload(json!({ "a": server("a"), "b": changed("b") }));
-    assert_eq!(told(&mut one, UPDATED, 2).await, [marked("c+note:///alpha"), json!({"uri": "b+note:///alpha"})]);
-    assert_eq!(told(&mut two, UPDATED, 1).await, [json!({"uri": "b+note:///beta"})], "its own");
+    assert_eq!(told(&one, UPDATED, 2).await, [marked("c+note:///alpha"), json!({"uri": "b+note:///alpha"})]);
+    assert_eq!(told(&two, UPDATED, 1).await, [json!({"uri": "b+note:///beta"})], "its own");
     eventually("b has been started for two clients and for its lists", || async {
         (starts(&log("b")) == begun[1] + 3).then_some(())
     })
     .await;
     assert_eq!((starts(&log("a")), starts(&log("c"))), (begun[0], begun[2]), "nobody else was");
     one.await_tool("b_subscribed").await;
-    assert_eq!(said(&mut one, "b").await, ["+note:///alpha"]);
-    assert_eq!(said(&mut two, "b").await, ["+note:///beta"], "nobody shares anything");
-    assert_eq!(said(&mut one, "a").await, ["+note:///alpha"]);
+    assert_eq!(said(&one, "b").await, ["+note:///alpha"]);
+    assert_eq!(said(&two, "b").await, ["+note:///beta"], "nobody shares anything");
+    assert_eq!(said(&one, "a").await, ["+note:///alpha"]);
     let kept: BTreeMap<_, _> = before.into_iter().filter(|((_, uri), _)| !uri.starts_with("c+")).collect();
     assert_eq!(live.ids().await, kept);
     one.call_text("b_touch", r#"{"uri":"note:///alpha"}"#).await;
-    assert_eq!(short(&told(&mut one, UPDATED, 1).await), ["b+note:///alpha 1"]);
+    assert_eq!(short(&told(&one, UPDATED, 1).await), ["b+note:///alpha 1"]);
     assert_eq!(one.updates().await, Vec::<Value>::new(), "each was told once");
     live.app.stop().await;
 }
@@ -286,18 +286,18 @@ async fn own_d10_the_subscriptions_of_a_clients_own_connection_follow_too() {
 #[tokio::test]
 async fn own_d10_a_server_that_is_shared_no_more_or_from_now_on() {
     let mut live = Live::start(json!({ "a": fixture_server(&[]), "b": own_process(&[]) })).await;
-    let mut peer = live.peer(knowing()).await;
+    let peer = live.peer(knowing()).await;
     for id in ["a", "b"] {
         peer.subscribe(&format!("{id}+note:///alpha")).await;
     }
     live.reload(json!({ "a": own_process(&[]), "b": fixture_server(&[]) }));
-    assert_eq!(told(&mut peer, DELETED, 1).await, [json!({"uri": "a+note:///alpha"})]);
-    assert_eq!(told(&mut peer, UPDATED, 1).await, [json!({"uri": "b+note:///alpha"})]);
+    assert_eq!(told(&peer, DELETED, 1).await, [json!({"uri": "a+note:///alpha"})]);
+    assert_eq!(told(&peer, UPDATED, 1).await, [json!({"uri": "b+note:///alpha"})]);
     states_become(live.address, &[("b+note:///alpha", "subscribed")]).await;
     live.app.directory().caught_up().await;
     peer.call_text("b_touch", r#"{"uri":"note:///alpha"}"#).await;
-    assert_eq!(short(&told(&mut peer, UPDATED, 1).await), ["b+note:///alpha 1"]);
+    assert_eq!(short(&told(&peer, UPDATED, 1).await), ["b+note:///alpha 1"]);
     peer.subscribe("a+note:///alpha").await;
-    assert_eq!(said(&mut peer, "a").await, ["+note:///alpha"], "over its own connection");
+    assert_eq!(said(&peer, "a").await, ["+note:///alpha"], "over its own connection");
     live.app.stop().await;
 }

@@ -5,8 +5,8 @@
 
 use serde_json::{Value, json};
 
+use crate::client::Client;
 use crate::harness::{Gateway, fixture_server};
-use crate::peer::Peer;
 use crate::real_servers::Everything;
 use crate::sdk::{Over, Sdk, reference_server};
 use crate::subscriber::{ACTIVE, UPDATED};
@@ -72,14 +72,14 @@ async fn play(sdks: [Sdk; 2]) {
 /// Checks two clients with one upstream subscription. One leaves, and the other still receives updates.
 async fn check(server: Value) {
     let gateway = Gateway::with_servers(json!({ "every": server })).await;
-    let mut one = Peer::over_http(gateway.address, json!({})).await;
-    let mut two = Peer::over_sse(gateway.address, json!({})).await;
+    let one = Client::new(gateway.address).listening(json!({})).await;
+    let two = Client::sse(gateway.address).await.listening(json!({})).await;
     one.await_tool(TOGGLE).await;
-    for peer in [&mut one, &mut two] {
+    for peer in [&one, &two] {
         assert_eq!(peer.subscribe(DEMO).await["dev.goblin/uri"], DEMO);
     }
     one.call_text(TOGGLE, "{}").await;
-    for peer in [&mut one, &mut two] {
+    for peer in [&one, &two] {
         assert_eq!(peer.updated().await.json()["params"], json!({ "uri": DEMO }));
     }
     one.unsubscribe(DEMO).await;

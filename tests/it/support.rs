@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::harness::{Client, Gateway, PATIENCE, eventually, fixture};
+use crate::client::Client;
+use crate::harness::{Gateway, PATIENCE, eventually, fixture};
 
 /// Returns an HTTP server entry of the configuration.
 pub fn http_server(address: SocketAddr) -> Value {

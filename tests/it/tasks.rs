@@ -4,10 +4,12 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Gateway, eventually, fixture_server};
+use crate::client::Client;
+use crate::client::modern::META;
+use crate::harness::{Gateway, eventually, fixture_server};
 use crate::raw_server::{RawServer, response};
 use crate::support::http_server;
-use crate::tasks_client::{META, Over, Scene};
+use crate::tasks_client::{Over, Scene};
 
 fn related(task: &Value) -> Value {
     json!({ format!("{META}related-task"): { "taskId": task["taskId"] } })
@@ -18,7 +20,7 @@ async fn task1_a_task_is_followed_and_fetched_by_an_id_of_the_gateway() {
     for over in [Over::Stdio, Over::Http] {
         let scene = Scene::start(over, "legacy").await;
         let client = scene.client().await;
-        let task = client.make("a_task_slow", json!({"polls": 2, "text": "well"}), json!({"ttl": 50000})).await;
+        let task = client.make_task("a_task_slow", json!({"polls": 2, "text": "well"}), json!({"ttl": 50000})).await;
         let natives = scene.natives().await;
         assert_eq!(natives.len(), 1, "{natives:?}");
         assert_ne!(task["taskId"], natives[0].0, "{over:?}");
@@ -47,8 +49,8 @@ async fn task1_a_task_is_followed_and_fetched_by_an_id_of_the_gateway() {
 async fn task1_a_task_is_seen_by_the_client_that_made_it_alone() {
     let scene = Scene::start(Over::Http, "legacy").await;
     let (one, other) = (scene.client().await, scene.client().await);
-    let task = one.make("a_task_slow", json!({"polls": 1000}), json!({})).await;
-    let theirs = other.make("a_task_slow", json!({"polls": 1000}), json!({})).await;
+    let task = one.make_task("a_task_slow", json!({"polls": 1000}), json!({})).await;
+    let theirs = other.make_task("a_task_slow", json!({"polls": 1000}), json!({})).await;
     for method in ["tasks/get", "tasks/result", "tasks/cancel"] {
         let refused = other.about(method, &task).await;
         assert_eq!(refused["error"]["code"], -32602, "{refused}");
@@ -88,8 +90,8 @@ async fn task1_the_same_name_at_two_servers_means_two_tasks() {
     };
     let gateway = Gateway::with_servers(json!({ "a": entry(&servers[0]), "b": entry(&servers[1]) })).await;
     let (one, other) = (gateway.client_seeing("a_t").await, gateway.client_seeing("b_t").await);
-    let task = one.make("a_t", json!({}), json!({})).await;
-    let theirs = other.make("b_t", json!({}), json!({})).await;
+    let task = one.make_task("a_t", json!({}), json!({})).await;
+    let theirs = other.make_task("b_t", json!({}), json!({})).await;
     assert_ne!(task["taskId"], theirs["taskId"]);
     assert_eq!(task["ttl"], 86_400_000, "for ever is not promised");
     for (client, own, foreign, server) in [(&one, &task, &theirs, "a"), (&other, &theirs, &task, "b")] {
@@ -98,7 +100,7 @@ async fn task1_the_same_name_at_two_servers_means_two_tasks() {
         let answer = client.about("tasks/get", foreign).await;
         assert_eq!(answer["error"]["code"], -32602, "{answer}");
     }
-    let newer = other.make("a_t", json!({}), json!({})).await;
+    let newer = other.make_task("a_t", json!({}), json!({})).await;
     let answer = one.about("tasks/get", &task).await;
     assert_eq!(answer["error"]["code"], -32602, "its name is given to another: {answer}");
     let answer = other.about("tasks/get", &newer).await;
@@ -110,7 +112,7 @@ async fn task1_what_a_task_asks_reaches_who_waits_for_its_result() {
     for over in [Over::Stdio, Over::Http] {
         let scene = Scene::start(over, "legacy").await;
         let client = scene.client().await;
-        let task = client.make("a_task_required", json!({"ask": true}), json!({})).await;
+        let task = client.make_task("a_task_required", json!({"ask": true}), json!({})).await;
         let params = json!({ "taskId": task["taskId"] });
         let fetch = json!({"jsonrpc": "2.0", "id": "fetch", "method": "tasks/result", "params": params});
         let (_, mut stream) = client.open(fetch.to_string()).await;
@@ -132,8 +134,8 @@ async fn task1_changes_are_told_to_the_session_of_the_task_alone() {
         let scene = Scene::start(over, "legacy").await;
         let (one, other) = (scene.client().await, scene.client().await);
         let mut streams = [one.listen().await, other.listen().await];
-        let task = one.make("a_task_slow", json!({"polls": 1000}), json!({})).await;
-        let theirs = other.make("a_task_slow", json!({"polls": 1000}), json!({})).await;
+        let task = one.make_task("a_task_slow", json!({"polls": 1000}), json!({})).await;
+        let theirs = other.make_task("a_task_slow", json!({"polls": 1000}), json!({})).await;
         one.about("tasks/cancel", &task).await;
         other.about("tasks/cancel", &theirs).await;
         for (stream, task) in streams.iter_mut().zip([&task, &theirs]) {
@@ -151,8 +153,8 @@ async fn task1_changes_are_told_to_the_session_of_the_task_alone() {
 async fn task1_a_task_is_known_for_its_time_to_live() {
     let scene = Scene::start(Over::Stdio, "legacy").await;
     let client = scene.client().await;
-    let task = client.make("a_task_slow", json!({}), json!({"ttl": 1})).await;
-    let kept = client.make("a_task_slow", json!({}), json!({"ttl": 60000})).await;
+    let task = client.make_task("a_task_slow", json!({}), json!({"ttl": 1})).await;
+    let kept = client.make_task("a_task_slow", json!({}), json!({"ttl": 60000})).await;
     eventually("the task is forgotten", || async {
         let answer = client.about("tasks/get", &task).await;
         (answer["error"]["code"] == -32602).then_some(())
@@ -169,7 +171,7 @@ async fn task1_a_client_has_so_many_tasks_and_no_more_reach_the_server() {
     let scene = Scene::start(Over::Http, "legacy").await;
     let (client, other) = (scene.client().await, scene.client().await);
     for _ in 0..1000 {
-        client.make("a_task_slow", json!({}), json!({})).await;
+        client.make_task("a_task_slow", json!({}), json!({})).await;
     }
     let params = json!({"name": "a_task_slow", "arguments": {}, "task": {}});
     let refused = client.request("tools/call", params).await;
@@ -177,7 +179,7 @@ async fn task1_a_client_has_so_many_tasks_and_no_more_reach_the_server() {
     assert_eq!(refused["error"]["data"]["limit"], "tasks", "{refused}");
     assert_eq!(scene.natives().await.len(), 1000);
     assert_eq!(client.call_text("a_task_slow", json!({"text": "plain"})).await, "plain");
-    other.make("a_task_slow", json!({}), json!({})).await;
+    other.make_task("a_task_slow", json!({}), json!({})).await;
 }
 
 #[tokio::test]

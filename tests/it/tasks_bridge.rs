@@ -5,8 +5,9 @@
 
 use serde_json::{Value, json};
 
+use crate::client::modern::META;
 use crate::harness::eventually;
-use crate::tasks_client::{META, Over, Scene};
+use crate::tasks_client::{Over, Scene};
 
 const OVERS: [Over; 2] = [Over::Stdio, Over::Http];
 
@@ -47,7 +48,7 @@ async fn task1_a_newer_client_gets_a_task_of_an_older_server() {
             assert_eq!(cancelled["result"]["resultType"], "complete", "{cancelled}");
         }
         visitor.becomes(&endless, "cancelled").await;
-        let optional = visitor.call("a_task_slow", json!({"text": "plain"})).await;
+        let optional = visitor.try_call("a_task_slow", json!({"text": "plain"})).await;
         assert_eq!(optional["result"]["resultType"], "complete", "{optional}");
     }
 }
@@ -80,16 +81,16 @@ async fn task1_who_knows_no_tasks_waits_for_the_result() {
     for over in OVERS {
         let scene = Scene::start(over, "legacy").await;
         let stranger = scene.stranger();
-        let plain = stranger.call("a_task_required", json!({"polls": 3, "text": "well"})).await;
+        let plain = stranger.try_call("a_task_required", json!({"polls": 3, "text": "well"})).await;
         let result = &plain["result"];
         assert_eq!((&result["content"][0]["text"], &result["resultType"]), (&json!("well"), &json!("complete")));
         assert_eq!(result["_meta"].get(format!("{META}related-task")), None, "{result}");
         let older = scene.gateway.client_of("2025-03-26").await;
         assert_eq!(older.call_text("a_task_required", json!({"polls": 3, "text": "old"})).await, "old");
-        let broken = stranger.call("a_task_required", json!({"fail": "error", "text": "broken"})).await;
+        let broken = stranger.try_call("a_task_required", json!({"fail": "error", "text": "broken"})).await;
         assert_eq!(broken["error"]["message"], "broken", "{broken}");
         // The input requests of the task are like those of any tool.
-        let asked = stranger.call("a_task_required", json!({"ask": true})).await["result"].clone();
+        let asked = stranger.try_call("a_task_required", json!({"ask": true})).await["result"].clone();
         assert_eq!(asked["resultType"], "input_required", "{asked}");
         let key = asked["inputRequests"].as_object().and_then(|asked| asked.keys().next()).expect("a key").clone();
         let params = json!({
@@ -107,7 +108,7 @@ async fn task1_who_does_not_wait_any_more_takes_the_task_back() {
     let stranger = scene.stranger();
     let waiting = tokio::spawn({
         let stranger = stranger.clone();
-        async move { stranger.call("a_task_required", json!({"polls": 100_000, "interval": 50})).await }
+        async move { stranger.try_call("a_task_required", json!({"polls": 100_000, "interval": 50})).await }
     });
     eventually("the task is made", || async { (!scene.natives().await.is_empty()).then_some(()) }).await;
     assert_eq!(scene.natives().await[0].1, "working");
@@ -120,7 +121,7 @@ async fn task1_an_older_client_gets_a_task_of_a_newer_server() {
     for over in OVERS {
         let scene = Scene::start(over, "modern").await;
         let client = scene.client().await;
-        let task = client.make("a_task_required", json!({"polls": 3, "text": "well"}), json!({})).await;
+        let task = client.make_task("a_task_required", json!({"polls": 3, "text": "well"}), json!({})).await;
         assert_ne!(task["taskId"], scene.natives().await[0].0);
         assert_eq!((&task["ttl"], &task["pollInterval"]), (&json!(60000), &json!(20)), "{task}");
         assert!(task["ttlMs"].is_null() && task["resultType"].is_null(), "{task}");
@@ -135,12 +136,12 @@ async fn task1_an_older_client_gets_a_task_of_a_newer_server() {
         assert_eq!(client.request("tasks/list", json!({})).await["result"]["tasks"], json!([seen]));
         let over = client.about("tasks/cancel", &task).await;
         assert_eq!(over["error"]["code"], -32602, "{over}");
-        let complaint = client.make("a_task_slow", json!({"fail": "tool", "text": "no"}), json!({})).await;
+        let complaint = client.make_task("a_task_slow", json!({"fail": "tool", "text": "no"}), json!({})).await;
         assert_eq!(client.about("tasks/result", &complaint).await["result"]["isError"], true);
         assert_eq!(client.about("tasks/get", &complaint).await["result"]["status"], "failed");
-        let broken = client.make("a_task_slow", json!({"fail": "error", "text": "broken"}), json!({})).await;
+        let broken = client.make_task("a_task_slow", json!({"fail": "error", "text": "broken"}), json!({})).await;
         assert_eq!(client.about("tasks/result", &broken).await["error"]["message"], "broken");
-        let endless = client.make("a_task_slow", json!({"polls": 1000}), json!({})).await;
+        let endless = client.make_task("a_task_slow", json!({"polls": 1000}), json!({})).await;
         let cancelled = client.about("tasks/cancel", &endless).await;
         assert_eq!(cancelled["result"]["status"], "cancelled", "{cancelled}");
         assert_eq!(client.call_text("a_task_slow", json!({"text": "plain"})).await, "plain");
@@ -152,7 +153,7 @@ async fn task1_an_older_client_is_asked_what_a_task_of_a_newer_server_wants() {
     for over in OVERS {
         let scene = Scene::start(over, "modern").await;
         let client = scene.client().await;
-        let task = client.make("a_task_required", json!({"ask": true}), json!({})).await;
+        let task = client.make_task("a_task_required", json!({"ask": true}), json!({})).await;
         let params = json!({ "taskId": task["taskId"] });
         let fetch = json!({"jsonrpc": "2.0", "id": "fetch", "method": "tasks/result", "params": params});
         let (_, mut stream) = client.open(fetch.to_string()).await;

@@ -4,8 +4,10 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Gateway, Listener, fixture_server};
-use crate::tasks_client::{META, Over, Scene};
+use crate::client::http::Listener;
+use crate::client::modern::META;
+use crate::harness::{Gateway, fixture_server};
+use crate::tasks_client::{Over, Scene};
 
 fn subscription(message: &Value) -> &Value {
     &message["params"]["_meta"][format!("{META}subscriptionId")]
@@ -59,22 +61,23 @@ async fn task1_the_extension_is_declared_on_both_sides() {
     let (visitor, stranger) = (scene.visitor(), scene.stranger());
     let extensions = |answer: &Value| answer["result"]["capabilities"]["extensions"][format!("{META}tasks")].clone();
     assert_eq!(extensions(&visitor.request("server/discover", json!({})).await), json!({}));
-    let plain = stranger.call("a_task_slow", json!({"text": "plain"})).await;
+    let plain = stranger.try_call("a_task_slow", json!({"text": "plain"})).await;
     assert_eq!(plain["result"]["resultType"], "complete", "{plain}");
     let task = visitor.make("a_task_slow", json!({"polls": 1000})).await;
     let required = json!({ "extensions": { format!("{META}tasks"): {} } });
     for method in ["tasks/get", "tasks/update", "tasks/cancel"] {
-        let answer = stranger.send(method, json!({ "taskId": task["taskId"] }), None).await;
+        let answer = stranger.send_draft(&stranger.draft(method, json!({ "taskId": task["taskId"] }))).await;
         assert_eq!(answer.status, 400, "{answer:?}");
         let error = &answer.json()["error"];
         assert_eq!((&error["code"], &error["data"]["requiredCapabilities"]), (&json!(-32021), &required), "{error}");
-        let answer = visitor.send(method, json!({ "taskId": task["taskId"] }), Some("task-other")).await;
+        let misnamed = visitor.draft(method, json!({ "taskId": task["taskId"] })).with("mcp-name", "task-other");
+        let answer = visitor.send_draft(&misnamed).await;
         assert_eq!((answer.status.as_u16(), &answer.json()["error"]["code"]), (400, &json!(-32020)), "{answer:?}");
-        let answer = visitor.send(method, json!({ "taskId": "task-other" }), None).await;
+        let answer = visitor.send_draft(&visitor.draft(method, json!({ "taskId": "task-other" }))).await;
         assert_eq!((answer.status.as_u16(), &answer.json()["error"]["code"]), (200, &json!(-32602)), "{answer:?}");
     }
     for method in ["tasks/result", "tasks/list"] {
-        let answer = visitor.send(method, json!({ "taskId": task["taskId"] }), None).await;
+        let answer = visitor.send_draft(&visitor.draft(method, json!({ "taskId": task["taskId"] }))).await;
         assert_eq!((answer.status.as_u16(), &answer.json()["error"]["code"]), (404, &json!(-32601)), "{answer:?}");
     }
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&["--era", "modern"]) })).await;
@@ -96,7 +99,11 @@ async fn task1_who_listens_to_a_task_is_told_how_it_goes() {
         let visitor = scene.visitor();
         let task = visitor.make("a_task_required", json!({"ask": true})).await;
         let other = visitor.make("a_task_slow", json!({"polls": 1000})).await;
-        let listen = |ids: Value| visitor.open("subscriptions/listen", json!({ "notifications": { "taskIds": ids } }));
+        // Both streams have the same id.
+        let listen = async |ids: Value| {
+            let draft = visitor.draft("subscriptions/listen", json!({ "notifications": { "taskIds": ids } }));
+            visitor.open_draft(&draft.changed(|body| body["id"] = json!("v-1"))).await
+        };
         let (_, mut stream) = listen(json!([task["taskId"], "task-unknown"])).await;
         assert_eq!(acknowledged(&mut stream).await, json!({ "taskIds": [task["taskId"]] }));
         let (_, mut others) = listen(json!([other["taskId"]])).await;
@@ -119,6 +126,6 @@ async fn task1_who_listens_to_a_task_is_told_how_it_goes() {
     }
     let scene = Scene::start(Over::Stdio, "modern").await;
     let params = json!({ "notifications": { "taskIds": ["task-unknown"] } });
-    let refused = scene.stranger().send("subscriptions/listen", params, None).await;
+    let refused = scene.stranger().send_draft(&scene.stranger().draft("subscriptions/listen", params)).await;
     assert_eq!((refused.status.as_u16(), &refused.json()["error"]["code"]), (400, &json!(-32021)), "{refused:?}");
 }

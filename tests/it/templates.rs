@@ -4,7 +4,8 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Frozen, Gateway, Scratch, fixture_server};
+use crate::client::Client;
+use crate::harness::{Frozen, Gateway, Scratch, fixture_server};
 
 async fn one(server: Value) -> (Gateway, Client) {
     let gateway = Gateway::with_servers(json!({ "a": server })).await;

@@ -4,8 +4,9 @@
 
 use serde_json::{Value, json};
 
+use crate::client::Client;
 use crate::fixture_http::HttpFixture;
-use crate::harness::{Client, Gateway, StdioClient, eventually, fixture_server};
+use crate::harness::{Gateway, eventually, fixture_server};
 
 fn with(mut server: Value, key: &str, value: Value) -> Value {
     server[key] = value;
@@ -137,7 +138,7 @@ async fn route3_a_client_can_cancel_and_gets_no_answer() {
 #[tokio::test]
 async fn route3_a_client_on_stdio_can_cancel() {
     let config = json!({ "mcpServers": { "a": fixture_server(&[]) } });
-    let mut client = StdioClient::initialized(config, "2025-11-25").await;
+    let client = Client::stdio(config).connected("2025-11-25").await;
     client.await_tool("a_hang").await;
     client
         .write(&json!({"jsonrpc": "2.0", "id": "h", "method": "tools/call", "params": {"name": "a_hang"}}).to_string())

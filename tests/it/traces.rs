@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use crate::harness::{Client, Gateway, eventually, fixture_server};
+use crate::client::Client;
+use crate::harness::{Gateway, eventually, fixture_server};
 use crate::raw_server::{read_request, response};
 use crate::support::{gauge, http_server};
 

@@ -10,8 +10,9 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::{Child, Command};
 
+use crate::client::Client;
 use crate::fixture_http::HttpFixture;
-use crate::harness::{Client, Gateway, PATIENCE, Scratch, eventually, fixture, fixture_server, goblin, signal};
+use crate::harness::{Gateway, PATIENCE, Scratch, eventually, fixture, fixture_server, goblin, signal};
 use crate::raw_gateway::RawGateway;
 
 const ALPHA: &str = "a+note:///alpha";

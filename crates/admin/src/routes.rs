@@ -1,7 +1,7 @@
 //! The table of every route for operators. The router matches requests against it. Tests compare the documentation and
 //! the OpenAPI document with it.
 
-use goblin_catalog::listing::List;
+pub use goblin_catalog::listing::List;
 use http::Method as Verb;
 use percent_encoding::percent_decode_str;
 

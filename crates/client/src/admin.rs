@@ -85,7 +85,7 @@ impl AdminClient {
     }
 }
 
-/// Without an admin API, the gateway rejects the requests, which need no token then.
+/// A gateway without an admin API has no admin token, and it rejects the requests.
 fn target_of(record: GatewayRecord) -> Result<GatewayTarget> {
     let unreadable = || format!("cannot read the token of the gateway at {}", mask::url(&record.url));
     let token = record.admin_token().with_context(unreadable)?;

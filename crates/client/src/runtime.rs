@@ -146,12 +146,23 @@ impl RecordDirectories {
 
     /// Returns the records of the running gateways, oldest first. Removes the records of killed ones.
     pub fn running(&self) -> Vec<GatewayRecord> {
-        let mut running = Vec::new();
-        for directory in self.0.iter().filter(|directory| is_own_directory(directory)) {
-            running.extend(files(directory).filter_map(|path| read(&path)));
-        }
-        running.sort_by_key(|record: &GatewayRecord| (record.started, record.pid));
+        let (running, leftovers) = self.records();
+        leftovers.iter().for_each(|path| remove(path));
         running
+    }
+
+    /// Returns the records of the running gateways, oldest first, and the files of those that were killed.
+    fn records(&self) -> (Vec<GatewayRecord>, Vec<PathBuf>) {
+        let (mut running, mut leftovers) = (Vec::new(), Vec::new());
+        for path in self.0.iter().filter(|directory| is_own_directory(directory)).flat_map(|own| files(own)) {
+            match peek(&path) {
+                Some(Some(record)) => running.push(record),
+                Some(None) => leftovers.push(path),
+                None => {}
+            }
+        }
+        running.sort_by_key(|record| (record.started, record.pid));
+        (running, leftovers)
     }
 }
 
@@ -352,35 +363,19 @@ fn files(directory: &Path) -> impl Iterator<Item = PathBuf> {
     entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|is| is == "json"))
 }
 
-/// The kind of a record file.
-enum RecordState {
-    Running(Box<GatewayRecord>),
-    /// The record of a gateway that was killed.
-    Leftover,
-}
-
-fn read(path: &Path) -> Option<GatewayRecord> {
-    match peek(path)? {
-        RecordState::Running(record) => Some(*record),
-        RecordState::Leftover => {
-            remove(path);
-            None
-        }
-    }
-}
-
-fn peek(path: &Path) -> Option<RecordState> {
+/// Reads a record. Returns `Some(None)` for the record of a gateway that was killed, and `None` for any other file.
+fn peek(path: &Path) -> Option<Option<GatewayRecord>> {
     let file = open_own(path).ok()?;
     match file.try_lock_shared() {
         // The writer lives: it holds the lock until its process ends.
         Err(TryLockError::WouldBlock) => {}
-        Ok(()) => return Some(RecordState::Leftover),
+        Ok(()) => return Some(None),
         Err(TryLockError::Error(_)) => return None,
     }
     let mut text = Vec::new();
     file.take(MAX_RECORD).read_to_end(&mut text).ok()?;
     let record = serde_json::from_slice(&text).ok()?;
-    Some(RecordState::Running(Box::new(GatewayRecord { path: path.to_owned(), ..record })))
+    Some(Some(GatewayRecord { path: path.to_owned(), ..record }))
 }
 
 fn remove(record: &Path) {

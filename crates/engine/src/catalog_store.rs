@@ -25,7 +25,7 @@ use tokio::sync::{Notify, watch};
 use crate::client::caller::Caller;
 use crate::client::mailbox::ListVersions;
 use crate::upstream::Backend;
-use crate::upstream::actor::stopped;
+use crate::upstream::supervisor::stopped;
 
 pub type Catalog = goblin_catalog::Catalog<Backend>;
 pub type Source = goblin_catalog::Source<Backend>;

@@ -29,18 +29,16 @@ use goblin_telemetry::{Event, Observe};
 use goblin_wire::json::{self, Span, Splice, quote};
 use goblin_wire::mirror::Mirrors;
 use goblin_wire::params::required;
-use goblin_wire::{Era, Error, Limit, Method, Mime, Notification, Outcome, Request, Response};
+use goblin_wire::{Error, Limit, Method, Mime, Outcome, Request, Response};
 
 use crate::catalog_store::{Catalog, CatalogStore, View};
 use crate::client::call::{Call, CallTimeouts, Reply};
-use crate::client::caller::{Caller, SessionId};
+use crate::client::caller::Caller;
 use crate::router::inputs::Exchange;
 use crate::router::state::RequestStateCipher;
-use crate::router::tasks::table::{NativeTask, TaskTable};
 use crate::router::tasks::{TaskOutcome, makes_tasks};
 use crate::upstream::call::ending;
-use crate::upstream::events::BackendEvents;
-use crate::upstream::server_request::Translate;
+use crate::upstream::tasks::TaskTable;
 use crate::upstream::{Backend, BackendResponse, CallEnd, OutgoingRequest};
 
 /// The longest time to wait for an unknown URI while lists are being fetched (D13).
@@ -353,22 +351,6 @@ impl Router {
             edits.replace(code, known.to_string());
         }
         Reply { pieces: response.rekeyed(&request.id, edits), code }
-    }
-}
-
-impl Translate for Router {
-    fn task_id(&self, server: &ServerId, own: Option<SessionId>, native: &str) -> Option<String> {
-        // Only versions with sessions name a task inside other messages.
-        let native = NativeTask { server: server.clone(), own, era: Era::Legacy, id: native.into() };
-        self.tasks.named(&native).map(|task| task.id.to_string())
-    }
-
-    fn native_task(&self, server: &ServerId, id: &str) -> Option<String> {
-        self.tasks.native(server, id)
-    }
-
-    fn hear_task(&self, inbox: &BackendEvents, own: Option<SessionId>, notification: &Notification) -> bool {
-        self.hear_of_task(inbox, own, notification)
     }
 }
 

@@ -1,14 +1,14 @@
-//! Finds the gateway whose admin API a command reads.
+//! Finds the gateway for a command that reads an admin API.
 
 use std::path::PathBuf;
 
 use clap::Args;
+use goblin_client::address;
 use goblin_client::admin::AdminClient;
-use goblin_client::runtime::FindError;
-use goblin_client::{address, runtime};
+use goblin_client::runtime::{self, FindError, GatewayRecord};
 use goblin_config::mask;
 
-use crate::catalog::CliError;
+use crate::cli::CliError;
 use crate::{load, stdio};
 
 /// The flags that select a running gateway.
@@ -29,16 +29,21 @@ pub(crate) async fn find(which: &GatewayArgs) -> Result<AdminClient, CliError> {
         let token = stdio::admin_token(which.token_file.as_deref(), url).map_err(unusable)?;
         return AdminClient::to_url(url, token.as_ref()).map_err(unusable);
     }
-    let own = load::find(None).ok().map(|found| found.identity());
-    let record = runtime::find(own.as_ref()).await.map_err(|error| match error {
-        FindError::None => CliError::Unavailable(
-            "no gateway is running on this machine; start one (goblin serve), or name one (--url URL)".to_owned(),
-        ),
-        FindError::Several(_) => CliError::Usage(error.to_string()),
-    })?;
+    let record = find_record().await?;
     if record.admin_url.is_none() {
         let place = mask::url(&record.url);
         return Err(CliError::Unavailable(format!("the gateway at {place} has no admin API (admin.enabled)")));
     }
     AdminClient::to_record(record).map_err(|error| CliError::Unavailable(format!("{error:#}; restart it")))
+}
+
+/// Finds the gateway on this machine.
+pub(crate) async fn find_record() -> Result<GatewayRecord, CliError> {
+    let own = load::find(None).ok().map(|found| found.identity());
+    runtime::find(own.as_ref()).await.map_err(|error| match error {
+        FindError::None => CliError::Unavailable(
+            "no gateway is running on this machine; start one (goblin serve), or name one (--url URL)".to_owned(),
+        ),
+        FindError::Several(_) => CliError::Usage(error.to_string()),
+    })
 }

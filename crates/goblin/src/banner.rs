@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use goblin_catalog::listing::List;
 use goblin_engine::admin::readiness::Readiness;
 use goblin_engine::catalog_store::CatalogStore;
 use goblin_engine::upstream::BackendState;
@@ -47,7 +48,7 @@ pub(crate) async fn show(banner: Banner, mut readiness: watch::Receiver<Readines
 fn offers(directory: &CatalogStore) -> Vec<ServerLine> {
     let catalog = directory.catalog();
     let listed = |counts: [usize; 4]| {
-        let counts = counts.into_iter().zip(["tool", "prompt", "resource", "template"]);
+        let counts = counts.into_iter().zip(List::ALL.map(List::noun));
         let some = counts.filter(|(count, _)| *count > 0);
         some.map(|(count, noun)| plural(count, noun)).collect::<Vec<_>>().join(", ")
     };

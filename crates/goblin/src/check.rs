@@ -20,6 +20,7 @@ use goblin_config::file::LoadError;
 use goblin_config::problem::Problem;
 use goblin_config::{Log, LogLevel};
 use goblin_telemetry::Observe;
+use tracing::Level;
 
 use crate::check::profile::ProfileReport;
 use crate::check::report::{CheckReport, ServerReport};
@@ -79,7 +80,7 @@ pub(crate) async fn examine(mut given: SourcedConfig, arguments: &Check, observe
     report.profiles = given.config.profiles.iter().map(profile).collect();
     if arguments.connect {
         // The report contains the failed servers; the log would only repeat them.
-        log::start(&Log { level: Some(LogLevel::Error), ..given.config.log.clone() }, &arguments.log);
+        log::start(Level::INFO, &Log { level: Some(LogLevel::Error), ..given.config.log.clone() }, &arguments.log);
         if let Some(seconds) = arguments.timeout {
             given.config.policies.start_timeout = Duration::from_secs(seconds);
         }

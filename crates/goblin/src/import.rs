@@ -21,9 +21,9 @@ use goblin_config::import::{ClientApp, ClientFile, FileImport, Note, SearchBase,
 use goblin_config::visible::escaped;
 use goblin_config::{Gateway, file, parse};
 
-use crate::cli::ConfigArgs as Target;
+use crate::cli::{CliError, ConfigArgs as Target};
 use crate::import::report::ImportPlan;
-use crate::style::{print, print_json, tell, width};
+use crate::style::{print, print_json, width};
 
 /// The maximum size of a user's file. Some clients store years of history in it.
 const MAX_USER_FILE: u64 = 32 << 20;
@@ -60,10 +60,7 @@ fn clients() -> impl TypedValueParser<Value = ClientApp> {
 }
 
 pub(crate) fn run(arguments: &Import) -> Result<ExitCode> {
-    match arguments.plan() {
-        Ok(plan) => arguments.carry_out(&plan),
-        Err(problem) => Ok(tell(&problem)),
-    }
+    arguments.carry_out(&arguments.plan().map_err(CliError::Usage)?)
 }
 
 impl Import {

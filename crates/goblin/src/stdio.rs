@@ -22,12 +22,13 @@ use goblin_config::{Config, Log};
 use goblin_engine::app::App;
 use goblin_engine::upstream::child::own_executable;
 use goblin_telemetry::Observe;
+use tracing::Level;
 
-use crate::cli::ConfigArgs;
+use crate::cli::{CliError, ConfigArgs};
 use crate::load::RawConfig;
 use crate::log::LogFlags;
 use crate::serve::termination;
-use crate::style::{note, tell, warn};
+use crate::style::{note, warn};
 use crate::{load, log};
 
 /// The variable with the client token of the gateway at --url.
@@ -67,10 +68,7 @@ pub(crate) async fn run(arguments: Stdio) -> Result<ExitCode> {
         note(&format!("a bridge to the gateway at {}", wire.url()));
         return carry(wire, &arguments.log).await;
     }
-    let found = match load::find(arguments.source.config.as_deref()) {
-        Ok(found) => found,
-        Err(trouble) => return Ok(tell(&trouble.to_string())),
-    };
+    let found = load::find(arguments.source.config.as_deref()).map_err(CliError::from)?;
     let usable = match arguments.standalone {
         true => Err("--standalone was given".to_owned()),
         false => look_around(&found.identity()).await,
@@ -107,18 +105,13 @@ async fn stand_alone(
     profile: Option<ProfileName>,
     flags: &LogFlags,
 ) -> Result<ExitCode> {
-    let given = match found.parse() {
-        Ok(given) => given,
-        Err(trouble) => return Ok(tell(&trouble.to_string())),
-    };
-    if let Err(trouble) = check_profile(&given.config, profile.as_ref()) {
-        return Ok(tell(&trouble));
-    }
+    let given = found.parse().map_err(CliError::from)?;
+    check_profile(&given.config, profile.as_ref()).map_err(CliError::Usage)?;
     for warning in &given.warnings {
         warn(&warning.to_string());
     }
     note(&format!("a gateway of its own for {}: {reason}", given.identity.place()));
-    log::start(&given.config.log, flags);
+    log::start(Level::INFO, &given.config.log, flags);
     let observe = Arc::new(Observe::default());
     let app = App::start(given.config, own_executable()?, ProxyEnvironment::from_process(), observe);
     app.serve_stdio(profile, tokio::io::stdin(), tokio::io::stdout(), termination()?).await?;
@@ -126,7 +119,7 @@ async fn stand_alone(
 }
 
 async fn carry(wire: GatewayConnection, flags: &LogFlags) -> Result<ExitCode> {
-    log::start(&Log::default(), flags);
+    log::start(Level::INFO, &Log::default(), flags);
     bridge::run(wire, tokio::io::stdin(), tokio::io::stdout(), termination()?).await;
     Ok(ExitCode::SUCCESS)
 }

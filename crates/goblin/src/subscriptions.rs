@@ -9,8 +9,8 @@ use goblin_telemetry::clean;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::admin_client::{self, GatewayArgs};
-use crate::catalog::{self, CliError};
 use crate::check::table::lay_out;
+use crate::cli::CliError;
 use crate::style::{is_colourful, plural, print, width};
 
 const ROUTE: &str = "/api/subscriptions";
@@ -30,13 +30,8 @@ pub(crate) struct Subscriptions {
 }
 
 pub(crate) async fn run(arguments: Subscriptions) -> Result<ExitCode> {
-    match text(&arguments).await {
-        Ok(text) => {
-            print(&text).context("cannot write to stdout")?;
-            Ok(ExitCode::SUCCESS)
-        }
-        Err(failure) => Ok(catalog::told(&failure)),
-    }
+    print(&text(&arguments).await?).context("cannot write to stdout")?;
+    Ok(ExitCode::SUCCESS)
 }
 
 async fn text(arguments: &Subscriptions) -> Result<String, CliError> {

@@ -9,6 +9,7 @@ pub(crate) mod calls;
 use std::time::Duration;
 
 use goblin_admin::api::{EntryList, EventInfo, Missed, Reloaded, SessionList, Status, SubscriptionList};
+use goblin_admin::routes::{List, ServerAction};
 use goblin_client::bridge::MAX_MESSAGE;
 use goblin_client::events::{Backoff, EventStream, ResumePosition};
 use goblin_wire::framing::{Frame, SseEvent};
@@ -18,7 +19,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::remote::api::{Api, GatewayAddress};
-use crate::state::data::{CatalogItem, ListKind};
+use crate::state::data::CatalogItem;
 use crate::state::{Effect, GatewayCommand, LinkStatus, Panel, StatusMessage, UiEvent};
 
 /// The polling interval.
@@ -127,8 +128,8 @@ async fn look_once(
     let _ = tell(news, UiEvent::Link(LinkStatus::Live)).await;
     let _ = tell(news, UiEvent::Status { at, status: Box::new(status) }).await;
     if known.version != Some(now) {
-        for kind in ListKind::ALL {
-            let list: EntryList = api.get(&format!("/api/{}", kind.word())).await?;
+        for kind in List::ALL {
+            let list: EntryList = api.get(&format!("/api/{}s", kind.noun())).await?;
             let items = list.entries.iter().map(CatalogItem::read).collect();
             let _ = tell(news, UiEvent::Items(kind, items)).await;
         }
@@ -206,10 +207,8 @@ fn told(event: &SseEvent) -> Option<EventInfo> {
 /// Executes commands, one after the other.
 async fn obey(api: &Api, news: &mpsc::Sender<UiEvent>, mut commanded: mpsc::Receiver<GatewayCommand>) {
     while let Some(command) = commanded.recv().await {
-        let done = match &command {
-            GatewayCommand::Restart(id) => change(api, &command, id, "restarted").await,
-            GatewayCommand::Enable(id) => change(api, &command, id, "enabled").await,
-            GatewayCommand::Disable(id) => change(api, &command, id, "disabled").await,
+        let done = match command {
+            GatewayCommand::Server(action, id) => change(api, action, &id).await,
             GatewayCommand::Reload => api.post::<Reloaded>("/api/reload").await.map(|done| reloaded(&done)),
         };
         let notice = done.map_or_else(StatusMessage::bad, StatusMessage::good);
@@ -219,17 +218,11 @@ async fn obey(api: &Api, news: &mpsc::Sender<UiEvent>, mut commanded: mpsc::Rece
     }
 }
 
-async fn change(api: &Api, command: &GatewayCommand, id: &str, done: &str) -> Result<String, String> {
-    let verb = match command {
-        GatewayCommand::Restart(_) => "restart",
-        GatewayCommand::Enable(_) => "enable",
-        GatewayCommand::Disable(_) => "disable",
-        GatewayCommand::Reload => "reload",
-    };
+async fn change(api: &Api, action: ServerAction, id: &str) -> Result<String, String> {
     // An id may contain any character.
-    let segment = utf8_percent_encode(id, NON_ALPHANUMERIC);
+    let (segment, verb) = (utf8_percent_encode(id, NON_ALPHANUMERIC), action.word());
     let _: serde_json::Value = api.post(&format!("/api/servers/{segment}/{verb}")).await?;
-    Ok(format!("{id} is {done}"))
+    Ok(format!("{id} is {}ed", verb.trim_end_matches('e')))
 }
 
 fn reloaded(done: &Reloaded) -> String {

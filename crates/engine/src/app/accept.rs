@@ -15,7 +15,7 @@ use crate::app::listener::{Listener, set_options};
 use crate::front::activity::{ConnectionActivity, TrackedBody};
 use crate::front::http;
 use crate::front::io::WriteTimeoutStream;
-use crate::upstream::actor::stopped;
+use crate::upstream::supervisor::stopped;
 
 /// The limit in bytes of the head of a request.
 const MAX_HEAD: usize = 16 * 1024;

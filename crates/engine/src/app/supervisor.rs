@@ -20,8 +20,8 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinHandle};
 
 use crate::catalog_store::CatalogStore;
-use crate::upstream::actor::{self, BackendDeps, stopped};
 use crate::upstream::events::ExposedUris;
+use crate::upstream::supervisor::{self, BackendDeps, stopped};
 use crate::upstream::{Backend, BackendState};
 
 /// The time in which a call that already found its server in an old catalog can still be sent.
@@ -51,7 +51,7 @@ struct SupervisorState {
 struct Running {
     backend: Arc<Backend>,
     stop: watch::Sender<bool>,
-    actor: JoinHandle<()>,
+    task: JoinHandle<()>,
     successor: Option<Box<Successor>>,
 }
 
@@ -121,8 +121,8 @@ impl BackendSupervisor {
         uris: Arc<ArcSwapOption<ExposedUris>>,
     ) -> Running {
         let (stop, server, deps) = (watch::Sender::new(false), Arc::clone(server), self.deps.clone());
-        let (backend, actor) = actor::start(id.clone(), server, meter, uris, deps, stop.subscribe());
-        Running { backend, stop, actor, successor: None }
+        let (backend, task) = supervisor::start(id.clone(), server, meter, uris, deps, stop.subscribe());
+        Running { backend, stop, task, successor: None }
     }
 
     /// Starts the replacement of a backend, which continues its counters and shares its published names.
@@ -195,9 +195,9 @@ impl BackendSupervisor {
         let mut hurry = self.hurry.subscribe();
         worker::spawn(async move {
             if let Some(successor) = successor {
-                for actor in successor.give_up() {
+                for task in successor.give_up() {
                     // The runtime has already reported a panic.
-                    let _ = actor.await;
+                    let _ = task.await;
                 }
             }
             let drained = async {
@@ -214,8 +214,8 @@ impl BackendSupervisor {
                 () = stopped(&mut hurry) => {}
             }
             drop(supervisor);
-            for actor in running.end() {
-                let _ = actor.await;
+            for task in running.end() {
+                let _ = task.await;
             }
         })
     }
@@ -233,9 +233,9 @@ impl BackendSupervisor {
             (std::mem::take(&mut supervisor_state.running), std::mem::take(&mut supervisor_state.leaving))
         };
         let ending: Vec<_> = running.into_values().flat_map(Running::end).collect();
-        for actor in ending.into_iter().chain(leaving) {
+        for task in ending.into_iter().chain(leaving) {
             // The runtime has already reported a panic. The guard of the process group ends the processes.
-            let _ = actor.await;
+            let _ = task.await;
         }
     }
 
@@ -249,7 +249,7 @@ impl Running {
     fn end(self) -> Vec<JoinHandle<()>> {
         self.stop.send_replace(true);
         let mut ending = self.successor.map(|successor| successor.give_up()).unwrap_or_default();
-        ending.push(self.actor);
+        ending.push(self.task);
         ending
     }
 

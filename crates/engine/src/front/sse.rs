@@ -27,7 +27,7 @@ use crate::front::outbound::{EnqueueError, OutboundQueue, OutboundWriter};
 use crate::front::request::{HttpRequest, Rejection, check_is_json, check_takes_stream, other_verb, whole_body};
 use crate::front::stream::{KEEP_ALIVE_EVERY, ListChanges, all_events, unasked};
 use crate::session::Session;
-use crate::upstream::actor::stopped;
+use crate::upstream::supervisor::stopped;
 
 pub(crate) const SSE: &str = "/sse";
 pub(crate) const MESSAGES: &str = "/messages";

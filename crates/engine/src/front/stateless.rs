@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use crate::front::body::KEEP_ALIVE;
 use crate::front::stream::{KEEP_ALIVE_EVERY, ListChanges, all_events};
 use crate::session::listening::ListenSubscription;
-use crate::upstream::actor::stopped;
+use crate::upstream::supervisor::stopped;
 
 /// A `subscriptions/listen` stream. It ends when the client closes it or the gateway stops.
 pub(crate) struct ListenStream {

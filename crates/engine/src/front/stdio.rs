@@ -23,7 +23,7 @@ use crate::front::stateless::ListenStream;
 use crate::front::stream::{ListChanges, unasked};
 use crate::session::Session;
 use crate::session::dispatcher::Dispatcher;
-use crate::upstream::actor::stopped;
+use crate::upstream::supervisor::stopped;
 
 /// The number of messages that wait for the client to read. If the queue is full, calls wait before they send their
 /// answer.

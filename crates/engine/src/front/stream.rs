@@ -25,7 +25,7 @@ use crate::front::NOTIFY_INTERVAL;
 use crate::front::body::{KEEP_ALIVE, event};
 use crate::session::dispatcher::Dispatcher;
 use crate::session::{self, Session};
-use crate::upstream::actor::stopped;
+use crate::upstream::supervisor::stopped;
 
 pub(crate) const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
 

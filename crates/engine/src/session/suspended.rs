@@ -15,8 +15,9 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::client::call::{Call, CallEvent, Reply};
+use crate::client::input_request::{InputRequest, question};
 use crate::client::pending::PendingCall;
-use crate::router::inputs::{InputRequest, input_required, question};
+use crate::router::inputs::input_required;
 use crate::router::state::RequestState;
 use crate::session::dispatcher::{Begun, Dispatcher};
 

@@ -1,7 +1,7 @@
 //! Handles the notifications of a backend that belong to no call, from all of its links.
 //!
 //! Links call this module from their reading tasks, so no function here waits. A changed list is one bit in a set,
-//! however often the backend announces it. The actor takes the set when it is ready to fetch. The inbox also remembers
+//! however often the backend announces it. The lister takes the set when it is ready to fetch. The inbox also remembers
 //! which client received which URL elicitation, to notify only that client of the end.
 
 use std::collections::{HashMap, VecDeque};
@@ -20,9 +20,8 @@ use goblin_wire::{Dialect, Limit, Notification, Request};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
-use crate::client::caller::SessionId;
 use crate::client::mailbox::Mailbox;
-use crate::upstream::server_request::Translate;
+use crate::upstream::tasks::TaskTable;
 
 /// The number of URL elicitations that are remembered until they end. The oldest is forgotten first.
 const MAX_ELICITATIONS: usize = 1000;
@@ -72,7 +71,8 @@ pub struct BackendEvents {
     /// Stored with every catalog. A backend shares this cell with the one it replaces, so that updates of both have the
     /// same names. `None` until a catalog has the server.
     pub uris: Arc<ArcSwapOption<ExposedUris>>,
-    translate: Arc<dyn Translate>,
+    /// The tasks of all clients.
+    pub tasks: Arc<TaskTable>,
     elicited: Mutex<OpenElicitations>,
     changed: AtomicU8,
     bell: Notify,
@@ -83,13 +83,13 @@ impl BackendEvents {
         server: ServerId,
         observe: Arc<Observe>,
         uris: Arc<ArcSwapOption<ExposedUris>>,
-        translate: Arc<dyn Translate>,
+        tasks: Arc<TaskTable>,
     ) -> BackendEvents {
         BackendEvents {
             server,
             observe,
             uris,
-            translate,
+            tasks,
             elicited: Mutex::default(),
             changed: AtomicU8::new(0),
             bell: Notify::new(),
@@ -170,21 +170,6 @@ impl BackendEvents {
         }
     }
 
-    /// Returns the task id that the client sees.
-    pub fn task_id(&self, own: Option<SessionId>, native: &str) -> Option<String> {
-        self.translate.task_id(&self.server, own, native)
-    }
-
-    /// Returns the native task id for the id that the client sees.
-    pub(crate) fn native_task(&self, id: &str) -> Option<String> {
-        self.translate.native_task(&self.server, id)
-    }
-
-    /// Forwards a task notification. Returns whether a client wanted it.
-    pub(crate) fn hear_task(&self, own: Option<SessionId>, notification: &Notification) -> bool {
-        self.translate.hear_task(self, own, notification)
-    }
-
     /// Forwards the end of a URL elicitation to its client. Reports the notification if the client is unknown or gone.
     pub(crate) fn hear_elicited(&self, notification: &Notification) {
         let text = notification.raw.as_str();
@@ -202,7 +187,7 @@ impl BackendEvents {
         self.elicited.lock()
     }
 
-    /// Marks lists as changed and wakes the actor.
+    /// Marks lists as changed and wakes the lister.
     pub fn mark(&self, lists: &[List]) {
         let bits = lists.iter().fold(0, |bits, list| bits | list.bit());
         self.changed.fetch_or(bits, Ordering::AcqRel);
@@ -235,7 +220,7 @@ mod tests {
     use crate::client::mailbox::replay::Replay;
 
     fn inbox() -> BackendEvents {
-        BackendEvents::new(ServerId::new("a").expect("a valid id"), Arc::default(), Arc::default(), Arc::new(()))
+        BackendEvents::new(ServerId::new("a").expect("a valid id"), Arc::default(), Arc::default(), Arc::default())
     }
 
     #[tokio::test]

@@ -7,7 +7,7 @@
 //! - `peer`: the parts that HTTP+SSE shares.
 //! - `resume`: a response in a stream, and the rest of one that ended too early.
 //!
-//! A link is one session. If the backend forgets the session (404), the link ends and the actor dials a new one. The
+//! A link is one session. If the backend forgets the session (404), the link ends and the gateway dials a new one. The
 //! request that got the 404 was not processed, so it may be sent again. No other request is ever sent twice.
 //!
 //! In versions without sessions a link is only a destination for requests. It has no GET stream, no DELETE and nothing
@@ -25,14 +25,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{FutureExt, TryFutureExt};
-use goblin_client::connect::{HttpClient, ResponseBody, WholeBodyError};
+use goblin_client::connect::{ResponseBody, WholeBodyError};
 use goblin_client::events::is_event_stream;
 use goblin_telemetry::worker;
 use goblin_wire::headers::{LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID};
 use goblin_wire::mirrored::MirrorHeaders;
 use goblin_wire::{Dialect, Id, Message, Response};
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
-use http::{Method as Verb, Request as HttpRequest, Response as HttpResponse, StatusCode, Uri};
+use http::{Method as Verb, Request as HttpRequest, Response as HttpResponse, StatusCode};
 use http_body_util::Full;
 use tokio::sync::watch;
 
@@ -73,26 +73,13 @@ struct HttpLinkInner {
 }
 
 impl HttpLink {
-    pub fn new(
-        client: HttpClient,
-        url: Uri,
-        headers: HeaderMap,
-        limit: usize,
-        inbound: Arc<InboundHandler>,
-    ) -> HttpLink {
-        HttpLink { shared: Arc::new(HttpLinkInner::new(client, url, headers, limit, inbound)) }
+    pub(crate) fn new(peer: HttpPeer) -> HttpLink {
+        HttpLink { shared: Arc::new(HttpLinkInner::new(peer)) }
     }
 
     /// Creates a link for a version without sessions.
-    pub(crate) fn sessionless(
-        client: HttpClient,
-        url: Uri,
-        headers: HeaderMap,
-        limit: usize,
-        inbound: Arc<InboundHandler>,
-    ) -> HttpLink {
-        let mut shared =
-            HttpLinkInner { has_sessions: false, ..HttpLinkInner::new(client, url, headers, limit, inbound) };
+    pub(crate) fn sessionless(peer: HttpPeer) -> HttpLink {
+        let mut shared = HttpLinkInner { has_sessions: false, ..HttpLinkInner::new(peer) };
         let version = HeaderValue::from_static(Dialect::NEWEST.as_str());
         shared.peer.headers.insert(PROTOCOL_VERSION, version);
         HttpLink { shared: Arc::new(shared) }
@@ -205,17 +192,11 @@ impl HttpLink {
 }
 
 impl HttpLinkInner {
-    fn new(
-        client: HttpClient,
-        url: Uri,
-        mut headers: HeaderMap,
-        limit: usize,
-        inbound: Arc<InboundHandler>,
-    ) -> HttpLinkInner {
-        headers.insert(CONTENT_TYPE, JSON);
-        headers.insert(ACCEPT, JSON_OR_STREAM);
+    fn new(mut peer: HttpPeer) -> HttpLinkInner {
+        peer.headers.insert(CONTENT_TYPE, JSON);
+        peer.headers.insert(ACCEPT, JSON_OR_STREAM);
         HttpLinkInner {
-            peer: HttpPeer::new(client, url, headers, limit, inbound),
+            peer,
             has_sessions: true,
             settled: OnceLock::new(),
             session: OnceLock::new(),

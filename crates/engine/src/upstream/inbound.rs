@@ -89,6 +89,8 @@ pub(crate) struct InboundRequest {
 pub struct LinkOwner {
     pub caller: Caller,
     pub mailbox: Arc<Mailbox>,
+    /// The client's session, or an id of the link if the client has none.
+    pub id: SessionId,
 }
 
 /// The client that a message belongs to.
@@ -124,31 +126,26 @@ pub trait ReplySink: Send + Sync {
 }
 
 impl InboundHandler {
-    /// Creates the handler of a shared link.
-    pub fn shared(register: Arc<SubscriptionManager>, config: &Server, patience: Option<Duration>) -> InboundHandler {
+    /// Creates the handler of a link. `own` is the client that owns it.
+    pub fn new(
+        register: Arc<SubscriptionManager>,
+        config: &Server,
+        own: Option<LinkOwner>,
+        patience: Option<Duration>,
+    ) -> InboundHandler {
         let asks = Mutex::new(Some(HashMap::new()));
         let room = Arc::new(Semaphore::new(MAX_SERVER_REQUESTS));
         InboundHandler {
             inbox: Arc::clone(register.inbox()),
             register,
-            own: None,
+            roots: if own.is_some() { Vec::new() } else { config.roots.clone() },
+            own,
             declare: config.declare,
-            roots: config.roots.clone(),
             patience,
             asks,
             room,
             known: Mutex::default(),
         }
-    }
-
-    /// Creates the handler of one client's own link.
-    pub fn own(
-        register: Arc<SubscriptionManager>,
-        config: &Server,
-        client: LinkOwner,
-        patience: Option<Duration>,
-    ) -> InboundHandler {
-        InboundHandler { own: Some(client), roots: Vec::new(), ..InboundHandler::shared(register, config, patience) }
     }
 
     /// Creates the handler of an arbitrary link, for tests.
@@ -158,9 +155,9 @@ impl InboundHandler {
         let transport = goblin_config::Transport::Files(goblin_config::Files::at("/".into()));
         let config = Arc::new(Server::new("a", transport, Default::default()));
         let policies = goblin_config::Policies::default();
-        let inbox = BackendEvents::new(server.clone(), Arc::default(), Arc::default(), Arc::new(()));
+        let inbox = BackendEvents::new(server.clone(), Arc::default(), Arc::default(), Arc::default());
         let backend = crate::upstream::Backend::new(server, Arc::clone(&config), &policies, inbox);
-        InboundHandler::shared(Arc::clone(&backend.register), &config, None)
+        InboundHandler::new(Arc::clone(&backend.shared.register), &config, None, None)
     }
 
     pub fn server(&self) -> &str {
@@ -194,7 +191,7 @@ impl InboundHandler {
             Method::ElicitationComplete if self.own.is_none() => self.inbox.hear_elicited(notification),
             Method::ResourceUpdated => self.register.hear(notification),
             Method::TaskStatus | Method::TaskChanged => {
-                if !self.inbox.hear_task(self.own_session(), notification) {
+                if !self.inbox.tasks.hear(&self.inbox, self.own_session(), notification) {
                     self.tell_unheard(notification);
                 }
             }
@@ -266,7 +263,8 @@ impl InboundHandler {
     /// Replaces the native id of a related task with the id that the client sees.
     pub(crate) fn relate(&self, text: &str, params: Option<Span>, edits: &mut Splice) {
         let Some(at) = params.and_then(|params| related_task(text, params)) else { return };
-        let id = json::string(text, at).and_then(|native| self.inbox.task_id(self.own_session(), &native));
+        let id = json::string(text, at);
+        let id = id.and_then(|native| self.inbox.tasks.shown(self.inbox.id(), self.own_session(), &native));
         if let Some(id) = id {
             edits.replace(at, quote(&id));
         }
@@ -276,7 +274,7 @@ impl InboundHandler {
     pub(crate) fn unrelate(&self, text: &str, result: Span) -> Splice {
         let mut edits = Splice::new();
         let Some(at) = related_task(text, result) else { return edits };
-        if let Some(native) = json::string(text, at).and_then(|id| self.inbox.native_task(&id)) {
+        if let Some(native) = json::string(text, at).and_then(|id| self.inbox.tasks.native(self.inbox.id(), &id)) {
             edits.replace(at, quote(&native));
         }
         edits

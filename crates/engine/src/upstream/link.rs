@@ -1,6 +1,6 @@
 //! One connection to a backend over any transport.
 //!
-//! Calls use a link directly; the backend's actor opens and closes it. The link creates the ids of upstream requests:
+//! Calls use a link directly; its supervisor opens and closes it. The link creates the ids of upstream requests:
 //! two clients may use the same ids and progress tokens, so neither is ever sent to a backend. The protocol version of
 //! a link is fixed once, by the handshake or by `server/discover`.
 

@@ -194,8 +194,8 @@ impl LinkRequests {
         }
     }
 
-    /// Handles a notification. Progress belongs to the call with the token, on any stream. `whose` determines the owner
-    /// of any other one.
+    /// Handles a notification. Progress belongs to the call with the token, on any stream. The closure returns the
+    /// owner of any other one.
     pub(crate) fn on_notification(&self, notification: &Notification, whose: impl FnOnce() -> Attribution) {
         if notification.method != Method::Progress {
             return self.inbound.hear(notification, whose);

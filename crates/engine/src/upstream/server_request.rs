@@ -8,7 +8,6 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use goblin_config::ServerId;
 use goblin_telemetry::worker;
 use goblin_wire::json::{self, Splice, quote};
 use goblin_wire::{Dialect, Error, Id, Method, Notification, Request};
@@ -16,41 +15,12 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use crate::client::call::Call;
-use crate::client::caller::{Abilities, SessionId};
+use crate::client::caller::Abilities;
 use crate::client::mailbox::Mailbox;
 use crate::client::mailbox::server_requests::{
     MAX_SERVER_REQUESTS, OpenServerRequest, ServerRequestError, ServerRequestEvent,
 };
-use crate::upstream::events::BackendEvents;
 use crate::upstream::inbound::{InboundHandler, InboundRequest, ReplySink};
-
-/// Maps between a backend's task ids and the ids that clients see. The router implements this trait.
-pub trait Translate: Send + Sync {
-    /// Returns the task id that the client sees. `own` is the session of the client if the link is its own.
-    fn task_id(&self, server: &ServerId, own: Option<SessionId>, native: &str) -> Option<String>;
-
-    /// Returns the native task id for the id that the client sees.
-    fn native_task(&self, server: &ServerId, id: &str) -> Option<String>;
-
-    /// Forwards a task notification of a backend. Returns whether a client wanted it.
-    fn hear_task(&self, inbox: &BackendEvents, own: Option<SessionId>, notification: &Notification) -> bool;
-}
-
-/// An implementation for tests that changes nothing.
-#[cfg(test)]
-impl Translate for () {
-    fn task_id(&self, _: &ServerId, _: Option<SessionId>, native: &str) -> Option<String> {
-        Some(native.to_owned())
-    }
-
-    fn native_task(&self, _: &ServerId, id: &str) -> Option<String> {
-        Some(id.to_owned())
-    }
-
-    fn hear_task(&self, _: &BackendEvents, _: Option<SessionId>, _: &Notification) -> bool {
-        false
-    }
-}
 
 /// The client that receives a server request.
 pub(crate) struct Recipient {

@@ -1,7 +1,7 @@
 //! A backend over HTTP+SSE, the transport of 2024-11-05. A GET stream names the URL for POSTs and carries all messages
 //! of the backend.
 //!
-//! The stream is the session. When it ends, the link ends and open requests fail as sent; the actor then dials again. A
+//! The stream is the session. When it ends, the link ends and open requests fail as sent; the gateway dials again. A
 //! POST that finds the session forgotten was not processed, and its request may be sent again. No other request is ever
 //! sent twice.
 //!
@@ -16,12 +16,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use goblin_client::connect::{HttpClient, ResponseBody};
+use goblin_client::connect::ResponseBody;
 use goblin_client::events::{EventStream, has_content_type, is_event_stream};
 use goblin_telemetry::worker;
 use goblin_wire::framing::{Frame, SseEvent};
 use goblin_wire::{Id, Message, Method, Response};
-use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap};
+use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{Method as Verb, Response as HttpResponse, Uri};
 use hyper::body::Body;
 use tokio::time::timeout;
@@ -29,7 +29,7 @@ use tokio::time::timeout;
 use crate::client::call::Call;
 use crate::upstream::http::peer::{ASIDE, HttpPeer, error_body, finish, is_session_unknown, request, response_in};
 use crate::upstream::http::{JSON, STREAM, whole_body};
-use crate::upstream::inbound::{InboundHandler, ReplySink};
+use crate::upstream::inbound::ReplySink;
 use crate::upstream::link::{LinkEnd, LinkError};
 use crate::upstream::problem::BackendProblem;
 
@@ -52,14 +52,7 @@ struct SseLinkInner {
 }
 
 impl SseLink {
-    pub fn new(
-        client: HttpClient,
-        url: Uri,
-        headers: HeaderMap,
-        limit: usize,
-        inbound: Arc<InboundHandler>,
-    ) -> SseLink {
-        let peer = HttpPeer::new(client, url, headers, limit, inbound);
+    pub(crate) fn new(peer: HttpPeer) -> SseLink {
         SseLink { shared: Arc::new(SseLinkInner { peer, endpoint: OnceLock::new() }) }
     }
 
@@ -281,21 +274,14 @@ fn broken(error: &impl std::error::Error) -> String {
 #[cfg(test)]
 mod tests {
     use futures_util::stream::unfold;
-    use goblin_client::connect::ProxyEnvironment;
     use http_body_util::StreamBody;
     use tokio::sync::mpsc;
 
     use super::*;
 
-    fn link() -> SseLink {
-        let url: Uri = "http://127.0.0.1:9/sse".parse().expect("a url");
-        let client = HttpClient::new(&url, None, &ProxyEnvironment::default()).expect("a client");
-        SseLink::new(client, url, HeaderMap::new(), 1024, Arc::new(InboundHandler::example()))
-    }
-
     #[tokio::test(start_paused = true)]
     async fn f7_a_stream_is_silent_for_long_only_while_something_is_open() {
-        let shared = link().shared;
+        let shared = SseLink::new(HttpPeer::example("127.0.0.1:9")).shared;
         let begin = tokio::time::Instant::now();
         let (sender, receiver) = mpsc::channel(1);
         let frames = unfold(receiver, async |mut receiver: mpsc::Receiver<Bytes>| {

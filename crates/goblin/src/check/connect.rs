@@ -97,14 +97,12 @@ async fn ask_all(backends: &[Arc<Backend>], begin: Instant, patience: Duration) 
 }
 
 async fn ask(backend: &Backend, begin: Instant, patience: Duration) -> Result<ConnectResult, String> {
-    let mut state = backend.watch_state();
     let lost = |state: &BackendState| match state {
         BackendState::Lost(reason) => Some(reason.clone()),
         BackendState::Stopped => Some("it was stopped".to_owned()),
         BackendState::Starting | BackendState::Ready => None,
     };
-    let first = state.wait_for(|state| *state != BackendState::Starting).await.map(|state| state.clone());
-    if let Some(reason) = first.map_err(|_| "it was stopped".to_owned()).map(|state| lost(&state))? {
+    if let Some(reason) = lost(&backend.begun().await) {
         return Err(reason);
     }
     let handshake = begin.elapsed();

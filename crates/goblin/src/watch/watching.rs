@@ -105,10 +105,7 @@ impl WatchSession {
             };
             let end = match heard {
                 Some(PeerMessage::Answer(answer)) => self.on_answer(&answer),
-                Some(PeerMessage::Told(notification)) if is_update(&notification.method) => {
-                    self.on_update(&notification).await?
-                }
-                Some(PeerMessage::Told(_)) => None,
+                Some(PeerMessage::Told(notification)) => self.on_update(&notification).await?,
                 Some(PeerMessage::Asked(ask)) => {
                     self.peer.refuse(&ask);
                     None
@@ -202,10 +199,6 @@ impl WatchSession {
         let around = self.standing.iter().filter(|standing| uri.starts_with(&standing.literal));
         around.max_by_key(|standing| standing.literal.len()).and_then(|standing| standing.server.as_deref())
     }
-}
-
-fn is_update(method: &Method) -> bool {
-    matches!(method, Method::ResourceUpdated | Method::ResourceDeleted)
 }
 
 async fn advance(commands: &mut Option<CommandQueue>) {

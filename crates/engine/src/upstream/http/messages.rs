@@ -119,25 +119,16 @@ impl ReplySink for HttpReplySink {
 mod tests {
     use std::time::Duration;
 
-    use goblin_client::connect::{HttpClient, ProxyEnvironment};
-    use http::{HeaderMap, Uri};
     use tokio::io::AsyncReadExt;
     use tokio::net::TcpListener;
 
     use super::*;
     use crate::upstream::http::HttpLink;
-    use crate::upstream::http::peer::MAX_BACKGROUND_MESSAGES;
-    use crate::upstream::inbound::InboundHandler;
-
-    fn link(address: &str) -> HttpLink {
-        let url: Uri = format!("http://{address}/mcp").parse().expect("a url");
-        let client = HttpClient::new(&url, None, &ProxyEnvironment::default()).expect("a client");
-        HttpLink::new(client, url, HeaderMap::new(), 1024, Arc::new(InboundHandler::example()))
-    }
+    use crate::upstream::http::peer::{HttpPeer, MAX_BACKGROUND_MESSAGES};
 
     #[tokio::test]
     async fn ask_on_the_stream_of_a_request_of_our_own_is_no_clients() {
-        let shared = link("127.0.0.1:9").shared;
+        let shared = HttpLink::new(HttpPeer::example("127.0.0.1:9")).shared;
         let call = Arc::new(Call::example());
         let _entered = shared.peer.open.enter(1, &call);
         let ask = |id: u64, call| {
@@ -153,7 +144,7 @@ mod tests {
 
     #[tokio::test]
     async fn f6_what_is_too_long_fails_a_call_only_where_it_is_its_answer() {
-        let shared = link("127.0.0.1:9").shared;
+        let shared = HttpLink::new(HttpPeer::example("127.0.0.1:9")).shared;
         let too_long = |head: &'static str| shared.data(Frame::TooLong { head: head.into() });
         assert!(too_long(r#"{"result":{"content":[{"type":"text","text":"xxx"#).is_err());
         assert!(matches!(too_long(r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"#), Ok(None)));
@@ -163,7 +154,8 @@ mod tests {
     #[tokio::test]
     async fn ask_an_answer_is_not_dropped_for_want_of_room() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
-        let reply_sink = HttpReplySink(link(&listener.local_addr().expect("it is bound").to_string()).shared);
+        let address = listener.local_addr().expect("it is bound");
+        let reply_sink = HttpReplySink(HttpLink::new(HttpPeer::example(&address.to_string())).shared);
         (0..MAX_BACKGROUND_MESSAGES).for_each(|_| reply_sink.say(Bytes::from_static(b"aside")));
         let heard = async {
             let mut open = Vec::new();

@@ -58,6 +58,15 @@ impl HttpPeer {
         }
     }
 
+    /// Creates the peer at an address, for tests.
+    #[cfg(test)]
+    pub(crate) fn example(address: &str) -> HttpPeer {
+        let url: Uri = format!("http://{address}/mcp").parse().expect("a url");
+        let proxies = goblin_client::connect::ProxyEnvironment::default();
+        let client = HttpClient::new(&url, None, &proxies).expect("a client");
+        HttpPeer::new(client, url, HeaderMap::new(), 1024, Arc::new(InboundHandler::example()))
+    }
+
     /// Runs `post` in the background. Drops and reports it if too many run already.
     pub(crate) fn say<T: Send>(&self, post: impl Future<Output = T> + Send + 'static) {
         let Ok(permit) = Arc::clone(&self.background).try_acquire_owned() else { return self.report_dropped() };

@@ -22,7 +22,7 @@ impl ManagerFixture {
         let config = Arc::new(Server::new("a", Transport::Files(Files::at("/".into())), Default::default()));
         let offered = ListingView::new(Arc::clone(&config), Arc::default());
         let home = ManagerContext {
-            inbox: Arc::new(BackendEvents::new(server, Arc::default(), Arc::default(), Arc::new(()))),
+            inbox: Arc::new(BackendEvents::new(server, Arc::default(), Arc::default(), Arc::default())),
             config,
             offered: Arc::new(ArcSwap::from_pointee(offered)),
             most_upstream: 99,
