@@ -4,8 +4,7 @@
 //! behind the gate like all other routes. `/api` needs the admin token ([`permit`]). [`routes`] lists every route in
 //! one table, and [`api`] defines the types of the responses.
 
-mod changes;
-pub(crate) mod command;
+pub(crate) mod changes;
 pub(crate) mod configuration;
 pub mod events;
 pub(crate) mod latency;
@@ -13,7 +12,7 @@ mod lists;
 pub mod permit;
 pub(crate) mod process;
 pub mod readiness;
-mod status;
+pub(crate) mod status;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -26,6 +25,7 @@ use axum::routing::any;
 use futures_util::FutureExt;
 use goblin_admin::api::{Ready, Refused, ServerList, ServerStatus, Trouble};
 use goblin_admin::routes::{ChangeTarget, ROUTES, ReadTarget, Route, RouteAction, RouteMatch};
+use goblin_catalog::listing::List;
 use goblin_config::ServerId;
 use goblin_telemetry::metrics::{self, Histogram, Reading, ServerReading};
 use goblin_telemetry::{Event, Observe, clean, worker};
@@ -34,14 +34,15 @@ use http::request::Parts;
 use http::{HeaderValue, StatusCode};
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 
-use crate::admin::command::CommandSender;
+use crate::admin::changes::AdminCommand;
 use crate::admin::configuration::Configuration;
 use crate::admin::permit::AdminAccess;
-use crate::admin::readiness::{Readiness, Servers};
+use crate::admin::readiness::Readiness;
 use crate::meta::words::{MAX_QUOTED_INPUT, cut, did_you_mean};
 use crate::session::dispatcher::Dispatcher;
+use crate::upstream::Backend;
 use crate::upstream::availability::Availability;
 
 const JSON: &str = "application/json";
@@ -59,8 +60,8 @@ pub struct Admin {
     pub observe: Arc<Observe>,
     pub readiness: watch::Receiver<Readiness>,
     pub configuration: watch::Receiver<Configuration>,
-    /// The sender of commands to the application. `None` if the gateway takes no commands.
-    pub commands: Option<CommandSender>,
+    /// The sender of commands to the application.
+    pub(crate) commands: mpsc::Sender<AdminCommand>,
     pub permit: AdminAccess,
     pub started: SystemTime,
     /// Permits for the readers of events.
@@ -68,13 +69,14 @@ pub struct Admin {
 }
 
 /// The status and message of a rejected request.
-struct AdminError {
+#[derive(Clone, Debug)]
+pub(crate) struct AdminError {
     status: StatusCode,
-    message: String,
+    pub message: String,
 }
 
 impl AdminError {
-    fn new(status: StatusCode, message: impl Into<String>) -> AdminError {
+    pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> AdminError {
         AdminError { status, message: message.into() }
     }
 }
@@ -212,7 +214,9 @@ impl Admin {
             ReadTarget::Servers => ok(&ServerList { servers: self.servers() }),
             ReadTarget::Server => ok(&self.server(asked.unwrap_or_default())?),
             ReadTarget::Entries(list) => {
-                asked.map(|id| self.known(id)).transpose()?;
+                if let Some(id) = asked.filter(|id| !self.server_ids().iter().any(|known| known.as_str() == *id)) {
+                    return Err(self.unknown(id));
+                }
                 ok(&self.entries(list, asked))
             }
             ReadTarget::Subscriptions => ok(&self.dispatcher.router.subscriptions(asked)),
@@ -224,18 +228,14 @@ impl Admin {
 
     fn ready(&self) -> Response {
         let ready = self.readiness.borrow().is_ready();
-        let servers = Servers::count(&self.dispatcher.router.directory.backends());
+        let backends = self.dispatcher.router.directory.backends();
+        let servers = readiness::count(backends.iter().map(|backend| Availability::of(backend)));
         let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-        json(status, &Ready { ready, servers: servers.into() })
+        json(status, &Ready { ready, servers })
     }
 
     fn server(&self, id: &str) -> Result<ServerStatus, AdminError> {
         self.servers().into_iter().find(|server| server.id == id).ok_or_else(|| self.unknown(id))
-    }
-
-    /// Returns the id of a configured server, running or not.
-    fn known(&self, id: &str) -> Result<ServerId, AdminError> {
-        self.server_ids().into_iter().find(|known| known.as_str() == id).ok_or_else(|| self.unknown(id))
     }
 
     fn unknown(&self, id: &str) -> AdminError {
@@ -250,7 +250,7 @@ impl Admin {
     fn reading(&self) -> Reading {
         let directory = &self.dispatcher.router.directory;
         let catalog = directory.catalog();
-        let server = |backend: &Arc<crate::upstream::Backend>| ServerReading {
+        let server = |backend: &Arc<Backend>| ServerReading {
             id: backend.id.clone(),
             state: Availability::of(backend).word(),
             requests_in_flight: backend.calls_in_flight(),
@@ -278,10 +278,10 @@ impl Admin {
             pages: [("ready", load(&directory.pages.ready)), ("made", load(&directory.pages.made))],
             overhead: Histogram::from(&self.observe.overhead),
             catalog: [
-                ("tool", catalog.tools.entries.len()),
-                ("prompt", catalog.prompts.entries.len()),
-                ("resource", catalog.resources.entries.len()),
-                ("template", catalog.resources.templates.len()),
+                ("tool", catalog.count(List::Tools)),
+                ("prompt", catalog.count(List::Prompts)),
+                ("resource", catalog.count(List::Resources)),
+                ("template", catalog.count(List::Templates)),
             ],
             servers: directory.backends().iter().map(server).collect(),
             process: process::measure(),

@@ -13,6 +13,7 @@ pub mod socket;
 mod supervisor;
 mod telemetry;
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use goblin_admin::api::Reloaded;
 use goblin_client::connect::ProxyEnvironment;
 use goblin_config::admin::{AdminSettings, ListenAddress};
 use goblin_config::exposure::ProfileName;
-use goblin_config::{Config, Gateway, Policies, ServerId};
+use goblin_config::{Config, Gateway};
 use goblin_telemetry::worker::{self, Watchdog};
 use goblin_telemetry::{Event, Observe};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -32,11 +33,11 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 
-use crate::admin::command::{CommandSender, MAX_QUEUED_COMMANDS};
+use crate::admin::changes::{AdminCommand, MAX_QUEUED_COMMANDS};
 use crate::admin::configuration::Configuration;
 use crate::admin::events::MAX_READERS;
 use crate::admin::permit::AdminAccess;
-use crate::admin::readiness::{self, Readiness, SharedReadiness};
+use crate::admin::readiness::{self, Readiness};
 use crate::admin::{self, Admin};
 use crate::app::connections::Connections;
 use crate::app::listener::{Listener, Listeners};
@@ -57,21 +58,20 @@ use crate::upstream::{Backend, descriptors};
 pub struct App {
     started: SystemTime,
     permit: AdminAccess,
-    admin_settings: AdminSettings,
+    /// The addresses for clients serve the admin API too.
+    has_operators: bool,
     /// The separate address for operators, if there is one.
     operators_at: Option<SocketAddr>,
-    readiness: Arc<SharedReadiness>,
+    readiness: Arc<watch::Sender<Readiness>>,
     dispatcher: Arc<Dispatcher>,
-    directory: Arc<CatalogStore>,
     pub observe: Arc<Observe>,
     /// The client connections of all listeners.
     connections: Arc<Connections>,
     gateway: Gateway,
-    policies: Policies,
     supervisor: Arc<BackendSupervisor>,
     configuration: Arc<watch::Sender<Configuration>>,
     operator: Option<CommandExecutor>,
-    commands: CommandSender,
+    commands: mpsc::Sender<AdminCommand>,
     stop_fronts: watch::Sender<bool>,
     background: Vec<JoinHandle<()>>,
     stop_catalog: watch::Sender<bool>,
@@ -101,27 +101,31 @@ impl App {
         let (spans, exporter) = telemetry::start(&config.telemetry, &deps.proxies, &observe, &stop_catalog).unzip();
         let mut dispatcher = Dispatcher::new(sessions, router, config.policies.clone());
         dispatcher.accounts = CallRecorder::new(config.log.audit, spans);
-        let supervisor = BackendSupervisor::new(Arc::clone(&directory), deps, gateway.grace);
+        let supervisor = BackendSupervisor::new(directory, deps, gateway.grace);
         let (commands, waiting) = mpsc::channel(MAX_QUEUED_COMMANDS);
-        let configuration = Arc::new(watch::Sender::new(Configuration::new(String::new(), &config)));
-        let told = Arc::clone(&configuration);
-        let operator =
-            CommandExecutor::new(config.clone(), Arc::clone(&supervisor), Arc::clone(&observe), waiting, told);
+        let configuration = Arc::new(watch::Sender::new(Configuration::new(&config)));
+        let operator = CommandExecutor {
+            supervisor: Arc::clone(&supervisor),
+            observe: Arc::clone(&observe),
+            source: None,
+            commands: waiting,
+            config: config.clone(),
+            switched: BTreeMap::new(),
+            told: Arc::clone(&configuration),
+        };
         let watchdog = Watchdog::start(Arc::clone(&observe));
         let max_connections = connections::bound(gateway.max_sessions, config.servers.len(), descriptors::raise());
         let connections = Connections::new(max_connections, Arc::clone(&observe));
         let mut app = App {
             started: SystemTime::now(),
             permit: AdminAccess::new(&config.gateway, &config.admin),
-            admin_settings: config.admin.clone(),
+            has_operators: config.admin.enabled && config.admin.listen.is_none(),
             operators_at: None,
-            readiness: Arc::default(),
+            readiness: Arc::new(watch::Sender::new(Readiness::Starting)),
             dispatcher: Arc::new(dispatcher),
-            directory,
             observe,
             connections,
             gateway: config.gateway.clone(),
-            policies: config.policies.clone(),
             supervisor,
             configuration,
             operator: Some(operator),
@@ -140,15 +144,15 @@ impl App {
 
     /// Sets the source from which the configuration is reloaded. `shown` is its name for operators.
     pub fn follow(&mut self, shown: String, source: ConfigSource) {
-        self.configuration.send_modify(|configuration| configuration.source = shown);
+        self.configuration.send_modify(|configuration| configuration.status.source = shown);
         if let Some(operator) = &mut self.operator {
-            operator.follow(source);
+            operator.source = Some(source);
         }
     }
 
     fn spawn_background(&mut self) {
         let (directory, observe, stop) =
-            (Arc::clone(&self.directory), Arc::clone(&self.observe), self.stop_catalog.subscribe());
+            (Arc::clone(self.directory()), Arc::clone(&self.observe), self.stop_catalog.subscribe());
         self.background.push(worker::spawn(async move { directory.run(&observe, stop).await }));
         let dispatcher = Arc::clone(&self.dispatcher);
         self.background.push(worker::spawn(async move { dispatcher.sessions.keep_swept().await }));
@@ -160,15 +164,10 @@ impl App {
 
     /// Starts a task that reports when the servers have settled, and marks the gateway as ready.
     fn spawn_settling(&mut self) {
-        let (directory, observe, cell) =
-            (Arc::clone(&self.directory), Arc::clone(&self.observe), Arc::clone(&self.readiness));
+        let (directory, observe, readiness) =
+            (Arc::clone(self.directory()), Arc::clone(&self.observe), Arc::clone(&self.readiness));
         self.background.push(worker::spawn(async move {
-            let (took, waiting) = readiness::settle(&directory).await;
-            let names: Vec<_> = waiting.iter().map(ServerId::as_str).collect();
-            let (servers, names) = (directory.backends().len(), names.join(", "));
-            if cell.become_ready(took, waiting) {
-                observe.emit(&Event::Ready { took, servers, waiting: &names });
-            }
+            readiness::settle(&directory, &readiness, &observe).await;
         }));
     }
 
@@ -178,17 +177,17 @@ impl App {
     }
 
     pub fn directory(&self) -> &Arc<CatalogStore> {
-        &self.directory
+        &self.dispatcher.router.directory
     }
 
     /// Returns the running backends in the order of the configuration.
-    pub fn backends(&self) -> Vec<Arc<Backend>> {
-        self.supervisor.backends()
+    pub fn backends(&self) -> Arc<Vec<Arc<Backend>>> {
+        self.directory().backends()
     }
 
     /// Returns a receiver of the gateway's readiness.
     pub fn readiness(&self) -> watch::Receiver<Readiness> {
-        self.readiness.watch()
+        self.readiness.subscribe()
     }
 
     /// Serves HTTP on `listeners` until the first `shutdown` future completes, then stops everything in order. If a
@@ -217,25 +216,17 @@ impl App {
 
     /// Runs the operator, which reloads the configuration and executes commands, until `end` completes.
     async fn operate(&mut self, end: impl Future<Output = ()>) {
-        let operator = self.operator.take();
-        let operating = async {
-            match operator {
-                Some(operator) => operator.run().await,
-                None => std::future::pending().await,
-            }
-        };
+        let Some(operator) = self.operator.take() else { return end.await };
         tokio::select! {
             () = end => {}
-            () = operating => {}
+            () = operator.run() => {}
         }
     }
 
     /// Starts a task for each listener. It ends when the fronts are stopped and their connections have closed.
     pub fn accept_http(&self, listeners: impl Into<Listeners>) -> Result<JoinAll<JoinHandle<()>>> {
-        let settings = &self.admin_settings;
-        let has_operators = settings.enabled && settings.listen.is_none();
         let admin = self.admin();
-        let operators = if has_operators { admin::routes(&admin) } else { admin::probes(&admin) };
+        let operators = if self.has_operators { admin::routes(&admin) } else { admin::probes(&admin) };
         let routes = http::routes().merge(operators);
         let Listeners { tcp, socket } = listeners.into();
         let mut accepting = Vec::new();
@@ -277,7 +268,7 @@ impl App {
             observe: Arc::clone(&self.observe),
             readiness: self.readiness(),
             configuration: self.configuration.subscribe(),
-            commands: Some(self.commands.clone()),
+            commands: self.commands.clone(),
             permit: self.permit.clone(),
             started: self.started,
             readers: Arc::new(Semaphore::new(MAX_READERS)),
@@ -312,7 +303,7 @@ impl App {
             dispatcher: Arc::clone(&self.dispatcher),
             profile,
             observe: Arc::clone(&self.observe),
-            max_message_size: self.policies.max_message_size,
+            max_message_size: self.dispatcher.policies.max_message_size,
             grace: self.gateway.grace,
             stop: self.stop_fronts.subscribe(),
         };
@@ -344,7 +335,7 @@ impl App {
     /// at once, and the guards end the processes.
     async fn end(self, drained: impl Future<Output = ()>, hurry: impl Future<Output = ()>) -> Result<()> {
         let begin = Instant::now();
-        self.readiness.stop();
+        self.readiness.send_replace(Readiness::Stopping);
         self.stop_fronts.send_replace(true);
         self.dispatcher.sessions.close_asks();
         let in_order = async {

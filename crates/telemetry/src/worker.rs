@@ -20,7 +20,7 @@ use std::task::{Context, Poll};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 use pin_project_lite::pin_project;
 use tokio::sync::Semaphore;
 
@@ -129,9 +129,13 @@ struct Activity {
     clock: ThreadClock,
 }
 
-static ACTIVITIES: Mutex<Vec<Weak<Activity>>> = Mutex::new(Vec::new());
-/// The source locations that spawn tasks. A site is an index into this list.
-static SITES: RwLock<Vec<&'static Location<'static>>> = RwLock::new(Vec::new());
+static WATCHED: RwLock<Watched> = RwLock::new(Watched { activities: Vec::new(), sites: Vec::new() });
+
+struct Watched {
+    activities: Vec<Weak<Activity>>,
+    /// The source locations that spawn tasks. A site is an index into this list.
+    sites: Vec<&'static Location<'static>>,
+}
 
 fn with_activity(act: impl FnOnce(&Activity)) {
     thread_local! {
@@ -141,7 +145,7 @@ fn with_activity(act: impl FnOnce(&Activity)) {
     let _ = ACTIVITY.try_with(|activity| {
         act(activity.get_or_init(|| {
             let activity = Arc::new(Activity { poll: AtomicU64::new(0), clock: ThreadClock::of_this_thread() });
-            let mut activities = ACTIVITIES.lock();
+            let activities = &mut WATCHED.write().activities;
             activities.retain(|activity| activity.strong_count() > 0);
             activities.push(Arc::downgrade(&activity));
             activity
@@ -151,10 +155,10 @@ fn with_activity(act: impl FnOnce(&Activity)) {
 
 fn site(location: &'static Location<'static>) -> u16 {
     let find = |sites: &[&Location<'_>]| sites.iter().position(|known| *known == location);
-    let known = find(&SITES.read());
+    let known = find(&WATCHED.read().sites);
     let index = known.unwrap_or_else(|| {
-        let mut sites = SITES.write();
-        find(&sites).unwrap_or_else(|| {
+        let sites = &mut WATCHED.write().sites;
+        find(sites).unwrap_or_else(|| {
             sites.push(location);
             sites.len() - 1
         })
@@ -231,7 +235,7 @@ struct Sample {
 fn sample(samples: &mut Vec<Sample>, mut report: impl FnMut(&str, Duration)) {
     let is_current = |sample: &Sample| sample.activity.poll.load(Ordering::Relaxed) == sample.poll;
     samples.retain(is_current);
-    let activities: Vec<_> = ACTIVITIES.lock().iter().filter_map(Weak::upgrade).collect();
+    let activities: Vec<_> = WATCHED.read().activities.iter().filter_map(Weak::upgrade).collect();
     for activity in activities {
         let poll = activity.poll.load(Ordering::Relaxed);
         if poll & POLLING == 0 {
@@ -254,7 +258,7 @@ fn sample(samples: &mut Vec<Sample>, mut report: impl FnMut(&str, Duration)) {
 /// Returns the source location that spawned the task of this poll.
 fn place(poll: u64) -> String {
     let index = usize::try_from(poll >> 1 & ((1 << SITE_BITS) - 1)).unwrap_or(usize::MAX);
-    let sites = SITES.read();
+    let sites = &WATCHED.read().sites;
     sites.get(index).map_or_else(|| "unknown".to_owned(), |site| format!("{}:{}", site.file(), site.line()))
 }
 

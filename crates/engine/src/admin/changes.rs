@@ -1,22 +1,38 @@
-//! Sends commands of operators to the application and returns their outcome.
+//! Commands of operators. The admin API sends them to the application and returns their outcome.
+//!
+//! Invariant: no command carries a program to run. Programs come from the configuration file alone.
 
 use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
 use axum::response::Response;
+use goblin_admin::api::Reloaded;
 use goblin_admin::routes::ServerAction;
 use goblin_config::ServerId;
 use http::StatusCode;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::oneshot;
 
-use crate::admin::command::{AdminCommand, CommandError};
 use crate::admin::{Admin, AdminError, ok};
 
+/// The capacity of the command queue. A command is rejected while the queue is full.
+pub(crate) const MAX_QUEUED_COMMANDS: usize = 16;
 /// The size limit of a command's body. The largest meaningful body is `{}`.
 const MAX_BODY: usize = 1024;
 /// The time limit for receiving the body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A command with the sender of its outcome. A rejected command has changed nothing.
+#[derive(Debug)]
+pub(crate) enum AdminCommand {
+    /// Reads the configuration file again.
+    Reload(oneshot::Sender<Result<Reloaded, AdminError>>),
+    Server {
+        id: ServerId,
+        wish: ServerAction,
+        done: oneshot::Sender<Result<(), AdminError>>,
+    },
+}
 
 /// Rejects a body with content. Commands take no parameters, so the content would have no effect.
 pub(super) async fn check_empty(body: Body) -> Result<(), AdminError> {
@@ -46,25 +62,16 @@ impl Admin {
 
     async fn command<T>(
         &self,
-        command: impl FnOnce(oneshot::Sender<Result<T, CommandError>>) -> AdminCommand,
+        command: impl FnOnce(oneshot::Sender<Result<T, AdminError>>) -> AdminCommand,
     ) -> Result<T, AdminError> {
         let unavailable = |message| AdminError::new(StatusCode::SERVICE_UNAVAILABLE, message);
-        let Some(commands) = &self.commands else { return Err(unavailable("this gateway takes no commands")) };
         let (done, outcome) = oneshot::channel();
-        commands.try_send(command(done)).map_err(|error| match error {
+        self.commands.try_send(command(done)).map_err(|error| match error {
             TrySendError::Full(_) => unavailable("too many commands wait; try again later"),
             TrySendError::Closed(_) => unavailable("the gateway stops"),
         })?;
         // The command continues even if the client disconnects here.
-        let outcome = outcome.await.map_err(|_| unavailable("the gateway stops"))?;
-        outcome.map_err(|refusal| {
-            let status = match &refusal {
-                CommandError::Configuration(_) => StatusCode::UNPROCESSABLE_ENTITY,
-                CommandError::UnknownServer(_) => StatusCode::NOT_FOUND,
-                CommandError::Conflict(_) => StatusCode::CONFLICT,
-            };
-            AdminError::new(status, refusal.to_string())
-        })
+        outcome.await.unwrap_or_else(|_| Err(unavailable("the gateway stops")))
     }
 }
 

@@ -2,27 +2,23 @@
 
 use std::time::SystemTime;
 
+use goblin_admin::api::ConfigurationStatus;
 use goblin_config::{Config, ServerId};
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+use crate::admin::status::iso;
+
+#[derive(Clone, Debug)]
 pub struct Configuration {
-    /// The path of the file, or a description of the directory served without a file.
-    pub source: String,
-    /// The time at which the configuration was read.
-    pub loaded: SystemTime,
-    /// The number of reloads since the start.
-    pub reloads: u64,
-    /// The reason why the file on disk is not in effect.
-    pub problem: Option<String>,
+    pub status: ConfigurationStatus,
     /// The servers in the order of the file, and whether each is enabled.
     pub servers: Vec<(ServerId, bool)>,
 }
 
 impl Configuration {
     /// Returns the state at start-up.
-    pub fn new(source: String, config: &Config) -> Configuration {
-        let servers = Configuration::servers_of(config);
-        Configuration { source, loaded: SystemTime::now(), reloads: 0, problem: None, servers }
+    pub fn new(config: &Config) -> Configuration {
+        let status = ConfigurationStatus { loaded: iso(SystemTime::now()), ..ConfigurationStatus::default() };
+        Configuration { status, servers: Configuration::servers_of(config) }
     }
 
     pub fn servers_of(config: &Config) -> Vec<(ServerId, bool)> {

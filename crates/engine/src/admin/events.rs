@@ -2,31 +2,28 @@
 //!
 //! Readers poll a ring buffer, so a slow reader delays nothing. It receives the number of events that it missed.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use bytes::Bytes;
 use futures_util::stream::unfold;
-use goblin_admin::api::{EventInfo, Missed};
-use goblin_config::LogLevel;
-use goblin_telemetry::feed::{FeedBatch, FeedReader, FeedRecord};
+use goblin_admin::api::Missed;
+use goblin_telemetry::feed::{FeedBatch, FeedReader};
 use goblin_wire::headers::LAST_EVENT_ID;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName};
-use http::{HeaderValue, StatusCode};
+use http::StatusCode;
+use http::header::HeaderMap;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use crate::admin::readiness::Readiness;
 use crate::admin::{Admin, AdminError};
-use crate::front::body::KEEP_ALIVE;
+use crate::front::body::{self, KEEP_ALIVE};
 
 /// The maximum number of concurrent readers.
 pub const MAX_READERS: usize = 16;
 /// The idle time after which a comment is sent to keep the stream alive.
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
-const EVENTS: &str = "text/event-stream";
 
 /// One client of the event stream.
 struct EventStreamClient {
@@ -44,13 +41,8 @@ impl Admin {
         })?;
         let reader = self.observe.feed().reader(next);
         let looker = EventStreamClient { reader, readiness: self.readiness.clone(), _place: place };
-        let events = unfold(looker, async |mut looker| Some((Ok::<_, Infallible>(looker.next().await?), looker)));
-        let headers = [
-            (CONTENT_TYPE, HeaderValue::from_static(EVENTS)),
-            (CACHE_CONTROL, HeaderValue::from_static("no-cache")),
-            (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no")),
-        ];
-        Ok((headers, Body::from_stream(events)).into_response())
+        let events = unfold(looker, async |mut looker| Some((looker.next().await?, looker)));
+        Ok(body::events(events).map(Body::new))
     }
 }
 
@@ -80,7 +72,7 @@ fn told(news: &FeedBatch) -> Bytes {
         text.push_str(&format!("event: missed\ndata: {}\n\n", to_json(&Missed { missed: news.missed })));
     }
     for record in &news.records {
-        text.push_str(&format!("id: {}\ndata: {}\n\n", record.seq, to_json(&info(record))));
+        text.push_str(&format!("id: {}\ndata: {}\n\n", record.seq, to_json(&**record)));
     }
     text.into()
 }
@@ -89,34 +81,12 @@ fn to_json(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).expect("all keys are strings")
 }
 
-fn info(record: &FeedRecord) -> EventInfo {
-    let word = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    EventInfo {
-        seq: record.seq,
-        time: record.time.clone(),
-        level: level_word(record.level).to_owned(),
-        kind: record.kind.clone(),
-        server: record.server.clone(),
-        session: record.session.clone(),
-        message: record.message.clone(),
-        fields: record.fields.iter().map(|(key, value)| (key.clone(), word(value))).collect(),
-    }
-}
-
-fn level_word(level: LogLevel) -> &'static str {
-    match level {
-        LogLevel::Error => "error",
-        LogLevel::Warn => "warn",
-        LogLevel::Info => "info",
-        LogLevel::Debug => "debug",
-        LogLevel::Trace => "trace",
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use goblin_admin::api::EventInfo;
     use goblin_telemetry::feed::KEPT;
     use goblin_telemetry::{Event, Observe};
+    use http::HeaderValue;
 
     use super::*;
 
@@ -131,6 +101,20 @@ mod tests {
         assert!(text.starts_with("event: missed\ndata: {\"missed\":2}\n\nid: 4\ndata: {\"seq\":4,"), "{text:.200}");
         assert_eq!(text.matches("\n\n").count(), KEPT + 1);
         assert!(!told(&observe.feed().read_from(4)).starts_with(b"event"));
+    }
+
+    #[test]
+    fn an_event_has_the_form_that_the_api_documents() {
+        let observe = Observe::default();
+        observe.emit(&Event::Listening { url: "http://[::1]:1/mcp" });
+        observe.emit(&Event::BackendFailed { server: "a", reason: "b", retry_in: Duration::ZERO, repeated: false });
+        let records = observe.feed().read_from(0).records;
+        assert_eq!(records.len(), 2);
+        for record in records {
+            let info: EventInfo = serde_json::from_str(&to_json(&*record)).expect("it reads back");
+            assert_eq!(to_json(&info), to_json(&*record));
+            assert_eq!((info.seq, &info.message, &info.server), (record.seq, &record.message, &record.server));
+        }
     }
 
     #[test]

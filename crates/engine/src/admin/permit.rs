@@ -13,42 +13,40 @@ use http::StatusCode;
 use http::header::{HeaderMap, ORIGIN};
 
 use crate::admin::AdminError;
+use crate::client::caller::random_bits;
 use crate::front::gate::{has_token, single};
-
-/// The number of random bytes in a generated token.
-const TOKEN_BYTES: usize = 32;
 
 #[derive(Clone, Debug)]
 pub struct AdminAccess {
     token: Secret,
-    place: TokenLocation,
+    /// The location of the token, for error messages.
+    place: String,
+    is_generated: bool,
     /// The allowed origins of the configuration.
     origins: Vec<String>,
-}
-
-/// The location of the admin token, for use in error messages.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TokenLocation {
-    /// The configuration has the token in `admin.token`.
-    Configuration,
-    File(PathBuf),
-    Nowhere,
 }
 
 impl AdminAccess {
     /// Returns a permit with the configured token, or with a new random one.
     pub fn new(gateway: &Gateway, admin: &AdminSettings) -> AdminAccess {
         let (token, place) = match &admin.token {
-            Some(token) => (token.clone(), TokenLocation::Configuration),
-            None => (random_token(), TokenLocation::Nowhere),
+            Some(token) => (token.clone(), "admin.token"),
+            None => {
+                let random = Secret::new(format!("{:032x}{:032x}", random_bits(), random_bits()));
+                let place = "the admin token, which could not be written anywhere; set admin.token or admin.tokenFile";
+                (random, place)
+            }
         };
-        AdminAccess { token, place, origins: gateway.allowed_origins.clone() }
+        let (place, is_generated) = (place.to_owned(), admin.token.is_none());
+        AdminAccess { token, place, is_generated, origins: gateway.allowed_origins.clone() }
     }
 
     /// Records the file that contains a generated token.
-    pub fn written_to(self, path: PathBuf) -> AdminAccess {
-        let place = if self.place == TokenLocation::Nowhere { TokenLocation::File(path) } else { self.place };
-        AdminAccess { place, ..self }
+    pub fn written_to(mut self, path: PathBuf) -> AdminAccess {
+        if self.is_generated {
+            self.place = format!("the admin token, which stands in {}", path.display());
+        }
+        self
     }
 
     pub fn token(&self) -> &Secret {
@@ -65,21 +63,9 @@ impl AdminAccess {
         if has_token(headers, &self.token) {
             return Ok(());
         }
-        let place = match &self.place {
-            TokenLocation::Configuration => "admin.token".to_owned(),
-            TokenLocation::File(path) => format!("the admin token, which stands in {}", path.display()),
-            TokenLocation::Nowhere => {
-                "the admin token, which could not be written anywhere; set admin.token or admin.tokenFile".to_owned()
-            }
-        };
-        Err(AdminError::new(StatusCode::UNAUTHORIZED, format!("Authorization must be `Bearer` with {place}")))
+        let message = format!("Authorization must be `Bearer` with {}", self.place);
+        Err(AdminError::new(StatusCode::UNAUTHORIZED, message))
     }
-}
-
-fn random_token() -> Secret {
-    let mut bytes = [0; TOKEN_BYTES];
-    getrandom::fill(&mut bytes).expect("the system has a random source");
-    Secret::new(bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
 }
 
 #[cfg(test)]
@@ -118,6 +104,6 @@ mod tests {
         assert!(check(&configured, &[("authorization", "Bearer client")]).is_err());
         let random = || AdminAccess::new(&gateway, &AdminSettings::default());
         assert!(random().token() != random().token());
-        assert_eq!(random().token().expose().len(), 2 * TOKEN_BYTES);
+        assert_eq!(random().token().expose().len(), 64);
     }
 }

@@ -4,66 +4,36 @@
 //! failed. After [`SETTLE_TIMEOUT`] the gateway becomes ready without the remaining servers, because one may never
 //! respond.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use goblin_admin::api::ServerCounts;
-use goblin_config::ServerId;
+use goblin_telemetry::{Event, Observe};
 use tokio::sync::watch;
 
 use crate::catalog_store::CatalogStore;
-use crate::upstream::Backend;
 use crate::upstream::availability::Availability;
 
 /// The time limit for servers to settle.
 pub(crate) const SETTLE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The state of the gateway from start to stop.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Readiness {
-    #[default]
-    Starting,
-    /// The gateway is ready after `took`. The servers in `waiting` had not settled by then.
-    Ready {
-        took: Duration,
-        waiting: Vec<ServerId>,
-    },
-    Stopping,
+goblin_wire::labels! {
+    /// The state of the gateway from start to stop. `Stopping` is final.
+    Readiness {
+        Starting = "starting",
+        Ready = "ready",
+        Stopping = "stopping",
+    }
 }
 
 impl Readiness {
     pub fn is_ready(&self) -> bool {
-        matches!(self, Readiness::Ready { .. })
+        *self == Readiness::Ready
     }
 }
 
-/// The shared readiness state. `Stopping` is final: a start that finishes later has no effect.
-#[derive(Debug, Default)]
-pub struct SharedReadiness(watch::Sender<Readiness>);
-
-impl SharedReadiness {
-    pub fn watch(&self) -> watch::Receiver<Readiness> {
-        self.0.subscribe()
-    }
-
-    /// Marks the gateway as ready. Reports whether it was still starting.
-    pub(crate) fn become_ready(&self, took: Duration, waiting: Vec<ServerId>) -> bool {
-        self.0.send_if_modified(|readiness| {
-            let was_starting = *readiness == Readiness::Starting;
-            if was_starting {
-                *readiness = Readiness::Ready { took, waiting };
-            }
-            was_starting
-        })
-    }
-
-    pub fn stop(&self) {
-        self.0.send_replace(Readiness::Stopping);
-    }
-}
-
-/// Waits until the servers have settled or the time limit expires. Returns the elapsed time and the unsettled servers.
-pub async fn settle(directory: &CatalogStore) -> (Duration, Vec<ServerId>) {
+/// Waits until the servers have settled or the time limit expires. Then marks the gateway as ready and reports the
+/// unsettled servers.
+pub(crate) async fn settle(directory: &CatalogStore, readiness: &watch::Sender<Readiness>, observe: &Observe) {
     let begin = Instant::now();
     let backends = directory.backends();
     let settled = async {
@@ -72,49 +42,38 @@ pub async fn settle(directory: &CatalogStore) -> (Duration, Vec<ServerId>) {
         }
         directory.caught_up().await;
     };
-    // A timeout is not an error. The unsettled servers are returned.
+    // A timeout is not an error. The event reports the unsettled servers.
     let _ = tokio::time::timeout(SETTLE_TIMEOUT, settled).await;
-    let waiting = backends.iter().filter(|backend| !backend.has_settled()).map(|backend| backend.id.clone());
-    (begin.elapsed(), waiting.collect())
-}
-
-/// The number of servers in each state.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Servers {
-    pub ready: usize,
-    pub starting: usize,
-    pub failed: usize,
-}
-
-impl Servers {
-    pub fn count(backends: &[Arc<Backend>]) -> Servers {
-        backends.iter().map(|backend| Availability::of(backend)).collect()
-    }
-
-    pub fn total(self) -> usize {
-        self.ready + self.starting + self.failed
+    let waiting = backends.iter().filter(|backend| !backend.has_settled()).map(|backend| backend.id.as_str());
+    let (took, waiting) = (begin.elapsed(), waiting.collect::<Vec<_>>().join(", "));
+    if become_ready(readiness) {
+        observe.emit(&Event::Ready { took, servers: directory.backends().len(), waiting: &waiting });
     }
 }
 
-impl From<Servers> for ServerCounts {
-    fn from(servers: Servers) -> ServerCounts {
-        let Servers { ready, starting, failed } = servers;
-        ServerCounts { total: servers.total(), ready, starting, failed }
-    }
-}
-
-impl FromIterator<Availability> for Servers {
-    fn from_iter<I: IntoIterator<Item = Availability>>(standings: I) -> Servers {
-        let mut servers = Servers::default();
-        for standing in standings {
-            *match standing {
-                Availability::Ready => &mut servers.ready,
-                Availability::Starting => &mut servers.starting,
-                Availability::Failed => &mut servers.failed,
-            } += 1;
+/// Marks the gateway as ready, unless it is stopping. Reports whether it was still starting.
+fn become_ready(readiness: &watch::Sender<Readiness>) -> bool {
+    readiness.send_if_modified(|readiness| {
+        let was_starting = *readiness == Readiness::Starting;
+        if was_starting {
+            *readiness = Readiness::Ready;
         }
-        servers
+        was_starting
+    })
+}
+
+/// Counts the servers in each state.
+pub(super) fn count(servers: impl Iterator<Item = Availability>) -> ServerCounts {
+    let mut counts = ServerCounts::default();
+    for server in servers {
+        counts.total += 1;
+        *match server {
+            Availability::Ready => &mut counts.ready,
+            Availability::Starting => &mut counts.starting,
+            Availability::Failed => &mut counts.failed,
+        } += 1;
     }
+    counts
 }
 
 #[cfg(test)]
@@ -124,20 +83,17 @@ mod tests {
     #[test]
     fn servers_are_counted_by_standing() {
         let standings = [Availability::Ready, Availability::Failed, Availability::Ready, Availability::Starting];
-        let servers: Servers = standings.into_iter().collect();
-        assert_eq!(servers, Servers { ready: 2, starting: 1, failed: 1 });
-        assert_eq!(servers.total(), 4);
+        assert_eq!(count(standings.into_iter()), ServerCounts { total: 4, ready: 2, starting: 1, failed: 1 });
     }
 
     #[test]
     fn stopping_is_for_good() {
-        let cell = SharedReadiness::default();
-        assert!(!cell.watch().borrow().is_ready());
-        assert!(cell.become_ready(Duration::ZERO, Vec::new()));
-        assert!(!cell.become_ready(Duration::ZERO, Vec::new()), "it is ready once");
-        assert!(cell.watch().borrow().is_ready());
-        cell.stop();
-        assert!(!cell.become_ready(Duration::ZERO, Vec::new()));
-        assert!(!cell.watch().borrow().is_ready());
+        let cell = watch::Sender::new(Readiness::Starting);
+        assert!(become_ready(&cell));
+        assert!(!become_ready(&cell), "it is ready once");
+        assert!(cell.borrow().is_ready());
+        cell.send_replace(Readiness::Stopping);
+        assert!(!become_ready(&cell));
+        assert!(!cell.borrow().is_ready());
     }
 }

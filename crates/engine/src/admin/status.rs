@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use goblin_admin::api::{
-    Calls, CatalogStatus, ConfigurationStatus, Conflict, Metrics, ProcessStatus, ReadCount, RequestCount, ServerStatus,
-    SessionCounts, Status,
+    Calls, CatalogStatus, Conflict, Metrics, ProcessStatus, ReadCount, RequestCount, ServerStatus, SessionCounts,
+    Status,
 };
 use goblin_catalog::listing::List;
 use goblin_config::{ServerId, Sharing};
@@ -15,7 +15,6 @@ use goblin_telemetry::metrics::ProcessReading;
 use goblin_wire::{Mime, date};
 
 use crate::admin::latency::latency;
-use crate::admin::readiness::Readiness;
 use crate::admin::{Admin, process};
 use crate::catalog_store::Catalog;
 use crate::upstream::availability::{Availability, ServerDescription, lacking};
@@ -34,8 +33,8 @@ impl Admin {
             started: iso(self.started),
             uptime_seconds: self.started.elapsed().unwrap_or_default().as_secs(),
             pid: std::process::id(),
-            state: state_word(&self.readiness.borrow()).to_owned(),
-            configuration: self.configuration_status(),
+            state: self.readiness.borrow().as_str().to_owned(),
+            configuration: self.configuration.borrow().status.clone(),
             servers: self.servers(),
             sessions: SessionCounts {
                 total: sessions.len(),
@@ -46,16 +45,6 @@ impl Admin {
             subscriptions,
             process: ProcessStatus { resident_bytes, open_descriptors },
             metrics: metrics(&self.dispatcher.router.directory.backends(), subscriptions),
-        }
-    }
-
-    fn configuration_status(&self) -> ConfigurationStatus {
-        let configuration = self.configuration.borrow();
-        ConfigurationStatus {
-            source: configuration.source.clone(),
-            loaded: iso(configuration.loaded),
-            reloads: configuration.reloads,
-            problem: configuration.problem.clone(),
         }
     }
 
@@ -75,14 +64,6 @@ impl Admin {
     /// Returns the ids of all servers, including disabled ones.
     pub(super) fn server_ids(&self) -> Vec<ServerId> {
         self.configuration.borrow().servers.iter().map(|(id, _)| id.clone()).collect()
-    }
-}
-
-fn state_word(readiness: &Readiness) -> &'static str {
-    match readiness {
-        Readiness::Starting => "starting",
-        Readiness::Ready { .. } => "ready",
-        Readiness::Stopping => "stopping",
     }
 }
 
@@ -174,7 +155,7 @@ fn metrics(backends: &[Arc<Backend>], subscriptions: usize) -> Metrics {
     metrics
 }
 
-pub(super) fn iso(moment: SystemTime) -> String {
+pub(crate) fn iso(moment: SystemTime) -> String {
     let seconds = moment.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     date::iso(seconds.cast_signed())
 }

@@ -11,10 +11,9 @@ use tokio::sync::mpsc;
 use tower_service::Service;
 
 use super::*;
-use crate::admin::command::{AdminCommand, CommandError};
 
 /// Returns the admin service of a gateway with one disabled server called `off`.
-fn admin(readiness: &watch::Sender<Readiness>, commands: Option<CommandSender>) -> Admin {
+fn admin(readiness: &watch::Sender<Readiness>, commands: mpsc::Sender<AdminCommand>) -> Admin {
     let mut config = Config::default();
     let files = Transport::Files(goblin_config::Files::at("/".into()));
     let server = Server { enabled: false, ..Server::new("off", files, goblin_config::Namespacing::default()) };
@@ -23,7 +22,7 @@ fn admin(readiness: &watch::Sender<Readiness>, commands: Option<CommandSender>) 
         dispatcher: Arc::new(Dispatcher::example(9)),
         observe: Arc::default(),
         readiness: readiness.subscribe(),
-        configuration: watch::Sender::new(Configuration::new(String::new(), &config)).subscribe(),
+        configuration: watch::Sender::new(Configuration::new(&config)).subscribe(),
         commands,
         permit: AdminAccess::new(&Gateway::default(), &AdminSettings::default()),
         started: SystemTime::now(),
@@ -34,11 +33,9 @@ fn admin(readiness: &watch::Sender<Readiness>, commands: Option<CommandSender>) 
 #[tokio::test]
 async fn sess2_it_is_ready_neither_before_the_start_is_over_nor_after_the_stop_began() {
     let readiness = watch::Sender::new(Readiness::Starting);
-    let mut routes = routes(&Arc::new(admin(&readiness, None)));
-    let waiting = vec![ServerId::new("late").expect("a valid id")];
-    let ready = Readiness::Ready { took: std::time::Duration::ZERO, waiting };
-    for (state, status) in [(Readiness::Starting, 503), (ready, 200), (Readiness::Stopping, 503)] {
-        readiness.send_replace(state.clone());
+    let mut routes = routes(&Arc::new(admin(&readiness, mpsc::channel(1).0)));
+    for (state, status) in [(Readiness::Starting, 503), (Readiness::Ready, 200), (Readiness::Stopping, 503)] {
+        readiness.send_replace(state);
         for (path, status) in [("/readyz", status), ("/healthz", 200)] {
             let request = http::Request::get(path).body(Body::empty()).expect("a request");
             let response = routes.call(request).await.expect("it cannot fail");
@@ -89,7 +86,7 @@ fn message(text: &str) -> Value {
 async fn commands_are_passed_on_and_answered_as_they_end() {
     let readiness = watch::Sender::new(Readiness::Starting);
     let (commands, mut waiting) = mpsc::channel(1);
-    let admin = Arc::new(admin(&readiness, Some(commands)));
+    let admin = Arc::new(admin(&readiness, commands));
     let mut play = async |path: &str, act: &dyn Fn(AdminCommand)| {
         let (answer, ()) = tokio::join!(change(&admin, path), async { act(waiting.recv().await.expect("a command")) });
         answer
@@ -103,7 +100,7 @@ async fn commands_are_passed_on_and_answered_as_they_end() {
     assert_eq!(done, (200, json!({"started": ["a"], "changed": [], "stopped": [], "unchanged": 2})));
     let refused = play("/api/reload", &|command| match command {
         AdminCommand::Reload(done) => {
-            done.send(Err(CommandError::Configuration("bad".to_owned()))).expect("it is waited for")
+            done.send(Err(AdminError::new(StatusCode::UNPROCESSABLE_ENTITY, "bad"))).expect("it is waited for")
         }
         AdminCommand::Server { .. } => panic!("another command"),
     })
@@ -112,8 +109,8 @@ async fn commands_are_passed_on_and_answered_as_they_end() {
     for wish in ServerAction::ALL {
         for (outcome, status) in [
             (Ok(()), 200),
-            (Err(CommandError::UnknownServer("none".to_owned())), 404),
-            (Err(CommandError::Conflict("it is".to_owned())), 409),
+            (Err(AdminError::new(StatusCode::NOT_FOUND, "none")), 404),
+            (Err(AdminError::new(StatusCode::CONFLICT, "it is")), 409),
         ] {
             let (status_of, body) = play(&format!("/api/servers/off/{}", wish.word()), &|command| match command {
                 AdminCommand::Server { id, wish: asked, done } => {
@@ -126,7 +123,7 @@ async fn commands_are_passed_on_and_answered_as_they_end() {
             assert_eq!(status_of, status, "{wish:?} {body}");
             match outcome {
                 Ok(()) => assert_eq!((&body["id"], &body["state"]), (&json!("off"), &json!("disabled"))),
-                Err(refusal) => assert_eq!(body, message(&refusal.to_string())),
+                Err(refusal) => assert_eq!(body, message(&refusal.message)),
             }
         }
     }
@@ -135,12 +132,10 @@ async fn commands_are_passed_on_and_answered_as_they_end() {
 #[tokio::test]
 async fn a_command_that_nobody_can_take_is_refused_at_once() {
     let readiness = watch::Sender::new(Readiness::Starting);
-    let none = Arc::new(admin(&readiness, None));
-    assert_eq!(change(&none, "/api/reload").await, (503, message("this gateway takes no commands")));
     let (commands, waiting) = mpsc::channel(1);
     let (done, _outcome) = tokio::sync::oneshot::channel();
     commands.try_send(AdminCommand::Reload(done)).expect("there is room for one");
-    let full = Arc::new(admin(&readiness, Some(commands)));
+    let full = Arc::new(admin(&readiness, commands));
     assert_eq!(change(&full, "/api/reload").await, (503, message("too many commands wait; try again later")));
     drop(waiting);
     assert_eq!(change(&full, "/api/servers/off/enable").await, (503, message("the gateway stops")));

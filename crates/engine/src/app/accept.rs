@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use crate::app::connections::Connections;
 use crate::app::listener::{Listener, set_options};
-use crate::front::activity::{ConnectionActivity, TrackedBody};
+use crate::front::activity::ConnectionActivity;
 use crate::front::http;
 use crate::front::io::WriteTimeoutStream;
 use crate::upstream::supervisor::stopped;
@@ -77,8 +77,9 @@ async fn serve_connection(
     let service = hyper::service::service_fn(|request| {
         let (front, routes, work) = (Arc::clone(&front), &routes, attention.begin_work());
         async move {
-            let response = front.serve(request, routes).await;
-            Ok::<_, Infallible>(response.map(|body| TrackedBody::new(body, work)))
+            let mut response = front.serve(request, routes).await;
+            response.body_mut().busy = Some(work);
+            Ok::<_, Infallible>(response)
         }
     });
     let connection = hyper::server::conn::http1::Builder::new()

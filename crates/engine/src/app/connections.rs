@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use goblin_telemetry::Observe;
 use goblin_wire::Limit;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::front::activity::ConnectionActivity;
@@ -34,7 +34,7 @@ const MAX_EVICTIONS: usize = 8;
 pub(crate) struct Connections {
     max: usize,
     room: Arc<Semaphore>,
-    book: Mutex<ConnectionTable>,
+    table: Mutex<ConnectionTable>,
     begin: Instant,
     observe: Arc<Observe>,
 }
@@ -56,7 +56,7 @@ pub(crate) struct Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.connections.book().open.remove(&self.number);
+        self.connections.table.lock().open.remove(&self.number);
     }
 }
 
@@ -70,8 +70,8 @@ pub(crate) fn bound(max_sessions: usize, servers: usize, descriptors: Option<u64
 
 impl Connections {
     pub(crate) fn new(max: usize, observe: Arc<Observe>) -> Arc<Connections> {
-        let (room, book) = (Arc::new(Semaphore::new(max)), Mutex::default());
-        Arc::new(Connections { max, room, book, begin: Instant::now(), observe })
+        let (room, table) = (Arc::new(Semaphore::new(max)), Mutex::default());
+        Arc::new(Connections { max, room, table, begin: Instant::now(), observe })
     }
 
     /// Admits a connection. If the limit is reached, waits until an idle connection has closed. Returns `None` if every
@@ -96,18 +96,17 @@ impl Connections {
 
     fn enter(self: &Arc<Connections>, permit: OwnedSemaphorePermit) -> Connection {
         let attention = ConnectionActivity::new(self.begin);
-        let mut book = self.book();
-        book.last += 1;
-        let number = book.last;
-        book.open.insert(number, Arc::clone(&attention));
-        drop(book);
+        let mut table = self.table.lock();
+        table.last += 1;
+        let number = table.last;
+        table.open.insert(number, Arc::clone(&attention));
+        drop(table);
         Connection { attention, number, connections: Arc::clone(self), _permit: permit }
     }
 
     /// Asks the oldest idle connection to close. Returns `false` if there is none.
     pub(crate) fn evict(&self) -> bool {
-        let mut book = self.book();
-        let ConnectionTable { open, victims, .. } = &mut *book;
+        let ConnectionTable { open, victims, .. } = &mut *self.table.lock();
         loop {
             while let Some(victim) = victims.pop() {
                 let attention = open.get(&victim.key).filter(|it| it.idle_since() == Some(victim.since));
@@ -124,10 +123,6 @@ impl Connections {
                 return false;
             }
         }
-    }
-
-    fn book(&self) -> MutexGuard<'_, ConnectionTable> {
-        self.book.lock()
     }
 }
 
@@ -166,7 +161,7 @@ mod tests {
         drop(work);
         assert!(connections.evict(), "the first is idle again");
         first.attention.evicted().await;
-        assert_eq!(connections.book().open.len(), 2);
+        assert_eq!(connections.table.lock().open.len(), 2);
         assert!(connections.observe.limit_counts().contains(&("maxConnections", 2)));
     }
 }

@@ -7,16 +7,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use goblin_admin::api::Reloaded;
+use goblin_admin::api::{ConfigurationStatus, Reloaded};
 use goblin_admin::routes::ServerAction;
 use goblin_catalog::search::nearest;
 use goblin_config::diff::frozen;
 use goblin_config::{Config, Server, ServerId};
 use goblin_telemetry::{Event, Observe};
+use http::StatusCode;
 use tokio::sync::{Notify, mpsc, watch};
 
-use crate::admin::command::{AdminCommand, CommandError};
+use crate::admin::AdminError;
+use crate::admin::changes::AdminCommand;
 use crate::admin::configuration::Configuration;
+use crate::admin::status::iso;
 use crate::app::supervisor::BackendSupervisor;
 
 /// The source of the configuration.
@@ -36,36 +39,21 @@ pub struct NewConfig {
 }
 
 /// Executes commands and reloads, one after the other.
-pub struct CommandExecutor {
-    supervisor: Arc<BackendSupervisor>,
-    observe: Arc<Observe>,
-    source: Option<ConfigSource>,
-    commands: mpsc::Receiver<AdminCommand>,
+pub(super) struct CommandExecutor {
+    pub supervisor: Arc<BackendSupervisor>,
+    pub observe: Arc<Observe>,
+    pub source: Option<ConfigSource>,
+    pub commands: mpsc::Receiver<AdminCommand>,
     /// The configuration as it was read last.
-    config: Config,
+    pub config: Config,
     /// The servers that an operator enabled or disabled, regardless of the file.
-    switched: BTreeMap<ServerId, bool>,
-    told: Arc<watch::Sender<Configuration>>,
+    pub switched: BTreeMap<ServerId, bool>,
+    pub told: Arc<watch::Sender<Configuration>>,
 }
 
 impl CommandExecutor {
-    pub fn new(
-        config: Config,
-        supervisor: Arc<BackendSupervisor>,
-        observe: Arc<Observe>,
-        commands: mpsc::Receiver<AdminCommand>,
-        told: Arc<watch::Sender<Configuration>>,
-    ) -> CommandExecutor {
-        CommandExecutor { supervisor, observe, source: None, commands, config, switched: BTreeMap::new(), told }
-    }
-
-    /// Sets the source of the configuration.
-    pub fn follow(&mut self, source: ConfigSource) {
-        self.source = Some(source);
-    }
-
     /// Executes commands and reloads. Never returns, but may be dropped between two of them.
-    pub async fn run(mut self) {
+    pub(super) async fn run(mut self) {
         let changed = self.source.as_ref().map_or_else(Arc::default, |source| Arc::clone(&source.changed));
         loop {
             tokio::select! {
@@ -73,58 +61,50 @@ impl CommandExecutor {
                     // The log and the status report the result.
                     let _ = self.reload().await;
                 }
-                Some(command) = self.commands.recv() => self.obey(command).await,
+                // A command is executed even if its sender does not wait for the result any more.
+                Some(command) = self.commands.recv() => match command {
+                    AdminCommand::Reload(done) => drop(done.send(self.reload().await)),
+                    AdminCommand::Server { id, wish, done } => drop(done.send(self.grant(&id, wish))),
+                },
             }
         }
     }
 
-    async fn obey(&mut self, command: AdminCommand) {
-        // The command is executed even if its sender does not wait for the result any more.
-        match command {
-            AdminCommand::Reload(done) => {
-                let _ = done.send(self.reload().await);
-            }
-            AdminCommand::Server { id, wish, done } => {
-                let _ = done.send(self.grant(&id, wish));
-            }
-        }
-    }
-
-    async fn reload(&mut self) -> Result<Reloaded, CommandError> {
+    async fn reload(&mut self) -> Result<Reloaded, AdminError> {
         let outcome = self.read().await.and_then(|fresh| self.accept(fresh));
         match &outcome {
             Ok(Reloaded { started, changed, stopped, unchanged }) => {
                 let (started, changed, stopped) = (started.len(), changed.len(), stopped.len());
                 self.observe.emit(&Event::ConfigReloaded { started, changed, stopped, unchanged: *unchanged });
             }
-            Err(refusal) => self.observe.emit(&Event::ConfigRejected { reason: &refusal.to_string() }),
+            Err(refusal) => self.observe.emit(&Event::ConfigRejected { reason: &refusal.message }),
         }
-        let problem = outcome.as_ref().err().map(CommandError::to_string);
-        self.tell(|told| {
+        let problem = outcome.as_ref().err().map(|refusal| refusal.message.clone());
+        self.tell(|status| {
             if problem.is_none() {
-                told.loaded = SystemTime::now();
-                told.reloads += 1;
+                status.loaded = iso(SystemTime::now());
+                status.reloads += 1;
             }
-            told.problem = problem;
+            status.problem = problem;
         });
         outcome
     }
 
-    async fn read(&self) -> Result<NewConfig, CommandError> {
+    async fn read(&self) -> Result<NewConfig, AdminError> {
         let Some(source) = &self.source else {
-            return Err(CommandError::Conflict("this gateway has no configuration file to read again".to_owned()));
+            return Err(conflict("this gateway has no configuration file to read again"));
         };
         let read = Arc::clone(&source.read);
         let read = tokio::task::spawn_blocking(move || read()).await;
-        read.unwrap_or_else(|panic| Err(panic.to_string())).map_err(CommandError::Configuration)
+        read.unwrap_or_else(|panic| Err(panic.to_string())).map_err(rejected)
     }
 
     /// Applies a configuration. Returns an error if it changes a setting that needs a restart.
-    fn accept(&mut self, fresh: NewConfig) -> Result<Reloaded, CommandError> {
+    fn accept(&mut self, fresh: NewConfig) -> Result<Reloaded, AdminError> {
         let NewConfig { config, warnings, in_force } = fresh;
         let frozen = frozen(&self.config, &config);
         if !frozen.is_empty() {
-            return Err(CommandError::Configuration(format!(
+            return Err(rejected(format!(
                 "{} cannot change while the gateway runs: restart it, or take the change back",
                 frozen.join(", ")
             )));
@@ -141,13 +121,13 @@ impl CommandExecutor {
     }
 
     /// Executes a command for one server.
-    fn grant(&mut self, id: &ServerId, wish: ServerAction) -> Result<(), CommandError> {
+    fn grant(&mut self, id: &ServerId, wish: ServerAction) -> Result<(), AdminError> {
         if !self.config.servers.contains_key(id) {
             return Err(self.unknown(id));
         }
         match wish {
             ServerAction::Restart if !self.supervisor.restart(id) => {
-                return Err(CommandError::Conflict(format!("{id} is disabled: enable it first")));
+                return Err(conflict(format!("{id} is disabled: enable it first")));
             }
             ServerAction::Restart => {}
             ServerAction::Enable | ServerAction::Disable => {
@@ -160,10 +140,10 @@ impl CommandExecutor {
         Ok(())
     }
 
-    fn unknown(&self, id: &ServerId) -> CommandError {
+    fn unknown(&self, id: &ServerId) -> AdminError {
         let near = nearest(id.as_str(), self.config.servers.keys().map(ServerId::as_str), 1);
         let near = near.first().map(|near| format!("; did you mean {near}?")).unwrap_or_default();
-        CommandError::UnknownServer(format!("there is no server {id}{near}"))
+        AdminError::new(StatusCode::NOT_FOUND, format!("there is no server {id}{near}"))
     }
 
     /// Returns the configuration of the file with the servers that operators enabled or disabled.
@@ -177,11 +157,22 @@ impl CommandExecutor {
         config
     }
 
-    fn tell(&self, change: impl FnOnce(&mut Configuration)) {
+    /// Publishes the servers and a change of the status.
+    fn tell(&self, change: impl FnOnce(&mut ConfigurationStatus)) {
         let wanted = self.wanted();
         self.told.send_modify(|told| {
             told.servers = Configuration::servers_of(&wanted);
-            change(told);
+            change(&mut told.status);
         });
     }
+}
+
+/// Rejects a file with problems, or with a change that needs a restart of the gateway.
+fn rejected(message: String) -> AdminError {
+    AdminError::new(StatusCode::UNPROCESSABLE_ENTITY, message)
+}
+
+/// Rejects a command that the current state does not allow.
+fn conflict(message: impl Into<String>) -> AdminError {
+    AdminError::new(StatusCode::CONFLICT, message)
 }

@@ -15,7 +15,7 @@ use goblin_config::{Config, Server, ServerId};
 use goblin_telemetry::meter::Meter;
 use goblin_telemetry::worker;
 use indexmap::IndexMap;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinHandle};
 
@@ -29,11 +29,11 @@ const LINGER: Duration = Duration::from_secs(1);
 /// The interval at which backends are polled for the end of their calls or for their readiness.
 const LOOK: Duration = Duration::from_millis(50);
 
-pub struct BackendSupervisor {
+pub(super) struct BackendSupervisor {
     directory: Arc<CatalogStore>,
     deps: BackendDeps,
     grace: Duration,
-    supervisor_state: Mutex<SupervisorState>,
+    state: Mutex<SupervisorState>,
     /// Set when the gateway stops. Leaving servers then end at once.
     hurry: watch::Sender<bool>,
 }
@@ -62,54 +62,57 @@ struct Successor {
 }
 
 impl BackendSupervisor {
-    pub fn new(directory: Arc<CatalogStore>, deps: BackendDeps, grace: Duration) -> Arc<BackendSupervisor> {
-        let supervisor_state = Mutex::new(SupervisorState {
+    pub(super) fn new(directory: Arc<CatalogStore>, deps: BackendDeps, grace: Duration) -> Arc<BackendSupervisor> {
+        let state = Mutex::new(SupervisorState {
             config: Config::default(),
             running: IndexMap::new(),
             meters: HashMap::new(),
             leaving: Vec::new(),
         });
-        Arc::new(BackendSupervisor { directory, deps, grace, supervisor_state, hurry: watch::Sender::new(false) })
+        Arc::new(BackendSupervisor { directory, deps, grace, state, hurry: watch::Sender::new(false) })
     }
 
     /// Changes the running servers to match `config`. Returns which servers were started, changed and stopped.
-    pub(crate) fn become_as(self: &Arc<BackendSupervisor>, config: Config) -> Reloaded {
-        let mut supervisor_state = self.supervisor_state();
-        let plan = diff(&supervisor_state.config, &config);
-        supervisor_state.leaving.retain(|leaving| !leaving.is_finished());
+    pub(super) fn become_as(self: &Arc<BackendSupervisor>, config: Config) -> Reloaded {
+        let mut state = self.state.lock();
+        let plan = diff(&state.config, &config);
+        state.leaving.retain(|leaving| !leaving.is_finished());
         for id in &plan.stop {
-            self.remove(&mut supervisor_state, id);
+            if let Some(running) = state.running.shift_remove(id) {
+                running.backend.close_subscriptions();
+                state.leaving.push(self.leave(running));
+            }
         }
         for (id, server) in &plan.start {
-            let meter = Arc::clone(supervisor_state.meters.entry(id.clone()).or_default());
+            let meter = Arc::clone(state.meters.entry(id.clone()).or_default());
             let running = self.start(id, server, meter, Arc::default());
-            supervisor_state.running.insert(id.clone(), running);
+            state.running.insert(id.clone(), running);
         }
         for change in &plan.change {
-            self.change(&mut supervisor_state, change);
+            self.change(&mut state, change);
         }
         let ids = |ids: &mut dyn Iterator<Item = &ServerId>| ids.map(ServerId::to_string).collect::<Vec<_>>();
         let started = ids(&mut plan.start.iter().map(|(id, _)| id));
         let changed = ids(&mut plan.change.iter().map(|change| &change.id));
-        let unchanged = supervisor_state.running.len() - started.len() - changed.len();
+        let unchanged = state.running.len() - started.len() - changed.len();
         let stopped = ids(&mut plan.stop.iter());
-        supervisor_state.meters.retain(|id, _| config.servers.contains_key(id));
-        supervisor_state.config = config;
-        self.call_the_roll(&mut supervisor_state);
+        state.meters.retain(|id, _| config.servers.contains_key(id));
+        state.config = config;
+        self.publish_backends(&mut state);
         Reloaded { started, changed, stopped, unchanged }
     }
 
     /// Ends a server with its open calls and starts it again. Returns `false` if it is not running.
-    pub fn restart(self: &Arc<BackendSupervisor>, id: &ServerId) -> bool {
-        let mut supervisor_state = self.supervisor_state();
-        let Some(server) = supervisor_state.config.servers.get(id).cloned() else { return false };
-        let Some(old) = supervisor_state.running.shift_remove(id) else { return false };
+    pub(super) fn restart(self: &Arc<BackendSupervisor>, id: &ServerId) -> bool {
+        let mut state = self.state.lock();
+        let Some(server) = state.config.servers.get(id).cloned() else { return false };
+        let Some(old) = state.running.shift_remove(id) else { return false };
         let new = self.replace(&old.backend, &server);
         new.backend.meter.restarted();
         new.backend.take_over(old.backend.hand_over());
-        supervisor_state.running.insert(id.clone(), new);
-        supervisor_state.leaving.extend(old.end());
-        self.call_the_roll(&mut supervisor_state);
+        state.running.insert(id.clone(), new);
+        state.leaving.extend(old.end());
+        self.publish_backends(&mut state);
         true
     }
 
@@ -130,18 +133,11 @@ impl BackendSupervisor {
         self.start(&old.id, server, Arc::clone(&old.meter), Arc::clone(&old.inbox.uris))
     }
 
-    fn remove(self: &Arc<BackendSupervisor>, supervisor_state: &mut SupervisorState, id: &ServerId) {
-        if let Some(running) = supervisor_state.running.shift_remove(id) {
-            running.backend.close_subscriptions();
-            supervisor_state.leaving.push(self.leave(running));
-        }
-    }
-
-    fn change(self: &Arc<BackendSupervisor>, supervisor_state: &mut SupervisorState, change: &ServerChange) {
-        let Some(running) = supervisor_state.running.get_mut(&change.id) else { return };
+    fn change(self: &Arc<BackendSupervisor>, state: &mut SupervisorState, change: &ServerChange) {
+        let Some(running) = state.running.get_mut(&change.id) else { return };
         // A waiting successor has an outdated configuration.
         let superseded = running.successor.take();
-        supervisor_state.leaving.extend(superseded.map(|superseded| superseded.give_up()).into_iter().flatten());
+        state.leaving.extend(superseded.map(|superseded| superseded.give_up()).into_iter().flatten());
         if running.backend.config == change.server {
             return;
         }
@@ -156,13 +152,13 @@ impl BackendSupervisor {
             running.successor = Some(Box::new(Successor { running: new, waiting: waiting.abort_handle() }));
         } else {
             let old = std::mem::replace(running, new);
-            supervisor_state.leaving.push(self.leave(old));
+            state.leaving.push(self.leave(old));
         }
     }
 
     /// Moves the subscriptions of a leaving server to its replacement. Closes them if there is none.
     fn hand_over(&self, old: &Backend) {
-        match self.supervisor_state().running.get(&old.id) {
+        match self.state.lock().running.get(&old.id) {
             Some(running) => running.backend.take_over(old.hand_over()),
             None => old.close_subscriptions(),
         }
@@ -170,18 +166,18 @@ impl BackendSupervisor {
 
     /// Replaces a server by its successor, unless another change has replaced the successor meanwhile.
     fn promote(self: &Arc<BackendSupervisor>, successor: &Arc<Backend>) {
-        let mut supervisor_state = self.supervisor_state();
-        let Some(running) = supervisor_state.running.get_mut(&successor.id) else { return };
+        let mut state = self.state.lock();
+        let Some(running) = state.running.get_mut(&successor.id) else { return };
         let is_expected = |waiting: &Successor| Arc::ptr_eq(&waiting.running.backend, successor);
         let Some(waiting) = running.successor.take_if(|waiting| is_expected(waiting)) else { return };
         let old = std::mem::replace(running, waiting.running);
-        supervisor_state.leaving.push(self.leave(old));
-        self.call_the_roll(&mut supervisor_state);
+        state.leaving.push(self.leave(old));
+        self.publish_backends(&mut state);
     }
 
     /// Publishes the running backends to the catalog directory, in the order of the configuration.
-    fn call_the_roll(&self, supervisor_state: &mut SupervisorState) {
-        let SupervisorState { config, running, .. } = supervisor_state;
+    fn publish_backends(&self, state: &mut SupervisorState) {
+        let SupervisorState { config, running, .. } = state;
         let order = |id: &ServerId| config.servers.get_index_of(id).unwrap_or(usize::MAX);
         running.sort_by(|one, _, other, _| order(one).cmp(&order(other)));
         self.directory.set_backends(running.values().map(|running| Arc::clone(&running.backend)).collect());
@@ -220,27 +216,18 @@ impl BackendSupervisor {
         })
     }
 
-    /// Returns the running backends in the order of the configuration.
-    pub fn backends(&self) -> Vec<Arc<Backend>> {
-        self.supervisor_state().running.values().map(|running| Arc::clone(&running.backend)).collect()
-    }
-
     /// Ends all servers, including leaving ones, and waits for their tasks.
-    pub async fn stop(&self) {
+    pub(super) async fn stop(&self) {
         self.hurry.send_replace(true);
         let (running, leaving) = {
-            let mut supervisor_state = self.supervisor_state();
-            (std::mem::take(&mut supervisor_state.running), std::mem::take(&mut supervisor_state.leaving))
+            let SupervisorState { running, leaving, .. } = &mut *self.state.lock();
+            (std::mem::take(running), std::mem::take(leaving))
         };
         let ending: Vec<_> = running.into_values().flat_map(Running::end).collect();
         for task in ending.into_iter().chain(leaving) {
             // The runtime has already reported a panic. The guard of the process group ends the processes.
             let _ = task.await;
         }
-    }
-
-    fn supervisor_state(&self) -> MutexGuard<'_, SupervisorState> {
-        self.supervisor_state.lock()
     }
 }
 
@@ -251,11 +238,6 @@ impl Running {
         let mut ending = self.successor.map(|successor| successor.give_up()).unwrap_or_default();
         ending.push(self.task);
         ending
-    }
-
-    /// Reports whether a backend is connected and has fetched all lists.
-    fn is_serving(backend: &Backend) -> bool {
-        backend.state() == BackendState::Ready && backend.listing().hello.is_some() && !backend.is_refreshing()
     }
 }
 
@@ -270,7 +252,9 @@ impl Successor {
 /// Waits until `new` is ready or `old` is not any more, then replaces `old`. Readiness has several conditions that may
 /// come and go, so it polls them.
 async fn promote_when_ready(supervisor: Weak<BackendSupervisor>, old: Arc<Backend>, new: Arc<Backend>) {
-    while old.state() == BackendState::Ready && !Running::is_serving(&new) {
+    // The backend is connected and has fetched all lists.
+    let is_serving = || new.state() == BackendState::Ready && new.listing().hello.is_some() && !new.is_refreshing();
+    while old.state() == BackendState::Ready && !is_serving() {
         tokio::time::sleep(LOOK).await;
     }
     if let Some(supervisor) = supervisor.upgrade() {

@@ -146,7 +146,7 @@ impl SessionId {
     }
 }
 
-fn random_bits() -> u128 {
+pub(crate) fn random_bits() -> u128 {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).expect("the system has a random source");
     u128::from_ne_bytes(bytes)

@@ -3,17 +3,11 @@
 //! A peer that sends no request, or never finishes one, must not keep its connection forever. The server checks all
 //! connections periodically, which costs less than a timer per request.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use http_body::{Frame, SizeHint};
 use tokio::sync::Notify;
-
-use crate::front::body::Body;
 
 /// The value of `waiting_since` while a request is processed.
 const BUSY: u64 = u64::MAX;
@@ -45,7 +39,7 @@ impl ConnectionActivity {
     }
 
     /// Reports whether the connection has had no request. `idle_since` is the result of
-    /// [`idle_since`](Attention::idle_since).
+    /// [`idle_since`](ConnectionActivity::idle_since).
     pub(crate) fn is_new(&self, idle_since: u64) -> bool {
         idle_since == self.opened
     }
@@ -98,38 +92,6 @@ pub(crate) struct BusyGuard(Arc<ConnectionActivity>);
 impl Drop for BusyGuard {
     fn drop(&mut self) {
         self.0.waiting_since.store(self.0.now(), Ordering::Relaxed);
-    }
-}
-
-/// A response body that keeps the connection busy until it is written.
-pub(crate) struct TrackedBody {
-    body: Body,
-    _work: BusyGuard,
-}
-
-impl TrackedBody {
-    pub(crate) fn new(body: Body, work: BusyGuard) -> TrackedBody {
-        TrackedBody { body, _work: work }
-    }
-}
-
-impl http_body::Body for TrackedBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 

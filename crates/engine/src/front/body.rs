@@ -11,19 +11,34 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Response, StatusCode};
 use http_body::{Frame, SizeHint};
 
+use crate::front::activity::BusyGuard;
+
 /// The size up to which the pieces of a body are copied into one slice.
 const COPIED: usize = 16 * 1024;
 
-pub enum Body {
+pub struct Body {
+    content: BodyContent,
+    /// Keeps the connection busy until the body is written.
+    pub(crate) busy: Option<BusyGuard>,
+}
+
+enum BodyContent {
+    /// The remaining pieces and their length.
     Pieces(smallvec::IntoIter<[Bytes; 5]>, usize),
     Events(Pin<Box<dyn Stream<Item = Bytes> + Send>>),
     /// The response of an axum route, such as the admin API.
     Routed(axum::body::Body),
 }
 
-impl Body {
-    pub fn empty() -> Body {
-        Body::Pieces(Pieces::new().into_iter(), 0)
+impl From<BodyContent> for Body {
+    fn from(content: BodyContent) -> Body {
+        Body { content, busy: None }
+    }
+}
+
+impl From<axum::body::Body> for Body {
+    fn from(body: axum::body::Body) -> Body {
+        BodyContent::Routed(body).into()
     }
 }
 
@@ -32,7 +47,7 @@ impl From<Pieces> for Body {
         let length = pieces.len();
         // Copying a small body costs less than a system call with several slices.
         let pieces = if length <= COPIED { Pieces::from(pieces.concat()) } else { pieces };
-        Body::Pieces(pieces.into_iter(), length)
+        BodyContent::Pieces(pieces.into_iter(), length).into()
     }
 }
 
@@ -44,32 +59,32 @@ impl http_body::Body for Body {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        match &mut *self {
-            Body::Pieces(pieces, left) => {
+        match &mut self.content {
+            BodyContent::Pieces(pieces, left) => {
                 let piece = pieces.next();
                 *left -= piece.as_ref().map_or(0, Bytes::len);
                 Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
             }
-            Body::Events(events) => {
+            BodyContent::Events(events) => {
                 events.as_mut().poll_next(context).map(|event| event.map(|event| Ok(Frame::data(event))))
             }
-            Body::Routed(body) => Pin::new(body).poll_frame(context),
+            BodyContent::Routed(body) => Pin::new(body).poll_frame(context),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        match self {
-            Body::Pieces(_, left) => *left == 0,
-            Body::Events(_) => false,
-            Body::Routed(body) => body.is_end_stream(),
+        match &self.content {
+            BodyContent::Pieces(_, left) => *left == 0,
+            BodyContent::Events(_) => false,
+            BodyContent::Routed(body) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self {
-            Body::Pieces(_, left) => SizeHint::with_exact(*left as u64),
-            Body::Events(_) => SizeHint::default(),
-            Body::Routed(body) => body.size_hint(),
+        match &self.content {
+            BodyContent::Pieces(_, left) => SizeHint::with_exact(*left as u64),
+            BodyContent::Events(_) => SizeHint::default(),
+            BodyContent::Routed(body) => body.size_hint(),
         }
     }
 }
@@ -89,7 +104,7 @@ pub(crate) fn json_error(status: StatusCode, id: Option<&Id>, error: &Error) -> 
 
 /// Returns a response with a stream of server-sent events.
 pub fn events(stream: impl Stream<Item = Bytes> + Send + 'static) -> Response<Body> {
-    let mut response = Response::new(Body::Events(Box::pin(stream)));
+    let mut response = Response::new(Body::from(BodyContent::Events(Box::pin(stream))));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
@@ -98,7 +113,7 @@ pub fn events(stream: impl Stream<Item = Bytes> + Send + 'static) -> Response<Bo
 }
 
 pub fn empty(status: StatusCode) -> Response<Body> {
-    let mut response = Response::new(Body::empty());
+    let mut response = Response::new(Body::from(Pieces::new()));
     *response.status_mut() = status;
     response
 }

@@ -97,7 +97,7 @@ pub(crate) fn routes() -> axum::Router {
 
 async fn route(routes: &axum::Router, request: HttpRequest) -> Response<Body> {
     match Box::pin(routes.clone().call(request)).await {
-        Ok(response) => response.map(Body::Routed),
+        Ok(response) => response.map(Body::from),
         Err(never) => match never {},
     }
 }

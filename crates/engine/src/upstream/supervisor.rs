@@ -48,7 +48,7 @@ const SET_LEVEL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The dependencies that all supervisors share.
 #[derive(Clone)]
-pub struct BackendDeps {
+pub(crate) struct BackendDeps {
     pub policies: Policies,
     pub observe: Arc<Observe>,
     /// The gateway's own executable, which also runs as the guard of child processes.

@@ -131,7 +131,7 @@ pub(crate) fn noise(news: &FeedBatch, findings: &mut Findings) {
     let mut told = BTreeSet::new();
     for record in news.records.iter().filter(|record| record.kind == "backend_garbage") {
         let Some(server) = record.server.as_deref().filter(|server| told.insert(server.to_owned())) else { continue };
-        let reason = record.fields.get("reason").and_then(|reason| reason.as_str()).unwrap_or_default();
+        let reason = record.fields.get("reason").map(String::as_str).unwrap_or_default();
         let what = format!("it writes to stdout what is no message, first {reason}");
         findings.warning(&about(server), what, "let it log to stderr; stdout belongs to the protocol");
     }
