@@ -1,4 +1,4 @@
-//! The lists of words that stand in text files: one word per line, and comments that start with `#`.
+//! The lists of words in text files: one word per line, and comments that start with `#`.
 
 /// Returns the words of a list.
 pub(crate) fn of(list: &'static str) -> impl Iterator<Item = &'static str> {

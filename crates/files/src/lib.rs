@@ -100,15 +100,6 @@ impl RequestFailure {
     }
 }
 
-/// A guard that stops the work of a request when its future is dropped.
-struct StopOnDrop(StopFlag);
-
-impl Drop for StopOnDrop {
-    fn drop(&mut self) {
-        self.0.set();
-    }
-}
-
 impl FilesServer {
     pub fn open(files: &Files, host: Arc<dyn Host>) -> Result<FilesServer, FilesError> {
         let tree = FileTree::open(&files.root, files.hidden, files.ignored)
@@ -162,10 +153,11 @@ impl FilesServer {
         let broken = |reason: &str| RequestFailure::Error(Error::Internal(reason.to_owned()));
         let place = Arc::clone(&self.places).acquire_owned().await.map_err(|_| broken("the link is closed"))?;
         let (served, request) = (Arc::clone(&self.served), Arc::clone(request));
-        let stop = StopOnDrop(StopFlag::default());
-        let stopped = stop.0.clone();
+        // The guard is dropped with this future, which stops the work.
+        let guard = Arc::new(());
+        let stop = StopFlag::new(&guard);
         let work = tokio::task::spawn_blocking(move || {
-            let answer = served.answer(&request, &stopped);
+            let answer = served.answer(&request, &stop);
             drop(place);
             answer
         });

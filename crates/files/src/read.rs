@@ -202,11 +202,15 @@ fn inside(bytes: &[u8]) -> std::ops::Range<usize> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     fn check_lines(text: &str, first: u64, last: u64, expected: &str, lines: u64) {
         // The buffer is so small that lines cross its end.
-        let part = FileExcerpt::read(BufReader::with_capacity(3, text.as_bytes()), first, last, &StopFlag::default());
+        let guard = Arc::new(());
+        let stop = StopFlag::new(&guard);
+        let part = FileExcerpt::read(BufReader::with_capacity(3, text.as_bytes()), first, last, &stop);
         let part = part.expect("memory can be read");
         assert_eq!((String::from_utf8_lossy(&part.bytes).as_ref(), part.lines), (expected, lines), "{text:?}");
         assert!(part.end == ExcerptEnd::Whole);
@@ -225,9 +229,9 @@ mod tests {
 
     #[test]
     fn what_is_too_much_is_cut_at_a_line_or_else_at_a_character() {
-        let read = |text: &str| {
-            FileExcerpt::read(text.as_bytes(), 1, u64::MAX, &StopFlag::default()).expect("memory can be read")
-        };
+        let guard = Arc::new(());
+        let stop = StopFlag::new(&guard);
+        let read = |text: &str| FileExcerpt::read(text.as_bytes(), 1, u64::MAX, &stop).expect("memory can be read");
         let part = read(&"0123456789abcde\n".repeat(MAX_BYTES / 16 + 5));
         assert_eq!(part.bytes.len(), MAX_BYTES);
         assert!(part.end == ExcerptEnd::Before(MAX_BYTES as u64 / 16 + 1));

@@ -10,8 +10,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use cap_std::ambient_authority;
 use cap_std::fs::Dir;
@@ -99,17 +98,16 @@ pub(crate) enum WalkStep {
     End,
 }
 
-/// A flag that is set when no caller waits for the work any more.
-#[derive(Clone, Default)]
-pub(crate) struct StopFlag(Arc<AtomicBool>);
+/// A flag that is set when no caller waits for the work any more, because the caller's guard is dropped.
+pub(crate) struct StopFlag(Weak<()>);
 
 impl StopFlag {
-    pub(crate) fn set(&self) {
-        self.0.store(true, Ordering::Relaxed);
+    pub(crate) fn new(guard: &Arc<()>) -> StopFlag {
+        StopFlag(Arc::downgrade(guard))
     }
 
     pub(crate) fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.strong_count() == 0
     }
 }
 

@@ -30,9 +30,9 @@ use self::changes::{ChangedPaths, PathChange};
 use self::scan::{ScanResult, TreeSnapshot};
 use self::subscribed::FileSubscriptions;
 use self::system::{ChangeHint, DirectoryWatch};
+use crate::FilesState;
 use crate::path::RelativePath;
 use crate::tree::{StopFlag, TreeEntry};
-use crate::{FilesState, StopOnDrop};
 
 const QUIET: Duration = Duration::from_millis(100);
 const MAX_WAIT: Duration = Duration::from_millis(500);
@@ -162,10 +162,10 @@ impl Watcher {
         let touched = std::mem::take(&mut self.touched);
         let (served, seen) = (Arc::clone(&self.served), Arc::clone(&self.seen));
         let handle = self.system.as_ref().map(DirectoryWatch::handle);
-        let stop = StopOnDrop(StopFlag::default());
-        let stopped = stop.0.clone();
-        let mut work =
-            tokio::task::spawn_blocking(move || scan::look(&served, &seen, touched, handle.as_ref(), &stopped));
+        // The guard is dropped with this future, which stops the work.
+        let guard = Arc::new(());
+        let stop = StopFlag::new(&guard);
+        let mut work = tokio::task::spawn_blocking(move || scan::look(&served, &seen, touched, handle.as_ref(), &stop));
         let looked = loop {
             let Watcher { served, system, touched, .. } = self;
             let failed = tokio::select! {

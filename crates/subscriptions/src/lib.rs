@@ -1,6 +1,6 @@
 //! Subscriptions to resources over one link.
 //!
-//! [`SubscriptionTable`](table::Interests) is the table of all subscriptions. It answers three questions: which clients an
+//! [`SubscriptionTable`](table::SubscriptionTable) is the table of all subscriptions. It answers three questions: which clients an
 //! update concerns, which request to send upstream next, and which subscriptions end with a client. Each question costs
 //! only as much as the entries it touches. This module has the types of its interface.
 

@@ -1,7 +1,7 @@
 //! The upstream side of [`SubscriptionTable`]: the requests to the backend, and the effect of its responses and connections.
 //!
-//! The owner of the link calls [`next_job`](Interests::next_job), sends the request, and reports the result with
-//! [`answered`](Interests::answered). Each job carries the number of its connection. A response over an earlier
+//! The owner of the link calls [`next_job`](SubscriptionTable::next_job), sends the request, and reports the result with
+//! [`answered`](SubscriptionTable::answered). Each job carries the number of its connection. A response over an earlier
 //! connection is ignored.
 
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 //!
 //! Each event is one variant of [`Event`]. [`Observe::emit`] counts the event, logs it and adds it to the [`feed`].
 //!
-//! [`told`] describes each event once. The log line ([`line`]) and the record of the feed are built from that
+//! [`record`] describes each event once. The log line ([`line`]) and the record of the feed are built from that
 //! description. The description is built only if the log or the feed wants the event. Otherwise an event costs one
 //! counter and two level checks. Counters per server are in a [`Meter`](meter::Meter), and [`metrics`] exports all of
 //! them.
