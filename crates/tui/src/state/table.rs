@@ -248,7 +248,7 @@ impl TableInput<'_> {
 
     fn items(&self, kind: List, cells: impl Fn(&CatalogItem) -> Vec<TableCell>) -> Vec<Row> {
         let own = self.data.items(kind).iter().enumerate().filter(|(_, item)| self.is_of(&item.server));
-        own.map(|(at, item)| row(&format!("{} {}", kind.noun(), item.exposed), RowItem::Item(kind, at), cells(item)))
+        own.map(|(at, item)| row(&format!("{}s {}", kind.noun(), item.exposed), RowItem::Item(kind, at), cells(item)))
             .collect()
     }
 
