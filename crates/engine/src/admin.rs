@@ -277,12 +277,7 @@ impl Admin {
             updates_waiting: self.dispatcher.sessions.updates_waiting(),
             pages: [("ready", load(&directory.pages.ready)), ("made", load(&directory.pages.made))],
             overhead: Histogram::from(&self.observe.overhead),
-            catalog: [
-                ("tool", catalog.count(List::Tools)),
-                ("prompt", catalog.count(List::Prompts)),
-                ("resource", catalog.count(List::Resources)),
-                ("template", catalog.count(List::Templates)),
-            ],
+            catalog: List::ALL.map(|list| (list.noun(), catalog.count(list))),
             servers: directory.backends().iter().map(server).collect(),
             process: process::measure(),
         }

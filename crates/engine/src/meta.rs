@@ -138,7 +138,7 @@ impl MetaCall<'_> {
         let (mut servers, mut lines) = (Vec::new(), Vec::new());
         for (source, counts) in self.catalog.sources.iter().zip(self.catalog.counts()) {
             let (id, state) = (source.backend.id.as_str(), Availability::of(&source.backend).word());
-            let counts = List::ALL.map(|list| (list::member(list), counts[list as usize]));
+            let counts = List::ALL.map(|list| (format!("{}s", list.noun()), counts[list as usize]));
             let members = ObjectBuilder::default().string("serverId", id).string("state", state);
             let members = counts.iter().fold(members, |members, (kind, count)| members.raw(kind, Some(count)));
             servers.push(members.object());

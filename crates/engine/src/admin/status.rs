@@ -20,9 +20,6 @@ use crate::catalog_store::Catalog;
 use crate::upstream::availability::{Availability, ServerDescription, lacking};
 use crate::upstream::{Backend, BackendState};
 
-/// The state of a server that the configuration or an operator disabled.
-const DISABLED: &str = "disabled";
-
 impl Admin {
     pub(super) fn status(&self) -> Status {
         let sessions = &self.dispatcher.sessions;
@@ -56,7 +53,12 @@ impl Admin {
         let mut servers: Vec<_> =
             directory.backends().iter().map(|backend| server(backend, &catalog, &counts)).collect();
         let configured = self.configuration.borrow().servers.clone();
-        servers.extend(configured.iter().filter(|(_, enabled)| !enabled).map(|(id, _)| disabled_server(id)));
+        let disabled = configured.iter().filter(|(_, enabled)| !enabled).map(|(id, _)| ServerStatus {
+            id: id.to_string(),
+            state: "disabled".to_owned(),
+            ..ServerStatus::default()
+        });
+        servers.extend(disabled);
         servers.sort_by_key(|server| configured.iter().position(|(id, _)| id.as_str() == server.id));
         servers
     }
@@ -97,10 +99,6 @@ fn server(backend: &Arc<Backend>, catalog: &Catalog, counts: &[[usize; 4]]) -> S
         latency: latency(&backend.meter),
         lacking: lacking(backend),
     }
-}
-
-fn disabled_server(id: &ServerId) -> ServerStatus {
-    ServerStatus { id: id.to_string(), state: DISABLED.to_owned(), ..ServerStatus::default() }
 }
 
 fn calls(meter: &Meter) -> Calls {

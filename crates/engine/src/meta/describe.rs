@@ -69,13 +69,13 @@ impl MetaCall<'_> {
 
     /// Returns the message for a name that the list does not contain.
     pub(crate) fn not_found(&self, list: List, name: &str, error: &Error) -> String {
-        let (kind, search, found) = match list {
-            List::Tools => ("tool", MetaTool::SearchTools, "tools by what they do"),
-            List::Prompts => ("prompt", MetaTool::SearchPrompts, "prompts"),
-            List::Resources | List::Templates => ("resource", MetaTool::SearchResources, "resources"),
+        let (search, found) = match list {
+            List::Tools => (MetaTool::SearchTools, "tools by what they do"),
+            List::Prompts => (MetaTool::SearchPrompts, "prompts"),
+            List::Resources | List::Templates => (MetaTool::SearchResources, "resources"),
         };
         let find = format!("; `{}` finds {found}", self.catalog.meta.name(search));
-        not_found(kind, name, error, self.catalog.entries(list).map(|entry| entry.exposed), &find)
+        not_found(list.noun(), name, error, self.catalog.entries(list).map(|entry| entry.exposed), &find)
     }
 
     /// Adds a tool to the client's own list if the configuration enables this. The client needs a session to receive

@@ -72,7 +72,7 @@ fn page(parts: &[(List, Vec<EntrySummary>)], total: usize, next: Option<&str>, n
     let (mut members, mut lines) = (ObjectBuilder::default(), Vec::new());
     for (list, cards) in parts {
         let (json, text): (Vec<_>, Vec<_>) = cards.iter().map(|card| (card.json.clone(), card.line.clone())).unzip();
-        members = members.array(member(*list), &json);
+        members = members.array(&format!("{}s", list.noun()), &json);
         lines.extend(text);
     }
     let shown = lines.len();
@@ -84,16 +84,6 @@ fn page(parts: &[(List, Vec<EntrySummary>)], total: usize, next: Option<&str>, n
     lines.extend(note.map(|note| format!("[{note}]")));
     let members = members.raw("total", Some(total)).string("nextCursor", next).string("note", note);
     MetaResult { structured: members.object(), text: lines.join("\n") }
-}
-
-/// Returns the name of the member that holds the entries of a list.
-pub(crate) fn member(list: List) -> &'static str {
-    match list {
-        List::Tools => "tools",
-        List::Prompts => "prompts",
-        List::Resources => "resources",
-        List::Templates => "templates",
-    }
 }
 
 /// Reports whether a MIME type equals `wanted` or belongs to its category (`text/*`). Ignores parameters and case.
