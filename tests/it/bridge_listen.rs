@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::bridge_visits::{Home, cancel, request};
+use crate::bridge_visits::{cancel, home, request};
 use crate::client::Client;
 use crate::harness::{Scratch, eventually, goblin};
 use crate::raw_gateway::{Arrival, EventStream, RawGateway};
@@ -42,8 +42,8 @@ async fn subscribed_upstream(client: &Client, expected: &str) {
 
 #[tokio::test]
 async fn changes_are_told_until_the_client_has_had_enough() {
-    let home = Home::new(&[]);
-    let (_gateway, caller) = home.gateway_and_caller().await;
+    let home = home(&[]);
+    let (_gateway, caller) = home.gateway("a_touch").await;
     let client = home.bridge();
     let filter = json!({ "resourceSubscriptions": [ALPHA] });
     client.write(&listen(&filter)).await;
@@ -65,8 +65,8 @@ enum Goes {
 }
 
 async fn check_restart(goes: Goes) {
-    let home = Home::new(&[]);
-    let (mut gateway, caller) = home.gateway_and_caller().await;
+    let home = home(&[]);
+    let (mut gateway, caller) = home.gateway("a_touch").await;
     let client = home.bridge();
     let filter = json!({ "toolsListChanged": true, "resourceSubscriptions": [ALPHA, BETA] });
     client.write(&listen(&filter)).await;
@@ -77,7 +77,7 @@ async fn check_restart(goes: Goes) {
         Goes::Killed => gateway.child.kill().await.expect("it can be killed"),
         Goes::InGoodOrder => assert!(gateway.terminate().await.success()),
     }
-    let (_again, caller) = home.gateway_and_caller().await;
+    let (_again, caller) = home.gateway("a_touch").await;
     // The server may become ready after the stream. List changes may then be repeated, but each resource is notified
     // once.
     let (mut lists, mut updates) = (0, Vec::new());

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::client::Client;
 use crate::client::http::Listener;
 use crate::harness::{Frozen, GOBLIN, Gateway, Scratch, eventually, fixture, fixture_server, servers_only};
+use crate::scrape::scraped;
 
 const LISTS: [(&str, &str); 4] = [
     ("tools/list", "tools"),
@@ -107,11 +108,7 @@ async fn res11_a_sequence_of_pages_stays_on_one_version_or_is_refused() {
     for count in (before.len() + 1..).take(20) {
         client.call("a_change_tools", json!({})).await;
         let line = format!(r#"goblin_catalog_entries{{kind="tool"}} {count}"#);
-        eventually(&line, || async {
-            let metrics = client.send(http::Method::GET, "/metrics", &[], "").await.body;
-            metrics.lines().any(|told| told == line).then_some(())
-        })
-        .await;
+        scraped(&client, &line).await;
     }
     let second = client.request("tools/list", json!({"cursor": first["nextCursor"]})).await;
     assert_eq!(second["result"]["tools"].as_array().map(Vec::len), Some(10), "{second}");
