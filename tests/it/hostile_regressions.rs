@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use goblin_admin::routes::{ROUTES, ResponseContent as RouteAnswer};
+use goblin_admin::routes::{ROUTES, ReadTarget, RouteAction};
 use http::Method;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -277,7 +277,7 @@ async fn hard_no_request_starts_a_program() {
     body["mcpServers"] = json!({ "evil": entry });
     let token = bearer(gateway.address).await;
     let headers = [("authorization", token.as_str()), ("content-type", "application/json")];
-    for route in ROUTES.iter().filter(|route| !matches!(route.answer, RouteAnswer::Events(..))) {
+    for route in ROUTES.iter().filter(|route| route.action != RouteAction::Look(ReadTarget::Events)) {
         for verb in [Method::POST, Method::PUT, Method::PATCH] {
             let path = route.path.replace("{id}", "evil");
             client.send(verb, &path, &headers, body.to_string()).await;

@@ -19,7 +19,7 @@ fn read(path: &str) -> String {
 }
 
 fn validator() -> Validator {
-    jsonschema::draft202012::new(&schema::schema()).expect("it is a schema")
+    jsonschema::draft202012::new(schema::schema()).expect("it is a schema")
 }
 
 /// Parses a configuration. Every variable is set. Two variables have two values, since the tokens of a file must differ.
@@ -340,7 +340,7 @@ fn properties<'a>(schema: &'a Value, found: &mut Vec<(&'a String, &'a Value)>) {
 fn every_key_is_in_the_schema_with_its_meaning() {
     let schema = schema::schema();
     let mut found = Vec::new();
-    properties(&schema, &mut found);
+    properties(schema, &mut found);
     for key in schema::keys() {
         assert!(found.iter().any(|(name, _)| *name == key), "{key}");
     }

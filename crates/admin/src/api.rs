@@ -1,5 +1,5 @@
 //! The types of the admin API. The gateway serializes them, `goblin status` and `goblin top` read them, and the OpenAPI
-//! document is generated from them.
+//! document describes them.
 //!
 //! A reader ignores unknown members and uses defaults for missing ones, so either side may be newer. Session ids never
 //! appear in full. Texts of servers are cleaned before they are stored here.
@@ -7,12 +7,14 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+#[cfg(test)]
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 /// The response of `GET /api/status`: the state of the gateway and its servers.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct Status {
     /// The version of the program.
@@ -33,7 +35,8 @@ pub struct Status {
     pub metrics: Metrics,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct ConfigurationStatus {
     /// The configuration file, or a description of the built-in configuration.
@@ -48,7 +51,8 @@ pub struct ConfigurationStatus {
 }
 
 /// One server, as in the response of `GET /api/servers`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct ServerStatus {
     pub id: String,
@@ -87,7 +91,8 @@ pub struct ServerStatus {
 }
 
 /// The number of entries of each kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct Entries {
     pub tools: usize,
@@ -96,8 +101,16 @@ pub struct Entries {
     pub templates: usize,
 }
 
+impl From<[usize; 4]> for Entries {
+    /// Takes the numbers in the order of [`List::ALL`](goblin_catalog::listing::List::ALL).
+    fn from([tools, prompts, resources, templates]: [usize; 4]) -> Entries {
+        Entries { tools, prompts, resources, templates }
+    }
+}
+
 /// The number of client requests by outcome. A tool result with `isError` counts as an answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct Calls {
     pub ok: u64,
@@ -123,7 +136,8 @@ impl Calls {
 
 /// The time from sending a request to its answer. Quantiles are estimated from the buckets of the histogram. The times
 /// are absent until the first answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct Latency {
     pub count: u64,
@@ -137,7 +151,8 @@ pub struct Latency {
     pub p99_ms: Option<f64>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct SessionCounts {
     pub total: usize,
@@ -145,7 +160,8 @@ pub struct SessionCounts {
     pub in_flight: usize,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct CatalogStatus {
     /// A number that changes when the catalog changes.
@@ -156,7 +172,8 @@ pub struct CatalogStatus {
 }
 
 /// A name that several entries have. Each entry is exposed under another name.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct Conflict {
     /// The kind of the entries: `tool` or `prompt`.
@@ -165,7 +182,8 @@ pub struct Conflict {
     pub exposed: Vec<String>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProcessStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -175,7 +193,8 @@ pub struct ProcessStatus {
 }
 
 /// The metrics under the names of the JSON status. `/metrics` has these and more.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct Metrics {
     pub mcp_resource_reads_total: Vec<ReadCount>,
@@ -183,7 +202,8 @@ pub struct Metrics {
     pub mcp_requests_total: Vec<RequestCount>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct ReadCount {
     pub server_id: String,
@@ -193,7 +213,8 @@ pub struct ReadCount {
     pub value: u64,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct RequestCount {
     pub server_id: String,
@@ -203,7 +224,8 @@ pub struct RequestCount {
 }
 
 /// The response of `GET /api/servers`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct ServerList {
     pub servers: Vec<ServerStatus>,
@@ -211,7 +233,8 @@ pub struct ServerList {
 
 /// The response of `GET /api/tools`, `/api/prompts`, `/api/resources` and `/api/templates`: the entries for clients
 /// without a profile.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct EntryList {
     /// The version of the catalog, as in the status.
@@ -220,7 +243,8 @@ pub struct EntryList {
 }
 
 /// A tool, a prompt, a resource or a template.
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Entry {
     pub server: String,
@@ -229,12 +253,13 @@ pub struct Entry {
     /// The name, URI or template that the server uses.
     pub native: String,
     /// The definition in the lists of clients, token for token.
-    #[schemars(with = "serde_json::Value")]
+    #[cfg_attr(test, schemars(with = "serde_json::Value"))]
     pub definition: Box<RawValue>,
 }
 
 /// The response of `GET /api/sessions`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct SessionList {
     pub total: usize,
@@ -244,7 +269,8 @@ pub struct SessionList {
     pub sessions: Vec<SessionInfo>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct SessionInfo {
     /// The end of the session id.
@@ -265,7 +291,8 @@ pub struct SessionInfo {
 }
 
 /// One event of `GET /api/events`. The id of the server-sent event is `seq`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct EventInfo {
     pub seq: u64,
@@ -285,14 +312,16 @@ pub struct EventInfo {
 }
 
 /// The data of a `missed` event: the number of events that the reader lost before the next one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct Missed {
     pub missed: u64,
 }
 
 /// The response of `GET /readyz`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct Ready {
     pub ready: bool,
@@ -300,7 +329,8 @@ pub struct Ready {
 }
 
 /// The number of servers in each state.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct ServerCounts {
     pub total: usize,
@@ -310,7 +340,8 @@ pub struct ServerCounts {
 }
 
 /// The response of `POST /api/reload`: the ids of servers that the reload affected.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct Reloaded {
     pub started: Vec<String>,
@@ -320,20 +351,23 @@ pub struct Reloaded {
 }
 
 /// The response to a rejected request.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct Refused {
     pub error: Trouble,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct Trouble {
     pub message: String,
 }
 
 /// A list of subscriptions, oldest first.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct SubscriptionList {
     pub total: usize,
@@ -345,7 +379,8 @@ pub struct SubscriptionList {
     pub subscriptions: Vec<SubscriptionInfo>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClientCount {
     #[serde(flatten)]
@@ -353,7 +388,8 @@ pub struct ClientCount {
     pub count: usize,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClientInfo {
     /// The end of the session id.
@@ -364,7 +400,8 @@ pub struct ClientInfo {
     pub version: Box<str>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct SubscriptionInfo {
     pub id: String,
@@ -380,7 +417,8 @@ pub struct SubscriptionInfo {
 }
 
 /// The options of the subscription beyond the protocol. The names are those in `_meta`, without the prefix.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct Options {
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,14 +1,9 @@
-//! The table of every route for operators. The router matches requests against it, and the OpenAPI document is
-//! generated from it. A test compares the documentation with it.
+//! The table of every route for operators. The router matches requests against it. Tests compare the documentation and
+//! the OpenAPI document with it.
 
-use goblin_catalog::listing::List;
+pub use goblin_catalog::listing::List;
 use http::Method as Verb;
 use percent_encoding::percent_decode_str;
-use schemars::{JsonSchema, Schema, SchemaGenerator};
-
-use crate::api::{
-    EntryList, EventInfo, Missed, Ready, Reloaded, ServerList, ServerStatus, SessionList, Status, SubscriptionList,
-};
 
 /// The length to which a path is cut before it is compared with the routes.
 const MAX_COMPARED_LENGTH: usize = 128;
@@ -22,9 +17,7 @@ pub struct Route {
     pub access: Access,
     pub action: RouteAction,
     /// The only query parameter that the route accepts.
-    pub parameter: Option<Parameter>,
-    pub answer: ResponseContent,
-    pub summary: &'static str,
+    pub parameter: Option<&'static str>,
 }
 
 impl Route {
@@ -102,125 +95,37 @@ pub enum ReadTarget {
     OpenApi,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub struct Parameter {
-    pub name: &'static str,
-    pub about: &'static str,
+const fn read(path: &'static str, look: ReadTarget) -> Route {
+    Route { path, access: Access::Operator, action: RouteAction::Look(look), parameter: None }
 }
 
-/// The content of a successful response.
-#[derive(Clone, Copy)]
-pub enum ResponseContent {
-    Text(&'static str),
-    Json(fn(&mut SchemaGenerator) -> Schema),
-    /// Server-sent events: the schema of unnamed events, and the name and schema of the other kind.
-    Events(fn(&mut SchemaGenerator) -> Schema, (&'static str, fn(&mut SchemaGenerator) -> Schema)),
+const fn entries(path: &'static str, list: List) -> Route {
+    Route { parameter: Some("server"), ..read(path, ReadTarget::Entries(list)) }
 }
 
-const SERVER: Option<Parameter> =
-    Some(Parameter { name: "server", about: "the id of a server; selects the entries of that server" });
-const URI: Option<Parameter> = Some(Parameter {
-    name: "uri",
-    about: "a URI as clients use it; selects the subscriptions that an update of this URI reaches",
-});
-
-const fn read(path: &'static str, look: ReadTarget, answer: ResponseContent, summary: &'static str) -> Route {
-    Route { path, access: Access::Operator, action: RouteAction::Look(look), parameter: None, answer, summary }
+const fn change(path: &'static str, change: ChangeTarget) -> Route {
+    Route { path, access: Access::Operator, action: RouteAction::Change(change), parameter: None }
 }
-
-const fn probe(path: &'static str, look: ReadTarget, answer: ResponseContent, summary: &'static str) -> Route {
-    Route { access: Access::Probe, ..read(path, look, answer, summary) }
-}
-
-const fn entries(path: &'static str, list: List, summary: &'static str) -> Route {
-    Route { parameter: SERVER, ..read(path, ReadTarget::Entries(list), json::<EntryList>(), summary) }
-}
-
-const fn change(path: &'static str, change: ChangeTarget, answer: ResponseContent, summary: &'static str) -> Route {
-    Route { path, access: Access::Operator, action: RouteAction::Change(change), parameter: None, answer, summary }
-}
-
-const fn json<T: JsonSchema>() -> ResponseContent {
-    ResponseContent::Json(schema::<T>)
-}
-
-fn schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
-    generator.subschema_for::<T>()
-}
-
-const OPENAPI: ResponseContent =
-    ResponseContent::Json(|_| schemars::json_schema!({ "type": "object", "required": ["openapi", "paths"] }));
 
 pub const ROUTES: &[Route] = &[
-    probe(
-        "/healthz",
-        ReadTarget::Alive,
-        ResponseContent::Text("text/plain; charset=utf-8"),
-        "liveness probe: the process answers",
-    ),
-    probe("/readyz", ReadTarget::Ready, json::<Ready>(), "readiness probe; 503 if the gateway is not ready"),
-    Route {
-        access: Access::Client,
-        ..read(
-            "/metrics",
-            ReadTarget::Metrics,
-            ResponseContent::Text(goblin_telemetry::metrics::CONTENT_TYPE),
-            "all metrics, for Prometheus",
-        )
-    },
-    read("/api/status", ReadTarget::Status, json::<Status>(), "the state of the gateway and its servers"),
-    read(
-        "/api/servers",
-        ReadTarget::Servers,
-        json::<ServerList>(),
-        "the state of each server, including disabled ones",
-    ),
-    read("/api/servers/{id}", ReadTarget::Server, json::<ServerStatus>(), "the state of one server"),
-    entries("/api/tools", List::Tools, "the tools of all servers"),
-    entries("/api/prompts", List::Prompts, "the prompts of all servers"),
-    entries("/api/resources", List::Resources, "the resources of all servers"),
-    entries("/api/templates", List::Templates, "the resource templates of all servers"),
-    Route {
-        parameter: URI,
-        ..read(
-            "/api/subscriptions",
-            ReadTarget::Subscriptions,
-            json::<SubscriptionList>(),
-            "the subscriptions of clients",
-        )
-    },
-    read(
-        "/api/sessions",
-        ReadTarget::Sessions,
-        json::<SessionList>(),
-        "the sessions of clients, most recently active first",
-    ),
-    read(
-        "/api/events",
-        ReadTarget::Events,
-        ResponseContent::Events(schema::<EventInfo>, ("missed", schema::<Missed>)),
-        "a stream of events; Last-Event-ID resumes it",
-    ),
-    read("/api/openapi.json", ReadTarget::OpenApi, OPENAPI, "this API as an OpenAPI document"),
-    change("/api/reload", ChangeTarget::Configuration, json::<Reloaded>(), "reload the configuration file"),
-    change(
-        "/api/servers/{id}/restart",
-        ChangeTarget::Server(ServerAction::Restart),
-        json::<ServerStatus>(),
-        "restart a server: end its connection and connect again",
-    ),
-    change(
-        "/api/servers/{id}/enable",
-        ChangeTarget::Server(ServerAction::Enable),
-        json::<ServerStatus>(),
-        "start a disabled server",
-    ),
-    change(
-        "/api/servers/{id}/disable",
-        ChangeTarget::Server(ServerAction::Disable),
-        json::<ServerStatus>(),
-        "stop a server until it is enabled or the gateway restarts",
-    ),
+    Route { access: Access::Probe, ..read("/healthz", ReadTarget::Alive) },
+    Route { access: Access::Probe, ..read("/readyz", ReadTarget::Ready) },
+    Route { access: Access::Client, ..read("/metrics", ReadTarget::Metrics) },
+    read("/api/status", ReadTarget::Status),
+    read("/api/servers", ReadTarget::Servers),
+    read("/api/servers/{id}", ReadTarget::Server),
+    entries("/api/tools", List::Tools),
+    entries("/api/prompts", List::Prompts),
+    entries("/api/resources", List::Resources),
+    entries("/api/templates", List::Templates),
+    Route { parameter: Some("uri"), ..read("/api/subscriptions", ReadTarget::Subscriptions) },
+    read("/api/sessions", ReadTarget::Sessions),
+    read("/api/events", ReadTarget::Events),
+    read("/api/openapi.json", ReadTarget::OpenApi),
+    change("/api/reload", ChangeTarget::Configuration),
+    change("/api/servers/{id}/restart", ChangeTarget::Server(ServerAction::Restart)),
+    change("/api/servers/{id}/enable", ChangeTarget::Server(ServerAction::Enable)),
+    change("/api/servers/{id}/disable", ChangeTarget::Server(ServerAction::Disable)),
 ];
 
 /// The result of matching a path and a verb.

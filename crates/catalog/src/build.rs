@@ -45,7 +45,7 @@ pub fn build<U: Upstream>(version: u64, terms: &CatalogSettings, sources: Vec<So
         listed,
         tools,
         prompts: build_names(&sources, &resources, List::Prompts, |_| false),
-        resources,
+        resources: Arc::new(resources),
         meta: Arc::clone(&terms.meta),
         page_size: terms.page_size.max(1),
         views: Default::default(),
@@ -117,8 +117,7 @@ fn build_names<U: Upstream>(
     let mut names = NameTable { contested: minted.contested, ..NameTable::default() };
     for ((source, definition), exposed) in admitted.into_iter().zip(minted.names) {
         let server = sources[source].backend.id().as_str();
-        let shown =
-            definition::exposed(definition, &exposed, server, |native| resources.expose(sources, source, native));
+        let shown = definition::exposed(definition, &exposed, server, |native| resources.expose(source, native));
         names.enter(CatalogEntry {
             source,
             calls: (list == List::Tools).then(|| sources[source].backend.calls_of(&definition.native)),
@@ -138,7 +137,8 @@ fn build_resources<U: Upstream>(sources: &[Source<U>]) -> ResourceTable {
     let is_admitted = |server: &Server, uri: &str| server.resources.filter.admits(uri);
     let admitted_resources = admitted(sources, List::Resources, is_admitted);
     let admitted_templates = admitted(sources, List::Templates, is_admitted);
-    let mut resources = ResourceTable::default();
+    let servers = sources.iter().map(|source| (source.backend.id().clone(), Arc::clone(source.backend.config())));
+    let mut resources = ResourceTable { servers: servers.collect(), ..ResourceTable::default() };
     for (index, source) in sources.iter().enumerate() {
         resources.by_folded_id.insert(source.backend.id().folded().to_owned(), index);
         for list in [List::Tools, List::Resources, List::Templates] {
@@ -168,15 +168,13 @@ fn build_resources<U: Upstream>(sources: &[Source<U>]) -> ResourceTable {
     }
     for (index, (source, definition, exposed, _)) in entries.iter().enumerate() {
         let server = sources[*source].backend.id().as_str();
-        let shown =
-            definition::exposed(definition, exposed, server, |native| resources.expose(sources, *source, native));
+        let shown = definition::exposed(definition, exposed, server, |native| resources.expose(*source, native));
         resources.entries[index].definition = shown;
     }
     let exposed = expose_all(sources, &admitted_templates, None);
     for ((source, definition), exposed) in admitted_templates.into_iter().zip(exposed) {
         let server = sources[source].backend.id().as_str();
-        let shown =
-            definition::exposed(definition, &exposed, server, |native| resources.expose(sources, source, native));
+        let shown = definition::exposed(definition, &exposed, server, |native| resources.expose(source, native));
         resources.templates.push(TemplateEntry {
             source,
             native: definition.native.clone(),
@@ -185,7 +183,7 @@ fn build_resources<U: Upstream>(sources: &[Source<U>]) -> ResourceTable {
             template: Template::parse(&definition.native).ok(),
         });
     }
-    resources.index(sources.len());
+    resources.index();
     resources
 }
 

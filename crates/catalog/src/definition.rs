@@ -63,7 +63,7 @@ pub fn for_older(definition: &Bytes) -> Bytes {
     let is_object = |schema| json::member(text, schema, "type").is_some_and(|kind| kind.get(text) == r#""object""#);
     let mut edits = Splice::new();
     if json::member(text, whole, KEY).is_some_and(|schema| !is_object(schema)) {
-        edits.replace(json::cuttable(text, whole, KEY).expect("it is there"), "");
+        json::cut_members(text, whole, |key| key == KEY, &mut edits);
     }
     edits.apply(definition)
 }

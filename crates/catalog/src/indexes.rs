@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::listing::List;
 use crate::search::{Document, Index, document};
-use crate::{Catalog, CatalogEntry, Upstream};
+use crate::{Catalog, Upstream};
 
 #[derive(Default)]
 pub(crate) struct Indexes([Arc<OnceLock<Index>>; 4]);
@@ -36,28 +36,29 @@ impl<U: Upstream> Catalog<U> {
         }
     }
 
+    /// Returns all entries of a list, in the order of their indexes.
+    pub fn entries(&self, list: List) -> impl Iterator<Item = VisibleEntry<'_>> {
+        (0..self.count(list)).map(move |place| self.shown(list, place))
+    }
+
     /// Returns the entry at index `place` of a list.
     pub fn shown(&self, list: List, place: usize) -> VisibleEntry<'_> {
         match list {
-            List::Tools => self.shown_name(&self.tools.entries[place]),
-            List::Prompts => self.shown_name(&self.prompts.entries[place]),
+            List::Tools | List::Prompts => {
+                let table = if list == List::Tools { &self.tools } else { &self.prompts };
+                let entry = &table.entries[place];
+                self.shown_of(entry.source, &entry.exposed, &entry.native, &entry.definition)
+            }
             List::Resources => {
                 let entry = &self.resources.entries[place];
-                let identifier = Some(&*entry.identifier);
-                VisibleEntry {
-                    identifier,
-                    ..self.shown_of(entry.source, &entry.exposed, &entry.native, &entry.definition)
-                }
+                let shown = self.shown_of(entry.source, &entry.exposed, &entry.native, &entry.definition);
+                VisibleEntry { identifier: Some(&entry.identifier), ..shown }
             }
             List::Templates => {
                 let entry = &self.resources.templates[place];
                 self.shown_of(entry.source, &entry.exposed, &entry.native, &entry.definition)
             }
         }
-    }
-
-    fn shown_name<'a>(&'a self, entry: &'a CatalogEntry<U>) -> VisibleEntry<'a> {
-        self.shown_of(entry.source, &entry.exposed, &entry.native, &entry.definition)
     }
 
     fn shown_of<'a>(
@@ -76,7 +77,7 @@ impl<U: Upstream> Catalog<U> {
     /// Returns the index of a list and builds it if necessary. Documents have the same numbers as entries. Must not run
     /// on a runtime thread.
     pub fn index_of(&self, list: List) -> &Index {
-        let documents = (0..self.count(list)).map(|place| document_of(list, self.shown(list, place)));
+        let documents = self.entries(list).map(|entry| document_of(list, entry));
         self.indexes.0[list as usize].get_or_init(|| Index::build(documents))
     }
 
@@ -88,8 +89,7 @@ impl<U: Upstream> Catalog<U> {
     /// Takes over the indexes of the previous catalog for lists that did not change.
     pub fn inherit(&mut self, before: &Catalog<U>) {
         for list in List::ALL {
-            let is_same = |place| self.shown(list, place) == before.shown(list, place);
-            if self.count(list) == before.count(list) && (0..self.count(list)).all(is_same) {
+            if self.entries(list).eq(before.entries(list)) {
                 self.indexes.0[list as usize] = Arc::clone(&before.indexes.0[list as usize]);
             }
         }

@@ -6,6 +6,7 @@
 //! of its lists, ready to send.
 
 pub mod build;
+pub mod content;
 pub mod definition;
 pub mod indexes;
 pub mod known_uris;
@@ -27,7 +28,7 @@ use goblin_config::{Server, ServerId};
 use goblin_wire::json::quote;
 use goblin_wire::mirror::Mirrors;
 use goblin_wire::modern::{FRESHNESS, IDENTITY, SERVER_INFO};
-use goblin_wire::{Dialect, DialectClass, Error};
+use goblin_wire::{Dialect, Era, Error};
 use parking_lot::MutexGuard;
 
 use crate::build::CatalogSettings;
@@ -43,7 +44,7 @@ pub struct Catalog<U: Upstream> {
     pub sources: Vec<Source<U>>,
     pub tools: NameTable<U>,
     pub prompts: NameTable<U>,
-    pub resources: ResourceTable,
+    pub resources: Arc<ResourceTable>,
     /// The joined instructions of the backends, as a JSON string. `None` if no backend has instructions.
     pub instructions: Option<String>,
     /// The gateway's own tools.
@@ -74,21 +75,12 @@ pub trait Upstream {
 
     fn id(&self) -> &ServerId;
 
-    fn config(&self) -> &Server;
+    fn config(&self) -> &Arc<Server>;
 
     /// Returns the URIs that the server named in results without listing them.
     fn known_uris(&self) -> MutexGuard<'_, KnownUris>;
 
     fn calls_of(&self, tool: &str) -> Arc<Self::Calls>;
-}
-
-/// The number of entries of each kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    pub tools: usize,
-    pub prompts: usize,
-    pub resources: usize,
-    pub templates: usize,
 }
 
 /// Tools or prompts.
@@ -149,7 +141,7 @@ pub struct Page {
     pub was_made: bool,
 }
 
-/// The pages of lists with several pages, by class of clients and by list. The vector of a list is empty if no client
+/// The pages of lists with several pages, by era and by list. The vector of a list is empty if no client
 /// requested the list.
 pub struct LongPages([[Vec<Bytes>; 4]; 2]);
 
@@ -159,23 +151,15 @@ impl LongPages {
     }
 
     pub fn get(&self, dialect: Dialect, list: List, number: usize) -> Option<Bytes> {
-        self.0[place_of(dialect.class())][list as usize].get(number).cloned()
+        self.0[dialect.era() as usize][list as usize].get(number).cloned()
     }
 }
 
-/// Returns the index of a class of clients in the views of a catalog.
-fn place_of(class: DialectClass) -> usize {
-    match class {
-        DialectClass::Legacy => 0,
-        DialectClass::Modern => 1,
-    }
-}
-
-/// The part of a catalog that one class of clients sees. The client's profile has already chosen the catalog.
+/// The part of a catalog that the clients of one era see. The client's profile has already chosen the catalog.
 pub struct View<'a, U: Upstream> {
     pub catalog: &'a Catalog<U>,
     pages: &'a Pages,
-    class: DialectClass,
+    era: Era,
 }
 
 impl<U: Upstream> Clone for View<'_, U> {
@@ -188,16 +172,16 @@ impl<U: Upstream> Copy for View<'_, U> {}
 
 impl<U: Upstream> Catalog<U> {
     pub fn view(&self, dialect: Dialect) -> View<'_, U> {
-        let class = dialect.class();
-        View { catalog: self, pages: &self.views[place_of(class)], class }
+        self.view_of(dialect.era())
+    }
+
+    fn view_of(&self, era: Era) -> View<'_, U> {
+        View { catalog: self, pages: &self.views[era as usize], era }
     }
 
     /// Returns the pages of every long list that a client has begun to read.
     pub fn long_pages(&self) -> LongPages {
-        LongPages([DialectClass::Legacy, DialectClass::Modern].map(|class| {
-            let view = View { catalog: self, pages: &self.views[place_of(class)], class };
-            List::ALL.map(|list| view.begun_pages(list))
-        }))
+        LongPages([Era::Legacy, Era::Modern].map(|era| List::ALL.map(|list| self.view_of(era).begun_pages(list))))
     }
 
     /// Returns the arguments of a tool that headers repeat. Returns `None` if the catalog does not offer the tool.
@@ -214,13 +198,14 @@ impl<U: Upstream> Catalog<U> {
         self.version & 0x00ff_ffff
     }
 
-    /// Returns the number of entries of each source.
-    pub fn counts(&self) -> Vec<Counts> {
-        let mut counts = vec![Counts::default(); self.sources.len()];
-        self.tools.entries.iter().for_each(|entry| counts[entry.source].tools += 1);
-        self.prompts.entries.iter().for_each(|entry| counts[entry.source].prompts += 1);
-        self.resources.entries.iter().for_each(|entry| counts[entry.source].resources += 1);
-        self.resources.templates.iter().for_each(|entry| counts[entry.source].templates += 1);
+    /// Returns the number of entries of each source, by list in the order of [`List::ALL`].
+    pub fn counts(&self) -> Vec<[usize; 4]> {
+        let mut counts = vec![[0; 4]; self.sources.len()];
+        let mut add = |list: List, source: usize| counts[source][list as usize] += 1;
+        self.tools.entries.iter().for_each(|entry| add(List::Tools, entry.source));
+        self.prompts.entries.iter().for_each(|entry| add(List::Prompts, entry.source));
+        self.resources.entries.iter().for_each(|entry| add(List::Resources, entry.source));
+        self.resources.templates.iter().for_each(|entry| add(List::Templates, entry.source));
         counts
     }
 
@@ -281,7 +266,7 @@ impl<U: Upstream> Catalog<U> {
     }
 
     /// Builds one page of a list. The page ends in a cursor if another page follows.
-    fn make_page(&self, list: List, class: DialectClass, number: usize) -> Bytes {
+    fn make_page(&self, list: List, era: Era, number: usize) -> Bytes {
         let member = match list {
             List::Tools => "tools",
             List::Prompts => "prompts",
@@ -289,14 +274,14 @@ impl<U: Upstream> Catalog<U> {
             List::Templates => "resourceTemplates",
         };
         let shown = |definition: &Bytes| match list {
-            List::Tools => shown_tool(definition, class),
+            List::Tools => shown_tool(definition, era),
             List::Prompts | List::Resources | List::Templates => definition.clone(),
         };
         let definitions = self.some_definitions(list, number * self.page_size, self.page_size);
         let definitions: Vec<_> = definitions.into_iter().map(shown).collect();
-        let kind = match class {
-            DialectClass::Legacy => String::new(),
-            DialectClass::Modern => {
+        let kind = match era {
+            Era::Legacy => String::new(),
+            Era::Modern => {
                 format!(r#""resultType":"complete"{FRESHNESS},"_meta":{{"{SERVER_INFO}":{IDENTITY}}},"#)
             }
         };
@@ -319,11 +304,11 @@ impl<U: Upstream> Catalog<U> {
     }
 }
 
-/// Returns a tool's definition in a form that clients of this class can read.
-fn shown_tool(definition: &Bytes, class: DialectClass) -> Bytes {
-    match class {
-        DialectClass::Legacy => definition::for_older(definition),
-        DialectClass::Modern => definition::for_newer(definition),
+/// Returns a tool's definition in a form that clients of this era can read.
+fn shown_tool(definition: &Bytes, era: Era) -> Bytes {
+    match era {
+        Era::Legacy => definition::for_older(definition),
+        Era::Modern => definition::for_newer(definition),
     }
 }
 
@@ -335,7 +320,7 @@ impl<'a, U: Upstream> View<'a, U> {
 
     /// Returns a tool's definition in the form that lists have for this client.
     pub fn shown_tool(self, definition: &Bytes) -> Bytes {
-        shown_tool(definition, self.class)
+        shown_tool(definition, self.era)
     }
 
     pub fn prompt(self, name: &str) -> Result<(usize, &'a CatalogEntry<U>), Error> {
@@ -373,7 +358,7 @@ impl<'a, U: Upstream> View<'a, U> {
         let empty = || (0..self.catalog.count_pages(list)).map(|_| OnceLock::new()).collect();
         let place = self.pages.0[list as usize].get_or_init(empty).get(number)?;
         let was_made = place.get().is_some();
-        let json = place.get_or_init(|| self.catalog.make_page(list, self.class, number)).clone();
+        let json = place.get_or_init(|| self.catalog.make_page(list, self.era, number)).clone();
         Some(Page { json, was_made })
     }
 

@@ -43,6 +43,16 @@ impl List {
 }
 
 impl List {
+    /// The word for one entry. The admin API and the meta tools name a list by its plural.
+    pub fn noun(self) -> &'static str {
+        match self {
+            List::Tools => "tool",
+            List::Prompts => "prompt",
+            List::Resources => "resource",
+            List::Templates => "template",
+        }
+    }
+
     /// The member of the result that holds the entries.
     pub fn member(self) -> &'static str {
         match self {

@@ -2,64 +2,34 @@
 //!
 //! Their names are reserved. A backend's tool with such a name gets another name and is reported as a conflict.
 
-pub(crate) mod definitions;
-
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use goblin_config::exposure::MetaTools;
+use goblin_wire::json;
 
 use crate::schema::{InputSchema, ValidationSkip};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum MetaTool {
-    ListServers,
-    CatalogTools,
-    SearchTools,
-    DescribeTool,
-    CallTool,
-    CatalogPrompts,
-    SearchPrompts,
-    DescribePrompt,
-    CatalogResources,
-    SearchResources,
-    DescribeResource,
-    CatalogTemplates,
-}
+/// The definitions in the order of [`MetaTool::ALL`]. They are part of the context of every agent, so the texts are
+/// short. They have `@` in place of the name prefix, and line breaks only where JSON allows blanks.
+const DEFINITIONS: &str = include_str!("meta_tools.json");
 
-impl MetaTool {
-    pub const ALL: [MetaTool; 12] = [
-        MetaTool::SearchTools,
-        MetaTool::DescribeTool,
-        MetaTool::CallTool,
-        MetaTool::CatalogTools,
-        MetaTool::SearchResources,
-        MetaTool::DescribeResource,
-        MetaTool::CatalogResources,
-        MetaTool::CatalogTemplates,
-        MetaTool::SearchPrompts,
-        MetaTool::DescribePrompt,
-        MetaTool::CatalogPrompts,
-        MetaTool::ListServers,
-    ];
-
-    /// Returns the name without the prefix.
-    pub fn name(self) -> &'static str {
-        match self {
-            MetaTool::ListServers => "list_servers",
-            MetaTool::CatalogTools => "catalog_tools",
-            MetaTool::SearchTools => "search_tools",
-            MetaTool::DescribeTool => "describe_tool",
-            MetaTool::CallTool => "call_tool",
-            MetaTool::CatalogPrompts => "catalog_prompts",
-            MetaTool::SearchPrompts => "search_prompts",
-            MetaTool::DescribePrompt => "describe_prompt",
-            MetaTool::CatalogResources => "catalog_resources",
-            MetaTool::SearchResources => "search_resources",
-            MetaTool::DescribeResource => "describe_resource",
-            MetaTool::CatalogTemplates => "catalog_resource_templates",
-        }
+goblin_wire::labels! {
+    /// One of the gateway's own tools, with its name without the prefix.
+    MetaTool {
+        SearchTools = "search_tools",
+        DescribeTool = "describe_tool",
+        CallTool = "call_tool",
+        CatalogTools = "catalog_tools",
+        SearchResources = "search_resources",
+        DescribeResource = "describe_resource",
+        CatalogResources = "catalog_resources",
+        CatalogTemplates = "catalog_resource_templates",
+        SearchPrompts = "search_prompts",
+        DescribePrompt = "describe_prompt",
+        CatalogPrompts = "catalog_prompts",
+        ListServers = "list_servers",
     }
 }
 
@@ -85,7 +55,7 @@ pub struct MetaSet {
     pub entries: Vec<MetaEntry>,
 }
 
-/// One of the gateway's own tools.
+/// A tool under the name that clients use, with its definition.
 pub struct MetaEntry {
     pub tool: MetaTool,
     /// The name that clients use.
@@ -98,13 +68,15 @@ pub struct MetaEntry {
 impl MetaSet {
     pub fn new(config: &MetaTools) -> Arc<MetaSet> {
         let prefix = config.prefix.clone();
-        let entry = |tool: MetaTool| MetaEntry {
-            tool,
-            name: format!("{prefix}{}", tool.name()).into(),
-            definition: definitions::definition(tool, &prefix),
+        let text = DEFINITIONS.lines().map(str::trim).collect::<String>().replace('@', &prefix);
+        let definitions = json::elements(&text, json::whole(&text)).map(|definition| definition.get(&text).to_owned());
+        let entry = |(tool, definition): (&MetaTool, String)| MetaEntry {
+            tool: *tool,
+            name: format!("{prefix}{}", tool.as_str()).into(),
+            definition: definition.into(),
             schema: OnceLock::new(),
         };
-        let entries: Vec<_> = MetaTool::ALL.into_iter().map(entry).collect();
+        let entries: Vec<_> = MetaTool::ALL.iter().zip(definitions).map(entry).collect();
         let names = entries.iter().enumerate().map(|(place, entry)| (entry.name.clone(), place)).collect();
         Arc::new(MetaSet { listed: config.enabled, prefix, names, entries })
     }
@@ -115,7 +87,7 @@ impl MetaSet {
 
     /// Reports whether this is the tool that calls other tools. Every call runs this check, so it avoids hashing.
     pub fn is_call(&self, name: &str) -> bool {
-        name.strip_prefix(self.prefix.as_str()) == Some(MetaTool::CallTool.name())
+        name.strip_prefix(self.prefix.as_str()) == Some(MetaTool::CallTool.as_str())
     }
 
     /// Returns instructions for clients that see only some of the tools.
@@ -137,7 +109,7 @@ impl MetaSet {
 
     /// Returns the name that clients use.
     pub fn name(&self, tool: MetaTool) -> String {
-        format!("{}{}", self.prefix, tool.name())
+        format!("{}{}", self.prefix, tool.as_str())
     }
 }
 

@@ -34,7 +34,7 @@ pub fn narrow<U: Upstream>(whole: &Catalog<U>, profile: &Profile, terms: &Catalo
         listed,
         tools,
         prompts: places.prompts(&whole.prompts, &profile.prompts),
-        resources: places.resources(whole, &profile.resources),
+        resources: Arc::new(places.resources(whole, &profile.resources)),
         meta: Arc::clone(&terms.meta),
         page_size: whole.page_size,
         views: Default::default(),
@@ -129,7 +129,10 @@ impl SourceMap {
     }
 
     fn resources<U: Upstream>(&self, whole: &Catalog<U>, filter: &UriFilter) -> ResourceTable {
-        let mut resources = ResourceTable { filter: Some(filter.clone()), ..ResourceTable::default() };
+        let servers = whole.resources.servers.iter().enumerate();
+        let servers = servers.filter(|(source, _)| self.of(*source).is_some()).map(|(_, server)| server.clone());
+        let servers = servers.collect();
+        let mut resources = ResourceTable { servers, filter: Some(filter.clone()), ..ResourceTable::default() };
         for entry in &whole.resources.entries {
             let Some(source) = self.of(entry.source) else { continue };
             let (native, exposed) = (entry.native.clone(), entry.exposed.clone());
@@ -154,7 +157,7 @@ impl SourceMap {
         resources.mentioned = mentioned.filter_map(|(source, uri)| Some((self.of(*source)?, uri.clone()))).collect();
         let ids = whole.resources.by_folded_id.iter();
         resources.by_folded_id = ids.filter_map(|(id, source)| Some((id.clone(), self.of(*source)?))).collect();
-        resources.index(self.0.iter().flatten().count());
+        resources.index();
         resources
     }
 }

@@ -6,10 +6,11 @@
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use goblin_config::UriPolicy;
 use goblin_config::uri_filter::UriFilter;
+use goblin_config::{Server, ServerId, UriPolicy};
 use goblin_wire::template::index::TemplateIndex;
 use goblin_wire::template::{MAX_MATCH_STEPS, MatchBudget, Template};
 use goblin_wire::{Error, Limit, Mime, canonical};
@@ -21,6 +22,8 @@ pub struct ResourceTable {
     /// All resources, sorted by exposed URI.
     pub entries: Vec<CatalogResource>,
     pub templates: Vec<TemplateEntry>,
+    /// The server of each source.
+    pub(super) servers: Vec<(ServerId, Arc<Server>)>,
     pub(super) by_exposed: HashMap<Box<str>, usize>,
     pub(super) by_identifier: HashMap<Box<str>, usize>,
     pub(super) by_native: HashMap<Box<str>, Vec<usize>>,
@@ -91,13 +94,13 @@ impl ResourceTable {
     }
 
     /// Builds the indexes for templates and normal forms. Must run after all entries and templates are present.
-    pub(super) fn index(&mut self, sources: usize) {
+    pub(super) fn index(&mut self) {
         self.by_normal_form = self.normal_forms();
         let templates = |source| {
             let numbered = self.templates.iter().enumerate().filter(move |(_, entry)| entry.source == source);
             TemplateIndex::new(numbered.filter_map(|(number, entry)| Some((number, entry.template.as_ref()?))))
         };
-        self.by_prefix = (0..sources).map(templates).collect();
+        self.by_prefix = (0..self.servers.len()).map(templates).collect();
     }
 
     /// Records a listed resource that the filter of the profile rejects.
@@ -108,12 +111,12 @@ impl ResourceTable {
     }
 
     /// Reports whether the filters of the server and of the profile admit a URI of `source`.
-    pub fn admits<U: Upstream>(&self, sources: &[Source<U>], source: usize, native: &str) -> bool {
-        if !sources[source].backend.config().resources.filter.admits(native) {
+    pub fn admits(&self, source: usize, native: &str) -> bool {
+        if !self.config(source).resources.filter.admits(native) {
             return false;
         }
         let Some(filter) = &self.filter else { return true };
-        filter.admits(&self.expose(sources, source, native)) && !self.is_hidden(source, native)
+        filter.admits(&self.expose(source, native)) && !self.is_hidden(source, native)
     }
 
     /// Reports whether a URI is a spelling of a listed resource that the filter rejects. An ambiguous URI counts as
@@ -141,16 +144,16 @@ impl ResourceTable {
         let find = || {
             let exactly =
                 |source, native: &str| self.offers_exactly(sources, source, native).then_some(UriClaim::Exact);
-            if let Some(owner) = self.find_offered(sources, text, exactly)? {
+            if let Some(owner) = self.find_offered(text, exactly)? {
                 return Ok(Some(owner));
             }
             let normal = uri::normalise(text);
             if let Some(owner) = self.find_normalised(&normal)? {
                 return Ok(Some(owner));
             }
-            let by_template = |source, native: &str| self.offer_by_template(sources, source, native, &is_spent);
-            let by_template = self.find_offered(sources, text, by_template)?;
-            let known_uris = || find_handed(sources, &normal).filter(|it| self.admits(sources, it.source, &it.native));
+            let by_template = |source, native: &str| self.offer_by_template(source, native, &is_spent);
+            let by_template = self.find_offered(text, by_template)?;
+            let known_uris = || find_handed(sources, &normal).filter(|it| self.admits(it.source, &it.native));
             Ok(by_template.or_else(known_uris))
         };
         match find().map_err(missing)? {
@@ -164,9 +167,8 @@ impl ResourceTable {
 
     /// Finds the owner of an unlisted exposed URI, or of a native URI that exactly one backend offers best. Returns the
     /// candidates as an error if several backends offer it equally well.
-    fn find_offered<U: Upstream>(
+    fn find_offered(
         &self,
-        sources: &[Source<U>],
         text: &str,
         offer: impl Fn(usize, &str) -> Option<UriClaim>,
     ) -> Result<Option<UriOwner>, Vec<String>> {
@@ -174,19 +176,20 @@ impl ResourceTable {
             && let Some(source) = self.by_folded_id.get(&folded.to_ascii_lowercase())
         {
             // Stop here. Otherwise another server with a wide template could claim the exposed URI as its own.
-            if !self.admits(sources, *source, &native) {
+            if !self.admits(*source, &native) {
                 return Ok(None);
             }
             if offer(*source, &native).is_some() {
                 return Ok(Some(UriOwner { source: *source, native: native.into_owned(), mime: Mime::Unknown }));
             }
         }
-        let offers: Vec<_> = (0..sources.len()).filter_map(|source| Some((offer(source, text)?, source))).collect();
+        let offers: Vec<_> =
+            (0..self.servers.len()).filter_map(|source| Some((offer(source, text)?, source))).collect();
         let Some(best) = offers.iter().map(|(offer, _)| *offer).max() else { return Ok(None) };
         let best: Vec<_> = offers.iter().filter(|(offer, _)| *offer == best).map(|(_, source)| *source).collect();
         match best[..] {
             [source] => Ok(Some(UriOwner { source, native: text.to_owned(), mime: Mime::Unknown })),
-            _ => Err(best.iter().map(|source| self.expose_namespaced(sources, *source, text)).collect()),
+            _ => Err(best.iter().map(|source| self.expose_namespaced(*source, text)).collect()),
         }
     }
 
@@ -229,21 +232,15 @@ impl ResourceTable {
                 || self.mentioned.contains(&(source, native.into()))
                 || sources[source].backend.known_uris().contains(native)
         };
-        is_named() && self.admits(sources, source, native)
+        is_named() && self.admits(source, native)
     }
 
     /// Returns how well a template of `source` covers `native` (D13). Sets `is_spent` if the step limit ended the
     /// lookup before all templates were tried.
-    fn offer_by_template<U: Upstream>(
-        &self,
-        sources: &[Source<U>],
-        source: usize,
-        native: &str,
-        is_spent: &Cell<bool>,
-    ) -> Option<UriClaim> {
+    fn offer_by_template(&self, source: usize, native: &str, is_spent: &Cell<bool>) -> Option<UriClaim> {
         // Most URIs have no candidate, so check the filters afterwards.
         self.by_prefix.get(source)?.candidates(native).next()?;
-        if !self.admits(sources, source, native) {
+        if !self.admits(source, native) {
             return None;
         }
         let mut budget = MatchBudget::new(MAX_MATCH_STEPS);
@@ -272,11 +269,11 @@ impl ResourceTable {
                 Some((entry, entry.template.as_ref()?))
             })
             .collect();
-        let strict = most_literal(&candidates, |template| template.matches_within(native, budget).is_some());
+        let strict = most_literal(&candidates, |template| template.matches_within(native, budget));
         if let Some((bytes, entry)) = strict {
             return Some((UriClaim::Strict(bytes), entry));
         }
-        let lenient = most_literal(&candidates, |template| template.matches_widened(native, budget).is_some());
+        let lenient = most_literal(&candidates, |template| template.matches_widened(native, budget));
         lenient.map(|(bytes, entry)| (UriClaim::Lenient(bytes), entry))
     }
 
@@ -287,18 +284,20 @@ impl ResourceTable {
 
     /// Returns the exposed URI of a resource that `source` lists. Works even if this catalog does not have the listing
     /// yet.
-    pub fn expose_listed<U: Upstream>(&self, sources: &[Source<U>], source: usize, native: &str) -> String {
-        let backend = &sources[source].backend;
-        match self.expose_known(source, native) {
-            Some(exposed) => exposed.to_owned(),
-            None => match backend.config().resources.rename.get(native) {
-                Some(alias) => alias.clone(),
-                None if backend.config().namespacing.resources == UriPolicy::Identifier => {
-                    uri::identifier(backend.id(), native)
-                }
-                None => self.expose(sources, source, native),
-            },
+    pub fn expose_listed(&self, source: usize, native: &str) -> String {
+        if let Some(exposed) = self.expose_known(source, native) {
+            return exposed.to_owned();
         }
+        let (id, config) = &self.servers[source];
+        match config.resources.rename.get(native) {
+            Some(alias) => alias.clone(),
+            None if config.namespacing.resources == UriPolicy::Identifier => uri::identifier(id, native),
+            None => self.expose(source, native),
+        }
+    }
+
+    fn config(&self, source: usize) -> &Server {
+        &self.servers[source].1
     }
 
     fn expose_known(&self, source: usize, native: &str) -> Option<&str> {
@@ -313,25 +312,25 @@ impl ResourceTable {
     }
 
     /// Returns the exposed form of a URI that `source` named.
-    pub fn expose<U: Upstream>(&self, sources: &[Source<U>], source: usize, native: &str) -> String {
+    pub fn expose(&self, source: usize, native: &str) -> String {
         if let Some(exposed) = self.expose_known(source, native) {
             return exposed.to_owned();
         }
-        match sources[source].backend.config().namespacing.resources {
+        match self.config(source).namespacing.resources {
             UriPolicy::None => native.to_owned(),
             // An identifier can be resolved only by a lookup of listed resources, so an unlisted resource gets a
             // namespaced URI.
-            UriPolicy::Uri | UriPolicy::Identifier => self.expose_namespaced(sources, source, native),
+            UriPolicy::Uri | UriPolicy::Identifier => self.expose_namespaced(source, native),
         }
     }
 
-    fn expose_namespaced<U: Upstream>(&self, sources: &[Source<U>], source: usize, native: &str) -> String {
-        uri::expose(&sources[source].backend.id().folded(), native)
+    fn expose_namespaced(&self, source: usize, native: &str) -> String {
+        uri::expose(&self.servers[source].0.folded(), native)
     }
 
     /// Finds the server of a glob and returns the glob in that server's spelling. The glob names the server as exposed
     /// URIs do. A glob that names no server must match the resources of exactly one server.
-    pub fn find_server<U: Upstream>(&self, sources: &[Source<U>], glob: &str) -> Result<(usize, String), Error> {
+    pub fn find_server(&self, glob: &str) -> Result<(usize, String), Error> {
         if let Some((folded, native)) = uri::split(glob)
             && let Some(source) = self.by_folded_id.get(&folded.to_ascii_lowercase())
         {
@@ -343,12 +342,12 @@ impl ResourceTable {
         let mut owners: Vec<usize> = self.entries.iter().filter(begins).map(|entry| entry.source).collect();
         owners.sort_unstable();
         owners.dedup();
-        match (&owners[..], sources.len()) {
+        match (&owners[..], self.servers.len()) {
             ([source], _) => Ok((*source, glob.to_owned())),
             // If URIs are namespaced, a glob without a known server is a mistake of the client.
-            ([], 1) if sources[0].backend.config().namespacing.resources == UriPolicy::None => Ok((0, glob.to_owned())),
+            ([], 1) if self.config(0).namespacing.resources == UriPolicy::None => Ok((0, glob.to_owned())),
             _ => {
-                let candidates = owners.iter().map(|source| self.expose_namespaced(sources, *source, glob));
+                let candidates = owners.iter().map(|source| self.expose_namespaced(*source, glob));
                 Err(Error::ResourceNotFound { uri: glob.to_owned(), candidates: candidates.collect() })
             }
         }

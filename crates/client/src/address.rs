@@ -56,6 +56,14 @@ fn split(rest: &str) -> Option<(&str, &str)> {
     Some((&rest[..at], &rest[at + 1..]))
 }
 
+/// Returns the URL of a route, given the URL of the gateway, of its MCP endpoint or of a profile.
+pub fn route(url: &str, path: &str) -> String {
+    let url = url[..query_start(url)].trim_end_matches('/');
+    let end = url.rfind("/p/").filter(|at| url[..*at].ends_with(ENDPOINT)).unwrap_or(url.len());
+    let base = url[..end].strip_suffix(ENDPOINT).unwrap_or(url);
+    format!("{base}{path}")
+}
+
 /// The endpoint of a profile, or that of all there is.
 pub fn endpoint(url: &str, profile: Option<&ProfileName>) -> String {
     match profile {
@@ -96,6 +104,21 @@ mod tests {
             ("unix:/x/a?b.sock:/mcp?q=1", "unix:/x/a?b.sock:/mcp"),
         ] {
             assert_eq!(&url[..query_start(url)], expected);
+        }
+    }
+    #[test]
+    fn a_route_stands_beside_the_endpoint() {
+        for (url, expected) in [
+            ("http://h:1", "http://h:1/api/x"),
+            ("http://h:1/", "http://h:1/api/x"),
+            ("http://h:1/mcp", "http://h:1/api/x"),
+            ("http://h:1/mcp/p/review", "http://h:1/api/x"),
+            ("http://h:1/mcp/?key=a/b", "http://h:1/api/x"),
+            ("https://h/goblin/mcp", "https://h/goblin/api/x"),
+            ("unix:/x/a.sock:/mcp", "unix:/x/a.sock:/api/x"),
+            ("unix:/x/a.sock:/", "unix:/x/a.sock:/api/x"),
+        ] {
+            assert_eq!(route(url, "/api/x"), expected, "{url}");
         }
     }
 }

@@ -55,7 +55,7 @@ const MAX_CALLS: usize = 256;
 const OUTPUT_LINES: usize = 64;
 /// The maximum size of one message. The gateway has smaller limits; this one bounds the buffer for a stream without
 /// line ends.
-pub(crate) const MAX_MESSAGE: usize = 64 << 20;
+pub const MAX_MESSAGE: usize = 64 << 20;
 /// How often a message is sent before the bridge gives up because the gateway keeps losing the session.
 const MAX_ATTEMPTS: usize = 3;
 /// The timeout for messages that the client does not wait for, such as notifications and the end of the session.
@@ -450,11 +450,12 @@ impl Bridge {
             loop {
                 let answer = answers.next_message().await.map_err(lost)?;
                 let Some(answer) = answer else { return Err(self.wire.refused(status, None)) };
+                let response = message::response(&answer);
                 if !status.is_success() {
-                    return Err(self.wire.refused(status, message::complaint(&answer).as_deref()));
+                    return Err(self.wire.refused(status, response.as_ref().and_then(message::complaint).as_deref()));
                 }
-                if message::is_answer(&answer) {
-                    let version = message::version(&answer);
+                if let Some(response) = response {
+                    let version = message::version(&response);
                     return Ok((GatewayConnection::session_headers(session, version.as_deref()), answer, version));
                 }
                 for said in GatewayMessage::read(answer, &mut Vec::new()).unwrap_or_default() {

@@ -17,6 +17,7 @@
 
 mod dial;
 mod pool;
+mod socket;
 
 use std::io;
 use std::net::IpAddr;
@@ -39,7 +40,8 @@ use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 use crate::connect::dial::{DialRoute, Dialer, Origin, Tls};
 use crate::connect::pool::{Pool, SendError};
 
-pub use crate::connect::pool::ResponseBody;
+pub use crate::connect::pool::{ResponseBody, WholeBodyError};
+pub use crate::connect::socket::Socket;
 
 /// A client for one origin. Cheap to clone; clones share the pool.
 #[derive(Clone)]

@@ -7,6 +7,8 @@ use goblin_wire::json;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::words::bytes;
+
 /// One block of content.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ContentBlock {
@@ -101,16 +103,4 @@ pub fn blocks(outcomes: &ToolOutput) -> Vec<ContentBlock> {
         Some(structure) if content.is_empty() => vec![ContentBlock::Text(structure.to_owned())],
         _ => content.iter().map(ContentBlock::read).collect(),
     }
-}
-
-/// Formats a number of bytes with a decimal unit.
-pub fn bytes(count: u64) -> String {
-    const UNITS: [&str; 4] = ["B", "kB", "MB", "GB"];
-    let (mut amount, mut unit) = (count as f64, 0);
-    while amount >= 999.5 && unit + 1 < UNITS.len() {
-        amount /= 1000.0;
-        unit += 1;
-    }
-    let digits = usize::from(unit > 0 && amount < 9.95);
-    format!("{amount:.digits$} {}", UNITS[unit])
 }

@@ -6,9 +6,7 @@ use goblin_config::secret::Secret;
 use tokio::io::DuplexStream;
 
 use crate::bridge::wire::{GatewayConnection, GatewayTarget};
-use crate::connect::ProxyEnvironment;
 use crate::environment::environment;
-use crate::runtime::identity::Identity;
 use crate::runtime::{GatewayRecord, RecordDirectories};
 use crate::{address, bridge};
 
@@ -16,33 +14,43 @@ use crate::{address, bridge};
 pub const PIPE_BYTES: usize = 64 * 1024;
 
 pub fn to_url(url: &str, token: Option<&Secret>, profile: Option<&ProfileName>) -> Result<GatewayConnection> {
-    let target = GatewayTarget::new(&address::endpoint(url, profile), token, &ProxyEnvironment::from_process())?;
-    Ok(GatewayConnection::to(target))
+    Ok(GatewayConnection::to(GatewayTarget::new(&address::endpoint(url, profile), token, None)?))
 }
 
-/// Connects to the gateway of this record, and to its successor after a restart.
-pub fn to_record(record: GatewayRecord, profile: Option<&ProfileName>) -> Result<GatewayConnection> {
-    let identity = record.identity.clone();
-    let target = target_of(record, profile)?;
+/// Connects to the gateway of this record, and to its successor after a restart. `may_follow` is a further condition for
+/// a successor.
+pub fn to_record(
+    record: GatewayRecord,
+    profile: Option<&ProfileName>,
+    may_follow: fn(&GatewayRecord) -> bool,
+) -> Result<GatewayConnection> {
     let profile = profile.cloned();
-    Ok(GatewayConnection::to_successors(target, move || successor(&identity, profile.as_ref())))
+    following(record, may_follow, move |record| {
+        let token =
+            record.token().with_context(|| format!("cannot read the token of the gateway at {}", record.url))?;
+        let url = address::endpoint(&record.address(), profile.as_ref());
+        GatewayTarget::new(&url, token.as_ref(), Some(record))
+    })
+}
+
+/// Connects to the gateway of this record. When it has ended, a gateway of the same file or directory is its successor.
+/// The configuration of the successor may have changed.
+pub(crate) fn following(
+    record: GatewayRecord,
+    may_follow: fn(&GatewayRecord) -> bool,
+    target: impl Fn(GatewayRecord) -> Result<GatewayTarget> + Send + Sync + 'static,
+) -> Result<GatewayConnection> {
+    let own = record.identity.clone();
+    let current = target(record)?;
+    let successor = move || {
+        let mut running = RecordDirectories::of(&environment).running().into_iter();
+        target(running.find(|record| record.identity.is_same_place(&own) && may_follow(record))?).ok()
+    };
+    Ok(GatewayConnection::to_successors(current, successor))
 }
 
 /// Carries messages between the pipe and the gateway until the other end of the pipe is dropped.
 pub async fn carry(wire: GatewayConnection, far: DuplexStream) {
     let (input, output) = tokio::io::split(far);
     bridge::run(wire, input, output, async || std::future::pending().await).await;
-}
-
-/// Returns the gateway that replaced one that ended. Its configuration may have changed.
-fn successor(own: &Identity, profile: Option<&ProfileName>) -> Option<GatewayTarget> {
-    let is_successor = |record: &GatewayRecord| record.identity.is_same_place(own);
-    let record = RecordDirectories::of(&environment).running().into_iter().find(is_successor)?;
-    target_of(record, profile).ok()
-}
-
-fn target_of(record: GatewayRecord, profile: Option<&ProfileName>) -> Result<GatewayTarget> {
-    let token = record.token().with_context(|| format!("cannot read the token of the gateway at {}", record.url))?;
-    let url = address::endpoint(&record.address(), profile);
-    GatewayTarget::of_record(&url, record, token.as_ref(), &ProxyEnvironment::from_process())
 }

@@ -16,10 +16,9 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use bytes::Bytes;
 use goblin_config::Environment;
 use goblin_config::secret::Secret;
-use http::header::{ACCEPT, HeaderValue};
+use http::header::ACCEPT;
 use http_body_util::{BodyExt, Full, Limited};
 use serde::{Deserialize, Serialize};
 
@@ -109,12 +108,9 @@ impl GatewayRecord {
     /// Reports whether a gateway answers at the address. Sends no token, because another program may listen there.
     pub async fn answers(&self) -> bool {
         let probe = async {
-            let (client, url) = address::client(&self.address(), &ProxyEnvironment::default()).ok()?;
-            let mut parts = url.into_parts();
-            parts.path_and_query = Some(http::uri::PathAndQuery::from_static("/readyz"));
-            let url = http::Uri::from_parts(parts).ok()?;
-            let mut request = http::Request::get(url).body(Full::<Bytes>::default()).ok()?;
-            request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
+            let url = address::route(&self.address(), "/readyz");
+            let (client, url) = address::client(&url, &ProxyEnvironment::default()).ok()?;
+            let request = http::Request::get(url).header(ACCEPT, "application/json").body(Full::default()).ok()?;
             let body = client.request(request).await.ok()?.into_body();
             let body = Limited::new(body, MAX_RESPONSE).collect().await.ok()?.to_bytes();
             let answer: serde_json::Value = serde_json::from_slice(&body).ok()?;
@@ -150,12 +146,23 @@ impl RecordDirectories {
 
     /// Returns the records of the running gateways, oldest first. Removes the records of killed ones.
     pub fn running(&self) -> Vec<GatewayRecord> {
-        let mut running = Vec::new();
-        for directory in self.0.iter().filter(|directory| is_own_directory(directory)) {
-            running.extend(files(directory).filter_map(|path| read(&path)));
-        }
-        running.sort_by_key(|record: &GatewayRecord| (record.started, record.pid));
+        let (running, leftovers) = self.records();
+        leftovers.iter().for_each(|path| remove(path));
         running
+    }
+
+    /// Returns the records of the running gateways, oldest first, and the files of those that were killed.
+    fn records(&self) -> (Vec<GatewayRecord>, Vec<PathBuf>) {
+        let (mut running, mut leftovers) = (Vec::new(), Vec::new());
+        for path in self.0.iter().filter(|directory| is_own_directory(directory)).flat_map(|own| files(own)) {
+            match peek(&path) {
+                Some(Some(record)) => running.push(record),
+                Some(None) => leftovers.push(path),
+                None => {}
+            }
+        }
+        running.sort_by_key(|record| (record.started, record.pid));
+        (running, leftovers)
     }
 }
 
@@ -356,35 +363,19 @@ fn files(directory: &Path) -> impl Iterator<Item = PathBuf> {
     entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|is| is == "json"))
 }
 
-/// The kind of a record file.
-enum RecordState {
-    Running(Box<GatewayRecord>),
-    /// The record of a gateway that was killed.
-    Leftover,
-}
-
-fn read(path: &Path) -> Option<GatewayRecord> {
-    match peek(path)? {
-        RecordState::Running(record) => Some(*record),
-        RecordState::Leftover => {
-            remove(path);
-            None
-        }
-    }
-}
-
-fn peek(path: &Path) -> Option<RecordState> {
+/// Reads a record. Returns `Some(None)` for the record of a gateway that was killed, and `None` for any other file.
+fn peek(path: &Path) -> Option<Option<GatewayRecord>> {
     let file = open_own(path).ok()?;
     match file.try_lock_shared() {
         // The writer lives: it holds the lock until its process ends.
         Err(TryLockError::WouldBlock) => {}
-        Ok(()) => return Some(RecordState::Leftover),
+        Ok(()) => return Some(None),
         Err(TryLockError::Error(_)) => return None,
     }
     let mut text = Vec::new();
     file.take(MAX_RECORD).read_to_end(&mut text).ok()?;
     let record = serde_json::from_slice(&text).ok()?;
-    Some(RecordState::Running(Box::new(GatewayRecord { path: path.to_owned(), ..record })))
+    Some(Some(GatewayRecord { path: path.to_owned(), ..record }))
 }
 
 fn remove(record: &Path) {

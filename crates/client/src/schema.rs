@@ -15,53 +15,26 @@ pub struct ToolSchema<'a> {
     root: &'a Value,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum JsonType {
-    Null,
-    Boolean,
-    Integer,
-    Number,
-    String,
-    Array,
-    Object,
-}
+/// The types of JSON, each with its description in an error.
+const TYPES: [(&str, &str); 7] = [
+    ("null", "null"),
+    ("boolean", "true or false"),
+    ("integer", "an integer"),
+    ("number", "a number"),
+    ("string", "a string"),
+    ("array", "an array, written as JSON"),
+    ("object", "an object, written as JSON"),
+];
 
-impl JsonType {
-    fn parse(word: &str) -> Option<JsonType> {
-        Some(match word {
-            "null" => JsonType::Null,
-            "boolean" => JsonType::Boolean,
-            "integer" => JsonType::Integer,
-            "number" => JsonType::Number,
-            "string" => JsonType::String,
-            "array" => JsonType::Array,
-            "object" => JsonType::Object,
-            _ => return None,
-        })
-    }
-
-    fn of(value: &Value) -> JsonType {
-        match value {
-            Value::Null => JsonType::Null,
-            Value::Bool(_) => JsonType::Boolean,
-            Value::Number(number) if number.is_f64() => JsonType::Number,
-            Value::Number(_) => JsonType::Integer,
-            Value::String(_) => JsonType::String,
-            Value::Array(_) => JsonType::Array,
-            Value::Object(_) => JsonType::Object,
-        }
-    }
-
-    fn word(self) -> &'static str {
-        match self {
-            JsonType::Null => "null",
-            JsonType::Boolean => "boolean",
-            JsonType::Integer => "integer",
-            JsonType::Number => "number",
-            JsonType::String => "string",
-            JsonType::Array => "array",
-            JsonType::Object => "object",
-        }
+fn type_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(number) if number.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
     }
 }
 
@@ -93,7 +66,7 @@ impl<'a> ToolSchema<'a> {
     }
 
     /// Returns the types that `schema` allows. An empty list means any type.
-    fn kinds(&self, schema: &Value, depth: usize) -> Vec<JsonType> {
+    fn kinds(&self, schema: &Value, depth: usize) -> Vec<&'static str> {
         if depth == MAX_DEPTH {
             return Vec::new();
         }
@@ -101,18 +74,17 @@ impl<'a> ToolSchema<'a> {
             let target = reference.strip_prefix('#').and_then(|pointer| self.root.pointer(pointer));
             return target.map_or_else(Vec::new, |target| self.kinds(target, depth + 1));
         }
+        let known = |word: &Value| TYPES.iter().map(|(name, _)| *name).find(|name| word == name);
         match &schema["type"] {
-            Value::String(word) => return JsonType::parse(word).into_iter().collect(),
-            Value::Array(words) => {
-                return words.iter().filter_map(|word| JsonType::parse(word.as_str()?)).collect();
-            }
+            word @ Value::String(_) => return known(word).into_iter().collect(),
+            Value::Array(words) => return words.iter().filter_map(known).collect(),
             _ => {}
         }
         if let Some(values) = schema["enum"].as_array() {
-            return values.iter().map(JsonType::of).collect();
+            return values.iter().map(type_of).collect();
         }
         if let Some(value) = schema.get("const") {
-            return vec![JsonType::of(value)];
+            return vec![type_of(value)];
         }
         let alternatives = ["anyOf", "oneOf"].iter().find_map(|key| schema[key].as_array());
         let branches = alternatives.into_iter().flatten().map(|branch| self.kinds(branch, depth + 1));
@@ -126,21 +98,21 @@ impl<'a> ToolSchema<'a> {
     /// Converts the text of `name=text` to JSON of an allowed type. Returns the allowed types as an error.
     pub fn token(&self, schema: Option<&Value>, text: &str) -> Result<String, String> {
         let kinds = schema.map_or_else(Vec::new, |schema| self.kinds(schema, 0));
-        let may_be = |kind: JsonType| kinds.contains(&kind);
+        let may_be = |kind: &str| kinds.contains(&kind);
         let written = serde_json::from_str::<&RawValue>(text).map(RawValue::get).unwrap_or_default();
         let is_whole = !written.is_empty()
             && written.strip_prefix('-').unwrap_or(written).bytes().all(|digit| digit.is_ascii_digit());
         let fits = match written.bytes().next() {
-            Some(b'-' | b'0'..=b'9') => may_be(JsonType::Number) || (may_be(JsonType::Integer) && is_whole),
-            Some(b't' | b'f') => may_be(JsonType::Boolean),
-            Some(b'n') => may_be(JsonType::Null) && !may_be(JsonType::String),
-            Some(b'[') => may_be(JsonType::Array),
-            Some(b'{') => may_be(JsonType::Object),
+            Some(b'-' | b'0'..=b'9') => may_be("number") || (may_be("integer") && is_whole),
+            Some(b't' | b'f') => may_be("boolean"),
+            Some(b'n') => may_be("null") && !may_be("string"),
+            Some(b'[') => may_be("array"),
+            Some(b'{') => may_be("object"),
             _ => false,
         };
         match fits {
             true => Ok(written.to_owned()),
-            false if kinds.is_empty() || may_be(JsonType::String) => Ok(quote(text)),
+            false if kinds.is_empty() || may_be("string") => Ok(quote(text)),
             false => Err(words(&kinds)),
         }
     }
@@ -153,26 +125,18 @@ impl<'a> ToolSchema<'a> {
         }
         match self.kinds(schema, 0)[..] {
             [] => "any".to_owned(),
-            [JsonType::Array] if schema["items"].is_object() => {
-                let items: Vec<_> = self.kinds(&schema["items"], 0).iter().map(|kind| kind.word()).collect();
+            ["array"] if schema["items"].is_object() => {
+                let items = self.kinds(&schema["items"], 0);
                 if items.is_empty() { "array".to_owned() } else { format!("array of {}", items.join("|")) }
             }
-            ref kinds => kinds.iter().map(|kind| kind.word()).collect::<Vec<_>>().join("|"),
+            ref kinds => kinds.join("|"),
         }
     }
 }
 
-fn words(kinds: &[JsonType]) -> String {
-    let word = |kind: &JsonType| match kind {
-        JsonType::Null => "null",
-        JsonType::Boolean => "true or false",
-        JsonType::Integer => "an integer",
-        JsonType::Number => "a number",
-        JsonType::String => "a string",
-        JsonType::Array => "an array, written as JSON",
-        JsonType::Object => "an object, written as JSON",
-    };
-    kinds.iter().map(word).collect::<Vec<_>>().join(" or ")
+fn words(kinds: &[&str]) -> String {
+    let known = kinds.iter().filter_map(|kind| TYPES.iter().find(|(name, _)| name == kind));
+    known.map(|(_, words)| *words).collect::<Vec<_>>().join(" or ")
 }
 
 #[cfg(test)]

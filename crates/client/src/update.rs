@@ -16,8 +16,11 @@ pub struct ResourceUpdate {
 }
 
 impl ResourceUpdate {
-    /// Reads a notification. Returns `None` if it names no resource.
+    /// Reads a notification. Returns `None` if it is no update or names no resource.
     pub fn read(notification: &Notification) -> Option<ResourceUpdate> {
+        if !matches!(notification.method, Method::ResourceUpdated | Method::ResourceDeleted) {
+            return None;
+        }
         let text = notification.raw.as_str();
         let uri = json::string(text, notification.params.uri?)?.into_owned();
         let deleted = notification.params.meta.and_then(|meta| json::member(text, meta, DELETED));

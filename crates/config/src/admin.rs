@@ -5,8 +5,9 @@ use std::path::PathBuf;
 
 use crate::field::Field;
 use crate::problem::Fault;
+use crate::schema::ObjectKeys;
 use crate::secret::Secret;
-use crate::{network, read, vocabulary};
+use crate::{network, read};
 
 /// The settings of the `admin` key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +52,7 @@ impl fmt::Display for ListenAddress {
 }
 
 pub(crate) fn admin(field: &Field<'_>) -> Option<AdminSettings> {
-    let section = field.section(&vocabulary::ADMIN)?;
+    let section = field.section(ObjectKeys::Admin)?;
     let mut settings = AdminSettings::default();
     section.set(&mut settings.enabled, "enabled", Field::flag);
     section.set(&mut settings.listen, "listen", |field| field.accept(listen(field.text()?)).map(Some));

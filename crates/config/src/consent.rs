@@ -7,84 +7,10 @@
 use crate::mask;
 use crate::tree::JsonTree;
 use crate::visible::escaped;
+use crate::words;
 
-/// Variables that make a linker, an interpreter, a shell or git load or run other code.
-const LOADERS: [&str; 70] = [
-    "_JAVA_OPTIONS",
-    "BASHOPTS",
-    "BASH_ENV",
-    "BROWSER",
-    "BUNDLE_GEMFILE",
-    "CDPATH",
-    "CLASSPATH",
-    "COMSPEC",
-    "DOCKER_CONFIG",
-    "DOCKER_HOST",
-    "DOTNET_STARTUP_HOOKS",
-    "EDITOR",
-    "ENV",
-    "GCONV_PATH",
-    "GEM_HOME",
-    "GEM_PATH",
-    "GIT_ASKPASS",
-    "GIT_EDITOR",
-    "GIT_EXEC_PATH",
-    "GIT_EXTERNAL_DIFF",
-    "GIT_PAGER",
-    "GIT_PROXY_COMMAND",
-    "GIT_SEQUENCE_EDITOR",
-    "GIT_SSH",
-    "GIT_SSH_COMMAND",
-    "GIT_TEMPLATE_DIR",
-    "GLIBC_TUNABLES",
-    "GRADLE_OPTS",
-    "HOME",
-    "IFS",
-    "JAVA_HOME",
-    "JAVA_TOOL_OPTIONS",
-    "JDK_JAVA_OPTIONS",
-    "LESSCLOSE",
-    "LESSOPEN",
-    "LUA_CPATH",
-    "LUA_INIT",
-    "LUA_PATH",
-    "MANPAGER",
-    "MAVEN_OPTS",
-    "NODE_EXTRA_CA_CERTS",
-    "NODE_OPTIONS",
-    "NODE_PATH",
-    "NODE_REPL_EXTERNAL_MODULE",
-    "OPENSSL_CONF",
-    "OPENSSL_ENGINES",
-    "OPENSSL_MODULES",
-    "PAGER",
-    "PATH",
-    "PERL5DB",
-    "PERL5LIB",
-    "PERL5OPT",
-    "PERLLIB",
-    "PHPRC",
-    "PHP_INI_SCAN_DIR",
-    "PROMPT_COMMAND",
-    "PS4",
-    "RUBYLIB",
-    "RUBYOPT",
-    "RUSTC_WRAPPER",
-    "SHELL",
-    "SHELLOPTS",
-    "SSH_ASKPASS",
-    "SUDO_ASKPASS",
-    "TCLLIBPATH",
-    "VIRTUAL_ENV",
-    "VISUAL",
-    "XDG_CONFIG_HOME",
-    "XDG_DATA_HOME",
-    "ZDOTDIR",
-];
-
-/// Prefixes of further such variables. `GIT_CONFIG_*` sets any option of git, including programs to run.
-const LOADER_FAMILIES: [&str; 8] =
-    ["BASH_FUNC_", "CORECLR_", "DYLD_", "GIT_CONFIG_", "LD_", "PYTHON", "RUSTC_WORKSPACE_", "CONDA_"];
+/// Variables that make a linker, an interpreter, a shell or git load or run other code: names, and prefixes with `*`.
+const LOADERS: &str = include_str!("words/loaders.txt");
 
 /// Prefixes of package manager settings. They choose the source of programs and the scripts that run on installation.
 const PACKAGE_FAMILIES: [&str; 11] =
@@ -168,7 +94,7 @@ enum VariableRole {
 fn role(name: &str) -> VariableRole {
     let name = name.to_ascii_uppercase();
     let is_of = |families: &[&str]| families.iter().any(|family| name.starts_with(family));
-    if LOADERS.contains(&name.as_str()) || is_of(&LOADER_FAMILIES) {
+    if words::match_name(words::of(LOADERS), &name) {
         VariableRole::Loader
     } else if is_of(&PACKAGE_FAMILIES) && !PACKAGE_SECRETS.iter().any(|secret| name.contains(secret)) {
         VariableRole::Package
@@ -268,7 +194,7 @@ mod tests {
 
     #[test]
     fn the_names_are_in_upper_case() {
-        let all = LOADERS.iter().chain(&LOADER_FAMILIES).chain(&PACKAGE_FAMILIES).chain(&PACKAGE_SECRETS);
-        all.for_each(|name| assert_eq!(**name, name.to_ascii_uppercase()));
+        let all = words::of(LOADERS).chain(PACKAGE_FAMILIES).chain(PACKAGE_SECRETS);
+        all.for_each(|name| assert_eq!(name, name.to_ascii_uppercase()));
     }
 }

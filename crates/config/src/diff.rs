@@ -1,37 +1,18 @@
 //! Computes the steps from one configuration to another.
 //!
-//! [`diff`] is pure: it decides and the application acts. [`apply`] returns the configuration that a plan reaches. The
-//! invariant is `apply(old, &diff(old, new)) == new`. Start-up is the plan from [`Config::empty`]. A disabled server
-//! does not run: enabling a server starts it, disabling it stops it.
+//! [`diff`] is pure: it decides and the application acts. Start-up is the plan from [`Config::default`]. A disabled
+//! server does not run: enabling a server starts it, disabling it stops it.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use indexmap::IndexMap;
+use crate::{Config, Gateway, Policies, Server, ServerId};
 
-use crate::admin::AdminSettings;
-use crate::exposure::{Exposure, MetaTools, Profile, ProfileName};
-use crate::{Config, Gateway, Log, Policies, Server, ServerId, Telemetry};
-
-/// The steps to the new configuration. Names, filters and limits take effect with the next catalog. Changing only the
-/// order of servers does not affect running ones.
+/// The steps for the running servers. Changing only the order of servers does not affect running ones.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReloadPlan {
     pub start: Vec<(ServerId, Arc<Server>)>,
     pub change: Vec<ServerChange>,
     pub stop: Vec<ServerId>,
-    /// Disabled servers that are new, changed, or were enabled until now. The latter are also in `stop`.
-    pub disabled: Vec<(ServerId, Arc<Server>)>,
-    pub gateway: Option<Gateway>,
-    pub policies: Option<Policies>,
-    pub log: Option<Log>,
-    pub admin: Option<AdminSettings>,
-    pub telemetry: Option<Telemetry>,
-    pub exposure: Option<Exposure>,
-    pub meta_tools: Option<MetaTools>,
-    pub profiles: Option<BTreeMap<ProfileName, Arc<Profile>>>,
-    /// The ids of all servers of the new configuration, in its order.
-    order: Vec<ServerId>,
 }
 
 /// A server that runs before and after the change.
@@ -51,40 +32,9 @@ pub enum Depth {
     Surface,
 }
 
-impl ReloadPlan {
-    /// Reports whether the plan affects nothing that runs.
-    pub fn is_empty(&self) -> bool {
-        self.start.is_empty()
-            && self.change.is_empty()
-            && self.stop.is_empty()
-            && self.gateway.is_none()
-            && self.policies.is_none()
-            && self.log.is_none()
-            && self.admin.is_none()
-            && self.telemetry.is_none()
-            && self.exposure.is_none()
-            && self.meta_tools.is_none()
-            && self.profiles.is_none()
-    }
-}
-
 /// Returns the steps that lead from `old` to `new`.
 pub fn diff(old: &Config, new: &Config) -> ReloadPlan {
-    let mut plan = ReloadPlan {
-        start: Vec::new(),
-        change: Vec::new(),
-        stop: removed(old, new),
-        disabled: Vec::new(),
-        gateway: (old.gateway != new.gateway).then(|| new.gateway.clone()),
-        policies: (old.policies != new.policies).then(|| new.policies.clone()),
-        log: (old.log != new.log).then(|| new.log.clone()),
-        admin: (old.admin != new.admin).then(|| new.admin.clone()),
-        telemetry: (old.telemetry != new.telemetry).then(|| new.telemetry.clone()),
-        exposure: (old.exposure != new.exposure).then(|| new.exposure.clone()),
-        meta_tools: (old.meta_tools != new.meta_tools).then(|| new.meta_tools.clone()),
-        profiles: (old.profiles != new.profiles).then(|| new.profiles.clone()),
-        order: new.servers.keys().cloned().collect(),
-    };
+    let mut plan = ReloadPlan { start: Vec::new(), change: Vec::new(), stop: removed(old, new) };
     for (id, server) in &new.servers {
         let before = old.servers.get(id);
         if before == Some(server) {
@@ -98,33 +48,11 @@ pub fn diff(old: &Config, new: &Config) -> ReloadPlan {
                 server: Arc::clone(server),
                 depth: depth(before, server),
             }),
-            (None, false) => plan.disabled.push((id.clone(), Arc::clone(server))),
-            (Some(_), false) => {
-                plan.stop.push(id.clone());
-                plan.disabled.push((id.clone(), Arc::clone(server)));
-            }
+            (None, false) => {}
+            (Some(_), false) => plan.stop.push(id.clone()),
         }
     }
     plan
-}
-
-/// Returns the configuration that the plan reaches.
-pub fn apply(old: &Config, plan: &ReloadPlan) -> Config {
-    let mut known: IndexMap<&ServerId, &Arc<Server>> = old.servers.iter().collect();
-    known.extend(plan.start.iter().chain(&plan.disabled).map(|(id, server)| (id, server)));
-    known.extend(plan.change.iter().map(|change| (&change.id, &change.server)));
-    let server = |id: &ServerId| Some((id.clone(), Arc::clone(known.get(id)?)));
-    Config {
-        gateway: plan.gateway.as_ref().unwrap_or(&old.gateway).clone(),
-        policies: plan.policies.as_ref().unwrap_or(&old.policies).clone(),
-        log: plan.log.as_ref().unwrap_or(&old.log).clone(),
-        admin: plan.admin.as_ref().unwrap_or(&old.admin).clone(),
-        telemetry: plan.telemetry.as_ref().unwrap_or(&old.telemetry).clone(),
-        exposure: plan.exposure.as_ref().unwrap_or(&old.exposure).clone(),
-        meta_tools: plan.meta_tools.as_ref().unwrap_or(&old.meta_tools).clone(),
-        profiles: plan.profiles.as_ref().unwrap_or(&old.profiles).clone(),
-        servers: plan.order.iter().filter_map(server).collect(),
-    }
 }
 
 /// Returns the names, as in the file, of changed settings that need a restart. The destructuring lists every member, so

@@ -15,7 +15,8 @@ use crate::document::{item_path, member_path};
 use crate::expand::{ExpandedText, expand};
 use crate::file::ConfigOrigin;
 use crate::problem::{Fault, ProblemCollector};
-use crate::vocabulary::{ObjectKeys, choose};
+use crate::schema::ObjectKeys;
+use crate::vocabulary::choose;
 use crate::{Environment, Timeout, quantity};
 
 /// The upper limit of every count. A larger number is taken for a typing error.
@@ -106,8 +107,8 @@ impl<'a> Field<'a> {
     }
 
     /// Reads an object with known keys. Reports unknown keys.
-    pub(crate) fn section(&self, keys: &ObjectKeys) -> Option<Section<'a>> {
-        let section = self.map()?;
+    pub(crate) fn section(&self, keys: ObjectKeys) -> Option<Section<'a>> {
+        let section = Section { keys: Some(keys), ..self.map()? };
         for (name, field) in section.fields() {
             if let Err(fault) = keys.check(name) {
                 field.key_problem(fault);
@@ -117,14 +118,14 @@ impl<'a> Field<'a> {
     }
 
     /// Reads an object like [`Field::section`]. The error for another value also mentions `short`, the short form.
-    pub(crate) fn section_or(&self, short: &str, keys: &ObjectKeys) -> Option<Section<'a>> {
+    pub(crate) fn section_or(&self, short: &str, keys: ObjectKeys) -> Option<Section<'a>> {
         if self.is_object() { self.section(keys) } else { self.wrong(&format!("{short} or an object")) }
     }
 
     /// Reads an object with keys of the operator's choice.
     pub(crate) fn map(&self) -> Option<Section<'a>> {
         match self.value {
-            Value::Object(object) => Some(Section { field: self.clone(), object }),
+            Value::Object(object) => Some(Section { field: self.clone(), object, keys: None }),
             _ => self.wrong("an object"),
         }
     }
@@ -202,8 +203,8 @@ impl<'a> Field<'a> {
         }
     }
 
-    pub(crate) fn choice<T: Copy>(&self, values: &[(&str, T)], unserved: &[&str]) -> Option<T> {
-        self.accept(choose(self.text()?, values, unserved))
+    pub(crate) fn choice<T: Copy>(&self, values: &[(&str, T)]) -> Option<T> {
+        self.accept(choose(self.text()?, values))
     }
 
     pub(crate) fn whole<T: TryFrom<u64>>(&self, range: RangeInclusive<u64>) -> Option<T> {
@@ -300,6 +301,8 @@ fn timeout(duration: Duration) -> Timeout {
 pub(crate) struct Section<'a> {
     field: Field<'a>,
     object: &'a Object<'a>,
+    /// The keys in the schema. `None` if the operator chooses the keys.
+    keys: Option<ObjectKeys>,
 }
 
 impl<'a> Section<'a> {
@@ -320,6 +323,9 @@ impl<'a> Section<'a> {
 
     /// Returns a member. Treats `null` as absent.
     pub(crate) fn get(&self, key: &str) -> Option<Field<'a>> {
+        debug_assert!(self.keys.is_none_or(|keys| keys.knows(key)), "the schema lacks {key} of {:?}", self.keys);
+        #[cfg(test)]
+        crate::schema::tests::note_read(self.keys, key);
         let property = self.object.get(key)?;
         if let Value::NullKeyword(_) = property.value {
             return None;

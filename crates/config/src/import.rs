@@ -25,45 +25,22 @@ const MAX_SERVERS: usize = 500;
 /// The size limit of one entry as shown. A user cannot review a longer command.
 const MAX_COMMAND: usize = 16 << 10;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClientApp {
-    ClaudeDesktop,
-    ClaudeCode,
-    Cursor,
-    VsCode,
-    Windsurf,
-    Codex,
-    Gemini,
-}
-
-impl ClientApp {
-    pub const ALL: [ClientApp; 7] = [
-        ClientApp::ClaudeDesktop,
-        ClientApp::ClaudeCode,
-        ClientApp::Cursor,
-        ClientApp::VsCode,
-        ClientApp::Windsurf,
-        ClientApp::Codex,
-        ClientApp::Gemini,
-    ];
-
-    /// Returns the name used on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            ClientApp::ClaudeDesktop => "claude-desktop",
-            ClientApp::ClaudeCode => "claude-code",
-            ClientApp::Cursor => "cursor",
-            ClientApp::VsCode => "vscode",
-            ClientApp::Windsurf => "windsurf",
-            ClientApp::Codex => "codex",
-            ClientApp::Gemini => "gemini",
-        }
+goblin_wire::labels! {
+    /// A program with a file of servers. The names are those of the command line.
+    ClientApp {
+        ClaudeDesktop = "claude-desktop",
+        ClaudeCode = "claude-code",
+        Cursor = "cursor",
+        VsCode = "vscode",
+        Windsurf = "windsurf",
+        Codex = "codex",
+        Gemini = "gemini",
     }
 }
 
 impl fmt::Display for ClientApp {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.name())
+        formatter.write_str(self.as_str())
     }
 }
 
@@ -122,6 +99,18 @@ pub struct Note {
     pub cure: Option<String>,
 }
 
+impl Note {
+    /// Returns a note. [`translate`] adds its file and server.
+    fn new(member: impl Into<String>, why: impl Into<String>) -> Note {
+        let (file, server) = (PathBuf::new(), String::new());
+        Note { file, server, member: member.into(), why: why.into(), cure: None }
+    }
+
+    fn cure(self, cure: impl Into<String>) -> Note {
+        Note { cure: Some(cure.into()), ..self }
+    }
+}
+
 impl fmt::Display for Note {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}: ", escaped(&self.file.display().to_string()))?;
@@ -149,13 +138,8 @@ pub fn translate(source: &ClientFile, text: &str, ground: &SearchBase) -> Result
             let entry = entry::entry(source.client, members, &block, ground, &mut notes);
             let entry = entry.filter(|entry| is_accepted(entry, &mut notes));
             let file = &source.path;
-            found.notes.extend(notes.into_iter().map(|remark| Note {
-                file: file.clone(),
-                server: name.clone(),
-                member: remark.member,
-                why: remark.why,
-                cure: remark.cure,
-            }));
+            let notes = notes.into_iter();
+            found.notes.extend(notes.map(|note| Note { file: file.clone(), server: name.clone(), ..note }));
             if let Some(entry) = entry {
                 let (client, file) = (source.client, file.clone());
                 found.servers.push(ImportedServer { name: name.clone(), client, file, scope: block.scope, entry });
@@ -165,39 +149,21 @@ pub fn translate(source: &ClientFile, text: &str, ground: &SearchBase) -> Result
     Ok(found)
 }
 
-/// A note before its file and server are known.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Remark {
-    member: String,
-    why: String,
-    cure: Option<String>,
-}
-
-impl Remark {
-    fn new(member: impl Into<String>, why: impl Into<String>) -> Remark {
-        Remark { member: member.into(), why: why.into(), cure: None }
-    }
-
-    fn cure(self, cure: impl Into<String>) -> Remark {
-        Remark { cure: Some(cure.into()), ..self }
-    }
-}
-
 /// Reports whether goblin's own reader accepts the entry. Adds notes otherwise, so one bad entry does not block the
 /// others.
-fn is_accepted(entry: &JsonTree, notes: &mut Vec<Remark>) -> bool {
+fn is_accepted(entry: &JsonTree, notes: &mut Vec<Note>) -> bool {
     let draft = Draft::scratch();
     draft.put("x", entry);
     let problems = draft.problems(&|_| None);
     for problem in problems.iter().filter(|problem| !problem.outside) {
         let member = problem.path.strip_prefix("mcpServers.x").unwrap_or(&problem.path).trim_start_matches('.');
-        let remark = Remark::new(member, format!("not imported: {}", problem.message));
-        notes.push(Remark { cure: problem.cure.clone(), ..remark });
+        let note = Note::new(member, format!("not imported: {}", problem.message));
+        notes.push(Note { cure: problem.cure.clone(), ..note });
     }
     let length = consent::line(entry).len();
     if length > MAX_COMMAND {
         let why = format!("not imported: it takes {length} bytes to show, more than {MAX_COMMAND} cannot be judged");
-        notes.push(Remark::new("", why).cure("look at it, and use goblin add"));
+        notes.push(Note::new("", why).cure("look at it, and use goblin add"));
     }
     length <= MAX_COMMAND && problems.iter().all(|problem| problem.outside)
 }

@@ -12,60 +12,13 @@ use std::ffi::OsStr;
 use crate::expand::is_variable_name;
 use crate::field::Field;
 use crate::problem::Fault;
+use crate::words;
 
 /// Variables with this prefix configure the gateway and may hold its tokens.
 pub(crate) const PRIVATE_PREFIX: &str = "GOBLIN_";
 
 /// The variables that every server gets: names, and prefixes that end in `*`. Case matters, as on Unix.
-pub(crate) const ALLOWED: [&str; 45] = [
-    "PATH",
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "SHELL",
-    "TERM",
-    "LANG",
-    "LC_*",
-    "TZ",
-    "TMPDIR",
-    // The next five are paths. Each server gets them even if the configuration expands them for another server.
-    "XDG_RUNTIME_DIR",
-    "XDG_CONFIG_HOME",
-    "XDG_DATA_HOME",
-    "XDG_CACHE_HOME",
-    "XDG_STATE_HOME",
-    "XDG_*",
-    "SSH_AUTH_SOCK",
-    "DBUS_SESSION_BUS_ADDRESS",
-    "DISPLAY",
-    "WAYLAND_DISPLAY",
-    "XAUTHORITY",
-    // An address and a path, for the same reason.
-    "DOCKER_HOST",
-    "DOCKER_CONFIG",
-    "DOCKER_*",
-    "KUBECONFIG",
-    "GNUPGHOME",
-    "NVM_*",
-    "PYENV_*",
-    "CONDA_*",
-    "VIRTUAL_ENV",
-    "npm_config_*",
-    "UV_*",
-    "NODE_EXTRA_CA_CERTS",
-    "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
-    "SSL_CERT_*",
-    "REQUESTS_CA_BUNDLE",
-    "HTTP_PROXY",
-    "http_proxy",
-    "HTTPS_PROXY",
-    "https_proxy",
-    "NO_PROXY",
-    "no_proxy",
-    "ALL_PROXY",
-    "all_proxy",
-];
+const ALLOWED: &str = include_str!("words/inherited.txt");
 
 /// The inheritance rules of one server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -84,7 +37,11 @@ impl Inherit {
         let Some(text) = name.to_str() else { return self.everything };
         !text.starts_with(PRIVATE_PREFIX)
             && !self.withheld.contains(text)
-            && (self.everything || has(&self.named, text) || has(&ALLOWED, text))
+            && (self.everything || self.names(text) || words::match_name(words::of(ALLOWED), text))
+    }
+
+    fn names(&self, name: &str) -> bool {
+        words::match_name(self.named.iter().map(String::as_str), name)
     }
 
     /// Reports whether the variable would pass if `inherit` named it.
@@ -99,7 +56,8 @@ impl Inherit {
         tokens: impl Iterator<Item = &'a str>,
         elsewhere: impl Iterator<Item = &'a str>,
     ) {
-        let is_named = |name: &str| self.everything || has(&self.named, name) || ALLOWED.contains(&name);
+        let is_allowed = |name: &str| words::of(ALLOWED).any(|allowed| allowed == name);
+        let is_named = |name: &str| self.everything || self.names(name) || is_allowed(name);
         let elsewhere: Vec<&str> = elsewhere.filter(|name| !is_named(name)).collect();
         for name in tokens.chain(elsewhere) {
             // Skip a name that does not pass anyway. Otherwise a change of another server would restart this one.
@@ -108,13 +66,6 @@ impl Inherit {
             }
         }
     }
-}
-
-fn has<S: AsRef<str>>(patterns: &[S], name: &str) -> bool {
-    patterns.iter().any(|pattern| match pattern.as_ref().strip_suffix('*') {
-        Some(prefix) => name.starts_with(prefix),
-        None => name == pattern.as_ref(),
-    })
 }
 
 /// Reads `inherit`.

@@ -64,6 +64,7 @@ mod sharing;
 mod transport;
 mod views;
 mod vocabulary;
+mod words;
 
 #[cfg(test)]
 mod tests;
@@ -95,8 +96,8 @@ pub struct LoadedConfig {
     pub warnings: Vec<Problem>,
 }
 
-/// The whole configuration.
-#[derive(Clone, Debug, PartialEq)]
+/// The whole configuration. The default has no servers, and start-up diffs the file against it.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Config {
     pub gateway: Gateway,
     pub policies: Policies,
@@ -111,24 +112,9 @@ pub struct Config {
 }
 
 impl Config {
-    /// Returns a configuration with all defaults and no servers. Start-up diffs the file against it.
-    pub fn empty() -> Config {
-        Config {
-            gateway: Gateway::default(),
-            policies: Policies::default(),
-            log: Log::default(),
-            admin: AdminSettings::default(),
-            telemetry: Telemetry::default(),
-            exposure: Exposure::default(),
-            meta_tools: MetaTools::default(),
-            profiles: BTreeMap::new(),
-            servers: IndexMap::new(),
-        }
-    }
-
     /// Returns the configuration that serves the files of one directory, for use without a configuration file.
     pub fn of_directory(root: PathBuf) -> Config {
-        let mut config = Config::empty();
+        let mut config = Config::default();
         let id = ServerId::new("files").expect("it is short and plain");
         let server = Server::new("files", Transport::Files(Files::at(root)), Namespacing::default());
         config.servers.insert(id, Arc::new(server));
@@ -498,15 +484,13 @@ impl Files {
 /// The protocol versions that the gateway uses with a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// Any version that the server supports. If it supports both kinds, the gateway uses the client's kind.
+    /// Any version that the server supports, also written `match-client`. If it supports both kinds, the gateway uses the client's kind.
     #[default]
     Auto,
     /// Versions with a handshake.
     Legacy,
     /// Versions without a handshake.
     Modern,
-    /// The same as `Auto`, written explicitly.
-    MatchClient,
 }
 
 /// The way clients share connections to a server.

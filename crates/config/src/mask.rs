@@ -5,6 +5,7 @@
 //! secret.
 
 use crate::expand::is_variable_name;
+use crate::words;
 
 pub const HIDDEN: &str = "***";
 
@@ -13,25 +14,7 @@ const SECRET_WORDS: [&str; 12] =
     ["token", "key", "secret", "pass", "pwd", "auth", "header", "bearer", "credential", "cookie", "jwt", "signature"];
 
 /// Prefixes of keys of well-known services and of signed tokens.
-const SECRET_STARTS: [&str; 17] = [
-    "sk-",
-    "sk_live_",
-    "ghp_",
-    "gho_",
-    "ghs_",
-    "ghu_",
-    "github_pat_",
-    "glpat-",
-    "xoxb-",
-    "xoxp-",
-    "AKIA",
-    "AIza",
-    "ATATT",
-    "lin_api_",
-    "ntn_",
-    "tvly-",
-    "eyJhbGci",
-];
+const SECRET_STARTS: &str = include_str!("words/secret_starts.txt");
 
 /// Authentication schemes that precede the secret in a header.
 const SCHEMES: [&str; 3] = ["bearer", "basic", "token"];
@@ -86,7 +69,7 @@ pub fn text(text: &str) -> String {
             shown.extend([word, between, &value(secret)]);
             rest = &after[between.len() + secret.len()..];
         } else {
-            let is_key = SECRET_STARTS.iter().any(|start| word.starts_with(start));
+            let is_key = words::of(SECRET_STARTS).any(|start| word.starts_with(start));
             shown.push_str(if is_key { HIDDEN } else { word });
             rest = after;
         }

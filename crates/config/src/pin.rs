@@ -7,10 +7,12 @@
 use std::fmt;
 use std::path::Path;
 
-use crate::mask;
+use serde::Serialize;
+
+use crate::{mask, words};
 
 /// A package that a command fetches without a fixed version.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct UnpinnedPackage {
     /// The program with its subcommand, such as `npx` or `docker run`.
     pub runner: String,
@@ -53,75 +55,13 @@ struct Runner {
 
 /// The options with a value in the next argument, or the options without one. Each runner uses the shorter list.
 enum RunnerOptions {
-    WithValue(&'static [&'static str]),
-    Without(&'static [&'static str]),
+    WithValue(&'static str),
+    Without(&'static str),
 }
 
-const NPM_OPTIONS: RunnerOptions = RunnerOptions::WithValue(&[
-    "-c",
-    "--call",
-    "-w",
-    "--workspace",
-    "--registry",
-    "--cache",
-    "--userconfig",
-    "--prefix",
-    "--allow-build",
-    "-C",
-    "--dir",
-]);
-
-const PYTHON_OPTIONS: RunnerOptions = RunnerOptions::WithValue(&[
-    "--with",
-    "--with-editable",
-    "--with-requirements",
-    "-p",
-    "--python",
-    "-i",
-    "--index-url",
-    "--extra-index-url",
-    "--index",
-    "--default-index",
-    "-f",
-    "--find-links",
-    "-c",
-    "--constraints",
-    "-b",
-    "--build-constraints",
-    "--overrides",
-    "-P",
-    "--upgrade-package",
-    "--refresh-package",
-    "--directory",
-    "--project",
-    "--env-file",
-    "--cache-dir",
-    "--config-file",
-    "--pip-args",
-]);
-
-const CONTAINER_OPTIONS: RunnerOptions = RunnerOptions::Without(&[
-    "-d",
-    "--detach",
-    "-i",
-    "--interactive",
-    "-t",
-    "--tty",
-    "-P",
-    "--publish-all",
-    "-q",
-    "--quiet",
-    "--rm",
-    "--init",
-    "--privileged",
-    "--read-only",
-    "--no-healthcheck",
-    "--oom-kill-disable",
-    "--disable-content-trust",
-    "--sig-proxy",
-    "--replace",
-    "--use-api-socket",
-]);
+const NPM_OPTIONS: RunnerOptions = RunnerOptions::WithValue(include_str!("words/npm_options.txt"));
+const PYTHON_OPTIONS: RunnerOptions = RunnerOptions::WithValue(include_str!("words/python_options.txt"));
+const CONTAINER_OPTIONS: RunnerOptions = RunnerOptions::Without(include_str!("words/container_flags.txt"));
 
 const fn npm(program: &'static str, words: &'static [&'static str]) -> Runner {
     let package_options: &[&str] = &["-p", "--package"];
@@ -198,14 +138,15 @@ impl Runner {
     }
 
     fn has_value(&self, option: &str) -> bool {
+        let has = |list, option: &str| words::of(list).any(|known| known == option);
         match self.options {
-            RunnerOptions::WithValue(known) => known.contains(&option),
+            RunnerOptions::WithValue(known) => has(known, option),
             // Short options can be combined, as in `-it`. A value can be attached to its option, as in `-eNAME`.
             RunnerOptions::Without(known) if !option.starts_with("--") => {
-                let is_flag = |letter: char| known.contains(&format!("-{letter}").as_str());
+                let is_flag = |letter: char| has(known, &format!("-{letter}"));
                 option.chars().skip(1).position(|letter| !is_flag(letter)).is_some_and(|at| at + 2 == option.len())
             }
-            RunnerOptions::Without(known) => !known.contains(&option),
+            RunnerOptions::Without(known) => !has(known, option),
         }
     }
 }

@@ -8,20 +8,34 @@ use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 
-/// One problem, ready to print: `goblin.json:12:5: mcpServers.a.timeuot: unknown key, did you mean "timeout"?`
-#[derive(Clone, Debug, PartialEq, Eq)]
+use serde::{Serialize, Serializer};
+
+/// One problem, ready to print: `goblin.json:12:5: mcpServers.a.timeuot: unknown key, did you mean "timeout"?` All
+/// problems of a text have a file, a line and a column. `goblin check` adds others and writes them as JSON.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    pub file: Arc<str>,
+    #[serde(serialize_with = "text_or_null")]
+    pub file: Option<Arc<str>>,
     /// The line, counted from 1.
-    pub line: usize,
+    pub line: Option<usize>,
     /// The column in characters, counted from 1.
-    pub column: usize,
+    pub column: Option<usize>,
     /// The path of the key. Empty if the problem concerns the whole file.
+    #[serde(serialize_with = "null_if_empty")]
     pub path: String,
     pub message: String,
     pub cure: Option<String>,
     /// Whether the cause is outside of the file: an unset variable or a missing file.
+    #[serde(skip)]
     pub outside: bool,
+}
+
+fn text_or_null<S: Serializer>(file: &Option<Arc<str>>, serializer: S) -> Result<S::Ok, S::Error> {
+    file.as_deref().serialize(serializer)
+}
+
+fn null_if_empty<S: Serializer>(path: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    Some(path).filter(|path| !path.is_empty()).serialize(serializer)
 }
 
 impl Problem {
@@ -40,7 +54,9 @@ impl Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Problem { file, line, column, path, message, cure, outside: _ } = self;
-        write!(formatter, "{file}:{line}:{column}: ")?;
+        if let (Some(file), Some(line), Some(column)) = (file, line, column) {
+            write!(formatter, "{file}:{line}:{column}: ")?;
+        }
         if !path.is_empty() {
             write!(formatter, "{path}: ")?;
         }
@@ -152,7 +168,8 @@ fn place(mut findings: Vec<LocatedFault>, text: &str, file: &str) -> Vec<Problem
             (line, column) = if ends_line { (line + 1, 1) } else { (line, column + 1) };
         }
         let Fault { message, cure, outside } = fault;
-        problems.push(Problem { file: Arc::clone(&file), line, column, path, message, cure, outside });
+        let (file, line, column) = (Some(Arc::clone(&file)), Some(line), Some(column));
+        problems.push(Problem { file, line, column, path, message, cure, outside });
     }
     problems
 }

@@ -6,6 +6,7 @@ use crate::exposure::Exposure;
 use crate::field::{ConfigPart, Field, FieldContext, Section};
 use crate::file::ConfigOrigin;
 use crate::problem::{Fault, ProblemCollector, Problems};
+use crate::schema::ObjectKeys;
 use crate::secret::Secret;
 use crate::views::ProfileContext;
 use crate::{
@@ -26,15 +27,15 @@ pub(crate) fn read(text: &str, origin: &ConfigOrigin, environment: Environment<'
     // function.
     let config = match &value {
         Some(value) => root(&Field::root(value, &context)),
-        None => Config::empty(),
+        None => Config::default(),
     };
     let warnings = context.report.finish(text, &origin.file)?;
     Ok(LoadedConfig { config, warnings })
 }
 
 fn root(field: &Field<'_>) -> Config {
-    let mut config = Config::empty();
-    let Some(section) = field.section(&vocabulary::ROOT) else {
+    let mut config = Config::default();
+    let Some(section) = field.section(ObjectKeys::Root) else {
         return config;
     };
     section.set(&mut config.gateway, "gateway", gateway);
@@ -74,7 +75,7 @@ fn views(section: &Section<'_>, servers: Option<&Field<'_>>, max_length: usize, 
 }
 
 fn gateway(field: &Field<'_>) -> Option<Gateway> {
-    let section = field.section(&vocabulary::GATEWAY)?;
+    let section = field.section(ObjectKeys::Gateway)?;
     let mut gateway = Gateway::default();
     section.set(&mut gateway.host, "host", |field| field.accept(network::check_host(field.text()?)));
     section.set(&mut gateway.port, "port", |field| field.whole(0..=65535));
@@ -137,7 +138,7 @@ fn require_socket(section: &Section<'_>, gateway: &Gateway) {
 }
 
 fn policies(field: &Field<'_>) -> Option<Policies> {
-    let section = field.section(&vocabulary::POLICIES)?;
+    let section = field.section(ObjectKeys::Policies)?;
     let mut policies = Policies::default();
     let limit = |field: &Field<'_>| field.timeout().map(Timeout::duration);
     section.set(&mut policies.default_timeout, "defaultTimeout", limit);
@@ -152,7 +153,7 @@ fn policies(field: &Field<'_>) -> Option<Policies> {
 }
 
 fn subscriptions(field: &Field<'_>) -> Option<SubscriptionLimits> {
-    let section = field.section(&vocabulary::SUBSCRIPTIONS)?;
+    let section = field.section(ObjectKeys::Subscriptions)?;
     let mut limits = SubscriptionLimits::default();
     section.set(&mut limits.per_client, "maxPerClient", Field::count);
     section.set(&mut limits.total, "maxTotal", Field::count);
@@ -169,16 +170,16 @@ pub(crate) const LEVELS: [(&str, LogLevel); 5] = [
 ];
 
 fn log(field: &Field<'_>) -> Option<Log> {
-    let section = field.section(&vocabulary::LOG)?;
+    let section = field.section(ObjectKeys::Log)?;
     let mut log = Log::default();
-    section.set(&mut log.level, "level", |field| field.choice(&LEVELS, &[]).map(Some));
-    section.set(&mut log.format, "format", |field| field.choice(&LogFormat::ALL, &[]));
+    section.set(&mut log.level, "level", |field| field.choice(&LEVELS).map(Some));
+    section.set(&mut log.format, "format", |field| field.choice(&LogFormat::ALL));
     section.set(&mut log.audit, "audit", Field::flag);
     Some(log)
 }
 
 fn telemetry(field: &Field<'_>) -> Option<Telemetry> {
-    let section = field.section(&vocabulary::TELEMETRY)?;
+    let section = field.section(ObjectKeys::Telemetry)?;
     let mut telemetry = Telemetry::default();
     section.set(&mut telemetry.otlp, "otlp", |field| {
         let url = field.expanded()?;

@@ -7,7 +7,8 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::field::Field;
 use crate::problem::Fault;
-use crate::{Root, network, vocabulary};
+use crate::schema::ObjectKeys;
+use crate::{Root, network};
 
 /// The limit of roots. All roots are sent in one message.
 pub(crate) const MAX_ROOTS: usize = 100;
@@ -28,7 +29,7 @@ fn root(field: &Field<'_>) -> Option<Root> {
     if !field.is_object() {
         return Some(Root { uri: uri(field)?, name: None });
     }
-    let section = field.section(&vocabulary::NAMED_ROOT)?;
+    let section = field.section(ObjectKeys::NamedRoot)?;
     let mut name = None;
     section.set(&mut name, "name", |field| field.accept(check_name(field.text()?)).map(Some));
     let Some(place) = section.get("uri") else {

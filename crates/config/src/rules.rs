@@ -5,10 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use crate::field::{Field, Section};
 use crate::glob::Glob;
 use crate::problem::{Fault, quoted};
+use crate::schema::ObjectKeys;
 use crate::uri_filter::UriFilter;
-use crate::{
-    Filter, NamePolicy, Namespacing, ResourceRules, Rules, Timeout, ToolRules, UriPolicy, network, vocabulary,
-};
+use crate::{Filter, NamePolicy, Namespacing, ResourceRules, Rules, Timeout, ToolRules, UriPolicy, network};
 
 /// The range of the length of names: the minimum for a cut name with its hash, and the maximum of the protocol.
 const NAME_LENGTHS: std::ops::RangeInclusive<u64> = 16..=128;
@@ -29,7 +28,7 @@ pub(crate) fn is_name_character(character: char) -> bool {
 pub(crate) fn namespacing(field: &Field<'_>, base: &Namespacing) -> Option<Namespacing> {
     let mut namespacing = base.clone();
     if field.is_string() {
-        let all = field.choice(&NAMES, &[])?;
+        let all = field.choice(&NAMES)?;
         namespacing.tools = all;
         namespacing.prompts = all;
         namespacing.resources = match all {
@@ -38,10 +37,10 @@ pub(crate) fn namespacing(field: &Field<'_>, base: &Namespacing) -> Option<Names
         };
         return Some(namespacing);
     }
-    let section = field.section(&vocabulary::NAMESPACING)?;
-    section.set(&mut namespacing.tools, "tools", |field| field.choice(&NAMES, &[]));
-    section.set(&mut namespacing.prompts, "prompts", |field| field.choice(&NAMES, &[]));
-    section.set(&mut namespacing.resources, "resources", |field| field.choice(&URIS, &[]));
+    let section = field.section(ObjectKeys::Namespacing)?;
+    section.set(&mut namespacing.tools, "tools", |field| field.choice(&NAMES));
+    section.set(&mut namespacing.prompts, "prompts", |field| field.choice(&NAMES));
+    section.set(&mut namespacing.resources, "resources", |field| field.choice(&URIS));
     section.set(&mut namespacing.separator, "separator", |field| field.accept(check_separator(field.text()?)));
     section.set(&mut namespacing.max_length, "maxLength", |field| field.whole(NAME_LENGTHS));
     Some(namespacing)
@@ -56,7 +55,7 @@ fn check_separator(text: &str) -> Result<String, Fault> {
 
 /// Reads `tools`, and the filters that other clients place next to it.
 pub(crate) fn tools(server: &Section<'_>, max_length: usize) -> ToolRules {
-    let section = server.get("tools").and_then(|field| field.section(&vocabulary::TOOLS));
+    let section = server.get("tools").and_then(|field| field.section(ObjectKeys::Tools));
     let section = section.as_ref();
     let mut rules = ToolRules::default();
     if let Some(section) = section {
@@ -76,20 +75,15 @@ pub(crate) fn tools(server: &Section<'_>, max_length: usize) -> ToolRules {
 }
 
 pub(crate) fn prompts(server: &Section<'_>, max_length: usize) -> Rules {
-    rules(server, "prompts", &vocabulary::PROMPTS, |name| check_name(name, max_length))
+    rules(server, "prompts", ObjectKeys::Prompts, |name| check_name(name, max_length))
 }
 
 pub(crate) fn resources(server: &Section<'_>) -> ResourceRules {
-    let Rules { filter, rename } = rules(server, "resources", &vocabulary::RESOURCES, check_uri);
+    let Rules { filter, rename } = rules(server, "resources", ObjectKeys::Resources, check_uri);
     ResourceRules { filter: UriFilter::new(filter), rename }
 }
 
-fn rules(
-    server: &Section<'_>,
-    key: &str,
-    keys: &vocabulary::ObjectKeys,
-    check_target: impl Fn(&str) -> Result<(), Fault>,
-) -> Rules {
+fn rules(server: &Section<'_>, key: &str, keys: ObjectKeys, check_target: impl Fn(&str) -> Result<(), Fault>) -> Rules {
     let mut rules = Rules::default();
     if let Some(section) = server.get(key).and_then(|field| field.section(keys)) {
         rules.filter = filter(&section);

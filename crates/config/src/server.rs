@@ -1,6 +1,7 @@
 //! Reads the servers of the file and checks their ids.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,9 +9,9 @@ use indexmap::IndexMap;
 
 use crate::field::{ConfigPart, Field, Section};
 use crate::problem::{Fault, quoted};
+use crate::schema::ObjectKeys;
 use crate::{
-    Declare, HttpKind, Namespacing, Protocol, Server, ServerId, Transport, inherit, roots, rules, sharing, transport,
-    vocabulary,
+    Files, HttpKind, Namespacing, Protocol, Server, ServerId, Transport, inherit, roots, rules, sharing, transport,
 };
 
 /// The length limit of a prefix. Longer names would be cut anyway.
@@ -22,7 +23,7 @@ pub(crate) const PROTOCOLS: [(&str, Protocol); 4] = [
     ("auto", Protocol::Auto),
     ("legacy", Protocol::Legacy),
     ("modern", Protocol::Modern),
-    ("match-client", Protocol::MatchClient),
+    ("match-client", Protocol::Auto),
 ];
 
 pub(crate) fn servers(field: &Field<'_>, namespacing: &Namespacing) -> IndexMap<ServerId, Arc<Server>> {
@@ -83,51 +84,32 @@ fn check_id<'a>(name: &'a str, field: &Field<'a>, folded_ids: &mut HashMap<Strin
 }
 
 fn server(name: &str, field: &Field<'_>, namespacing: &Namespacing) -> Option<Server> {
-    let section = field.section(&vocabulary::SERVER)?;
+    let section = field.section(ObjectKeys::Server)?;
     let transport = transport::transport(&section);
-
-    let mut protocol = Protocol::default();
-    section.set(&mut protocol, "protocol", |field| self::protocol(field, transport.as_ref()));
-    let session = sharing::session(&section, transport.as_ref());
-    let mut declare = Declare::default();
-    section.set(&mut declare, "declare", sharing::declare);
-    let mut roots = Vec::new();
-    section.set(&mut roots, "roots", roots::roots);
-    let mut max_clients = sharing::MAX_CLIENTS;
-    section.set(&mut max_clients, "maxClients", Field::count);
-
-    let mut own = namespacing.clone();
-    section.set(&mut own, "namespacing", |field| rules::namespacing(field, namespacing));
-    let mut prefix = name.to_owned();
-    section.set(&mut prefix, "prefix", |field| field.accept(check_prefix(field.text()?, MAX_PREFIX_LENGTH)));
-    let mut timeout = None;
-    section.set(&mut timeout, "timeout", |field| field.timeout_or_milliseconds().map(Some));
-    let mut poll = None;
-    section.set(&mut poll, "poll", self::poll);
-    let mut validate = false;
-    section.set(&mut validate, "validate", Field::flag);
-
-    let (tools, prompts) = (rules::tools(&section, own.max_length), rules::prompts(&section, own.max_length));
-    Some(Server {
-        protocol,
-        session,
-        declare,
-        roots,
-        max_clients,
-        enabled: enabled(&section),
-        timeout,
-        poll,
-        validate,
-        tools,
-        prompts,
-        resources: rules::resources(&section),
-        ..Server::new(&prefix, transport?, own)
-    })
+    // The remaining members are read even without a transport, to report their problems too.
+    let unknown = Transport::Files(Files::at(PathBuf::new()));
+    let mut server = Server::new(name, unknown, namespacing.clone());
+    section.set(&mut server.protocol, "protocol", |field| protocol(field, transport.as_ref()));
+    server.session = sharing::session(&section, transport.as_ref());
+    section.set(&mut server.declare, "declare", sharing::declare);
+    section.set(&mut server.roots, "roots", roots::roots);
+    section.set(&mut server.max_clients, "maxClients", Field::count);
+    section.set(&mut server.namespacing, "namespacing", |field| rules::namespacing(field, namespacing));
+    section.set(&mut server.prefix, "prefix", |field| field.accept(check_prefix(field.text()?, MAX_PREFIX_LENGTH)));
+    section.set(&mut server.timeout, "timeout", |field| field.timeout_or_milliseconds().map(Some));
+    section.set(&mut server.poll, "poll", poll);
+    section.set(&mut server.validate, "validate", Field::flag);
+    server.tools = rules::tools(&section, server.namespacing.max_length);
+    server.prompts = rules::prompts(&section, server.namespacing.max_length);
+    server.enabled = enabled(&section);
+    server.resources = rules::resources(&section);
+    server.transport = transport?;
+    Some(server)
 }
 
 /// Reads `protocol`. Servers of type `files` and `sse` support only versions with a handshake.
 fn protocol(field: &Field<'_>, transport: Option<&Transport>) -> Option<Protocol> {
-    let protocol = field.choice(&PROTOCOLS, &[])?;
+    let protocol = field.choice(&PROTOCOLS)?;
     let kind = match transport {
         Some(Transport::Files(_)) => "files",
         Some(Transport::Http { kind: HttpKind::Sse, .. }) => "sse",

@@ -19,7 +19,7 @@ pub(crate) const MAX_CLIENTS: usize = 100;
 pub(crate) fn session(section: &Section<'_>, transport: Option<&Transport>) -> Sharing {
     let mut session = Some(Sharing::default());
     if let Some(field) = section.get("session") {
-        session = field.choice(&SESSIONS, &[]);
+        session = field.choice(&SESSIONS);
         if session == Some(Sharing::PerClient) && matches!(transport, Some(Transport::Files(_))) {
             let fault = Fault::new("a server of type files is the same for every client");
             field.problem(fault.cure("use \"shared\""));
@@ -45,7 +45,7 @@ pub(crate) fn session(section: &Section<'_>, transport: Option<&Transport>) -> S
 }
 
 pub(crate) fn declare(field: &Field<'_>) -> Option<Declare> {
-    let words = field.list(|field| field.choice(&DECLARABLE, &[]))?;
+    let words = field.list(|field| field.choice(&DECLARABLE))?;
     Some(Declare {
         sampling: words.iter().any(|word| word.sampling),
         elicitation: words.iter().any(|word| word.elicitation),

@@ -10,6 +10,7 @@ use crate::expand::ExpandedText;
 use crate::field::{Field, Section};
 use crate::inherit::Inherit;
 use crate::problem::Fault;
+use crate::schema::ObjectKeys;
 use crate::secret::Secret;
 use crate::vocabulary::{ASK_MEMBERS, FILES_MEMBERS, HTTP_MEMBERS, STDIO_MEMBERS};
 use crate::{Files, HttpKind, Transport, inherit, network, vocabulary};
@@ -62,7 +63,7 @@ pub(crate) fn transport(section: &Section<'_>) -> Option<Transport> {
 /// Returns the type from the file. If it is absent, the other members determine the type.
 fn kind(section: &Section<'_>) -> Option<TransportKind> {
     if let Some(field) = section.one_of(&vocabulary::TYPE) {
-        return field.choice(&KINDS, &[]);
+        return field.choice(&KINDS);
     }
     let has = |names: &[&str]| names.iter().any(|name| section.get(name).is_some());
     let fault = match (has(&["command"]), has(&vocabulary::URL), has(&["root"])) {
@@ -93,7 +94,7 @@ fn stdio(section: &Section<'_>) -> Option<Transport> {
     let command = section.get("command");
     // Older versions of Zed use one object for the program, its arguments and its environment.
     let object = command.as_ref().filter(|field| field.is_object());
-    let inner = object.and_then(|field| field.section(&vocabulary::COMMAND));
+    let inner = object.and_then(|field| field.section(ObjectKeys::Command));
     if inner.is_some() {
         for field in ["args", "env"].iter().filter_map(|member| section.get(member)) {
             field.key_problem(Fault::new("belongs inside of \"command\" when that is an object"));
@@ -168,7 +169,7 @@ fn files(section: &Section<'_>) -> Files {
 }
 
 fn tls(field: &Field<'_>) -> Option<Option<PathBuf>> {
-    let section = field.section(&vocabulary::TLS)?;
+    let section = field.section(ObjectKeys::Tls)?;
     Some(section.get("ca").and_then(|field| field.path()))
 }
 

@@ -186,28 +186,23 @@ impl UntrustedPath {
     pub(crate) fn fault(&self) -> Fault {
         let (place, uid) = (self.path.display(), self.uid);
         let quoted = shell_path(&self.path.display().to_string());
-        match (self.kind, self.flaw) {
-            (NodeKind::File, Flaw::Mode(mode)) => {
-                Fault::new(format!("the file names commands to run and others can change it (mode {mode:03o})"))
-                    .cure(format!("chmod go-w {quoted}"))
-            }
-            (_, Flaw::Mode(mode)) => {
-                let message = format!("the file names commands to run and others can write {place} (mode {mode:03o})");
-                Fault::new(message).cure(format!("chmod go-w {quoted}"))
-            }
+        let write = format!("chmod go-w {quoted}");
+        let chown = format!("or as root: chown {uid} {quoted}");
+        let (flaw, cure) = match (self.kind, self.flaw) {
+            (NodeKind::File, Flaw::Mode(mode)) => (format!("others can change it (mode {mode:03o})"), write),
+            (_, Flaw::Mode(mode)) => (format!("others can write {place} (mode {mode:03o})"), write),
             (NodeKind::File, Flaw::Owner(owner)) => {
-                let message = format!("the file names commands to run and belongs to another user ({owner})");
-                Fault::new(message).cure(format!("copy it, or as root: chown {uid} {quoted}"))
+                (format!("belongs to another user ({owner})"), format!("copy it, {chown}"))
             }
             (NodeKind::Directory, Flaw::Owner(owner)) => {
-                let message = format!("the file names commands to run and {place} belongs to another user ({owner})");
-                Fault::new(message).cure(format!("use a directory of yours, or as root: chown {uid} {quoted}"))
+                (format!("{place} belongs to another user ({owner})"), format!("use a directory of yours, {chown}"))
             }
             (NodeKind::Link, Flaw::Owner(owner)) => {
-                let message = format!("the file names commands to run and the link {place} belongs to user {owner}");
-                Fault::new(message).cure(format!("name the file itself, or as root: chown -h {uid} {quoted}"))
+                let cure = format!("name the file itself, or as root: chown -h {uid} {quoted}");
+                (format!("the link {place} belongs to user {owner}"), cure)
             }
-        }
+        };
+        Fault::new(format!("the file names commands to run and {flaw}")).cure(cure)
     }
 }
 

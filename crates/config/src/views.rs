@@ -7,6 +7,7 @@ use crate::exposure::{Exposure, ExposureMode, MetaTools, Profile, ProfileName, P
 use crate::field::{Field, MAX_COUNT};
 use crate::glob::Glob;
 use crate::problem::{Fault, quoted};
+use crate::schema::ObjectKeys;
 use crate::uri_filter::UriFilter;
 use crate::{Filter, rules, server, vocabulary};
 
@@ -37,7 +38,7 @@ pub(crate) fn meta_tools(field: &Field<'_>) -> Option<MetaTools> {
         meta_tools.enabled = field.flag()?;
         return Some(meta_tools);
     }
-    let section = field.section_or("true, false", &vocabulary::META_TOOLS)?;
+    let section = field.section_or("true, false", ObjectKeys::MetaTools)?;
     section.set(&mut meta_tools.enabled, "enabled", Field::flag);
     section.set(&mut meta_tools.prefix, "prefix", |field| {
         field.accept(server::check_prefix(field.text()?, MAX_PREFIX_LENGTH))
@@ -52,7 +53,7 @@ pub(crate) fn exposure(field: &Field<'_>, base: &Exposure, meta_tools: &MetaTool
         exposure.mode = mode(field, meta_tools)?;
         return Some(exposure);
     }
-    let section = field.section_or("a mode", &vocabulary::EXPOSURE)?;
+    let section = field.section_or("a mode", ObjectKeys::Exposure)?;
     section.set(&mut exposure.mode, "mode", |field| mode(field, meta_tools));
     section.set(&mut exposure.pinned, "pinned", rules::globs);
     section.set(&mut exposure.auto_above, "autoAbove", |field| field.whole(0..=MAX_COUNT));
@@ -62,7 +63,7 @@ pub(crate) fn exposure(field: &Field<'_>, base: &Exposure, meta_tools: &MetaTool
 
 /// Reads a mode. Unlisted tools are only found through the meta tools, so other modes than `all` need them enabled.
 fn mode(field: &Field<'_>, meta_tools: &MetaTools) -> Option<ExposureMode> {
-    let mode = field.choice(&MODES, &[])?;
+    let mode = field.choice(&MODES)?;
     let fault = || Fault::new("what is not listed is found with the meta tools, and metaTools are not enabled");
     let is_lost = mode != ExposureMode::All && !meta_tools.enabled;
     field.accept(if is_lost { Err(fault().cure("use \"all\" or enable them")) } else { Ok(mode) })
@@ -92,7 +93,7 @@ pub(crate) fn profiles(
 }
 
 fn profile(field: &Field<'_>, surroundings: &ProfileContext<'_>) -> Option<Profile> {
-    let section = field.section(&vocabulary::PROFILE)?;
+    let section = field.section(ObjectKeys::Profile)?;
     let mut profile = Profile { exposure: surroundings.exposure.clone(), ..Profile::default() };
     section.set(&mut profile.servers, "servers", |field| servers(field, surroundings));
     section.set(&mut profile.tools, "tools", |field| tools(field, surroundings.max_length));
@@ -138,7 +139,7 @@ fn tools(field: &Field<'_>, max_length: usize) -> Option<ProfileTools> {
         tools.filter.allow = rules::globs(field)?;
         return Some(tools);
     }
-    let section = field.section_or("an array", &vocabulary::PROFILE_TOOLS)?;
+    let section = field.section_or("an array", ObjectKeys::ProfileTools)?;
     tools.filter = rules::filter(&section);
     section.set(&mut tools.rename, "rename", |field| rules::rename(field, |name| rules::check_name(name, max_length)));
     section.set(&mut tools.describe, "describe", describe);
@@ -150,7 +151,7 @@ fn filter(field: &Field<'_>) -> Option<Filter> {
     if field.is_array() {
         return Some(Filter { allow: rules::globs(field)?, ..Filter::default() });
     }
-    field.section_or("an array", &vocabulary::PROFILE_FILTER).map(|section| rules::filter(&section))
+    field.section_or("an array", ObjectKeys::ProfileFilter).map(|section| rules::filter(&section))
 }
 
 fn describe(field: &Field<'_>) -> Option<BTreeMap<String, String>> {

@@ -25,7 +25,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use futures_util::FutureExt;
 use goblin_admin::api::{Ready, Refused, ServerList, ServerStatus, Trouble};
-use goblin_admin::routes::{ChangeTarget, Parameter, ROUTES, ReadTarget, Route, RouteAction, RouteMatch};
+use goblin_admin::routes::{ChangeTarget, ROUTES, ReadTarget, Route, RouteAction, RouteMatch};
 use goblin_config::ServerId;
 use goblin_telemetry::metrics::{self, Histogram, Reading, ServerReading};
 use goblin_telemetry::{Event, Observe, clean, worker};
@@ -295,7 +295,7 @@ fn read_query(route: &Route, query: &str) -> Result<Option<String>, AdminError> 
     let denied = |message: String| AdminError::new(StatusCode::BAD_REQUEST, message);
     let mut parts = query.split('&').filter(|part| !part.is_empty());
     let Some(part) = parts.next().filter(|_| route.path.starts_with(API)) else { return Ok(None) };
-    let Some(Parameter { name, .. }) = route.parameter else {
+    let Some(name) = route.parameter else {
         return Err(denied("this route takes no query".to_owned()));
     };
     let value = part.strip_prefix(name).and_then(|rest| rest.strip_prefix('=')).filter(|value| !value.is_empty());

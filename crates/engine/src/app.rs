@@ -50,8 +50,7 @@ use crate::router::Router;
 use crate::session::Sessions;
 use crate::session::dispatcher::Dispatcher;
 use crate::session::recorder::CallRecorder;
-use crate::upstream::actor::BackendDeps;
-use crate::upstream::server_request::Translate;
+use crate::upstream::supervisor::BackendDeps;
 use crate::upstream::{Backend, descriptors};
 
 /// A running gateway: backends, catalog and desk. It serves clients when a front is started.
@@ -94,7 +93,7 @@ impl App {
             observe: Arc::clone(&observe),
             exe,
             proxies,
-            translate: Arc::clone(&router) as Arc<dyn Translate>,
+            tasks: Arc::clone(&router.tasks),
             bell: Arc::clone(&directory.bell),
             level: sessions.levels.watch(),
         };

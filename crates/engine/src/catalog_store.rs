@@ -25,7 +25,7 @@ use tokio::sync::{Notify, watch};
 use crate::client::caller::Caller;
 use crate::client::mailbox::ListVersions;
 use crate::upstream::Backend;
-use crate::upstream::actor::stopped;
+use crate::upstream::supervisor::stopped;
 
 pub type Catalog = goblin_catalog::Catalog<Backend>;
 pub type Source = goblin_catalog::Source<Backend>;
@@ -232,12 +232,17 @@ impl CatalogStore {
             templates: catalog.resources.templates.len(),
             conflicts: catalog.tools.contested.len() + catalog.prompts.contested.len(),
         });
+        let resources = Arc::clone(&catalog.resources);
         let narrowed = self.profiles.values().map(|(profile, slot)| (slot, narrow(&catalog, profile, &slot.terms)));
         let narrowed: Vec<_> = narrowed.collect();
         let whole = (&self.whole, catalog);
-        // Store all catalogs before sending any notification. A receiver of a new version may load any of the catalogs.
+        // Store all catalogs and names before sending any notification. A receiver of a new version may load any of
+        // them.
         let changes: Vec<_> =
             narrowed.into_iter().chain([whole]).map(|(slot, catalog)| (slot, slot.put(catalog, observe))).collect();
+        for (source, backend) in roster.iter().enumerate() {
+            backend.set_uris(Arc::clone(&resources), source);
+        }
         for (slot, changed) in changes {
             slot.tell(changed);
         }
@@ -359,7 +364,7 @@ mod tests {
 
     #[test]
     fn res11_a_list_goes_on_from_where_it_was_begun_in_whatever_moment_the_catalog_changes() {
-        let mut config = Config::empty();
+        let mut config = Config::default();
         config.policies.page_size = 5;
         let directory = CatalogStore::new(&config);
         let (slot, caller, is_over) = (&directory.whole, Call::example().caller, AtomicBool::new(false));

@@ -2,5 +2,7 @@
 
 pub(crate) mod call;
 pub(crate) mod caller;
+pub(crate) mod input_request;
 pub(crate) mod mailbox;
+pub(crate) mod pending;
 pub(crate) mod subscriptions;

@@ -13,7 +13,6 @@ pub(crate) mod outbound;
 pub(crate) mod request;
 pub(crate) mod sse;
 pub(crate) mod stateless;
-pub(crate) mod stateless_requests;
 pub(crate) mod stdio;
 pub(crate) mod stream;
 

@@ -10,7 +10,6 @@ mod describe;
 mod list;
 pub(crate) mod words;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use goblin_catalog::listing::List;
@@ -23,7 +22,7 @@ use crate::catalog_store::{Catalog, View};
 use crate::client::call::Call;
 use crate::client::caller::Caller;
 use crate::meta::arguments::MetaArguments;
-use crate::meta::words::tool_not_found;
+use crate::meta::cards::ObjectBuilder;
 use crate::router::{Router, find_resource};
 use crate::upstream::availability::Availability;
 
@@ -79,44 +78,37 @@ impl Router {
     }
 }
 
-/// The tool name and the arguments in a call of `call_tool`.
-struct InnerCall {
-    name: Span,
-    arguments: Option<Span>,
-}
-
-impl InnerCall {
-    /// Reads the arguments of `call_tool`. Returns `None` if they do not fit the schema or have a duplicate key.
-    fn read(text: &str, arguments: Span) -> Option<InnerCall> {
-        let (mut name, mut inner) = (None, None);
-        for member in json::members(text, arguments) {
-            let slot = match &*member.key(text) {
-                "name" => &mut name,
-                "arguments" => &mut inner,
-                _ => return None,
-            };
-            if slot.replace(member.value).is_some() {
-                return None;
-            }
+/// Returns the tool name and the arguments in the arguments of `call_tool`. Returns `None` if they do not fit the schema
+/// or have a duplicate key.
+fn inner_call(text: &str, arguments: Span) -> Option<(Span, Option<Span>)> {
+    let (mut name, mut inner) = (None, None);
+    for member in json::members(text, arguments) {
+        let slot = match &*member.key(text) {
+            "name" => &mut name,
+            "arguments" => &mut inner,
+            _ => return None,
+        };
+        if slot.replace(member.value).is_some() {
+            return None;
         }
-        let is_object = inner.is_none_or(|at: Span| at.get(text).starts_with('{'));
-        is_object.then_some(InnerCall { name: name?, arguments: inner })
     }
+    let is_object = inner.is_none_or(|at: Span| at.get(text).starts_with('{'));
+    is_object.then_some((name?, inner))
 }
 
 fn unwrap(view: View<'_>, request: &Request, name_at: Span) -> Option<Request> {
     let text = request.raw.as_str();
     let arguments_at = request.params.arguments?;
-    let wanted = InnerCall::read(text, arguments_at)?;
+    let (inner_name, inner_arguments) = inner_call(text, arguments_at)?;
     // A continued call was admitted before. If its tool is gone by now, a later step reports that.
     let goes_on = request.params.request_state.is_some();
-    if !goes_on && view.tool(&json::string(text, wanted.name)?).is_err() {
+    if !goes_on && view.tool(&json::string(text, inner_name)?).is_err() {
         return None;
     }
     let slice = |at: Span| at.slice(request.raw.bytes());
     let mut edits = Splice::new();
-    edits.replace(name_at, slice(wanted.name));
-    edits.replace(arguments_at, wanted.arguments.map_or_else(|| "{}".into(), slice));
+    edits.replace(name_at, slice(inner_name));
+    edits.replace(arguments_at, inner_arguments.map_or_else(|| "{}".into(), slice));
     match Message::parse(edits.apply(request.raw.bytes())) {
         Ok(Message::Request(request)) => Some(request),
         _ => None,
@@ -132,9 +124,9 @@ impl MetaCall<'_> {
             MetaTool::CatalogPrompts => self.list_all(List::Prompts, &arguments),
             MetaTool::CatalogResources => self.list_all(List::Resources, &arguments),
             MetaTool::CatalogTemplates => self.list_all(List::Templates, &arguments),
-            MetaTool::SearchTools => self.search(&[List::Tools], &arguments),
-            MetaTool::SearchPrompts => self.search(&[List::Prompts], &arguments),
-            MetaTool::SearchResources => self.search(&[List::Resources, List::Templates], &arguments),
+            MetaTool::SearchTools => Ok(self.search(&[List::Tools], &arguments)),
+            MetaTool::SearchPrompts => Ok(self.search(&[List::Prompts], &arguments)),
+            MetaTool::SearchResources => Ok(self.search(&[List::Resources, List::Templates], &arguments)),
             MetaTool::DescribeTool => self.describe_tool(&arguments.name),
             MetaTool::DescribePrompt => self.describe_prompt(&arguments.name),
             MetaTool::DescribeResource => self.describe_resource(&arguments.uri),
@@ -143,23 +135,17 @@ impl MetaCall<'_> {
     }
 
     fn list_servers(&self) -> MetaResult {
-        let mut counted: HashMap<&str, [usize; 4]> = HashMap::new();
-        for list in List::ALL {
-            for place in 0..self.catalog.count(list) {
-                counted.entry(self.catalog.shown(list, place).server).or_default()[list as usize] += 1;
-            }
-        }
         let (mut servers, mut lines) = (Vec::new(), Vec::new());
-        for source in &self.catalog.sources {
+        for (source, counts) in self.catalog.sources.iter().zip(self.catalog.counts()) {
             let (id, state) = (source.backend.id.as_str(), Availability::of(&source.backend).word());
-            let own = counted.get(id).copied().unwrap_or_default();
-            let counts = List::ALL.map(|list| (list::member(list), own[list as usize]));
-            let members: String = counts.iter().map(|(kind, count)| format!(r#","{kind}":{count}"#)).collect();
-            servers.push(format!(r#"{{"serverId":{},"state":"{state}"{members}}}"#, quote(id)));
+            let counts = List::ALL.map(|list| (list::member(list), counts[list as usize]));
+            let members = ObjectBuilder::default().string("serverId", id).string("state", state);
+            let members = counts.iter().fold(members, |members, (kind, count)| members.raw(kind, Some(count)));
+            servers.push(members.object());
             let words: Vec<_> = counts.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
             lines.push(format!("{id} - {state}: {}", words.join(", ")));
         }
-        let structured = format!(r#"{{"servers":[{}],"total":{}}}"#, servers.join(","), servers.len());
+        let structured = ObjectBuilder::default().array("servers", &servers).raw("total", Some(servers.len())).object();
         let text = if lines.is_empty() { "no servers".to_owned() } else { lines.join("\n") };
         MetaResult { structured, text }
     }
@@ -173,7 +159,7 @@ impl MetaCall<'_> {
             );
         }
         match self.view.tool(wanted) {
-            Err(error) => tool_not_found(self.catalog, wanted, &error),
+            Err(error) => self.not_found(List::Tools, wanted, &error),
             // The tool appeared after `unwrap_call`, or a key is duplicated.
             Ok(_) => format!("`{wanted}` was not called: say name and arguments once each, and try again"),
         }

@@ -2,13 +2,12 @@
 //!
 //! [`resolve`] is pure: it maps a view of the catalog and a request to a route or an error. [`Router::dispatch`] sends
 //! the request along the route. The result passes unchanged, except for URIs and content that an older client cannot
-//! parse (`content`).
+//! parse (`content` in the catalog).
 //!
 //! A client and a link may be of different generations. `rounds` serves a legacy client of a modern backend, `inputs`
 //! serves two modern peers, and `session::suspended` serves a modern client of a legacy backend.
 
 mod arguments;
-mod content;
 pub(crate) mod inputs;
 pub(crate) mod introspection;
 mod rounds;
@@ -22,25 +21,24 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use goblin_catalog::resources::UriOwner;
-use goblin_catalog::uri;
+use goblin_catalog::{content, uri};
 use goblin_config::{Policies, ServerId};
 use goblin_subscriptions::count::SubscriptionCount;
 use goblin_telemetry::meter::{OutcomeCounts, ReadStatus};
 use goblin_telemetry::{Event, Observe};
-use goblin_wire::json::{self, Pieces, Span, Splice, quote};
+use goblin_wire::json::{self, Span, Splice, quote};
 use goblin_wire::mirror::Mirrors;
 use goblin_wire::params::required;
-use goblin_wire::{Dialect, Era, Error, Limit, Method, Mime, Notification, Outcome, Request, Response};
+use goblin_wire::{Error, Limit, Method, Mime, Outcome, Request, Response};
 
 use crate::catalog_store::{Catalog, CatalogStore, View};
-use crate::client::call::{Call, CallTimeouts};
-use crate::client::caller::{Caller, SessionId};
+use crate::client::call::{Call, CallTimeouts, Reply};
+use crate::client::caller::Caller;
 use crate::router::inputs::Exchange;
 use crate::router::state::RequestStateCipher;
-use crate::router::tasks::table::{NativeTask, TaskTable};
 use crate::router::tasks::{TaskOutcome, makes_tasks};
 use crate::upstream::call::ending;
-use crate::upstream::server_request::Translate;
+use crate::upstream::tasks::TaskTable;
 use crate::upstream::{Backend, BackendResponse, CallEnd, OutgoingRequest};
 
 /// The longest time to wait for an unknown URI while lists are being fetched (D13).
@@ -112,20 +110,6 @@ pub struct Router {
     pub states: RequestStateCipher,
     /// The tasks of all clients.
     pub tasks: Arc<TaskTable>,
-}
-
-/// An answer, ready for the client.
-#[derive(Debug)]
-pub struct Reply {
-    pub pieces: Pieces,
-    /// The code of an error. Some protocol versions also map it to the HTTP status.
-    pub code: Option<i64>,
-}
-
-impl From<Pieces> for Reply {
-    fn from(pieces: Pieces) -> Reply {
-        Reply { pieces, code: None }
-    }
 }
 
 impl Router {
@@ -314,8 +298,8 @@ impl Router {
         match response.outcome {
             Outcome::Result(result) => {
                 let expose = |native: &str| {
-                    backend.remember(native, uri::normalise);
-                    catalog.resources.expose(&catalog.sources, source, native)
+                    backend.remember(native);
+                    catalog.resources.expose(source, native)
                 };
                 let mut edits = content::edits(caller.dialect, &request.method, text, result, expose);
                 match (caller.dialect.has_result_types(), dialect.has_result_types()) {
@@ -367,50 +351,6 @@ impl Router {
             edits.replace(code, known.to_string());
         }
         Reply { pieces: response.rekeyed(&request.id, edits), code }
-    }
-}
-
-impl Translate for Router {
-    fn ask(&self, server: &ServerId, ask: &Request, dialect: Dialect) -> Splice {
-        let catalog = self.directory.catalog();
-        let source = catalog.sources.iter().position(|source| source.backend.id == *server);
-        let (Some(source), Some(params)) = (source, ask.params.whole) else { return Splice::new() };
-        let backend = &catalog.source(source).backend;
-        content::ask_edits(dialect, &ask.method, ask.raw.as_str(), params, |native| {
-            backend.remember(native, uri::normalise);
-            catalog.resources.expose(&catalog.sources, source, native)
-        })
-    }
-
-    fn expose(&self, server: &ServerId, native: &str) -> String {
-        let catalog = self.directory.catalog();
-        let Some(source) = catalog.sources.iter().position(|source| source.backend.id == *server) else {
-            return uri::expose(&server.folded(), native);
-        };
-        catalog.source(source).backend.remember(native, uri::normalise);
-        catalog.resources.expose(&catalog.sources, source, native)
-    }
-
-    fn expose_listed(&self, server: &ServerId, native: &str) -> String {
-        let catalog = self.directory.catalog();
-        match catalog.sources.iter().position(|source| source.backend.id == *server) {
-            Some(source) => catalog.resources.expose_listed(&catalog.sources, source, native),
-            None => uri::expose(&server.folded(), native),
-        }
-    }
-
-    fn task_id(&self, server: &ServerId, own: Option<SessionId>, native: &str) -> Option<String> {
-        // Only versions with sessions name a task inside other messages.
-        let native = NativeTask { server: server.clone(), own, era: Era::Legacy, id: native.into() };
-        self.tasks.named(&native).map(|task| task.id.to_string())
-    }
-
-    fn native_task(&self, server: &ServerId, id: &str) -> Option<String> {
-        self.tasks.native(server, id)
-    }
-
-    fn hear_task(&self, server: &ServerId, own: Option<SessionId>, notification: &Notification) -> bool {
-        self.hear_of_task(server, own, notification)
     }
 }
 
@@ -515,7 +455,7 @@ fn asked_uri(catalog: &Catalog, source: usize, request: &Request, backend: &Back
     let text = request.raw.as_str();
     let asked = request.params.uri.and_then(|at| json::string(text, at)).unwrap_or_default();
     match catalog.resources.find(&catalog.sources, &asked) {
-        Ok(owner) if owner.source == source => catalog.resources.expose(&catalog.sources, source, &owner.native),
+        Ok(owner) if owner.source == source => catalog.resources.expose(source, &owner.native),
         _ => uri::expose(&backend.id.folded(), &asked),
     }
 }

@@ -9,7 +9,6 @@
 pub(crate) mod cut;
 pub(crate) mod dispatcher;
 pub(crate) mod eviction;
-pub(crate) mod inflight;
 pub(crate) mod levels;
 pub(crate) mod listening;
 pub(crate) mod recorder;
@@ -23,7 +22,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use goblin_config::exposure::ProfileName;
 use goblin_telemetry::{Event, Observe};
-use goblin_wire::{Dialect, Error, Id, Limit};
+use goblin_wire::{Dialect, Error, Limit};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -31,8 +30,8 @@ use crate::client::call::Call;
 use crate::client::caller::{Caller, Introduction, Level, Principal, RunId, SessionId, random_epoch};
 use crate::client::mailbox::replay::{Replay, ReplayMemory};
 use crate::client::mailbox::{ListVersions, Mailbox};
+use crate::client::pending::{OpenCall, OpenCallCount, OpenCallGuard, OpenCalls};
 use crate::session::eviction::{EvictionCandidate, EvictionQueue};
-use crate::session::inflight::{Inflight, InflightGuard, OpenCallCount};
 use crate::session::levels::Levels;
 
 /// The interval at which the timeouts of calls are checked.
@@ -49,7 +48,7 @@ pub struct Session {
     pub profile: Option<ProfileName>,
     pub dialect: Dialect,
     pub mailbox: Arc<Mailbox>,
-    pub inflight: Arc<Inflight>,
+    pub calls: Arc<OpenCalls>,
     level: Mutex<LevelSetting>,
     /// The client has opened a session stream before.
     had_stream: AtomicBool,
@@ -118,7 +117,7 @@ impl Session {
 
     /// Reports whether the client has neither an open stream nor an open request.
     fn is_unused(&self) -> bool {
-        !self.mailbox.has_stream() && self.readers.load(Ordering::Relaxed) == 0 && self.inflight.is_empty()
+        !self.mailbox.has_stream() && self.readers.load(Ordering::Relaxed) == 0 && self.calls.is_empty()
     }
 
     /// Returns the time since the client's last activity. It is zero while the client has an open stream or request.
@@ -201,9 +200,8 @@ pub struct Sessions {
     /// The sessions that the last scan found for eviction.
     victims: Mutex<EvictionQueue<SessionId>>,
     pub levels: Arc<Levels>,
-    /// The calls without a session. The table assigns each a number as its id.
-    visits: Arc<Inflight>,
-    last_visit: AtomicU64,
+    /// The calls without a session.
+    visits: Arc<OpenCalls>,
     observe: Arc<Observe>,
     pulse: Arc<OpenCallCount>,
     streams: Arc<AtomicUsize>,
@@ -225,8 +223,7 @@ impl Sessions {
             room: Arc::new(Semaphore::new(most)),
             victims: Mutex::default(),
             levels: Arc::default(),
-            visits: Arc::new(Inflight::new(Arc::clone(&pulse))),
-            last_visit: AtomicU64::new(0),
+            visits: Arc::new(OpenCalls::new(Arc::clone(&pulse))),
             observe,
             pulse,
             streams: Arc::default(),
@@ -309,7 +306,7 @@ impl Sessions {
             profile,
             dialect,
             mailbox: Arc::new(mailbox.of_session(id)),
-            inflight: Arc::new(Inflight::new(Arc::clone(&self.pulse))),
+            calls: Arc::new(OpenCalls::new(Arc::clone(&self.pulse))),
             level: Mutex::default(),
             had_stream: AtomicBool::new(false),
             all_streams: Arc::clone(&self.streams),
@@ -368,7 +365,7 @@ impl Sessions {
         drop(sessions);
         let Some(SessionEntry { session, .. }) = ended else { return false };
         session.mailbox.close();
-        session.inflight.close(reason);
+        session.calls.close(reason);
         let wish = std::mem::replace(&mut *session.level.lock(), LevelSetting { level: None, ended: true });
         self.levels.replace(wish.level, None);
         self.observe.emit(&Event::SessionEnded { session: &id.short(), reason });
@@ -376,9 +373,8 @@ impl Sessions {
     }
 
     /// Registers a call without a session. The number of connections bounds the number of such calls.
-    pub(crate) fn admit_visit(&self, call: &Arc<Call>) -> Result<InflightGuard, Error> {
-        let number = self.last_visit.fetch_add(1, Ordering::Relaxed);
-        self.visits.admit(&Id::from(number), call, usize::MAX)
+    pub(crate) fn admit_visit(&self, call: &Arc<Call>) -> Result<OpenCallGuard, Error> {
+        self.visits.admit(None, OpenCall::Call(Arc::clone(call)), usize::MAX)
     }
 
     pub fn end_all(&self, reason: &str) {
@@ -400,12 +396,6 @@ impl Sessions {
     /// Reports a response that matches no open server request.
     fn tell_unasked(&self, session: &Session) {
         self.observe.emit(&Event::AnswerWithoutAsk { session: &session.id.short() });
-    }
-
-    /// Reports a progress or log message that was dropped.
-    pub(crate) fn tell_dropped(&self, client: Option<SessionId>) {
-        let session = client.map_or_else(|| "none".to_owned(), |client| client.short());
-        self.observe.emit(&Event::MessageDropped { session: &session });
     }
 
     pub fn set_level(&self, session: &Session, level: Level) {
@@ -436,7 +426,7 @@ impl Sessions {
         let sessions = self.sessions.read();
         let calls = |session: &Arc<Session>| {
             let id = session.id;
-            session.inflight.calls().into_iter().map(move |call| (Some(id), call))
+            session.calls.calls().into_iter().map(move |call| (Some(id), call))
         };
         let visits = self.visits.calls().into_iter().map(|call| (call.caller.session, call));
         sessions.values().map(|open| &open.session).flat_map(calls).chain(visits).collect()
@@ -479,9 +469,9 @@ impl Sessions {
             self.pulse.begun().await;
             tokio::time::sleep(TICK).await;
             let now = Instant::now();
-            self.visits.look_at_clock(now);
+            self.visits.check_timeouts(now);
             for open in self.sessions.read().values() {
-                open.session.inflight.look_at_clock(now);
+                open.session.calls.check_timeouts(now);
             }
         }
     }

@@ -1,16 +1,13 @@
 //! One MCP server behind the gateway.
 //!
-//! A [`Backend`] is the handle that the rest of the gateway shares. It publishes the link, the last listing and the
-//! state, which the backend's actor owns. Calls go over the link directly, not through the actor. A backend that lost
-//! its connection keeps its listing, and its calls fail at once instead of being queued. If each client has a link of
-//! its own, calls use that link and the actor's link only fetches the lists.
+//! A [`Backend`] is the handle that the rest of the gateway shares. It publishes the last listing and, in a
+//! [`LinkSlot`], the link and its state, which a supervisor owns. Calls go over the link directly, not through the
+//! supervisor. A backend that lost its connection keeps its listing, and its calls fail at once instead of being queued.
+//! If each client has a link of its own, calls use that link and the shared link only fetches the lists.
 
-pub(crate) mod actor;
 pub mod availability;
 pub(crate) mod call;
-pub(crate) mod calls_only;
 pub mod child;
-pub(crate) mod client_links;
 pub mod descriptors;
 pub(crate) mod dial;
 pub(crate) mod era;
@@ -22,7 +19,9 @@ pub(crate) mod health;
 pub(crate) mod http;
 pub(crate) mod inbound;
 pub(crate) mod link;
+pub(crate) mod links;
 pub(crate) mod listen;
+pub(crate) mod lister;
 pub(crate) mod listing_view;
 pub(crate) mod news;
 pub(crate) mod open_requests;
@@ -32,6 +31,8 @@ pub(crate) mod server_request;
 pub(crate) mod sse;
 pub(crate) mod stdio;
 pub(crate) mod subscriptions;
+pub(crate) mod supervisor;
+pub(crate) mod tasks;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,56 +42,50 @@ use bytes::Bytes;
 use goblin_catalog::Upstream;
 use goblin_catalog::known_uris::KnownUris;
 use goblin_catalog::listing::{List, Listing};
+use goblin_catalog::resources::ResourceTable;
 use goblin_config::{Policies, Server, ServerId};
-use goblin_telemetry::Observe;
 use goblin_telemetry::meter::{Meter, OutcomeCounts};
 use goblin_wire::json::{Span, Splice};
 use goblin_wire::mirror::Mirrors;
-use goblin_wire::{Dialect, Error, Limit, Method, Request, Response};
+use goblin_wire::{Dialect, Error, Method, Request, Response};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Semaphore, watch};
 
 use crate::client::call::Call;
 use crate::client::caller::SessionId;
 use crate::client::subscriptions::Subscription;
-use crate::upstream::calls_only::CallsOnlyLink;
-use crate::upstream::client_links::ClientLinks;
-use crate::upstream::events::BackendEvents;
+use crate::upstream::events::{BackendEvents, ExposedUris};
 use crate::upstream::fetch::SkippedTool;
 use crate::upstream::inbound::LinkOwner;
-use crate::upstream::link::{Link, LinkError};
+use crate::upstream::link::LinkError;
+use crate::upstream::links::{LinkSlot, LinkTable};
 use crate::upstream::listing_view::ListingView;
 use crate::upstream::problem::public;
-use crate::upstream::server_request::Translate;
 use crate::upstream::subscriptions::{ManagerContext, SubscriptionManager};
 
-/// The shared handle of one backend. Only the backend's actor writes the link, the listing and the state.
+/// The shared handle of one backend. Only its lister writes the listing.
 pub struct Backend {
     pub id: ServerId,
     pub config: Arc<Server>,
     pub inbox: Arc<BackendEvents>,
     pub meter: Arc<Meter>,
-    link: ArcSwapOption<Link>,
-    /// The links of single clients. `None` if clients share one link.
-    own: Option<ClientLinks>,
-    /// A second link, with a handshake, for clients of that protocol generation. `None` unless clients share a link.
-    calls_only: Option<CallsOnlyLink>,
-    /// The subscriptions of the clients that share the link.
-    pub register: Arc<SubscriptionManager>,
+    /// The link that clients share, or that only fetches the lists if each client has a link of its own.
+    pub shared: Arc<LinkSlot>,
+    /// The other links. `None` in tests without a supervisor.
+    links: Option<Arc<LinkTable>>,
     listing: ArcSwap<Listing>,
     home: ManagerContext,
     /// The lists that failed in the last fetch, each with the reason.
     failed_lists: Mutex<Vec<(List, String)>>,
     /// The tools that cannot be called over this link because of their definition.
     left_out: Mutex<Vec<SkippedTool>>,
-    /// Whether the actor is fetching lists.
+    /// Whether the lister is fetching lists.
     refreshing: AtomicBool,
-    state: watch::Sender<BackendState>,
     /// Becomes `true` when the first listing is complete or the first attempt has failed.
     settled: watch::Sender<bool>,
     slots: Semaphore,
     most_calls: usize,
-    known_uris: Mutex<KnownUris>,
+    known_uris: Arc<Mutex<KnownUris>>,
     /// The backend that replaces this one after a reload, once it is ready.
     pub successor: ArcSwapOption<Backend>,
 }
@@ -158,54 +153,32 @@ pub struct BackendResponse {
 }
 
 impl Backend {
-    pub fn new(
-        id: ServerId,
-        config: Arc<Server>,
-        policies: &Policies,
-        observe: Arc<Observe>,
-        translate: Arc<dyn Translate>,
-    ) -> Backend {
-        let inbox = Arc::new(BackendEvents::new(id.clone(), observe, translate));
+    pub fn new(id: ServerId, config: Arc<Server>, policies: &Policies, inbox: BackendEvents) -> Backend {
         let home = ManagerContext {
-            inbox,
+            inbox: Arc::new(inbox),
             offered: Arc::new(ArcSwap::from_pointee(ListingView::new(Arc::clone(&config), Arc::default()))),
             config,
             most_upstream: policies.subscriptions.upstream,
         };
-        Backend::at(id, home, policies)
-    }
-
-    fn at(id: ServerId, home: ManagerContext, policies: &Policies) -> Backend {
         let most_calls = policies.max_in_flight_per_backend;
-        let known_uris = Mutex::new(KnownUris::new(&home.inbox.observe().memory));
         Backend {
             id,
             config: Arc::clone(&home.config),
             inbox: Arc::clone(&home.inbox),
             meter: Arc::default(),
-            link: ArcSwapOption::empty(),
-            own: None,
-            calls_only: None,
-            register: Arc::new(SubscriptionManager::new(home.clone())),
+            shared: Arc::new(LinkSlot::shared(Arc::new(SubscriptionManager::new(home.clone())))),
+            links: None,
             listing: ArcSwap::default(),
+            known_uris: Arc::new(Mutex::new(KnownUris::new(&home.inbox.observe().memory))),
             home,
             failed_lists: Mutex::default(),
             left_out: Mutex::default(),
             refreshing: AtomicBool::new(true),
-            state: watch::Sender::new(BackendState::Starting),
             settled: watch::Sender::new(false),
             slots: Semaphore::new(most_calls),
             most_calls,
-            known_uris,
             successor: ArcSwapOption::empty(),
         }
-    }
-
-    /// Returns a second handle for the same backend that carries calls over another link. The two share the meter and
-    /// the subscriptions.
-    fn beside(&self, policies: &Policies) -> Backend {
-        let (meter, register) = (Arc::clone(&self.meter), Arc::clone(&self.register));
-        Backend { meter, register, ..Backend::at(self.id.clone(), self.home.clone(), policies) }
     }
 
     pub fn listing(&self) -> Arc<Listing> {
@@ -214,15 +187,21 @@ impl Backend {
 
     /// Returns the transport of the current link. Returns `None` if the backend is not connected.
     pub fn transport(&self) -> Option<&'static str> {
-        self.link.load().as_ref().map(|link| link.transport())
+        self.shared.transport()
     }
 
     pub fn state(&self) -> BackendState {
-        self.state.borrow().clone()
+        self.shared.state()
     }
 
-    pub fn watch_state(&self) -> watch::Receiver<BackendState> {
-        self.state.subscribe()
+    /// Waits until the first attempt to connect has ended. Returns the state.
+    pub async fn begun(&self) -> BackendState {
+        self.shared.begun().await
+    }
+
+    /// Returns the links of single clients. Returns `None` if clients share one link.
+    fn own(&self) -> Option<&Arc<LinkTable>> {
+        self.links.as_ref().filter(|links| links.is_per_client())
     }
 
     /// Returns the lists that failed in the last fetch, each with the reason.
@@ -264,25 +243,23 @@ impl Backend {
     /// connects the client's link first. A link that cannot connect now is no error: the register makes the client's
     /// task dial again later.
     pub(crate) async fn register_for(&self, call: &Call) -> Result<Arc<SubscriptionManager>, Error> {
-        match &self.own {
-            Some(own) => {
-                let session = own.client_of(&call.caller);
-                match own.link(session, call, None).await {
-                    Ok(_) | Err(Error::BackendUnavailable { .. }) => {}
-                    Err(error) => return Err(error),
-                }
-                own.register(session).ok_or_else(|| self.unavailable())
+        let Some(own) = self.own() else { return Ok(Arc::clone(&self.shared.register)) };
+        let slot = own.slot_of(call)?;
+        match slot.next_link(None).await {
+            Ok(_) | Err(Error::BackendUnavailable { .. }) if slot.state() != BackendState::Stopped => {
+                Ok(Arc::clone(&slot.register))
             }
-            None => Ok(Arc::clone(&self.register)),
+            Ok(_) | Err(Error::BackendUnavailable { .. }) => Err(self.shared.unavailable()),
+            Err(error) => Err(error),
         }
     }
 
     /// Returns the register for `session` without connecting a link. Returns `None` if the client has no link of its
     /// own yet.
     pub(crate) fn known_register(&self, session: Option<SessionId>) -> Option<Arc<SubscriptionManager>> {
-        match (&self.own, session) {
+        match (self.own(), session) {
             (Some(own), Some(session)) => own.register(session),
-            _ => Some(Arc::clone(&self.register)),
+            _ => Some(Arc::clone(&self.shared.register)),
         }
     }
 
@@ -301,8 +278,9 @@ impl Backend {
         self.registers().map(|register| register.count()).sum()
     }
 
-    fn registers(&self) -> impl Iterator<Item = Arc<SubscriptionManager>> {
-        std::iter::once(Arc::clone(&self.register)).chain(self.own.iter().flat_map(ClientLinks::registers))
+    pub(crate) fn registers(&self) -> impl Iterator<Item = Arc<SubscriptionManager>> {
+        let own = self.own().map(|own| own.registers()).unwrap_or_default();
+        std::iter::once(Arc::clone(&self.shared.register)).chain(own)
     }
 
     /// Publishes a new listing, and through `home.offered` the view of it that the registers use.
@@ -312,35 +290,18 @@ impl Backend {
         self.listing.store(listing);
     }
 
-    /// Notifies the registers that a fetch of the lists begins.
-    fn list_begins(&self) {
-        self.registers().for_each(|register| register.list_begins());
-    }
-
-    /// Notifies the registers that the link that fetches the lists was replaced.
+    /// Prepares for a new link, which fetches all lists.
     fn list_connected(&self) {
         self.registers().for_each(|register| register.list_connected());
-    }
-
-    /// Notifies the registers of new lists: the resources, or only the templates if `has_resources` is `false`.
-    /// `is_settled` is `true` if the connection is old enough for its lists to be complete. Returns `true` if a
-    /// register needs a second fetch once the connection has settled.
-    async fn relisted(&self, is_settled: bool, has_resources: bool) -> bool {
-        let mut is_early = false;
-        for register in self.registers().collect::<Vec<_>>() {
-            is_early |= register.relisted(is_settled, has_resources).await;
-        }
-        is_early
-    }
-
-    fn list_failed(&self) {
-        self.registers().for_each(|register| register.list_failed());
+        self.refreshing.store(true, Ordering::Release);
+        // The first fetch covers all lists, so marks from before are obsolete.
+        self.inbox.take_changes();
     }
 
     /// Removes and returns all subscriptions, for the backend that replaces this one.
     pub fn hand_over(&self) -> Vec<SubscriptionHandover> {
-        let own = self.own.iter().flat_map(ClientLinks::hand_over);
-        let shared = SubscriptionHandover { client: None, subscriptions: self.register.hand_over() };
+        let own = self.own().map(|own| own.hand_over()).unwrap_or_default();
+        let shared = SubscriptionHandover { client: None, subscriptions: self.shared.register.hand_over() };
         std::iter::once(shared).chain(own).filter(|known_uris| !known_uris.subscriptions.is_empty()).collect()
     }
 
@@ -352,10 +313,10 @@ impl Backend {
             self.inbox.mark(&[List::Resources]);
         }
         for SubscriptionHandover { client, subscriptions } in known_uris {
-            match (&self.own, client) {
-                (None, _) => self.register.take_over(subscriptions),
+            match (self.own(), client) {
+                (None, _) => self.shared.register.take_over(subscriptions),
                 (Some(own), Some(client)) => own.take_over(&client, subscriptions),
-                (Some(_), None) => self.register.disown(subscriptions),
+                (Some(_), None) => self.shared.register.disown(subscriptions),
             }
         }
     }
@@ -370,11 +331,15 @@ impl Backend {
         self.most_calls - self.slots.available_permits()
     }
 
-    /// Remembers a URI that the backend returned in a result. `normalise` maps spellings of the same URI to one form.
-    pub fn remember(&self, native: &str, normalise: impl Fn(&str) -> String) {
-        if self.known_uris().remember(native, normalise) {
-            self.inbox.observe().limit_hit(Limit::KnownUriBytes);
-        }
+    /// Remembers a URI that the backend returned in a result.
+    pub fn remember(&self, native: &str) {
+        self.inbox.remember(&self.known_uris, native);
+    }
+
+    /// Publishes the names of this backend's resources in a new catalog, which has it as its `source`.
+    pub(crate) fn set_uris(&self, table: Arc<ResourceTable>, source: usize) {
+        let known = Arc::clone(&self.known_uris);
+        self.inbox.uris.store(Some(Arc::new(ExposedUris { table, source, known })));
     }
 
     /// Returns the URIs that the backend returned in results.
@@ -384,7 +349,7 @@ impl Backend {
 
     /// Checks that the backend answers, with a request of the gateway itself.
     pub async fn ping(&self) -> Result<(), Error> {
-        let link = self.link.load_full().ok_or_else(|| self.unavailable())?;
+        let link = self.shared.link().ok_or_else(|| self.shared.unavailable())?;
         let question = if link.dialect().has_handshake() { Method::Ping } else { Method::Discover };
         link.ask(&question, "{}").await.map(drop).map_err(|error| self.explain(error))
     }
@@ -392,36 +357,26 @@ impl Backend {
     /// Reports whether the backend is known to speak protocol versions with a handshake and versions without one.
     pub(crate) fn has_both_eras(&self) -> bool {
         let lists_both = self.listing().hello.as_ref().is_some_and(|hello| hello.lists_handshake);
-        lists_both || self.calls_only.as_ref().is_some_and(CallsOnlyLink::is_up)
+        lists_both || self.links.as_ref().is_some_and(|links| links.has_calls_only())
     }
 
     /// Returns the number of clients that have a link of their own. Returns `None` if clients share one link.
     pub fn own_links(&self) -> Option<usize> {
-        self.own.as_ref().map(ClientLinks::count)
+        self.own().map(|own| own.count())
     }
 
     /// Forwards a client's notification over the client's own link. Does nothing if clients share a link.
     pub(crate) fn tell_own(&self, session: SessionId, notification: &Bytes) {
-        if let Some(own) = &self.own {
+        if let Some(own) = self.own() {
             own.tell(session, notification);
         }
     }
 
     /// Makes the client's own link send the new log level, which is stored in the client's mailbox.
     pub(crate) fn level_changed(&self, session: SessionId) {
-        if let Some(own) = &self.own {
+        if let Some(own) = self.own() {
             own.level_changed(session);
         }
-    }
-
-    fn unavailable(&self) -> Error {
-        let reason = match &*self.state.borrow() {
-            BackendState::Starting => "it is starting".to_owned(),
-            BackendState::Ready => "it is reconnecting".to_owned(),
-            BackendState::Lost(reason) => public(reason),
-            BackendState::Stopped => "it was stopped".to_owned(),
-        };
-        Error::BackendUnavailable { server: self.id.to_string(), reason, sent: false }
     }
 
     fn explain(&self, error: LinkError) -> Error {
@@ -445,7 +400,7 @@ impl Upstream for Backend {
         &self.id
     }
 
-    fn config(&self) -> &Server {
+    fn config(&self) -> &Arc<Server> {
         &self.config
     }
 

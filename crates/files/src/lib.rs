@@ -19,7 +19,7 @@ mod watch;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use goblin_config::Files;
@@ -53,7 +53,6 @@ pub trait Host: Send + Sync {
 }
 
 pub struct FilesServer {
-    next: AtomicU64,
     places: Arc<Semaphore>,
     served: Arc<FilesState>,
     watch: WatchTask,
@@ -119,11 +118,7 @@ impl FilesServer {
         let served = Arc::new(FilesState { tree, most_listed, host, told_limit, watch });
         let watch = WatchTask::start(Arc::clone(&served));
         let places = Arc::new(Semaphore::new(MAX_CONCURRENT_REQUESTS));
-        Ok(FilesServer { next: AtomicU64::new(1), places, served, watch })
-    }
-
-    pub fn next_id(&self) -> u64 {
-        self.next.fetch_add(1, Ordering::Relaxed)
+        Ok(FilesServer { places, served, watch })
     }
 
     /// Answers a request. Returns the reason if the bytes are no request.

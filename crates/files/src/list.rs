@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use goblin_config::roots::encode;
 use goblin_wire::date;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 
 use crate::content::ToolResult;
 use crate::path::{self, RelativePath};
@@ -15,8 +14,8 @@ use crate::rule::FileGlob;
 use crate::tools;
 use crate::tree::{FileKind, FileTree, StopFlag, WalkEntry, WalkStep};
 
-const USUAL_LIMIT: usize = 500;
-const MAX_ENTRIES: usize = 5000;
+pub(crate) const USUAL_LIMIT: usize = 500;
+pub(crate) const MAX_ENTRIES: usize = 5000;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename = "Arguments")]
@@ -45,47 +44,6 @@ struct FileEntry {
     #[serde(skip_serializing_if = "Option::is_none")]
     size: Option<u64>,
     last_modified: String,
-}
-
-pub(crate) fn definition() -> Value {
-    let mut definition = tools::definition(
-        "list",
-        "List files",
-        "Lists what is in a directory, or, with a glob, all files below it that match. Sorted by path; directories end in a \
-         slash. Hidden and git-ignored files are left out unless the gateway is configured to serve them.",
-        json!({
-            "path": { "type": "string", "description": "Directory, relative to the root; the root itself if left out" },
-            "glob": {
-                "type": "string",
-                "description": "Pattern as in .gitignore: *.rs matches at any depth, src/**/*.rs from the root",
-            },
-            "limit": { "type": "integer", "minimum": 1, "maximum": MAX_ENTRIES, "default": USUAL_LIMIT },
-            "cursor": { "type": "string", "description": "nextCursor of the answer before, to go on from there" },
-        }),
-        &[],
-    );
-    definition["outputSchema"] = json!({
-        "type": "object",
-        "properties": {
-            "entries": {
-                "type": "array",
-                "items": {
-                    "type": "object",
-                    "properties": {
-                        "path": { "type": "string" },
-                        "kind": { "enum": ["file", "directory"] },
-                        "size": { "type": "integer", "description": "Bytes, of a file" },
-                        "lastModified": { "type": "string", "format": "date-time" },
-                    },
-                    "required": ["path", "kind", "lastModified"],
-                },
-            },
-            "complete": { "type": "boolean", "description": "Whether every directory on the way could be read" },
-            "nextCursor": { "type": "string", "description": "There are more entries; none where these are the last" },
-        },
-        "required": ["entries", "complete"],
-    });
-    definition
 }
 
 pub(crate) fn call(tree: &FileTree, arguments: &ListArguments, stop: &StopFlag) -> Result<ToolResult, String> {

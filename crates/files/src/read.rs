@@ -7,13 +7,12 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 
 use serde::Deserialize;
-use serde_json::{Value, json};
 
 use crate::content::{self, Contents, ResultBlock, ToolResult};
 use crate::tools;
 use crate::tree::{FileKind, FileTree, StopFlag, TreeEntry};
 
-const MAX_BYTES: usize = 256 * 1024;
+pub(crate) const MAX_BYTES: usize = 256 * 1024;
 /// The number of bytes between two checks whether the caller still waits.
 const CHUNK: usize = 64 * 1024;
 
@@ -25,26 +24,6 @@ pub(crate) struct ReadArguments {
     end_line: Option<u64>,
     offset: Option<u64>,
     length: Option<u64>,
-}
-
-pub(crate) fn definition() -> Value {
-    let line = |description: &str| json!({ "type": "integer", "minimum": 1, "description": description });
-    tools::definition(
-        "read",
-        "Read a file",
-        &format!(
-            "Gives the text of a file, whole or in part: by lines (startLine, endLine) or by bytes (offset, length). At most \
-             {MAX_BYTES} bytes at once; a second text says where to go on. Bytes of a binary file come as a blob."
-        ),
-        json!({
-            "path": { "type": "string", "description": "Relative to the root, or absolute below it, or a file URI" },
-            "startLine": line("First line, from 1"),
-            "endLine": line("Last line, included"),
-            "offset": { "type": "integer", "minimum": 0, "description": "First byte, from 0" },
-            "length": line("How many bytes"),
-        }),
-        &["path"],
-    )
 }
 
 pub(crate) fn call(tree: &FileTree, arguments: &ReadArguments, stop: &StopFlag) -> Result<ToolResult, String> {

@@ -2,15 +2,14 @@
 
 use memchr::memmem::Finder;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 
 use crate::content::{self, MAX_FILE, ToolResult};
 use crate::rule::FileGlob;
 use crate::tree::{FileKind, FileTree, StopFlag, WalkEntry, WalkStep};
 use crate::{list, tools};
 
-const USUAL_LIMIT: usize = 100;
-const MAX_MATCHES: usize = 1000;
+pub(crate) const USUAL_LIMIT: usize = 100;
+pub(crate) const MAX_MATCHES: usize = 1000;
 /// The number of characters to which a longer line is cut, around the match.
 const MAX_LINE: usize = 300;
 /// The number of characters before the match in a cut line.
@@ -64,54 +63,6 @@ struct SkippedFiles {
     binary: usize,
     large: usize,
     unreadable: usize,
-}
-
-pub(crate) fn definition() -> Value {
-    let mut definition = tools::definition(
-        "search",
-        "Search files",
-        "Finds a text in the paths and the lines of files. The query is taken literally, not as a pattern. Gives paths with \
-         line numbers for the tool read. Binary and very large files are skipped and counted.",
-        json!({
-            "query": { "type": "string", "minLength": 1, "description": "Text to find, within one line" },
-            "in": { "enum": ["names", "text", "both"], "default": "both", "description": "Look at paths, lines or both" },
-            "glob": {
-                "type": "string",
-                "description": "Only files that match, as in .gitignore: *.rs at any depth, src/**/*.rs from the root",
-            },
-            "ignoreCase": { "type": "boolean", "default": false },
-            "limit": { "type": "integer", "minimum": 1, "maximum": MAX_MATCHES, "default": USUAL_LIMIT },
-            "path": { "type": "string", "description": "Directory or file to look in; all if left out" },
-        }),
-        &["query"],
-    );
-    let count = json!({ "type": "integer" });
-    definition["outputSchema"] = json!({
-        "type": "object",
-        "properties": {
-            "matches": {
-                "type": "array",
-                "items": {
-                    "type": "object",
-                    "properties": {
-                        "path": { "type": "string" },
-                        "line": { "type": "integer", "description": "From 1; none where the path itself matches" },
-                        "text": { "type": "string", "description": "The line, cut where it is long" },
-                    },
-                    "required": ["path"],
-                },
-            },
-            "searched": { "type": "integer", "description": "How many files were looked into" },
-            "skipped": {
-                "type": "object",
-                "properties": { "binary": count, "large": count, "unreadable": count },
-                "required": ["binary", "large", "unreadable"],
-            },
-            "complete": { "type": "boolean", "description": "Whether these are all matches" },
-        },
-        "required": ["matches", "searched", "skipped", "complete"],
-    });
-    definition
 }
 
 pub(crate) fn call(tree: &FileTree, arguments: &SearchArguments, stop: &StopFlag) -> Result<ToolResult, String> {

@@ -1,12 +1,12 @@
-//! The tools `list`, `read` and `search`, each in its own module. This module holds their definitions and common
-//! errors.
+//! The tools `list`, `read` and `search`, each in its own module. This module holds their common errors, and the file
+//! `tools.json` their definitions.
 //!
 //! Wrong arguments and paths become tool errors that explain the correction, so that an agent can act on them.
 
 use goblin_wire::params::required;
 use goblin_wire::{Error, Request};
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::content::ToolResult;
 use crate::path::RelativePath;
@@ -18,24 +18,10 @@ const MAX_COMPARED_PATHS: usize = 20_000;
 const MAX_COMPARED_LENGTH: usize = 256;
 const MIN_SIMILARITY: f64 = 0.6;
 
-/// Returns the result of `tools/list`.
+/// Returns the result of `tools/list`. All tools have the same annotations, because they only read.
 pub(crate) fn definitions() -> String {
-    json!({ "tools": [list::definition(), read::definition(), search::definition()] }).to_string()
-}
-
-/// Returns the definition of a tool. All tools have the same annotations, because they only read.
-pub(crate) fn definition(name: &str, title: &str, description: &str, input: Value, required: &[&str]) -> Value {
-    json!({
-        "name": name,
-        "title": title,
-        "description": description,
-        "inputSchema": {
-            "type": "object", "properties": input, "required": required, "additionalProperties": false,
-        },
-        "annotations": {
-            "readOnlyHint": true, "destructiveHint": false, "idempotentHint": true, "openWorldHint": false,
-        },
-    })
+    let tools: Value = serde_json::from_str(include_str!("tools.json")).expect("a test reads the file");
+    tools.to_string()
 }
 
 /// Handles `tools/call`.
@@ -99,4 +85,21 @@ fn likeness(one: &str, other: &str) -> f64 {
     // The difference in length is a lower bound of the changes, which rules out most pairs without the full comparison.
     let at_most = one.len().min(other.len()) as f64 / longer;
     if at_most < MIN_SIMILARITY { at_most } else { 1.0 - strsim::osa_distance(one, other) as f64 / longer }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definitions_have_the_limits_of_the_code() {
+        let tools: Value = serde_json::from_str(&definitions()).expect("it is JSON");
+        let limit = |tool: usize, member: &str| {
+            tools["tools"][tool]["inputSchema"]["properties"]["limit"][member].as_u64().expect("a number") as usize
+        };
+        assert_eq!((limit(0, "default"), limit(0, "maximum")), (list::USUAL_LIMIT, list::MAX_ENTRIES));
+        assert_eq!((limit(2, "default"), limit(2, "maximum")), (search::USUAL_LIMIT, search::MAX_MATCHES));
+        let bytes = format!("At most {} bytes at once", read::MAX_BYTES);
+        assert!(tools["tools"][1]["description"].as_str().expect("a text").contains(&bytes));
+    }
 }

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use goblin_catalog::listing::List;
 use goblin_engine::admin::readiness::Readiness;
 use goblin_engine::catalog_store::CatalogStore;
 use goblin_engine::upstream::BackendState;
@@ -46,28 +47,22 @@ pub(crate) async fn show(banner: Banner, mut readiness: watch::Receiver<Readines
 
 fn offers(directory: &CatalogStore) -> Vec<ServerLine> {
     let catalog = directory.catalog();
-    let of_source = |index: usize| {
-        let count = |sources: &mut dyn Iterator<Item = usize>| sources.filter(|source| *source == index).count();
-        let counts = [
-            (count(&mut catalog.tools.entries.iter().map(|entry| entry.source)), "tool"),
-            (count(&mut catalog.prompts.entries.iter().map(|entry| entry.source)), "prompt"),
-            (count(&mut catalog.resources.entries.iter().map(|entry| entry.source)), "resource"),
-            (count(&mut catalog.resources.templates.iter().map(|entry| entry.source)), "template"),
-        ];
-        let some = counts.iter().filter(|(count, _)| *count > 0);
-        some.map(|(count, noun)| plural(*count, noun)).collect::<Vec<_>>().join(", ")
+    let listed = |counts: [usize; 4]| {
+        let counts = counts.into_iter().zip(List::ALL.map(List::noun));
+        let some = counts.filter(|(count, _)| *count > 0);
+        some.map(|(count, noun)| plural(count, noun)).collect::<Vec<_>>().join(", ")
     };
-    let offer = |(index, source): (usize, &goblin_engine::catalog_store::Source)| {
+    let offer = |(source, counts): (&goblin_engine::catalog_store::Source, [usize; 4])| {
         let (text, is_trouble) = match source.backend.state() {
             BackendState::Starting => ("starting".to_owned(), false),
-            BackendState::Ready => (of_source(index), false),
+            BackendState::Ready => (listed(counts), false),
             BackendState::Lost(reason) => (clean(&reason), true),
             BackendState::Stopped => ("stopped".to_owned(), true),
         };
         let text = if text.is_empty() { "nothing".to_owned() } else { text };
         ServerLine { server: source.backend.id.to_string(), text, is_trouble }
     };
-    catalog.sources.iter().enumerate().map(offer).collect()
+    catalog.sources.iter().zip(catalog.counts()).map(offer).collect()
 }
 
 fn render(banner: &Banner, offers: &[ServerLine], colourful: bool) -> String {

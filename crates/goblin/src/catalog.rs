@@ -15,27 +15,16 @@ pub(crate) mod show;
 
 use std::process::ExitCode;
 
-use anyhow::bail;
 use clap::Args;
 use clap_complete::ArgValueCompleter;
-use goblin_client::gateway::PIPE_BYTES;
-use goblin_client::peer::Peer;
-use goblin_client::runtime::FindError;
 use goblin_config::exposure::ProfileName;
-use tokio::sync::watch;
 
 use crate::catalog::client::CatalogClient;
-use crate::cli::BAD_CONFIGURATION;
-use crate::endpoint::{Endpoint, EndpointArgs, EndpointError};
+use crate::cli::CliError;
+use crate::endpoint::{Endpoint, EndpointArgs};
 use crate::log::LogFlags;
 use crate::serve::termination;
 use crate::stdio::profile_name;
-use crate::style::fail;
-
-/// The exit code if the gateway or a server behind it cannot be reached.
-pub(crate) const UNAVAILABLE: u8 = 3;
-/// The exit code after a signal, by the convention of shells.
-const INTERRUPTED: u8 = 130;
 
 /// Each paragraph is one line, because clap wraps it to the width of the terminal.
 pub(crate) const EXIT_CODES: &str = "\
@@ -56,6 +45,15 @@ pub(crate) struct CommonArgs {
     pub log: LogFlags,
 }
 
+/// The flags of a list.
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    pub filter: ListFilter,
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
 /// The flags that limit a list.
 #[derive(Debug, Args)]
 pub(crate) struct ListFilter {
@@ -67,104 +65,29 @@ pub(crate) struct ListFilter {
     pub limit: Option<u32>,
 }
 
-/// The reason why a command failed. Each variant has its own exit code.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum CliError {
-    /// The tool or the server answered with an error, or the output could not be written.
-    #[error("{0}")]
-    Refused(String),
-    #[error("{0}")]
-    Usage(String),
-    #[error("{0}")]
-    Unavailable(String),
-    #[error("interrupted")]
-    Interrupted,
-}
-
-impl CliError {
-    fn code(&self) -> u8 {
-        match self {
-            CliError::Refused(_) => 1,
-            CliError::Usage(_) => BAD_CONFIGURATION,
-            CliError::Unavailable(_) => UNAVAILABLE,
-            CliError::Interrupted => INTERRUPTED,
-        }
-    }
-}
-
-impl From<std::io::Error> for CliError {
-    fn from(error: std::io::Error) -> CliError {
-        CliError::Refused(error.to_string())
-    }
-}
-
-impl From<EndpointError> for CliError {
-    fn from(closed: EndpointError) -> CliError {
-        let words = closed.to_string();
-        match closed {
-            EndpointError::Configuration(_) | EndpointError::Flags(_) | EndpointError::Find(FindError::Several(_)) => {
-                CliError::Usage(words)
-            }
-            EndpointError::Find(FindError::None) | EndpointError::Other(_) => CliError::Unavailable(words),
-        }
-    }
-}
-
-/// Runs `work` as a client of the gateway that the arguments name. Prints failures and returns their exit code.
+/// Runs `work` as a client of the gateway that the arguments name.
 pub(crate) async fn run(
     common: &CommonArgs,
     work: impl AsyncFnOnce(&mut CatalogClient) -> Result<(), CliError>,
 ) -> anyhow::Result<ExitCode> {
     // Install the signal handlers before anything starts that a signal must not leave behind.
-    let mut terminated = termination()?;
-    let door = match Endpoint::open(&common.reach, common.profile.as_ref(), &common.log).await {
-        Ok(door) => door,
-        Err(closed) => return Ok(told(&closed.into())),
-    };
-    let (near, far) = tokio::io::duplex(PIPE_BYTES);
-    let (stop, stopped) = watch::channel(false);
-    let signals = async {
-        terminated().await;
-        stop.send_replace(true);
-        terminated().await;
-    };
-    let worked = async {
-        let mut client = CatalogClient::new(Peer::new(near), door.place());
-        let settled = tokio::select! {
-            () = door.settle() => Ok(()),
-            () = is_stopped(stopped.clone()) => Err(CliError::Interrupted),
+    let terminated = termination()?;
+    let door = Endpoint::open(&common.reach, common.profile.as_ref(), &common.log).await.map_err(CliError::from)?;
+    let place = door.place();
+    let worked = door.talk(terminated, async move |peer, mut stopped| {
+        let mut client = CatalogClient::new(peer, place);
+        let worked = tokio::select! {
+            // Nothing begins after a signal.
+            biased;
+            _ = stopped.wait_for(|stopped| *stopped) => Err(CliError::Interrupted),
+            worked = async {
+                client.begin().await?;
+                work(&mut client).await
+            } => worked,
         };
-        let worked = async {
-            settled?;
-            let worked = tokio::select! {
-                worked = async {
-                    client.begin().await?;
-                    work(&mut client).await
-                } => worked,
-                () = is_stopped(stopped) => Err(CliError::Interrupted),
-            };
-            client.end().await;
-            worked
-        };
-        tokio::join!(worked, door.carry(far))
-    };
-    let (worked, carried) = tokio::select! {
-        both = worked => both,
-        () = signals => bail!("ended at once by a second signal"),
-    };
-    carried?;
-    Ok(worked.map_or_else(|failure| told(&failure), |()| ExitCode::SUCCESS))
-}
-
-async fn is_stopped(mut stopped: watch::Receiver<bool>) {
-    if stopped.wait_for(|stopped| *stopped).await.is_err() {
-        // Cannot happen while the sender lives. If it did, nothing could stop the work.
-        std::future::pending().await
-    }
-}
-
-/// Prints the failure and returns its exit code.
-pub(crate) fn told(failure: &CliError) -> ExitCode {
-    fail(&failure.to_string());
-    ExitCode::from(failure.code())
+        client.end().await;
+        worked
+    });
+    worked.await??;
+    Ok(ExitCode::SUCCESS)
 }

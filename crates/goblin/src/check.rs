@@ -9,7 +9,6 @@ pub(crate) mod report;
 pub(crate) mod table;
 mod target;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,11 +17,13 @@ use anyhow::{Context, Result};
 use clap::Args;
 use goblin_config::exposure::{Profile, ProfileName};
 use goblin_config::file::LoadError;
+use goblin_config::problem::Problem;
 use goblin_config::{Log, LogLevel};
 use goblin_telemetry::Observe;
+use tracing::Level;
 
 use crate::check::profile::ProfileReport;
-use crate::check::report::{CheckFinding, CheckReport, ServerReport};
+use crate::check::report::{CheckReport, ServerReport};
 use crate::cli::{BAD_CONFIGURATION, ConfigArgs};
 use crate::load::{self, ConfigError, ConfigLocation, RawConfig, SourcedConfig};
 use crate::log;
@@ -64,8 +65,11 @@ pub(crate) async fn run(arguments: Check) -> Result<ExitCode> {
 
 /// Builds the report of a valid configuration. Connects to its servers if the arguments ask for it.
 pub(crate) async fn examine(mut given: SourcedConfig, arguments: &Check, observe: Arc<Observe>) -> Result<CheckReport> {
-    let mut report = CheckReport::new(place(&given.from));
-    report.warnings = given.warnings.iter().map(CheckFinding::from).collect();
+    let mut report = CheckReport { warnings: given.warnings.clone(), ..CheckReport::default() };
+    match &given.from {
+        ConfigLocation::File(path) => report.config = Some(path.clone()),
+        ConfigLocation::Directory(path) => report.directory = Some(path.clone()),
+    }
     report.servers = given
         .config
         .servers
@@ -76,7 +80,7 @@ pub(crate) async fn examine(mut given: SourcedConfig, arguments: &Check, observe
     report.profiles = given.config.profiles.iter().map(profile).collect();
     if arguments.connect {
         // The report contains the failed servers; the log would only repeat them.
-        log::start(&Log { level: Some(LogLevel::Error), ..given.config.log.clone() }, &arguments.log);
+        log::start(Level::INFO, &Log { level: Some(LogLevel::Error), ..given.config.log.clone() }, &arguments.log);
         if let Some(seconds) = arguments.timeout {
             given.config.policies.start_timeout = Duration::from_secs(seconds);
         }
@@ -90,25 +94,16 @@ pub(crate) async fn examine(mut given: SourcedConfig, arguments: &Check, observe
 pub(crate) fn unusable(trouble: &ConfigError) -> CheckReport {
     match trouble {
         ConfigError::Nothing(reason) => {
-            let mut report = CheckReport::new((None, std::env::current_dir().ok()));
-            report.problems.push(CheckFinding::bare(reason.clone()));
-            report
+            let problems = vec![Problem { message: reason.clone(), ..Problem::default() }];
+            CheckReport { directory: std::env::current_dir().ok(), problems, ..CheckReport::default() }
         }
         ConfigError::File { path, problem } => {
-            let mut report = CheckReport::new((Some(path.clone()), None));
-            report.problems = match problem {
-                LoadError::Problems(problems) => problems.iter().map(CheckFinding::from).collect(),
-                other => vec![CheckFinding::bare(other.to_string())],
+            let problems = match problem {
+                LoadError::Problems(problems) => problems.iter().cloned().collect(),
+                other => vec![Problem { message: other.to_string(), ..Problem::default() }],
             };
-            report
+            CheckReport { config: Some(path.clone()), problems, ..CheckReport::default() }
         }
-    }
-}
-
-fn place(from: &ConfigLocation) -> (Option<PathBuf>, Option<PathBuf>) {
-    match from {
-        ConfigLocation::File(path) => (Some(path.clone()), None),
-        ConfigLocation::Directory(path) => (None, Some(path.clone())),
     }
 }
 

@@ -8,9 +8,12 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
+use goblin_client::runtime::FindError;
 
+use crate::endpoint::EndpointError;
 #[cfg(feature = "import")]
 use crate::import;
+use crate::load::ConfigError;
 #[cfg(feature = "tui")]
 use crate::top;
 use crate::{
@@ -19,6 +22,60 @@ use crate::{
 
 /// The exit code for a configuration that cannot be used.
 pub(crate) const BAD_CONFIGURATION: u8 = 2;
+/// The exit code if the gateway or a server behind it cannot be reached.
+const UNAVAILABLE: u8 = 3;
+/// The exit code after a signal, by the convention of shells.
+const INTERRUPTED: u8 = 130;
+
+/// The reason why a command failed. Each variant has its own exit code; all other errors have 1.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CliError {
+    /// The tool or the server answered with an error, or the output could not be written.
+    #[error("{0}")]
+    Refused(String),
+    /// The arguments or the configuration cannot be used.
+    #[error("{0}")]
+    Usage(String),
+    #[error("{0}")]
+    Unavailable(String),
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl CliError {
+    pub(crate) fn code(&self) -> u8 {
+        match self {
+            CliError::Refused(_) => 1,
+            CliError::Usage(_) => BAD_CONFIGURATION,
+            CliError::Unavailable(_) => UNAVAILABLE,
+            CliError::Interrupted => INTERRUPTED,
+        }
+    }
+}
+
+impl From<std::io::Error> for CliError {
+    fn from(error: std::io::Error) -> CliError {
+        CliError::Refused(error.to_string())
+    }
+}
+
+impl From<ConfigError> for CliError {
+    fn from(error: ConfigError) -> CliError {
+        CliError::Usage(error.to_string())
+    }
+}
+
+impl From<EndpointError> for CliError {
+    fn from(closed: EndpointError) -> CliError {
+        let words = closed.to_string();
+        match closed {
+            EndpointError::Configuration(_) | EndpointError::Flags(_) | EndpointError::Find(FindError::Several(_)) => {
+                CliError::Usage(words)
+            }
+            EndpointError::Find(FindError::None) | EndpointError::Other(_) => CliError::Unavailable(words),
+        }
+    }
+}
 
 /// One MCP endpoint for many MCP servers
 #[derive(Debug, Parser)]

@@ -14,9 +14,10 @@ use anyhow::{Context, Result};
 use clap::Args;
 use goblin_client::environment::environment;
 use goblin_client::runtime::RecordDirectories;
+use goblin_config::problem::Problem;
 use goblin_telemetry::Observe;
 
-use crate::check::report::{self, CheckReport};
+use crate::check::report::CheckReport;
 use crate::check::{self, Check};
 use crate::cli::ConfigArgs;
 use crate::doctor::finding::{Findings, Verdict};
@@ -48,7 +49,7 @@ pub(crate) async fn run(arguments: Doctor) -> Result<ExitCode> {
         Err(trouble) => {
             for problem in check::unusable(&trouble).problems {
                 let cure = problem.cure.clone().unwrap_or_else(|| ANOTHER_CONFIGURATION.to_owned());
-                findings.trouble(CONFIGURATION, report::CheckFinding { cure: None, ..problem }.to_string(), cure);
+                findings.trouble(CONFIGURATION, Problem { cure: None, ..problem }.to_string(), cure);
             }
             machine::directories(&RecordDirectories::of(&environment).inspect(), &mut findings);
         }
@@ -83,7 +84,7 @@ async fn examine(given: SourcedConfig, arguments: Doctor, findings: &mut Finding
     findings.ok(CONFIGURATION, headline(&report));
     for warning in report.warnings.iter().filter(|warning| warning.file.is_some()) {
         let cure = warning.cure.clone().unwrap_or_else(|| "goblin check shows it in its place".to_owned());
-        let what = report::CheckFinding { cure: None, ..warning.clone() }.to_string();
+        let what = Problem { cure: None, ..warning.clone() }.to_string();
         findings.warning(CONFIGURATION, what, cure);
     }
     findings.append(first);

@@ -12,8 +12,8 @@ use goblin_config::tree::JsonTree;
 use goblin_config::visible::escaped;
 use goblin_config::{consent, file};
 
-use crate::cli::ConfigArgs;
-use crate::style::{print, tell, warn, width, wrap};
+use crate::cli::{CliError, ConfigArgs};
+use crate::style::{print, warn, width, wrap};
 
 #[derive(Debug, Args)]
 #[command(override_usage = "goblin add [OPTIONS] <NAME> -- <COMMAND> [ARGS]...\n       \
@@ -65,10 +65,8 @@ pub(crate) fn remove(arguments: &Remove) -> Result<ExitCode> {
 }
 
 fn finish(done: Result<String, String>) -> Result<ExitCode> {
-    match done {
-        Ok(text) => print(&text).map(|()| ExitCode::SUCCESS).map_err(Into::into),
-        Err(problem) => Ok(tell(&problem)),
-    }
+    print(&done.map_err(CliError::Usage)?)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn try_add(arguments: &Add) -> Result<String, String> {

@@ -8,11 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use futures_util::future::join_all;
 use goblin_client::bridge::wire::GatewayConnection;
 use goblin_client::connect::ProxyEnvironment;
+use goblin_client::gateway::PIPE_BYTES;
+use goblin_client::peer::Peer;
 use goblin_client::runtime::FindError;
 use goblin_client::{address, gateway, runtime};
 use goblin_config::exposure::ProfileName;
@@ -20,6 +22,8 @@ use goblin_config::{Log, mask};
 use goblin_engine::app::App;
 use goblin_engine::upstream::child::own_executable;
 use tokio::io::DuplexStream;
+use tokio::sync::watch;
+use tracing::Level;
 
 use crate::log::LogFlags;
 use crate::{load, log, stdio};
@@ -72,7 +76,7 @@ impl Endpoint {
         if let Some(file) = &reach.config {
             return Endpoint::of_configuration(file, profile, flags);
         }
-        log::start_below_banner(&Log::default(), flags);
+        log::start(Level::WARN, &Log::default(), flags);
         Endpoint::to_running(reach, profile).await
     }
 
@@ -87,7 +91,7 @@ impl Endpoint {
         }
         let own = load::find(None).ok().map(|found| found.identity());
         let record = runtime::find(own.as_ref()).await?;
-        gateway::to_record(record, profile).map(Endpoint::Running).map_err(EndpointError::Other)
+        gateway::to_record(record, profile, |_| true).map(Endpoint::Running).map_err(EndpointError::Other)
     }
 
     /// Starts a gateway for this configuration within the command.
@@ -98,7 +102,7 @@ impl Endpoint {
     ) -> Result<Endpoint, EndpointError> {
         let given = load::load(Some(file)).map_err(EndpointError::Configuration)?;
         stdio::check_profile(&given.config, profile).map_err(EndpointError::Configuration)?;
-        log::start_below_banner(&given.config.log, flags);
+        log::start(Level::WARN, &given.config.log, flags);
         let place = given.identity.place();
         let exe = own_executable().map_err(|error| EndpointError::Other(error.into()))?;
         let app = App::start(given.config, exe, ProxyEnvironment::from_process(), Arc::default());
@@ -113,8 +117,36 @@ impl Endpoint {
         }
     }
 
+    /// Runs `work` as the client at one end of a pipe to the gateway. The first signal sets the receiver that `work`
+    /// gets. The second one ends the command at once.
+    pub(crate) async fn talk<T>(
+        self,
+        mut terminated: impl AsyncFnMut(),
+        work: impl AsyncFnOnce(Peer, watch::Receiver<bool>) -> T,
+    ) -> Result<T> {
+        let (near, far) = tokio::io::duplex(PIPE_BYTES);
+        let (stop, stopped) = watch::channel(false);
+        let signals = async {
+            terminated().await;
+            stop.send_replace(true);
+            terminated().await;
+        };
+        let mut stopped_early = stopped.clone();
+        let worked = async {
+            tokio::select! {
+                () = self.settle() => {}
+                _ = stopped_early.wait_for(|stopped| *stopped) => {}
+            }
+            tokio::join!(work(Peer::new(near), stopped), self.carry(far))
+        };
+        tokio::select! {
+            (worked, carried) = worked => carried.map(|()| worked),
+            () = signals => bail!("ended at once by a second signal"),
+        }
+    }
+
     /// Waits until the command's own servers have started or failed. Before that, their tools are not listed.
-    pub(crate) async fn settle(&self) {
+    async fn settle(&self) {
         let Endpoint::Own { app, .. } = self else { return };
         let backends = app.backends();
         let all = join_all(backends.iter().map(|backend| backend.settled()));

@@ -21,9 +21,9 @@ use goblin_config::import::{ClientApp, ClientFile, FileImport, Note, SearchBase,
 use goblin_config::visible::escaped;
 use goblin_config::{Gateway, file, parse};
 
-use crate::cli::ConfigArgs as Target;
+use crate::cli::{CliError, ConfigArgs as Target};
 use crate::import::report::ImportPlan;
-use crate::style::{print, print_json, tell, width};
+use crate::style::{print, print_json, width};
 
 /// The maximum size of a user's file. Some clients store years of history in it.
 const MAX_USER_FILE: u64 = 32 << 20;
@@ -54,15 +54,13 @@ pub(crate) struct Import {
 }
 
 fn clients() -> impl TypedValueParser<Value = ClientApp> {
-    let named = |name: String| ClientApp::ALL.into_iter().find(|client| client.name() == name).ok_or("unknown client");
-    PossibleValuesParser::new(ClientApp::ALL.map(ClientApp::name)).try_map(named)
+    let named =
+        |name: String| ClientApp::ALL.iter().copied().find(|client| client.as_str() == name).ok_or("unknown client");
+    PossibleValuesParser::new(ClientApp::ALL.iter().map(|client| client.as_str())).try_map(named)
 }
 
 pub(crate) fn run(arguments: &Import) -> Result<ExitCode> {
-    match arguments.plan() {
-        Ok(plan) => arguments.carry_out(&plan),
-        Err(problem) => Ok(tell(&problem)),
-    }
+    arguments.carry_out(&arguments.plan().map_err(CliError::Usage)?)
 }
 
 impl Import {
@@ -101,7 +99,7 @@ impl Import {
 
     /// Reads all files that exist. An invalid file becomes a note, and the search continues.
     fn search(&self, ground: &SearchBase, looked: &mut Vec<PathBuf>) -> Vec<FileImport> {
-        let clients = if self.clients.is_empty() { &ClientApp::ALL[..] } else { &self.clients };
+        let clients = if self.clients.is_empty() { ClientApp::ALL } else { &self.clients };
         let sources = clients.iter().flat_map(|client| place::sources(*client, ground, &environment));
         let (mut all, mut room) = (Vec::new(), MAX_TOTAL);
         for source in sources {

@@ -33,16 +33,6 @@ fn format(word: &str) -> Result<LogFormat, String> {
     known.ok_or_else(|| format!("it is none of {}", LogFormat::ALL.map(|(name, _)| name).join(", ")))
 }
 
-pub(crate) fn start(log: &Log, flags: &LogFlags) {
-    start_at(Level::INFO, log, flags);
-}
-
-/// Starts the log of a command that shows a banner or a result on the same terminal. The default level is `warn`,
-/// because the banner already contains the information of `info`.
-pub(crate) fn start_below_banner(log: &Log, flags: &LogFlags) {
-    start_at(Level::WARN, log, flags);
-}
-
 /// Returns the level of the flag, else of the configuration, else `default`.
 fn level(log: &Log, flags: &LogFlags, default: Level) -> Level {
     flags.log_level.or(log.level.map(tracing_level)).unwrap_or(default)
@@ -54,7 +44,9 @@ fn filter(level: Level, audit: bool) -> Targets {
     Targets::new().with_default(level).with_target(TARGET, audited)
 }
 
-fn start_at(default: Level, log: &Log, flags: &LogFlags) {
+/// Starts the log. `default` is the level if neither a flag nor the configuration names one. It is `warn` for a command
+/// that shows a banner or a result on the same terminal, which contains the information of `info`.
+pub(crate) fn start(default: Level, log: &Log, flags: &LogFlags) {
     let lines = fmt::layer()
         .with_writer(std::io::stderr)
         .with_target(false)

@@ -34,7 +34,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use goblin_engine::upstream::guard;
 
-use crate::cli::Cli;
+use crate::cli::{Cli, CliError};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -54,6 +54,6 @@ fn main() -> ExitCode {
     });
     ran.unwrap_or_else(|error| {
         style::fail(&format!("{error:#}"));
-        ExitCode::FAILURE
+        ExitCode::from(error.downcast_ref().map_or(1, CliError::code))
     })
 }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCompleter;
+use goblin_catalog::listing::List;
 use goblin_client::content::ContentBlock;
 use goblin_client::schema::ToolSchema;
 use goblin_telemetry::clean;
@@ -12,9 +13,10 @@ use goblin_wire::Method;
 use goblin_wire::json::quote;
 use serde_json::{Value, json};
 
-use crate::catalog::cards::{self, EntryKind};
+use crate::catalog::cards;
 use crate::catalog::client::CatalogClient;
-use crate::catalog::{self, CliError, CommonArgs, EXIT_CODES, ListFilter, arguments, complete, content};
+use crate::catalog::{self, CommonArgs, EXIT_CODES, ListArgs, arguments, complete, content};
+use crate::cli::CliError;
 use crate::style::print_json;
 use crate::tools::list;
 
@@ -28,12 +30,7 @@ pub(crate) struct Prompts {
 #[derive(Debug, Subcommand)]
 pub(crate) enum PromptsCommand {
     /// List all prompts
-    List {
-        #[command(flatten)]
-        filter: ListFilter,
-        #[command(flatten)]
-        common: CommonArgs,
-    },
+    List(ListArgs),
     /// Print the messages of a prompt
     #[command(after_long_help = GET_EXAMPLES)]
     Get {
@@ -55,9 +52,7 @@ Examples:
 
 pub(crate) async fn run(arguments: Prompts) -> Result<ExitCode> {
     match arguments.verb {
-        PromptsCommand::List { filter, common } => {
-            catalog::run(&common, async |client| list(client, EntryKind::Prompts, &filter, common.json).await).await
-        }
+        PromptsCommand::List(arguments) => list(List::Prompts, &arguments).await,
         PromptsCommand::Get { name, arguments, common } => {
             catalog::run(&common, async |client| get(client, &name, &arguments, common.json).await).await
         }
@@ -65,7 +60,7 @@ pub(crate) async fn run(arguments: Prompts) -> Result<ExitCode> {
 }
 
 async fn get(client: &mut CatalogClient, name: &str, words: &[String], json: bool) -> Result<(), CliError> {
-    let prompt = cards::describe(client, EntryKind::Prompts, name).await?;
+    let prompt = cards::describe(client, List::Prompts, name).await?;
     let schema = schema(&prompt.value);
     let arguments = arguments::read(name, words, ToolSchema::new(&schema)).map_err(CliError::Usage)?;
     let params = format!(r#"{{"name":{},"arguments":{arguments}}}"#, quote(name));

@@ -6,14 +6,16 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCompleter;
+use goblin_catalog::listing::List;
 use goblin_client::content::ContentBlock;
 use goblin_wire::Method;
 use goblin_wire::json::quote;
 use serde_json::{Value, json};
 
-use crate::catalog::cards::{self, EntryKind};
+use crate::catalog::cards::{self, Cards};
 use crate::catalog::client::CatalogClient;
-use crate::catalog::{self, CliError, CommonArgs, EXIT_CODES, ListFilter, complete, content, show};
+use crate::catalog::{self, CommonArgs, EXIT_CODES, ListArgs, ListFilter, complete, content, show};
+use crate::cli::CliError;
 use crate::style::print_json;
 use crate::tools::list;
 
@@ -27,12 +29,7 @@ pub(crate) struct Resources {
 #[derive(Debug, Subcommand)]
 pub(crate) enum ResourcesCommand {
     /// List all resources
-    List {
-        #[command(flatten)]
-        filter: ListFilter,
-        #[command(flatten)]
-        common: CommonArgs,
-    },
+    List(ListArgs),
     /// Write the content of a resource to stdout, byte for byte
     #[command(after_long_help = READ_EXAMPLES)]
     Read {
@@ -60,12 +57,7 @@ pub(crate) enum ResourcesCommand {
         common: CommonArgs,
     },
     /// List the resource templates
-    Templates {
-        #[command(flatten)]
-        filter: ListFilter,
-        #[command(flatten)]
-        common: CommonArgs,
-    },
+    Templates(ListArgs),
 }
 
 const READ_EXAMPLES: &str = "\
@@ -81,12 +73,8 @@ Examples:
 
 pub(crate) async fn run(arguments: Resources) -> Result<ExitCode> {
     match arguments.verb {
-        ResourcesCommand::List { filter, common } => {
-            catalog::run(&common, async |client| list(client, EntryKind::Resources, &filter, common.json).await).await
-        }
-        ResourcesCommand::Templates { filter, common } => {
-            catalog::run(&common, async |client| list(client, EntryKind::Templates, &filter, common.json).await).await
-        }
+        ResourcesCommand::List(arguments) => list(List::Resources, &arguments).await,
+        ResourcesCommand::Templates(arguments) => list(List::Templates, &arguments).await,
         ResourcesCommand::Read { uri, output, common } => {
             catalog::run(&common, async |client| read(client, &uri, output.as_deref(), common.json).await).await
         }
@@ -120,5 +108,5 @@ async fn search(client: &mut CatalogClient, wanted: Value, filter: &ListFilter, 
     if json {
         return Ok(print_json(&found)?);
     }
-    Ok(show::both(&cards::read(EntryKind::Resources, &found), &cards::read(EntryKind::Templates, &found))?)
+    Ok(show::both(&Cards::read(List::Resources, &found), &Cards::read(List::Templates, &found))?)
 }

@@ -12,6 +12,6 @@ use crate::style::print;
 pub(crate) struct Schema {}
 
 pub(crate) fn run(_arguments: &Schema) -> Result<ExitCode> {
-    print(&schema::text())?;
+    print(schema::text())?;
     Ok(ExitCode::SUCCESS)
 }

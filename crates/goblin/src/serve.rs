@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use goblin_client::address::{self, ENDPOINT};
 use goblin_client::connect::ProxyEnvironment;
@@ -27,12 +27,14 @@ use goblin_telemetry::{Observe, worker};
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tracing::Level;
 
 use crate::banner::{self, Banner};
+use crate::cli::CliError;
 use crate::follow::{ConfigOverride, SharedRecord};
 use crate::load::{ConfigLocation, SourcedConfig};
 use crate::log::LogFlags;
-use crate::style::{shell_word, tell, warn};
+use crate::style::{shell_word, warn};
 #[cfg(feature = "tui")]
 use crate::top;
 use crate::{cli, follow, load, log, port};
@@ -61,20 +63,15 @@ pub(crate) struct Serve {
 
 pub(crate) async fn run(arguments: Serve) -> Result<ExitCode> {
     #[cfg(feature = "tui")]
-    if arguments.tui
-        && let Err(problem) = top::check_terminal()
-    {
-        return Ok(tell(&problem));
+    if arguments.tui {
+        top::check_terminal()?;
     }
-    let mut given = match load::load(arguments.source.config.as_deref()) {
-        Ok(given) => given,
-        Err(problem) => return Ok(tell(&problem)),
-    };
+    let mut given = load::load(arguments.source.config.as_deref()).map_err(CliError::Usage)?;
     let amend = amend(&arguments);
     amend(&mut given.config);
     let gateway = &given.config.gateway;
     if gateway.tcp && gateway.token.is_none() && !gateway.is_loopback() {
-        return Ok(tell(&format!(
+        bail!(CliError::Usage(format!(
             "refusing to listen on {} without a token: anyone on the network could use your servers\n\
              set gateway.token in the configuration, or listen on 127.0.0.1",
             gateway.host
@@ -84,9 +81,9 @@ pub(crate) async fn run(arguments: Serve) -> Result<ExitCode> {
     if arguments.tui && std::io::stderr().is_terminal() {
         // The dashboard uses the whole screen, so there is no log.
     } else if has_banner && std::io::stderr().is_terminal() {
-        log::start_below_banner(&given.config.log, &arguments.log);
+        log::start(Level::WARN, &given.config.log, &arguments.log);
     } else {
-        log::start(&given.config.log, &arguments.log);
+        log::start(Level::INFO, &given.config.log, &arguments.log);
     }
     // Install the signal handlers before anything starts that a signal must not leave behind.
     let terminated = termination()?;

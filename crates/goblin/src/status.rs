@@ -2,7 +2,7 @@
 
 mod show;
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -10,11 +10,12 @@ use anyhow::{Context, Result};
 use bytes::Bytes;
 use clap::Args;
 use goblin_admin::api;
+use goblin_client::admin::AdminClient;
 
-use crate::admin_client::{AdminClient, GatewayArgs};
-use crate::catalog::{self, CliError};
+use crate::admin_client::{self, GatewayArgs};
+use crate::cli::CliError;
 use crate::serve::termination;
-use crate::style::{is_colourful, print, warn, width};
+use crate::style::{is_colourful, print, warn, width, write};
 
 const ROUTE: &str = "/api/status";
 /// The exit code if a server is not ready, or if the configuration file was rejected.
@@ -49,21 +50,14 @@ pub(crate) async fn run(arguments: Status) -> Result<ExitCode> {
 }
 
 async fn once(arguments: &Status) -> Result<ExitCode> {
-    match begin(&arguments.which).await {
-        Ok((client, look)) => {
-            print(&look.text(&client, arguments.json)).context("cannot write to stdout")?;
-            Ok(ExitCode::from(if is_well(&look.status) { 0 } else { UNWELL }))
-        }
-        Err(failure) => Ok(catalog::told(&failure)),
-    }
+    let (client, look) = begin(&arguments.which).await?;
+    print(&look.text(&client, arguments.json)).context("cannot write to stdout")?;
+    Ok(ExitCode::from(if is_well(&look.status) { 0 } else { UNWELL }))
 }
 
 /// Prints the status repeatedly. If a gateway that answered once goes away, it is polled until it returns.
 async fn watch(arguments: &Status, period: Duration) -> Result<ExitCode> {
-    let (client, first) = match begin(&arguments.which).await {
-        Ok(seen) => seen,
-        Err(failure) => return Ok(catalog::told(&failure)),
-    };
+    let (client, first) = begin(&arguments.which).await?;
     let mut screen = StatusPrinter::new(arguments.json);
     let mut seen: Result<StatusResponse, String> = Ok(first);
     loop {
@@ -86,13 +80,13 @@ struct StatusResponse {
 }
 
 async fn begin(which: &GatewayArgs) -> Result<(AdminClient, StatusResponse), CliError> {
-    let client = AdminClient::find(which, ROUTE).await?;
+    let client = admin_client::find(which).await?;
     let look = look(&client).await.map_err(CliError::Unavailable)?;
     Ok((client, look))
 }
 
 async fn look(client: &AdminClient) -> Result<StatusResponse, String> {
-    let body = client.get().await?;
+    let body = client.get(ROUTE).await?;
     let status = serde_json::from_slice(&body)
         .map_err(|error| format!("{} answers with something else than a status: {error}", client.place()))?;
     Ok(StatusResponse { body, status })
@@ -131,7 +125,7 @@ impl StatusPrinter {
     fn show(&mut self, text: &str) -> std::io::Result<bool> {
         self.is_lost = false;
         let is_first = std::mem::replace(&mut self.is_first, false);
-        write(&match (self.is_terminal, self.json) {
+        let shown = match (self.is_terminal, self.json) {
             // Draw over the previous text, so that nothing flickers.
             (true, _) => {
                 let clear = if is_first { "\x1b[2J" } else { "" };
@@ -140,7 +134,8 @@ impl StatusPrinter {
             (false, true) => text.to_owned(),
             (false, false) if is_first => text.to_owned(),
             (false, false) => format!("\n{text}"),
-        })
+        };
+        write(shown.as_bytes())
     }
 
     /// Reports that the gateway does not answer. In a pipe it prints one warning per outage, on stderr.
@@ -153,14 +148,5 @@ impl StatusPrinter {
             warn(&words);
         }
         Ok(true)
-    }
-}
-
-fn write(text: &str) -> std::io::Result<bool> {
-    let mut stdout = std::io::stdout();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(error),
     }
 }

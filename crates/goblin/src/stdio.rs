@@ -10,24 +10,25 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use goblin_client::bridge::wire::{GatewayConnection, GatewayTarget};
+use goblin_client::bridge::wire::GatewayConnection;
 use goblin_client::connect::ProxyEnvironment;
 use goblin_client::environment::environment;
 use goblin_client::runtime::identity::Identity;
 use goblin_client::runtime::{GatewayRecord, RecordDirectories};
-use goblin_client::{address, bridge, runtime};
+use goblin_client::{address, bridge, gateway, runtime};
 use goblin_config::exposure::ProfileName;
 use goblin_config::secret::Secret;
-use goblin_config::{Config, Log, mask};
+use goblin_config::{Config, Log};
 use goblin_engine::app::App;
 use goblin_engine::upstream::child::own_executable;
 use goblin_telemetry::Observe;
+use tracing::Level;
 
-use crate::cli::ConfigArgs;
+use crate::cli::{CliError, ConfigArgs};
 use crate::load::RawConfig;
 use crate::log::LogFlags;
 use crate::serve::termination;
-use crate::style::{note, tell, warn};
+use crate::style::{note, warn};
 use crate::{load, log};
 
 /// The variable with the client token of the gateway at --url.
@@ -63,29 +64,26 @@ pub(crate) fn profile_name(text: &str) -> Result<ProfileName, String> {
 pub(crate) async fn run(arguments: Stdio) -> Result<ExitCode> {
     if let Some(url) = &arguments.url {
         let token = token(arguments.token_file.as_deref())?;
-        let url = address::endpoint(url, arguments.profile.as_ref());
-        note(&format!("a bridge to the gateway at {}", mask::url(&url)));
-        let target = GatewayTarget::new(&url, token.as_ref(), &ProxyEnvironment::from_process())?;
-        return carry(GatewayConnection::to(target), &arguments.log).await;
+        let wire = gateway::to_url(url, token.as_ref(), arguments.profile.as_ref())?;
+        note(&format!("a bridge to the gateway at {}", wire.url()));
+        return carry(wire, &arguments.log).await;
     }
-    let found = match load::find(arguments.source.config.as_deref()) {
-        Ok(found) => found,
-        Err(trouble) => return Ok(tell(&trouble.to_string())),
-    };
+    let found = load::find(arguments.source.config.as_deref()).map_err(CliError::from)?;
     let usable = match arguments.standalone {
         true => Err("--standalone was given".to_owned()),
         false => look_around(&found.identity()).await,
     };
     let profile = arguments.profile;
     match usable {
-        Ok((record, token)) => {
-            let url = address::endpoint(&record.address(), profile.as_ref());
-            let GatewayRecord { pid, identity, .. } = &record;
-            note(&format!("a bridge to the gateway at {url} (pid {pid}), which serves {} too", identity.place()));
-            let own = identity.clone();
-            let target = GatewayTarget::of_record(&url, record, token.as_ref(), &ProxyEnvironment::from_process())?;
-            carry(GatewayConnection::to_successors(target, move || successor(&own, profile.as_ref())), &arguments.log)
-                .await
+        Ok(record) => {
+            let (url, pid) = (address::endpoint(&record.address(), profile.as_ref()), record.pid);
+            note(&format!(
+                "a bridge to the gateway at {url} (pid {pid}), which serves {} too",
+                record.identity.place()
+            ));
+            // The file of a successor may have changed: the client gets the current content. The variables must match.
+            let is_same = |record: &GatewayRecord| record.fingerprints.differing(environment).is_empty();
+            carry(gateway::to_record(record, profile.as_ref(), is_same)?, &arguments.log).await
         }
         Err(reason) => stand_alone(found, &reason, profile, &arguments.log).await,
     }
@@ -107,18 +105,13 @@ async fn stand_alone(
     profile: Option<ProfileName>,
     flags: &LogFlags,
 ) -> Result<ExitCode> {
-    let given = match found.parse() {
-        Ok(given) => given,
-        Err(trouble) => return Ok(tell(&trouble.to_string())),
-    };
-    if let Err(trouble) = check_profile(&given.config, profile.as_ref()) {
-        return Ok(tell(&trouble));
-    }
+    let given = found.parse().map_err(CliError::from)?;
+    check_profile(&given.config, profile.as_ref()).map_err(CliError::Usage)?;
     for warning in &given.warnings {
         warn(&warning.to_string());
     }
     note(&format!("a gateway of its own for {}: {reason}", given.identity.place()));
-    log::start(&given.config.log, flags);
+    log::start(Level::INFO, &given.config.log, flags);
     let observe = Arc::new(Observe::default());
     let app = App::start(given.config, own_executable()?, ProxyEnvironment::from_process(), observe);
     app.serve_stdio(profile, tokio::io::stdin(), tokio::io::stdout(), termination()?).await?;
@@ -126,7 +119,7 @@ async fn stand_alone(
 }
 
 async fn carry(wire: GatewayConnection, flags: &LogFlags) -> Result<ExitCode> {
-    log::start(&Log::default(), flags);
+    log::start(Level::INFO, &Log::default(), flags);
     bridge::run(wire, tokio::io::stdin(), tokio::io::stdout(), termination()?).await;
     Ok(ExitCode::SUCCESS)
 }
@@ -153,29 +146,17 @@ fn token_of(file: Option<&Path>, variable: &str) -> Result<Option<Secret>> {
     Ok(text.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty()).map(Secret::new))
 }
 
-/// Returns the gateway to connect to and its token, or the reason why there is none.
-async fn look_around(own: &Identity) -> Result<(GatewayRecord, Option<Secret>), String> {
+/// Returns the gateway to connect to, or the reason why there is none.
+async fn look_around(own: &Identity) -> Result<GatewayRecord, String> {
     let record = choose(&RecordDirectories::of(&environment).running(), own, environment)?;
     let GatewayRecord { url, pid, .. } = &record;
     if !record.answers().await {
         return Err(format!("the gateway at {url} (pid {pid}) does not answer"));
     }
-    match record.token() {
-        Ok(token) => Ok((record, token)),
-        // The gateway may have ended a moment ago.
-        Err(error) => Err(format!("the token of the gateway at {url} (pid {pid}) cannot be read: {error}")),
-    }
-}
-
-/// Finds the gateway that replaced one that ended. Its file may have changed: the client gets the current content. The
-/// variables must still match.
-fn successor(own: &Identity, profile: Option<&ProfileName>) -> Option<GatewayTarget> {
-    let is_successor = |record: &GatewayRecord| {
-        record.identity.is_same_place(own) && record.fingerprints.differing(environment).is_empty()
-    };
-    let record = RecordDirectories::of(&environment).running().into_iter().find(is_successor)?;
-    let (token, url) = (record.token().ok()?, address::endpoint(&record.address(), profile));
-    GatewayTarget::of_record(&url, record, token.as_ref(), &ProxyEnvironment::from_process()).ok()
+    // The gateway may have ended a moment ago.
+    let unreadable = |error| format!("the token of the gateway at {url} (pid {pid}) cannot be read: {error}");
+    record.token().map_err(unreadable)?;
+    Ok(record)
 }
 
 /// Returns the gateway in `running` with the same configuration and variables, or the reason why there is none.

@@ -1,18 +1,9 @@
 //! Output for the user: colours on a terminal, plain text in a pipe.
 
 use std::io::{IsTerminal, Write};
-use std::process::ExitCode;
 
 use goblin_config::visible::escaped_json;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
-
-use crate::cli::BAD_CONFIGURATION;
-
-/// Prints why nothing was done. Returns the exit code for a bad configuration.
-pub(crate) fn tell(problem: &str) -> ExitCode {
-    fail(problem);
-    ExitCode::from(BAD_CONFIGURATION)
-}
 
 /// Prints an error on stderr.
 pub(crate) fn fail(problem: &str) {
@@ -39,9 +30,15 @@ pub(crate) fn plural(count: usize, noun: &str) -> String {
 
 /// Prints to stdout. A reader that closed the pipe early, such as `head`, is no error.
 pub(crate) fn print(text: &str) -> std::io::Result<()> {
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error),
-        _ => Ok(()),
+    write(text.as_bytes()).map(drop)
+}
+
+/// Writes to stdout. Returns `false` if the reader closed the pipe.
+pub(crate) fn write(bytes: &[u8]) -> std::io::Result<bool> {
+    let mut stdout = std::io::stdout();
+    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+        written => written.map(|()| true),
     }
 }
 

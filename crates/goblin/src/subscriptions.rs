@@ -8,9 +8,9 @@ use goblin_admin::api::{SubscriptionInfo, SubscriptionList};
 use goblin_telemetry::clean;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-use crate::admin_client::{AdminClient, GatewayArgs};
-use crate::catalog::{self, CliError};
+use crate::admin_client::{self, GatewayArgs};
 use crate::check::table::lay_out;
+use crate::cli::CliError;
 use crate::style::{is_colourful, plural, print, width};
 
 const ROUTE: &str = "/api/subscriptions";
@@ -30,19 +30,14 @@ pub(crate) struct Subscriptions {
 }
 
 pub(crate) async fn run(arguments: Subscriptions) -> Result<ExitCode> {
-    match text(&arguments).await {
-        Ok(text) => {
-            print(&text).context("cannot write to stdout")?;
-            Ok(ExitCode::SUCCESS)
-        }
-        Err(failure) => Ok(catalog::told(&failure)),
-    }
+    print(&text(&arguments).await?).context("cannot write to stdout")?;
+    Ok(ExitCode::SUCCESS)
 }
 
 async fn text(arguments: &Subscriptions) -> Result<String, CliError> {
     let query = arguments.uri.as_ref().map(|uri| format!("?uri={}", utf8_percent_encode(uri, QUERY)));
-    let client = AdminClient::find(&arguments.which, &format!("{ROUTE}{}", query.unwrap_or_default())).await?;
-    let body = client.get().await.map_err(CliError::Unavailable)?;
+    let client = admin_client::find(&arguments.which).await?;
+    let body = client.get(&format!("{ROUTE}{}", query.unwrap_or_default())).await.map_err(CliError::Unavailable)?;
     if arguments.json {
         return Ok(String::from_utf8_lossy(&body).into_owned() + "\n");
     }

@@ -6,16 +6,18 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use clap_complete::ArgValueCompleter;
+use goblin_catalog::listing::List;
 use goblin_client::content::{ToolOutput, blocks};
 use goblin_client::schema::ToolSchema;
 use goblin_telemetry::clean;
 use serde_json::json;
 
-use crate::catalog::cards::{self, EntryKind};
+use crate::catalog::cards::{self, Cards};
 use crate::catalog::client::CatalogClient;
 use crate::catalog::{
-    self, CliError, CommonArgs, EXIT_CODES, ListFilter, arguments, complete, content, definition, show,
+    self, CommonArgs, EXIT_CODES, ListArgs, ListFilter, arguments, complete, content, definition, show,
 };
+use crate::cli::CliError;
 use crate::style::{is_colourful, print, print_json, width};
 
 #[derive(Debug, Args)]
@@ -29,12 +31,7 @@ pub(crate) struct Tools {
 pub(crate) enum ToolsCommand {
     /// List all tools, including those that clients must search for
     #[command(after_long_help = LIST_EXAMPLES)]
-    List {
-        #[command(flatten)]
-        filter: ListFilter,
-        #[command(flatten)]
-        common: CommonArgs,
-    },
+    List(ListArgs),
     /// Show the description and the arguments of a tool
     Describe {
         /// Name of the tool in the list of the gateway
@@ -97,9 +94,7 @@ is shown on a terminal, and declined if there is none. Ctrl-C cancels the call."
 
 pub(crate) async fn run(arguments: Tools) -> Result<ExitCode> {
     match arguments.verb {
-        ToolsCommand::List { filter, common } => {
-            catalog::run(&common, async |client| list(client, EntryKind::Tools, &filter, common.json).await).await
-        }
+        ToolsCommand::List(arguments) => list(List::Tools, &arguments).await,
         ToolsCommand::Describe { name, common } => {
             catalog::run(&common, async |client| describe(client, &name, common.json).await).await
         }
@@ -114,22 +109,21 @@ pub(crate) async fn run(arguments: Tools) -> Result<ExitCode> {
 }
 
 /// Prints the list of one kind.
-pub(crate) async fn list(
-    client: &mut CatalogClient,
-    kind: EntryKind,
-    filter: &ListFilter,
-    json: bool,
-) -> Result<(), CliError> {
-    let cards = cards::list(client, kind, filter).await?;
-    match json {
-        true => print_json(&cards.to_json())?,
-        false => show::cards(&cards)?,
-    }
-    Ok(())
+pub(crate) async fn list(kind: List, arguments: &ListArgs) -> Result<ExitCode> {
+    let ListArgs { filter, common } = arguments;
+    catalog::run(common, async |client| {
+        let cards = cards::list(client, kind, filter).await?;
+        match common.json {
+            true => print_json(&cards.to_json())?,
+            false => show::cards(&cards)?,
+        }
+        Ok(())
+    })
+    .await
 }
 
 async fn describe(client: &mut CatalogClient, name: &str, json: bool) -> Result<(), CliError> {
-    let tool = cards::describe(client, EntryKind::Tools, name).await?;
+    let tool = cards::describe(client, List::Tools, name).await?;
     let stdout = std::io::stdout();
     match json {
         true => print_json(&tool.json)?,
@@ -142,7 +136,7 @@ async fn search(client: &mut CatalogClient, query: &str, filter: &ListFilter, js
     let found = cards::search(client, "search_tools", filter, json!({ "query": query })).await?;
     match json {
         true => print_json(&found)?,
-        false => show::cards(&cards::read(EntryKind::Tools, &found))?,
+        false => show::cards(&Cards::read(List::Tools, &found))?,
     }
     Ok(())
 }
@@ -156,7 +150,7 @@ struct ToolCall {
 
 impl ToolCall {
     async fn run(self, client: &mut CatalogClient) -> Result<(), CliError> {
-        let tool = cards::describe(client, EntryKind::Tools, &self.name).await?;
+        let tool = cards::describe(client, List::Tools, &self.name).await?;
         let schema = ToolSchema::new(&tool.value["inputSchema"]);
         let arguments = arguments::read(&self.name, &self.arguments, schema).map_err(CliError::Usage)?;
         let outcomes = client.call(&self.name, &arguments).await?;

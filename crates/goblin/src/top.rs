@@ -8,15 +8,14 @@ use anyhow::Result;
 use clap::Args;
 use goblin_client::address;
 use goblin_client::environment::environment;
-use goblin_client::runtime::{self, FindError};
 use goblin_tui::remote::Remote;
 use goblin_tui::remote::api::GatewayAddress;
 use goblin_tui::view::theme::Theme;
 
-use crate::catalog::UNAVAILABLE;
+use crate::cli::CliError;
 use crate::serve::termination;
-use crate::style::{fail, is_colourful, tell};
-use crate::{load, stdio};
+use crate::style::is_colourful;
+use crate::{admin_client, stdio};
 
 /// Each paragraph is one line, because clap wraps it to the width of the terminal.
 pub(crate) const LONG_ABOUT: &str = "\
@@ -42,9 +41,7 @@ pub(crate) struct Top {
 }
 
 pub(crate) async fn run(arguments: Top) -> Result<ExitCode> {
-    if let Err(problem) = check_terminal() {
-        return Ok(tell(&problem));
-    }
+    check_terminal()?;
     // Install the signal handlers before anything starts that a signal must not leave behind.
     let terminated = termination()?;
     let gateway = match arguments.url {
@@ -53,44 +50,27 @@ pub(crate) async fn run(arguments: Top) -> Result<ExitCode> {
             admin_token: stdio::admin_token(arguments.token_file.as_deref(), &url)?,
             url,
         },
-        None => match find().await {
-            Ok(gateway) => gateway,
-            Err((problem, code)) => {
-                fail(&problem);
-                return Ok(ExitCode::from(code));
-            }
-        },
+        None => GatewayAddress::Recorded(Box::new(admin_client::find_record().await?)),
     };
     goblin_tui::run(Remote::new(gateway)?, theme(), terminated).await?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Returns an error if stdin or stdout is no terminal that can be drawn on.
-pub(crate) fn check_terminal() -> Result<(), String> {
+pub(crate) fn check_terminal() -> Result<(), CliError> {
     let elsewhere = "goblin tools, goblin resources and the admin API tell the same to programs";
     if !std::io::stdin().is_terminal() || !std::io::stdout().is_terminal() {
-        return Err(format!("the dashboard needs a terminal, for keys and for the screen; {elsewhere}"));
+        let words = "the dashboard needs a terminal, for keys and for the screen";
+        return Err(CliError::Usage(format!("{words}; {elsewhere}")));
     }
     match environment("TERM").as_deref() {
-        None | Some("" | "dumb") => Err(format!(
+        None | Some("" | "dumb") => Err(CliError::Usage(format!(
             "the dashboard needs a terminal that can be drawn on, and TERM says there is none; {elsewhere}"
-        )),
+        ))),
         Some(_) => Ok(()),
     }
 }
 
 pub(crate) fn theme() -> Theme {
     if is_colourful(&std::io::stdout()) { Theme::Colour } else { Theme::Monochrome }
-}
-
-async fn find() -> Result<GatewayAddress, (String, u8)> {
-    let own = load::find(None).ok().map(|found| found.identity());
-    match runtime::find(own.as_ref()).await {
-        Ok(record) => Ok(GatewayAddress::Recorded(Box::new(record))),
-        Err(FindError::None) => {
-            let words = "no gateway is running on this machine; start one (goblin serve), or name one (--url URL)";
-            Err((words.to_owned(), UNAVAILABLE))
-        }
-        Err(several) => Err((several.to_string(), crate::cli::BAD_CONFIGURATION)),
-    }
 }

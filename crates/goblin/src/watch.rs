@@ -11,17 +11,14 @@ pub(crate) mod watching;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::Args;
-use goblin_client::gateway::PIPE_BYTES;
-use goblin_client::peer::Peer;
 use goblin_config::quantity;
-use tokio::sync::watch;
 
+use crate::cli::CliError;
 use crate::endpoint::{Endpoint, EndpointArgs, EndpointError};
 use crate::log::LogFlags;
 use crate::serve::termination;
-use crate::style::tell;
 use crate::watch::exec::CommandQueue;
 use crate::watch::show::OutputStyle;
 use crate::watch::target::{UpdateOptions, UriKind, WatchTargets};
@@ -88,36 +85,21 @@ fn duration(text: &str) -> Result<Duration, String> {
 
 pub(crate) async fn run(arguments: Watch) -> Result<ExitCode> {
     // Install the signal handlers before anything starts that a signal must not leave behind.
-    let mut terminated = termination()?;
-    let door = match Endpoint::open(&arguments.reach, None, &arguments.log).await {
-        Ok(door) => door,
-        Err(EndpointError::Configuration(trouble)) => return Ok(tell(&trouble)),
-        Err(closed) => return Err(closed.into()),
-    };
-    let (near, far) = tokio::io::duplex(PIPE_BYTES);
-    let watching = WatchSession::new(Peer::new(near), wishes(&arguments), shown(&arguments), door.place());
-    let watching = match &arguments.exec {
-        Some(command) => watching.with(CommandQueue::new(command.clone(), arguments.json)),
-        None => watching,
-    };
-    let (stop, stopped) = watch::channel(false);
-    let signals = async {
-        terminated().await;
-        stop.send_replace(true);
-        terminated().await;
-    };
-    let mut stopped_early = stopped.clone();
-    let watched = async {
-        tokio::select! {
-            () = door.settle() => {}
-            _ = stopped_early.wait_for(|stopped| *stopped) => {}
-        }
-        tokio::join!(watching.run(stopped), door.carry(far))
-    };
-    tokio::select! {
-        (code, carried) = watched => carried.and(code),
-        () = signals => bail!("ended at once by a second signal"),
-    }
+    let terminated = termination()?;
+    let door = Endpoint::open(&arguments.reach, None, &arguments.log).await.map_err(|closed| match closed {
+        EndpointError::Configuration(trouble) => CliError::Usage(trouble).into(),
+        other => anyhow::Error::from(other),
+    })?;
+    let place = door.place();
+    let watched = door.talk(terminated, async |peer, stopped| {
+        let watching = WatchSession::new(peer, wishes(&arguments), shown(&arguments), place);
+        let watching = match &arguments.exec {
+            Some(command) => watching.with(CommandQueue::new(command.clone(), arguments.json)),
+            None => watching,
+        };
+        watching.run(stopped).await
+    });
+    watched.await?
 }
 
 fn wishes(arguments: &Watch) -> WatchTargets {

@@ -59,7 +59,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
         let resource = self.topics.entry(Arc::clone(&native)).or_insert_with(|| {
             ResourceEntry::new(ResourceName { native: Arc::clone(&native), exposed: offers.expose(&native) })
         });
-        let Some(pattern_entry) = self.covers.get_mut(id) else { return };
+        let Some(pattern_entry) = self.covers.all.get_mut(&id) else { return };
         if !pattern_entry.listed.insert(Arc::clone(&native)) {
             return;
         }
@@ -111,17 +111,18 @@ impl<S: Subscriber> SubscriptionTable<S> {
         came: Box<dyn Iterator<Item = &'a str> + 'a>,
     ) -> Vec<Notice<S>> {
         let mut notices = Vec::new();
-        if self.covers.is_empty() {
+        if self.covers.all.is_empty() {
             return notices;
         }
         let were_cut = self
             .covers
+            .all
             .values_mut()
             .filter_map(|pattern_entry| std::mem::take(&mut pattern_entry.is_cut).then_some(()));
         let natives = if were_cut.count() > 0 { offers.listed() } else { came };
         for native in natives {
             let is_fresh = |id: &PatternId| {
-                let pattern_entry = self.covers.get(*id);
+                let pattern_entry = self.covers.all.get(id);
                 pattern_entry.is_some_and(|pattern_entry| {
                     !pattern_entry.listed.contains(native) && pattern_entry.shows(native, offers)
                 })
@@ -129,7 +130,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
             let fresh: Vec<_> = self.covers.matching(native).filter(is_fresh).collect();
             for id in fresh {
                 if !self.topics.contains_key(native) && self.topics.len() >= self.most_topics {
-                    self.covers.get_mut(id).into_iter().for_each(|pattern_entry| pattern_entry.is_cut = true);
+                    self.covers.all.get_mut(&id).into_iter().for_each(|pattern_entry| pattern_entry.is_cut = true);
                     continue;
                 }
                 self.attach(id, native, offers);
@@ -142,7 +143,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
     /// Notifies the subscribers of a pattern of a new resource. If a subscribe request is open, the notification
     /// follows when the backend has responded.
     fn announce(&mut self, id: PatternId, native: &str) -> Vec<Notice<S>> {
-        let (Some(pattern_entry), Some(resource)) = (self.covers.get(id), self.topics.get_mut(native)) else {
+        let (Some(pattern_entry), Some(resource)) = (self.covers.all.get(&id), self.topics.get_mut(native)) else {
             return Vec::new();
         };
         if pattern_entry.is_stale {
@@ -152,8 +153,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
             resource.is_news = true;
             return Vec::new();
         }
-        let subscribers = pattern_entry.audience.all().map(Arc::clone);
-        subscribers.map(|subscription| Notice { subscription, name: Arc::clone(&resource.name) }).collect()
+        pattern_entry.audience.notices(&resource.name).collect()
     }
 
     /// Handles the return of a deleted resource. Subscribes again and notifies the subscribers when the backend has
@@ -198,7 +198,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
         };
         tell(&resource.audience);
         for id in covers {
-            let Some(pattern_entry) = self.covers.get_mut(id) else { continue };
+            let Some(pattern_entry) = self.covers.all.get_mut(&id) else { continue };
             pattern_entry.listed.remove(native);
             pattern_entry.refused.remove(native);
             tell(&pattern_entry.audience);
@@ -229,15 +229,15 @@ impl<S: Subscriber> SubscriptionTable<S> {
                     let profile = || subscription.subscriber.profile().cloned();
                     let id =
                         known.unwrap_or_else(|| self.covers.insert(Arc::new(name), Arc::clone(pattern), profile()));
-                    self.join(&subscription, Some(id));
-                    self.covers.get_mut(id).into_iter().for_each(|pattern_entry| pattern_entry.is_stale = true);
+                    self.join(&subscription);
+                    self.covers.all.get_mut(&id).into_iter().for_each(|pattern_entry| pattern_entry.is_stale = true);
                 }
                 None => {
                     let resource = self.topics.entry(name.native.clone()).or_insert_with(|| ResourceEntry::new(name));
                     // The other table entered it only because the resource was offered.
                     resource.was_offered = true;
                     natives.insert(Arc::clone(&resource.name.native));
-                    self.join(&subscription, None);
+                    self.join(&subscription);
                 }
             }
         }
@@ -252,7 +252,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
         if self.upstream == LinkState::Down {
             return Vec::new();
         }
-        let ids: Vec<_> = self.covers.iter().map(|(id, _)| id).collect();
+        let ids: Vec<_> = self.covers.all.keys().copied().collect();
         ids.into_iter().flat_map(|id| self.settle_cover(id)).collect()
     }
 }

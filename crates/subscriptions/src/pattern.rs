@@ -21,7 +21,7 @@ impl Pattern {
     pub fn matches(&self, native: &str) -> bool {
         match self {
             Pattern::Glob(glob) => glob.matches(native),
-            Pattern::Template(template) => template.matches(native).is_some(),
+            Pattern::Template(template) => template.matches(native),
         }
     }
 

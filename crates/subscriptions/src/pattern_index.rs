@@ -53,7 +53,7 @@ impl<S: Subscriber> PatternEntry<S> {
 
     /// Returns notices about the whole pattern for all subscribers.
     pub(crate) fn notices(&self) -> impl Iterator<Item = Notice<S>> {
-        self.audience.all().map(|it| Notice { subscription: Arc::clone(it), name: Arc::clone(&self.name) })
+        self.audience.notices(&self.name)
     }
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn shows(profile: Option<&Profile>, native: &str, offers: &dyn Offere
 
 /// The patterns by directory. An update is compared only with the patterns of the directories that contain its URI.
 pub(crate) struct PatternIndex<S> {
-    all: HashMap<PatternId, PatternEntry<S>>,
+    pub all: HashMap<PatternId, PatternEntry<S>>,
     by_directory: HashMap<Box<str>, Vec<PatternId>>,
     next: u64,
 }
@@ -76,26 +76,6 @@ impl<S> Default for PatternIndex<S> {
 }
 
 impl<S: Subscriber> PatternIndex<S> {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.all.is_empty()
-    }
-
-    pub(crate) fn get(&self, id: PatternId) -> Option<&PatternEntry<S>> {
-        self.all.get(&id)
-    }
-
-    pub(crate) fn get_mut(&mut self, id: PatternId) -> Option<&mut PatternEntry<S>> {
-        self.all.get_mut(&id)
-    }
-
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (PatternId, &PatternEntry<S>)> {
-        self.all.iter().map(|(id, pattern_entry)| (*id, pattern_entry))
-    }
-
-    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut PatternEntry<S>> {
-        self.all.values_mut()
-    }
-
     /// Finds the pattern with this kind and spelling. Its subscribers must see the same resources as clients of
     /// `profile`.
     pub(crate) fn find(&self, pattern: &Pattern, native: &str, profile: Option<&Arc<Profile>>) -> Option<PatternId> {
@@ -153,7 +133,7 @@ impl<S: Subscriber> PatternIndex<S> {
     pub(crate) fn matching<'a>(&'a self, native: &'a str) -> impl Iterator<Item = PatternId> + 'a {
         // Most backends have no patterns, so skip the search. Also skip URIs that are too long to match, because
         // splitting them takes quadratic time.
-        let text = if self.is_empty() || native.len() > MAX_URI { "" } else { native };
+        let text = if self.all.is_empty() || native.len() > MAX_URI { "" } else { native };
         let directories = std::iter::once("").chain(text.match_indices('/').map(|(at, _)| &text[..=at]));
         let near = directories.filter_map(|directory| self.by_directory.get(directory)).flatten().copied();
         near.filter(move |id| self.all.get(id).is_some_and(|pattern_entry| pattern_entry.pattern.matches(native)))

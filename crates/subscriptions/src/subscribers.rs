@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures_channel::oneshot::{self, Receiver, Sender};
 
-use crate::{ClientId, SubscribeOutcome, Subscriber, Subscription};
+use crate::{ClientId, Notice, ResourceName, SubscribeOutcome, Subscriber, Subscription};
 
 pub(crate) struct Subscribers<S> {
     subscribers: HashMap<ClientId, Arc<Subscription<S>>>,
@@ -43,6 +43,11 @@ impl<S: Subscriber> Subscribers<S> {
         self.subscribers.values()
     }
 
+    /// Returns notices about `name` for all subscribers.
+    pub(crate) fn notices(&self, name: &Arc<ResourceName>) -> impl Iterator<Item = Notice<S>> {
+        self.all().map(|it| Notice { subscription: Arc::clone(it), name: Arc::clone(name) })
+    }
+
     pub(crate) fn enter(&mut self, subscription: &Arc<Subscription<S>>) {
         self.subscribers.insert(subscription.subscriber.id(), Arc::clone(subscription));
     }
@@ -65,19 +70,20 @@ impl<S: Subscriber> Subscribers<S> {
         settled
     }
 
-    /// Sends the outcome to all waiting requests. Returns the clients of those requests that created a subscription.
-    pub(crate) fn settle(&mut self, outcome: &SubscribeOutcome) -> Vec<ClientId> {
-        let mut entered = Vec::new();
+    /// Sends the outcome to all waiting requests. Returns the subscriptions that these requests created and that a
+    /// refusal ends.
+    pub(crate) fn settle(&mut self, outcome: &SubscribeOutcome) -> Vec<Arc<Subscription<S>>> {
+        let mut refused = Vec::new();
         for SubscribeWaiter { client, is_new, outcome: sender } in std::mem::take(&mut self.waiting) {
-            if is_new {
-                entered.push(client);
+            if is_new && outcome.is_refusal() {
+                refused.extend(self.get(client).cloned());
             }
             if sender.send(outcome.clone()).is_err() && !outcome.is_refusal() {
                 // The client has cancelled its request and will call `withdraw`. Keep the entry until then.
                 self.waiting.push(SubscribeWaiter { client, is_new, outcome: oneshot::channel().0 });
             }
         }
-        entered
+        refused
     }
 
     /// Removes the cancelled requests of a client. Returns true if they created the subscription and no other request

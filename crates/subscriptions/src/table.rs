@@ -120,7 +120,7 @@ impl<S: Subscriber> ResourceEntry<S> {
 
     /// Returns notices about the resource for all subscribers.
     pub(crate) fn notices(&self) -> impl Iterator<Item = Notice<S>> {
-        self.audience.all().map(|it| Notice { subscription: Arc::clone(it), name: Arc::clone(&self.name) })
+        self.audience.notices(&self.name)
     }
 }
 
@@ -172,7 +172,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
         let audience = match &wish.pattern {
             Some(pattern) => {
                 let id = self.covers.find(pattern, &wish.native, wish.subscriber.profile())?;
-                &self.covers.get(id)?.audience
+                &self.covers.all.get(&id)?.audience
             }
             None => &self.topics.get(&wish.native)?.audience,
         };
@@ -191,7 +191,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
         place: SubscriptionPermit,
     ) -> Result<Arc<Subscription<S>>, LimitReached> {
         let name = || ResourceName { native: Arc::clone(&wish.native), exposed: Arc::clone(&wish.exposed) };
-        let (name, pattern_entry) = match &wish.pattern {
+        let name = match &wish.pattern {
             Some(pattern) => {
                 let profile = wish.subscriber.profile();
                 let known = self.covers.find(pattern, &wish.native, profile);
@@ -199,29 +199,34 @@ impl<S: Subscriber> SubscriptionTable<S> {
                     Some(id) => id,
                     None => self.pattern_entry(name(), pattern, profile, offers)?,
                 };
-                (self.covers.get(id).map(|pattern_entry| Arc::clone(&pattern_entry.name)), Some(id))
+                self.covers.all.get(&id).map(|pattern_entry| Arc::clone(&pattern_entry.name))
             }
             None => {
                 let was_offered = offers.has(&wish.native);
                 let resource =
                     self.topics.entry(Arc::clone(&wish.native)).or_insert_with(|| ResourceEntry::new(name()));
                 resource.was_offered |= was_offered;
-                (Some(Arc::clone(&resource.name)), None)
+                Some(Arc::clone(&resource.name))
             }
         };
         let name = name
             .unwrap_or_else(|| Arc::new(ResourceName { native: wish.native.clone(), exposed: wish.exposed.clone() }));
         let subscription = Arc::new(Subscription::new(wish, name, place));
-        self.join(&subscription, pattern_entry);
+        self.join(&subscription);
         Ok(subscription)
     }
 
-    pub(crate) fn join(&mut self, subscription: &Arc<Subscription<S>>, pattern_entry: Option<PatternId>) {
-        let audience = match pattern_entry {
-            Some(id) => self.covers.get_mut(id).map(|pattern_entry| &mut pattern_entry.audience),
-            None => self.topics.get_mut(&subscription.name.native).map(|resource| &mut resource.audience),
-        };
-        if let Some(audience) = audience {
+    /// Returns the subscribers of the pattern or resource of a subscription.
+    fn audience(&mut self, subscription: &Subscription<S>) -> Option<&mut Subscribers<S>> {
+        if subscription.pattern.is_none() {
+            return self.topics.get_mut(&subscription.name.native).map(|resource| &mut resource.audience);
+        }
+        let id = self.cover_of(subscription)?;
+        self.covers.all.get_mut(&id).map(|pattern_entry| &mut pattern_entry.audience)
+    }
+
+    pub(crate) fn join(&mut self, subscription: &Arc<Subscription<S>>) {
+        if let Some(audience) = self.audience(subscription) {
             audience.enter(subscription);
             self.clients.entry(subscription.subscriber.id()).or_default().push(Arc::clone(subscription));
         }
@@ -251,7 +256,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
     }
 
     fn cover_standing(&mut self, id: PatternId, client: ClientId, is_new: bool) -> SubscribeStatus {
-        let Some(pattern_entry) = self.covers.get_mut(id) else {
+        let Some(pattern_entry) = self.covers.all.get_mut(&id) else {
             return SubscribeStatus::Settled(SubscribeOutcome::Pending);
         };
         match self.upstream {
@@ -267,7 +272,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
 
     /// Returns all patterns with subscribers.
     pub fn patterns(&self) -> Vec<Arc<Pattern>> {
-        self.covers.iter().map(|(_, pattern_entry)| Arc::clone(&pattern_entry.pattern)).collect()
+        self.covers.all.values().map(|pattern_entry| Arc::clone(&pattern_entry.pattern)).collect()
     }
 
     /// Returns the client's subscription to the single resource `native`.
@@ -301,23 +306,16 @@ impl<S: Subscriber> SubscriptionTable<S> {
     /// Removes a client from the audience of a subscription. Removes the pattern or topic if it has no other
     /// subscribers.
     fn leave(&mut self, client: ClientId, subscription: &Subscription<S>) {
-        if subscription.pattern.is_none() {
-            let native = &subscription.name.native;
-            self.topics.get_mut(native).and_then(|resource| resource.audience.leave(client));
-            return self.prune(native);
-        }
-        let Some(id) = self.cover_of(subscription) else { return };
-        let Some(pattern_entry) = self.covers.get_mut(id) else { return };
-        pattern_entry.audience.leave(client);
-        if pattern_entry.audience.is_empty() {
-            let listed = self.covers.remove(id).map(|pattern_entry| pattern_entry.listed).unwrap_or_default();
-            for native in listed {
-                self.topics
-                    .get_mut(&native)
-                    .into_iter()
-                    .for_each(|resource| resource.covers.retain(|other| *other != id));
-                self.prune(&native);
+        let Some(audience) = self.audience(subscription) else { return };
+        audience.leave(client);
+        let is_empty = audience.is_empty();
+        let Some(id) = self.cover_of(subscription) else { return self.prune(&subscription.name.native) };
+        let removed = if is_empty { self.covers.remove(id) } else { None };
+        for native in removed.map(|pattern_entry| pattern_entry.listed).unwrap_or_default() {
+            if let Some(resource) = self.topics.get_mut(&native) {
+                resource.covers.retain(|other| *other != id);
             }
+            self.prune(&native);
         }
     }
 
@@ -339,11 +337,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
     /// the client waits for it.
     pub fn withdraw(&mut self, subscription: &Subscription<S>) {
         let client = subscription.subscriber.id();
-        let audience = match self.cover_of(subscription) {
-            Some(id) => self.covers.get_mut(id).map(|pattern_entry| &mut pattern_entry.audience),
-            None => self.topics.get_mut(&subscription.name.native).map(|resource| &mut resource.audience),
-        };
-        if audience.is_some_and(|audience| audience.withdraw(client)) {
+        if self.audience(subscription).is_some_and(|audience| audience.withdraw(client)) {
             self.end(subscription);
         }
     }
@@ -353,7 +347,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
         let client = subscriber.id();
         let in_topic = |uri: &str| self.topics.get(uri).is_some_and(|resource| resource.audience.has(client));
         let in_cover =
-            |id: PatternId| self.covers.get(id).is_some_and(|pattern_entry| pattern_entry.audience.has(client));
+            |id: PatternId| self.covers.all.get(&id).is_some_and(|pattern_entry| pattern_entry.audience.has(client));
         let covers_outer = |uri: &str| {
             let resource = self.topics.get(uri);
             resource.is_some_and(|resource| resource.covers.iter().any(|id| in_cover(*id)))
@@ -374,7 +368,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
             let state = resource.standing();
             resource.audience.all().map(move |subscription| (subscription, state))
         });
-        let covers = self.covers.iter().flat_map(|(_, pattern_entry)| {
+        let covers = self.covers.all.values().flat_map(|pattern_entry| {
             let state = match self.upstream {
                 LinkState::Down => "pending",
                 _ if !pattern_entry.open.is_empty() => "pending",
@@ -390,7 +384,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
     /// Returns the listed resources that a pattern covers. Returns the single resource of a subscription without a
     /// pattern.
     pub fn covered(&self, subscription: &Subscription<S>) -> Vec<Arc<str>> {
-        match self.cover_of(subscription).and_then(|id| self.covers.get(id)) {
+        match self.cover_of(subscription).and_then(|id| self.covers.all.get(&id)) {
             Some(pattern_entry) => pattern_entry.listed.iter().cloned().collect(),
             None => vec![Arc::clone(&subscription.name.native)],
         }
@@ -398,7 +392,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
 
     /// Reports whether changes of the backend's lists matter: to a pattern, or to subscribers of a deleted resource.
     pub fn wants_list(&self) -> bool {
-        !self.covers.is_empty() || self.topics.values().any(|resource| resource.is_missing)
+        !self.covers.all.is_empty() || self.topics.values().any(|resource| resource.is_missing)
     }
 
     /// Returns the resources with a confirmed subscription that are not deleted.
@@ -416,13 +410,13 @@ impl<S: Subscriber> SubscriptionTable<S> {
         if let Some(resource) = self.topics.get(native) {
             found.add(resource.audience.all(), None);
         }
-        for pattern_entry in self.covers.matching(native).filter_map(|id| self.covers.get(id)) {
+        for pattern_entry in self.covers.matching(native).filter_map(|id| self.covers.all.get(&id)) {
             let is_listed = pattern_entry.listed.contains(native);
             found.add(pattern_entry.audience.all(), (!is_listed).then_some(&pattern_entry.name));
         }
         for resource in outer(native).filter_map(|uri| self.topics.get(uri)) {
             found.add(resource.audience.all(), Some(&resource.name));
-            for pattern_entry in resource.covers.iter().filter_map(|id| self.covers.get(*id)) {
+            for pattern_entry in resource.covers.iter().filter_map(|id| self.covers.all.get(id)) {
                 found.add(pattern_entry.audience.all(), Some(&resource.name));
             }
         }
@@ -434,7 +428,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.topics.is_empty() && self.clients.is_empty() && self.covers.is_empty()
+        self.topics.is_empty() && self.clients.is_empty() && self.covers.all.is_empty()
     }
 
     /// Removes and returns all subscriptions, for the table of another link. Waiting requests receive `PendingUpdate`.

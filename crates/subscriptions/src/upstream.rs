@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::pattern_index::PatternId;
 use crate::table::{LinkState, ResourceEntry, SubscriptionTable, UpstreamState};
-use crate::{Notice, ResourceName, SubscribeOutcome, Subscriber, Subscription, UpstreamReply, UpstreamRequest};
+use crate::{Notice, ResourceName, SubscribeOutcome, Subscriber, UpstreamReply, UpstreamRequest};
 
 impl<S: Subscriber> SubscriptionTable<S> {
     /// Handles a new connection and returns its number. Subscribers may have missed updates. If the backend does not
@@ -19,7 +19,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
         self.upstream = if can_subscribe { LinkState::Up } else { LinkState::Deaf };
         self.dirty.clear();
         let mut notices = Vec::new();
-        for pattern_entry in self.covers.values_mut() {
+        for pattern_entry in self.covers.all.values_mut() {
             pattern_entry.open.clear();
             pattern_entry.refused.clear();
             pattern_entry.refusal = None;
@@ -38,12 +38,13 @@ impl<S: Subscriber> SubscriptionTable<S> {
             if !resource.is_missing {
                 self.dirty.push_back(Arc::clone(native));
                 for id in &resource.covers {
-                    self.covers.get_mut(*id).map(|pattern_entry| pattern_entry.open.insert(Arc::clone(native)));
+                    self.covers.all.get_mut(id).map(|pattern_entry| pattern_entry.open.insert(Arc::clone(native)));
                 }
             }
         }
         // The subscribers of other patterns are notified once, when all covered resources are settled.
-        for pattern_entry in self.covers.values_mut().filter(|pattern_entry| is_listed && pattern_entry.open.is_empty())
+        for pattern_entry in
+            self.covers.all.values_mut().filter(|pattern_entry| is_listed && pattern_entry.open.is_empty())
         {
             if std::mem::take(&mut pattern_entry.is_stale) {
                 notices.extend(pattern_entry.notices());
@@ -68,7 +69,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
             resource.is_doubtful = false;
             resource.audience.settle(&SubscribeOutcome::Pending);
         }
-        for pattern_entry in self.covers.values_mut() {
+        for pattern_entry in self.covers.all.values_mut() {
             pattern_entry.open.clear();
             pattern_entry.is_stale = true;
             pattern_entry.audience.settle(&SubscribeOutcome::Pending);
@@ -82,7 +83,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
             matches!(resource.state, UpstreamState::On | UpstreamState::Tracked) && !resource.is_missing
         };
         let mut notices: Vec<_> = self.topics.values().filter(heard).flat_map(ResourceEntry::notices).collect();
-        for pattern_entry in self.covers.values_mut() {
+        for pattern_entry in self.covers.all.values_mut() {
             pattern_entry.is_stale |= !pattern_entry.open.is_empty();
             if !pattern_entry.is_stale {
                 notices.extend(pattern_entry.notices());
@@ -141,10 +142,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
             SubscribeOutcome::Subscribed => resource.is_doubtful = false,
             _ => {}
         }
-        let mut notices = self.settle(native, &outcome);
-        notices.extend(self.settle_covers(native, &outcome));
-        self.compare(native, true);
-        notices
+        self.settle_all(native, &outcome)
     }
 
     /// Handles a positive response that arrived after its timeout. The subscription becomes active if it is wanted, and
@@ -163,8 +161,13 @@ impl<S: Subscriber> SubscriptionTable<S> {
         }
         resource.state = UpstreamState::On;
         resource.is_doubtful = false;
-        let mut notices = self.settle(native, &SubscribeOutcome::Subscribed);
-        notices.extend(self.settle_covers(native, &SubscribeOutcome::Subscribed));
+        self.settle_all(native, &SubscribeOutcome::Subscribed)
+    }
+
+    /// Records the outcome of a subscribe for the resource and for the patterns that cover it.
+    fn settle_all(&mut self, native: &Arc<str>, outcome: &SubscribeOutcome) -> Vec<Notice<S>> {
+        let mut notices = self.settle(native, outcome);
+        notices.extend(self.settle_covers(native, outcome));
         self.compare(native, true);
         notices
     }
@@ -173,19 +176,13 @@ impl<S: Subscriber> SubscriptionTable<S> {
     /// created.
     fn settle(&mut self, native: &str, outcome: &SubscribeOutcome) -> Vec<Notice<S>> {
         let Some(resource) = self.topics.get_mut(native) else { return Vec::new() };
-        let entered = resource.audience.settle(outcome);
-        if !outcome.is_refusal() {
-            return if std::mem::take(&mut resource.is_stale) { resource.notices().collect() } else { Vec::new() };
+        let refused = resource.audience.settle(outcome);
+        let is_told = !outcome.is_refusal() && std::mem::take(&mut resource.is_stale);
+        let notices = if is_told { resource.notices().collect() } else { Vec::new() };
+        for subscription in refused {
+            self.end(&subscription);
         }
-        let ended: Vec<_> = entered.iter().filter_map(|client| resource.audience.get(*client).cloned()).collect();
-        self.end_all(&ended);
-        Vec::new()
-    }
-
-    fn end_all(&mut self, ended: &[Arc<Subscription<S>>]) {
-        for subscription in ended {
-            self.end(subscription);
-        }
+        notices
     }
 
     /// Records the outcome for the patterns that cover the resource.
@@ -195,7 +192,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
         let (name, ids) = (Arc::clone(&resource.name), resource.covers.clone());
         let mut notices = Vec::new();
         for id in ids {
-            let Some(pattern_entry) = self.covers.get_mut(id) else { continue };
+            let Some(pattern_entry) = self.covers.all.get_mut(&id) else { continue };
             let was_open = pattern_entry.open.remove(native);
             if outcome.is_refusal() {
                 pattern_entry.refused.insert(Arc::clone(&name.native));
@@ -203,8 +200,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
             } else {
                 pattern_entry.refused.remove(native);
                 if is_news && !pattern_entry.is_stale {
-                    let subscribers = pattern_entry.audience.all().map(Arc::clone);
-                    notices.extend(subscribers.map(|subscription| Notice { subscription, name: Arc::clone(&name) }));
+                    notices.extend(pattern_entry.audience.notices(&name));
                 }
             }
             if was_open {
@@ -217,14 +213,15 @@ impl<S: Subscriber> SubscriptionTable<S> {
     /// Settles a pattern if none of its requests is open. The outcome is a refusal only if the backend refused every
     /// covered resource.
     pub(super) fn settle_cover(&mut self, id: PatternId) -> Vec<Notice<S>> {
-        let Some(pattern_entry) = self.covers.get_mut(id).filter(|pattern_entry| pattern_entry.open.is_empty()) else {
+        let Some(pattern_entry) = self.covers.all.get_mut(&id).filter(|pattern_entry| pattern_entry.open.is_empty())
+        else {
             return Vec::new();
         };
         if let Some(refusal) = pattern_entry.whole_refusal() {
-            let entered = pattern_entry.audience.settle(&refusal);
-            let ended: Vec<_> =
-                entered.iter().filter_map(|client| pattern_entry.audience.get(*client).cloned()).collect();
-            self.end_all(&ended);
+            let refused = pattern_entry.audience.settle(&refusal);
+            for subscription in refused {
+                self.end(&subscription);
+            }
             return Vec::new();
         }
         pattern_entry.audience.settle(&SubscribeOutcome::Subscribed);

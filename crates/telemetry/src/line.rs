@@ -41,27 +41,20 @@ macro_rules! fields {
         }
 
         pub(super) fn write(told: &LogRecord<'_>) {
+            macro_rules! write_at {
+                ($level:ident) => {
+                    tracing::$level!(
+                        target: "goblin", kind = told.kind.as_str(),
+                        $($name = told.field(LogField::$field),)+ "{}", told.message
+                    )
+                };
+            }
             match told.level {
-                LogLevel::Error => tracing::error!(
-                    target: "goblin", kind = told.kind.as_str(),
-                    $($name = told.field(LogField::$field),)+ "{}", told.message
-                ),
-                LogLevel::Warn => tracing::warn!(
-                    target: "goblin", kind = told.kind.as_str(),
-                    $($name = told.field(LogField::$field),)+ "{}", told.message
-                ),
-                LogLevel::Info => tracing::info!(
-                    target: "goblin", kind = told.kind.as_str(),
-                    $($name = told.field(LogField::$field),)+ "{}", told.message
-                ),
-                LogLevel::Debug => tracing::debug!(
-                    target: "goblin", kind = told.kind.as_str(),
-                    $($name = told.field(LogField::$field),)+ "{}", told.message
-                ),
-                LogLevel::Trace => tracing::trace!(
-                    target: "goblin", kind = told.kind.as_str(),
-                    $($name = told.field(LogField::$field),)+ "{}", told.message
-                ),
+                LogLevel::Error => write_at!(error),
+                LogLevel::Warn => write_at!(warn),
+                LogLevel::Info => write_at!(info),
+                LogLevel::Debug => write_at!(debug),
+                LogLevel::Trace => write_at!(trace),
             }
         }
     };

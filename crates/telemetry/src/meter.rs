@@ -13,43 +13,15 @@ use std::time::Duration;
 use goblin_wire::{Method, Mime};
 use parking_lot::Mutex;
 
-/// The upper bounds of the duration buckets in nanoseconds. They range from a call over loopback to a slow tool.
-pub(crate) const BOUNDS: [u64; 15] = [
-    500_000,
-    1_000_000,
-    2_500_000,
-    5_000_000,
-    10_000_000,
-    25_000_000,
-    50_000_000,
-    100_000_000,
-    250_000_000,
-    500_000_000,
-    1_000_000_000,
-    2_500_000_000,
-    10_000_000_000,
-    60_000_000_000,
-    300_000_000_000,
-];
+/// The upper bounds of the duration buckets in milliseconds. They range from a call over loopback to a slow tool.
+pub(crate) const BOUNDS: [f64; 15] =
+    [0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0, 2_500.0, 10_000.0, 60_000.0, 300_000.0];
 
 /// The bucket bounds for the gateway's own overhead, which is mostly below a millisecond.
-pub(crate) const FINE_BOUNDS: [u64; 15] = [
-    10_000,
-    25_000,
-    50_000,
-    100_000,
-    250_000,
-    500_000,
-    1_000_000,
-    2_500_000,
-    5_000_000,
-    10_000_000,
-    25_000_000,
-    50_000_000,
-    100_000_000,
-    250_000_000,
-    1_000_000_000,
-];
+pub(crate) const FINE_BOUNDS: [f64; 15] =
+    [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 1_000.0];
+
+const NANOSECONDS_IN_MILLISECOND: f64 = 1e6;
 
 /// The number of tools of one server that are counted by name. Further tools, and tools with a name longer than
 /// [`MAX_TOOL_NAME`], share one counter.
@@ -139,7 +111,7 @@ impl OutcomeCounts {
 /// A histogram of durations.
 #[derive(Debug)]
 pub struct Durations {
-    bounds: &'static [u64; BOUNDS.len()],
+    bounds: &'static [f64; BOUNDS.len()],
     /// The count of each bucket. The last bucket has no upper bound.
     buckets: [AtomicU64; BOUNDS.len() + 1],
     nanoseconds: AtomicU64,
@@ -202,30 +174,32 @@ impl Meter {
 }
 
 impl Durations {
-    pub fn within(bounds: &'static [u64; BOUNDS.len()]) -> Durations {
+    pub fn within(bounds: &'static [f64; BOUNDS.len()]) -> Durations {
         Durations { bounds, buckets: Default::default(), nanoseconds: AtomicU64::new(0) }
     }
 
     pub fn add(&self, duration: Duration) {
         let nanoseconds = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        let bucket = self.bounds.iter().position(|bound| nanoseconds <= *bound).unwrap_or(BOUNDS.len());
+        let milliseconds = nanoseconds as f64 / NANOSECONDS_IN_MILLISECOND;
+        let bucket = self.bounds.iter().position(|bound| milliseconds <= *bound).unwrap_or(BOUNDS.len());
         self.buckets[bucket].fetch_add(1, Ordering::Relaxed);
         self.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
     }
 
     /// Returns each bucket as its upper bound in seconds and its own count. The last bound is infinite.
     pub fn buckets(&self) -> Vec<(f64, u64)> {
-        let bounds = self.bounds.iter().map(|bound| seconds(*bound)).chain([f64::INFINITY]);
+        let bounds = self.bounds.iter().map(|bound| seconds((bound * NANOSECONDS_IN_MILLISECOND).round()));
+        let bounds = bounds.chain([f64::INFINITY]);
         bounds.zip(&self.buckets).map(|(bound, count)| (bound, count.load(Ordering::Relaxed))).collect()
     }
 
     pub fn sum(&self) -> f64 {
-        seconds(self.nanoseconds.load(Ordering::Relaxed))
+        seconds(self.nanoseconds.load(Ordering::Relaxed) as f64)
     }
 }
 
-fn seconds(nanoseconds: u64) -> f64 {
-    nanoseconds as f64 / 1e9
+fn seconds(nanoseconds: f64) -> f64 {
+    nanoseconds / 1e9
 }
 
 #[cfg(test)]

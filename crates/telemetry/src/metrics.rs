@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use goblin_config::ServerId;
 use goblin_wire::Mime;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder, NoLabelSet, text};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelValue, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
@@ -92,69 +92,6 @@ impl Reading {
     }
 }
 
-#[derive(Clone, Debug, EncodeLabelSet)]
-struct VersionLabel {
-    version: &'static str,
-}
-
-#[derive(Clone, Debug, EncodeLabelSet)]
-struct KindLabel {
-    kind: String,
-}
-
-#[derive(Clone, Debug, EncodeLabelSet)]
-struct LimitLabel {
-    limit: &'static str,
-}
-
-#[derive(Clone, Debug, EncodeLabelSet)]
-struct ServerLabel {
-    server_id: String,
-}
-
-#[derive(Clone, Debug, EncodeLabelSet)]
-struct FateLabel {
-    fate: &'static str,
-}
-
-#[derive(Clone, Debug, EncodeLabelSet)]
-struct SourceLabel {
-    source: &'static str,
-}
-
-#[derive(Clone, Debug, EncodeLabelSet)]
-struct StateLabels {
-    server_id: String,
-    state: &'static str,
-}
-
-#[derive(Clone, Debug, EncodeLabelSet)]
-struct ToolLabels {
-    server_id: String,
-    tool: String,
-    outcome: &'static str,
-}
-
-#[derive(Clone, Debug, EncodeLabelSet)]
-struct RequestLabels {
-    server_id: String,
-    method: &'static str,
-    outcome: &'static str,
-}
-
-#[derive(Clone, Debug, EncodeLabelSet)]
-struct DurationLabels {
-    server_id: String,
-    method: &'static str,
-}
-
-#[derive(Clone, Debug, EncodeLabelSet)]
-struct ReadLabels {
-    server_id: String,
-    mime_type: &'static str,
-    status: &'static str,
-}
-
 impl Collector for Reading {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), Error> {
         self.encode_gateway(&mut encoder)?;
@@ -167,7 +104,7 @@ impl Collector for Reading {
 
 impl Reading {
     fn encode_gateway(&self, encoder: &mut DescriptorEncoder) -> Result<(), Error> {
-        let version = VersionLabel { version: env!("CARGO_PKG_VERSION") };
+        let version = [("version", env!("CARGO_PKG_VERSION"))];
         let help = "The running version";
         encoder.encode_descriptor("goblin_build", help, None, MetricType::Info)?.encode_info(&version)?;
         let started = self.started.duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
@@ -175,21 +112,13 @@ impl Reading {
         let mut metric =
             encoder.encode_descriptor("goblin_start_time", help, Some(&Unit::Seconds), MetricType::Gauge)?;
         metric.encode_gauge(&started)?;
-        let help = "Happenings by kind, as they are logged";
-        let mut family = encoder.encode_descriptor("goblin_events", help, None, MetricType::Counter)?;
-        for (kind, count) in &self.events {
-            counter(&mut family, &KindLabel { kind: (*kind).to_owned() }, *count)?;
-        }
-        let help = "How often each limit was reached";
-        let mut family = encoder.encode_descriptor("goblin_limit_hits", help, None, MetricType::Counter)?;
-        for (limit, count) in &self.limits {
-            counter(&mut family, &LimitLabel { limit }, *count)?;
-        }
+        let events = self.events.iter().map(|(kind, count)| ([("kind", *kind)], *count));
+        counters(encoder, "goblin_events", "Happenings by kind, as they are logged", events)?;
+        let limits = self.limits.iter().map(|(limit, count)| ([("limit", *limit)], *count));
+        counters(encoder, "goblin_limit_hits", "How often each limit was reached", limits)?;
         let (help, unit) = ("Bytes of the buffers that count towards gateway.maxMemory", Some(&Unit::Bytes));
-        let mut family = encoder.encode_descriptor("goblin_memory_reserved", help, unit, MetricType::Gauge)?;
-        for (kind, bytes) in &self.memory {
-            family.encode_family(&KindLabel { kind: (*kind).to_owned() })?.encode_gauge(&wide(*bytes))?;
-        }
+        let memory = self.memory.iter().map(|(kind, bytes)| ([("kind", *kind)], wide(*bytes)));
+        gauges(encoder, "goblin_memory_reserved", help, unit, memory)?;
         let help = "The effective gateway.maxMemory";
         let mut metric = encoder.encode_descriptor("goblin_memory_max", help, unit, MetricType::Gauge)?;
         metric.encode_gauge(&wide(self.max_memory))?;
@@ -197,28 +126,19 @@ impl Reading {
         gauge(encoder, "goblin_streams_active", "Open streams of sessions and listeners", self.streams)?;
         gauge(encoder, "goblin_requests_in_flight", "Calls without an answer yet", self.requests_in_flight)?;
         gauge(encoder, "mcp_resource_subscriptions_active", "Subscriptions of clients", self.subscriptions)?;
-        let help = "Entries that clients are offered";
-        let mut family = encoder.encode_descriptor("goblin_catalog_entries", help, None, MetricType::Gauge)?;
-        for (kind, count) in self.catalog {
-            family.encode_family(&KindLabel { kind: kind.to_owned() })?.encode_gauge(&wide(count))?;
-        }
-        Ok(())
+        let entries = self.catalog.iter().map(|(kind, count)| ([("kind", *kind)], wide(*count)));
+        gauges(encoder, "goblin_catalog_entries", "Entries that clients are offered", None, entries)
     }
 
     fn encode_traffic(&self, encoder: &mut DescriptorEncoder) -> Result<(), Error> {
         let help = "What became of updates of resources on their way to clients";
-        let mut family = encoder.encode_descriptor("mcp_resource_updates", help, None, MetricType::Counter)?;
-        for (fate, count) in self.updates {
-            counter(&mut family, &FateLabel { fate }, count)?;
-        }
+        let updates = self.updates.iter().map(|(fate, count)| ([("fate", *fate)], *count));
+        counters(encoder, "mcp_resource_updates", help, updates)?;
         gauge(encoder, "goblin_updates_waiting", "Updates that no stream has taken yet", self.updates_waiting)?;
         let help = "Pages of lists that clients were given: ready to be sent, or made first";
-        let mut family = encoder.encode_descriptor("goblin_list_pages", help, None, MetricType::Counter)?;
-        for (source, count) in self.pages {
-            counter(&mut family, &SourceLabel { source }, count)?;
-        }
-        let help = "What the gateway itself adds to a call";
-        let unit = Some(&Unit::Seconds);
+        let pages = self.pages.iter().map(|(source, count)| ([("source", *source)], *count));
+        counters(encoder, "goblin_list_pages", help, pages)?;
+        let (help, unit) = ("What the gateway itself adds to a call", Some(&Unit::Seconds));
         let mut metric = encoder.encode_descriptor("goblin_overhead", help, unit, MetricType::Histogram)?;
         let Histogram { sum, buckets } = &self.overhead;
         let count = buckets.iter().map(|(_, count)| count).sum();
@@ -226,85 +146,63 @@ impl Reading {
     }
 
     fn encode_servers(&self, encoder: &mut DescriptorEncoder) -> Result<(), Error> {
-        let help = "Whether the server is connected";
-        let mut family = encoder.encode_descriptor("goblin_backend_up", help, None, MetricType::Gauge)?;
-        for server in &self.servers {
-            family.encode_family(&server.label())?.encode_gauge(&u64::from(server.state == "ready"))?;
-        }
+        let servers = || self.servers.iter();
+        let up = servers().map(|server| ([server.label()], u64::from(server.state == "ready")));
+        gauges(encoder, "goblin_backend_up", "Whether the server is connected", None, up)?;
         let help = "How the server stands: 1 for its state, 0 for the others";
-        let mut family = encoder.encode_descriptor("goblin_backend_state", help, None, MetricType::Gauge)?;
-        for (server, state) in self.servers.iter().flat_map(|server| STATES.map(|state| (server, state))) {
-            let labels = StateLabels { server_id: server.id.to_string(), state };
-            family.encode_family(&labels)?.encode_gauge(&u64::from(server.state == state))?;
-        }
+        let states = servers()
+            .flat_map(|server| STATES.map(|state| (server, state)))
+            .map(|(server, state)| ([server.label(), ("state", state)], u64::from(server.state == state)));
+        gauges(encoder, "goblin_backend_state", help, None, states)?;
         let help = "Requests of clients that the server has not answered yet";
-        let mut family =
-            encoder.encode_descriptor("goblin_backend_requests_in_flight", help, None, MetricType::Gauge)?;
-        for server in &self.servers {
-            family.encode_family(&server.label())?.encode_gauge(&wide(server.requests_in_flight))?;
-        }
-        let help = "Clients with a connection of their own";
-        let mut family = encoder.encode_descriptor("goblin_backend_client_links", help, None, MetricType::Gauge)?;
-        for (server, count) in self.servers.iter().filter_map(|server| Some((server, server.own_links?))) {
-            family.encode_family(&server.label())?.encode_gauge(&wide(count))?;
-        }
+        let requests = servers().map(|server| ([server.label()], wide(server.requests_in_flight)));
+        gauges(encoder, "goblin_backend_requests_in_flight", help, None, requests)?;
+        let links = servers().filter_map(|server| Some(([server.label()], wide(server.own_links?))));
+        gauges(encoder, "goblin_backend_client_links", "Clients with a connection of their own", None, links)?;
+        let restarts = servers().map(|server| ([server.label()], server.meter.count_of_restarts()));
         let help = "Starts of the server, or dials to it, after the first";
-        let mut family = encoder.encode_descriptor("goblin_backend_restarts", help, None, MetricType::Counter)?;
-        for server in &self.servers {
-            counter(&mut family, &server.label(), server.meter.count_of_restarts())?;
-        }
-        Ok(())
+        counters(encoder, "goblin_backend_restarts", help, restarts)
     }
 
     /// Encodes the request series. Omits series with a count of 0, because most servers see few methods and outcomes.
     fn encode_requests(&self, encoder: &mut DescriptorEncoder) -> Result<(), Error> {
+        let requests = self.asked().flat_map(|(server, method)| {
+            RequestOutcome::ALL.iter().map(move |outcome| {
+                let labels = [server.label(), ("method", method.as_str()), ("outcome", outcome.as_str())];
+                (labels, server.meter.count_of_ended(method, *outcome))
+            })
+        });
         let help = "Requests of clients to a server, by how they ended";
-        let mut family = encoder.encode_descriptor("mcp_requests", help, None, MetricType::Counter)?;
-        for (server, asked) in self.asked() {
-            for ending in RequestOutcome::ALL {
-                let count = server.meter.count_of_ended(asked, *ending);
-                let (server_id, method, outcome) = (server.id.to_string(), asked.as_str(), ending.as_str());
-                if count > 0 {
-                    counter(&mut family, &RequestLabels { server_id, method, outcome }, count)?;
-                }
-            }
-        }
-        let help = "Calls of a tool, by how they ended";
-        let mut family = encoder.encode_descriptor("mcp_tool_calls", help, None, MetricType::Counter)?;
-        for server in &self.servers {
-            for (tool, endings) in server.meter.tools() {
-                for ending in RequestOutcome::ALL.iter().filter(|ending| endings.count_of(**ending) > 0) {
-                    let (server_id, outcome) = (server.id.to_string(), ending.as_str());
-                    let labels = ToolLabels { server_id, tool: clean(&tool), outcome };
-                    counter(&mut family, &labels, endings.count_of(*ending))?;
-                }
-            }
-        }
-        let help = "From sending a request to a server to its answer";
-        let unit = Some(&Unit::Seconds);
+        counters(encoder, "mcp_requests", help, requests.filter(is_counted))?;
+        let tools = self.servers.iter().flat_map(|server| server.meter.tools().into_iter().map(move |it| (server, it)));
+        let calls = tools.flat_map(|(server, (tool, counts))| {
+            RequestOutcome::ALL.iter().map(move |outcome| {
+                let (server, outcome_word) = (server.id.to_string(), outcome.as_str().to_owned());
+                let labels = [("server_id", server), ("tool", clean(&tool)), ("outcome", outcome_word)];
+                (labels, counts.count_of(*outcome))
+            })
+        });
+        counters(encoder, "mcp_tool_calls", "Calls of a tool, by how they ended", calls.filter(is_counted))?;
+        let (help, unit) = ("From sending a request to a server to its answer", Some(&Unit::Seconds));
         let mut family = encoder.encode_descriptor("mcp_request_duration", help, unit, MetricType::Histogram)?;
-        for (server, asked) in self.asked() {
-            let durations = server.meter.durations(asked);
-            let buckets = durations.buckets();
+        for (server, method) in self.asked() {
+            let Histogram { sum, buckets } = Histogram::from(server.meter.durations(method));
             let count = buckets.iter().map(|(_, count)| count).sum();
             if count > 0 {
-                let labels = DurationLabels { server_id: server.id.to_string(), method: asked.as_str() };
+                let labels = [server.label(), ("method", method.as_str())];
                 let mut metric = family.encode_family(&labels)?;
-                metric.encode_histogram::<NoLabelSet>(durations.sum(), count, &buckets, None)?;
+                metric.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
             }
         }
+        let kinds = Mime::ALL.iter().flat_map(|mime| ReadStatus::ALL.iter().map(move |status| (*mime, *status)));
+        let reads = self.servers.iter().flat_map(|server| {
+            kinds.clone().map(move |(mime, status)| {
+                let labels = [server.label(), ("mime_type", mime.as_str()), ("status", status.as_str())];
+                (labels, server.meter.count_of_reads(mime, status))
+            })
+        });
         let help = "Reads of resources, by the MIME type that the server lists";
-        let mut family = encoder.encode_descriptor("mcp_resource_reads", help, None, MetricType::Counter)?;
-        for server in &self.servers {
-            for (mime, status) in Mime::ALL.iter().flat_map(|mime| ReadStatus::ALL.iter().map(move |it| (mime, it))) {
-                let count = server.meter.count_of_reads(*mime, *status);
-                let (server_id, mime_type, status) = (server.id.to_string(), mime.as_str(), status.as_str());
-                if count > 0 {
-                    counter(&mut family, &ReadLabels { server_id, mime_type, status }, count)?;
-                }
-            }
-        }
-        Ok(())
+        counters(encoder, "mcp_resource_reads", help, reads.filter(is_counted))
     }
 
     fn asked(&self) -> impl Iterator<Item = (&ServerReading, MethodLabel)> {
@@ -326,13 +224,39 @@ impl Reading {
 }
 
 impl ServerReading {
-    fn label(&self) -> ServerLabel {
-        ServerLabel { server_id: self.id.to_string() }
+    fn label(&self) -> (&'static str, &str) {
+        ("server_id", self.id.as_str())
     }
 }
 
-fn counter(family: &mut MetricEncoder<'_>, labels: &impl EncodeLabelSet, count: u64) -> Result<(), Error> {
-    family.encode_family(labels)?.encode_counter::<NoLabelSet, u64, f64>(&count, None)
+/// One series of a metric: its labels, by name, and its value.
+type Series<V, const N: usize> = ([(&'static str, V); N], u64);
+
+fn is_counted<V, const N: usize>((_, count): &Series<V, N>) -> bool {
+    *count > 0
+}
+
+fn counters<V: EncodeLabelValue, const N: usize>(
+    encoder: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    mut series: impl Iterator<Item = Series<V, N>>,
+) -> Result<(), Error> {
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    series.try_for_each(|(labels, count)| {
+        family.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, f64>(&count, None)
+    })
+}
+
+fn gauges<V: EncodeLabelValue, const N: usize>(
+    encoder: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    unit: Option<&Unit>,
+    mut series: impl Iterator<Item = Series<V, N>>,
+) -> Result<(), Error> {
+    let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Gauge)?;
+    series.try_for_each(|(labels, value)| family.encode_family(&labels)?.encode_gauge(&value))
 }
 
 fn gauge(encoder: &mut DescriptorEncoder, name: &str, help: &str, value: usize) -> Result<(), Error> {

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use goblin_admin::api::{EntryList, EventInfo, SessionList, Status, SubscriptionList};
+use goblin_admin::routes::List;
 use serde_json::{Value, json};
 
-use crate::state::data::{CatalogItem, ListKind};
+use crate::state::data::CatalogItem;
 use crate::state::{Action, LinkStatus, State, UiEvent};
 
 pub(crate) fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
@@ -51,9 +52,9 @@ fn entry(server: &str, exposed: &str, definition: Value) -> Value {
     json!({"server": server, "exposed": exposed, "native": exposed.rsplit('_').next(), "definition": definition})
 }
 
-fn items(kind: ListKind) -> Vec<CatalogItem> {
+fn items(kind: List) -> Vec<CatalogItem> {
     let entries = match kind {
-        ListKind::Tools => json!([
+        List::Tools => json!([
             entry(
                 "files",
                 "files_search",
@@ -82,13 +83,13 @@ fn items(kind: ListKind) -> Vec<CatalogItem> {
                 json!({"name": "git_検索", "description": "日本語の説明をここに書きます", "inputSchema": {}})
             ),
         ]),
-        ListKind::Prompts => json!([entry(
+        List::Prompts => json!([entry(
             "git",
             "git_review",
             json!({"name": "git_review", "description": "Review a change",
             "arguments": [{"name": "branch", "required": true}, {"name": "depth"}]})
         )]),
-        ListKind::Resources => json!([
+        List::Resources => json!([
             entry(
                 "files",
                 "file:///srv/ops/project/README.md",
@@ -109,7 +110,7 @@ fn items(kind: ListKind) -> Vec<CatalogItem> {
             ),
             entry("git", "git://project/HEAD", json!({"name": "HEAD", "title": "The newest commit"})),
         ]),
-        ListKind::Templates => json!([entry(
+        List::Templates => json!([entry(
             "files",
             "file:///srv/ops/project/{path}",
             json!({"name": "file",
@@ -171,7 +172,7 @@ pub(crate) fn state() -> State {
         let status = status(second * second);
         state.update(UiEvent::Status { at: Duration::from_secs(second), status: Box::new(status) });
     }
-    for kind in ListKind::ALL {
+    for kind in List::ALL {
         state.update(UiEvent::Items(kind, items(kind)));
     }
     state.update(UiEvent::Subscriptions(subscriptions()));

@@ -9,15 +9,17 @@ pub(crate) mod calls;
 use std::time::Duration;
 
 use goblin_admin::api::{EntryList, EventInfo, Missed, Reloaded, SessionList, Status, SubscriptionList};
-use goblin_client::bridge::wire::ResponseMessages;
-use goblin_wire::framing::SseEvent;
+use goblin_admin::routes::{List, ServerAction};
+use goblin_client::bridge::MAX_MESSAGE;
+use goblin_client::events::{Backoff, EventStream, ResumePosition};
+use goblin_wire::framing::{Frame, SseEvent};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::remote::api::{Api, GatewayAddress};
-use crate::state::data::{CatalogItem, ListKind};
+use crate::state::data::CatalogItem;
 use crate::state::{Effect, GatewayCommand, LinkStatus, Panel, StatusMessage, UiEvent};
 
 /// The polling interval.
@@ -32,7 +34,7 @@ pub struct Remote {
 
 impl Remote {
     pub fn new(gateway: GatewayAddress) -> anyhow::Result<Remote> {
-        let api = Api::new(gateway.clone())?;
+        let api = Api::new(&gateway)?;
         Ok(Remote { gateway, api })
     }
 
@@ -59,37 +61,42 @@ impl Remote {
     }
 }
 
-/// Returns the delay before the next attempt.
-fn pause(attempts: u32) -> Duration {
-    (PERIOD * 2_u32.saturating_pow(attempts.min(10))).min(MAX_PAUSE)
+/// Returns the pace of attempts to reach the gateway.
+fn pace() -> Backoff {
+    Backoff::new(PERIOD, MAX_PAUSE)
+}
+
+/// Returns the position before the first event.
+fn start() -> ResumePosition {
+    // The dashboard keeps its own pace, and the events of the gateway never repeat.
+    ResumePosition::new(Duration::ZERO..=Duration::ZERO, 0)
 }
 
 /// Polls the status every second. Reads the lists of the catalog after they changed, and the subscriptions and sessions
 /// while their panel is open.
 async fn look(api: &Api, news: &mpsc::Sender<UiEvent>, mut looked_at: watch::Receiver<Panel>) {
     let begun = Instant::now();
-    let (mut attempts, mut known) = (0, LastPoll::default());
+    let (mut pace, mut known) = (pace(), LastPoll::default());
     loop {
         let panel = *looked_at.borrow_and_update();
         let wait = match look_once(api, news, begun, &mut known, panel).await {
             Ok(()) => {
-                attempts = 0;
+                pace.reset();
                 PERIOD
             }
             Err(reason) => {
-                let again_in = pause(attempts);
-                (attempts, known.version) = (attempts + 1, None);
+                let again_in = pace.pause();
+                known.version = None;
                 if tell(news, UiEvent::Link(LinkStatus::Lost { reason, again_in })).await.is_none() {
                     return;
                 }
-                api.renew();
                 again_in
             }
         };
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             // The user opened another panel, so its list may be old. An error means that the dashboard ended.
-            changed = looked_at.changed(), if attempts == 0 => if changed.is_err() { return },
+            changed = looked_at.changed(), if pace.attempts() == 0 => if changed.is_err() { return },
         }
     }
 }
@@ -121,8 +128,8 @@ async fn look_once(
     let _ = tell(news, UiEvent::Link(LinkStatus::Live)).await;
     let _ = tell(news, UiEvent::Status { at, status: Box::new(status) }).await;
     if known.version != Some(now) {
-        for kind in ListKind::ALL {
-            let list: EntryList = api.get(&format!("/api/{}", kind.word())).await?;
+        for kind in List::ALL {
+            let list: EntryList = api.get(&format!("/api/{}s", kind.noun())).await?;
             let items = list.entries.iter().map(CatalogItem::read).collect();
             let _ = tell(news, UiEvent::Items(kind, items)).await;
         }
@@ -150,37 +157,35 @@ async fn tell(news: &mpsc::Sender<UiEvent>, message: UiEvent) -> Option<()> {
 /// Follows the events. Resumes a broken stream after the last event. After a restart of the gateway it starts at the
 /// beginning.
 async fn follow(api: &Api, news: &mpsc::Sender<UiEvent>) {
-    let (mut attempts, mut last) = (0, None);
+    let (mut pace, mut position) = (pace(), start());
     let mut gateways = api.gateways();
     while !news.is_closed() {
         if gateways.has_changed().is_ok_and(|changed| changed) {
             gateways.mark_unchanged();
-            last = None;
+            position = start();
         }
-        if let Ok(response) = api.stream("/api/events", last.as_deref()).await {
-            attempts = 0;
-            let mut answers = ResponseMessages::new(response);
+        if let Ok(response) = api.stream("/api/events", &position).await {
+            pace.reset();
+            let mut stream = EventStream::new(response.into_body(), MAX_MESSAGE);
             let is_other = loop {
                 let event = tokio::select! {
-                    event = answers.next() => event,
+                    event = stream.next() => event,
                     _ = gateways.changed() => break true,
                 };
-                let Ok(Some(event)) = event else { break false };
-                let told = told(&event);
-                last = event.id.or(last);
-                if let Some(event) = told
+                let Ok(Some(Frame::Whole(event))) = event else { break false };
+                position.note(&event);
+                if let Some(event) = told(&event)
                     && tell(news, UiEvent::Event(event)).await.is_none()
                 {
                     return;
                 }
             };
             if is_other {
-                last = None;
+                position = start();
                 continue;
             }
         }
-        tokio::time::sleep(pause(attempts)).await;
-        attempts += 1;
+        tokio::time::sleep(pace.pause()).await;
     }
 }
 
@@ -202,10 +207,8 @@ fn told(event: &SseEvent) -> Option<EventInfo> {
 /// Executes commands, one after the other.
 async fn obey(api: &Api, news: &mpsc::Sender<UiEvent>, mut commanded: mpsc::Receiver<GatewayCommand>) {
     while let Some(command) = commanded.recv().await {
-        let done = match &command {
-            GatewayCommand::Restart(id) => change(api, &command, id, "restarted").await,
-            GatewayCommand::Enable(id) => change(api, &command, id, "enabled").await,
-            GatewayCommand::Disable(id) => change(api, &command, id, "disabled").await,
+        let done = match command {
+            GatewayCommand::Server(action, id) => change(api, action, &id).await,
             GatewayCommand::Reload => api.post::<Reloaded>("/api/reload").await.map(|done| reloaded(&done)),
         };
         let notice = done.map_or_else(StatusMessage::bad, StatusMessage::good);
@@ -215,17 +218,11 @@ async fn obey(api: &Api, news: &mpsc::Sender<UiEvent>, mut commanded: mpsc::Rece
     }
 }
 
-async fn change(api: &Api, command: &GatewayCommand, id: &str, done: &str) -> Result<String, String> {
-    let verb = match command {
-        GatewayCommand::Restart(_) => "restart",
-        GatewayCommand::Enable(_) => "enable",
-        GatewayCommand::Disable(_) => "disable",
-        GatewayCommand::Reload => "reload",
-    };
+async fn change(api: &Api, action: ServerAction, id: &str) -> Result<String, String> {
     // An id may contain any character.
-    let segment = utf8_percent_encode(id, NON_ALPHANUMERIC);
+    let (segment, verb) = (utf8_percent_encode(id, NON_ALPHANUMERIC), action.word());
     let _: serde_json::Value = api.post(&format!("/api/servers/{segment}/{verb}")).await?;
-    Ok(format!("{id} is {done}"))
+    Ok(format!("{id} is {}ed", verb.trim_end_matches('e')))
 }
 
 fn reloaded(done: &Reloaded) -> String {
@@ -252,8 +249,9 @@ mod tests {
 
     #[test]
     fn attempts_get_rarer_up_to_a_limit() {
-        let seconds: Vec<_> = [0, 1, 2, 3, 9, 1000].map(|attempts| pause(attempts).as_secs()).to_vec();
-        assert_eq!(seconds, [1, 2, 4, 8, 8, 8]);
+        let mut pace = pace();
+        let seconds: Vec<_> = (0..5).map(|_| pace.pause().as_secs()).collect();
+        assert_eq!(seconds, [1, 2, 4, 8, 8]);
     }
 
     #[test]

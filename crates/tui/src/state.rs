@@ -17,9 +17,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use goblin_admin::api::{EventInfo, SessionList, Status, SubscriptionList};
+use goblin_admin::routes::{List, ServerAction};
 use goblin_telemetry::clean;
 
-use crate::state::data::{CatalogItem, DashboardData, ListKind};
+use crate::state::data::{CatalogItem, DashboardData};
 use crate::state::detail::Detail;
 use crate::state::dialog::{Dialog, ResultDialog};
 use crate::state::rates::Rates;
@@ -28,44 +29,23 @@ use crate::state::table::{Row, RowItem, Sort, TableInput, TableSection};
 /// The number of rows that one step of the mouse wheel moves.
 const WHEEL_ROWS: isize = 3;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Panel {
-    #[default]
-    Overview,
-    Servers,
-    Tools,
-    Prompts,
-    Resources,
-    Subscriptions,
-    Sessions,
-    Events,
+goblin_wire::labels! {
+    /// A panel, and its title.
+    #[derive(Default)]
+    Panel {
+        #[default]
+        Overview = "Overview",
+        Servers = "Servers",
+        Tools = "Tools",
+        Prompts = "Prompts",
+        Resources = "Resources",
+        Subscriptions = "Subscriptions",
+        Sessions = "Sessions",
+        Events = "Events",
+    }
 }
 
 impl Panel {
-    pub const ALL: [Panel; 8] = [
-        Panel::Overview,
-        Panel::Servers,
-        Panel::Tools,
-        Panel::Prompts,
-        Panel::Resources,
-        Panel::Subscriptions,
-        Panel::Sessions,
-        Panel::Events,
-    ];
-
-    pub fn title(self) -> &'static str {
-        match self {
-            Panel::Overview => "Overview",
-            Panel::Servers => "Servers",
-            Panel::Tools => "Tools",
-            Panel::Prompts => "Prompts",
-            Panel::Resources => "Resources",
-            Panel::Subscriptions => "Subscriptions",
-            Panel::Sessions => "Sessions",
-            Panel::Events => "Events",
-        }
-    }
-
     pub fn number(self) -> usize {
         Panel::ALL.iter().position(|panel| *panel == self).unwrap_or_default()
     }
@@ -141,7 +121,7 @@ pub enum UiEvent {
         at: Duration,
         status: Box<Status>,
     },
-    Items(ListKind, Vec<CatalogItem>),
+    Items(List, Vec<CatalogItem>),
     Subscriptions(SubscriptionList),
     Sessions(SessionList),
     Event(EventInfo),
@@ -192,9 +172,8 @@ pub enum Effect {
 /// A change through the admin API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GatewayCommand {
-    Restart(String),
-    Enable(String),
-    Disable(String),
+    /// An action on the server with this id.
+    Server(ServerAction, String),
     Reload,
 }
 
@@ -372,10 +351,10 @@ impl State {
             Action::Call => self.open_form(),
             Action::Read => return self.read(),
             Action::Watch => return self.watch(),
-            Action::Restart => self.ask(GatewayCommand::Restart),
+            Action::Restart => self.ask(ServerAction::Restart),
             Action::Toggle => match self.selected_server().is_some_and(|(_, state)| state == "disabled") {
-                true => self.ask(GatewayCommand::Enable),
-                false => self.ask(GatewayCommand::Disable),
+                true => self.ask(ServerAction::Enable),
+                false => self.ask(ServerAction::Disable),
             },
             Action::Reload => {
                 self.notice = Some(StatusMessage::good("reading the configuration anew"));
@@ -393,7 +372,7 @@ impl State {
 
     /// Sorts by the next column. After the last column the order is the gateway's.
     fn sort(&mut self) {
-        let count = table::columns(self.panel).len();
+        let count = self.sections.first().map_or(0, |section| section.columns.len());
         let sort = &mut self.sorts[self.panel.number()];
         sort.column = match sort.column {
             None => Some(0),
@@ -468,9 +447,7 @@ impl State {
     /// Moves the selection, or scrolls the side panel if that has the focus.
     fn step(&mut self, by: isize) {
         match &mut self.pane {
-            Some(pane) if pane.is_focused => {
-                pane.scroll = pane.scroll.saturating_add_signed(by).min(self.measures.details);
-            }
+            Some(pane) if pane.is_focused => scroll(&mut pane.scroll, by, self.measures.details),
             _ => self.select(self.selected().saturating_add_signed(by)),
         }
     }
@@ -478,9 +455,7 @@ impl State {
     fn wheel(&mut self, place: PointerArea, by: isize) {
         match (&mut self.dialog, &mut self.pane, place) {
             (Some(dialog), _, _) => dialog.scroll(by, self.measures.dialog),
-            (None, Some(pane), PointerArea::Details) => {
-                pane.scroll = pane.scroll.saturating_add_signed(by).min(self.measures.details);
-            }
+            (None, Some(pane), PointerArea::Details) => scroll(&mut pane.scroll, by, self.measures.details),
             _ => self.select(self.selected().saturating_add_signed(by)),
         }
     }
@@ -488,7 +463,7 @@ impl State {
     fn measure(&mut self, measures: Measures) {
         self.measures = measures;
         if let Some(pane) = &mut self.pane {
-            pane.scroll = pane.scroll.min(measures.details);
+            scroll(&mut pane.scroll, 0, measures.details);
         }
         if let Some(dialog) = &mut self.dialog {
             dialog.scroll(0, measures.dialog);
@@ -542,7 +517,7 @@ impl State {
         let servers = self.data.servers().len();
         match &mut self.dialog {
             Some(Dialog::Form(form)) => form.go(by.signum()),
-            Some(Dialog::Picker { at }) => *at = at.saturating_add_signed(by).min(servers),
+            Some(Dialog::Picker { at }) => scroll(at, by, servers),
             Some(dialog) => dialog.scroll(by, self.measures.dialog),
             // The matches can be selected while a search is written.
             None => self.select(self.selected().saturating_add_signed(by)),
@@ -593,6 +568,11 @@ impl State {
         self.server = at.checked_sub(1).and_then(|at| self.data.servers().get(at)).map(|server| server.id.clone());
         self.list_anew();
     }
+}
+
+/// Moves a position, which is at most `most`.
+fn scroll(position: &mut usize, by: isize, most: usize) {
+    *position = position.saturating_add_signed(by).min(most);
 }
 
 #[cfg(test)]

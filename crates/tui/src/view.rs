@@ -98,6 +98,38 @@ pub(crate) fn framed(title: &str, theme: Theme) -> Block<'static> {
     Block::bordered().border_style(theme.dim()).title(Line::styled(format!(" {title} "), theme.title()))
 }
 
+/// Draws a border. Returns the area inside of it.
+pub(crate) fn open(frame: &mut Frame<'_>, area: Rect, block: Block<'_>) -> Rect {
+    let inner = block.inner(area);
+    frame.render_widget(block, area);
+    inner
+}
+
+/// Draws the lines from `scroll` on that fit. Marks on the lower border that there are more, and names the key that
+/// scrolls. Returns the maximum scroll position.
+pub(crate) fn draw_lines(
+    frame: &mut Frame<'_>,
+    inner: Rect,
+    lines: Vec<Line<'static>>,
+    scroll: usize,
+    key: &str,
+    theme: Theme,
+) -> usize {
+    let most = lines.len().saturating_sub(usize::from(inner.height));
+    let scroll = scroll.min(most);
+    let shown: Vec<_> = lines.into_iter().skip(scroll).take(usize::from(inner.height)).collect();
+    frame.render_widget(Paragraph::new(shown), inner);
+    let mark = match (most, scroll) {
+        (0, _) => return most,
+        (_, 0) => format!(" ↓ more: {key} "),
+        (most, scroll) if scroll == most => " ↑ ".to_owned(),
+        _ => " ↑ ↓ ".to_owned(),
+    };
+    let place = Rect { y: inner.bottom(), height: 1, ..inner };
+    frame.render_widget(Line::styled(mark, theme.title()).right_aligned(), place);
+    most
+}
+
 fn too_small(frame: &mut Frame<'_>, area: Rect) {
     let words = [
         "The terminal is too small.".to_owned(),

@@ -1,6 +1,6 @@
 //! The nesting depth of a message. The limit protects peers with recursive parsers from a stack overflow.
 
-use crate::json::string_end;
+use crate::json::container_end;
 
 /// The maximum nesting of objects and arrays, in both directions.
 pub(crate) const MAX_DEPTH: usize = 512;
@@ -8,7 +8,7 @@ pub(crate) const MAX_DEPTH: usize = 512;
 /// Reports whether a message is nested deeper than [`MAX_DEPTH`]. The message must be valid JSON.
 pub(crate) fn is_too_deep(message: &[u8]) -> bool {
     // Each level takes two bytes, so most messages are too short to be too deep. Most others have too few brackets.
-    message.len() > 2 * MAX_DEPTH && openings(message) > MAX_DEPTH && nests_deeper(message)
+    message.len() > 2 * MAX_DEPTH && openings(message) > MAX_DEPTH && container_end(message, 0, MAX_DEPTH).is_none()
 }
 
 /// Counts opening brackets, including brackets in strings. The shape of the loop lets the compiler use vector
@@ -18,27 +18,6 @@ fn openings(message: &[u8]) -> usize {
     let in_chunk = |chunk: &[u8]| chunk.iter().map(|byte| u8::from(byte | 0x20 == b'{')).sum::<u8>();
     // A chunk has at most 128 brackets, which fits into a byte.
     message.chunks(128).map(|chunk| usize::from(in_chunk(chunk))).sum()
-}
-
-/// Walks the message and counts levels. Brackets in strings do not count.
-fn nests_deeper(message: &[u8]) -> bool {
-    let (mut depth, mut at) = (0_usize, 0);
-    while let Some(byte) = message.get(at) {
-        match byte {
-            b'"' => {
-                at = string_end(message, at);
-                continue;
-            }
-            b'{' | b'[' => depth += 1,
-            b'}' | b']' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        if depth > MAX_DEPTH {
-            return true;
-        }
-        at += 1;
-    }
-    false
 }
 
 #[cfg(test)]

@@ -16,16 +16,10 @@ pub enum Dialect {
     V2026_07_28,
 }
 
-/// The two generations of the protocol: with a handshake and sessions (legacy), and without (modern).
+/// The two generations of the protocol: with a handshake and sessions (legacy), and without (modern). The versions of
+/// one generation share the bytes of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Era {
-    Legacy,
-    Modern,
-}
-
-/// Dialects that can share the bytes of a list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum DialectClass {
     Legacy,
     Modern,
 }
@@ -34,8 +28,8 @@ impl Dialect {
     /// The newest version that begins with `initialize`.
     pub const NEWEST_WITH_HANDSHAKE: Dialect = Dialect::V2025_11_25;
 
-    /// The newest version without a handshake.
-    pub const NEWEST_WITHOUT_HANDSHAKE: Dialect = Dialect::V2026_07_28;
+    /// The newest version of all. Its requests need no handshake.
+    pub const NEWEST: Dialect = Dialect::V2026_07_28;
 
     const ALL: [Dialect; 5] =
         [Dialect::V2024_11_05, Dialect::V2025_03_26, Dialect::V2025_06_18, Dialect::V2025_11_25, Dialect::V2026_07_28];
@@ -63,16 +57,6 @@ impl Dialect {
     pub fn era(self) -> Era {
         if self >= Dialect::V2026_07_28 { Era::Modern } else { Era::Legacy }
     }
-
-    pub fn class(self) -> DialectClass {
-        match self.era() {
-            Era::Legacy => DialectClass::Legacy,
-            Era::Modern => DialectClass::Modern,
-        }
-    }
-
-    /// The newest version of all. Its requests need no handshake.
-    pub const NEWEST: Dialect = Dialect::V2026_07_28;
 
     /// Reports whether `version` is a version without sessions. This includes later versions that the gateway does not
     /// know.

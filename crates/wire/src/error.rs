@@ -3,7 +3,6 @@
 //! One exhaustive match decides code, HTTP status, `data.code`, the party at fault and whether a retry is safe. A
 //! JSON-RPC error of a backend is not a variant here: it passes verbatim (see `router::answer`).
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use crate::json::quote;
@@ -141,55 +140,37 @@ impl Error {
 
     fn json_with_code(&self, code: i64) -> String {
         let class = self.class();
-        let mut json =
-            format!(r#"{{"code":{code},"message":{},"data":{{"code":"{}""#, quote(&self.to_string()), class.name);
-        let mut member = |key: &str, value: &str| {
-            write!(json, r#","{key}":{value}"#).expect("writing to a String cannot fail");
-        };
+        let mut members = vec![("code", quote(class.name))];
+        members.extend(self.data());
+        members.extend(class.retry.then(|| ("retryable", "true".to_owned())));
+        let members: Vec<_> = members.iter().map(|(key, value)| format!(r#""{key}":{value}"#)).collect();
+        format!(r#"{{"code":{code},"message":{},"data":{{{}}}}}"#, quote(&self.to_string()), members.join(","))
+    }
+
+    /// Returns the members of `data` that only some errors have, with their values as JSON.
+    fn data(&self) -> Vec<(&'static str, String)> {
         match self {
             Error::ToolNotFound { name, candidates } | Error::PromptNotFound { name, candidates } => {
-                member("name", &quote(name));
-                add_candidates(&mut member, candidates);
+                [("name", quote(name))].into_iter().chain(listed(candidates)).collect()
             }
             Error::ResourceNotFound { uri, candidates } => {
-                member("uri", &quote(uri));
-                add_candidates(&mut member, candidates);
+                [("uri", quote(uri))].into_iter().chain(listed(candidates)).collect()
             }
             Error::LimitExceeded { limit, value } | Error::NoRoom { limit, value } => {
-                member("limit", &quote(limit));
-                member("value", &value.to_string());
+                vec![("limit", quote(limit)), ("value", value.to_string())]
             }
             Error::Overloaded { server }
             | Error::BackendUnavailable { server, .. }
-            | Error::BackendProtocol { server, .. } => member("serverId", &quote(server)),
-            Error::Timeout { server, method, .. } => {
-                member("serverId", &quote(server));
-                member("method", &quote(method));
-            }
-            Error::Unanswered { method, .. } => member("method", &quote(method)),
-            Error::MissingCapability { required } => member("requiredCapabilities", required),
+            | Error::BackendProtocol { server, .. } => vec![("serverId", quote(server))],
+            Error::Timeout { server, method, .. } => vec![("serverId", quote(server)), ("method", quote(method))],
+            Error::Unanswered { method, .. } => vec![("method", quote(method))],
+            Error::MissingCapability { required } => vec![("requiredCapabilities", (*required).to_owned())],
             Error::UnsupportedVersion { requested } => {
-                member("supported", &format!("[{}]", quote(Dialect::V2026_07_28.as_str())));
-                member("requested", &quote(requested));
+                let supported = format!("[{}]", quote(Dialect::NEWEST.as_str()));
+                vec![("supported", supported), ("requested", quote(requested))]
             }
-            Error::Parse(_)
-            | Error::InvalidRequest(_)
-            | Error::ClientUnavailable { .. }
-            | Error::MethodNotFound(_)
-            | Error::InvalidParams(_)
-            | Error::InvalidCursor
-            | Error::MissingMeta(_)
-            | Error::HeaderMismatch(_)
-            | Error::StaleState
-            | Error::Unfetched
-            | Error::ShuttingDown
-            | Error::Internal(_) => {}
+            _ => Vec::new(),
         }
-        if class.retry {
-            member("retryable", "true");
-        }
-        json.push_str("}}");
-        json
     }
 }
 
@@ -204,11 +185,10 @@ fn did_you_mean(candidates: &[String]) -> String {
     if candidates.is_empty() { String::new() } else { format!(" (several are called so: {})", candidates.join(", ")) }
 }
 
-fn add_candidates(member: &mut impl FnMut(&str, &str), candidates: &[String]) {
-    if !candidates.is_empty() {
-        let list: Vec<_> = candidates.iter().map(|candidate| quote(candidate)).collect();
-        member("candidates", &format!("[{}]", list.join(",")));
-    }
+/// Returns the member of `data` that lists the candidates, if there are any.
+fn listed(candidates: &[String]) -> Option<(&'static str, String)> {
+    let list: Vec<_> = candidates.iter().map(|candidate| quote(candidate)).collect();
+    (!list.is_empty()).then(|| ("candidates", format!("[{}]", list.join(","))))
 }
 
 #[cfg(test)]
@@ -296,6 +276,25 @@ mod tests {
             let value: serde_json::Value = serde_json::from_str(&error.to_json()).expect("valid JSON");
             assert_eq!(value["data"]["code"], error.class().name);
             assert_eq!(value["message"], error.to_string());
+        }
+    }
+
+    #[test]
+    fn members_of_data_have_an_order() {
+        let texts: Vec<_> = one_of_each().iter().map(Error::to_json).collect();
+        for expected in [
+            r#""data":{"code":"TOOL_NOT_FOUND","name":"t","candidates":["a","b"]}}"#,
+            r#""data":{"code":"PROMPT_NOT_FOUND","name":"p"}}"#,
+            r#""data":{"code":"RESOURCE_NOT_FOUND","uri":"u:"}}"#,
+            r#""data":{"code":"LIMIT_EXCEEDED","limit":"maxInFlight","value":64,"retryable":true}}"#,
+            r#""data":{"code":"OVERLOADED","serverId":"fs","retryable":true}}"#,
+            r#""data":{"code":"TIMEOUT","serverId":"fs","method":"tools/call"}}"#,
+            r#""data":{"code":"TIMEOUT","method":"elicitation/create"}}"#,
+            r#""data":{"code":"MISSING_CAPABILITY","requiredCapabilities":{"roots":{}}}}"#,
+            r#""data":{"code":"UNSUPPORTED_VERSION","supported":["2026-07-28"],"requested":"2099-01-01"}}"#,
+            r#"{"code":-32603,"message":"internal error: bug","data":{"code":"INTERNAL"}}"#,
+        ] {
+            assert!(texts.iter().any(|text| text.ends_with(expected)), "{expected}: {texts:?}");
         }
     }
 

@@ -53,7 +53,7 @@ impl Hello {
         let versions = json::elements(text, versions).filter_map(|at| json::string(text, at));
         let lists_handshake =
             versions.filter_map(|version| Dialect::parse(&version)).any(|dialect| dialect.has_handshake());
-        Some(Hello { lists_handshake, ..Hello::read(text, result, Dialect::NEWEST_WITHOUT_HANDSHAKE) })
+        Some(Hello { lists_handshake, ..Hello::read(text, result, Dialect::NEWEST) })
     }
 
     /// Reads the result of `initialize` or `server/discover`.

@@ -5,11 +5,13 @@
 //! a payload again: a [`Splice`] replaces values at their spans and copies the rest.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
+use std::iter;
 use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
+
+use crate::Id;
 
 /// The position of a value in its text. Messages are far smaller than 4 GiB, so 32 bits are enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,8 +70,9 @@ pub fn members(text: &str, span: Span) -> Members<'_> {
 }
 
 /// Iterates over the elements of the array at `span`. Yields nothing if the value is not an array.
-pub fn elements(text: &str, span: Span) -> Elements<'_> {
-    Elements { walk: Walk::into(text, span, b'[') }
+pub fn elements(text: &str, span: Span) -> impl Iterator<Item = Span> {
+    let mut walk = Walk::into(text, span, b'[');
+    iter::from_fn(move || walk.next_value())
 }
 
 /// Returns the value of the first member called `key`.
@@ -96,46 +99,12 @@ fn has_escape(inner: &[u8]) -> bool {
 
 /// Encodes `text` as a JSON string token.
 pub fn quote(text: &str) -> String {
-    let mut token = String::with_capacity(text.len() + 2);
-    token.push('"');
-    for character in text.chars() {
-        match character {
-            '"' => token.push_str("\\\""),
-            '\\' => token.push_str("\\\\"),
-            '\n' => token.push_str("\\n"),
-            '\r' => token.push_str("\\r"),
-            '\t' => token.push_str("\\t"),
-            control if u32::from(control) < 0x20 => {
-                write!(token, "\\u{:04x}", u32::from(control)).expect("writing to a String cannot fail");
-            }
-            other => token.push(other),
-        }
-    }
-    token.push('"');
-    token
+    serde_json::to_string(text).expect("every text has a token")
 }
 
 /// Returns the span of the whole text without surrounding whitespace.
 pub fn whole(text: &str) -> Span {
     Span::of(text, text.trim_matches([' ', '\t', '\r', '\n']))
-}
-
-/// Returns the span of the member `key` together with one adjacent comma. Removing this span leaves a valid object.
-pub fn cuttable(text: &str, span: Span, key: &str) -> Option<Span> {
-    let mut before = None;
-    let mut members = members(text, span).peekable();
-    while let Some(member) = members.next() {
-        if member.key(text) == key {
-            let start = before.unwrap_or(member.key.start);
-            let end = match members.peek() {
-                Some(next) if before.is_none() => next.key.start,
-                _ => member.value.end,
-            };
-            return Some(Span { start, end });
-        }
-        before = Some(member.value.end);
-    }
-    None
 }
 
 /// Removes the members of the object at `span` for which `is_cut` returns true, each with one adjacent comma. Returns
@@ -216,18 +185,6 @@ impl Members<'_> {
     }
 }
 
-pub struct Elements<'a> {
-    walk: Walk<'a>,
-}
-
-impl Iterator for Elements<'_> {
-    type Item = Span;
-
-    fn next(&mut self) -> Option<Span> {
-        self.walk.next_value()
-    }
-}
-
 /// A position between the tokens of one container.
 struct Walk<'a> {
     bytes: &'a [u8],
@@ -272,7 +229,7 @@ impl<'a> Walk<'a> {
 fn value_end(bytes: &[u8], start: usize) -> usize {
     match bytes[start] {
         b'"' => string_end(bytes, start),
-        b'{' | b'[' => container_end(bytes, start),
+        b'{' | b'[' => container_end(bytes, start, usize::MAX).unwrap_or(bytes.len()),
         _ => {
             let rest = &bytes[start..];
             let length = rest.iter().position(|byte| matches!(byte, b',' | b'}' | b']' | b' ' | b'\t' | b'\n' | b'\r'));
@@ -282,7 +239,7 @@ fn value_end(bytes: &[u8], start: usize) -> usize {
 }
 
 /// Returns the end of the string that begins at `start`, after its closing quote.
-pub(crate) fn string_end(bytes: &[u8], start: usize) -> usize {
+fn string_end(bytes: &[u8], start: usize) -> usize {
     let mut at = start + 1;
     while let Some(offset) = quote_or_escape(&bytes[at.min(bytes.len())..]) {
         at += offset;
@@ -318,7 +275,8 @@ fn quote_or_escape(bytes: &[u8]) -> Option<usize> {
     memchr::memchr2(b'"', b'\\', &bytes[at..]).map(|offset| at + offset)
 }
 
-fn container_end(bytes: &[u8], start: usize) -> usize {
+/// Returns the end of the container that begins at `start`. Returns `None` if it is nested deeper than `max_depth`.
+pub(crate) fn container_end(bytes: &[u8], start: usize, max_depth: usize) -> Option<usize> {
     let mut depth = 0_usize;
     let mut at = start;
     while at < bytes.len() {
@@ -327,18 +285,19 @@ fn container_end(bytes: &[u8], start: usize) -> usize {
                 at = string_end(bytes, at);
                 continue;
             }
+            b'{' | b'[' if depth == max_depth => return None,
             b'{' | b'[' => depth += 1,
             b'}' | b']' => {
                 depth -= 1;
                 if depth == 0 {
-                    return at + 1;
+                    return Some(at + 1);
                 }
             }
             _ => {}
         }
         at += 1;
     }
-    bytes.len()
+    Some(bytes.len())
 }
 
 /// Replacements in one text. Their spans must not overlap.
@@ -362,14 +321,6 @@ impl Splice {
 
     pub fn is_empty(&self) -> bool {
         self.edits.is_empty()
-    }
-
-    /// Moves all edits by `offset`. The edits of a part then apply to the whole text.
-    pub fn shift(&mut self, offset: u32) {
-        for (span, _) in &mut self.edits {
-            span.start += offset;
-            span.end += offset;
-        }
     }
 
     pub fn append(&mut self, other: Splice) {
@@ -401,7 +352,11 @@ impl Splice {
 
 /// A message as a list of shared byte slices. The gateway can change the id of a large result without copying it.
 #[derive(Clone, Debug, Default)]
-pub struct Pieces(SmallVec<[Bytes; 5]>);
+pub struct Pieces {
+    parts: SmallVec<[Bytes; 5]>,
+    /// The index of the piece that is the id of a response.
+    id: Option<usize>,
+}
 
 impl Pieces {
     pub fn new() -> Pieces {
@@ -411,24 +366,45 @@ impl Pieces {
     pub fn push(&mut self, piece: impl Into<Bytes>) {
         let piece = piece.into();
         if !piece.is_empty() {
-            self.0.push(piece);
+            self.parts.push(piece);
         }
+    }
+
+    /// Appends the id of a response. [`with_id`](Pieces::with_id) replaces it.
+    pub(crate) fn push_id(&mut self, id: &Id) {
+        self.id = Some(self.parts.len());
+        self.parts.push(id.token());
+    }
+
+    /// Marks the piece that is the id. It is the only one that begins at the memory of `id`.
+    pub(crate) fn mark_id(mut self, id: &Id) -> Pieces {
+        self.id = self.parts.iter().position(|part| part.as_ptr() == id.0.as_ptr());
+        self
+    }
+
+    /// Returns the response under another id. Returns it unchanged if it has no id.
+    #[must_use]
+    pub fn with_id(mut self, id: &Id) -> Pieces {
+        if let Some(index) = self.id {
+            self.parts[index] = id.token();
+        }
+        self
     }
 
     pub fn len(&self) -> usize {
-        self.0.iter().map(Bytes::len).sum()
+        self.parts.iter().map(Bytes::len).sum()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.parts.is_empty()
     }
 
     pub fn concat(&self) -> Bytes {
-        if let [only] = &self.0[..] {
+        if let [only] = &self.parts[..] {
             return only.clone();
         }
         let mut whole = BytesMut::with_capacity(self.len());
-        for piece in &self.0 {
+        for piece in &self.parts {
             whole.extend_from_slice(piece);
         }
         whole.freeze()
@@ -436,7 +412,7 @@ impl Pieces {
 
     /// Puts the message on one line, see [`single_line`].
     pub fn into_line(self) -> Pieces {
-        Pieces(self.0.into_iter().map(single_line).collect())
+        Pieces { parts: self.parts.into_iter().map(single_line).collect(), id: self.id }
     }
 }
 
@@ -445,7 +421,7 @@ impl IntoIterator for Pieces {
     type IntoIter = smallvec::IntoIter<[Bytes; 5]>;
 
     fn into_iter(self) -> Self::IntoIter {
-        self.0.into_iter()
+        self.parts.into_iter()
     }
 }
 
@@ -550,9 +526,7 @@ mod tests {
     fn a_member_is_cut_with_one_comma() {
         let check = |text: &str, expected: &str| {
             let mut edits = Splice::new();
-            if let Some(at) = cuttable(text, whole(text), "k") {
-                edits.replace(at, "");
-            }
+            cut_members(text, whole(text), |key| key == "k", &mut edits);
             assert_eq!(edits.apply(&text.to_owned().into()), expected, "{text}");
         };
         check(r#"{"k":1}"#, "{}");

@@ -3,11 +3,11 @@
 /// Declares an enum with one name for each variant, `ALL` in the order of declaration, and `as_str`.
 #[macro_export]
 macro_rules! labels {
-    ($(#[$doc:meta])* $name:ident { $($variant:ident = $label:literal,)+ }) => {
+    ($(#[$doc:meta])* $name:ident { $($(#[$note:meta])* $variant:ident = $label:literal,)+ }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum $name {
-            $($variant,)+
+            $($(#[$note])* $variant,)+
         }
 
         impl $name {

@@ -18,6 +18,7 @@ mod dialect;
 mod error;
 pub mod extensions;
 pub mod framing;
+pub mod headers;
 mod hello;
 pub mod json;
 mod keyword;
@@ -30,12 +31,11 @@ mod mime;
 pub mod mirror;
 pub mod mirrored;
 pub mod modern;
-
 pub mod params;
 pub mod template;
 pub mod trace;
 
-pub use dialect::{Dialect, DialectClass, Era};
+pub use dialect::{Dialect, Era};
 pub use error::Error;
 pub use hello::{Capabilities, Hello};
 pub use keyword::Keyword;
@@ -376,11 +376,13 @@ impl Response {
         match self.id_at {
             Some(at) => edits.replace(at, id.token()),
             None => {
-                let open = json::whole(self.raw.as_str()).start;
-                edits.insert(open + 1, format!("\"id\":{id},"));
+                let begin = json::whole(self.raw.as_str()).start + 1;
+                edits.insert(begin, "\"id\":");
+                edits.insert(begin, id.token());
+                edits.insert(begin, ",");
             }
         }
-        edits.pieces(self.raw.bytes())
+        edits.pieces(self.raw.bytes()).mark_id(id)
     }
 
     /// Reports whether the response means that a resource does not exist. Backends use the protocol's own code, or
@@ -411,13 +413,10 @@ impl Outcome {
 
 /// Returns a response with `result`, which must be JSON.
 pub fn reply(id: &Id, result: impl Into<Bytes>) -> Pieces {
-    let id = id.token();
-    let mut head = Vec::with_capacity(id.len() + 40);
-    head.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
-    head.extend_from_slice(&id);
-    head.extend_from_slice(b",\"result\":");
     let mut pieces = Pieces::new();
-    pieces.push(head);
+    pieces.push(Bytes::from_static(b"{\"jsonrpc\":\"2.0\",\"id\":"));
+    pieces.push_id(id);
+    pieces.push(Bytes::from_static(b",\"result\":"));
     pieces.push(result);
     pieces.push(Bytes::from_static(b"}"));
     pieces
@@ -425,8 +424,12 @@ pub fn reply(id: &Id, result: impl Into<Bytes>) -> Pieces {
 
 /// Returns an error response. It has no id if the id of the request could not be read.
 pub fn error_reply(id: Option<&Id>, error_object: &str) -> Pieces {
-    let id = id.map(|id| format!("\"id\":{id},")).unwrap_or_default();
-    format!("{{\"jsonrpc\":\"2.0\",{id}\"error\":{error_object}}}").into()
+    let Some(id) = id else { return format!("{{\"jsonrpc\":\"2.0\",\"error\":{error_object}}}").into() };
+    let mut pieces = Pieces::new();
+    pieces.push(Bytes::from_static(b"{\"jsonrpc\":\"2.0\",\"id\":"));
+    pieces.push_id(id);
+    pieces.push(format!(",\"error\":{error_object}}}"));
+    pieces
 }
 
 /// Returns a notification that the gateway itself sends.

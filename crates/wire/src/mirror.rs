@@ -78,8 +78,8 @@ impl Mirrors {
         let Some(schema) = json::member(definition, json::whole(definition), "inputSchema") else {
             return Ok(Mirrors::default());
         };
-        let mut search = MirrorSearch { text: definition, found: Vec::new(), names: HashSet::new(), open: Vec::new() };
-        search.run(schema)?;
+        let mut search = MirrorSearch { text: definition, found: Vec::new(), names: HashSet::new() };
+        search.schema(schema, 0, Some(&[]))?;
         Ok(Mirrors(search.found.into()))
     }
 
@@ -153,86 +153,49 @@ fn whole_number(token: &str) -> Option<i64> {
     number.filter(|number: &i64| (-MAX_SAFE_INTEGER..=MAX_SAFE_INTEGER).contains(number))
 }
 
-/// A walk through a schema. It keeps its own stack, so deep nesting causes no recursion.
+/// A walk through a schema, at most [`MAX_LEVELS`] deep.
 struct MirrorSearch<'a> {
     text: &'a str,
     found: Vec<Mirror>,
     names: HashSet<String>,
-    open: Vec<SchemaNode>,
-}
-
-/// A value in the schema that the walk has not visited yet.
-struct SchemaNode {
-    span: Span,
-    level: usize,
-    kind: SchemaNodeKind,
-    /// The keys that lead to this value through `properties` alone. `None` elsewhere, because annotations are invalid
-    /// there.
-    path: Option<Vec<Box<str>>>,
-}
-
-#[derive(Clone, Copy)]
-enum SchemaNodeKind {
-    Schema,
-    /// An object that maps names to schemas.
-    Map,
 }
 
 impl MirrorSearch<'_> {
-    fn run(&mut self, schema: Span) -> Result<(), String> {
-        self.open.push(SchemaNode { span: schema, level: 0, kind: SchemaNodeKind::Schema, path: Some(Vec::new()) });
-        while let Some(place) = self.open.pop() {
-            if place.level > MAX_LEVELS {
-                return Err(format!("a schema with {ANNOTATION} has at most {MAX_LEVELS} levels"));
-            }
-            match place.kind {
-                SchemaNodeKind::Schema => self.look_at_schema(&place)?,
-                SchemaNodeKind::Map => self.look_at_map(&place),
-            }
+    /// Searches a schema or an array of schemas, as under `anyOf`. `path` has the keys that lead to it through
+    /// `properties` alone. It is `None` elsewhere, because annotations are invalid there.
+    fn schema(&mut self, span: Span, level: usize, path: Option<&[Box<str>]>) -> Result<(), String> {
+        if level > MAX_LEVELS {
+            return Err(format!("a schema with {ANNOTATION} has at most {MAX_LEVELS} levels"));
         }
-        Ok(())
-    }
-
-    fn look_at_map(&mut self, place: &SchemaNode) {
-        for member in json::members(self.text, place.span) {
-            let path = place.path.as_ref().map(|path| {
-                let key = member.key(self.text).into();
-                path.iter().cloned().chain([key]).collect()
-            });
-            self.open.push(SchemaNode {
-                span: member.value,
-                level: place.level + 1,
-                kind: SchemaNodeKind::Schema,
-                path,
-            });
+        for element in json::elements(self.text, span) {
+            self.schema(element, level + 1, None)?;
         }
-    }
-
-    fn look_at_schema(&mut self, place: &SchemaNode) -> Result<(), String> {
-        let level = place.level + 1;
-        // The value may also be an array of schemas, as under `anyOf`.
-        for span in json::elements(self.text, place.span) {
-            self.open.push(SchemaNode { span, level, kind: SchemaNodeKind::Schema, path: None });
-        }
-        for member in json::members(self.text, place.span) {
-            let (kind, path) = match &*member.key(self.text) {
-                ANNOTATION => {
-                    self.annotation(member.value, place)?;
-                    continue;
+        for member in json::members(self.text, span) {
+            match &*member.key(self.text) {
+                ANNOTATION => self.annotation(member.value, span, path)?,
+                "properties" => self.map(member.value, level + 1, path)?,
+                "$defs" | "definitions" | "dependentSchemas" | "patternProperties" => {
+                    self.map(member.value, level + 1, None)?;
                 }
-                "properties" => (SchemaNodeKind::Map, place.path.clone()),
-                "$defs" | "definitions" | "dependentSchemas" | "patternProperties" => (SchemaNodeKind::Map, None),
                 // These keywords hold values, not schemas.
-                "default" | "const" | "enum" | "examples" => continue,
-                _ => (SchemaNodeKind::Schema, None),
-            };
-            self.open.push(SchemaNode { span: member.value, level, kind, path });
+                "default" | "const" | "enum" | "examples" => {}
+                _ => self.schema(member.value, level + 1, None)?,
+            }
         }
         Ok(())
     }
 
-    fn annotation(&mut self, value: Span, place: &SchemaNode) -> Result<(), String> {
-        let Some(path) = place.path.as_ref().filter(|path| !path.is_empty()) else {
+    /// Searches an object that maps names to schemas.
+    fn map(&mut self, span: Span, level: usize, path: Option<&[Box<str>]>) -> Result<(), String> {
+        for member in json::members(self.text, span) {
+            let path = path.map(|path| [path, &[member.key(self.text).into()]].concat());
+            self.schema(member.value, level + 1, path.as_deref())?;
+        }
+        Ok(())
+    }
+
+    fn annotation(&mut self, value: Span, schema: Span, path: Option<&[Box<str>]>) -> Result<(), String> {
+        let Some(path) = path.filter(|path| !path.is_empty()) else {
             return Err(format!("{ANNOTATION} may stand only on a property that is reached through properties alone"));
         };
         let property = quote(&path.join("."));
@@ -240,7 +203,7 @@ impl MirrorSearch<'_> {
         if name.is_empty() || !name.bytes().all(is_token) {
             return Err(format!("{ANNOTATION} of {property} is no name of a header"));
         }
-        let kind = json::member(self.text, place.span, "type").and_then(|at| json::string(self.text, at));
+        let kind = json::member(self.text, schema, "type").and_then(|at| json::string(self.text, at));
         if !matches!(kind.as_deref(), Some("string" | "integer" | "boolean")) {
             return Err(format!("{ANNOTATION} of {property} needs the type string, integer or boolean"));
         }
@@ -248,7 +211,7 @@ impl MirrorSearch<'_> {
         if !self.names.insert(header.clone()) {
             return Err(format!("{ANNOTATION} {} stands twice", quote(&name)));
         }
-        self.found.push(Mirror { header: header.into(), path: path.clone().into() });
+        self.found.push(Mirror { header: header.into(), path: path.into() });
         Ok(())
     }
 }

@@ -4,11 +4,9 @@
 use http::header::{HeaderName, HeaderValue};
 use smallvec::SmallVec;
 
+use crate::headers::{METHOD, NAME};
 use crate::mirror::{Mirrors, encode};
 use crate::{Method, Request};
-
-const METHOD: HeaderName = HeaderName::from_static("mcp-method");
-const NAME: HeaderName = HeaderName::from_static("mcp-name");
 
 /// The parts of a request that HTTP repeats in headers.
 #[derive(Clone, Copy)]

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 
 use crate::json::{self, Span};
 use crate::modern::{Meta, RELATED_TASK};
-use crate::{Error, Keyword};
+use crate::{Error, Id, Keyword, Notification};
 
 /// The spans of the members of `params` that decide the route of a message or that the gateway must map.
 #[derive(Clone, Copy, Debug, Default)]
@@ -114,6 +114,16 @@ pub fn required<'a>(text: &'a str, span: Option<Span>, key: &str) -> Result<Cow<
         return Err(Error::InvalidParams(format!("{key} must not be empty")));
     }
     Ok(value)
+}
+
+/// Returns the request that a `notifications/cancelled` names, and the sender's reason or else `default`. Returns `None`
+/// if it names no valid id.
+pub fn cancelled<'a>(notification: &'a Notification, default: &'static str) -> Option<(Id, Cow<'a, str>)> {
+    let (params, text) = (&notification.params, notification.raw.as_str());
+    let id = Id::parse(notification.raw.bytes(), params.request_id?)?;
+    let reason = params.whole.and_then(|params| json::member(text, params, "reason"));
+    let reason = reason.and_then(|at| json::string(text, at));
+    Some((id, reason.unwrap_or(Cow::Borrowed(default))))
 }
 
 static RELATED: Keyword = Keyword::new(RELATED_TASK);

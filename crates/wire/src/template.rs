@@ -1,22 +1,16 @@
-//! Matching of URIs against RFC 6570 URI templates: can a template expand to a URI, and with which values?
+//! Matching of URIs against RFC 6570 URI templates: can a template expand to a URI?
 //!
 //! The catalog uses a [`Template`] to find the owner of a URI, and subscriptions use it as a pattern. [`index`] finds
 //! the templates that are worth a try, and [`MatchBudget`] limits the work of all tries of one lookup.
 //!
-//! Invariant: every match is proven. The values found are expanded again (`expand`) and must give the bytes of the URI.
-//! A mistake in the search can lose a match but cannot produce a false one.
-//!
-//! This module does not normalize URIs, does not judge values (dot segments, schemes), and does not rank templates
-//! beyond [`Template::literal_bytes`].
+//! This module does not return the values of variables, does not normalize URIs, does not judge values (dot segments,
+//! schemes), and does not rank templates beyond [`Template::literal_bytes`].
 
 mod characters;
-mod expand;
 mod fit;
 pub mod index;
-mod item;
 mod parse;
 mod places;
-mod search;
 #[cfg(test)]
 mod tests;
 
@@ -58,21 +52,14 @@ impl MatchBudget {
     }
 }
 
-/// A parsed URI template: a flat list of steps (`parse`). A match takes two passes.
+/// A parsed URI template: a flat list of steps (`parse`).
 ///
-/// The first pass (`fit`) runs from the end of the URI to its start. It records for each step the places from which the
-/// rest can fit. It uses operations on sets of places (`places`). Its time is template size times URI size for any
-/// input.
-///
-/// The second pass (`search`) runs from the start to the end. It takes for each variable the shortest value after which
-/// the rest fits. It takes an empty value only if nothing else fits. It never backtracks unless a variable occurs twice
-/// in the template. Matching such templates is NP-hard in general, so their work is limited. The match fails at the
-/// limit.
+/// A match is one pass from the end of the URI to its start (`fit`). It records for each step the places from which the
+/// rest can fit, with operations on sets of places (`places`). Its time is template size times URI size for any input.
 ///
 /// The matcher does not use `regex`. The texts that a variable can produce follow from its operator, its modifier and
 /// the canonical percent encoding (`%2F` can come from `{x}`; `%2f`, `%41` and `%FF` cannot). An equivalent regex is
-/// large, must count for `{x:1000}`, and needs a second parser to split the captures. A regex also returns only one
-/// candidate, which the proof may reject. The first pass lets the second choose correctly at once.
+/// large and must count for `{x:1000}`.
 #[derive(Clone, Debug)]
 pub struct Template {
     text: String,
@@ -106,84 +93,57 @@ impl Template {
         self.steps.iter().map(Step::literal_bytes).sum()
     }
 
-    /// Returns values that expand to exactly `uri`. A value may be empty or absent, as in expansion:
+    /// Reports whether some values expand to exactly `uri`. A value may be empty or absent, as in expansion:
     /// `users://{id}/profile` matches `users:///profile`.
     ///
-    /// Returns `None` although values exist in two cases: a variable occurs twice, or the template itself is encoded
-    /// unusually. Examples are a literal with half a character (`%C3{+x}`) or an exploded name that is not canonical
-    /// (`{?a%2f*}`).
-    pub fn matches(&self, uri: &str) -> Option<Bindings> {
+    /// Every occurrence of a variable may have another value: `{a}/{a}` also matches `x/y`. Matching such templates
+    /// exactly is NP-hard, and a backend checks the URIs that it gets.
+    ///
+    /// Returns false although values exist if the template itself is encoded unusually. Examples are a literal with half
+    /// a character (`%C3{+x}`) or an exploded name that is not canonical (`{?a%2f*}`).
+    pub fn matches(&self, uri: &str) -> bool {
         self.matches_within(uri, &mut MatchBudget::new(usize::MAX))
     }
 
-    /// Works like [`matches`](Self::matches) and charges its steps to `budget`. Returns `None` if the budget is spent.
-    pub fn matches_within(&self, uri: &str, budget: &mut MatchBudget) -> Option<Bindings> {
-        find(&self.steps, uri, budget)
+    /// Works like [`matches`](Self::matches) and charges its steps to `budget`. Returns false if the budget is spent.
+    pub fn matches_within(&self, uri: &str, budget: &mut MatchBudget) -> bool {
+        fits_within(&self.steps, uri, budget)
     }
 
-    /// Works like [`matches`](Self::matches), and then tries a wider match for a `{var}` at the very end of the
-    /// template. It then matches the rest of a path including `/`: everything that `{+var}` matches except `?` and `#`.
-    /// `file:///{path}` matches `file:///a/b` in this way. The caller must expand these values with `file:///{+path}`.
-    pub fn matches_lenient(&self, uri: &str) -> Option<Bindings> {
-        let budget = &mut MatchBudget::new(usize::MAX);
-        self.matches_within(uri, budget).or_else(|| self.matches_widened(uri, budget))
-    }
-
-    /// Tries only the wider match of [`matches_lenient`](Self::matches_lenient) and charges its steps to `budget`.
-    pub fn matches_widened(&self, uri: &str, budget: &mut MatchBudget) -> Option<Bindings> {
-        find(self.lenient_steps.as_deref()?, uri, budget)
-    }
-
-    /// Expands the template. A prefix (`{var:3}`) of a list or map has no meaning in RFC 6570, so that variable counts
-    /// as undefined.
-    pub fn expand(&self, values: &Bindings) -> String {
-        expand::expand(&self.steps, |variable| values.get(&variable.name))
+    /// Tries a wider match for a `{var}` at the very end of the template, within `budget`. The variable then matches the
+    /// rest of a path including `/`: everything that `{+var}` matches except `?` and `#`. `file:///{path}` matches
+    /// `file:///a/b` in this way.
+    pub fn matches_widened(&self, uri: &str, budget: &mut MatchBudget) -> bool {
+        self.lenient_steps.as_deref().is_some_and(|steps| fits_within(steps, uri, budget))
     }
 }
 
-fn find(steps: &[Step], uri: &str, budget: &mut MatchBudget) -> Option<Bindings> {
+fn fits_within(steps: &[Step], uri: &str, budget: &mut MatchBudget) -> bool {
     if uri.len() > MAX_URI_BYTES || budget.is_spent() {
-        return None;
+        return false;
     }
-    let (bindings, work) = search::search(steps, uri);
-    let fits = work > 0;
-    budget.spend(if fits { STEPS_PER_FIT + STEPS_PER_BYTE * uri.len() + work } else { STEPS_PER_TRY });
-    bindings
+    let Some((steps, place)) = behind_literal(steps, uri) else {
+        budget.spend(STEPS_PER_TRY);
+        return false;
+    };
+    let (fits, work) = fit::fits(steps, uri, place);
+    budget.spend(STEPS_PER_FIT + STEPS_PER_BYTE * uri.len() + work);
+    fits
 }
 
-/// The values of a template's variables, in the order of their first occurrence. An absent variable is undefined.
-///
-/// Values are decoded, as a client has them before expansion. `{+var}`, `{#var}` and a lenient match let triplets pass.
-/// Their values keep a triplet as written if its decoded character would not be encoded back to it (`%2F`, `%25`,
-/// `%FF`). The value of a variable that occurs only as a prefix (`{var:3}`) is the prefix.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Bindings(Vec<(String, Value)>);
-
-/// The value of a variable, in the shape that the URI shows. The text `a,b` from `{var}` is a list, even if the server
-/// expanded a map. An exploded variable (`{var*}`) always gives a list or a map.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Value {
-    String(String),
-    List(Vec<String>),
-    /// Pairs in order. A name may occur twice.
-    Map(Vec<(String, String)>),
-}
-
-impl Bindings {
-    pub fn get(&self, name: &str) -> Option<&Value> {
-        self.iter().find(|(known, _)| *known == name).map(|(_, value)| value)
-    }
-
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
-        self.0.iter().map(|(name, value)| (name.as_str(), value))
-    }
-}
-
-impl FromIterator<(String, Value)> for Bindings {
-    /// Collects values. If a name occurs twice, its first value counts.
-    fn from_iter<I: IntoIterator<Item = (String, Value)>>(values: I) -> Bindings {
-        Bindings(values.into_iter().collect())
-    }
+/// Returns the steps after a literal start, and their place in the URI. Returns `None` if the literal text at the start
+/// or the end differs. This check avoids most passes over a whole URI.
+fn behind_literal<'a>(steps: &'a [Step], uri: &str) -> Option<(&'a [Step], usize)> {
+    let (steps, place) = match steps.split_first() {
+        Some((Step::Literal(text), rest)) => (rest, uri.starts_with(text).then_some(text.len())?),
+        Some((Step::Variable(_), _)) | None => (steps, 0),
+    };
+    let ends_alike = match steps.last() {
+        Some(Step::Literal(text)) => uri[place..].ends_with(text),
+        Some(Step::Variable(_)) => true,
+        None => place == uri.len(),
+    };
+    ends_alike.then_some((steps, place))
 }
 
 /// The reason why a text is not a valid template. Positions are bytes from the start of the template.

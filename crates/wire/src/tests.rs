@@ -118,10 +118,38 @@ fn a_response_without_id_can_still_be_read() {
     for text in [r#"{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":"m"}}"#, r#"{"jsonrpc":"2.0","error":{}}"#] {
         let Ok(Message::Response(response)) = parse(text) else { panic!("{text}") };
         assert_eq!(response.id, None, "{text}");
-        let sent = response.rekeyed(&Id::from(4), Splice::new()).concat();
-        let Ok(Message::Response(again)) = Message::parse(sent) else { panic!("{text}") };
-        assert_eq!(again.id, Some(Id::from(4)), "{text}");
+        for sent in [response.rekeyed(&Id::from(4), Splice::new()), response.rekeyed(&Id::from(3), Splice::new())] {
+            let sent = sent.into_line().with_id(&Id::from(4)).concat();
+            let Ok(Message::Response(again)) = Message::parse(sent) else { panic!("{text}") };
+            assert_eq!(again.id, Some(Id::from(4)), "{text}");
+        }
     }
+}
+
+#[test]
+fn a_reply_of_the_gateway_has_an_id_that_can_change() {
+    let check = |pieces: json::Pieces, expected: &str| {
+        assert_eq!(pieces.with_id(&Id::from(2)).concat(), expected);
+    };
+    let id = Id::from(1);
+    check(reply(&id, "{\"id\":1}"), r#"{"jsonrpc":"2.0","id":2,"result":{"id":1}}"#);
+    check(error_reply(Some(&id), "{}"), r#"{"jsonrpc":"2.0","id":2,"error":{}}"#);
+    check(error_reply(None, "{}"), r#"{"jsonrpc":"2.0","error":{}}"#);
+}
+
+#[test]
+fn a_cancellation_names_a_request_and_a_reason() {
+    let check = |params: &str, expected: Option<(&str, &str)>| {
+        let text = format!(r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{params}}}"#);
+        let Ok(Message::Notification(notification)) = parse(&text) else { panic!("{text}") };
+        let read = params::cancelled(&notification, "none");
+        let read = read.as_ref().map(|(id, reason)| (id.to_string(), &**reason));
+        assert_eq!(read, expected.map(|(id, reason)| (id.to_owned(), reason)), "{text}");
+    };
+    check(r#"{"requestId":7,"reason":"too \u0061"}"#, Some(("7", "too a")));
+    check(r#"{"requestId":"7","reason":1}"#, Some(("\"7\"", "none")));
+    check(r#"{"requestId":[7]}"#, None);
+    check(r#"{"reason":"r"}"#, None);
 }
 
 #[test]
@@ -146,7 +174,9 @@ proptest! {
         let raw = format!(r#"{{"result":{{"v":{payload},"n":1.0}},"id":5,"jsonrpc":"2.0"}}"#);
         let Ok(Message::Response(response)) = parse(&raw) else { panic!("{raw}") };
         let client = request(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#)).id;
-        let sent = response.rekeyed(&client, Splice::new()).concat();
-        prop_assert_eq!(sent, raw.replace("\"id\":5", &format!("\"id\":{id}")));
+        let sent = response.rekeyed(&client, Splice::new());
+        let again = sent.clone().with_id(&Id::from(6)).concat();
+        prop_assert_eq!(again, raw.replace("\"id\":5", "\"id\":6"));
+        prop_assert_eq!(sent.concat(), raw.replace("\"id\":5", &format!("\"id\":{id}")));
     }
 }

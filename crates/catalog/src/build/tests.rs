@@ -25,7 +25,7 @@ impl Upstream for TestServer {
         &self.id
     }
 
-    fn config(&self) -> &Server {
+    fn config(&self) -> &Arc<Server> {
         &self.config
     }
 
@@ -79,7 +79,7 @@ fn definitions(list: List, natives: &[String]) -> Arc<Vec<Definition>> {
 
 /// Returns the settings of a gateway that does not list its own tools.
 pub(crate) fn terms() -> CatalogSettings {
-    let mut config = Config::empty();
+    let mut config = Config::default();
     config.meta_tools.enabled = false;
     CatalogSettings::new(&config)
 }

@@ -18,8 +18,8 @@ fn meta5_definitions_say_what_they_are_under_any_prefix() {
         for entry in &set.entries {
             let definition = parsed(entry);
             assert_eq!(definition["name"], *entry.name);
-            assert_eq!(definition["name"], format!("{prefix}{}", entry.tool.name()));
-            assert_eq!(definition["_meta"]["dev.goblin/meta"], entry.tool.name());
+            assert_eq!(definition["name"], format!("{prefix}{}", entry.tool.as_str()));
+            assert_eq!(definition["_meta"]["dev.goblin/meta"], entry.tool.as_str());
             assert_eq!(set.find(&entry.name).map(|found| found.tool), Some(entry.tool));
             let is_call = entry.tool == MetaTool::CallTool;
             assert_eq!(definition["annotations"]["readOnlyHint"], !is_call, "{definition}");
@@ -29,6 +29,21 @@ fn meta5_definitions_say_what_they_are_under_any_prefix() {
     }
     let described = parsed(&set("goblin_").entries[0])["description"].to_string();
     assert!(described.contains("goblin_describe_tool") && described.contains("goblin_call_tool"), "{described}");
+}
+
+#[test]
+fn schemas_state_the_limits_of_results() {
+    for entry in &set("").entries {
+        let limit = &parsed(entry)["inputSchema"]["properties"]["limit"];
+        let expected =
+            if entry.tool.as_str().starts_with("search") { ResultLimit::SEARCH } else { ResultLimit::CATALOG };
+        if !limit.is_null() {
+            assert_eq!((&limit["default"], &limit["maximum"]), (&expected.default.into(), &expected.most.into()));
+        }
+    }
+    // All three searches and all four catalogs have a limit.
+    let limited = set("").entries.iter().filter(|entry| parsed(entry).to_string().contains("\"limit\"")).count();
+    assert_eq!(limited, 7);
 }
 
 #[test]

@@ -22,28 +22,12 @@ pub(crate) enum ActionKind {
     Destroys,
 }
 
-#[rustfmt::skip]
-const VERBS: [(ActionKind, &[&str]); 3] = [
-    (ActionKind::Reads, &[
-        "get", "list", "show", "search", "find", "read", "fetch", "view", "describe", "query", "browse", "count",
-        "check", "display", "see", "look", "lookup", "retrieve", "inspect", "compare", "analyze", "monitor",
-        "watch", "track", "tell", "explain", "summarize", "enumerate", "download", "export",
-    ]),
-    (ActionKind::Changes, &[
-        "create", "add", "make", "new", "insert", "update", "edit", "modify", "change", "set", "write", "send", "post",
-        "publish", "put", "append", "replace", "rename", "move", "copy", "merge", "assign", "upload", "import",
-        "install", "enable", "disable", "start", "stop", "restart", "run", "execute", "trigger", "cancel",
-        "approve", "reject", "close", "open", "reply", "share", "invite", "attach", "apply", "deploy", "submit",
-        "save", "store", "register", "draft", "compose", "schedule", "book", "build", "fork", "restore", "revert",
-        "reset", "archive", "lock", "protect", "link", "connect", "associate", "convert", "turn", "give", "rotate",
-        "resize", "format", "pause", "resume", "retry", "rerun", "raise", "propose", "grant", "transfer",
-        "duplicate", "clone",
-    ]),
-    (ActionKind::Destroys, &[
-        "delete", "remove", "erase", "destroy", "drop", "discard", "purge", "clear", "wipe", "trash", "uninstall",
-        "unlink", "forget", "getrid",
-    ]),
-];
+/// Returns the verbs with their kinds. Each line has the verbs of one kind behind its name, in the order of the kinds.
+fn verbs() -> impl Iterator<Item = (&'static str, ActionKind)> {
+    let kinds = [ActionKind::Reads, ActionKind::Changes, ActionKind::Destroys];
+    let lines = include_str!("verbs.txt").lines().zip(kinds);
+    lines.flat_map(|(line, kind)| line.split(' ').skip(1).map(move |verb| (verb, kind)))
+}
 
 /// The fraction of its score that a document of each kind keeps.
 pub(crate) struct ActionWeights([f32; 3]);
@@ -57,8 +41,10 @@ pub(crate) struct ActionTable {
 
 impl ActionTable {
     pub(crate) fn new(builder: &mut Builder) -> ActionTable {
-        let verbs = VERBS.iter().flat_map(|(deed, words)| words.iter().map(|word| (*word, *deed)));
-        ActionTable { verbs: verbs.map(|(word, deed)| (builder.concept(word), deed)).collect(), documents: Vec::new() }
+        ActionTable {
+            verbs: verbs().map(|(word, deed)| (builder.concept(word), deed)).collect(),
+            documents: Vec::new(),
+        }
     }
 
     /// Adds the next document by its name. The first verb of the name counts, but a destroying verb counts at any

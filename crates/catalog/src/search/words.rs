@@ -4,6 +4,9 @@
 //! run of letters and digits therefore counts both as a whole and as the parts that case and digits show. Scripts
 //! without spaces between words are split into pairs of characters.
 
+use std::collections::HashSet;
+use std::sync::LazyLock;
+
 use smallvec::SmallVec;
 
 /// The maximum length of a word. A longer word is cut, and its beginning still matches as a prefix.
@@ -12,29 +15,11 @@ pub(crate) const MAX_WORD: usize = 40;
 /// The minimum number of letters next to digits that form a separate word.
 const MIN_BESIDE_DIGITS: usize = 3;
 
-/// English words that carry no meaning in a query. Sorted.
-#[rustfmt::skip]
-const STOP_WORDS: [&str; 206] = [
-    "a", "about", "above", "across", "after", "again", "against", "all", "along", "also", "although", "am", "amid",
-    "among", "an", "and", "another", "any", "anybody", "anyone", "anything", "are", "around", "as", "at", "away",
-    "be", "because", "been", "before", "being", "below", "beneath", "beside", "besides", "between", "beyond",
-    "both", "but", "by", "can", "cannot", "could", "d", "did", "do", "does", "doing", "don", "down", "during",
-    "each", "either", "else", "every", "everybody", "everyone", "everything", "except", "few", "for", "from",
-    "further", "had", "has", "have", "having", "he", "her", "here", "hers", "herself", "him", "himself", "his",
-    "how", "however", "i", "if", "in", "inside", "into", "is", "it", "its", "itself", "just", "let", "lets", "like",
-    "ll", "m", "many", "may", "me", "might", "more", "most", "much", "must", "my", "myself", "near", "need",
-    "needed", "neither", "no", "nor", "not", "now", "of", "off", "on", "once", "one", "ones", "only", "onto", "or",
-    "other", "others", "ought", "our", "ours", "ourselves", "out", "outside", "over", "own", "please", "rather",
-    "re", "s", "same", "several", "shall", "she", "should", "since", "so", "some", "somebody", "someone",
-    "something", "such", "t", "than", "that", "the", "their", "theirs", "them", "themselves", "then", "there",
-    "these", "they", "thing", "things", "this", "those", "though", "through", "to", "together", "too", "toward",
-    "towards", "under", "underneath", "until", "unto", "up", "upon", "us", "ve", "very", "via", "want", "wanted",
-    "wants", "was", "we", "were", "what", "whatever", "when", "where", "whether", "which", "while", "who", "whom",
-    "whose", "why", "will", "with", "within", "without", "would", "yes", "yet", "you", "your", "yours", "yourself",
-];
-
+/// Reports whether an English word carries no meaning in a query.
 pub(crate) fn is_stop_word(word: &str) -> bool {
-    STOP_WORDS.binary_search(&word).is_ok()
+    static WORDS: LazyLock<HashSet<&str>> =
+        LazyLock::new(|| include_str!("stop_words.txt").split_whitespace().collect());
+    WORDS.contains(word)
 }
 
 /// Iterates over the runs of letters and digits in `text`.
@@ -159,8 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stop_words_are_sorted() {
-        assert!(STOP_WORDS.is_sorted());
+    fn stop_words_carry_no_meaning() {
         assert!(is_stop_word("the") && is_stop_word("your") && !is_stop_word("issue"));
     }
 

@@ -17,11 +17,11 @@ use goblin_wire::{Error, Method, Notification, Outcome, Request, Response};
 use tokio::sync::oneshot;
 
 use crate::bridge::message::cancelled_id;
-use crate::bridge::session::{Backoff, LASTING};
+use crate::bridge::session::pace;
 use crate::bridge::stateless::{StreamMessage, answer_to, failure, next_word};
-use crate::bridge::stream::is_passing;
 use crate::bridge::wire::{BodyError, ResponseMessages};
 use crate::bridge::{ASIDE, Bridge, ClientOutput};
+use crate::events::{LASTING, is_passing};
 
 /// Forwards notifications to the client until the client cancels, stops reading, or the gateway ends the stream for
 /// good.
@@ -70,7 +70,7 @@ enum ListenEnd {
 impl ListenRequest<'_> {
     /// Runs streams until one ends for good. Returns the last message for the client.
     async fn run(&mut self) -> Bytes {
-        let mut pace = Backoff::default();
+        let mut pace = pace();
         let mut was_over = false;
         loop {
             let opened = Instant::now();

@@ -35,7 +35,7 @@ impl ClientMessage {
     /// asked.
     pub fn unpack(line: Bytes) -> Vec<ClientMessage> {
         let Some(Ok(parts)) = Message::split_batch(&line) else { return vec![ClientMessage::read(line)] };
-        let (answers, rest): (Vec<_>, Vec<_>) = parts.into_iter().partition(is_answer);
+        let (answers, rest): (Vec<_>, Vec<_>) = parts.into_iter().partition(|part| response(part).is_some());
         if answers.is_empty() {
             return vec![ClientMessage::read(line)];
         }
@@ -143,21 +143,25 @@ impl GatewayMessage {
 }
 
 /// Returns the response with this id.
-pub fn rekeyed(answer: Bytes, id: &Id) -> Bytes {
-    match Message::parse(answer.clone()) {
-        Ok(Message::Response(parsed)) if parsed.id.as_ref() != Some(id) => parsed.rekeyed(id, Splice::new()).concat(),
+pub(crate) fn rekeyed(answer: Bytes, id: &Id) -> Bytes {
+    match response(&answer) {
+        Some(parsed) if parsed.id.as_ref() != Some(id) => parsed.rekeyed(id, Splice::new()).concat(),
         _ => answer,
     }
 }
 
-pub fn is_answer(message: &Bytes) -> bool {
-    matches!(Message::parse(message.clone()), Ok(Message::Response(_)))
+/// Returns the response in `body`.
+pub(crate) fn response(body: &Bytes) -> Option<Response> {
+    match Message::parse(body.clone()) {
+        Ok(Message::Response(answer)) => Some(answer),
+        _ => None,
+    }
 }
 
 /// Returns the JSON-RPC error in `body` with the id of the waiting request. Returns `None` if the body is no response,
 /// or belongs to another request.
-pub fn refusal(body: Bytes, waiting: &[Id]) -> Option<Bytes> {
-    let Ok(Message::Response(answer)) = Message::parse(body.clone()) else { return None };
+pub(crate) fn refusal(body: Bytes, waiting: &[Id]) -> Option<Bytes> {
+    let answer = response(&body)?;
     match (waiting, &answer.id) {
         ([], _) => Some(body),
         ([id], None) => Some(answer.rekeyed(id, Splice::new()).concat()),
@@ -167,16 +171,14 @@ pub fn refusal(body: Bytes, waiting: &[Id]) -> Option<Bytes> {
 }
 
 /// Returns the message of a JSON-RPC error, without control characters.
-pub fn complaint(answer: &Bytes) -> Option<String> {
-    let Ok(Message::Response(answer)) = Message::parse(answer.clone()) else { return None };
+pub fn complaint(answer: &Response) -> Option<String> {
     let Outcome::Error(error) = answer.outcome else { return None };
     let text = answer.raw.as_str();
     json::string(text, json::member(text, error, "message")?).map(|message| clean(&message))
 }
 
 /// Returns the version that a response to `initialize` negotiated. Returns `None` if the response is an error.
-pub fn version(answer: &Bytes) -> Option<String> {
-    let Ok(Message::Response(answer)) = Message::parse(answer.clone()) else { return None };
+pub(crate) fn version(answer: &Response) -> Option<String> {
     let Outcome::Result(result) = answer.outcome else { return None };
     let text = answer.raw.as_str();
     let version = json::member(text, result, "protocolVersion")?;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use goblin_wire::headers::PROTOCOL_VERSION;
 use goblin_wire::json::{self, Span};
 use goblin_wire::mirror::{Mirrors, encode};
 use goblin_wire::mirrored::HeaderSource;
@@ -19,8 +20,8 @@ use http::header::HeaderValue;
 use tokio::sync::Semaphore;
 
 use crate::bridge::Bridge;
-use crate::bridge::stateless::{StreamMessage, next_word};
-use crate::bridge::wire::{PROTOCOL_VERSION, ResponseMessages};
+use crate::bridge::stateless::answer;
+use crate::bridge::wire::ResponseMessages;
 
 /// The maximum number of pages of the tool list. Tools on later pages are called without mirrored arguments.
 const MAX_PAGES: usize = 100;
@@ -80,13 +81,8 @@ impl Bridge {
 
     async fn page(&self, listing: &Request) -> Option<Response> {
         let headers = headers(listing, &ToolMirrors::new());
-        let mut answers = ResponseMessages::new(self.post_visit(listing.raw.bytes(), &headers).await.ok()?);
-        loop {
-            match next_word(&mut answers).await.ok()?? {
-                StreamMessage::Answer(page) => return Some(page),
-                StreamMessage::Note(_) => {}
-            }
-        }
+        let response = self.post_visit(listing.raw.bytes(), &headers).await.ok()?;
+        answer(&mut ResponseMessages::new(response), None).await.ok()?
     }
 }
 

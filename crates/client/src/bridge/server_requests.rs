@@ -15,7 +15,7 @@ use parking_lot::MutexGuard;
 
 use crate::bridge::call::SendProgress;
 use crate::bridge::message::{self, ClientMessage, GatewayMessage};
-use crate::bridge::session::{Backoff, GatewaySession};
+use crate::bridge::session::{GatewaySession, pace};
 use crate::bridge::wire::ResponseMessages;
 use crate::bridge::{ASIDE, Bridge, ClientOutput, MAX_ATTEMPTS};
 
@@ -188,7 +188,7 @@ impl Bridge {
     /// Sends a response, with up to [`MAX_ATTEMPTS`] attempts. A response may arrive twice without harm, so a lost
     /// connection is a reason to retry.
     async fn deliver(&self, body: Bytes, session: &GatewaySession, output: &ClientOutput) -> Result<(), Error> {
-        let mut pace = Backoff::default();
+        let mut pace = pace();
         let mut tries = 1;
         loop {
             let lost = match self.wire.post(body.clone(), &session.headers).await {
@@ -207,7 +207,7 @@ impl Bridge {
                 return Err(self.unreachable(&lost));
             }
             tries += 1;
-            tokio::time::sleep(pace.after_failure()).await;
+            tokio::time::sleep(pace.pause()).await;
         }
     }
 

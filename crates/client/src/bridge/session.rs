@@ -13,17 +13,16 @@ use goblin_wire::{Error, Method};
 use http::{HeaderMap, StatusCode};
 
 use crate::bridge::message::GatewayMessage;
-use crate::bridge::stream::{EventContent, StreamPosition, is_passing};
+use crate::bridge::stream::{pause, start};
 use crate::bridge::wire::{BodyError, ResponseMessages};
 use crate::bridge::{Bridge, ClientOutput};
+use crate::events::{Backoff, LASTING, ResumePosition, is_passing};
 
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a request waits for the next session after the gateway rejected the current one.
 const RENEWAL_TIMEOUT: Duration = Duration::from_secs(15);
 const FIRST_RECONNECT: Duration = Duration::from_millis(100);
 const SLOWEST_RECONNECT: Duration = Duration::from_secs(5);
-/// A session or stream that ends sooner than this counts as failed, and the next attempt waits longer.
-pub(crate) const LASTING: Duration = Duration::from_secs(1);
 
 /// A session at the gateway.
 #[derive(Clone, Default)]
@@ -55,35 +54,15 @@ enum StreamEnd {
     Absent,
 }
 
-/// A delay before the next attempt. It doubles with each attempt and starts over once something lasted.
-pub(crate) struct Backoff(Duration);
-
-impl Default for Backoff {
-    fn default() -> Backoff {
-        Backoff(FIRST_RECONNECT)
-    }
-}
-
-impl Backoff {
-    /// Returns the delay after an attempt that `lasted` this long.
-    pub(crate) fn after(&mut self, lasted: Duration) -> Duration {
-        if lasted >= LASTING {
-            self.0 = FIRST_RECONNECT;
-        }
-        let pause = self.0;
-        self.0 = (self.0 * 2).min(SLOWEST_RECONNECT);
-        pause
-    }
-
-    pub(crate) fn after_failure(&mut self) -> Duration {
-        self.after(Duration::ZERO)
-    }
+/// Returns the pace of attempts to reach the gateway.
+pub(crate) fn pace() -> Backoff {
+    Backoff::new(FIRST_RECONNECT, SLOWEST_RECONNECT)
 }
 
 /// Keeps the session until the task is aborted.
 pub(crate) async fn keep(bridge: Arc<Bridge>, output: ClientOutput) {
-    let mut pace = Backoff::default();
-    let mut trail = StreamPosition::default();
+    let mut pace = pace();
+    let mut position = start();
     let mut begun = Instant::now();
     let mut must_renew = bridge.begun().await;
     loop {
@@ -97,15 +76,15 @@ pub(crate) async fn keep(bridge: Arc<Bridge>, output: ClientOutput) {
                     session.failures += 1;
                     session.reason = Some(error);
                 });
-                bridge.rest(pace.after_failure()).await;
+                bridge.rest(pace.pause()).await;
                 continue;
             }
             begun = Instant::now();
-            trail = StreamPosition::default();
+            position = start();
         }
         let opened = Instant::now();
         let end = tokio::select! {
-            end = bridge.listen(&output, &mut trail) => end,
+            end = bridge.listen(&output, &mut position) => end,
             () = bridge.is_lost() => StreamEnd::Forgotten,
         };
         must_renew = match end {
@@ -115,7 +94,8 @@ pub(crate) async fn keep(bridge: Arc<Bridge>, output: ClientOutput) {
                 true
             }
             StreamEnd::Cut => {
-                let pause = trail.pause(pace.after(opened.elapsed()));
+                position.gap();
+                let pause = pause(&position, pace.after(opened.elapsed()));
                 tokio::select! {
                     () = tokio::time::sleep(pause) => false,
                     () = bridge.is_lost() => true,
@@ -184,17 +164,17 @@ impl Bridge {
         }
     }
 
-    /// Opens the notification stream after the last event of `trail` and forwards its messages.
-    async fn listen(&self, output: &ClientOutput, trail: &mut StreamPosition) -> StreamEnd {
+    /// Opens the notification stream after the last event of `position` and forwards its messages.
+    async fn listen(&self, output: &ClientOutput, position: &mut ResumePosition) -> StreamEnd {
         let session = self.session.borrow().clone();
         let mut has_gap = false;
         let response = loop {
-            let Ok(response) = self.wire.get(&session.headers, trail.last()).await else { return StreamEnd::Cut };
+            let Ok(response) = self.wire.get(&session.headers, position.last()).await else { return StreamEnd::Cut };
             match response.status() {
                 status if status.is_success() => break response,
                 status if is_passing(status) => return StreamEnd::Cut,
                 // The gateway rejects either the event id or the session. Try again without the event id.
-                status if status.is_client_error() && trail.forget() => has_gap = true,
+                status if status.is_client_error() && position.forget() => has_gap = true,
                 StatusCode::NOT_FOUND => return StreamEnd::Forgotten,
                 status if status.is_client_error() => return StreamEnd::Absent,
                 _ => return StreamEnd::Cut,
@@ -205,7 +185,7 @@ impl Bridge {
             self.subscriptions().doubt();
             self.doubts.notify_one();
         }
-        self.hear(ResponseMessages::new(response), &session, output, trail).await
+        self.hear(ResponseMessages::new(response), &session, output, position).await
     }
 
     async fn hear(
@@ -213,7 +193,7 @@ impl Bridge {
         mut answers: ResponseMessages,
         session: &GatewaySession,
         output: &ClientOutput,
-        trail: &mut StreamPosition,
+        position: &mut ResumePosition,
     ) -> StreamEnd {
         loop {
             let event = match answers.next().await {
@@ -224,8 +204,10 @@ impl Bridge {
                 }
                 Ok(None) | Err(BodyError::Lost) => return StreamEnd::Cut,
             };
-            let EventContent::Message(message) = trail.follow(event) else { continue };
-            let Ok(messages) = GatewayMessage::read(message, &mut Vec::new()) else {
+            if !position.note(&event) || event.data.is_empty() {
+                continue;
+            }
+            let Ok(messages) = GatewayMessage::read(event.data, &mut Vec::new()) else {
                 tracing::debug!("the gateway sent something that is no message; dropped");
                 continue;
             };
@@ -263,18 +245,5 @@ impl Bridge {
             self.list_again(output).await;
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_does_not_last_is_tried_ever_more_seldom() {
-        let mut pace = Backoff::default();
-        let pauses: Vec<_> = (0..8).map(|_| pace.after_failure().as_millis()).collect();
-        assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
-        assert_eq!(pace.after(LASTING), FIRST_RECONNECT);
     }
 }

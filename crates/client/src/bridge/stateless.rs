@@ -12,6 +12,7 @@ use goblin_wire::{Error, Message, Notification, Outcome, Request, Response};
 use http::{HeaderMap, StatusCode};
 use tokio::sync::oneshot;
 
+use crate::bridge::message::response;
 use crate::bridge::wire::{self, BodyError, ResponseMessages};
 use crate::bridge::{Bridge, ClientOutput};
 use crate::connect::RequestError;
@@ -67,6 +68,22 @@ pub(crate) async fn next_word(answers: &mut ResponseMessages) -> Result<Option<S
     Ok(None)
 }
 
+/// Returns the response, or `None` if the stream ends before it. Forwards the notifications before it to `output`.
+pub(crate) async fn answer(
+    answers: &mut ResponseMessages,
+    output: Option<&ClientOutput>,
+) -> Result<Option<Response>, BodyError> {
+    loop {
+        match (next_word(answers).await?, output) {
+            (Some(StreamMessage::Answer(answer)), _) => return Ok(Some(answer)),
+            // If the client does not read, this task ends together with the bridge.
+            (Some(StreamMessage::Note(note)), Some(output)) => drop(output.send(note.raw.bytes().clone()).await),
+            (Some(StreamMessage::Note(_)), None) => {}
+            (None, _) => return Ok(None),
+        }
+    }
+}
+
 impl Bridge {
     /// Returns the response. Forwards the notifications before it at once.
     async fn visited(&self, request: &Request, output: &ClientOutput) -> Result<Bytes, Error> {
@@ -74,17 +91,10 @@ impl Bridge {
             Ok(response) => response,
             Err(refusal) => return Ok(refusal),
         };
-        let mut answers = ResponseMessages::new(response);
-        loop {
-            match next_word(&mut answers).await {
-                Ok(Some(StreamMessage::Note(note))) => {
-                    // If the client does not read, this task ends together with the bridge.
-                    let _ = output.send(note.raw.bytes().clone()).await;
-                }
-                Ok(Some(StreamMessage::Answer(answer))) => return Ok(answer_to(request, &answer)),
-                Ok(None) => return Err(self.unavailable("its answer ended early".to_owned(), true)),
-                Err(broken) => return Err(self.unavailable(broken.to_string(), true)),
-            }
+        match answer(&mut ResponseMessages::new(response), Some(output)).await {
+            Ok(Some(answer)) => Ok(answer_to(request, &answer)),
+            Ok(None) => Err(self.unavailable("its answer ended early".to_owned(), true)),
+            Err(broken) => Err(self.unavailable(broken.to_string(), true)),
         }
     }
 
@@ -120,7 +130,7 @@ impl Bridge {
 
 /// Reports whether a response is the error that headers and body do not match.
 fn is_header_mismatch(answer: &Bytes) -> bool {
-    let Ok(Message::Response(answer)) = Message::parse(answer.clone()) else { return false };
+    let Some(answer) = response(answer) else { return false };
     let Outcome::Error(error) = answer.outcome else { return false };
     let text = answer.raw.as_str();
     let code = Error::HeaderMismatch(String::new()).class().code;

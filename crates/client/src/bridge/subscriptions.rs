@@ -18,7 +18,7 @@ use http::StatusCode;
 use parking_lot::MutexGuard;
 
 use crate::bridge::message::{ClientMessage, ClientMessageKind, GatewayMessage};
-use crate::bridge::session::{Backoff, GatewaySession};
+use crate::bridge::session::{GatewaySession, pace};
 use crate::bridge::wire::ResponseMessages;
 use crate::bridge::{Bridge, ClientOutput};
 
@@ -160,7 +160,7 @@ fn subject(body: &Bytes) -> Option<(Request, String)> {
 
 /// Subscribes again in every new session, until the task is aborted.
 pub(crate) async fn keep(bridge: Arc<Bridge>, output: ClientOutput) {
-    let mut pace = Backoff::default();
+    let mut pace = pace();
     let mut sessions = bridge.session.subscribe();
     loop {
         let session = sessions.borrow_and_update().clone();
@@ -171,7 +171,7 @@ pub(crate) async fn keep(bridge: Arc<Bridge>, output: ClientOutput) {
         tokio::select! {
             _ = sessions.changed() => {}
             () = bridge.doubts.notified() => {}
-            () = tokio::time::sleep(pace.after_failure()), if is_broken => {}
+            () = tokio::time::sleep(pace.pause()), if is_broken => {}
         }
     }
 }

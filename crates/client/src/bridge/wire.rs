@@ -5,25 +5,24 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use goblin_config::mask;
 use goblin_config::secret::Secret;
-use goblin_wire::framing::{Frame, SseDecoder, SseEvent};
+use goblin_wire::framing::{Frame, SseEvent};
+use goblin_wire::headers::{LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID};
 use goblin_wire::{Dialect, Error};
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method as Verb, Request, StatusCode, Uri};
-use http_body_util::{BodyExt, Full};
+use http_body_util::Full;
 
 use crate::address;
 use crate::bridge::MAX_MESSAGE;
-use crate::connect::{HttpClient, ProxyEnvironment, RequestError, ResponseBody};
+use crate::connect::{HttpClient, ProxyEnvironment, RequestError, ResponseBody, WholeBodyError};
+use crate::events::{EventStream, is_event_stream};
 use crate::runtime::GatewayRecord;
 
-const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
-pub const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
-const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const JSON_OR_STREAM: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
-const STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
+pub(crate) const STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 
 pub type GatewayResponse = http::Response<ResponseBody>;
 
@@ -35,7 +34,7 @@ pub struct GatewayConnection {
     successor: Option<Box<dyn Fn() -> Option<GatewayTarget> + Send + Sync>>,
 }
 
-pub struct GatewayTarget {
+pub(crate) struct GatewayTarget {
     client: HttpClient,
     uri: Uri,
     /// The URL without secrets, for messages.
@@ -45,8 +44,13 @@ pub struct GatewayTarget {
 }
 
 impl GatewayTarget {
-    pub fn new(url: &str, token: Option<&Secret>, proxies: &ProxyEnvironment) -> anyhow::Result<GatewayTarget> {
-        let (client, uri) = address::client(url, proxies)?;
+    /// Makes a target for a URL, which belongs to the gateway that wrote `record` if there is one.
+    pub(crate) fn new(
+        url: &str,
+        token: Option<&Secret>,
+        record: Option<GatewayRecord>,
+    ) -> anyhow::Result<GatewayTarget> {
+        let (client, uri) = address::client(url, &ProxyEnvironment::from_process())?;
         let authorization = match token {
             Some(token) => {
                 let value = HeaderValue::try_from(format!("Bearer {}", token.expose()));
@@ -56,18 +60,7 @@ impl GatewayTarget {
             }
             None => None,
         };
-        Ok(GatewayTarget { client, uri, url: mask::url(url), authorization, record: None })
-    }
-
-    /// Makes a target for a URL of the gateway that wrote this record.
-    pub fn of_record(
-        url: &str,
-        record: GatewayRecord,
-        token: Option<&Secret>,
-        proxies: &ProxyEnvironment,
-    ) -> anyhow::Result<GatewayTarget> {
-        let target = GatewayTarget::new(url, token, proxies)?;
-        Ok(GatewayTarget { record: Some(record), ..target })
+        Ok(GatewayTarget { client, uri, url: mask::url(url), authorization, record })
     }
 
     fn request(&self, verb: Verb, body: Bytes, session: &HeaderMap) -> Request<Full<Bytes>> {
@@ -87,12 +80,12 @@ impl GatewayTarget {
 }
 
 impl GatewayConnection {
-    pub fn to(target: GatewayTarget) -> GatewayConnection {
+    pub(crate) fn to(target: GatewayTarget) -> GatewayConnection {
         GatewayConnection { target: ArcSwap::from_pointee(target), successor: None }
     }
 
     /// Creates a connection that switches to the successor once the gateway has ended.
-    pub fn to_successors(
+    pub(crate) fn to_successors(
         target: GatewayTarget,
         successor: impl Fn() -> Option<GatewayTarget> + Send + Sync + 'static,
     ) -> GatewayConnection {
@@ -143,11 +136,20 @@ impl GatewayConnection {
         target.client.request(request).await
     }
 
-    /// Sends a GET for JSON to the URL, outside of any session. The admin client uses it.
-    pub async fn fetch(&self) -> Result<GatewayResponse, RequestError> {
+    /// Sends a request to another route of the gateway, outside of any session.
+    pub(crate) async fn send_to(
+        &self,
+        verb: Verb,
+        path: &str,
+        headers: &HeaderMap,
+    ) -> Result<GatewayResponse, RequestError> {
         let target = self.current()?;
-        let mut request = target.request(Verb::GET, Bytes::new(), &HeaderMap::new());
-        request.headers_mut().insert(ACCEPT, HeaderValue::from_static("application/json"));
+        let mut request = target.request(verb, Bytes::new(), headers);
+        let route = address::route(&target.uri.to_string(), path).parse();
+        *request.uri_mut() = route.map_err(|error: http::uri::InvalidUri| {
+            let (origin, cause) = (Arc::from(target.url.as_str()), format!("{path} is no path: {error}"));
+            RequestError::NotSent { origin, cause }
+        })?;
         target.client.request(request).await
     }
 
@@ -201,35 +203,40 @@ pub enum BodyError {
 }
 
 /// The messages of one response, one after the other.
-pub struct ResponseMessages {
-    body: ResponseBody,
-    events: Option<SseDecoder>,
+pub enum ResponseMessages {
+    Stream(EventStream),
+    /// A response that is one message.
+    Whole(ResponseBody),
 }
 
 impl ResponseMessages {
     pub fn new(response: GatewayResponse) -> ResponseMessages {
-        let kind = response.headers().get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-        let is_stream = kind.get(..17).is_some_and(|start| start.eq_ignore_ascii_case("text/event-stream"));
-        ResponseMessages { events: is_stream.then(|| SseDecoder::new(MAX_MESSAGE)), body: response.into_body() }
+        match is_event_stream(response.headers()) {
+            true => ResponseMessages::Stream(EventStream::new(response.into_body(), MAX_MESSAGE)),
+            false => ResponseMessages::Whole(response.into_body()),
+        }
     }
 
     pub fn is_stream(&self) -> bool {
-        self.events.is_some()
+        matches!(self, ResponseMessages::Stream(_))
     }
 
     /// Returns the next event, or `None` at the end. A response that is no stream is one event without an id.
     pub async fn next(&mut self) -> Result<Option<SseEvent>, BodyError> {
-        let Some(events) = &mut self.events else { return self.whole().await };
-        loop {
-            match events.take() {
-                Some(Frame::Whole(event)) => return Ok(Some(event)),
-                Some(Frame::TooLong { .. }) => return Err(BodyError::TooLarge),
-                None => match next_data(&mut self.body).await? {
-                    Some(data) => events.feed(&data),
-                    None => return Ok(None),
-                },
-            }
-        }
+        let data = match self {
+            ResponseMessages::Stream(stream) => match stream.next().await {
+                Ok(Some(Frame::Whole(event))) => return Ok(Some(event)),
+                Ok(Some(Frame::TooLong { .. })) => return Err(BodyError::TooLarge),
+                Ok(None) => return Ok(None),
+                Err(_) => return Err(BodyError::Lost),
+            },
+            ResponseMessages::Whole(body) => body.whole(MAX_MESSAGE).await.map_err(|error| match error {
+                WholeBodyError::Broken(_) => BodyError::Lost,
+                WholeBodyError::TooLong => BodyError::TooLarge,
+            })?,
+        };
+        let is_message = !data.iter().all(u8::is_ascii_whitespace);
+        Ok(is_message.then(|| SseEvent { data, ..SseEvent::default() }))
     }
 
     /// Returns the next event that carries a message.
@@ -241,25 +248,4 @@ impl ResponseMessages {
             }
         }
     }
-
-    async fn whole(&mut self) -> Result<Option<SseEvent>, BodyError> {
-        let mut whole = BytesMut::new();
-        while let Some(data) = next_data(&mut self.body).await? {
-            if whole.len() + data.len() > MAX_MESSAGE {
-                return Err(BodyError::TooLarge);
-            }
-            whole.extend_from_slice(&data);
-        }
-        let is_message = !whole.iter().all(u8::is_ascii_whitespace);
-        Ok(is_message.then(|| SseEvent { data: whole.freeze(), ..SseEvent::default() }))
-    }
-}
-
-async fn next_data(body: &mut ResponseBody) -> Result<Option<Bytes>, BodyError> {
-    while let Some(frame) = body.frame().await {
-        if let Ok(data) = frame.map_err(|_| BodyError::Lost)?.into_data() {
-            return Ok(Some(data));
-        }
-    }
-    Ok(None)
 }

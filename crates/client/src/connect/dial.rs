@@ -1,31 +1,27 @@
 //! Opens a connection to an origin, or explains in words why that failed.
 //!
-//! This module runs the steps (TCP, the proxy's tunnel, TLS) in order, under one timeout, and implements the stream for
-//! hyper. It decides nothing: [`connect`](super) provides origin, route and TLS. It does not pool connections; `pool`
-//! does.
+//! This module runs the steps (TCP, the proxy's tunnel, TLS) in order, under one timeout. It decides nothing:
+//! [`connect`](super) provides origin, route and TLS. It does not pool connections; `pool` does.
 
 use std::error::Error;
 use std::fmt;
 use std::future::poll_fn;
-use std::io::{self, IoSlice};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::Uri;
-use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::proxy::Tunnel;
 use hyper_util::client::proxy::matcher::Intercept;
-use hyper_util::rt::TokioIo;
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::UnixStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{self, CertificateError};
 use tower_service::Service;
+
+use crate::connect::socket::Socket;
 
 /// The timeout from the name lookup to the end of the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -174,10 +170,10 @@ impl Dialer {
             None => DialError::Direct(cause),
         })?;
         let Some(Tls { connector, name }) = &self.tls else {
-            return Ok(Socket::Plain(tcp));
+            return Ok(Socket::Tcp(tcp.into_inner()));
         };
         match connector.connect(name.clone(), tcp.into_inner()).await {
-            Ok(tls) => Ok(Socket::Tls(Box::new(TokioIo::new(tls)))),
+            Ok(tls) => Ok(Socket::Tls(Box::new(tls))),
             Err(error) if is_unknown_issuer(&error) => Err(DialError::UnknownIssuer),
             Err(error) => Err(DialError::Tls(error)),
         }
@@ -186,11 +182,11 @@ impl Dialer {
 
 /// Connects to a Unix socket and checks that this user or root serves it. Another user that
 /// places a socket there must not receive requests.
-async fn connect_socket(path: &Path) -> Result<TokioIo<UnixStream>, String> {
+async fn connect_socket(path: &Path) -> Result<UnixStream, String> {
     let connected = UnixStream::connect(path).await.and_then(|stream| Ok((stream.peer_cred()?.uid(), stream)));
     let own = rustix::process::geteuid().as_raw();
     match connected {
-        Ok((uid, stream)) if uid == own || uid == 0 || own == 0 => Ok(TokioIo::new(stream)),
+        Ok((uid, stream)) if uid == own || uid == 0 || own == 0 => Ok(stream),
         Ok((uid, _)) => Err(format!("the user with uid {uid} serves there, not you")),
         Err(error) => {
             let cure = match error.kind() {
@@ -276,67 +272,4 @@ fn plain(error: &(dyn Error + 'static)) -> String {
         initial.make_ascii_lowercase();
     }
     words
-}
-
-/// A connection to the backend or its proxy.
-pub(crate) enum Socket {
-    Plain(TokioIo<TcpStream>),
-    Tls(Box<TokioIo<TlsStream<TcpStream>>>),
-    Unix(TokioIo<UnixStream>),
-}
-
-impl Read for Socket {
-    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Socket::Plain(tcp) => Pin::new(tcp).poll_read(context, buffer),
-            Socket::Tls(tls) => Pin::new(tls).poll_read(context, buffer),
-            Socket::Unix(socket) => Pin::new(socket).poll_read(context, buffer),
-        }
-    }
-}
-
-impl Write for Socket {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Socket::Plain(tcp) => Pin::new(tcp).poll_write(context, bytes),
-            Socket::Tls(tls) => Pin::new(tls).poll_write(context, bytes),
-            Socket::Unix(socket) => Pin::new(socket).poll_write(context, bytes),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Socket::Plain(tcp) => Pin::new(tcp).poll_flush(context),
-            Socket::Tls(tls) => Pin::new(tls).poll_flush(context),
-            Socket::Unix(socket) => Pin::new(socket).poll_flush(context),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Socket::Plain(tcp) => Pin::new(tcp).poll_shutdown(context),
-            Socket::Tls(tls) => Pin::new(tls).poll_shutdown(context),
-            Socket::Unix(socket) => Pin::new(socket).poll_shutdown(context),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        match self {
-            Socket::Plain(tcp) => tcp.is_write_vectored(),
-            Socket::Tls(tls) => tls.is_write_vectored(),
-            Socket::Unix(socket) => socket.is_write_vectored(),
-        }
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Socket::Plain(tcp) => Pin::new(tcp).poll_write_vectored(context, slices),
-            Socket::Tls(tls) => Pin::new(tls).poll_write_vectored(context, slices),
-            Socket::Unix(socket) => Pin::new(socket).poll_write_vectored(context, slices),
-        }
-    }
 }

@@ -12,14 +12,15 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
 use futures_util::future::{Either, ready};
 use goblin_telemetry::worker;
 use http::{Request, Response};
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 
 use crate::connect::dial::{DialError, Dialer};
@@ -96,7 +97,7 @@ impl Pool {
 
     async fn dial(&self) -> Result<PooledConnection, SendError> {
         let stream = self.dialer.dial().await.map_err(SendError::Dial)?;
-        let (mut connection, driver) = handshake(stream).await.map_err(SendError::Unsent)?;
+        let (mut connection, driver) = handshake(TokioIo::new(stream)).await.map_err(SendError::Unsent)?;
         // The sender receives the connection's errors, so the driver's result is ignored.
         worker::spawn(async move { drop(driver.await) });
         connection.ready().await.map_err(SendError::Unsent)?;
@@ -191,7 +192,43 @@ pub struct ResponseBody {
     way_back: Option<(PooledConnection, Arc<IdlePool>)>,
 }
 
+/// The reason why a body could not be read as a whole.
+#[derive(Debug)]
+pub enum WholeBodyError {
+    Broken(hyper::Error),
+    TooLong,
+}
+
 impl ResponseBody {
+    /// Reads the rest of the body. Returns an error if it has more than `limit` bytes.
+    pub async fn whole(&mut self, limit: usize) -> Result<Bytes, WholeBodyError> {
+        let mut first = Bytes::new();
+        let mut rest = BytesMut::new();
+        while let Some(frame) = self.frame().await {
+            let Ok(data) = frame.map_err(WholeBodyError::Broken)?.into_data() else { continue };
+            if first.len() + rest.len() + data.len() > limit {
+                return Err(WholeBodyError::TooLong);
+            }
+            // Most bodies arrive in one piece, which is not copied.
+            if first.is_empty() && rest.is_empty() {
+                let expected = self.size_hint().lower().min(limit as u64) as usize;
+                if expected == 0 {
+                    first = data;
+                } else {
+                    rest.reserve(data.len() + expected);
+                    rest.extend_from_slice(&data);
+                }
+            } else {
+                if rest.is_empty() {
+                    rest.extend_from_slice(&first);
+                    first = Bytes::new();
+                }
+                rest.extend_from_slice(&data);
+            }
+        }
+        Ok(if rest.is_empty() { first } else { rest.freeze() })
+    }
+
     fn give_back(&mut self) {
         if let Some((connection, idle)) = self.way_back.take() {
             idle.put(connection);

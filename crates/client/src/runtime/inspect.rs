@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 
-use crate::runtime::{GatewayRecord, OTHERS, RecordDirectories, RecordState, files, is_own_directory, peek, user};
+use crate::runtime::{GatewayRecord, OTHERS, RecordDirectories, user};
 
 pub struct RuntimeReport {
     /// The directories, each with the reason if records cannot be written there. The first usable one is used.
@@ -31,17 +31,8 @@ pub enum DirectoryProblem {
 impl RecordDirectories {
     pub fn inspect(&self) -> RuntimeReport {
         let directories = self.0.iter().map(|directory| (directory.clone(), judge(directory))).collect();
-        let mut inspected = RuntimeReport { directories, running: Vec::new(), leftovers: Vec::new() };
-        for directory in self.0.iter().filter(|directory| is_own_directory(directory)) {
-            for file in files(directory) {
-                match peek(&file) {
-                    Some(RecordState::Running(record)) => inspected.running.push(*record),
-                    Some(RecordState::Leftover) => inspected.leftovers.push(file),
-                    None => {}
-                }
-            }
-        }
-        inspected
+        let (running, leftovers) = self.records();
+        RuntimeReport { directories, running, leftovers }
     }
 }
 

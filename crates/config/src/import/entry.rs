@@ -5,7 +5,8 @@ use std::path::Path;
 use crate::edit::relative_argument;
 use crate::import::block::ServerBlock;
 use crate::import::variables::VariableMapper;
-use crate::import::{ClientApp, Remark, SearchBase};
+use crate::import::{ClientApp, Note, SearchBase};
+use crate::schema::ObjectKeys;
 use crate::tree::JsonTree;
 use crate::{network, transport, vocabulary};
 
@@ -46,10 +47,10 @@ pub(crate) fn entry(
     server: &JsonTree,
     block: &ServerBlock,
     ground: &SearchBase,
-    notes: &mut Vec<Remark>,
+    notes: &mut Vec<Note>,
 ) -> Option<JsonTree> {
     let JsonTree::Object(members) = server else {
-        notes.push(Remark::new("", "not imported: it is not an object"));
+        notes.push(Note::new("", "not imported: it is not an object"));
         return None;
     };
     let is_sse = is_sse(client, server);
@@ -66,7 +67,7 @@ pub(crate) fn entry(
     let entry = parts.into_tree(is_sse);
     if let Some(argument) = relative_argument(&entry) {
         let why = format!("{argument} starts at the directory of goblin.json");
-        notes.push(Remark::new("args", why).cure("add a cwd or write an absolute path"));
+        notes.push(Note::new("args", why).cure("add a cwd or write an absolute path"));
     }
     Some(entry)
 }
@@ -80,9 +81,9 @@ fn kind(server: &JsonTree) -> Option<&str> {
 }
 
 /// Returns a note if the server has an unknown type and the other members decide its kind.
-fn doubt(server: &JsonTree) -> Option<Remark> {
+fn doubt(server: &JsonTree) -> Option<Note> {
     let is_unknown = kind(server).is_some_and(|kind| !is_known_kind(kind));
-    is_unknown.then(|| Remark::new("type", "it is taken for what its other members tell"))
+    is_unknown.then(|| Note::new("type", "it is taken for what its other members tell"))
 }
 
 /// Reports whether the server uses HTTP+SSE. Gemini means HTTP+SSE by `url`, unless a type or `httpUrl` is present.
@@ -100,7 +101,7 @@ fn path(path: &Path) -> JsonTree {
 struct EntryReader<'a, 'n> {
     variables: VariableMapper<'a>,
     parts: EntryParts,
-    notes: &'n mut Vec<Remark>,
+    notes: &'n mut Vec<Note>,
 }
 
 impl EntryReader<'_, '_> {
@@ -144,9 +145,9 @@ impl EntryReader<'_, '_> {
 
     /// Adds a note for a member without an equivalent.
     fn other(&mut self, name: &str) {
-        let note = |why: &str, cure: &str| Some(Remark::new(name, why).cure(cure));
-        let remark = match name {
-            _ if SILENT.contains(&name) || vocabulary::SERVER.passed_over.contains(&name) => None,
+        let note = |why: &str, cure: &str| Some(Note::new(name, why).cure(cure));
+        let found = match name {
+            _ if SILENT.contains(&name) || ObjectKeys::Server.ignores(name) => None,
             _ if LOGIN.contains(&name) => {
                 note("logging in is not available yet", "put a token into headers.Authorization")
             }
@@ -157,13 +158,13 @@ impl EntryReader<'_, '_> {
             // Codex uses this member only for approval settings.
             "tools" if self.variables.client == ClientApp::Codex => None,
             "tcp" => note("WebSocket is not available", "see whether it has a Streamable HTTP address"),
-            _ => Some(Remark::new(name, "goblin has nothing like it")),
+            _ => Some(Note::new(name, "goblin has nothing like it")),
         };
-        self.notes.extend(remark);
+        self.notes.extend(found);
     }
 
     fn wrong<T>(&mut self, name: &str, wanted: &str) -> Option<T> {
-        self.notes.push(Remark::new(name, format!("left out: it is not {wanted}")));
+        self.notes.push(Note::new(name, format!("left out: it is not {wanted}")));
         None
     }
 
@@ -211,7 +212,7 @@ impl EntryReader<'_, '_> {
         let whole: std::path::PathBuf = base.join(text).components().collect();
         if block.project.is_none() {
             let why = format!("{text} changes with where the client is started, and is written as {}", whole.display());
-            self.notes.push(Remark::new(name, why).cure("write another directory where that is wrong"));
+            self.notes.push(Note::new(name, why).cure("write another directory where that is wrong"));
         }
         Some(path(&whole))
     }
@@ -221,7 +222,7 @@ impl EntryReader<'_, '_> {
         for (header, value) in headers {
             if network::is_own_header(&header) {
                 let why = "left out: the gateway sets this header itself";
-                self.notes.push(Remark::new(format!("{name}.{header}"), why));
+                self.notes.push(Note::new(format!("{name}.{header}"), why));
             } else {
                 self.parts.headers.retain(|(known, _)| !known.eq_ignore_ascii_case(&header));
                 self.parts.headers.push((header, value));

@@ -7,16 +7,16 @@ use crate::{Environment, file};
 
 /// Returns the possible files of one client. They may not exist.
 pub fn sources(client: ClientApp, ground: &SearchBase, environment: Environment<'_>) -> Vec<ClientFile> {
-    let users: Vec<PathBuf> = user_files(client, &ground.home, environment);
+    let user = user_file(client, &ground.home, environment);
     let mut sources = Vec::new();
     for directory in project_directories(&ground.here) {
         if let Some(path) = project_file(client).map(|file| directory.join(file))
-            && !users.contains(&path)
+            && path != user
         {
             sources.push(ClientFile { client, path, project: Some(directory) });
         }
     }
-    sources.extend(users.into_iter().map(|path| ClientFile { client, path, project: None }));
+    sources.push(ClientFile { client, path: user, project: None });
     sources
 }
 
@@ -31,14 +31,14 @@ fn project_file(client: ClientApp) -> Option<&'static str> {
     }
 }
 
-fn user_files(client: ClientApp, home: &Path, environment: Environment<'_>) -> Vec<PathBuf> {
+fn user_file(client: ClientApp, home: &Path, environment: Environment<'_>) -> PathBuf {
     let applications = if cfg!(target_os = "macos") {
         home.join("Library/Application Support")
     } else {
         file::user_directory(environment).unwrap_or_else(|| home.join(".config"))
     };
     let codex = environment("CODEX_HOME").filter(|value| !value.is_empty()).map(PathBuf::from);
-    let file = match client {
+    match client {
         ClientApp::ClaudeDesktop => applications.join("Claude/claude_desktop_config.json"),
         ClientApp::ClaudeCode => home.join(".claude.json"),
         ClientApp::Cursor => home.join(".cursor/mcp.json"),
@@ -46,8 +46,7 @@ fn user_files(client: ClientApp, home: &Path, environment: Environment<'_>) -> V
         ClientApp::Windsurf => home.join(".codeium/windsurf/mcp_config.json"),
         ClientApp::Codex => codex.unwrap_or_else(|| home.join(".codex")).join("config.toml"),
         ClientApp::Gemini => home.join(".gemini/settings.json"),
-    };
-    vec![file]
+    }
 }
 
 /// Returns the working directory, and the root of its repository if that is another directory.

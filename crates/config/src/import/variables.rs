@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::expand::is_variable_name;
 use crate::import::block::ServerBlock;
-use crate::import::{ClientApp, Remark, SearchBase};
+use crate::import::{ClientApp, Note, SearchBase};
 use crate::mask;
 use crate::tree::JsonTree;
 
@@ -19,7 +19,7 @@ pub(crate) struct VariableMapper<'a> {
 
 impl VariableMapper<'_> {
     /// Returns the text of `member` in goblin's syntax.
-    pub(crate) fn translate(&self, member: &str, text: &str, notes: &mut Vec<Remark>) -> String {
+    pub(crate) fn translate(&self, member: &str, text: &str, notes: &mut Vec<Note>) -> String {
         let mut translated = String::with_capacity(text.len());
         let mut rest = text;
         while let Some(start) = rest.find('$') {
@@ -49,7 +49,7 @@ impl VariableMapper<'_> {
         (self.client == ClientApp::Gemini && is_variable_name(&inner[..end])).then(|| &inner[..end])
     }
 
-    fn braced(&self, member: &str, inner: &str, notes: &mut Vec<Remark>) -> String {
+    fn braced(&self, member: &str, inner: &str, notes: &mut Vec<Note>) -> String {
         let known = match self.client {
             ClientApp::ClaudeDesktop | ClientApp::Codex => None,
             ClientApp::ClaudeCode => self.claude_code(member, inner, notes),
@@ -60,22 +60,22 @@ impl VariableMapper<'_> {
         known.unwrap_or_else(|| {
             let shown = mask::reference(inner);
             let is_filled_in = matches!(self.client, ClientApp::Cursor | ClientApp::VsCode) && !inner.contains(":-");
-            let remark = match inner.split_once(':').filter(|_| is_filled_in) {
+            let note = match inner.split_once(':').filter(|_| is_filled_in) {
                 Some((kind, _)) => {
                     let why = format!("{} fills in ${{{kind}:...}}, which a gateway cannot", self.client);
-                    Remark::new(member, why).cure(format!("write what is meant for $${{{kind}:...}}"))
+                    Note::new(member, why).cure(format!("write what is meant for $${{{kind}:...}}"))
                 }
                 None => {
                     let why = format!("{} leaves {shown} as it is, so it is written as ${shown}", self.client);
-                    Remark::new(member, why).cure("remove one $ where a variable was meant")
+                    Note::new(member, why).cure("remove one $ where a variable was meant")
                 }
             };
-            notes.push(remark);
+            notes.push(note);
             format!("$${{{inner}}}")
         })
     }
 
-    fn claude_code(&self, member: &str, inner: &str, notes: &mut Vec<Remark>) -> Option<String> {
+    fn claude_code(&self, member: &str, inner: &str, notes: &mut Vec<Note>) -> Option<String> {
         let name = inner.split(":-").next().unwrap_or(inner);
         if name == "CLAUDE_PROJECT_DIR" {
             return Some(self.folder(member, inner, notes));
@@ -93,7 +93,7 @@ impl VariableMapper<'_> {
     }
 
     /// Translates a reference of an editor. Cursor uses the syntax of VS Code.
-    fn editor(&self, member: &str, inner: &str, notes: &mut Vec<Remark>) -> Option<String> {
+    fn editor(&self, member: &str, inner: &str, notes: &mut Vec<Note>) -> Option<String> {
         if let Some(name) = inner.strip_prefix("env:") {
             return is_variable_name(name).then(|| reference(name));
         }
@@ -113,18 +113,18 @@ impl VariableMapper<'_> {
     }
 
     /// Returns the directory of the project. A user-level file has no project, so the working directory is used.
-    fn folder(&self, member: &str, inner: &str, notes: &mut Vec<Remark>) -> String {
+    fn folder(&self, member: &str, inner: &str, notes: &mut Vec<Note>) -> String {
         let folder = self.block.project.as_ref().unwrap_or_else(|| {
             let here = self.ground.here.display();
             let why = format!("${{{inner}}} changes with what is open, and is written as {here}");
-            notes.push(Remark::new(member, why).cure("write another directory where that is wrong"));
+            notes.push(Note::new(member, why).cure("write another directory where that is wrong"));
             &self.ground.here
         });
         folder.display().to_string().replace("${", "$${")
     }
 
     /// Returns a variable reference in place of an input that the editor prompts the user for.
-    fn input(&self, member: &str, id: &str, notes: &mut Vec<Remark>) -> String {
+    fn input(&self, member: &str, id: &str, notes: &mut Vec<Note>) -> String {
         let mut name: String = id
             .chars()
             .map(|letter| if letter.is_ascii_alphanumeric() { letter.to_ascii_uppercase() } else { '_' })
@@ -136,7 +136,7 @@ impl VariableMapper<'_> {
         let text = |key: &str| input.and_then(|input| input.get(key)).and_then(JsonTree::as_text);
         let asked = text("description").map(|asked| format!(" ({asked})")).unwrap_or_default();
         let why = format!("nobody is there to be asked for {id}{asked}, so it is the variable {name}");
-        notes.push(Remark::new(member, why).cure(format!("export {name}=...")));
+        notes.push(Note::new(member, why).cure(format!("export {name}=...")));
         match text("default").filter(|default| !default.is_empty() && !default.contains(['}', '$'])) {
             Some(default) => reference(&format!("{name}:-{default}")),
             None => reference(&name),

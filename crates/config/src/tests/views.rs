@@ -59,7 +59,7 @@ fn they_are_read_whole() {
 #[test]
 fn what_is_left_out_is_the_default() {
     let config = accept(&file("\"exposure\": {}, \"metaTools\": {}, \"profiles\": {}"));
-    let empty = Config::empty();
+    let empty = Config::default();
     assert_eq!(
         (&config.exposure, &config.meta_tools, &config.profiles),
         (&empty.exposure, &empty.meta_tools, &empty.profiles)

@@ -13,6 +13,7 @@ use futures_util::stream::unfold;
 use goblin_admin::api::{EventInfo, Missed};
 use goblin_config::LogLevel;
 use goblin_telemetry::feed::{FeedBatch, FeedReader, FeedRecord};
+use goblin_wire::headers::LAST_EVENT_ID;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName};
 use http::{HeaderValue, StatusCode};
 use tokio::sync::{OwnedSemaphorePermit, watch};
@@ -25,7 +26,6 @@ use crate::front::body::KEEP_ALIVE;
 pub const MAX_READERS: usize = 16;
 /// The idle time after which a comment is sent to keep the stream alive.
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
-const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const EVENTS: &str = "text/event-stream";
 
 /// One client of the event stream.

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use goblin_admin::api::{
-    Calls, CatalogStatus, ConfigurationStatus, Conflict, Entries, Metrics, ProcessStatus, ReadCount, RequestCount,
-    ServerStatus, SessionCounts, Status,
+    Calls, CatalogStatus, ConfigurationStatus, Conflict, Metrics, ProcessStatus, ReadCount, RequestCount, ServerStatus,
+    SessionCounts, Status,
 };
-use goblin_catalog::Counts;
+use goblin_catalog::listing::List;
 use goblin_config::{ServerId, Sharing};
 use goblin_telemetry::clean;
 use goblin_telemetry::meter::{Meter, MethodLabel, ReadStatus, RequestOutcome};
@@ -86,7 +86,7 @@ fn state_word(readiness: &Readiness) -> &'static str {
     }
 }
 
-fn server(backend: &Arc<Backend>, catalog: &Catalog, counts: &[Counts]) -> ServerStatus {
+fn server(backend: &Arc<Backend>, catalog: &Catalog, counts: &[[usize; 4]]) -> ServerStatus {
     let seen = ServerDescription::of(backend);
     let place = catalog.sources.iter().position(|source| Arc::ptr_eq(&source.backend, backend));
     let reason = match backend.state() {
@@ -111,7 +111,7 @@ fn server(backend: &Arc<Backend>, catalog: &Catalog, counts: &[Counts]) -> Serve
         client_links: backend.own_links(),
         restarts: backend.meter.count_of_restarts(),
         subscriptions: backend.count_of_subscriptions(),
-        entries: entries(place.map(|place| counts[place]).unwrap_or_default()),
+        entries: place.map(|place| counts[place]).unwrap_or_default().into(),
         calls: calls(&backend.meter),
         latency: latency(&backend.meter),
         lacking: lacking(backend),
@@ -120,11 +120,6 @@ fn server(backend: &Arc<Backend>, catalog: &Catalog, counts: &[Counts]) -> Serve
 
 fn disabled_server(id: &ServerId) -> ServerStatus {
     ServerStatus { id: id.to_string(), state: DISABLED.to_owned(), ..ServerStatus::default() }
-}
-
-fn entries(counts: Counts) -> Entries {
-    let Counts { tools, prompts, resources, templates } = counts;
-    Entries { tools, prompts, resources, templates }
 }
 
 fn calls(meter: &Meter) -> Calls {
@@ -151,12 +146,7 @@ fn catalog_status(catalog: &Catalog) -> CatalogStatus {
     });
     CatalogStatus {
         version: catalog.number(),
-        entries: Entries {
-            tools: catalog.tools.entries.len(),
-            prompts: catalog.prompts.entries.len(),
-            resources: catalog.resources.entries.len(),
-            templates: catalog.resources.templates.len(),
-        },
+        entries: List::ALL.map(|list| catalog.count(list)).into(),
         conflicts: conflicts.collect(),
     }
 }

@@ -15,7 +15,7 @@ use crate::admin::command::{AdminCommand, CommandError};
 
 /// Returns the admin service of a gateway with one disabled server called `off`.
 fn admin(readiness: &watch::Sender<Readiness>, commands: Option<CommandSender>) -> Admin {
-    let mut config = Config::empty();
+    let mut config = Config::default();
     let files = Transport::Files(goblin_config::Files::at("/".into()));
     let server = Server { enabled: false, ..Server::new("off", files, goblin_config::Namespacing::default()) };
     config.servers.insert(ServerId::new("off").expect("a valid id"), Arc::new(server));

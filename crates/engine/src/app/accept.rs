@@ -5,16 +5,17 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
+use goblin_client::connect::Socket;
 use goblin_telemetry::worker;
 use hyper_util::rt::TokioIo;
 use tokio::sync::watch;
 
 use crate::app::connections::Connections;
-use crate::app::listener::{ClientSocket, Listener};
+use crate::app::listener::{Listener, set_options};
 use crate::front::activity::{ConnectionActivity, TrackedBody};
 use crate::front::http;
 use crate::front::io::WriteTimeoutStream;
-use crate::upstream::actor::stopped;
+use crate::upstream::supervisor::stopped;
 
 /// The limit in bytes of the head of a request.
 const MAX_HEAD: usize = 16 * 1024;
@@ -66,13 +67,13 @@ pub(crate) async fn accept(
 }
 
 async fn serve_connection(
-    stream: ClientSocket,
+    stream: Socket,
     attention: &Arc<ConnectionActivity>,
     front: Arc<http::HttpFront>,
     routes: axum::Router,
     mut stop: watch::Receiver<bool>,
 ) {
-    stream.set_options();
+    set_options(&stream);
     let service = hyper::service::service_fn(|request| {
         let (front, routes, work) = (Arc::clone(&front), &routes, attention.begin_work());
         async move {

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use goblin_admin::api::Reloaded;
 use goblin_config::diff::{ServerChange, diff};
 use goblin_config::{Config, Server, ServerId};
@@ -19,7 +20,8 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinHandle};
 
 use crate::catalog_store::CatalogStore;
-use crate::upstream::actor::{self, BackendDeps, stopped};
+use crate::upstream::events::ExposedUris;
+use crate::upstream::supervisor::{self, BackendDeps, stopped};
 use crate::upstream::{Backend, BackendState};
 
 /// The time in which a call that already found its server in an old catalog can still be sent.
@@ -49,7 +51,7 @@ struct SupervisorState {
 struct Running {
     backend: Arc<Backend>,
     stop: watch::Sender<bool>,
-    actor: JoinHandle<()>,
+    task: JoinHandle<()>,
     successor: Option<Box<Successor>>,
 }
 
@@ -62,7 +64,7 @@ struct Successor {
 impl BackendSupervisor {
     pub fn new(directory: Arc<CatalogStore>, deps: BackendDeps, grace: Duration) -> Arc<BackendSupervisor> {
         let supervisor_state = Mutex::new(SupervisorState {
-            config: Config::empty(),
+            config: Config::default(),
             running: IndexMap::new(),
             meters: HashMap::new(),
             leaving: Vec::new(),
@@ -80,7 +82,7 @@ impl BackendSupervisor {
         }
         for (id, server) in &plan.start {
             let meter = Arc::clone(supervisor_state.meters.entry(id.clone()).or_default());
-            let running = self.start(id, server, meter);
+            let running = self.start(id, server, meter, Arc::default());
             supervisor_state.running.insert(id.clone(), running);
         }
         for change in &plan.change {
@@ -102,7 +104,7 @@ impl BackendSupervisor {
         let mut supervisor_state = self.supervisor_state();
         let Some(server) = supervisor_state.config.servers.get(id).cloned() else { return false };
         let Some(old) = supervisor_state.running.shift_remove(id) else { return false };
-        let new = self.start(id, &server, Arc::clone(&old.backend.meter));
+        let new = self.replace(&old.backend, &server);
         new.backend.meter.restarted();
         new.backend.take_over(old.backend.hand_over());
         supervisor_state.running.insert(id.clone(), new);
@@ -111,10 +113,21 @@ impl BackendSupervisor {
         true
     }
 
-    fn start(&self, id: &ServerId, server: &Arc<Server>, meter: Arc<Meter>) -> Running {
-        let stop = watch::Sender::new(false);
-        let (backend, actor) = actor::start(id.clone(), Arc::clone(server), meter, self.deps.clone(), stop.subscribe());
-        Running { backend, stop, actor, successor: None }
+    fn start(
+        &self,
+        id: &ServerId,
+        server: &Arc<Server>,
+        meter: Arc<Meter>,
+        uris: Arc<ArcSwapOption<ExposedUris>>,
+    ) -> Running {
+        let (stop, server, deps) = (watch::Sender::new(false), Arc::clone(server), self.deps.clone());
+        let (backend, task) = supervisor::start(id.clone(), server, meter, uris, deps, stop.subscribe());
+        Running { backend, stop, task, successor: None }
+    }
+
+    /// Starts the replacement of a backend, which continues its counters and shares its published names.
+    fn replace(&self, old: &Backend, server: &Arc<Server>) -> Running {
+        self.start(&old.id, server, Arc::clone(&old.meter), Arc::clone(&old.inbox.uris))
     }
 
     fn remove(self: &Arc<BackendSupervisor>, supervisor_state: &mut SupervisorState, id: &ServerId) {
@@ -132,7 +145,7 @@ impl BackendSupervisor {
         if running.backend.config == change.server {
             return;
         }
-        let new = self.start(&change.id, &change.server, Arc::clone(&running.backend.meter));
+        let new = self.replace(&running.backend, &change.server);
         if running.backend.state() == BackendState::Ready {
             running.backend.successor.store(Some(Arc::clone(&new.backend)));
             let waiting = worker::spawn(promote_when_ready(
@@ -182,9 +195,9 @@ impl BackendSupervisor {
         let mut hurry = self.hurry.subscribe();
         worker::spawn(async move {
             if let Some(successor) = successor {
-                for actor in successor.give_up() {
+                for task in successor.give_up() {
                     // The runtime has already reported a panic.
-                    let _ = actor.await;
+                    let _ = task.await;
                 }
             }
             let drained = async {
@@ -201,8 +214,8 @@ impl BackendSupervisor {
                 () = stopped(&mut hurry) => {}
             }
             drop(supervisor);
-            for actor in running.end() {
-                let _ = actor.await;
+            for task in running.end() {
+                let _ = task.await;
             }
         })
     }
@@ -220,9 +233,9 @@ impl BackendSupervisor {
             (std::mem::take(&mut supervisor_state.running), std::mem::take(&mut supervisor_state.leaving))
         };
         let ending: Vec<_> = running.into_values().flat_map(Running::end).collect();
-        for actor in ending.into_iter().chain(leaving) {
+        for task in ending.into_iter().chain(leaving) {
             // The runtime has already reported a panic. The guard of the process group ends the processes.
-            let _ = actor.await;
+            let _ = task.await;
         }
     }
 
@@ -236,7 +249,7 @@ impl Running {
     fn end(self) -> Vec<JoinHandle<()>> {
         self.stop.send_replace(true);
         let mut ending = self.successor.map(|successor| successor.give_up()).unwrap_or_default();
-        ending.push(self.actor);
+        ending.push(self.task);
         ending
     }
 

@@ -17,7 +17,7 @@ use http_body_util::Full;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use crate::upstream::actor::stopped;
+use crate::upstream::supervisor::stopped;
 
 /// The path of traces, relative to the collector's URL.
 const TRACES: &str = "/v1/traces";

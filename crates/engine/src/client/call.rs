@@ -2,7 +2,7 @@
 //!
 //! The task that awaits the answer, the transport that writes to the client and the link to the backend share a
 //! [`Call`]. The answer does not pass through it. Progress, log messages and server requests do, through the call's
-//! [`CallStream`]. If the lane is full, progress and log messages are dropped and counted, and server requests are rejected.
+//! queue. If the queue is full, progress and log messages are dropped and counted, and server requests are rejected.
 //! Nothing here waits for room.
 
 use std::collections::VecDeque;
@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_util::task::AtomicWaker;
 use goblin_subscriptions::ClientId;
-use goblin_wire::Request;
+use goblin_wire::json::Pieces;
+use goblin_wire::{Error, Id, Message, Request};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -27,113 +28,50 @@ const MAX_MESSAGES: usize = 256;
 const MAX_BYTES: usize = 1024 * 1024;
 /// The number of queued bytes beyond which a server request is rejected. An empty queue accepts any size.
 const MAX_SERVER_REQUEST_BYTES: usize = 16 * 1024 * 1024;
-/// The duration after which the reader of a call's lane learns that the call is slow.
+/// The duration after which the reader of a call learns that the call is slow.
 pub(crate) const SLOW_AFTER: Duration = Duration::from_secs(1);
 
-/// The queue of messages that precede the answer of one call.
-#[derive(Default)]
-pub struct CallStream {
-    queue: Mutex<CallStreamState>,
-    wake: AtomicWaker,
+/// An answer, ready for the client.
+#[derive(Debug)]
+pub struct Reply {
+    pub pieces: Pieces,
+    /// The code of an error. Some protocol versions also map it to the HTTP status.
+    pub code: Option<i64>,
 }
 
-/// A message that precedes the answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CallMessage {
+impl From<Pieces> for Reply {
+    fn from(pieces: Pieces) -> Reply {
+        Reply { pieces, code: None }
+    }
+}
+
+/// An event of a call for its client.
+#[derive(Debug)]
+pub(crate) enum CallEvent {
     /// Progress or a log message. It may be dropped.
-    Note(Bytes),
+    Message(Bytes),
     /// A request that the client must answer.
-    Ask(Bytes),
-}
-
-impl CallMessage {
-    fn len(&self) -> usize {
-        match self {
-            CallMessage::Note(bytes) | CallMessage::Ask(bytes) => bytes.len(),
-        }
-    }
-}
-
-#[derive(Default)]
-struct CallStreamState {
-    messages: VecDeque<CallMessage>,
-    bytes: usize,
-    closed: bool,
-    slow: bool,
-}
-
-impl CallStream {
-    /// Queues a message that may be dropped. Returns `false` if the queue is full or closed.
-    pub fn offer(&self, message: Bytes) -> bool {
-        self.push(CallMessage::Note(message), |queue, length| {
-            queue.messages.len() < MAX_MESSAGES && queue.bytes + length <= MAX_BYTES
-        })
-    }
-
-    /// Queues a server request. Returns `false` if the queue is full or closed. The client's table of open requests
-    /// bounds their number.
-    pub fn ask(&self, message: Bytes) -> bool {
-        self.push(CallMessage::Ask(message), |queue, length| {
-            queue.messages.is_empty() || queue.bytes + length <= MAX_SERVER_REQUEST_BYTES
-        })
-    }
-
-    fn push(&self, message: CallMessage, has_room: impl FnOnce(&CallStreamState, usize) -> bool) -> bool {
-        let mut queue = self.queue.lock();
-        if queue.closed || !has_room(&queue, message.len()) {
-            return false;
-        }
-        queue.bytes += message.len();
-        queue.messages.push_back(message);
-        drop(queue);
-        self.wake.wake();
-        true
-    }
-
-    /// Rejects further messages, because the answer was sent.
-    pub fn close(&self) {
-        self.queue.lock().closed = true;
-    }
-
-    pub(crate) fn try_next(&self) -> Option<CallMessage> {
-        let mut queue = self.queue.lock();
-        let message = queue.messages.pop_front()?;
-        queue.bytes -= message.len();
-        Some(message)
-    }
-
-    /// Wakes the reader once with `None`, because the call is slow.
-    pub(crate) fn tell_slow(&self) {
-        self.queue.lock().slow = true;
-        self.wake.wake();
-    }
-
-    /// Waits for the next message. Returns `None` once if the call is slow. Only one task may read a lane.
-    pub async fn next(&self) -> Option<CallMessage> {
-        poll_fn(|context| {
-            // Register before the check, or a message between the check and the wait is lost.
-            self.wake.register(context.waker());
-            if let Some(message) = self.try_next() {
-                return Poll::Ready(Some(message));
-            }
-            if std::mem::take(&mut self.queue.lock().slow) { Poll::Ready(None) } else { Poll::Pending }
-        })
-        .await
-    }
+    Request(Bytes),
+    /// The answer takes long. Each reader of the call learns it once.
+    Slow,
+    /// The answer. `None` if the call was cancelled.
+    Done(Option<Reply>),
 }
 
 /// A request of a client that is being processed.
 pub struct Call {
     pub caller: Caller,
     pub request: Request,
-    pub lane: CallStream,
     /// The mailbox of the client that made the call.
     pub mailbox: Arc<Mailbox>,
     /// The client to which messages of the backend without a call may belong. In versions that answer server requests
     /// with the call, each call counts as a client, because a message cannot be assigned to one of two calls.
     pub origin: ClientId,
-    control: Mutex<Control>,
-    wake: AtomicWaker,
+    state: Mutex<CallState>,
+    /// Wakes the task that awaits the answer, because the call must end.
+    end: AtomicWaker,
+    /// Wakes the reader of the queue.
+    reader: AtomicWaker,
     /// Notified when the call is over.
     over: Notify,
     /// The time, in nanoseconds, that backends spent on the call.
@@ -141,7 +79,11 @@ pub struct Call {
 }
 
 #[derive(Default)]
-struct Control {
+struct CallState {
+    queue: VecDeque<QueuedMessage>,
+    queued_bytes: usize,
+    /// The reader must learn that the call is slow.
+    is_slow: bool,
     ended: Option<AbortReason>,
     clock: Option<CallClock>,
     /// The number of open server requests of the call. While it is above zero, the idle timeout does not apply.
@@ -151,6 +93,20 @@ struct Control {
     /// The last progress that was sent to the client.
     progress: Option<f64>,
     is_over: bool,
+}
+
+/// A message that precedes the answer. It takes less room than a [`CallEvent`].
+struct QueuedMessage {
+    is_request: bool,
+    message: Bytes,
+}
+
+impl CallState {
+    fn try_next(&mut self) -> Option<CallEvent> {
+        let QueuedMessage { is_request, message } = self.queue.pop_front()?;
+        self.queued_bytes -= message.len();
+        Some(if is_request { CallEvent::Request(message) } else { CallEvent::Message(message) })
+    }
 }
 
 /// The reason why a call must end without its answer. Only the first one counts.
@@ -181,10 +137,18 @@ struct CallClock {
 
 impl Call {
     pub fn new(caller: Caller, mailbox: Arc<Mailbox>, request: Request, progress_token: Option<Bytes>) -> Call {
-        let control = Mutex::new(Control { token: progress_token, ..Control::default() });
-        let (lane, wake, over) = (CallStream::default(), AtomicWaker::new(), Notify::new());
         let origin = if caller.dialect.has_asks() { mailbox.id } else { ClientId::next() };
-        Call { caller, request, lane, mailbox, origin, control, wake, over, upstream: AtomicU64::new(0) }
+        Call {
+            caller,
+            request,
+            mailbox,
+            origin,
+            state: Mutex::new(CallState { token: progress_token, ..CallState::default() }),
+            end: AtomicWaker::new(),
+            reader: AtomicWaker::new(),
+            over: Notify::new(),
+            upstream: AtomicU64::new(0),
+        }
     }
 
     /// Adds the time that a backend took to answer.
@@ -200,11 +164,16 @@ impl Call {
     /// Returns an example call for tests.
     #[cfg(test)]
     pub fn example() -> Call {
+        Call::example_of(goblin_wire::Dialect::V2025_11_25)
+    }
+
+    #[cfg(test)]
+    pub fn example_of(dialect: goblin_wire::Dialect) -> Call {
         let caller = Caller {
             session: None,
             principal: crate::client::caller::Principal::Anonymous,
             profile: None,
-            dialect: goblin_wire::Dialect::V2025_11_25,
+            dialect,
             level: Some(crate::client::caller::Level::Info),
             abilities: Arc::default(),
         };
@@ -217,6 +186,68 @@ impl Call {
         }
     }
 
+    /// Queues a message that may be dropped. Returns `false` if the queue is full or the call is over.
+    pub(crate) fn offer(&self, message: Bytes) -> bool {
+        self.push(QueuedMessage { is_request: false, message }, |state, length| {
+            state.queue.len() < MAX_MESSAGES && state.queued_bytes + length <= MAX_BYTES
+        })
+    }
+
+    /// Queues a server request. Returns `false` if the queue is full or the call is over. The client's table of open
+    /// requests bounds their number.
+    pub(crate) fn ask(&self, message: Bytes) -> bool {
+        self.push(QueuedMessage { is_request: true, message }, |state, length| {
+            state.queue.is_empty() || state.queued_bytes + length <= MAX_SERVER_REQUEST_BYTES
+        })
+    }
+
+    fn push(&self, queued: QueuedMessage, has_room: impl FnOnce(&CallState, usize) -> bool) -> bool {
+        let mut state = self.state.lock();
+        if state.is_over || !has_room(&state, queued.message.len()) {
+            return false;
+        }
+        state.queued_bytes += queued.message.len();
+        state.queue.push_back(queued);
+        drop(state);
+        self.reader.wake();
+        true
+    }
+
+    /// Returns the next queued message.
+    pub(crate) fn try_next(&self) -> Option<CallEvent> {
+        self.state.lock().try_next()
+    }
+
+    /// Waits for the next queued message, or for [`CallEvent::Slow`]. Only one task may read the queue.
+    pub(crate) async fn next(&self) -> CallEvent {
+        poll_fn(|context| {
+            // Register before the check, or a message between the check and the wait is lost.
+            self.reader.register(context.waker());
+            let mut state = self.state.lock();
+            match state.try_next() {
+                Some(event) => Poll::Ready(event),
+                None if std::mem::take(&mut state.is_slow) => Poll::Ready(CallEvent::Slow),
+                None => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    /// Wakes the reader once with [`CallEvent::Slow`].
+    pub(crate) fn tell_slow(&self) {
+        self.state.lock().is_slow = true;
+        self.reader.wake();
+    }
+
+    /// Rejects a server request with an error to the backend.
+    pub(crate) fn refuse(&self, request: Option<&Id>, reason: &str) {
+        let error = Error::ClientUnavailable { reason: reason.to_owned() };
+        let answer = goblin_wire::error_reply(request, &error.to_json()).concat();
+        if let Ok(Message::Response(answer)) = Message::parse(answer) {
+            self.mailbox.asks.answer(answer);
+        }
+    }
+
     /// Ends the call. The task that awaits the answer then frees its slot and cancels it at the backend.
     pub fn cancel(&self, reason: &str) {
         self.end(AbortReason::Cancelled(reason.to_owned()));
@@ -224,50 +255,50 @@ impl Call {
 
     /// Returns the reason why the call must end, or `None` if it may go on.
     pub(crate) fn end_so_far(&self) -> Option<AbortReason> {
-        self.control.lock().ended.clone()
+        self.state.lock().ended.clone()
     }
 
     /// Starts the timeouts, because the call is being sent.
     pub(crate) fn start_clock(&self, patience: CallTimeouts) -> Instant {
         let now = Instant::now();
-        self.control.lock().clock = Some(CallClock { begun: now, alive: now, patience, told_slow: false });
+        self.state.lock().clock = Some(CallClock { begun: now, alive: now, patience, told_slow: false });
         now
     }
 
     /// Returns the time since the call was sent, or `None` if it was not sent yet.
     pub fn age(&self) -> Option<Duration> {
-        self.control.lock().clock.as_ref().map(|clock| clock.begun.elapsed())
+        self.state.lock().clock.as_ref().map(|clock| clock.begun.elapsed())
     }
 
     /// Restarts the idle timeout. Returns the client's progress token, or `None` if the client wants no progress.
     pub(crate) fn show_life(&self) -> Option<Bytes> {
-        let mut control = self.control.lock();
-        if let Some(clock) = &mut control.clock {
+        let mut state = self.state.lock();
+        if let Some(clock) = &mut state.clock {
             clock.alive = Instant::now();
         }
-        control.token.clone()
+        state.token.clone()
     }
 
     /// Replaces the progress token, because the client resumed the call with another request. Progress may start anew,
     /// and the new reader learns again if the call is slow.
     pub(crate) fn set_progress_token(&self, token: Option<Bytes>) {
-        let mut control = self.control.lock();
-        control.token = token;
-        control.progress = None;
-        if let Some(clock) = &mut control.clock {
+        let mut state = self.state.lock();
+        state.token = token;
+        state.progress = None;
+        if let Some(clock) = &mut state.clock {
             clock.told_slow = false;
         }
     }
 
     /// Suspends the idle timeout while a server request is open, until [`release_clock`](Call::release_clock).
     pub(crate) fn hold_clock(&self) {
-        self.control.lock().asks += 1;
+        self.state.lock().asks += 1;
     }
 
     pub(crate) fn release_clock(&self) {
-        let mut control = self.control.lock();
-        control.asks -= 1;
-        if let Some(clock) = &mut control.clock {
+        let mut state = self.state.lock();
+        state.asks -= 1;
+        if let Some(clock) = &mut state.clock {
             clock.alive = Instant::now();
         }
     }
@@ -275,24 +306,23 @@ impl Call {
     /// Records progress. Returns `false` if it is lower than the last one, since the client's progress must not
     /// decrease.
     pub fn advance(&self, progress: f64) -> bool {
-        let mut control = self.control.lock();
-        let goes_on = control.progress.is_none_or(|last| progress >= last);
+        let mut state = self.state.lock();
+        let goes_on = state.progress.is_none_or(|last| progress >= last);
         if goes_on {
-            control.progress = Some(progress);
+            state.progress = Some(progress);
         }
         goes_on
     }
 
-    /// Marks the call as over, with or without an answer, and closes its lane.
+    /// Marks the call as over, with or without an answer. Its queue then rejects messages.
     pub fn finish(&self) {
-        self.control.lock().is_over = true;
-        self.lane.close();
+        self.state.lock().is_over = true;
         self.over.notify_waiters();
     }
 
     fn is_abandoned(&self) -> bool {
-        let control = self.control.lock();
-        control.is_over && control.ended.is_some()
+        let state = self.state.lock();
+        state.is_over && state.ended.is_some()
     }
 
     /// Waits until the call is over and was ended without the backend's answer. Never completes if the backend
@@ -308,33 +338,34 @@ impl Call {
         }
     }
 
-    /// Ends the call if a timeout has passed, and wakes the reader of its lane if the call is slow.
+    /// Ends the call if a timeout has passed, and wakes its reader if the call is slow.
     pub(crate) fn look_at_clock(&self, now: Instant) {
-        let mut control = self.control.lock();
-        let is_held = control.asks > 0;
-        let Some(clock) = &mut control.clock else { return };
+        let mut state = self.state.lock();
+        let is_held = state.asks > 0;
+        let Some(clock) = &mut state.clock else { return };
         let over =
             |since: Instant, limit: Option<Duration>| limit.is_some_and(|limit| now.duration_since(since) >= limit);
         let taken = now.duration_since(clock.begun);
         if !is_held && over(clock.alive, clock.patience.idle) || over(clock.begun, clock.patience.most) {
-            drop(control);
+            drop(state);
             return self.end(AbortReason::Late(taken));
         }
         if taken >= SLOW_AFTER && !std::mem::replace(&mut clock.told_slow, true) {
-            drop(control);
-            self.lane.tell_slow();
+            state.is_slow = true;
+            drop(state);
+            self.reader.wake();
         }
     }
 
     fn end(&self, end: AbortReason) {
-        self.control.lock().ended.get_or_insert(end);
-        self.wake.wake();
+        self.state.lock().ended.get_or_insert(end);
+        self.end.wake();
     }
 
     /// Waits until the call must end. Only the task that awaits the answer may wait here.
     pub async fn ended(&self) -> AbortReason {
         poll_fn(|context| {
-            self.wake.register(context.waker());
+            self.end.register(context.waker());
             self.end_so_far().map_or(Poll::Pending, Poll::Ready)
         })
         .await
@@ -347,25 +378,25 @@ mod tests {
 
     #[test]
     fn exactly_so_many_messages_fit() {
-        let lane = CallStream::default();
-        let taken = (0..MAX_MESSAGES + 10).filter(|_| lane.offer(Bytes::from_static(b"x"))).count();
+        let call = Call::example();
+        let taken = (0..MAX_MESSAGES + 10).filter(|_| call.offer(Bytes::from_static(b"x"))).count();
         assert_eq!(taken, MAX_MESSAGES);
-        assert!(lane.try_next().is_some());
-        assert!(lane.offer(Bytes::from_static(b"x")));
+        assert!(call.try_next().is_some());
+        assert!(call.offer(Bytes::from_static(b"x")));
     }
 
     #[test]
     fn bytes_are_bounded_too() {
-        let lane = CallStream::default();
-        assert!(lane.offer(vec![b'x'; MAX_BYTES].into()));
-        assert!(!lane.offer(Bytes::from_static(b"x")));
+        let call = Call::example();
+        assert!(call.offer(vec![b'x'; MAX_BYTES].into()));
+        assert!(!call.offer(Bytes::from_static(b"x")));
     }
 
     #[test]
     fn nothing_is_taken_after_the_answer() {
-        let lane = CallStream::default();
-        lane.close();
-        assert!(!lane.offer(Bytes::from_static(b"x")));
+        let call = Call::example();
+        call.finish();
+        assert!(!call.offer(Bytes::from_static(b"x")));
     }
 
     fn call(idle: Option<u64>, most: Option<u64>) -> Call {
@@ -377,9 +408,9 @@ mod tests {
 
     /// Returns the end of a call that is checked `seconds` after its start.
     fn end_after(call: &Call, seconds: u64) -> Option<AbortReason> {
-        let begun = call.control.lock().clock.as_ref().map(|clock| clock.begun).expect("the clock runs");
+        let begun = call.state.lock().clock.as_ref().map(|clock| clock.begun).expect("the clock runs");
         call.look_at_clock(begun + Duration::from_secs(seconds));
-        call.control.lock().ended.clone()
+        call.state.lock().ended.clone()
     }
 
     #[test]
@@ -390,7 +421,7 @@ mod tests {
         assert_eq!(end_after(&call(None, Some(60)), 60), late(60));
         assert_eq!(end_after(&call(None, None), 1_000_000), None);
         let alive = call(Some(60), Some(90));
-        if let Some(clock) = &mut alive.control.lock().clock {
+        if let Some(clock) = &mut alive.state.lock().clock {
             clock.alive += Duration::from_secs(50);
         }
         assert_eq!(end_after(&alive, 60), None);
@@ -412,7 +443,7 @@ mod tests {
         let answered = call(None, None);
         answered.finish();
         assert!(futures_util::FutureExt::now_or_never(answered.abandoned()).is_none());
-        assert!(!answered.lane.ask(Bytes::from_static(b"x")));
+        assert!(!answered.ask(Bytes::from_static(b"x")));
         let cancelled = call(None, None);
         cancelled.cancel("test");
         assert!(futures_util::FutureExt::now_or_never(cancelled.abandoned()).is_none());
@@ -429,13 +460,13 @@ mod tests {
 
     #[test]
     fn an_ask_has_more_room_than_what_may_be_dropped() {
-        let lane = CallStream::default();
-        while lane.offer(Bytes::from_static(b"x")) {}
-        assert!(lane.ask(Bytes::from_static(b"y")));
-        assert!(!lane.ask(vec![b'y'; MAX_SERVER_REQUEST_BYTES].into()));
-        let lane = CallStream::default();
-        assert!(lane.ask(vec![b'y'; MAX_SERVER_REQUEST_BYTES + 1].into()), "alone it always fits");
-        assert!(matches!(lane.try_next(), Some(CallMessage::Ask(_))));
+        let call = Call::example();
+        while call.offer(Bytes::from_static(b"x")) {}
+        assert!(call.ask(Bytes::from_static(b"y")));
+        assert!(!call.ask(vec![b'y'; MAX_SERVER_REQUEST_BYTES].into()));
+        let call = Call::example();
+        assert!(call.ask(vec![b'y'; MAX_SERVER_REQUEST_BYTES + 1].into()), "alone it always fits");
+        assert!(matches!(call.try_next(), Some(CallEvent::Request(_))));
     }
 
     #[tokio::test]
@@ -452,10 +483,10 @@ mod tests {
         let call = call(None, None);
         assert_eq!(end_after(&call, 1), None);
         assert_eq!(end_after(&call, 2), None);
-        assert_eq!(call.lane.next().await, None);
-        assert!(!call.lane.queue.lock().slow);
+        assert!(matches!(call.next().await, CallEvent::Slow));
+        assert!(!call.state.lock().is_slow);
         call.set_progress_token(None);
         assert_eq!(end_after(&call, 3), None);
-        assert_eq!(call.lane.next().await, None, "to whoever came back to it, it is told again");
+        assert!(matches!(call.next().await, CallEvent::Slow), "to whoever came back to it, it is told again");
     }
 }

@@ -13,13 +13,15 @@ use goblin_wire::{Error, Message, error_reply, trace};
 use http::header::HeaderMap;
 use http::{Response, StatusCode};
 
+use crate::client::call::CallEvent;
 use crate::client::mailbox::replay::{Replay, ReplayEventKind};
+use crate::client::pending::PendingCall;
 use crate::front::body::{self, Body, empty, json};
 use crate::front::http::HttpFront;
 use crate::front::request::{AcceptedTypes, Rejection};
-use crate::front::stream::DetachableCall;
+use crate::front::stream::call_events;
 use crate::session::Session;
-use crate::session::dispatcher::{DispatchOutcome, PendingCallEvent};
+use crate::session::dispatcher::{Begun, Dispatcher};
 
 impl HttpFront {
     pub(super) async fn batch(
@@ -40,7 +42,7 @@ impl HttpFront {
         if !accepted.stream {
             batch.end().await;
         } else if !accepted.json || !batch.settle().await {
-            return Ok(batch.into_events(&session.mailbox.replay));
+            return Ok(batch.into_events(&self.dispatcher, &session.mailbox.replay));
         }
         Ok(batch.into_json())
     }
@@ -52,14 +54,8 @@ impl HttpFront {
                 Ok(Message::Request(mut request)) => {
                     trace::take_headers(&mut request, headers);
                     match self.dispatcher.begin(session, request) {
-                        DispatchOutcome::Ready(answer) => batch.answers.push(answer),
-                        DispatchOutcome::Pending(pending) => {
-                            batch.calls.push(DetachableCall::new(
-                                pending,
-                                Arc::clone(session),
-                                Arc::clone(&self.observe),
-                            ));
-                        }
+                        Begun::Ready(reply) => batch.answers.push(reply.pieces),
+                        Begun::Pending(pending) => batch.calls.push(pending),
                     }
                 }
                 Ok(Message::Notification(notification)) => self.dispatcher.hear(session, &notification),
@@ -77,7 +73,7 @@ impl HttpFront {
 /// The open calls and the finished answers of one batch.
 #[derive(Default)]
 struct Batch {
-    calls: Vec<DetachableCall>,
+    calls: Vec<PendingCall>,
     answers: Vec<Pieces>,
 }
 
@@ -88,15 +84,15 @@ impl Batch {
         while !self.calls.is_empty() {
             let (next, index, _) = select_all(self.calls.iter_mut().map(|call| Box::pin(call.next()))).await;
             match next {
-                PendingCallEvent::Answer(answer) => {
+                CallEvent::Done(answer) => {
                     self.calls.remove(index);
                     self.answers.extend(answer.map(|answer| answer.pieces));
                 }
-                PendingCallEvent::Said(said) => {
-                    self.calls[index].give_back(said);
+                CallEvent::Slow => return false,
+                event @ (CallEvent::Message(_) | CallEvent::Request(_)) => {
+                    self.calls[index].give_back(event);
                     return false;
                 }
-                PendingCallEvent::Slow => return false,
             }
         }
         true
@@ -104,8 +100,8 @@ impl Batch {
 
     /// Waits for the answers alone. Other messages of the calls cannot be sent here.
     async fn end(&mut self) {
-        let calls = std::mem::take(&mut self.calls).into_iter().map(DetachableCall::answer);
-        self.answers.extend(join_all(calls).await.into_iter().flatten());
+        let replies = join_all(self.calls.iter_mut().map(PendingCall::answer)).await;
+        self.answers.extend(replies.into_iter().flatten().map(|reply| reply.pieces));
     }
 
     fn into_json(self) -> Response<Body> {
@@ -123,7 +119,7 @@ impl Batch {
         json(StatusCode::OK, array)
     }
 
-    fn into_events(self, replay: &Replay) -> Response<Body> {
+    fn into_events(self, dispatcher: &Arc<Dispatcher>, replay: &Replay) -> Response<Body> {
         let Batch { calls, answers } = self;
         match (calls.is_empty(), answers.is_empty()) {
             (true, true) => return empty(StatusCode::ACCEPTED),
@@ -131,10 +127,10 @@ impl Batch {
             (true, false) => return body::events(futures_util::stream::iter(answers.into_iter().map(body::event))),
             (false, _) => {}
         }
-        let stream = replay.begin(calls.iter().filter_map(DetachableCall::id));
+        let stream = replay.begin(calls.iter().map(PendingCall::id));
         let answers: Vec<_> =
             answers.into_iter().map(|answer| replay.event(stream, ReplayEventKind::Answer, answer)).collect();
-        let calls = calls.into_iter().map(|call| Box::pin(call.on(stream).into_events()));
+        let calls = calls.into_iter().map(|call| Box::pin(call_events(dispatcher, call.on_stream(stream))));
         body::events(futures_util::stream::iter(answers).chain(futures_util::stream::select_all(calls)))
     }
 }

@@ -10,14 +10,15 @@ use goblin_config::exposure::ProfileName;
 use goblin_telemetry::Observe;
 use goblin_wire::json::Pieces;
 use goblin_wire::modern::is_visit;
+use goblin_wire::params::cancelled;
 use goblin_wire::{Dialect, Error, MalformedMessage, Message, Method, Notification, Request};
 use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::oneshot;
 
-use crate::front::stateless::StatelessCall;
-use crate::front::stateless_requests::{GuardedOutcome, RequestGuard, StatelessRequests};
-use crate::front::stream::DetachableCall;
-use crate::session::dispatcher::{DispatchOutcome, Dispatcher};
+use crate::client::pending::{OpenCall, OpenCallGuard, OpenCalls, PendingCall};
+use crate::session::dispatcher::{Begun, CANCELLED, Dispatcher};
 use crate::session::listening::ListenSubscription;
+use crate::session::stateless::{StatelessClient, check_meta, check_version};
 use crate::session::{self, Session, SessionPermit};
 
 pub(crate) struct DuplexClient {
@@ -25,8 +26,9 @@ pub(crate) struct DuplexClient {
     observe: Arc<Observe>,
     profile: Option<ProfileName>,
     state: Mutex<DuplexState>,
-    /// The open requests without a handshake. `None` if the transport does not support them.
-    pub guests: Option<StatelessRequests>,
+    /// The client as the sender of requests without a handshake, and their table. `None` if the transport does not
+    /// support them.
+    pub guest: Option<(StatelessClient, Arc<OpenCalls>)>,
 }
 
 enum DuplexState {
@@ -42,9 +44,11 @@ pub(crate) enum MessageOutcome {
     /// The client finished the handshake. Before this it receives only answers.
     Initialized(Arc<Session>),
     Answer(Pieces),
-    Call(DetachableCall),
-    Visit(StatelessCall, RequestGuard),
-    Listening(ListenSubscription, RequestGuard),
+    /// A call. The guard frees the id of a request without a handshake.
+    Call(PendingCall, Option<OpenCallGuard>),
+    /// A `subscriptions/listen` stream. The receiver gets a reason if the client cancels it, and an error if it must
+    /// end otherwise.
+    Listening(ListenSubscription, (OpenCallGuard, oneshot::Receiver<String>)),
 }
 
 impl DuplexClient {
@@ -59,7 +63,7 @@ impl DuplexClient {
             observe: Arc::clone(observe),
             profile,
             state,
-            guests: None,
+            guest: None,
         })
     }
 
@@ -69,8 +73,10 @@ impl DuplexClient {
         observe: &Arc<Observe>,
         profile: Option<ProfileName>,
     ) -> Result<DuplexClient, Error> {
-        let guests = Some(StatelessRequests::new(dispatcher, profile.clone()));
-        DuplexClient::new(dispatcher, observe, profile).map(|duplex| DuplexClient { guests, ..duplex })
+        let guest = StatelessClient::known(dispatcher, profile.clone());
+        // The sessions count the calls, so this table has a counter of its own.
+        let guest = Some((guest, Arc::new(OpenCalls::new(Arc::default()))));
+        DuplexClient::new(dispatcher, observe, profile).map(|duplex| DuplexClient { guest, ..duplex })
     }
 
     /// Returns the session. Returns `None` before the handshake and after the end.
@@ -91,8 +97,9 @@ impl DuplexClient {
         if let DuplexState::Begun(present) = before {
             self.dispatcher.sessions.end(present.session.id, reason);
         }
-        if let Some(guests) = &self.guests {
-            guests.end();
+        if let Some((guest, calls)) = &self.guest {
+            calls.close("the client is gone");
+            guest.close();
         }
     }
 
@@ -110,12 +117,13 @@ impl DuplexClient {
     /// Handles one message.
     pub(crate) fn hear(&self, raw: Bytes) -> Result<MessageOutcome, MalformedMessage> {
         Ok(match Message::parse(raw).map_err(|malformed| self.refused(malformed))? {
-            Message::Request(request) => match &self.guests {
-                Some(guests) if is_visit(&request) => match guests.greet(request) {
-                    GuardedOutcome::Answer(answer) => MessageOutcome::Answer(answer),
-                    GuardedOutcome::Visit(visit, leash) => MessageOutcome::Visit(visit, leash),
-                    GuardedOutcome::Listening(listening, leash) => MessageOutcome::Listening(listening, leash),
-                },
+            Message::Request(request) => match &self.guest {
+                Some((guest, calls)) if is_visit(&request) => {
+                    let id = request.id.clone();
+                    self.on_visit(guest, calls, request).unwrap_or_else(|error| {
+                        MessageOutcome::Answer(goblin_wire::error_reply(Some(&id), &error.to_json()))
+                    })
+                }
                 _ => self.on_request(request),
             },
             Message::Notification(notification) => self.on_notification(&notification),
@@ -136,10 +144,11 @@ impl DuplexClient {
     }
 
     fn on_notification(&self, notification: &Notification) -> MessageOutcome {
-        let is_cancelled = |guests: &StatelessRequests| {
-            notification.method == Method::Cancelled && guests.hear_cancelled(notification)
-        };
-        if self.guests.as_ref().is_some_and(is_cancelled) {
+        if let Some((_, calls)) = &self.guest
+            && notification.method == Method::Cancelled
+            && let Some((id, reason)) = cancelled(notification, CANCELLED)
+            && calls.withdraw(&id, &reason)
+        {
             return MessageOutcome::Nothing;
         }
         let Some(session) = self.session() else { return MessageOutcome::Nothing };
@@ -154,11 +163,34 @@ impl DuplexClient {
     fn on_request(&self, request: Request) -> MessageOutcome {
         let Some(session) = self.session() else { return MessageOutcome::Answer(self.before_session(&request)) };
         match self.dispatcher.begin(&session, request) {
-            DispatchOutcome::Ready(answer) => MessageOutcome::Answer(answer),
-            DispatchOutcome::Pending(pending) => {
-                MessageOutcome::Call(DetachableCall::new(pending, session, Arc::clone(&self.observe)))
-            }
+            Begun::Ready(reply) => MessageOutcome::Answer(reply.pieces),
+            Begun::Pending(pending) => MessageOutcome::Call(pending, None),
         }
+    }
+
+    /// Begins a request without a handshake. Returns an error if the id is in use or too many requests are open.
+    fn on_visit(
+        &self,
+        guest: &StatelessClient,
+        calls: &Arc<OpenCalls>,
+        request: Request,
+    ) -> Result<MessageOutcome, Error> {
+        check_meta(&request)?;
+        check_version(&request)?;
+        let guard = calls.admit(Some(&request.id), OpenCall::Begins, self.dispatcher.most_in_flight())?;
+        if request.method == Method::Listen {
+            let listening = self.dispatcher.listen(guest, &request)?;
+            let (cancel, cancelled) = oneshot::channel();
+            guard.set(OpenCall::Listen(cancel));
+            return Ok(MessageOutcome::Listening(listening, (guard, cancelled)));
+        }
+        Ok(match self.dispatcher.visit(guest, request)? {
+            Begun::Ready(reply) => MessageOutcome::Answer(reply.pieces),
+            Begun::Pending(pending) => {
+                guard.set(OpenCall::Call(Arc::clone(&pending.call)));
+                MessageOutcome::Call(pending, Some(guard))
+            }
+        })
     }
 
     fn before_session(&self, request: &Request) -> Pieces {

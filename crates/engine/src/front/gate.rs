@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use goblin_config::Gateway;
 use goblin_config::secret::Secret;
 use goblin_wire::Error;
+use goblin_wire::headers::{LAST_EVENT_ID, SESSION_ID};
 use http::header::{AUTHORIZATION, HOST, HeaderMap, HeaderName, ORIGIN, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode, Uri};
 use subtle::ConstantTimeEq;
@@ -17,8 +18,6 @@ use crate::front::body::{Body, json_error};
 
 /// The default origins of the MCP Inspector. They may use the MCP endpoints unless `gateway.allowedOrigins` is set.
 const INSPECTOR_ORIGINS: [&str; 2] = ["http://localhost:6274", "http://127.0.0.1:6274"];
-pub(crate) const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
-pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// The headers that may occur only once. Headers that repeat a part of the body are compared with the body instead.
 const SINGLE_HEADERS: [HeaderName; 4] = [AUTHORIZATION, ORIGIN, LAST_EVENT_ID, SESSION_ID];

@@ -14,6 +14,8 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use goblin_config::exposure::ProfileName;
 use goblin_telemetry::{Event, Observe};
+use goblin_wire::headers::{LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID};
+use goblin_wire::json::Pieces;
 use goblin_wire::modern::is_visit;
 use goblin_wire::{Dialect, Era, Error, MalformedMessage, Message, Method, Request, error_reply, trace};
 use http::header::{HeaderMap, HeaderName, ORIGIN, VARY};
@@ -22,23 +24,24 @@ use tokio::sync::watch;
 use tower_service::Service;
 
 use crate::admin::PROBES;
+use crate::client::call::CallEvent;
 use crate::client::caller::SessionId;
 use crate::client::mailbox::replay::{ReplayReader, ResumeGap, SESSION_STREAM, StreamResumeOutcome};
+use crate::client::pending::PendingCall;
 use crate::front::body::{self, Body, empty, json, json_error};
-use crate::front::gate::{Gate, LAST_EVENT_ID, RequestOrigin, SESSION_ID, is_repeated, reject_origin, single};
-use crate::front::modern::missing_meta;
+use crate::front::gate::{Gate, RequestOrigin, is_repeated, reject_origin, single};
+use crate::front::modern::{self, missing_meta};
 use crate::front::request::{
     AcceptedTypes, HttpRequest, Rejection, check_is_json, check_takes_stream, other_verb, whole_body,
 };
 use crate::front::sse::{MESSAGES, SSE, SseClients};
-use crate::front::stream::{DetachableCall, ListChanges, ResumedCall, SessionStream};
+use crate::front::stream::{ListChanges, ResumedCall, SessionStream, call_events};
 use crate::session::Session;
-use crate::session::dispatcher::{DispatchOutcome, Dispatcher, PendingCallEvent};
+use crate::session::dispatcher::{Begun, Dispatcher};
 
 const MCP: &str = "/mcp";
 /// The path segment between an endpoint and the name of a profile.
 const PROFILE: &str = "/p/";
-pub(crate) const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 /// The longest session id or event id that a header may have.
 const MAX_ID: usize = 256;
 
@@ -311,7 +314,10 @@ impl HttpFront {
                     return self.initialize(&request);
                 }
                 let session = self.session(headers).map_err(|refusal| refusal.about(&request))?;
-                Ok(self.request(&session, request, accepted).await)
+                Ok(match self.dispatcher.begin(&session, request) {
+                    Begun::Ready(reply) => answered(StatusCode::OK, reply.pieces, accepted),
+                    Begun::Pending(pending) => self.respond(pending, accepted).await,
+                })
             }
             // Versions without sessions define no client notifications over HTTP. Accept and ignore them.
             Message::Notification(_)
@@ -347,30 +353,31 @@ impl HttpFront {
         Ok(response)
     }
 
-    async fn request(&self, session: &Arc<Session>, request: Request, accepted: AcceptedTypes) -> Response<Body> {
-        let pending = match self.dispatcher.begin(session, request) {
-            DispatchOutcome::Ready(answer) if !accepted.json => {
-                return body::events(futures_util::stream::iter([body::event(answer)]));
+    /// Returns the reply of a call as JSON if no message precedes it, otherwise the event stream of the call.
+    pub(super) async fn respond(&self, mut pending: PendingCall, accepted: AcceptedTypes) -> Response<Body> {
+        let is_legacy = pending.call.caller.dialect.has_handshake();
+        loop {
+            if !accepted.json {
+                return body::events(call_events(&self.dispatcher, pending));
             }
-            DispatchOutcome::Ready(answer) => return json(StatusCode::OK, answer),
-            DispatchOutcome::Pending(pending) => pending,
-        };
-        let mut carried = DetachableCall::new(pending, Arc::clone(session), Arc::clone(&self.observe));
-        if !accepted.stream {
-            return answer_only(carried).await;
-        }
-        if !accepted.json {
-            return body::events(carried.into_events());
-        }
-        match carried.next().await {
-            PendingCallEvent::Answer(Some(answer)) => json(StatusCode::OK, answer.pieces),
-            // The call was cancelled. The protocol sends no answer, but HTTP needs a response.
-            PendingCallEvent::Answer(None) => body::events(futures_util::stream::empty()),
-            PendingCallEvent::Said(said) => {
-                carried.give_back(said);
-                body::events(carried.into_events())
+            if is_legacy && !accepted.stream {
+                let reply = pending.answer().await;
+                return reply.map_or_else(|| empty(StatusCode::NO_CONTENT), |reply| json(StatusCode::OK, reply.pieces));
             }
-            PendingCallEvent::Slow => body::events(carried.into_events()),
+            match self.dispatcher.next_event(&mut pending).await {
+                CallEvent::Done(Some(reply)) if is_legacy => return json(StatusCode::OK, reply.pieces),
+                CallEvent::Done(Some(reply)) => return json(modern::status(reply.code), reply.pieces),
+                // The call was cancelled. The protocol sends no answer, but HTTP needs a response.
+                CallEvent::Done(None) => return body::events(futures_util::stream::empty()),
+                CallEvent::Slow if !accepted.stream => {}
+                // The client accepts no stream, so the message is dropped.
+                _ if !accepted.stream => pending.tell_dropped(),
+                CallEvent::Slow => return body::events(call_events(&self.dispatcher, pending)),
+                event => {
+                    pending.give_back(event);
+                    return body::events(call_events(&self.dispatcher, pending));
+                }
+            }
         }
     }
 
@@ -423,10 +430,10 @@ fn visible<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a s
     }
 }
 
-/// Returns the answer as plain JSON, for a client that accepts no stream.
-async fn answer_only(carried: DetachableCall) -> Response<Body> {
-    match carried.answer().await {
-        Some(answer) => json(StatusCode::OK, answer),
-        None => empty(StatusCode::NO_CONTENT),
+/// Returns an answer that was ready at once.
+pub(super) fn answered(status: StatusCode, answer: Pieces, accepted: AcceptedTypes) -> Response<Body> {
+    match accepted.json {
+        true => json(status, answer),
+        false => body::events(futures_util::stream::iter([body::event(answer)])),
     }
 }

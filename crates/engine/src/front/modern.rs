@@ -4,20 +4,18 @@
 //! required `_meta`, matching version, supported version, matching method, name and arguments, known method. All later
 //! errors have status 200.
 
+use goblin_wire::headers::{METHOD, NAME, PROTOCOL_VERSION};
 use goblin_wire::json as text_json;
-use goblin_wire::{Error, Method, Request, mirror};
+use goblin_wire::{Error, Id, Method, Request, mirror};
 use http::header::{HeaderMap, HeaderName};
 use http::{Response, StatusCode};
 
-use crate::front::body::{self, Body, json};
-use crate::front::http::{HttpFront, PROTOCOL_VERSION};
+use crate::front::body::{self, Body};
+use crate::front::http::{HttpFront, answered};
 use crate::front::request::{AcceptedTypes, Rejection};
-use crate::front::stateless::{CallEvent, ListenStream, StatelessCall};
-use crate::router::Reply;
-use crate::session::stateless::{StatelessClient, StatelessOutcome, check_meta, check_version};
-
-const METHOD: HeaderName = HeaderName::from_static("mcp-method");
-const NAME: HeaderName = HeaderName::from_static("mcp-name");
+use crate::front::stateless::ListenStream;
+use crate::session::dispatcher::Begun;
+use crate::session::stateless::{StatelessClient, check_meta, check_version};
 
 impl HttpFront {
     /// Handles a request without a session.
@@ -29,25 +27,24 @@ impl HttpFront {
     ) -> Result<Response<Body>, Rejection> {
         check(headers, &request).map_err(|error| Rejection::from(error).about(&request))?;
         self.check_arguments(headers, &request).map_err(|error| Rejection::from(error).about(&request))?;
-        if request.method == Method::Listen && !accepted.stream {
-            let refusal = Rejection::status(StatusCode::NOT_ACCEPTABLE, "Accept must allow text/event-stream");
-            return Err(refusal.about(&request));
+        let guest = StatelessClient::Passing(self.profile.clone());
+        if request.method == Method::Listen {
+            if !accepted.stream {
+                let refusal = Rejection::status(StatusCode::NOT_ACCEPTABLE, "Accept must allow text/event-stream");
+                return Err(refusal.about(&request));
+            }
+            return Ok(match self.dispatcher.listen(&guest, &request) {
+                Ok(listening) => {
+                    body::events(ListenStream::new(self.changes(), listening, self.stop.clone()).into_events())
+                }
+                Err(error) => refused(&request.id, &error, accepted),
+            });
         }
         let id = request.id.clone();
-        let visited = self.dispatcher.visit(&StatelessClient::Passing(self.profile.clone()), request);
-        Ok(match visited {
-            Ok(StatelessOutcome::Ready(answer)) => answered(answer.into(), accepted),
-            Ok(StatelessOutcome::Replied(reply)) => answered(reply, accepted),
-            Ok(StatelessOutcome::Pending(pending)) => {
-                carried(StatelessCall::new(&self.dispatcher, id, pending), accepted).await
-            }
-            Ok(StatelessOutcome::Listening(listening)) => {
-                body::events(ListenStream::new(self.changes(), listening, self.stop.clone()).into_events())
-            }
-            Err(error) => {
-                let code = Some(error.class().code);
-                answered(Reply { pieces: goblin_wire::error_reply(Some(&id), &error.to_json()), code }, accepted)
-            }
+        Ok(match self.dispatcher.visit(&guest, request) {
+            Ok(Begun::Ready(reply)) => answered(status(reply.code), reply.pieces, accepted),
+            Ok(Begun::Pending(pending)) => self.respond(pending, accepted).await,
+            Err(error) => refused(&id, &error, accepted),
         })
     }
 }
@@ -111,38 +108,15 @@ fn check_equal(headers: &HeaderMap, name: &HeaderName, expected: Option<&str>) -
     }
 }
 
-fn answered(reply: Reply, accepted: AcceptedTypes) -> Response<Body> {
-    if !accepted.json {
-        return body::events(futures_util::stream::iter([body::event(reply.pieces)]));
-    }
-    json(status(reply.code), reply.pieces)
+fn refused(id: &Id, error: &Error, accepted: AcceptedTypes) -> Response<Body> {
+    answered(status(Some(error.class().code)), goblin_wire::error_reply(Some(id), &error.to_json()), accepted)
 }
 
 /// Returns the HTTP status of an answer with this error code.
-fn status(code: Option<i64>) -> StatusCode {
+pub(super) fn status(code: Option<i64>) -> StatusCode {
     match code {
         Some(-32022..=-32020 | -32600 | -32700) => StatusCode::BAD_REQUEST,
         Some(-32601) => StatusCode::NOT_FOUND,
         _ => StatusCode::OK,
-    }
-}
-
-async fn carried(mut visit: StatelessCall, accepted: AcceptedTypes) -> Response<Body> {
-    if !accepted.json {
-        return body::events(visit.into_events());
-    }
-    loop {
-        match visit.next().await {
-            CallEvent::Answer(Some(reply)) => return json(status(reply.code), reply.pieces),
-            CallEvent::Answer(None) => return body::events(futures_util::stream::empty()),
-            // The client accepts no stream, so the message is dropped.
-            CallEvent::Note(_) if !accepted.stream => visit.tell_dropped(),
-            CallEvent::Slow if !accepted.stream => {}
-            CallEvent::Note(note) => {
-                visit.give_back(note);
-                return body::events(visit.into_events());
-            }
-            CallEvent::Slow => return body::events(visit.into_events()),
-        }
     }
 }

@@ -17,17 +17,17 @@ use http::{HeaderValue, Method as Verb, Response, StatusCode};
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
-use crate::client::call::CallMessage;
+use crate::client::call::CallEvent;
 use crate::client::caller::SessionId;
+use crate::client::pending::PendingCall;
 use crate::front::body::{self, Body, KEEP_ALIVE, event};
 use crate::front::duplex::{DuplexClient, MessageOutcome, refusal};
 use crate::front::http::HttpFront;
 use crate::front::outbound::{EnqueueError, OutboundQueue, OutboundWriter};
 use crate::front::request::{HttpRequest, Rejection, check_is_json, check_takes_stream, other_verb, whole_body};
-use crate::front::stream::{DetachableCall, KEEP_ALIVE_EVERY, ListChanges, all_events, unasked};
+use crate::front::stream::{KEEP_ALIVE_EVERY, ListChanges, all_events, unasked};
 use crate::session::Session;
-use crate::session::dispatcher::PendingCallEvent;
-use crate::upstream::actor::stopped;
+use crate::upstream::supervisor::stopped;
 
 pub(crate) const SSE: &str = "/sse";
 pub(crate) const MESSAGES: &str = "/messages";
@@ -148,10 +148,10 @@ impl SseClient {
             MessageOutcome::Initialized(session) => drop(self.initialized.send_replace(Some(session))),
             MessageOutcome::Answer(answer) => drop(self.answer(answer)),
             // This transport has no requests without a handshake, so this does not occur.
-            MessageOutcome::Visit(..) | MessageOutcome::Listening(..) => {}
+            MessageOutcome::Listening(..) => {}
             // A separate task finishes the call, however its POST ends.
-            MessageOutcome::Call(carried) => {
-                drop(worker::spawn(carry(carried, Arc::clone(self), self.outbound.writer())))
+            MessageOutcome::Call(pending, _) => {
+                drop(worker::spawn(carry(pending, Arc::clone(self), self.outbound.writer())))
             }
         }
         Ok(())
@@ -179,23 +179,23 @@ impl SseClient {
 }
 
 /// Sends the messages and the answer of a call to the client's stream.
-async fn carry(mut carried: DetachableCall, client: Arc<SseClient>, _writer: OutboundWriter) {
+async fn carry(mut pending: PendingCall, client: Arc<SseClient>, _writer: OutboundWriter) {
     loop {
-        match carried.next().await {
-            PendingCallEvent::Said(CallMessage::Note(message)) => {
+        match pending.next().await {
+            CallEvent::Message(message) => {
                 if !client.outbound.offer(message.into()) {
-                    carried.tell_dropped();
+                    pending.tell_dropped();
                 }
             }
-            PendingCallEvent::Said(CallMessage::Ask(message)) => drop(client.answer(message.into())),
-            PendingCallEvent::Answer(Some(answer)) => {
+            CallEvent::Request(message) => drop(client.answer(message.into())),
+            CallEvent::Done(Some(answer)) => {
                 if !client.answer(answer.pieces) {
-                    carried.tell_unread();
+                    pending.tell_unread();
                 }
                 return;
             }
-            PendingCallEvent::Answer(None) => return,
-            PendingCallEvent::Slow => {}
+            CallEvent::Done(None) => return,
+            CallEvent::Slow => {}
         }
     }
 }

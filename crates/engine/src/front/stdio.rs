@@ -13,17 +13,17 @@ use goblin_wire::json::Pieces;
 use goblin_wire::memory::{BufferKind, ReservationError, SMALL};
 use goblin_wire::{Error, Message};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
-use crate::client::call::CallMessage;
+use crate::client::call::CallEvent;
+use crate::client::pending::{OpenCallGuard, PendingCall};
 use crate::front::duplex::{DuplexClient, MessageOutcome, refusal};
-use crate::front::stateless::{CallEvent, ListenStream, StatelessCall};
-use crate::front::stateless_requests::RequestGuard;
-use crate::front::stream::{DetachableCall, ListChanges, unasked};
+use crate::front::stateless::ListenStream;
+use crate::front::stream::{ListChanges, unasked};
 use crate::session::Session;
-use crate::session::dispatcher::{Dispatcher, PendingCallEvent};
-use crate::upstream::actor::stopped;
+use crate::session::dispatcher::Dispatcher;
+use crate::upstream::supervisor::stopped;
 
 /// The number of messages that wait for the client to read. If the queue is full, calls wait before they send their
 /// answer.
@@ -59,8 +59,8 @@ pub(crate) async fn serve(
     if let Some(session) = duplex.session() {
         session.mailbox.asks.close();
     }
-    if let Some(guests) = &duplex.guests {
-        guests.end_listening();
+    if let Some((_, calls)) = &duplex.guest {
+        calls.end_listening();
     }
     front.observe.emit(&Event::ShuttingDown { open: calls.len(), grace });
     let finished = async { while calls.join_next().await.is_some() {} };
@@ -199,17 +199,14 @@ impl StdioClient {
                 true
             }
             Ok(MessageOutcome::Answer(answer)) => self.send(answer).await,
-            Ok(MessageOutcome::Call(carried)) => {
-                self.calls.spawn(worker::watched(carry(carried, self.output.clone())));
+            Ok(MessageOutcome::Call(pending, guard)) => {
+                let dispatcher = Arc::clone(&self.front.dispatcher);
+                self.calls.spawn(worker::watched(carry(dispatcher, pending, guard, self.output.clone())));
                 true
             }
-            Ok(MessageOutcome::Visit(visit, leash)) => {
-                self.calls.spawn(worker::watched(carry_visit(visit, leash, self.output.clone())));
-                true
-            }
-            Ok(MessageOutcome::Listening(listening, leash)) => {
+            Ok(MessageOutcome::Listening(listening, guard)) => {
                 let told = ListenStream::new(self.changes(), listening, self.front.stop.clone());
-                self.calls.spawn(worker::watched(carry_told(told, leash, self.output.clone())));
+                self.calls.spawn(worker::watched(carry_told(told, guard, self.output.clone())));
                 true
             }
             Err(malformed) => self.send(refusal(&malformed)).await,
@@ -230,47 +227,30 @@ impl StdioClient {
     }
 }
 
-async fn carry(mut carried: DetachableCall, output: StdioOutput) {
+/// Sends the messages and the answer of a call.
+async fn carry(
+    dispatcher: Arc<Dispatcher>,
+    mut pending: PendingCall,
+    guard: Option<OpenCallGuard>,
+    output: StdioOutput,
+) {
     loop {
-        match carried.next().await {
+        match dispatcher.next_event(&mut pending).await {
             // A server request must not be dropped, so it waits for room.
-            PendingCallEvent::Said(CallMessage::Ask(message)) => {
+            CallEvent::Request(message) => {
                 if output.send(message.into()).await.is_err() {
                     return;
                 }
             }
-            PendingCallEvent::Said(CallMessage::Note(message)) => {
+            CallEvent::Message(message) => {
                 if output.try_send(message.into()).is_err() {
-                    carried.tell_dropped();
-                }
-            }
-            PendingCallEvent::Answer(Some(answer)) => return drop(output.send(answer.pieces).await),
-            PendingCallEvent::Answer(None) => return,
-            PendingCallEvent::Slow => {}
-        }
-    }
-}
-
-/// Sends the messages and the answer of a call without a session. Cancels the call if the client cancels the request.
-async fn carry_visit(mut visit: StatelessCall, mut leash: RequestGuard, output: StdioOutput) {
-    loop {
-        let word = tokio::select! {
-            biased;
-            reason = &mut leash.cancelled => {
-                return visit.cancel(&reason.unwrap_or_else(|_| "the client is gone".to_owned()));
-            }
-            word = visit.next() => word,
-        };
-        match word {
-            CallEvent::Note(message) => {
-                if output.try_send(message.into()).is_err() {
-                    visit.tell_dropped();
+                    pending.tell_dropped();
                 }
             }
             CallEvent::Slow => {}
-            CallEvent::Answer(answer) => {
+            CallEvent::Done(answer) => {
                 // The client may reuse the id as soon as it reads the answer, so free it first.
-                drop(leash);
+                drop(guard);
                 if let Some(answer) = answer {
                     let _ = output.send(answer.pieces).await;
                 }
@@ -281,11 +261,15 @@ async fn carry_visit(mut visit: StatelessCall, mut leash: RequestGuard, output: 
 }
 
 /// Sends the notifications of a `subscriptions/listen` stream.
-async fn carry_told(mut told: ListenStream, mut leash: RequestGuard, output: StdioOutput) {
+async fn carry_told(
+    mut told: ListenStream,
+    (_guard, mut cancelled): (OpenCallGuard, oneshot::Receiver<String>),
+    output: StdioOutput,
+) {
     loop {
         let messages = tokio::select! {
             biased;
-            cancelled = &mut leash.cancelled => match cancelled {
+            cancelled = &mut cancelled => match cancelled {
                 Ok(_) => return,
                 // The gateway ended the stream, so the request gets its answer.
                 Err(_) => {
@@ -330,21 +314,21 @@ mod tests {
     async fn life_a_stream_has_one_answer_however_many_reasons_to_end_there_are() {
         let dispatcher = Arc::new(Dispatcher::example(1));
         let duplex = DuplexClient::of_both_eras(&dispatcher, &Arc::default(), None).expect("there is room");
-        let Ok(MessageOutcome::Listening(listening, leash)) = duplex.hear(Bytes::from_static(LISTEN.as_bytes())) else {
+        let Ok(MessageOutcome::Listening(listening, guard)) = duplex.hear(Bytes::from_static(LISTEN.as_bytes())) else {
             panic!("a client listens")
         };
         let stop = watch::Sender::new(false);
         let told =
             ListenStream::new(ListChanges::new(dispatcher.router.directory.watch()), listening, stop.subscribe());
         let (output, mut read) = mpsc::channel(1);
-        let carried = tokio::spawn(carry_told(told, leash, output));
+        let carried = tokio::spawn(carry_told(told, guard, output));
         while read.is_empty() {
             tokio::task::yield_now().await;
         }
         stop.send_replace(true);
         // One scheduler turn is enough for the task to see the stop.
         tokio::task::yield_now().await;
-        duplex.guests.as_ref().expect("both eras").end_listening();
+        duplex.guest.as_ref().expect("both eras").1.end_listening();
         read.recv().await.expect("an acknowledgement");
         assert!(read.recv().await.is_some_and(|answer| answer.concat().starts_with(br#"{"jsonrpc":"2.0","id":7"#)));
         assert!(read.recv().await.is_none(), "one answer");

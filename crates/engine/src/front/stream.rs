@@ -14,192 +14,57 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, Stream, StreamExt};
-use goblin_telemetry::{Event, Observe, worker};
-use goblin_wire::json::Pieces;
-use goblin_wire::{Error, Id, Message};
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep};
 
-use crate::client::call::CallMessage;
-use crate::client::mailbox::replay::{self, Replay, ReplayEventKind, ReplayReader};
+use crate::client::call::CallEvent;
+use crate::client::mailbox::replay::{self, ReplayReader};
 use crate::client::mailbox::{ListVersions, Mailbox};
+use crate::client::pending::PendingCall;
 use crate::front::NOTIFY_INTERVAL;
 use crate::front::body::{KEEP_ALIVE, event};
-use crate::session::dispatcher::{PendingCall, PendingCallEvent};
+use crate::session::dispatcher::Dispatcher;
 use crate::session::{self, Session};
-use crate::upstream::actor::stopped;
+use crate::upstream::supervisor::stopped;
 
 pub(crate) const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(15);
 
-/// A call that outlives its connection. A lost connection is no cancellation. If this is dropped before the answer, a
-/// task finishes the call.
-pub(crate) struct DetachableCall {
-    pending: Option<PendingCall>,
-    session: Arc<Session>,
-    observe: Arc<Observe>,
-    /// A message to return first.
-    first: Option<CallMessage>,
-    /// The number of the call's stream, after it has begun. The client can resume it.
-    stream: Option<u64>,
-    /// The connection is lost, and a task finishes the call.
-    is_detached: bool,
+/// Converts the rest of a call to an event stream. A client with a session can resume it.
+pub(crate) fn call_events(
+    dispatcher: &Arc<Dispatcher>,
+    pending: PendingCall,
+) -> impl Stream<Item = Bytes> + Send + 'static {
+    futures_util::stream::unfold((Arc::clone(dispatcher), pending), async |(dispatcher, mut pending)| {
+        let event = next_of_call(&dispatcher, &mut pending).await?;
+        Some((event, (dispatcher, pending)))
+    })
 }
 
-impl DetachableCall {
-    pub(crate) fn new(pending: PendingCall, session: Arc<Session>, observe: Arc<Observe>) -> DetachableCall {
-        DetachableCall { pending: Some(pending), session, observe, first: None, stream: None, is_detached: false }
+async fn next_of_call(dispatcher: &Dispatcher, pending: &mut PendingCall) -> Option<Bytes> {
+    if pending.is_over() {
+        return None;
     }
-
-    /// Returns the id of the request, or `None` after its answer.
-    pub(crate) fn id(&self) -> Option<&Id> {
-        self.pending.as_ref().map(|pending| &pending.call.request.id)
+    if let Some(first) = pending.begin_stream() {
+        return Some(first);
     }
-
-    /// Assigns the call to a stream that has already begun.
-    pub(crate) fn on(mut self, stream: u64) -> DetachableCall {
-        self.stream = Some(stream);
-        self
-    }
-
-    /// Waits for the next event of the call. It is cancel-safe.
-    pub(crate) async fn next(&mut self) -> PendingCallEvent {
-        if let Some(said) = self.first.take() {
-            return PendingCallEvent::Said(said);
+    let (mailbox, stream) = (Arc::clone(&pending.call.mailbox), pending.stream());
+    let taken = async {
+        match stream {
+            Some(stream) => mailbox.replay.taken(stream).await,
+            None => std::future::pending().await,
         }
-        let Some(pending) = &mut self.pending else { return PendingCallEvent::Answer(None) };
-        let next = pending.next().await;
-        if matches!(next, PendingCallEvent::Answer(_)) {
-            self.pending = None;
-        }
-        next
-    }
-
-    /// Puts back a message that [`next`](Carried::next) yielded and the caller did not write.
-    pub(crate) fn give_back(&mut self, said: CallMessage) {
-        self.first = Some(said);
-    }
-
-    /// Reports a message that was dropped.
-    pub(crate) fn tell_dropped(&self) {
-        self.observe.emit(&Event::MessageDropped { session: &self.session.id.short() });
-    }
-
-    /// Waits for the answer alone. Earlier messages are dropped, except server requests, which go to the session
-    /// stream.
-    pub(crate) async fn answer(mut self) -> Option<Pieces> {
-        loop {
-            match self.next().await {
-                PendingCallEvent::Answer(answer) => return answer.map(|answer| answer.pieces),
-                PendingCallEvent::Said(CallMessage::Ask(ask)) => self.ask_elsewhere(ask),
-                PendingCallEvent::Said(CallMessage::Note(_)) => self.tell_dropped(),
-                PendingCallEvent::Slow => {}
-            }
-        }
-    }
-
-    /// Sends a server request on the session stream, because this call has no stream. If the session has none either,
-    /// the backend gets an error.
-    fn ask_elsewhere(&self, ask: Bytes) {
-        let mailbox = &self.session.mailbox;
-        if mailbox.has_stream() && mailbox.post(ask.clone()) {
-            return;
-        }
-        let Ok(Message::Request(ask)) = Message::parse(ask) else { return };
-        let error = Error::ClientUnavailable { reason: "it has no open stream to be asked on".to_owned() };
-        let answer = goblin_wire::error_reply(Some(&ask.id), &error.to_json()).concat();
-        if let Ok(Message::Response(answer)) = Message::parse(answer) {
-            mailbox.asks.answer(answer);
-        }
-    }
-
-    /// Reports an answer that no client can read.
-    pub(crate) fn tell_unread(&self) {
-        self.observe.emit(&Event::AnswerWithoutReader { session: &self.session.id.short() });
-    }
-
-    /// Converts the rest of the call to an event stream that can be resumed.
-    pub(crate) fn into_events(self) -> impl Stream<Item = Bytes> + Send + 'static {
-        futures_util::stream::unfold(self, async |mut carried| Some((carried.next_event().await?, carried)))
-    }
-
-    async fn next_event(&mut self) -> Option<Bytes> {
-        let session = Arc::clone(&self.session);
-        let replay = &session.mailbox.replay;
-        let id = self.id()?;
-        let stream = match self.stream {
-            Some(stream) => stream,
-            None => {
-                // Begin the stream with its first event. A client cannot resume a stream that it never saw.
-                let stream = replay.begin([id]);
-                self.stream = Some(stream);
-                if session.dialect.has_priming() {
-                    return Some(replay.prime(stream));
-                }
-                stream
-            }
-        };
-        tokio::select! {
-            biased;
-            // A resuming client took the stream. Dropping this call then moves the rest to a task.
-            () = replay.taken(stream) => None,
-            next = self.next() => written(replay, stream, next),
-            () = tokio::time::sleep(KEEP_ALIVE_EVERY) => Some(KEEP_ALIVE),
-        }
-    }
-
-    /// Finishes the call without a reader. The replay buffer keeps its events for the client.
-    async fn carry_on(mut self, stream: u64) {
-        let session = Arc::clone(&self.session);
-        while self.pending.is_some() {
-            let next = self.next().await;
-            written(&session.mailbox.replay, stream, next);
-        }
-    }
-
-    /// Finishes the call without a stream that the client could resume.
-    async fn end_unread(self) {
-        let (session, observe) = (self.session.id.short(), Arc::clone(&self.observe));
-        if self.answer().await.is_some() {
-            observe.emit(&Event::AnswerWithoutReader { session: &session });
-        }
-    }
-}
-
-/// Adds an event of a call to the replay buffer and returns the bytes to write. Returns `None` after a cancelled call.
-fn written(replay: &Replay, stream: u64, next: PendingCallEvent) -> Option<Bytes> {
-    match next {
-        PendingCallEvent::Slow => Some(KEEP_ALIVE),
-        PendingCallEvent::Said(CallMessage::Note(note)) => {
-            Some(replay.event(stream, ReplayEventKind::Note, note.into()))
-        }
-        PendingCallEvent::Said(CallMessage::Ask(ask)) => Some(replay.event(stream, ReplayEventKind::Ask, ask.into())),
-        PendingCallEvent::Answer(answer) => {
-            let last = answer.map(|answer| replay.event(stream, ReplayEventKind::Answer, answer.pieces));
-            replay.finish(stream);
-            last
-        }
-    }
-}
-
-impl Drop for DetachableCall {
-    fn drop(&mut self) {
-        let pending = self.pending.take().filter(|_| !self.is_detached);
-        if pending.is_none() {
-            return;
-        }
-        let (session, observe) = (Arc::clone(&self.session), Arc::clone(&self.observe));
-        let rest = DetachableCall {
-            pending,
-            session,
-            observe,
-            first: self.first.take(),
-            stream: self.stream,
-            is_detached: true,
-        };
-        match self.stream {
-            Some(stream) => worker::spawn(rest.carry_on(stream)),
-            None => worker::spawn(rest.end_unread()),
-        };
+    };
+    tokio::select! {
+        biased;
+        // A resuming client took the stream. Dropping this call then moves the rest to a task.
+        () = taken => None,
+        next = dispatcher.next_event(pending) => match (next, stream) {
+            (CallEvent::Slow, _) => Some(KEEP_ALIVE),
+            (next, Some(stream)) => pending.keep(stream, next),
+            (CallEvent::Message(message) | CallEvent::Request(message), None) => Some(event(message.into())),
+            (CallEvent::Done(reply), None) => Some(event(reply?.pieces)),
+        },
+        () = tokio::time::sleep(KEEP_ALIVE_EVERY) => Some(KEEP_ALIVE),
     }
 }
 
@@ -400,7 +265,6 @@ mod tests {
 
     use super::*;
     use crate::client::caller::Introduction;
-    use crate::session::dispatcher::Dispatcher;
 
     #[tokio::test(start_paused = true)]
     async fn http1_a_stream_shows_life_when_it_was_quiet_and_not_before() {

@@ -4,24 +4,27 @@
 use goblin_catalog::Cursor;
 use goblin_catalog::meta::{MetaTool, ResultLimit};
 use goblin_catalog::schema::InputSchema;
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::meta::MetaCall;
 use crate::meta::words::{MAX_QUOTED_INPUT, cut, did_you_mean};
 
 /// The arguments of a call. Absent ones are empty, `None` or their default.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
 pub(crate) struct MetaArguments {
     pub name: String,
     pub uri: String,
     pub query: String,
-    pub mime: Option<String>,
+    pub mime_type: Option<String>,
     /// The server to which the result is restricted.
-    pub server: Option<String>,
+    pub server_id: Option<String>,
     pub limit: usize,
     /// The cursor of the next page.
     pub cursor: Option<String>,
     /// A note for the caller about arguments that were adjusted.
+    #[serde(skip)]
     pub note: Option<String>,
 }
 
@@ -39,21 +42,11 @@ impl MetaArguments {
         {
             return Err(refused(&problem));
         }
-        let word = |key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
-        let server = word("serverId");
-        if let Some(id) = &server {
+        let arguments: MetaArguments = serde_json::from_value(value).map_err(|error| refused(&error.to_string()))?;
+        if let Some(id) = &arguments.server_id {
             check_server(look, id)?;
         }
-        Ok(MetaArguments {
-            name: word("name").unwrap_or_default(),
-            uri: word("uri").unwrap_or_default(),
-            query: word("query").unwrap_or_default(),
-            mime: word("mimeType"),
-            server,
-            limit,
-            cursor: word("cursor"),
-            note,
-        })
+        Ok(MetaArguments { limit, note, ..arguments })
     }
 }
 

@@ -1,6 +1,8 @@
 //! Cards: short forms of catalog entries, with enough information to choose between them. The list and search tools
 //! return cards. Descriptions are cut, so a page costs little of an agent's context.
 
+use std::fmt::Display;
+
 use goblin_catalog::indexes::VisibleEntry;
 use goblin_catalog::listing::List;
 use goblin_wire::json::{self, quote};
@@ -19,38 +21,29 @@ pub(crate) struct EntrySummary {
 
 pub(crate) fn card(list: List, shown: &VisibleEntry<'_>) -> EntrySummary {
     let text = |key| text_of(shown.definition, key);
-    let size = size_of(shown.definition);
     let description = text("description").map(|text| cut(&one_line(&text), MAX_DESCRIPTION));
     let description = description.filter(|text| !text.is_empty());
-    let name = || text("name").filter(|name| !name.is_empty()).unwrap_or_else(|| shown.exposed.to_owned());
-    let mime = || text("mimeType");
-    let mut members = ObjectBuilder::default();
-    let said = match list {
-        List::Tools | List::Prompts => {
-            members.string("name", Some(shown.exposed));
-            members.string("description", description.as_deref());
-            description
-        }
+    let name = text("name").filter(|name| !name.is_empty()).unwrap_or_else(|| shown.exposed.to_owned());
+    let mime = text("mimeType");
+    let members = ObjectBuilder::default().string(list.key(), shown.exposed);
+    let (members, said) = match list {
+        List::Tools | List::Prompts => (members.string("description", description.as_deref()), description),
         List::Resources => {
-            members.string("uri", Some(shown.exposed));
-            members.string("id", shown.identifier);
-            members.string("name", Some(&name()));
-            members.string("mimeType", mime().as_deref());
-            members.raw("size", size);
+            let size = size_of(shown.definition);
+            let members = members.string("id", shown.identifier).string("name", &*name);
+            let members = members.string("mimeType", mime.as_deref()).raw("size", size);
             let size = size.map(|size| format!("{size} bytes"));
-            Some([Some(name()), mime(), size].into_iter().flatten().collect::<Vec<_>>().join(", "))
+            (members, Some([Some(name), mime, size].into_iter().flatten().collect::<Vec<_>>().join(", ")))
         }
         List::Templates => {
-            members.string("uriTemplate", Some(shown.exposed));
-            members.string("name", Some(&name()));
-            members.string("description", description.as_deref());
-            members.string("mimeType", mime().as_deref());
-            Some([Some(name()), description].into_iter().flatten().collect::<Vec<_>>().join(": "))
+            let members = members.string("name", &*name).string("description", description.as_deref());
+            let members = members.string("mimeType", mime.as_deref());
+            (members, Some([Some(name), description].into_iter().flatten().collect::<Vec<_>>().join(": ")))
         }
     };
-    members.string("serverId", Some(shown.server));
     let said = said.map(|said| format!(" - {}", cut(&one_line(&said), MAX_LINE))).unwrap_or_default();
-    EntrySummary { json: members.object(), line: format!("{}{said} ({})", shown.exposed, shown.server) }
+    let line = format!("{}{said} ({})", shown.exposed, shown.server);
+    EntrySummary { json: members.string("serverId", shown.server).object(), line }
 }
 
 /// Returns the size of a resource as it is written, if it is a number.
@@ -70,13 +63,19 @@ pub(crate) fn text_of(definition: &str, key: &str) -> Option<String> {
 pub(crate) struct ObjectBuilder(Vec<String>);
 
 impl ObjectBuilder {
-    pub(crate) fn string(&mut self, key: &str, value: Option<&str>) {
-        self.raw(key, value.map(quote).as_deref());
+    pub(crate) fn string<'a>(self, key: &str, value: impl Into<Option<&'a str>>) -> ObjectBuilder {
+        self.raw(key, value.into().map(quote))
     }
 
-    /// Adds a value that is already JSON.
-    pub(crate) fn raw(&mut self, key: &str, value: Option<&str>) {
+    /// Adds a value that is already JSON, such as a number.
+    pub(crate) fn raw(mut self, key: &str, value: Option<impl Display>) -> ObjectBuilder {
         self.0.extend(value.map(|value| format!(r#""{key}":{value}"#)));
+        self
+    }
+
+    /// Adds an array of values that are already JSON.
+    pub(crate) fn array(self, key: &str, values: &[String]) -> ObjectBuilder {
+        self.raw(key, Some(format!("[{}]", values.join(","))))
     }
 
     pub(crate) fn object(&self) -> String {

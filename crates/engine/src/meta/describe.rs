@@ -1,76 +1,81 @@
 //! Describes one entry completely: its definition exactly as in lists, and a text for readers. An unknown name gives an
 //! error with similar names.
 
+use goblin_catalog::listing::List;
 use goblin_catalog::meta::MetaTool;
 use goblin_catalog::resources::UriOwner;
 use goblin_catalog::{ListedTools, uri};
-use goblin_wire::json::{self, Span, quote};
+use goblin_wire::Error;
+use goblin_wire::json::{self, Span};
 
 use crate::meta::cards::{ObjectBuilder, text_of};
-use crate::meta::words::{compact, did_you_mean, not_found, one_line, tool_not_found};
+use crate::meta::words::{compact, not_found, one_line};
 use crate::meta::{MetaCall, MetaResult};
 use crate::router::find_resource;
 
 impl MetaCall<'_> {
     pub(crate) fn describe_tool(&self, name: &str) -> Result<MetaResult, String> {
-        if let Some(own) = self.catalog.meta.find(name) {
-            let shown = self.view.shown_tool(&own.definition);
-            return Ok(described("tool", None, utf8(&shown), tool_text(utf8(&shown), "the gateway itself")));
-        }
-        let (place, entry) = self.view.tool(name).map_err(|error| tool_not_found(self.catalog, name, &error))?;
-        self.reveal(place, &entry.exposed);
-        let shown = self.view.shown_tool(&entry.definition);
-        let server = self.server(entry.source);
-        Ok(described("tool", Some(server), utf8(&shown), tool_text(utf8(&shown), server)))
+        let (definition, server) = match self.catalog.meta.find(name) {
+            Some(own) => (&own.definition, None),
+            None => {
+                let (place, entry) = self.view.tool(name).map_err(|error| self.not_found(List::Tools, name, &error))?;
+                self.reveal(place, &entry.exposed);
+                (&entry.definition, Some(self.server(entry.source)))
+            }
+        };
+        let shown = self.view.shown_tool(definition);
+        let members = ObjectBuilder::default().string("serverId", server).raw("tool", Some(utf8(&shown)));
+        let text = tool_text(utf8(&shown), server.unwrap_or("the gateway itself"));
+        Ok(MetaResult { structured: members.object(), text })
     }
 
     pub(crate) fn describe_prompt(&self, name: &str) -> Result<MetaResult, String> {
-        let (_, entry) = self.view.prompt(name).map_err(|error| {
-            let names = self.catalog.prompts.entries.iter().map(|entry| &*entry.exposed);
-            let find = format!("; `{}` finds prompts", self.catalog.meta.name(MetaTool::SearchPrompts));
-            not_found("prompt", name, &error, || did_you_mean(name, names), &find)
-        })?;
+        let (_, entry) = self.view.prompt(name).map_err(|error| self.not_found(List::Prompts, name, &error))?;
         let (definition, server) = (utf8(&entry.definition), self.server(entry.source));
-        Ok(described("prompt", Some(server), definition, prompt_text(definition, server)))
+        let members = ObjectBuilder::default().string("serverId", server).raw("prompt", Some(definition));
+        Ok(MetaResult { structured: members.object(), text: prompt_text(definition, server) })
     }
 
     pub(crate) fn describe_resource(&self, asked: &str) -> Result<MetaResult, String> {
-        let owner = find_resource(self.view, asked).map_err(|error| {
-            let uris = self.catalog.resources.entries.iter().map(|entry| &*entry.exposed);
-            let find = format!("; `{}` finds resources", self.catalog.meta.name(MetaTool::SearchResources));
-            not_found("resource", asked, &error, || did_you_mean(asked, uris), &find)
-        })?;
+        let owner = find_resource(self.view, asked).map_err(|error| self.not_found(List::Resources, asked, &error))?;
         let server = self.server(owner.source);
-        let listed = self.catalog.resources.entries.iter();
-        let listed = listed.into_iter().find(|it| it.source == owner.source && *it.native == *owner.native);
-        let mut members = ObjectBuilder::default();
-        members.string("serverId", Some(server));
-        if let Some(entry) = listed {
-            let definition = utf8(&entry.definition);
-            members.string("id", Some(&entry.identifier));
-            members.raw("resource", Some(definition));
-            let text = resource_text(definition, &entry.exposed, &entry.identifier, server);
-            return Ok(MetaResult { structured: members.object(), text });
-        }
-        Ok(self.describe_unlisted(&owner, members))
+        let members = ObjectBuilder::default().string("serverId", server);
+        let mut listed = self.catalog.resources.entries.iter();
+        let Some(entry) = listed.find(|it| it.source == owner.source && *it.native == *owner.native) else {
+            return Ok(self.describe_unlisted(&owner, members));
+        };
+        let definition = utf8(&entry.definition);
+        let members = members.string("id", &*entry.identifier).raw("resource", Some(definition));
+        let text = resource_text(definition, &entry.exposed, &entry.identifier, server);
+        Ok(MetaResult { structured: members.object(), text })
     }
 
     /// Describes a resource that can be read but is not listed. A template covers it, or its server mentioned it.
-    fn describe_unlisted(&self, owner: &UriOwner, mut members: ObjectBuilder) -> MetaResult {
-        let backend = &self.catalog.source(owner.source).backend;
-        let exposed = self.catalog.resources.expose(&self.catalog.sources, owner.source, &owner.native);
-        let identifier = uri::identifier(&backend.id, &owner.native);
+    fn describe_unlisted(&self, owner: &UriOwner, members: ObjectBuilder) -> MetaResult {
+        let id = &self.catalog.source(owner.source).backend.id;
+        let exposed = self.catalog.resources.expose(owner.source, &owner.native);
+        let identifier = uri::identifier(id, &owner.native);
         let template = self.catalog.resources.template_of(owner);
-        let definition = format!(r#"{{"uri":{},"name":{}}}"#, quote(&exposed), quote(&owner.native));
-        members.string("id", Some(&identifier));
-        members.raw("resource", Some(&definition));
-        members.raw("template", template.map(|entry| utf8(&entry.definition)));
-        let mut text = resource_text(&definition, &exposed, &identifier, backend.id.as_str());
+        let definition = ObjectBuilder::default().string("uri", &*exposed).string("name", &*owner.native).object();
+        let members = members.string("id", &*identifier).raw("resource", Some(&definition));
+        let members = members.raw("template", template.map(|entry| utf8(&entry.definition)));
+        let mut text = resource_text(&definition, &exposed, &identifier, id.as_str());
         text.push_str("\nnot listed by its server, which may have it all the same");
         if let Some(template) = template {
             text.push_str(&format!("\ntemplate: {} - {}", template.exposed, summary(utf8(&template.definition))));
         }
         MetaResult { structured: members.object(), text }
+    }
+
+    /// Returns the message for a name that the list does not contain.
+    pub(crate) fn not_found(&self, list: List, name: &str, error: &Error) -> String {
+        let (kind, search, found) = match list {
+            List::Tools => ("tool", MetaTool::SearchTools, "tools by what they do"),
+            List::Prompts => ("prompt", MetaTool::SearchPrompts, "prompts"),
+            List::Resources | List::Templates => ("resource", MetaTool::SearchResources, "resources"),
+        };
+        let find = format!("; `{}` finds {found}", self.catalog.meta.name(search));
+        not_found(kind, name, error, self.catalog.entries(list).map(|entry| entry.exposed), &find)
     }
 
     /// Adds a tool to the client's own list if the configuration enables this. The client needs a session to receive
@@ -92,13 +97,6 @@ fn utf8(definition: &[u8]) -> &str {
     std::str::from_utf8(definition).unwrap_or("{}")
 }
 
-fn described(member: &str, server: Option<&str>, definition: &str, text: String) -> MetaResult {
-    let mut members = ObjectBuilder::default();
-    members.string("serverId", server);
-    members.raw(member, Some(definition));
-    MetaResult { structured: members.object(), text }
-}
-
 /// Returns the name, the server, the title and the description.
 fn head(definition: &str, name: &str, server: &str) -> Vec<String> {
     let mut lines = vec![format!("{name} ({server})")];
@@ -116,15 +114,12 @@ fn tool_text(definition: &str, server: &str) -> String {
         let is_required = |key: &str| required.iter().any(|at| json::string(definition, *at).as_deref() == Some(key));
         let properties = json::member(definition, schema, "properties");
         let properties = properties.into_iter().flat_map(|properties| json::members(definition, properties));
-        let arguments: Vec<_> = properties
-            .map(|property| {
-                let key = property.key(definition);
-                let kind = kind_of(definition, property.value);
-                argument(&key, Some(&kind), is_required(&key), &string_in(definition, property.value, "description"))
-            })
-            .collect();
-        lines.push(if arguments.is_empty() { "no arguments".to_owned() } else { "arguments:".to_owned() });
-        lines.extend(arguments);
+        let arguments = properties.map(|property| {
+            let key = property.key(definition);
+            let kind = kind_of(definition, property.value);
+            argument(&key, Some(&kind), is_required(&key), &string_in(definition, property.value, "description"))
+        });
+        lines.extend(argument_lines(arguments));
         // The full schema follows, because the lines above may omit parts of it.
         lines.push(format!("inputSchema: {}", compact(schema.get(definition))));
     }
@@ -139,9 +134,7 @@ fn prompt_text(definition: &str, server: &str) -> String {
         let [name, description] = ["name", "description"].map(|key| string_in(definition, at, key));
         argument(&name, None, is_required, &description)
     });
-    let arguments: Vec<_> = arguments.collect();
-    lines.push(if arguments.is_empty() { "no arguments".to_owned() } else { "arguments:".to_owned() });
-    lines.extend(arguments);
+    lines.extend(argument_lines(arguments));
     lines.join("\n")
 }
 
@@ -164,6 +157,12 @@ fn resource_text(definition: &str, exposed: &str, identifier: &str, server: &str
 fn summary(definition: &str) -> String {
     let words = ["name", "description"].into_iter().filter_map(|key| text_of(definition, key));
     one_line(&words.collect::<Vec<_>>().join(": "))
+}
+
+/// Returns the lines of arguments under a heading.
+fn argument_lines(arguments: impl Iterator<Item = String>) -> Vec<String> {
+    let lines: Vec<_> = ["arguments:".to_owned()].into_iter().chain(arguments).collect();
+    if lines.len() > 1 { lines } else { vec!["no arguments".to_owned()] }
 }
 
 fn argument(name: &str, kind: Option<&str>, is_required: bool, description: &str) -> String {

@@ -2,6 +2,7 @@
 //! by server and MIME type.
 
 use goblin_catalog::Cursor;
+use goblin_catalog::indexes::VisibleEntry;
 use goblin_catalog::listing::List;
 use goblin_catalog::meta::MetaTool;
 
@@ -13,54 +14,36 @@ impl MetaCall<'_> {
     /// Returns one page of all entries of a list.
     pub(crate) fn list_all(&self, list: List, arguments: &MetaArguments) -> Result<MetaResult, String> {
         let from = self.place_of(list, arguments.cursor.as_deref())?;
-        let admitted: Vec<usize> =
-            (0..self.catalog.count(list)).filter(|place| self.admits(list, *place, arguments)).collect();
+        let entries = self.catalog.entries(list).enumerate();
+        let admitted: Vec<_> = entries.filter(|(_, entry)| admits(arguments, entry)).collect();
         // The cursor is an index into all entries, so it does not depend on the requested server.
-        let mut rest = admitted.iter().copied().skip_while(|place| *place < from);
-        let cards: Vec<EntrySummary> =
-            rest.by_ref().take(arguments.limit).map(|place| self.card(list, place)).collect();
-        let cursor = |place| write_cursor(Cursor { version: self.catalog.version, list, page: place });
-        let next = rest.next().map(cursor);
-        Ok(ResultPage { parts: vec![(list, cards)], total: admitted.len(), next, note: arguments.note.clone() }
-            .answer())
+        let mut rest = admitted.iter().skip_while(|(place, _)| *place < from);
+        let cards = rest.by_ref().take(arguments.limit).map(|(_, entry)| card(list, entry)).collect();
+        let cursor = |page| write_cursor(Cursor { version: self.catalog.version, list, page });
+        let next = rest.next().map(|(place, _)| cursor(*place));
+        Ok(page(&[(list, cards)], admitted.len(), next.as_deref(), arguments.note.as_deref()))
     }
 
     /// Returns the best matches in each of some lists.
-    pub(crate) fn search(&self, lists: &[List], arguments: &MetaArguments) -> Result<MetaResult, String> {
+    pub(crate) fn search(&self, lists: &[List], arguments: &MetaArguments) -> MetaResult {
         let (mut parts, mut total) = (Vec::new(), 0);
         for list in lists.iter().copied() {
-            let admits = |place| self.admits(list, place, arguments);
-            let found = self.catalog.index_of(list).search(&arguments.query, arguments.limit, admits);
+            let is_admitted = |place| admits(arguments, &self.catalog.shown(list, place));
+            let found = self.catalog.index_of(list).search(&arguments.query, arguments.limit, is_admitted);
             total += found.total;
-            parts.push((list, found.hits.iter().map(|hit| self.card(list, hit.document)).collect()));
+            let cards = found.hits.iter().map(|hit| card(list, &self.catalog.shown(list, hit.document)));
+            parts.push((list, cards.collect()));
         }
-        let none =
-            || format!("nothing matches; other words may, and `{}` shows all there is", self.catalog_of(lists[0]));
-        let note = if total == 0 { Some(none()) } else { None };
-        let notes: Vec<String> = arguments.note.clone().into_iter().chain(note).collect();
-        let note = (!notes.is_empty()).then(|| notes.join("; "));
-        Ok(ResultPage { parts, total, next: None, note }.answer())
-    }
-
-    /// Returns the name of the tool that lists all entries of a list.
-    fn catalog_of(&self, list: List) -> String {
-        self.catalog.meta.name(match list {
+        let all = self.catalog.meta.name(match lists[0] {
             List::Tools => MetaTool::CatalogTools,
             List::Prompts => MetaTool::CatalogPrompts,
             List::Resources => MetaTool::CatalogResources,
             List::Templates => MetaTool::CatalogTemplates,
-        })
-    }
-
-    fn admits(&self, list: List, place: usize, arguments: &MetaArguments) -> bool {
-        let shown = self.catalog.shown(list, place);
-        let fits = |wanted: &str| text_of(shown.definition, "mimeType").is_some_and(|mime| is_of(&mime, wanted));
-        arguments.server.as_deref().is_none_or(|server| shown.server == server)
-            && arguments.mime.as_deref().is_none_or(fits)
-    }
-
-    fn card(&self, list: List, place: usize) -> EntrySummary {
-        card(list, &self.catalog.shown(list, place))
+        });
+        let none = (total == 0).then(|| format!("nothing matches; other words may, and `{all}` shows all there is"));
+        let notes: Vec<String> = arguments.note.clone().into_iter().chain(none).collect();
+        let note = (!notes.is_empty()).then(|| notes.join("; "));
+        page(&parts, total, None, note.as_deref())
     }
 
     /// Returns the index at which a list continues. Returns an error if the cursor belongs to another version of the
@@ -77,39 +60,30 @@ impl MetaCall<'_> {
     }
 }
 
-/// The result of a list or search tool.
-struct ResultPage {
-    parts: Vec<(List, Vec<EntrySummary>)>,
-    total: usize,
-    next: Option<String>,
-    note: Option<String>,
+/// Reports whether the arguments restrict the result to entries such as this one.
+fn admits(arguments: &MetaArguments, entry: &VisibleEntry<'_>) -> bool {
+    let fits = |wanted: &str| text_of(entry.definition, "mimeType").is_some_and(|mime| is_of(&mime, wanted));
+    arguments.server_id.as_deref().is_none_or(|server| entry.server == server)
+        && arguments.mime_type.as_deref().is_none_or(fits)
 }
 
-impl ResultPage {
-    fn answer(self) -> MetaResult {
-        let mut members = ObjectBuilder::default();
-        for (list, cards) in &self.parts {
-            let cards: Vec<_> = cards.iter().map(|card| card.json.as_str()).collect();
-            members.raw(member(*list), Some(&format!("[{}]", cards.join(","))));
-        }
-        members.raw("total", Some(&self.total.to_string()));
-        members.string("nextCursor", self.next.as_deref());
-        members.string("note", self.note.as_deref());
-        MetaResult { structured: members.object(), text: self.text() }
+/// Returns the result of a list or search tool: cards by list, and the number of entries that there are in total.
+fn page(parts: &[(List, Vec<EntrySummary>)], total: usize, next: Option<&str>, note: Option<&str>) -> MetaResult {
+    let (mut members, mut lines) = (ObjectBuilder::default(), Vec::new());
+    for (list, cards) in parts {
+        let (json, text): (Vec<_>, Vec<_>) = cards.iter().map(|card| (card.json.clone(), card.line.clone())).unzip();
+        members = members.array(member(*list), &json);
+        lines.extend(text);
     }
-
-    fn text(&self) -> String {
-        let cards = self.parts.iter().flat_map(|(_, cards)| cards);
-        let mut lines: Vec<String> = cards.map(|card| card.line.clone()).collect();
-        let shown = lines.len();
-        if let Some(next) = &self.next {
-            lines.push(format!("[{shown} of {}; nextCursor: {next}]", self.total));
-        } else if shown < self.total || shown == 0 {
-            lines.push(format!("[{shown} of {}]", self.total));
-        }
-        lines.extend(self.note.iter().map(|note| format!("[{note}]")));
-        lines.join("\n")
+    let shown = lines.len();
+    if let Some(next) = next {
+        lines.push(format!("[{shown} of {total}; nextCursor: {next}]"));
+    } else if shown < total || shown == 0 {
+        lines.push(format!("[{shown} of {total}]"));
     }
+    lines.extend(note.map(|note| format!("[{note}]")));
+    let members = members.raw("total", Some(total)).string("nextCursor", next).string("note", note);
+    MetaResult { structured: members.object(), text: lines.join("\n") }
 }
 
 /// Returns the name of the member that holds the entries of a list.

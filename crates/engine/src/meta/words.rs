@@ -1,11 +1,8 @@
 //! Texts for agents: shortening, formatting on one line, and messages about unknown names. The gateway's own tools and
 //! the admin API use them.
 
-use goblin_catalog::meta::MetaTool;
 use goblin_catalog::search::nearest;
 use goblin_wire::Error;
-
-use crate::catalog_store::Catalog;
 
 /// The maximum length of client input that an error message repeats.
 pub(crate) const MAX_QUOTED_INPUT: usize = 300;
@@ -51,19 +48,12 @@ pub(crate) fn did_you_mean<'a>(wrong: &str, names: impl Iterator<Item = &'a str>
     (!near.is_empty()).then(|| format!("; did you mean {}?", quoted(near.into_iter())))
 }
 
-/// Returns the message for an unknown tool.
-pub(crate) fn tool_not_found(catalog: &Catalog, name: &str, error: &Error) -> String {
-    let names = catalog.tools.entries.iter().map(|entry| &*entry.exposed);
-    let find = format!("; `{}` finds tools by what they do", catalog.meta.name(MetaTool::SearchTools));
-    not_found("tool", name, error, || did_you_mean(name, names), &find)
-}
-
-/// Returns the message for an unknown name: the candidates of an ambiguous name, similar names, or how to search.
-pub(crate) fn not_found(
+/// Returns the message for an unknown name: the candidates of an ambiguous name, similar `names`, or how to search.
+pub(crate) fn not_found<'a>(
     kind: &str,
     name: &str,
     error: &Error,
-    near: impl FnOnce() -> Option<String>,
+    names: impl Iterator<Item = &'a str>,
     find: &str,
 ) -> String {
     let shown = cut(name, MAX_QUOTED_INPUT);
@@ -77,7 +67,7 @@ pub(crate) fn not_found(
         let candidates = quoted(candidates.iter().map(String::as_str));
         return format!("`{shown}` may be any of several {kind}s: say which of {candidates}");
     }
-    format!("no {kind} `{shown}`{}", near().as_deref().unwrap_or(find))
+    format!("no {kind} `{shown}`{}", did_you_mean(name, names).as_deref().unwrap_or(find))
 }
 
 #[cfg(test)]
@@ -118,7 +108,7 @@ mod tests {
         };
         let names = ["github_search", "github_issue"];
         let say = |name: &str, candidates: &[&str]| {
-            not_found("tool", name, &missing(candidates), || did_you_mean(name, names.into_iter()), "; look there")
+            not_found("tool", name, &missing(candidates), names.into_iter(), "; look there")
         };
         assert_eq!(say("githb_search", &[]), "no tool `githb_search`; did you mean `github_search`?");
         assert_eq!(say("zzz", &[]), "no tool `zzz`; look there");

@@ -7,13 +7,15 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use goblin_catalog::content;
 use goblin_wire::json::{self, Span, Splice, quote};
-use goblin_wire::{Error, Id, Keyword, Message, Method, Request, Response};
+use goblin_wire::{Error, Keyword, Method, Request, Response};
 
-use crate::client::call::Call;
+use crate::client::call::Reply;
 use crate::client::caller::Caller;
+use crate::client::input_request::without;
+use crate::router::Router;
 use crate::router::state::RequestState;
-use crate::router::{Reply, Router, content};
 use crate::upstream::Backend;
 
 /// The lifetime of a state that refers to nothing in this gateway.
@@ -26,35 +28,6 @@ pub(crate) struct Exchange<'a> {
     pub backend: &'a Backend,
     pub caller: &'a Caller,
     pub request: &'a Request,
-}
-
-/// A server request as an entry of `inputRequests`.
-pub(crate) struct InputRequest {
-    /// The id in the client's table of open server requests.
-    pub id: Id,
-    /// The key and value in the result, as JSON.
-    pub asked: String,
-    pub key: String,
-}
-
-impl InputRequest {
-    /// Reports whether the backend still waits for the response.
-    pub(crate) fn is_open(&self, call: &Call) -> bool {
-        call.mailbox.asks.is_open(&self.id)
-    }
-
-    /// Delivers the input for this entry to the backend. Returns `false` if the request does not contain it.
-    pub(crate) fn answer(&self, call: &Call, request: &Request) -> bool {
-        let text = request.raw.as_str();
-        let answered = request.params.input_responses.and_then(|answers| json::member(text, answers, &self.key));
-        let Some(answered) = answered.filter(|answered| answered.get(text).starts_with('{')) else { return false };
-        let response = goblin_wire::reply(&self.id, answered.slice(request.raw.bytes())).concat();
-        if let Ok(Message::Response(response)) = Message::parse(response) {
-            // The input is ignored if it is late and the backend has gone on without it.
-            call.mailbox.asks.answer(response);
-        }
-        true
-    }
 }
 
 impl Router {
@@ -167,37 +140,4 @@ pub(crate) fn inside(text: &str, span: Span, edits: Splice) -> String {
     let whole = edits.apply(&Bytes::copy_from_slice(text.as_bytes()));
     let end = whole.len() - (text.len() - span.end as usize);
     String::from_utf8_lossy(&whole[span.start as usize..end]).into_owned()
-}
-
-/// Returns an object without the members for which `is_cut` returns `true`.
-pub(crate) fn without(object: &str, is_cut: impl Fn(&str) -> bool) -> String {
-    let mut edits = Splice::new();
-    json::cut_members(object, json::whole(object), is_cut, &mut edits);
-    let left = edits.apply(&Bytes::copy_from_slice(object.as_bytes()));
-    String::from_utf8_lossy(&left).into_owned()
-}
-
-/// Converts a server request to an input request. Returns its id as an error if its method has no such form.
-pub(crate) fn question(ask: Bytes) -> Result<InputRequest, Option<Id>> {
-    let Ok(Message::Request(request)) = Message::parse(ask) else { return Err(None) };
-    if !matches!(request.method, Method::Elicit | Method::Sample | Method::RootsList) {
-        return Err(Some(request.id));
-    }
-    let params = request.params.whole.map(|params| {
-        // Clients without a session support neither progress of a response nor names for later notifications.
-        let is_unknown = |key: &str| matches!(key, "_meta" | "elicitationId" | "task");
-        format!(r#","params":{}"#, without(params.get(request.raw.as_str()), is_unknown))
-    });
-    let key = format!("ask-{}", request.id);
-    let asked = format!(r#"{}:{{"method":"{}"{}}}"#, quote(&key), request.method.as_str(), params.unwrap_or_default());
-    Ok(InputRequest { id: request.id, asked, key })
-}
-
-/// Rejects a server request with an error to the backend.
-pub(crate) fn refuse(call: &Call, ask: Option<Id>, reason: &str) {
-    let error = Error::ClientUnavailable { reason: reason.to_owned() };
-    let answer = goblin_wire::error_reply(ask.as_ref(), &error.to_json()).concat();
-    if let Ok(Message::Response(answer)) = Message::parse(answer) {
-        call.mailbox.asks.answer(answer);
-    }
 }

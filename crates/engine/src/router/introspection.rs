@@ -78,13 +78,13 @@ impl UriForms {
     fn new(catalog: &Catalog, uri: &str) -> UriForms {
         match catalog.resources.find(&catalog.sources, uri) {
             Ok(owner) => {
-                let exposed = catalog.resources.expose(&catalog.sources, owner.source, &owner.native);
+                let exposed = catalog.resources.expose(owner.source, &owner.native);
                 let server = catalog.source(owner.source).backend.id.clone();
                 UriForms { owner: Some((server, owner.native)), exposed: vec![exposed] }
             }
             // The URI belongs to several servers, or currently to none.
             Err(error) => {
-                let owner = catalog.resources.find_server(&catalog.sources, uri).ok();
+                let owner = catalog.resources.find_server(uri).ok();
                 let owner = owner.map(|(source, native)| (catalog.source(source).backend.id.clone(), native));
                 let candidates = match error {
                     Error::ResourceNotFound { candidates, .. } => candidates,

@@ -8,16 +8,17 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
+use goblin_catalog::content;
 use goblin_wire::json::{self, Span, Splice, quote};
 use goblin_wire::{Error, Message, Method, Outcome, Request};
 use smallvec::SmallVec;
 
 use crate::client::call::{Call, CallTimeouts};
 use crate::client::mailbox::server_requests::ServerRequestEvent;
+use crate::router::Router;
 use crate::router::inputs::needs_input;
-use crate::router::{Router, content};
 use crate::upstream::inbound::check_ability;
-use crate::upstream::server_request::{Recipient, Translate};
+use crate::upstream::server_request::Recipient;
 use crate::upstream::{Backend, BackendResponse, CallEnd, OutgoingRequest};
 
 /// The largest number of rounds in one call. The protocol has no limit, but SDKs have this one.
@@ -151,7 +152,7 @@ impl Router {
     fn params_for(&self, call: &Call, backend: &Backend, method: &Method, params: &str, ask: u64) -> Option<String> {
         let dialect = call.caller.dialect;
         let whole = json::whole(params);
-        let mut edits = content::ask_edits(dialect, method, params, whole, |native| self.expose(&backend.id, native));
+        let mut edits = content::ask_edits(dialect, method, params, whole, |native| backend.inbox.expose(native));
         if *method == Method::Elicit {
             let is_url = json::member(params, whole, "mode").is_some_and(|mode| mode.get(params) == "\"url\"");
             if is_url && json::member(params, whole, "elicitationId").is_none() {

@@ -242,7 +242,7 @@ fn find(view: View<'_>, uri: &str, kind: Option<PatternKind>) -> Result<Subscrib
     match kind {
         None => {
             let UriOwner { source, native, .. } = find_resource(view, uri)?;
-            let exposed = resources.expose(&view.catalog.sources, source, &native).into();
+            let exposed = resources.expose(source, &native).into();
             Ok(SubscribeTarget { source, native: native.into(), exposed, pattern: None })
         }
         Some(PatternKind::Template) => {
@@ -259,10 +259,10 @@ fn find(view: View<'_>, uri: &str, kind: Option<PatternKind>) -> Result<Subscrib
             })
         }
         Some(PatternKind::Glob) => {
-            let (source, native) = resources.find_server(&view.catalog.sources, uri)?;
+            let (source, native) = resources.find_server(uri)?;
             let glob =
                 UriGlob::parse(&native).map_err(|error| Error::InvalidParams(format!("uri is no glob: {error}")))?;
-            let exposed = resources.expose(&view.catalog.sources, source, &native).into();
+            let exposed = resources.expose(source, &native).into();
             Ok(SubscribeTarget { source, native: native.into(), exposed, pattern: Some(Arc::new(Pattern::Glob(glob))) })
         }
     }

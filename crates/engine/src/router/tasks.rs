@@ -1,34 +1,31 @@
 //! Tasks: calls that are answered at once with an id and end later (TASK-1).
 //!
-//! A client knows a task by an id of the gateway (`book`), which is replaced by the backend's id on the way. If both
+//! A client knows a task by an id of the gateway (`TaskTable`), which is replaced by the backend's id on the way. If both
 //! sides use the same protocol, everything else passes unchanged. Otherwise `bridge` translates between the two. A
 //! client that does not support tasks waits for the result (`wait`).
 
 mod bridge;
-mod description;
-pub(crate) mod input_relay;
-pub(crate) mod table;
 mod wait;
 pub(crate) mod watch;
 
 use std::sync::Arc;
 use std::time::Instant;
 
+use goblin_catalog::content;
 use goblin_catalog::definition::requires_task;
 use goblin_config::ServerId;
 use goblin_wire::json::{self, Pieces, Span, Splice, quote};
 use goblin_wire::modern::{IDENTITY, RELATED_TASK, SERVER_INFO, TASKS_DECLARED};
 use goblin_wire::params::{related_task, required};
-use goblin_wire::{Dialect, Era, Error, Id, Message, Method, Notification, Outcome, Request};
+use goblin_wire::{Era, Error, Method, Outcome, Request};
 
 use crate::catalog_store::{Catalog, Source};
 use crate::client::call::{Call, CallTimeouts};
-use crate::client::caller::{Caller, SessionId};
+use crate::client::caller::Caller;
 use crate::router::inputs::Exchange;
-use crate::router::tasks::description::TaskDescription;
-use crate::router::tasks::table::{NativeTask, NewTask, Task, TaskOwner, TaskPermit};
-use crate::router::{Reply, RouteTarget, Router, content};
-use crate::upstream::server_request::Translate;
+use crate::router::{Reply, RouteTarget, Router};
+use crate::upstream::tasks::description::{self, TaskDescription};
+use crate::upstream::tasks::{NativeTask, NewTask, Task, TaskOwner, TaskPermit, inlined};
 use crate::upstream::{Backend, BackendResponse, CallEnd, OutgoingRequest, TaskPolicy};
 
 /// The code of a backend that needs a task for a call that does not declare support for tasks.
@@ -210,7 +207,7 @@ impl Router {
         let Some(at) = related_task(text, holder) else { return edits };
         let own = if backend.own_links().is_some() { caller.session } else { None };
         let native = json::string(text, at).unwrap_or_default();
-        let id = Translate::task_id(self, &backend.id, own, &native).filter(|_| caller.dialect.has_tasks());
+        let id = self.tasks.shown(&backend.id, own, &native).filter(|_| caller.dialect.has_tasks());
         match id {
             Some(id) => edits.replace(at, quote(&id)),
             None => {
@@ -228,55 +225,6 @@ impl Router {
         if let Some(native) = json::string(text, at).and_then(|id| self.tasks.native(&backend.id, &id)) {
             edits.replace(at, quote(&native));
         }
-    }
-
-    /// Handles a task notification of a backend. Returns `false` if no client receives it.
-    pub(crate) fn hear_of_task(&self, server: &ServerId, own: Option<SessionId>, notification: &Notification) -> bool {
-        let text = notification.raw.as_str();
-        let Some(params) = notification.params.whole else { return false };
-        let era = if notification.method == Method::TaskStatus { Era::Legacy } else { Era::Modern };
-        let told = TaskDescription { text, task: params, era };
-        let id = told.id().unwrap_or_default();
-        let native = NativeTask { server: server.clone(), own, era, id: (*id).into() };
-        let Some(task) = self.tasks.named(&native) else { return false };
-        task.note(told.life(), told.kept(&task.id));
-        let mut edits = told.edits(&task.id);
-        edits.append(self.inlined(server, &told, task.client));
-        let message = json::single_line(edits.apply(notification.raw.bytes()));
-        match (era, task.client) {
-            (Era::Modern, Era::Modern) => task.tell(&message),
-            (Era::Legacy, Era::Legacy) => {
-                let mailbox = task.mailbox.upgrade().filter(|mailbox| mailbox.has_stream());
-                mailbox.is_some_and(|mailbox| mailbox.post(message))
-            }
-            // A client of another protocol than its backend polls its tasks.
-            (Era::Legacy, Era::Modern) | (Era::Modern, Era::Legacy) => false,
-        }
-    }
-
-    /// Returns the changes to the result or the input requests that a task includes.
-    fn inlined(&self, server: &ServerId, told: &TaskDescription<'_>, client: Era) -> Splice {
-        let mut edits = Splice::new();
-        if (told.era, client) != (Era::Modern, Era::Modern) {
-            return edits;
-        }
-        let (text, dialect) = (told.text, Dialect::NEWEST);
-        let expose = |native: &str| self.expose_of(server, native);
-        if let Some(result) = told.outcome("result") {
-            edits.append(content::edits(dialect, &Method::ToolsCall, text, result, expose));
-        }
-        let asked = told.outcome("inputRequests").into_iter().flat_map(|asked| json::members(text, asked));
-        for asked in asked.map(|member| member.value) {
-            let method = json::member(text, asked, "method").and_then(|at| json::string(text, at));
-            if let (Some(method), Some(params)) = (method, json::member(text, asked, "params")) {
-                edits.append(content::ask_edits(dialect, &Method::parse(&method), text, params, expose));
-            }
-        }
-        edits
-    }
-
-    fn expose_of(&self, server: &ServerId, native: &str) -> String {
-        Translate::expose(self, server, native)
     }
 }
 
@@ -330,7 +278,7 @@ impl TaskRequest<'_> {
                 let told = TaskDescription { text, task: result, era };
                 self.note(&told);
                 let mut edits = told.edits(&self.task.id);
-                edits.append(self.router.inlined(&self.backend.id, &told, self.task.client));
+                edits.append(inlined(&self.backend.inbox, &told, self.task.client));
                 edits
             }
             _ => Splice::new(),
@@ -357,7 +305,7 @@ impl TaskRequest<'_> {
     /// Returns the changes to the tool result at `result` for this client.
     fn result_edits(&self, answered: &BackendResponse, result: Span) -> Splice {
         let (text, caller) = (answered.response.raw.as_str(), &self.call.caller);
-        let expose = |native: &str| self.router.expose_of(&self.backend.id, native);
+        let expose = |native: &str| self.backend.inbox.expose(native);
         let mut edits = content::edits(caller.dialect, &Method::ToolsCall, text, result, expose);
         match (caller.dialect.has_result_types(), answered.dialect.has_result_types()) {
             (true, true) => {}
@@ -387,13 +335,4 @@ pub(crate) fn makes_tasks(source: &Source) -> bool {
 fn newer_result(kind: &str, members: &str) -> String {
     let comma = if members.is_empty() { "" } else { "," };
     format!(r#"{{"resultType":"{kind}"{comma}{members},"_meta":{{"{SERVER_INFO}":{IDENTITY}}}}}"#)
-}
-
-/// Creates a request of the gateway about a task, on behalf of a call.
-fn about(method: &Method, native: &str, more: &str) -> Request {
-    let params = format!(r#"{{"taskId":{}{more}}}"#, quote(native));
-    match Message::parse(goblin_wire::request(&Id::from(0), method, &params)) {
-        Ok(Message::Request(request)) => request,
-        _ => unreachable!("it was written as a request"),
-    }
 }

@@ -8,9 +8,7 @@
 //!
 //! The gateway always declares `resources.subscribe`. Capabilities are fixed at the handshake, and servers come and go.
 
-use std::future::Future;
 use std::panic::AssertUnwindSafe;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -23,12 +21,13 @@ use goblin_telemetry::Observe;
 use goblin_wire::extensions::{META_TOOLS, SUBSCRIPTIONS};
 use goblin_wire::json::{self, Pieces, Span};
 use goblin_wire::modern::IDENTITY;
-use goblin_wire::params::required;
-use goblin_wire::{Dialect, Error, Id, Limit, Method, Notification, Request, Response};
+use goblin_wire::params::{cancelled, required};
+use goblin_wire::{Dialect, Error, Limit, Method, Notification, Request, Response};
 
-use crate::client::call::{Call, CallMessage};
+use crate::client::call::{Call, Reply};
 use crate::client::caller::{Caller, Introduction, Level};
-use crate::router::{Reply, Router};
+use crate::client::pending::{OnDrop, OpenCall, PendingCall};
+use crate::router::Router;
 use crate::session::recorder::{CallRecord, CallRecorder};
 use crate::session::suspended::SuspendedCalls;
 use crate::session::{Session, SessionPermit, Sessions};
@@ -41,6 +40,9 @@ pub(crate) const EXTENSION: &str = concat!(
 
 /// The capability that declares tasks, with a trailing comma.
 const TASKS: &str = r#""tasks":{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}},"#;
+
+/// The reason of a cancellation in which the client gives none.
+pub(crate) const CANCELLED: &str = "the client cancelled it";
 
 /// The limit in bytes of the capabilities, name and version that a client sends.
 pub(crate) const MAX_CLIENT_INFO: usize = 16 * 1024;
@@ -55,49 +57,11 @@ pub struct Dispatcher {
 }
 
 /// The outcome of beginning a request.
-pub enum DispatchOutcome {
+pub enum Begun {
     /// The answer, if no backend was needed.
-    Ready(Pieces),
+    Ready(Reply),
     /// A call that is on its way to a backend.
     Pending(PendingCall),
-}
-
-/// A call that waits for its answer. It does not depend on its transport. A lost connection is no cancellation, so
-/// another task may finish the call.
-pub struct PendingCall {
-    pub call: Arc<Call>,
-    /// The answer. `None` if the call was cancelled.
-    pub(crate) answer: Pin<Box<dyn Future<Output = Option<Reply>> + Send>>,
-}
-
-/// An event of a call for its client.
-pub enum PendingCallEvent {
-    Said(CallMessage),
-    /// The answer takes long. Returned once.
-    Slow,
-    /// The answer. `None` if the call was cancelled.
-    Answer(Option<Reply>),
-}
-
-impl PendingCall {
-    /// Waits for the next event. Messages come first, so that they reach the client before the answer. Must not be
-    /// called after [`PendingCallEvent::Answer`].
-    pub async fn next(&mut self) -> PendingCallEvent {
-        tokio::select! {
-            biased;
-            said = self.call.lane.next() => said.map_or(PendingCallEvent::Slow, PendingCallEvent::Said),
-            answer = &mut self.answer => {
-                match self.call.lane.try_next() {
-                    Some(said) => {
-                        // A message arrived together with the answer. Return the answer in the next call.
-                        self.answer = Box::pin(std::future::ready(answer));
-                        PendingCallEvent::Said(said)
-                    }
-                    None => PendingCallEvent::Answer(answer),
-                }
-            }
-        }
-    }
 }
 
 impl Dispatcher {
@@ -114,7 +78,7 @@ impl Dispatcher {
     #[cfg(test)]
     pub fn example(most: usize) -> Dispatcher {
         let (policies, observe) = (Policies::default(), Arc::new(goblin_telemetry::Observe::default()));
-        let directory = Arc::new(crate::catalog_store::CatalogStore::new(&goblin_config::Config::empty()));
+        let directory = Arc::new(crate::catalog_store::CatalogStore::new(&goblin_config::Config::default()));
         let router = Router::new(directory, policies.clone(), Arc::clone(&observe));
         Dispatcher::new(Sessions::new(most, std::time::Duration::from_secs(60), observe), Arc::new(router), policies)
     }
@@ -170,12 +134,12 @@ impl Dispatcher {
     }
 
     /// Begins a request of a session.
-    pub fn begin(self: &Arc<Dispatcher>, session: &Arc<Session>, request: Request) -> DispatchOutcome {
+    pub fn begin(self: &Arc<Dispatcher>, session: &Arc<Session>, request: Request) -> Begun {
         session.note_request();
         let caller = session.caller();
         match self.answer_at_once(session, &caller, &request) {
-            Some(Ok(answer)) => DispatchOutcome::Ready(answer),
-            Some(Err(error)) => DispatchOutcome::Ready(self.router.error(&request, &caller, &error).pieces),
+            Some(Ok(answer)) => Begun::Ready(answer.into()),
+            Some(Err(error)) => Begun::Ready(self.router.error(&request, &caller, &error)),
             None => self.begin_call(session, caller, request),
         }
     }
@@ -244,23 +208,24 @@ impl Dispatcher {
         })
     }
 
-    fn begin_call(self: &Arc<Dispatcher>, session: &Arc<Session>, caller: Caller, request: Request) -> DispatchOutcome {
+    fn begin_call(self: &Arc<Dispatcher>, session: &Arc<Session>, caller: Caller, request: Request) -> Begun {
         if let Err(error) = self.check_memory() {
-            return DispatchOutcome::Ready(self.router.error(&request, &caller, &error).pieces);
+            return Begun::Ready(self.router.error(&request, &caller, &error));
         }
         let mut request = self.router.unwrap_call(&caller, &request).unwrap_or(request);
         let account = self.open_account(&mut request);
         let token = request.params.said.progress_token;
         let token = token.map(|at| at.slice(request.raw.bytes()));
         let call = Arc::new(Call::new(caller, Arc::clone(&session.mailbox), request, token));
-        let ticket = match session.inflight.admit(&call.request.id, &call, self.policies.max_in_flight) {
-            Ok(ticket) => ticket,
-            Err(error) => return DispatchOutcome::Ready(self.router.error(&call.request, &call.caller, &error).pieces),
+        let open = OpenCall::Call(Arc::clone(&call));
+        let guard = match session.calls.admit(Some(&call.request.id), open, self.policies.max_in_flight) {
+            Ok(guard) => guard,
+            Err(error) => return Begun::Ready(self.router.error(&call.request, &call.caller, &error)),
         };
         let session = Arc::clone(session);
-        DispatchOutcome::Pending(self.carry(call, account, move || {
+        Begun::Pending(self.carry(call, account, OnDrop::Detach(None), move || {
             session.touch();
-            drop(ticket);
+            drop(guard);
         }))
     }
 
@@ -274,6 +239,7 @@ impl Dispatcher {
         &self,
         call: Arc<Call>,
         account: Option<Box<CallRecord>>,
+        on_drop: OnDrop,
         done: impl FnOnce() + Send + 'static,
     ) -> PendingCall {
         let (router, carried) = (Arc::clone(&self.router), Arc::clone(&call));
@@ -292,7 +258,7 @@ impl Dispatcher {
             done();
             answer
         });
-        PendingCall { call, answer }
+        PendingCall::new(call, answer, on_drop, &self.router.observe)
     }
 
     /// Delivers the response to a server request. Reports a response that matches none.
@@ -308,7 +274,11 @@ impl Dispatcher {
             Method::Progress => {
                 session.mailbox.asks.progress(notification.clone());
             }
-            Method::Cancelled => hear_cancelled(session, notification),
+            Method::Cancelled => {
+                if let Some((id, reason)) = cancelled(notification, CANCELLED) {
+                    session.calls.cancel(&id, &reason);
+                }
+            }
             // These concern the client alone or are unknown. Forward them to the backends that have a link for this
             // client alone.
             Method::RootsChanged | Method::TaskStatus | Method::Other(_) => {
@@ -329,16 +299,6 @@ pub(crate) fn check_client_info(observe: &Observe, said: impl Iterator<Item = Sp
     }
     observe.limit_hit(Limit::ClientInfoBytes);
     Err(Error::LimitExceeded { limit: Limit::ClientInfoBytes.as_str(), value: MAX_CLIENT_INFO })
-}
-
-fn hear_cancelled(session: &Session, notification: &Notification) {
-    let text = notification.raw.as_str();
-    let id = notification.params.request_id.and_then(|at| Id::parse(notification.raw.bytes(), at));
-    let reason = notification.params.whole.and_then(|params| json::member(text, params, "reason"));
-    let reason = reason.and_then(|at| json::string(text, at)).unwrap_or("the client cancelled it".into());
-    if let Some(id) = id {
-        session.inflight.cancel(&id, &reason);
-    }
 }
 
 fn read_level(request: &Request) -> Result<Level, Error> {

@@ -11,9 +11,9 @@ use goblin_telemetry::spans::{CallSpan, Spans};
 use goblin_wire::trace::{self, TraceContext};
 use goblin_wire::{Message, Method, Outcome, Request, json};
 
-use crate::client::call::Call;
+use crate::client::call::{Call, Reply};
 use crate::client::caller::Principal;
-use crate::router::{Reply, Router};
+use crate::router::Router;
 
 /// The enabled outputs.
 #[derive(Debug)]

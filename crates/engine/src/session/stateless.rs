@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use goblin_catalog::listing::List;
 use goblin_config::exposure::ProfileName;
 use goblin_wire::extensions::SUBSCRIPTIONS;
-use goblin_wire::json::{self, Pieces, Span};
+use goblin_wire::json::{self, Span};
 use goblin_wire::modern::{FRESHNESS, IDENTITY, SERVER_INFO, TASKS};
 use goblin_wire::{Dialect, Error, Method, Request};
 
@@ -14,11 +15,10 @@ use crate::client::call::Call;
 use crate::client::caller::{Abilities, Caller, Introduction, Principal, SessionId};
 use crate::client::mailbox::replay::Replay;
 use crate::client::mailbox::{ListVersions, Mailbox};
-use crate::router::Reply;
+use crate::client::pending::OnDrop;
 use crate::router::state::RequestState;
-use crate::session::dispatcher::{Dispatcher, EXTENSION, PendingCall, check_client_info, parse_level};
+use crate::session::dispatcher::{Begun, Dispatcher, EXTENSION, check_client_info, parse_level};
 use crate::session::listening::ListenSubscription;
-use crate::session::suspended::CallResumeOutcome;
 
 /// The client of a request without a session.
 #[derive(Clone)]
@@ -29,20 +29,18 @@ pub enum StatelessClient {
     Known { session: SessionId, mailbox: Arc<Mailbox>, profile: Option<ProfileName> },
 }
 
-/// The outcome of beginning a request.
-pub enum StatelessOutcome {
-    Ready(Pieces),
-    /// The call is suspended again. The reply asks the client for more input.
-    Replied(Reply),
-    Pending(PendingCall),
-    Listening(ListenSubscription),
-}
-
 impl StatelessClient {
     /// Creates the client of a new pipe.
     pub fn known(dispatcher: &Dispatcher, profile: Option<ProfileName>) -> StatelessClient {
         let mailbox = Arc::new(passing_mailbox(Introduction::default()));
         StatelessClient::Known { session: dispatcher.sessions.mint(), mailbox, profile }
+    }
+
+    /// Closes the mailbox of a client that is gone.
+    pub(crate) fn close(&self) {
+        if let StatelessClient::Known { mailbox, .. } = self {
+            mailbox.close();
+        }
     }
 
     fn profile(&self) -> Option<&ProfileName> {
@@ -58,20 +56,13 @@ fn passing_mailbox(introduction: Introduction) -> Mailbox {
 }
 
 impl Dispatcher {
-    /// Begins a request without a session. [`check_meta`] must have accepted it.
-    pub fn visit(self: &Arc<Dispatcher>, guest: &StatelessClient, request: Request) -> Result<StatelessOutcome, Error> {
+    /// Begins a request without a session, except `subscriptions/listen`. [`check_meta`] must have accepted it.
+    pub fn visit(self: &Arc<Dispatcher>, guest: &StatelessClient, request: Request) -> Result<Begun, Error> {
         // The caller is read only for known methods. An unknown method is the more important error.
-        let caller = || {
-            check_client_info(&self.router.observe, request.params.said.capabilities.into_iter())?;
-            caller(guest, &request)
-        };
-        let list = |list| {
-            let page = self.page(&caller()?, &request, list)?;
-            Ok(StatelessOutcome::Ready(goblin_wire::reply(&request.id, page)))
-        };
+        let ready = |result: Bytes| Ok(Begun::Ready(goblin_wire::reply(&request.id, result).into()));
+        let list = |list| ready(self.page(&self.caller(guest, &request)?, &request, list)?);
         match &request.method {
-            Method::Discover => caller()
-                .map(|caller| StatelessOutcome::Ready(goblin_wire::reply(&request.id, self.discovered(&caller)))),
+            Method::Discover => ready(self.discovered(&self.caller(guest, &request)?).into()),
             Method::ToolsList => list(List::Tools),
             Method::PromptsList => list(List::Prompts),
             Method::ResourcesList => list(List::Resources),
@@ -83,15 +74,27 @@ impl Dispatcher {
             | Method::TasksGet
             | Method::TasksUpdate
             | Method::TasksCancel => {
-                let caller = caller()?;
+                let caller = self.caller(guest, &request)?;
                 let request = self.router.unwrap_call(&caller, &request).unwrap_or(request);
                 self.visit_backend(guest, caller, request)
             }
-            Method::Listen => {
-                ListenSubscription::begin(self, guest, caller()?, &request).map(StatelessOutcome::Listening)
-            }
             other => Err(Error::MethodNotFound(other.to_string())),
         }
+    }
+
+    /// Begins a `subscriptions/listen` stream.
+    pub fn listen(
+        self: &Arc<Dispatcher>,
+        guest: &StatelessClient,
+        request: &Request,
+    ) -> Result<ListenSubscription, Error> {
+        ListenSubscription::begin(self, guest, self.caller(guest, request)?, request)
+    }
+
+    /// Returns the sender of a request. Returns an error if its `_meta` is too long or not valid.
+    fn caller(&self, guest: &StatelessClient, request: &Request) -> Result<Caller, Error> {
+        check_client_info(&self.router.observe, request.params.said.capabilities.into_iter())?;
+        caller(guest, request)
     }
 
     fn discovered(&self, caller: &Caller) -> String {
@@ -116,21 +119,13 @@ impl Dispatcher {
         )
     }
 
-    fn visit_backend(
-        &self,
-        guest: &StatelessClient,
-        caller: Caller,
-        mut request: Request,
-    ) -> Result<StatelessOutcome, Error> {
+    fn visit_backend(&self, guest: &StatelessClient, caller: Caller, mut request: Request) -> Result<Begun, Error> {
         // A token is a string or a number. Ignore anything else.
         let is_token =
             |at: &Span| at.get(request.raw.as_str()).starts_with(|first: char| matches!(first, '"' | '-' | '0'..='9'));
         let token = request.params.said.progress_token.filter(is_token).map(|at| at.slice(request.raw.bytes()));
         if let Some(id) = self.parked(&caller, &request)? {
-            return self.resume(id, &request, token).map(|resumed| match resumed {
-                CallResumeOutcome::Asks(reply) => StatelessOutcome::Replied(reply),
-                CallResumeOutcome::Pending(pending) => StatelessOutcome::Pending(pending),
-            });
+            return self.resume(id, &request, token);
         }
         self.check_memory()?;
         let mailbox = match guest {
@@ -143,16 +138,16 @@ impl Dispatcher {
         let level = caller.level;
         let account = self.open_account(&mut request);
         let call = Arc::new(Call::new(caller, mailbox, request, token));
-        let ticket = self.sessions.admit_visit(&call)?;
+        let guard = self.sessions.admit_visit(&call)?;
         if level.is_some() {
             self.sessions.levels.replace(None, level);
         }
         let levels = Arc::clone(&self.sessions.levels);
-        Ok(StatelessOutcome::Pending(self.carry(call, account, move || {
+        Ok(Begun::Pending(self.carry(call, account, OnDrop::Cancel, move || {
             if level.is_some() {
                 levels.replace(level, None);
             }
-            drop(ticket);
+            drop(guard);
         })))
     }
 

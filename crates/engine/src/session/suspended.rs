@@ -10,17 +10,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use goblin_telemetry::worker;
-use goblin_wire::json::Splice;
-use goblin_wire::{Error, Id, Message, Request};
-use parking_lot::{Mutex, MutexGuard};
+use goblin_wire::{Error, Id, Request};
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::client::call::{Call, CallMessage};
-use crate::router::Reply;
-use crate::router::inputs::{InputRequest, input_required, question, refuse};
+use crate::client::call::{Call, CallEvent, Reply};
+use crate::client::input_request::{InputRequest, question};
+use crate::client::pending::PendingCall;
+use crate::router::inputs::input_required;
 use crate::router::state::RequestState;
-use crate::session::dispatcher::{Dispatcher, PendingCall};
+use crate::session::dispatcher::{Begun, Dispatcher};
 
 /// The largest number of suspended calls.
 const MAX_SUSPENDED: usize = 1024;
@@ -46,13 +45,6 @@ struct SuspendedCall {
     place: OwnedSemaphorePermit,
 }
 
-/// The outcome of a request that resumes a suspended call.
-pub(crate) enum CallResumeOutcome {
-    /// The call needs more input and is suspended again.
-    Asks(Reply),
-    Pending(PendingCall),
-}
-
 impl Default for SuspendedCalls {
     fn default() -> SuspendedCalls {
         SuspendedCalls { book: Mutex::default(), room: Arc::new(Semaphore::new(MAX_SUSPENDED)) }
@@ -60,13 +52,9 @@ impl Default for SuspendedCalls {
 }
 
 impl SuspendedCalls {
-    fn book(&self) -> MutexGuard<'_, HashMap<u128, SuspendedCall>> {
-        self.book.lock()
-    }
-
     /// Cancels the calls with an expired suspension.
     pub(crate) fn forget_late(&self, now: Instant) {
-        let late: Vec<_> = self.book().extract_if(|_, parked| parked.expires <= now).collect();
+        let late: Vec<_> = self.book.lock().extract_if(|_, parked| parked.expires <= now).collect();
         for (_, parked) in late {
             parked.pending.call.cancel("the client did not come back with what it was asked");
         }
@@ -83,24 +71,35 @@ impl Dispatcher {
         }
     }
 
-    /// Suspends a call with server requests. Returns the `input_required` reply to `request`, which began or resumed
-    /// the call. Returns the call as an error if no request can be passed to the client. The backend then got an error
-    /// for each.
-    pub fn suspended(&self, mut pending: PendingCall, request: &Id, asks: Vec<Bytes>) -> Result<Reply, PendingCall> {
-        let open = questions(&pending.call, asks);
+    /// Waits for the next event of a call. A server request suspends a call without a session, whose reader then gets
+    /// the `input_required` reply. It is cancel-safe.
+    pub(crate) async fn next_event(&self, pending: &mut PendingCall) -> CallEvent {
+        loop {
+            match pending.next().await {
+                CallEvent::Request(request) if !pending.call.caller.dialect.has_asks() => {
+                    self.suspend(pending, request);
+                }
+                event => return event,
+            }
+        }
+    }
+
+    /// Suspends a call with a server request. The call goes on if no request can be passed to the client. The backend
+    /// then got an error for each.
+    fn suspend(&self, pending: &mut PendingCall, request: Bytes) {
+        let requests = std::iter::once(request).chain(pending.take_requests()).collect();
+        let open = questions(&pending.call, requests);
         if open.is_empty() {
-            return Err(pending);
+            return;
         }
         let Ok(place) = Arc::clone(&self.suspended.room).try_acquire_owned() else {
             for question in open {
-                refuse(&pending.call, Some(question.id), "too many calls wait for their clients");
+                pending.call.refuse(Some(&question.id), "too many calls wait for their clients");
             }
-            return Err(pending);
+            return;
         };
-        // A task drives the call while it is suspended, since no transport polls it.
-        let answer = worker::spawn(pending.answer);
-        pending.answer = Box::pin(async move { answer.await.ok().flatten() });
-        Ok(self.put(pending, request, open, place))
+        let reply = self.put(pending.suspend(), pending.id(), open, place);
+        pending.reply_with(reply);
     }
 
     fn put(&self, pending: PendingCall, request: &Id, open: Vec<InputRequest>, place: OwnedSemaphorePermit) -> Reply {
@@ -110,32 +109,28 @@ impl Dispatcher {
         let state = self.router.states.seal(&RequestState::Parked(id), &call.caller, &call.request, patience);
         let asked: Vec<_> = open.iter().map(|question| question.asked.as_str()).collect();
         let result = input_required(&asked.join(","), &state);
-        self.suspended.book().insert(id, SuspendedCall { pending, open, expires: Instant::now() + patience, place });
+        self.suspended
+            .book
+            .lock()
+            .insert(id, SuspendedCall { pending, open, expires: Instant::now() + patience, place });
         goblin_wire::reply(request, result).into()
     }
 
-    /// Resumes the suspended call `id` with the input in `request`. Returns an error if there is no such call.
-    pub(crate) fn resume(&self, id: u128, request: &Request, token: Option<Bytes>) -> Result<CallResumeOutcome, Error> {
-        let SuspendedCall { mut pending, mut open, place, .. } =
-            self.suspended.book().remove(&id).ok_or(Error::StaleState)?;
+    /// Resumes the suspended call `id` with the input in `request`. Returns an error if there is no such call. The call
+    /// is suspended again if it needs more input.
+    pub(crate) fn resume(&self, id: u128, request: &Request, token: Option<Bytes>) -> Result<Begun, Error> {
+        let suspended = self.suspended.book.lock().remove(&id);
+        let SuspendedCall { mut pending, mut open, place, .. } = suspended.ok_or(Error::StaleState)?;
         // Set the token before the backend receives the input, so that its further progress carries the new token.
-        // Progress queued before this point carries the old token, so it is dropped.
         pending.call.set_progress_token(token);
+        let requests = pending.resume(&request.id);
         let call = &pending.call;
-        let asks = std::iter::from_fn(|| call.lane.try_next()).filter_map(|said| match said {
-            CallMessage::Ask(ask) => Some(ask),
-            CallMessage::Note(_) => None,
-        });
-        let asks = asks.collect();
         open.retain(|question| !question.answer(call, request) && question.is_open(call));
-        open.extend(questions(call, asks));
-        if !open.is_empty() {
-            return Ok(CallResumeOutcome::Asks(self.put(pending, &request.id, open, place)));
-        }
-        let id = request.id.clone();
-        let answer = std::mem::replace(&mut pending.answer, Box::pin(std::future::ready(None)));
-        pending.answer = Box::pin(async move { answer.await.map(|reply| under(reply, &id)) });
-        Ok(CallResumeOutcome::Pending(pending))
+        open.extend(questions(call, requests));
+        Ok(match open.is_empty() {
+            true => Begun::Pending(pending),
+            false => Begun::Ready(self.put(pending, &request.id, open, place)),
+        })
     }
 }
 
@@ -146,20 +141,11 @@ fn questions(call: &Call, asks: Vec<Bytes>) -> Vec<InputRequest> {
     for ask in asks {
         match question(ask) {
             Ok(question) => open.push(question),
-            Err(refused) => refuse(call, refused, "it cannot be asked this without a session"),
+            Err(refused) => call.refuse(refused.as_ref(), "it cannot be asked this without a session"),
         }
     }
     open.retain(|question| question.is_open(call));
     open
-}
-
-/// Returns the reply with the id of another request.
-fn under(reply: Reply, id: &Id) -> Reply {
-    match Message::parse(reply.pieces.concat()) {
-        Ok(Message::Response(response)) => Reply { pieces: response.rekeyed(id, Splice::new()), code: reply.code },
-        // The gateway wrote the reply, so it always parses.
-        _ => reply,
-    }
 }
 
 fn random() -> u128 {
@@ -170,29 +156,39 @@ fn random() -> u128 {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+    use goblin_wire::Dialect;
+
     use super::*;
     use crate::client::call::AbortReason;
     use crate::client::mailbox::server_requests::{OpenServerRequest, ServerRequestEvent};
+    use crate::client::pending::OnDrop;
 
     /// Returns a call that never completes, with `count` server requests of its backend.
-    fn asking(count: usize) -> (PendingCall, Vec<OpenServerRequest>, Vec<Bytes>) {
-        let call = Arc::new(Call::example());
+    fn asking(count: usize) -> (PendingCall, Vec<OpenServerRequest>) {
+        let call = Call::example_of(Dialect::NEWEST);
         let asks: Vec<_> = (0..count).map(|_| call.mailbox.asks.open().expect("there is room")).collect();
-        let messages = asks.iter().map(|ask| {
-            let id = ask.id;
-            format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"roots/list"}}"#).into()
-        });
-        let messages = messages.collect();
-        (PendingCall { call, answer: Box::pin(std::future::pending()) }, asks, messages)
+        for ask in &asks {
+            assert!(call.ask(format!(r#"{{"jsonrpc":"2.0","id":{},"method":"roots/list"}}"#, ask.id).into()));
+        }
+        let never = std::future::pending().boxed();
+        (PendingCall::new(Arc::new(call), never, OnDrop::Cancel, &Arc::default()), asks)
+    }
+
+    /// Returns the `input_required` reply, or `None` if the call goes on.
+    fn input_request(dispatcher: &Dispatcher, pending: &mut PendingCall) -> Option<Reply> {
+        match dispatcher.next_event(pending).now_or_never()? {
+            CallEvent::Done(reply) => reply,
+            event => panic!("{event:?}"),
+        }
     }
 
     fn suspended(
         dispatcher: &Dispatcher,
-        (pending, asks, messages): (PendingCall, Vec<OpenServerRequest>, Vec<Bytes>),
+        (mut pending, asks): (PendingCall, Vec<OpenServerRequest>),
     ) -> (Arc<Call>, Vec<OpenServerRequest>, bool) {
-        let call = Arc::clone(&pending.call);
-        let is_parked = dispatcher.suspended(pending, &Id::from(1), messages).is_ok();
-        (call, asks, is_parked)
+        let is_parked = input_request(dispatcher, &mut pending).is_some();
+        (Arc::clone(&pending.call), asks, is_parked)
     }
 
     #[tokio::test]
@@ -200,7 +196,7 @@ mod tests {
         let dispatcher = Dispatcher::example(1);
         let (call, _asks, is_parked) = suspended(&dispatcher, asking(1));
         assert!(is_parked);
-        let id = *dispatcher.suspended.book().keys().next().expect("it waits");
+        let id = *dispatcher.suspended.book.lock().keys().next().expect("it waits");
         let patience = dispatcher.policies.ask_timeout.expect("asks have a time-out") + AFTERWARDS;
         dispatcher.suspended.forget_late(Instant::now() + patience - Duration::from_secs(5));
         assert_eq!(call.end_so_far(), None);
@@ -227,28 +223,40 @@ mod tests {
         }
         let (call, mut asks, _) = parked.pop().expect("there are some");
         let is_its = |parked: &SuspendedCall| Arc::ptr_eq(&parked.pending.call, &call);
-        let id =
-            dispatcher.suspended.book().iter().find(|(_, parked)| is_its(parked)).map(|(id, _)| *id).expect("it waits");
+        let id = dispatcher
+            .suspended
+            .book
+            .lock()
+            .iter()
+            .find(|(_, parked)| is_its(parked))
+            .map(|(id, _)| *id)
+            .expect("it waits");
         // A call that is suspended again keeps its place.
-        assert!(matches!(dispatcher.resume(id, &call.request, None), Ok(CallResumeOutcome::Asks(_))));
+        assert!(matches!(dispatcher.resume(id, &call.request, None), Ok(Begun::Ready(_))));
         assert!(!suspended(&dispatcher, asking(1)).2);
         // The backend waits for no response any more. The call goes on and its place is free.
         asks.clear();
-        let id =
-            dispatcher.suspended.book().iter().find(|(_, parked)| is_its(parked)).map(|(id, _)| *id).expect("it waits");
-        assert!(matches!(dispatcher.resume(id, &call.request, None), Ok(CallResumeOutcome::Pending(_))));
+        let id = dispatcher
+            .suspended
+            .book
+            .lock()
+            .iter()
+            .find(|(_, parked)| is_its(parked))
+            .map(|(id, _)| *id)
+            .expect("it waits");
+        assert!(matches!(dispatcher.resume(id, &call.request, None), Ok(Begun::Pending(_))));
         assert!(suspended(&dispatcher, asking(1)).2);
     }
 
     #[tokio::test]
     async fn ask_what_was_taken_back_is_not_asked() {
         let dispatcher = Dispatcher::example(1);
-        let (pending, mut asks, messages) = asking(2);
+        let (pending, mut asks) = asking(2);
         asks.clear();
-        assert!(!suspended(&dispatcher, (pending, asks, messages)).2, "there is nothing to ask");
-        let (pending, mut asks, messages) = asking(2);
+        assert!(!suspended(&dispatcher, (pending, asks)).2, "there is nothing to ask");
+        let (mut pending, mut asks) = asking(2);
         asks.pop();
-        let Ok(reply) = dispatcher.suspended(pending, &Id::from(1), messages) else { panic!("it is parked") };
+        let reply = input_request(&dispatcher, &mut pending).expect("it is parked");
         let text = String::from_utf8_lossy(&reply.pieces.concat()).into_owned();
         assert!(text.contains("ask-1") && !text.contains("ask-2"), "{text}");
     }

@@ -30,7 +30,7 @@ fn hard5_only_a_session_that_holds_nothing_is_evicted() {
     let sessions = sessions(6, Duration::from_secs(60));
     let [streaming, calling, reading, subscribed, asked, idle] = std::array::from_fn(|_| open(&sessions));
     let stream = streaming.open_stream();
-    let ticket = calling.inflight.admit(&Id::from(1), &Arc::new(Call::example()), 1);
+    let ticket = calling.calls.admit(None, OpenCall::Call(Arc::new(Call::example())), 1);
     let present = reading.enter_reader();
     let hold = subscribed.mailbox.hold();
     let ask = asked.mailbox.asks.open();

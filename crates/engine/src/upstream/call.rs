@@ -1,7 +1,7 @@
 //! One call of a client to a backend: picks the link, sends the request and waits for the response.
 //!
-//! The call uses the client's own link, if the client has one. Otherwise it uses the shared link, or the twin if the
-//! shared link is of the other protocol generation. A request is sent a second time only if the backend certainly did
+//! The call uses the client's own link, if the client has one. Otherwise it uses the shared link, or the second
+//! one if the shared link is of the other protocol generation. A request is sent a second time only if the backend certainly did
 //! not process it, and only once.
 
 use std::convert::Infallible;
@@ -20,13 +20,11 @@ use goblin_wire::{Dialect, Error, Id, Method, Outcome, Response};
 use tokio::sync::SemaphorePermit;
 
 use crate::client::call::{AbortReason, Call, CallTimeouts, SLOW_AFTER};
-use crate::client::caller::SessionId;
-use crate::upstream::calls_only::CallsOnlyLink;
-use crate::upstream::client_links::ClientLinks;
 use crate::upstream::link::{Link, LinkError};
+use crate::upstream::links::{LinkSlot, LinkTable};
 use crate::upstream::listen::ListenHandle;
 use crate::upstream::request_meta::RequestMeta;
-use crate::upstream::{Backend, BackendResponse, BackendState, CallEnd, OutgoingRequest};
+use crate::upstream::{Backend, BackendResponse, CallEnd, OutgoingRequest};
 
 /// The longest wait for a free slot at a busy backend.
 const SLOT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -34,6 +32,8 @@ const SLOT_TIMEOUT: Duration = Duration::from_secs(1);
 const REFRESH_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest wait for a new session after the backend forgot the old one.
 const REDIAL_TIMEOUT: Duration = Duration::from_secs(10);
+/// The longest wait for the first connection of a backend's second link.
+const FIRST_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The error code for headers that contradict the body.
 const HEADER_MISMATCH: &str = "-32020";
@@ -65,7 +65,7 @@ impl Backend {
         };
         let _slot = self.slot().await?;
         match self.carry(&link, outgoing, call, patience).await? {
-            Err(error) if self.may_go_again(&error, call) => {
+            Err(error) if self.may_go_again(&error) => {
                 // Boxed because it is rare: an inlined future would make every call's future larger.
                 let link = Box::pin(self.link_after(Some(&link), call)).await?;
                 let again = Box::pin(self.carry(&link, outgoing, call, patience)).await?;
@@ -190,45 +190,44 @@ impl Backend {
         }
     }
 
-    /// Returns the per-client links and this client's key, if clients have links of their own.
-    fn own(&self, call: &Call) -> Option<(&ClientLinks, SessionId)> {
-        self.own.as_ref().map(|own| (own, own.client_of(&call.caller)))
-    }
-
     /// Returns the link for a call, if it is connected.
     fn link_now(&self, call: &Call) -> Option<Arc<Link>> {
-        if let Some((own, session)) = self.own(call) {
-            return own.up(session);
+        if let Some(own) = self.own() {
+            return own.link_of(&call.caller);
         }
-        let link = self.link.load_full()?;
+        let link = self.shared.link()?;
         match self.calls_only(call, &link) {
-            Some(calls_only) => calls_only.link(self),
+            Some(links) => links.calls_only(&self.shared).link(),
             None => Some(link),
         }
     }
 
-    /// Returns the twin if the call must use it instead of `link`: the client has a handshake and `link` has none.
-    fn calls_only(&self, call: &Call, link: &Link) -> Option<&CallsOnlyLink> {
+    /// Returns the table with the second link if the call must use that instead of `link`: the client has a handshake
+    /// and `link` has none.
+    fn calls_only(&self, call: &Call, link: &Link) -> Option<&Arc<LinkTable>> {
         let is_other = call.caller.dialect.has_handshake() && !link.dialect().has_handshake();
-        self.calls_only.as_ref().filter(|calls_only| is_other && calls_only.may_be())
+        self.links.as_ref().filter(|links| is_other && links.may_have_calls_only())
     }
 
-    /// Waits for the shared link, or its twin, that follows `old`.
+    /// Waits for the shared link, or the second one, that follows `old`.
     async fn next_shared_link(&self, old: Option<&Arc<Link>>, call: &Call) -> Result<Arc<Link>, Error> {
-        let link = self.link.load_full();
-        if let Some(calls_only) = link.and_then(|link| self.calls_only(call, &link))
-            && let Some(link) = calls_only.next_link(self, old).await
-        {
-            return Ok(link);
+        let link = self.shared.link();
+        if let Some(links) = link.and_then(|link| self.calls_only(call, &link)) {
+            let slot = links.calls_only(&self.shared);
+            if tokio::time::timeout(FIRST_CONNECT_TIMEOUT, slot.begun()).await.is_ok()
+                && let Ok(link) = redialled(&slot, old).await
+            {
+                return Ok(link);
+            }
         }
-        self.next_link(old).await
+        redialled(&self.shared, old).await
     }
 
     /// Waits for the link of a call that has none, or only `old`, which has ended. Stops waiting when the call ends.
     async fn link_after(&self, old: Option<&Arc<Link>>, call: &Call) -> Result<Arc<Link>, CallEnd> {
         let link = async {
-            match self.own(call) {
-                Some((own, session)) => own.link(session, call, old).await,
+            match self.own() {
+                Some(own) => own.slot_of(call)?.next_link(old).await,
                 None => self.next_shared_link(old, call).await,
             }
         };
@@ -241,32 +240,21 @@ impl Backend {
     }
 
     /// Reports whether a call that the backend did not process is sent again over the next link. A call does not wait
-    /// for a lost shared link, which the actor redials by itself. It does wait for the client's own link, because
+    /// for a lost shared link, which its supervisor redials by itself. It does wait for the client's own link, because
     /// that link is redialled only on demand.
-    fn may_go_again(&self, error: &LinkError, call: &Call) -> bool {
+    fn may_go_again(&self, error: &LinkError) -> bool {
         match error {
             LinkError::SessionLost => true,
-            LinkError::Closed { sent, .. } => !sent && self.own(call).is_some(),
+            LinkError::Closed { sent, .. } => !sent && self.own().is_some(),
             LinkError::Overloaded | LinkError::Protocol(_) | LinkError::Refused { .. } => false,
         }
     }
+}
 
-    /// Waits for the link that follows `old`. Returns an error at once unless the backend is [`State::Ready`], which it
-    /// remains while it replaces a forgotten session.
-    pub(crate) async fn next_link(&self, old: Option<&Arc<Link>>) -> Result<Arc<Link>, Error> {
-        let mut state = self.state.subscribe();
-        let fresh = async {
-            loop {
-                let is_ready = *state.borrow_and_update() == BackendState::Ready;
-                match self.link.load_full() {
-                    Some(link) if !old.is_some_and(|old| Arc::ptr_eq(old, &link)) => return Some(link),
-                    _ if is_ready => state.changed().await.ok()?,
-                    _ => return None,
-                }
-            }
-        };
-        tokio::time::timeout(REDIAL_TIMEOUT, fresh).await.ok().flatten().ok_or_else(|| self.unavailable())
-    }
+/// Waits for the link that follows `old` on a slot that clients share, at most [`REDIAL_TIMEOUT`].
+async fn redialled(slot: &LinkSlot, old: Option<&Arc<Link>>) -> Result<Arc<Link>, Error> {
+    let link = tokio::time::timeout(REDIAL_TIMEOUT, slot.next_link(old)).await;
+    link.unwrap_or_else(|_| Err(slot.unavailable()))
 }
 
 /// Returns the label under which the meter counts this outcome.
@@ -297,7 +285,7 @@ fn is_header_mismatch(response: &Response) -> bool {
 /// starts only when the request is sent.
 async fn tell_slow(call: &Call) -> Infallible {
     tokio::time::sleep(SLOW_AFTER).await;
-    call.lane.tell_slow();
+    call.tell_slow();
     std::future::pending().await
 }
 
@@ -313,14 +301,14 @@ fn tell_cancelled(link: &Arc<Link>, id: u64, reason: &str) {
 mod tests {
     use std::time::Instant;
 
-    use goblin_client::connect::{HttpClient, ProxyEnvironment};
     use goblin_config::{Policies, Server, ServerId};
 
     use super::*;
-    use crate::upstream::TaskPolicy;
+    use crate::upstream::events::BackendEvents;
     use crate::upstream::http::HttpLink;
-    use crate::upstream::inbound::InboundHandler;
+    use crate::upstream::http::peer::HttpPeer;
     use crate::upstream::link::LinkTransport;
+    use crate::upstream::{BackendState, TaskPolicy};
 
     /// The backend forgot the session and never reconnects. The call must still end when its timeout expires.
     #[tokio::test(start_paused = true)]
@@ -328,17 +316,16 @@ mod tests {
         let id = ServerId::new("a").expect("a valid id");
         let transport = goblin_config::Transport::Files(goblin_config::Files::at("/".into()));
         let config = Arc::new(Server::new("a", transport, Default::default()));
-        let backend = Backend::new(id, config, &Policies::default(), Arc::default(), Arc::new(()));
-        backend.state.send_replace(BackendState::Ready);
+        let inbox = BackendEvents::new(id.clone(), Arc::default(), Arc::default(), Arc::default());
+        let backend = Backend::new(id, config, &Policies::default(), inbox);
+        backend.shared.publish(BackendState::Ready);
         let call = Arc::new(Call::example());
         let patience = CallTimeouts { idle: Some(Duration::ZERO), most: None };
         call.start_clock(patience);
         call.look_at_clock(Instant::now());
         let is_late = |end: CallEnd| matches!(end, CallEnd::Failed(Error::Timeout { .. }));
         assert!(backend.link_after(None, &call).await.is_err_and(is_late));
-        let url: ::http::Uri = "http://127.0.0.1:9/mcp".parse().expect("a url");
-        let client = HttpClient::new(&url, None, &ProxyEnvironment::default()).expect("a client");
-        let link = HttpLink::new(client, url, Default::default(), 1, Arc::new(InboundHandler::example()));
+        let link = HttpLink::new(HttpPeer::example("127.0.0.1:9"));
         let link = Arc::new(Link::new(LinkTransport::Http(link)));
         let (edits, progress_token_at) = (Splice::new(), None);
         let outgoing = OutgoingRequest {

@@ -16,16 +16,17 @@ use goblin_config::{HttpKind, Protocol, Server, Transport};
 use goblin_wire::Hello;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
-use crate::upstream::actor::BackendDeps;
 use crate::upstream::child::ChildCommand;
 use crate::upstream::era::{self, DiscoverReply, HandshakeMode, KnownEras, LinkScope};
 use crate::upstream::files::FilesServer;
 use crate::upstream::http::HttpLink;
+use crate::upstream::http::peer::HttpPeer;
 use crate::upstream::inbound::InboundHandler;
 use crate::upstream::link::{Link, LinkError, LinkTransport};
 use crate::upstream::problem::BackendProblem;
 use crate::upstream::sse::SseLink;
 use crate::upstream::stdio::StdioLink;
+use crate::upstream::supervisor::BackendDeps;
 
 /// The time that a process may leave `server/discover` unanswered before the dialler also sends `initialize`.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -360,13 +361,11 @@ impl Dialler {
                         self.client.get_or_init(|| client).clone()
                     }
                 };
-                let headers = header_map(headers)?;
+                let peer = HttpPeer::new(client, url, header_map(headers)?, self.limit, inbound);
                 Ok(Link::new(match way {
-                    DialMethod::Usual => LinkTransport::Http(HttpLink::new(client, url, headers, self.limit, inbound)),
-                    DialMethod::Sessionless => {
-                        LinkTransport::Http(HttpLink::sessionless(client, url, headers, self.limit, inbound))
-                    }
-                    DialMethod::Sse => LinkTransport::Sse(SseLink::new(client, url, headers, self.limit, inbound)),
+                    DialMethod::Usual => LinkTransport::Http(HttpLink::new(peer)),
+                    DialMethod::Sessionless => LinkTransport::Http(HttpLink::sessionless(peer)),
+                    DialMethod::Sse => LinkTransport::Sse(SseLink::new(peer)),
                 }))
             }
             Transport::Files(files) => {

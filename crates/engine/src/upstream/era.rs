@@ -117,7 +117,7 @@ impl KnownEras {
 
     /// Reports whether clients with a handshake may get a second link to a backend that works without one.
     pub(crate) fn may_have_both(&self, now: Instant) -> bool {
-        let is_open = matches!(self.protocol, Protocol::Auto | Protocol::MatchClient);
+        let is_open = self.protocol == Protocol::Auto;
         is_open && self.known.lock().refuses_handshake.is_none_or(|until| now >= until)
     }
 

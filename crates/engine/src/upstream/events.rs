@@ -1,24 +1,27 @@
 //! Handles the notifications of a backend that belong to no call, from all of its links.
 //!
 //! Links call this module from their reading tasks, so no function here waits. A changed list is one bit in a set,
-//! however often the backend announces it. The actor takes the set when it is ready to fetch. The inbox also remembers
+//! however often the backend announces it. The lister takes the set when it is ready to fetch. The inbox also remembers
 //! which client received which URL elicitation, to notify only that client of the end.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Weak};
 
+use arc_swap::ArcSwapOption;
+use goblin_catalog::known_uris::KnownUris;
 use goblin_catalog::listing::List;
+use goblin_catalog::resources::ResourceTable;
+use goblin_catalog::{content, uri};
 use goblin_config::ServerId;
 use goblin_telemetry::{Event, Observe};
 use goblin_wire::json::{self, Span, Splice};
-use goblin_wire::{Dialect, Notification, Request};
+use goblin_wire::{Dialect, Limit, Notification, Request};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
-use crate::client::caller::SessionId;
 use crate::client::mailbox::Mailbox;
-use crate::upstream::server_request::Translate;
+use crate::upstream::tasks::TaskTable;
 
 /// The number of URL elicitations that are remembered until they end. The oldest is forgotten first.
 const MAX_ELICITATIONS: usize = 1000;
@@ -53,26 +56,48 @@ impl OpenElicitations {
     }
 }
 
+/// The names of a server's resources in the published catalog.
+pub struct ExposedUris {
+    pub table: Arc<ResourceTable>,
+    pub source: usize,
+    /// The URIs that the server named in results without listing them.
+    pub known: Arc<Mutex<KnownUris>>,
+}
+
 /// The notifications of one backend that belong to no call.
 pub struct BackendEvents {
     server: ServerId,
     observe: Arc<Observe>,
-    translate: Arc<dyn Translate>,
+    /// Stored with every catalog. A backend shares this cell with the one it replaces, so that updates of both have the
+    /// same names. `None` until a catalog has the server.
+    pub uris: Arc<ArcSwapOption<ExposedUris>>,
+    /// The tasks of all clients.
+    pub tasks: Arc<TaskTable>,
     elicited: Mutex<OpenElicitations>,
     changed: AtomicU8,
     bell: Notify,
 }
 
 impl BackendEvents {
-    pub fn new(server: ServerId, observe: Arc<Observe>, translate: Arc<dyn Translate>) -> BackendEvents {
+    pub fn new(
+        server: ServerId,
+        observe: Arc<Observe>,
+        uris: Arc<ArcSwapOption<ExposedUris>>,
+        tasks: Arc<TaskTable>,
+    ) -> BackendEvents {
         BackendEvents {
             server,
             observe,
-            translate,
+            uris,
+            tasks,
             elicited: Mutex::default(),
             changed: AtomicU8::new(0),
             bell: Notify::new(),
         }
+    }
+
+    pub(crate) fn id(&self) -> &ServerId {
+        &self.server
     }
 
     pub fn server(&self) -> &str {
@@ -115,32 +140,34 @@ impl BackendEvents {
 
     /// Returns the changes that a server request needs before it goes to a client.
     pub(crate) fn translate_ask(&self, ask: &Request, dialect: Dialect) -> Splice {
-        self.translate.ask(&self.server, ask, dialect)
+        let Some(params) = ask.params.whole else { return Splice::new() };
+        content::ask_edits(dialect, &ask.method, ask.raw.as_str(), params, |native| self.expose(native))
     }
 
-    /// Returns the exposed URI for a native URI.
+    /// Returns the exposed URI for a URI that the backend named, and remembers it.
     pub fn expose(&self, native: &str) -> String {
-        self.translate.expose(&self.server, native)
+        let uris = self.uris.load();
+        let Some(ExposedUris { table, source, known }) = uris.as_deref() else { return self.namespaced(native) };
+        self.remember(known, native);
+        table.expose(*source, native)
     }
 
     /// Returns the exposed URI of a listed resource.
     pub fn expose_listed(&self, native: &str) -> String {
-        self.translate.expose_listed(&self.server, native)
+        match self.uris.load().as_deref() {
+            Some(uris) => uris.table.expose_listed(uris.source, native),
+            None => self.namespaced(native),
+        }
     }
 
-    /// Returns the task id that the client sees.
-    pub fn task_id(&self, own: Option<SessionId>, native: &str) -> Option<String> {
-        self.translate.task_id(&self.server, own, native)
+    fn namespaced(&self, native: &str) -> String {
+        uri::expose(&self.server.folded(), native)
     }
 
-    /// Returns the native task id for the id that the client sees.
-    pub(crate) fn native_task(&self, id: &str) -> Option<String> {
-        self.translate.native_task(&self.server, id)
-    }
-
-    /// Forwards a task notification. Returns whether a client wanted it.
-    pub(crate) fn hear_task(&self, own: Option<SessionId>, notification: &Notification) -> bool {
-        self.translate.hear_task(&self.server, own, notification)
+    pub(crate) fn remember(&self, known: &Mutex<KnownUris>, native: &str) {
+        if known.lock().remember(native, uri::normalise) {
+            self.observe.limit_hit(Limit::KnownUriBytes);
+        }
     }
 
     /// Forwards the end of a URL elicitation to its client. Reports the notification if the client is unknown or gone.
@@ -160,7 +187,7 @@ impl BackendEvents {
         self.elicited.lock()
     }
 
-    /// Marks lists as changed and wakes the actor.
+    /// Marks lists as changed and wakes the lister.
     pub fn mark(&self, lists: &[List]) {
         let bits = lists.iter().fold(0, |bits, list| bits | list.bit());
         self.changed.fetch_or(bits, Ordering::AcqRel);
@@ -193,7 +220,7 @@ mod tests {
     use crate::client::mailbox::replay::Replay;
 
     fn inbox() -> BackendEvents {
-        BackendEvents::new(ServerId::new("a").expect("a valid id"), Arc::default(), Arc::new(()))
+        BackendEvents::new(ServerId::new("a").expect("a valid id"), Arc::default(), Arc::default(), Arc::default())
     }
 
     #[tokio::test]

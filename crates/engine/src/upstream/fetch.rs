@@ -1,6 +1,6 @@
 //! Fetches the lists of a backend, page by page, and keeps the entries as the backend wrote them.
 //!
-//! The actor calls [`fetch`] for each list. Limits on pages, entries and bytes protect the gateway from a backend that
+//! The lister calls [`fetch`] for each list. Limits on pages, entries and bytes protect the gateway from a backend that
 //! lists without end.
 
 use std::sync::Arc;

@@ -30,10 +30,6 @@ mod absent {
             Err("this goblin was built without the feature `files`")
         }
 
-        pub(crate) fn next_id(&self) -> u64 {
-            match *self {}
-        }
-
         pub(crate) async fn request(&self, _body: Bytes) -> Result<Response, &'static str> {
             match *self {}
         }

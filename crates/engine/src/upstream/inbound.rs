@@ -18,7 +18,7 @@ use goblin_config::{Declare, Root, Server};
 use goblin_telemetry::Event;
 use goblin_wire::json::{self, Span, Splice, quote};
 use goblin_wire::memory::BufferKind;
-use goblin_wire::params::related_task;
+use goblin_wire::params::{cancelled, related_task};
 use goblin_wire::{Error, Id, MalformedMessage, Method, Notification, Request};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -89,6 +89,8 @@ pub(crate) struct InboundRequest {
 pub struct LinkOwner {
     pub caller: Caller,
     pub mailbox: Arc<Mailbox>,
+    /// The client's session, or an id of the link if the client has none.
+    pub id: SessionId,
 }
 
 /// The client that a message belongs to.
@@ -124,31 +126,26 @@ pub trait ReplySink: Send + Sync {
 }
 
 impl InboundHandler {
-    /// Creates the handler of a shared link.
-    pub fn shared(register: Arc<SubscriptionManager>, config: &Server, patience: Option<Duration>) -> InboundHandler {
+    /// Creates the handler of a link. `own` is the client that owns it.
+    pub fn new(
+        register: Arc<SubscriptionManager>,
+        config: &Server,
+        own: Option<LinkOwner>,
+        patience: Option<Duration>,
+    ) -> InboundHandler {
         let asks = Mutex::new(Some(HashMap::new()));
         let room = Arc::new(Semaphore::new(MAX_SERVER_REQUESTS));
         InboundHandler {
             inbox: Arc::clone(register.inbox()),
             register,
-            own: None,
+            roots: if own.is_some() { Vec::new() } else { config.roots.clone() },
+            own,
             declare: config.declare,
-            roots: config.roots.clone(),
             patience,
             asks,
             room,
             known: Mutex::default(),
         }
-    }
-
-    /// Creates the handler of one client's own link.
-    pub fn own(
-        register: Arc<SubscriptionManager>,
-        config: &Server,
-        client: LinkOwner,
-        patience: Option<Duration>,
-    ) -> InboundHandler {
-        InboundHandler { own: Some(client), roots: Vec::new(), ..InboundHandler::shared(register, config, patience) }
     }
 
     /// Creates the handler of an arbitrary link, for tests.
@@ -158,9 +155,9 @@ impl InboundHandler {
         let transport = goblin_config::Transport::Files(goblin_config::Files::at("/".into()));
         let config = Arc::new(Server::new("a", transport, Default::default()));
         let policies = goblin_config::Policies::default();
-        let backend =
-            crate::upstream::Backend::new(server, Arc::clone(&config), &policies, Arc::default(), Arc::new(()));
-        InboundHandler::shared(Arc::clone(&backend.register), &config, None)
+        let inbox = BackendEvents::new(server.clone(), Arc::default(), Arc::default(), Arc::default());
+        let backend = crate::upstream::Backend::new(server, Arc::clone(&config), &policies, inbox);
+        InboundHandler::new(Arc::clone(&backend.shared.register), &config, None, None)
     }
 
     pub fn server(&self) -> &str {
@@ -194,7 +191,7 @@ impl InboundHandler {
             Method::ElicitationComplete if self.own.is_none() => self.inbox.hear_elicited(notification),
             Method::ResourceUpdated => self.register.hear(notification),
             Method::TaskStatus | Method::TaskChanged => {
-                if !self.inbox.hear_task(self.own_session(), notification) {
+                if !self.inbox.tasks.hear(&self.inbox, self.own_session(), notification) {
                     self.tell_unheard(notification);
                 }
             }
@@ -217,7 +214,7 @@ impl InboundHandler {
         edits.replace(at, token);
         self.relate(text, notification.params.whole, &mut edits);
         let message = json::single_line(edits.apply(notification.raw.bytes()));
-        if !progress.is_none_or(|progress| call.advance(progress)) || !call.lane.offer(message) {
+        if !progress.is_none_or(|progress| call.advance(progress)) || !call.offer(message) {
             self.emit(&Event::ProgressDropped { server: self.server() });
         }
     }
@@ -249,7 +246,7 @@ impl InboundHandler {
         let takes = |call: &Arc<Call>| call.caller.dialect.has_asks() || notification.method == Method::LogMessage;
         match (whose, &self.own) {
             (Attribution::Calls(calls), _) => {
-                calls.iter().filter(|call| takes(call)).any(|call| call.lane.offer(message.clone()))
+                calls.iter().filter(|call| takes(call)).any(|call| call.offer(message.clone()))
             }
             // A client without server requests has no stream for messages outside of a call, so the message would stay
             // in the mailbox for ever.
@@ -266,7 +263,8 @@ impl InboundHandler {
     /// Replaces the native id of a related task with the id that the client sees.
     pub(crate) fn relate(&self, text: &str, params: Option<Span>, edits: &mut Splice) {
         let Some(at) = params.and_then(|params| related_task(text, params)) else { return };
-        let id = json::string(text, at).and_then(|native| self.inbox.task_id(self.own_session(), &native));
+        let id = json::string(text, at);
+        let id = id.and_then(|native| self.inbox.tasks.shown(self.inbox.id(), self.own_session(), &native));
         if let Some(id) = id {
             edits.replace(at, quote(&id));
         }
@@ -276,7 +274,7 @@ impl InboundHandler {
     pub(crate) fn unrelate(&self, text: &str, result: Span) -> Splice {
         let mut edits = Splice::new();
         let Some(at) = related_task(text, result) else { return edits };
-        if let Some(native) = json::string(text, at).and_then(|id| self.inbox.native_task(&id)) {
+        if let Some(native) = json::string(text, at).and_then(|id| self.inbox.tasks.native(self.inbox.id(), &id)) {
             edits.replace(at, quote(&native));
         }
         edits
@@ -416,12 +414,9 @@ impl InboundHandler {
 
     /// Handles the cancellation of a server request by the backend.
     fn withdraw(&self, notification: &Notification) {
-        let id = notification.params.request_id.and_then(|at| Id::parse(notification.raw.bytes(), at));
-        let withdraw = id.and_then(|id| self.asks.lock().as_mut()?.remove(&id));
+        let Some((id, reason)) = cancelled(notification, "the server took it back") else { return };
+        let withdraw = self.asks.lock().as_mut().and_then(|open| open.remove(&id));
         if let Some(withdraw) = withdraw {
-            let text = notification.raw.as_str();
-            let reason = notification.params.whole.and_then(|params| json::member(text, params, "reason"));
-            let reason = reason.and_then(|at| json::string(text, at)).unwrap_or("the server took it back".into());
             // An error means that the relaying task has already ended.
             let _ = withdraw.send(reason.into_owned());
         }

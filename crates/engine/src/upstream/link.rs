@@ -1,9 +1,10 @@
 //! One connection to a backend over any transport.
 //!
-//! Calls use a link directly; the backend's actor opens and closes it. The link creates the ids of upstream requests:
+//! Calls use a link directly; its supervisor opens and closes it. The link creates the ids of upstream requests:
 //! two clients may use the same ids and progress tokens, so neither is ever sent to a backend. The protocol version of
 //! a link is fixed once, by the handshake or by `server/discover`.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -31,6 +32,8 @@ const LISTEN_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Link {
     wire: LinkTransport,
     voice: OnceLock<LinkProtocol>,
+    /// The id of the next request.
+    next: Arc<AtomicU64>,
 }
 
 /// The transport of a link.
@@ -83,9 +86,24 @@ pub enum LinkEnd {
     Forgotten,
 }
 
+impl LinkEnd {
+    pub(crate) fn reason(&self) -> String {
+        match self {
+            LinkEnd::Lost(reason) => reason.clone(),
+            LinkEnd::Forgotten => LinkError::SessionLost.to_string(),
+        }
+    }
+}
+
+impl LinkError {
+    pub(crate) fn too_large() -> LinkError {
+        LinkError::Protocol("its answer is larger than maxMessageSize".to_owned())
+    }
+}
+
 impl Link {
     pub fn new(wire: LinkTransport) -> Link {
-        Link { wire, voice: OnceLock::new() }
+        Link { wire, voice: OnceLock::new(), next: Arc::new(AtomicU64::new(1)) }
     }
 
     /// Returns the transport's name in the configuration.
@@ -114,12 +132,7 @@ impl Link {
 
     /// Returns a new id for an upstream request. A link never returns the same id twice.
     pub fn next_id(&self) -> u64 {
-        match &self.wire {
-            LinkTransport::Stdio(link) => link.next_id(),
-            LinkTransport::Http(link) => link.next_id(),
-            LinkTransport::Sse(link) => link.next_id(),
-            LinkTransport::Files(link) => link.next_id(),
-        }
+        self.next.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Sends a request with `id` and waits for its response. Dropping the future frees the request's slot.
@@ -211,7 +224,7 @@ impl Link {
     /// Waits until the connection ends and returns the reason.
     pub async fn closed(&self) -> LinkEnd {
         match &self.wire {
-            LinkTransport::Stdio(link) => LinkEnd::Lost(link.closed().await),
+            LinkTransport::Stdio(link) => link.closed().await,
             LinkTransport::Http(link) => link.closed().await,
             LinkTransport::Sse(link) => link.closed().await,
             // A directory does not hang up. A root that vanished answers its calls with errors.
@@ -252,7 +265,7 @@ impl Link {
             env!("CARGO_PKG_VERSION"),
         );
         if let LinkTransport::Sse(link) = &self.wire {
-            link.open().await?;
+            link.open(Arc::clone(&self.next)).await?;
         }
         let answer = self.ask_plainly(&Method::Initialize, &params).await?;
         let hello = read_hello(&answer).map_err(LinkError::Protocol)?;
@@ -267,7 +280,7 @@ impl Link {
     /// Sends `server/discover` in the newest version without a handshake. Returns the response unread;
     /// [`era::judge`](super::era::judge) interprets it.
     pub async fn discover(&self, capabilities: &str) -> Result<Response, LinkError> {
-        let dialect = Dialect::NEWEST_WITHOUT_HANDSHAKE;
+        let dialect = Dialect::NEWEST;
         let (id, method) = (self.next_id(), Method::Discover);
         let body = goblin_wire::request(&Id::from(id), &method, &own_params(dialect, capabilities, "{}"));
         let about = HeaderSource { method: &method, name: None, mirrors: None };

@@ -98,7 +98,7 @@ impl ListingView {
         });
         index.candidates(native).any(|number| {
             let template = &templates[number];
-            template.matches_within(native, budget).is_some() || template.matches_widened(native, budget).is_some()
+            template.matches_within(native, budget) || template.matches_widened(native, budget)
         })
     }
 }

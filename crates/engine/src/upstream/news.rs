@@ -15,11 +15,11 @@ pub(crate) fn honoured(acknowledgement: &Notification) -> ListenFilter {
     filter.map_or_else(ListenFilter::default, |filter| ListenFilter::read(text, filter))
 }
 
-/// Reports whether a notification cancels the stream `id`. Some servers end a stream this way instead of answering its
-/// request.
-pub(crate) fn ends(news: &Notification, id: u64) -> bool {
-    let named = news.params.request_id.and_then(|at| news.raw.get(at).parse().ok());
-    news.method == Method::Cancelled && named == Some(id)
+/// Returns the request of the gateway that a notification cancels. Some servers end a stream this way instead of
+/// answering its request.
+pub(crate) fn cancelled_request(news: &Notification) -> Option<u64> {
+    let named = news.params.request_id.filter(|_| news.method == Method::Cancelled);
+    named.and_then(|at| news.raw.get(at).parse().ok())
 }
 
 /// Returns the error for a response that arrived instead of an acknowledgement.
@@ -39,10 +39,12 @@ pub(crate) fn refusal_in(answer: &Response) -> LinkError {
 pub(crate) fn unsubscribed(notification: &Notification) -> Option<Notification> {
     let text = notification.raw.as_str();
     let (params, meta) = (notification.params.whole?, notification.params.meta?);
+    json::member(text, meta, SUBSCRIPTION_ID)?;
     let mut edits = Splice::new();
-    let at = json::cuttable(text, meta, SUBSCRIPTION_ID)?;
-    let is_alone = json::members(text, meta).count() == 1;
-    edits.replace(if is_alone { json::cuttable(text, params, "_meta")? } else { at }, "");
+    if json::cut_members(text, meta, |key| key == SUBSCRIPTION_ID, &mut edits) == 0 {
+        edits = Splice::new();
+        json::cut_members(text, params, |key| key == "_meta", &mut edits);
+    }
     match Message::parse(edits.apply(notification.raw.bytes())) {
         Ok(Message::Notification(notification)) => Some(notification),
         _ => None,

@@ -1,26 +1,28 @@
 //! The open requests of a link.
 //!
-//! [`OpenRequests`] serves links with one stream for all messages (stdio, HTTP+SSE) and matches responses to requests
-//! by id. [`OpenCalls`] serves Streamable HTTP and keeps only the calls, to attribute messages that come outside of a
-//! call's own stream.
+//! Links with one stream for all messages (stdio, HTTP+SSE) match responses to requests by id. Over Streamable HTTP a
+//! request reads its own response, and its entry only attributes messages that come outside of its stream.
 //!
 //! A message that names no call goes to the only client with calls in flight on the link. A backend may still work on a
 //! cancelled call. The call counts as open until the backend answers it or [`LINGER`] has passed. Locks are held only
 //! for a lookup.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use goblin_subscriptions::ClientId;
 use goblin_telemetry::Event;
-use goblin_wire::{Error, Id, MalformedMessage, Method, Notification, Request, Response};
-use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::oneshot;
+use goblin_wire::{Error, Id, MalformedMessage, Method, Notification, Response};
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::client::call::Call;
-use crate::upstream::inbound::{Attribution, InboundHandler, ReplySink};
-use crate::upstream::link::LinkError;
+use crate::upstream::inbound::{Attribution, InboundHandler};
+use crate::upstream::link::{LinkEnd, LinkError};
+use crate::upstream::listen::ListenEvent;
+use crate::upstream::news::{cancelled_request, honoured, refusal_in, subscription_of, unsubscribed};
 
 /// The time for which a cancelled call still counts as open.
 const LINGER: Duration = Duration::from_secs(5);
@@ -59,189 +61,253 @@ impl CancelledCalls {
     }
 }
 
-/// The open requests of a link with one stream for all messages.
-pub(crate) struct OpenRequests {
+/// The open requests of a link, and the end of the link.
+pub(crate) struct LinkRequests {
     inbound: Arc<InboundHandler>,
     table: Mutex<RequestTable>,
+    end: watch::Sender<Option<LinkEnd>>,
 }
 
 #[derive(Default)]
 struct RequestTable {
-    requests: HashMap<u64, RequestWaiter>,
+    requests: HashMap<u64, OpenRequest>,
     left: CancelledCalls,
     closed: bool,
 }
 
-struct RequestWaiter {
-    answer: oneshot::Sender<Result<Response, LinkError>>,
+struct OpenRequest {
+    waiter: Waiter,
     call: Option<Arc<Call>>,
 }
 
-/// Receives the response to a request.
-pub(crate) type ResponseReceiver = oneshot::Receiver<Result<Response, LinkError>>;
-
-/// The entry of a request. Dropping it removes the entry, and remembers the call as cancelled if it has no response.
-pub(crate) struct OpenRequestGuard<'a> {
-    open: &'a OpenRequests,
-    id: u64,
+/// The receiver of the response to a request.
+enum Waiter {
+    /// The request reads its response from its own connection.
+    Connection,
+    Answer(oneshot::Sender<Result<Response, LinkError>>),
+    /// A notification stream. The channel has room for two events: the acknowledgement and the end.
+    Stream {
+        events: mpsc::Sender<ListenEvent>,
+        is_acknowledged: bool,
+    },
 }
 
-impl Drop for OpenRequestGuard<'_> {
+impl Waiter {
+    /// Passes the response on. The receiver may be dropped at this moment; the response then has no use.
+    fn answer(self, answer: Result<Response, LinkError>) {
+        match self {
+            Waiter::Connection => {}
+            Waiter::Answer(waiting) => drop(waiting.send(answer)),
+            Waiter::Stream { events, .. } => drop(events.try_send(match answer {
+                Ok(answer) => ListenEvent::Ended(refusal_in(&answer)),
+                Err(error) => ListenEvent::Lost(error),
+            })),
+        }
+    }
+}
+
+/// The entry of a request and the receiver of its response.
+pub(crate) type ExpectedAnswer<'a> = (LinkRequestGuard<'a>, oneshot::Receiver<Result<Response, LinkError>>);
+
+/// The entry of a request. Dropping it removes the entry, and remembers the call as cancelled if it has no response.
+pub(crate) struct LinkRequestGuard<'a> {
+    open: &'a LinkRequests,
+    id: u64,
+    is_answered: bool,
+}
+
+impl LinkRequestGuard<'_> {
+    /// Removes a request that has its response.
+    pub(crate) fn answered(mut self) {
+        self.is_answered = true;
+    }
+}
+
+impl Drop for LinkRequestGuard<'_> {
     fn drop(&mut self) {
-        let mut table = self.open.lock();
-        // An answered request was removed earlier.
-        if let Some(call) = table.requests.remove(&self.id).and_then(|waiting| waiting.call) {
+        let mut table = self.open.table.lock();
+        let open = table.requests.remove(&self.id);
+        if let Some(call) = open.and_then(|open| open.call).filter(|_| !self.is_answered) {
             table.left.note(self.id, &call, Instant::now());
         }
     }
 }
 
-impl OpenRequests {
-    pub(crate) fn new(inbound: Arc<InboundHandler>) -> OpenRequests {
-        OpenRequests { inbound, table: Mutex::default() }
+impl LinkRequests {
+    pub(crate) fn new(inbound: Arc<InboundHandler>) -> LinkRequests {
+        LinkRequests { inbound, table: Mutex::default(), end: watch::Sender::new(None) }
     }
 
-    /// Adds a request. Returns `None` if the link is closed.
-    pub(crate) fn enter(&self, id: u64, call: Option<&Arc<Call>>) -> Option<(OpenRequestGuard<'_>, ResponseReceiver)> {
-        let (answer, answered) = oneshot::channel();
-        let waiting = RequestWaiter { answer, call: call.cloned() };
-        let mut table = self.lock();
+    /// Adds a request that reads its response from its own connection.
+    pub(crate) fn enter(&self, id: u64, call: &Arc<Call>) -> LinkRequestGuard<'_> {
+        let open = OpenRequest { waiter: Waiter::Connection, call: Some(Arc::clone(call)) };
+        self.table.lock().requests.insert(id, open);
+        LinkRequestGuard { open: self, id, is_answered: false }
+    }
+
+    /// Adds a request with a response on the stream of the link. Returns an error if the link is closed.
+    pub(crate) fn expect_answer(&self, id: u64, call: Option<&Arc<Call>>) -> Result<ExpectedAnswer<'_>, LinkError> {
+        let (waiting, answered) = oneshot::channel();
+        self.insert(id, OpenRequest { waiter: Waiter::Answer(waiting), call: call.cloned() })?;
+        Ok((LinkRequestGuard { open: self, id, is_answered: false }, answered))
+    }
+
+    /// Adds the request of a notification stream. Returns an error if the link is closed.
+    pub(crate) fn expect_news(&self, id: u64) -> Result<mpsc::Receiver<ListenEvent>, LinkError> {
+        let (events, receiver) = mpsc::channel(2);
+        self.insert(id, OpenRequest { waiter: Waiter::Stream { events, is_acknowledged: false }, call: None })?;
+        Ok(receiver)
+    }
+
+    fn insert(&self, id: u64, open: OpenRequest) -> Result<(), LinkError> {
+        let mut table = self.table.lock();
         if table.closed {
-            return None;
+            return Err(self.lost(false));
         }
-        table.requests.insert(id, waiting);
-        Some((OpenRequestGuard { open: self, id }, answered))
+        table.requests.insert(id, open);
+        Ok(())
+    }
+
+    /// Removes the request of a stream that the gateway no longer wants.
+    pub(crate) fn forget(&self, id: u64) {
+        drop(self.take(id));
+    }
+
+    fn take(&self, id: u64) -> Option<OpenRequest> {
+        self.table.lock().requests.remove(&id)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.lock().requests.is_empty()
+        self.table.lock().requests.is_empty()
     }
 
     /// Passes a response to the request with its id. Reports a response without a request.
     pub(crate) fn on_response(&self, response: Response) {
-        let waiting = response.id.as_ref().and_then(Id::as_u64).and_then(|id| {
-            let mut table = self.lock();
+        let open = response.id.as_ref().and_then(Id::as_u64).and_then(|id| {
+            let mut table = self.table.lock();
             table.left.forget(id);
             table.requests.remove(&id)
         });
-        match waiting {
-            // The receiver may be dropped at this moment. The response then has no use.
-            Some(waiting) => drop(waiting.answer.send(Ok(response))),
+        match open {
+            Some(open) => open.waiter.answer(Ok(response)),
             None => self.inbound.emit(&Event::AnswerWithoutCall { server: self.inbound.server() }),
         }
     }
 
-    /// Handles a notification. Progress belongs to the call with the token; the owner of any other one is determined
-    /// from the open calls.
-    pub(crate) fn on_notification(&self, notification: &Notification) {
-        if notification.method == Method::Progress {
-            let call = |id| self.lock().requests.get(&id).and_then(|waiting| waiting.call.clone());
-            let call = request_of(notification).and_then(call);
-            match call {
-                Some(call) => self.inbound.hear_progress(notification, &call),
-                None => self.inbound.emit(&Event::ProgressDropped { server: self.inbound.server() }),
-            }
-            return;
+    /// Handles a notification. Progress belongs to the call with the token, on any stream. The closure returns the
+    /// owner of any other one.
+    pub(crate) fn on_notification(&self, notification: &Notification, whose: impl FnOnce() -> Attribution) {
+        if notification.method != Method::Progress {
+            return self.inbound.hear(notification, whose);
         }
-        self.inbound.hear(notification, || self.whose());
+        let call = |id| self.table.lock().requests.get(&id).and_then(|open| open.call.clone());
+        match request_of(notification).and_then(call) {
+            Some(call) => self.inbound.hear_progress(notification, &call),
+            None => self.inbound.emit(&Event::ProgressDropped { server: self.inbound.server() }),
+        }
     }
 
-    pub(crate) fn on_ask(&self, ask: Request, reply_sink: Arc<dyn ReplySink>) {
-        self.inbound.take_ask(ask, self.whose(), reply_sink);
+    /// Handles a notification of a stream. Returns `false` if it belongs to none.
+    pub(crate) fn on_news(&self, news: &Notification) -> bool {
+        if news.method == Method::Cancelled {
+            let Some(events) = cancelled_request(news).and_then(|id| self.remove_stream(id)) else { return false };
+            let ended = LinkError::Protocol("it ended the stream instead of acknowledging it".to_owned());
+            // The receiver may be dropped at this moment.
+            let _ = events.try_send(ListenEvent::Ended(ended));
+            return true;
+        }
+        let Some(id) = subscription_of(news) else { return false };
+        if news.method == Method::Acknowledged {
+            if let Some(OpenRequest { waiter: Waiter::Stream { events, is_acknowledged }, .. }) =
+                self.table.lock().requests.get_mut(&id)
+                && !std::mem::replace(is_acknowledged, true)
+            {
+                // The receiver may be dropped at this moment.
+                let _ = events.try_send(ListenEvent::Acknowledged(honoured(news)));
+            }
+            return true;
+        }
+        self.inbound.hear(unsubscribed(news).as_ref().unwrap_or(news), || Attribution::Nobodys);
+        true
+    }
+
+    fn remove_stream(&self, id: u64) -> Option<mpsc::Sender<ListenEvent>> {
+        match self.table.lock().requests.entry(id) {
+            Entry::Occupied(open) if matches!(open.get().waiter, Waiter::Stream { .. }) => match open.remove().waiter {
+                Waiter::Stream { events, .. } => Some(events),
+                Waiter::Connection | Waiter::Answer(_) => None,
+            },
+            _ => None,
+        }
     }
 
     /// Reports that an oversized message was dropped. Fails the request that it answers, if its id can still be read.
     pub(crate) fn on_too_long(&self, head: &[u8]) {
         self.inbound.emit(&Event::BackendTooLong { server: self.inbound.server() });
-        let waiting = id_in(head).and_then(|id| self.lock().requests.remove(&id));
-        if let Some(waiting) = waiting {
-            let error = LinkError::Protocol("its answer is larger than maxMessageSize".to_owned());
-            drop(waiting.answer.send(Err(error)));
+        if let Some(open) = id_in(head).and_then(|id| self.take(id)) {
+            open.waiter.answer(Err(LinkError::too_large()));
         }
     }
 
-    /// Fails the request if its response exceeds a limit.
-    pub(crate) fn on_malformed(&self, malformed: &MalformedMessage) {
-        let Some(error) = beyond_limit(malformed) else { return };
-        let waiting = malformed.id.as_ref().and_then(Id::as_u64).and_then(|id| self.lock().requests.remove(&id));
-        if let Some(waiting) = waiting {
-            // The receiver may be dropped at this moment.
-            drop(waiting.answer.send(Err(error)));
+    /// Reports an invalid message for `reason`. Fails the request if it is a response that exceeds a limit.
+    pub(crate) fn on_malformed(&self, malformed: &MalformedMessage, reason: &str) {
+        if let Some(error) = beyond_limit(malformed)
+            && let Some(id) = malformed.id.as_ref().and_then(Id::as_u64)
+            && let Some(open) = self.take(id)
+        {
+            open.waiter.answer(Err(error));
         }
+        self.inbound.report_malformed(malformed, reason);
     }
 
-    /// Fails all open requests with `error` and rejects new ones.
-    pub(crate) fn close(&self, error: &LinkError) {
-        let orphans = {
-            let mut table = self.lock();
+    /// Ends the link, unless it ended earlier. Fails the open requests that wait for it and rejects new ones.
+    pub(crate) fn close(&self, end: LinkEnd) {
+        self.end.send_if_modified(|first| {
+            let is_first = first.is_none();
+            first.get_or_insert(end);
+            is_first
+        });
+        let orphans: Vec<_> = {
+            let mut table = self.table.lock();
             table.closed = true;
-            std::mem::take(&mut table.requests)
+            // A request with its own connection may still get its response.
+            table.requests.extract_if(|_, open| !matches!(open.waiter, Waiter::Connection)).collect()
         };
-        for waiting in orphans.into_values() {
-            drop(waiting.answer.send(Err(error.clone())));
+        let lost = self.lost(true);
+        for (_, open) in orphans {
+            open.waiter.answer(Err(lost.clone()));
         }
         self.inbound.close();
     }
 
-    fn whose(&self) -> Attribution {
-        let table = self.lock();
-        let whose = Attribution::among(table.requests.values().filter_map(|waiting| waiting.call.as_ref()));
-        table.left.judge(whose, Instant::now())
+    /// Waits until the link ends and returns the reason.
+    pub(crate) async fn closed(&self) -> LinkEnd {
+        let mut end = self.end.subscribe();
+        // Cannot fail: `self` holds the sender.
+        let end = end.wait_for(Option::is_some).await.ok().and_then(|end| end.clone());
+        end.unwrap_or(LinkEnd::Forgotten)
     }
 
-    fn lock(&self) -> MutexGuard<'_, RequestTable> {
-        self.table.lock()
-    }
-}
-
-/// The open calls of a link over Streamable HTTP.
-#[derive(Default)]
-pub(crate) struct OpenCalls(Mutex<OpenCallTable>);
-
-#[derive(Default)]
-struct OpenCallTable {
-    open: HashMap<u64, Arc<Call>>,
-    left: CancelledCalls,
-}
-
-/// The entry of a call. Dropping it removes the entry, and remembers the call as cancelled if it has no response.
-pub(crate) struct OpenCallGuard<'a> {
-    open: &'a OpenCalls,
-    id: u64,
-}
-
-impl OpenCalls {
-    pub(crate) fn enter(&self, id: u64, call: &Arc<Call>) -> OpenCallGuard<'_> {
-        self.lock().open.insert(id, Arc::clone(call));
-        OpenCallGuard { open: self, id }
+    /// Returns the end of the link, or `None` while it is open.
+    pub(crate) fn end(&self) -> Option<LinkEnd> {
+        self.end.borrow().clone()
     }
 
-    /// Removes a call that has its response.
-    pub(crate) fn answered(&self, id: u64) {
-        self.lock().open.remove(&id);
+    /// Returns the error for a request that got no response. `sent` states whether the backend may have received it.
+    pub(crate) fn lost(&self, sent: bool) -> LinkError {
+        let reason = match &*self.end.borrow() {
+            Some(LinkEnd::Forgotten) if !sent => return LinkError::SessionLost,
+            Some(end) => end.reason(),
+            None => "the connection was lost".to_owned(),
+        };
+        LinkError::Closed { reason, sent }
     }
 
-    pub(crate) fn get(&self, id: u64) -> Option<Arc<Call>> {
-        self.lock().open.get(&id).cloned()
-    }
-
+    /// Determines the owner of a message that names no call.
     pub(crate) fn whose(&self) -> Attribution {
-        let calls = self.lock();
-        calls.left.judge(Attribution::among(calls.open.values()), Instant::now())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, OpenCallTable> {
-        self.0.lock()
-    }
-}
-
-impl Drop for OpenCallGuard<'_> {
-    fn drop(&mut self) {
-        let mut calls = self.open.lock();
-        // An answered call was removed earlier.
-        if let Some(call) = calls.open.remove(&self.id) {
-            calls.left.note(self.id, &call, Instant::now());
-        }
+        let table = self.table.lock();
+        let whose = Attribution::among(table.requests.values().filter_map(|open| open.call.as_ref()));
+        table.left.judge(whose, Instant::now())
     }
 }
 
@@ -290,15 +356,18 @@ mod tests {
     use super::*;
     use crate::client::mailbox::Mailbox;
 
+    fn requests() -> LinkRequests {
+        LinkRequests::new(Arc::new(InboundHandler::example()))
+    }
+
     #[test]
     fn p2_while_a_call_of_another_was_just_cancelled_nothing_is_certain() {
-        let open = OpenCalls::default();
+        let open = requests();
         let (one, two) = (Arc::new(Call::example()), Arc::new(Call::example()));
         let is_certain = || matches!(open.whose(), Attribution::Calls(_));
         let held = open.enter(1, &one);
         let answered = open.enter(2, &two);
-        open.answered(2);
-        drop(answered);
+        answered.answered();
         assert!(is_certain());
         drop(open.enter(3, &one));
         assert!(is_certain(), "it was the same client's");
@@ -324,7 +393,7 @@ mod tests {
 
     #[test]
     fn p2_of_calls_that_are_asked_by_their_answers_none_is_guessed() {
-        let (open, mailbox) = (OpenCalls::default(), Arc::clone(&Call::example().mailbox));
+        let (open, mailbox) = (requests(), Arc::clone(&Call::example().mailbox));
         let (one, two) = (passing(&mailbox), passing(&mailbox));
         let _held = open.enter(1, &one);
         assert!(matches!(open.whose(), Attribution::Calls(_)));
@@ -334,7 +403,7 @@ mod tests {
         assert!(matches!(open.whose(), Attribution::Unsure), "the other was just cancelled");
         // One that is gone must not be taken for another.
         for _ in 0..100 {
-            let open = OpenCalls::default();
+            let open = requests();
             drop(open.enter(1, &passing(&Arc::clone(&Call::example().mailbox))));
             let next = passing(&Arc::clone(&Call::example().mailbox));
             let _held = open.enter(2, &next);
@@ -344,10 +413,10 @@ mod tests {
 
     #[tokio::test]
     async fn p2_a_call_that_has_its_answer_says_no_more_on_the_same_stream() {
-        let open = OpenRequests::new(Arc::new(InboundHandler::example()));
+        let open = requests();
         let (one, two) = (Arc::new(Call::example()), Arc::new(Call::example()));
         let is_certain = || matches!(open.whose(), Attribution::Calls(_));
-        let _held = open.enter(1, Some(&one)).expect("it is open");
+        let _held = open.expect_answer(1, Some(&one)).expect("it is open");
         let answer = |id: u64| {
             let answer = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#);
             match goblin_wire::Message::parse(answer.into()) {
@@ -355,11 +424,11 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         };
-        let answered = open.enter(2, Some(&two)).expect("it is open");
+        let answered = open.expect_answer(2, Some(&two)).expect("it is open");
         answer(2);
         drop(answered);
         assert!(is_certain());
-        drop(open.enter(3, Some(&two)));
+        drop(open.expect_answer(3, Some(&two)));
         assert!(!is_certain(), "it may still be at work for the one that was cancelled");
         answer(3);
         assert!(is_certain(), "it answered all the same");

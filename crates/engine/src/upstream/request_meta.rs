@@ -141,27 +141,37 @@ pub(crate) fn own_params(dialect: Dialect, declared: &str, params: &str) -> Stri
 /// gateway cannot relay. Tasks are declared if this call may become one, even if the client declares them in another
 /// form.
 fn capabilities(raw: &str, declare: Declare, tasks: TaskPolicy) -> String {
-    let member = |member: json::Member| {
-        let (key, value) = (member.key(raw), member.value.get(raw));
-        let value = match &*key {
-            "sampling" if !declare.sampling => return None,
-            "elicitation" if !declare.elicitation => return None,
-            // In this version tasks are an extension, not a capability.
-            "tasks" => return None,
-            "extensions" if names_tasks(value) && !tasks.welcome => without_tasks(value),
-            "extensions" if tasks.welcome => return None,
-            // The gateway does not forward changes of roots, so omit `listChanged`.
-            "roots" if value.starts_with('{') => "{}".to_owned(),
-            _ => value.to_owned(),
-        };
-        Some(format!("{}:{value}", member.key.get(raw)))
-    };
-    let mut members: Vec<_> = json::members(raw, json::whole(raw)).filter_map(member).collect();
+    let mut members = permitted(raw, declare, |key, value| match key {
+        // In this version tasks are an extension, not a capability.
+        "tasks" => None,
+        "extensions" if names_tasks(value) && !tasks.welcome => Some(without_tasks(value)),
+        "extensions" if tasks.welcome => None,
+        // The gateway does not forward changes of roots, so omit `listChanged`.
+        "roots" if value.starts_with('{') => Some("{}".to_owned()),
+        _ => Some(value.to_owned()),
+    });
     if tasks.welcome {
         let extensions = json::member(raw, json::whole(raw), "extensions").map_or("{}", |at| at.get(raw));
         members.push(format!(r#""extensions":{}"#, with_tasks(extensions)));
     }
     format!("{{{}}}", members.join(","))
+}
+
+/// Returns the capabilities to declare on a client's own link: those of the client without those that the configuration
+/// disables.
+pub(crate) fn own_capabilities(raw: &str, declare: Declare) -> String {
+    format!("{{{}}}", permitted(raw, declare, |_, value| Some(value.to_owned())).join(","))
+}
+
+/// Returns the members of the capabilities that the configuration permits, with the values that `value_of` returns.
+fn permitted(raw: &str, declare: Declare, value_of: impl Fn(&str, &str) -> Option<String>) -> Vec<String> {
+    let member = |member: json::Member| {
+        let key = member.key(raw);
+        let is_left_out = key == "sampling" && !declare.sampling || key == "elicitation" && !declare.elicitation;
+        let value = if is_left_out { None } else { value_of(&key, member.value.get(raw)) };
+        Some(format!("{}:{}", member.key.get(raw), value?))
+    };
+    json::members(raw, json::whole(raw)).filter_map(member).collect()
 }
 
 /// Returns the extensions with the tasks extension added.
@@ -186,11 +196,10 @@ fn names_tasks(capabilities: &str) -> bool {
 }
 
 fn without_tasks(extensions: &str) -> String {
-    let mut kept = extensions.to_owned();
-    if let Some(at) = json::cuttable(extensions, json::whole(extensions), TASKS) {
-        kept.replace_range(at.range(), "");
-    }
-    kept
+    let mut edits = Splice::new();
+    json::cut_members(extensions, json::whole(extensions), |key| key == TASKS, &mut edits);
+    let kept = edits.apply(&Bytes::copy_from_slice(extensions.as_bytes()));
+    String::from_utf8_lossy(&kept).into_owned()
 }
 
 fn introduction(dialect: Dialect, capabilities: &str) -> Vec<(&'static str, String)> {
@@ -388,5 +397,21 @@ mod tests {
         };
         check("{}", r#""}}}"#);
         check(r#"{"cursor":"x"}"#, r#""}},"cursor":"x"}"#);
+    }
+
+    #[test]
+    fn ask_a_client_s_own_link_declares_what_the_client_declared_less_what_is_left_out() {
+        let all =
+            r#"{"x":{"odd":1.0}, "sampling" : {"tools":{}},"roots":{},"elicitation":{"url":{}},"experimental":{}}"#;
+        let check = |raw: &str, sampling, elicitation, expected: &str| {
+            assert_eq!(own_capabilities(raw, Declare { sampling, elicitation }), expected, "{raw}");
+        };
+        check("", true, true, "{}");
+        check("{}", false, false, "{}");
+        check(r#"{"sampling":{}}"#, false, true, "{}");
+        check(r#"{"\u0073ampling":{}}"#, false, true, "{}");
+        check(all, false, false, r#"{"x":{"odd":1.0},"roots":{},"experimental":{}}"#);
+        check(all, false, true, r#"{"x":{"odd":1.0},"roots":{},"elicitation":{"url":{}},"experimental":{}}"#);
+        check(all, true, true, &all.replace(", ", ",").replace(" : ", ":"));
     }
 }

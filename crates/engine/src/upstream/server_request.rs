@@ -8,7 +8,6 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use goblin_config::ServerId;
 use goblin_telemetry::worker;
 use goblin_wire::json::{self, Splice, quote};
 use goblin_wire::{Dialect, Error, Id, Method, Notification, Request};
@@ -16,61 +15,12 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use crate::client::call::Call;
-use crate::client::caller::{Abilities, SessionId};
+use crate::client::caller::Abilities;
 use crate::client::mailbox::Mailbox;
 use crate::client::mailbox::server_requests::{
     MAX_SERVER_REQUESTS, OpenServerRequest, ServerRequestError, ServerRequestEvent,
 };
 use crate::upstream::inbound::{InboundHandler, InboundRequest, ReplySink};
-
-/// Maps between a backend's native names and the exposed names that clients see. The router implements this trait.
-pub trait Translate: Send + Sync {
-    /// Returns the changes that a request from `server` needs before it goes to a client.
-    fn ask(&self, server: &ServerId, ask: &Request, dialect: Dialect) -> Splice;
-
-    /// Returns the exposed URI for a native URI of `server`.
-    fn expose(&self, server: &ServerId, native: &str) -> String;
-
-    /// Returns the exposed URI of a resource that `server` lists.
-    fn expose_listed(&self, server: &ServerId, native: &str) -> String;
-
-    /// Returns the task id that the client sees. `own` is the session of the client if the link is its own.
-    fn task_id(&self, server: &ServerId, own: Option<SessionId>, native: &str) -> Option<String>;
-
-    /// Returns the native task id for the id that the client sees.
-    fn native_task(&self, server: &ServerId, id: &str) -> Option<String>;
-
-    /// Forwards a task notification of `server`. Returns whether a client wanted it.
-    fn hear_task(&self, server: &ServerId, own: Option<SessionId>, notification: &Notification) -> bool;
-}
-
-/// An implementation for tests that changes nothing.
-#[cfg(test)]
-impl Translate for () {
-    fn ask(&self, _: &ServerId, _: &Request, _: Dialect) -> Splice {
-        Splice::new()
-    }
-
-    fn expose(&self, _: &ServerId, native: &str) -> String {
-        native.to_owned()
-    }
-
-    fn expose_listed(&self, _: &ServerId, native: &str) -> String {
-        native.to_owned()
-    }
-
-    fn task_id(&self, _: &ServerId, _: Option<SessionId>, native: &str) -> Option<String> {
-        Some(native.to_owned())
-    }
-
-    fn native_task(&self, _: &ServerId, id: &str) -> Option<String> {
-        Some(id.to_owned())
-    }
-
-    fn hear_task(&self, _: &ServerId, _: Option<SessionId>, _: &Notification) -> bool {
-        false
-    }
-}
 
 /// The client that receives a server request.
 pub(crate) struct Recipient {
@@ -97,7 +47,7 @@ impl Recipient {
     /// Sends the request on the stream of one of the calls, or else on the session's stream. Returns whether a stream
     /// took it.
     pub(crate) fn ask(&self, message: &Bytes) -> bool {
-        self.calls.iter().any(|call| call.lane.ask(message.clone()))
+        self.calls.iter().any(|call| call.ask(message.clone()))
             || self.mailbox.has_stream() && self.mailbox.post(message.clone())
     }
 
@@ -110,7 +60,7 @@ impl Recipient {
         }
         let params = format!(r#"{{"requestId":{id},"reason":{}}}"#, quote(reason));
         let message = goblin_wire::notification(&Method::Cancelled, Some(&params));
-        let told = self.calls.iter().any(|call| call.lane.offer(message.clone()));
+        let told = self.calls.iter().any(|call| call.offer(message.clone()));
         if !told {
             // If the mailbox is full, the client learns of the cancellation when its response has no effect.
             self.mailbox.post(message);

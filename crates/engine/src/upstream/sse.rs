@@ -1,7 +1,7 @@
 //! A backend over HTTP+SSE, the transport of 2024-11-05. A GET stream names the URL for POSTs and carries all messages
 //! of the backend.
 //!
-//! The stream is the session. When it ends, the link ends and open requests fail as sent; the actor then dials again. A
+//! The stream is the session. When it ends, the link ends and open requests fail as sent; the gateway dials again. A
 //! POST that finds the session forgotten was not processed, and its request may be sent again. No other request is ever
 //! sent twice.
 //!
@@ -16,27 +16,23 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use goblin_client::connect::{HttpClient, RequestError, ResponseBody};
-use goblin_telemetry::{Event, worker};
-use goblin_wire::framing::{self, Frame, SseDecoder};
+use goblin_client::connect::ResponseBody;
+use goblin_client::events::{EventStream, has_content_type, is_event_stream};
+use goblin_telemetry::worker;
+use goblin_wire::framing::{Frame, SseEvent};
 use goblin_wire::{Id, Message, Method, Response};
-use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
-use http::{Method as Verb, Request as HttpRequest, Response as HttpResponse, Uri};
-use http_body_util::{BodyExt, Full, Limited};
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{Method as Verb, Response as HttpResponse, Uri};
 use hyper::body::Body;
-use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
 use crate::client::call::Call;
-use crate::upstream::http::MAX_BACKGROUND_MESSAGES;
-use crate::upstream::http::body::{ASIDE, MAX_ERROR_BODY, finish, is_session_unknown, is_stream, whole_body};
-use crate::upstream::inbound::{InboundHandler, ReplySink};
+use crate::upstream::http::peer::{ASIDE, HttpPeer, error_body, finish, is_session_unknown, request, response_in};
+use crate::upstream::http::{JSON, STREAM, whole_body};
+use crate::upstream::inbound::ReplySink;
 use crate::upstream::link::{LinkEnd, LinkError};
-use crate::upstream::open_requests::OpenRequests;
 use crate::upstream::problem::BackendProblem;
 
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
-const STREAM: HeaderValue = HeaderValue::from_static("text/event-stream");
 /// The time without bytes and open requests after which the link sends a ping.
 const SILENCE: Duration = Duration::from_secs(30);
 /// The time that the backend has to send any bytes after a ping.
@@ -50,58 +46,26 @@ pub struct SseLink {
 }
 
 struct SseLinkInner {
-    client: HttpClient,
-    url: Uri,
-    /// The configured headers.
-    headers: HeaderMap,
+    peer: HttpPeer,
     /// The URL for messages, once the stream has named it.
     endpoint: OnceLock<Uri>,
-    inbound: Arc<InboundHandler>,
-    open: OpenRequests,
-    limit: usize,
-    next: AtomicU64,
-    asides: Arc<Semaphore>,
-    closed: watch::Sender<Option<LinkEnd>>,
 }
 
 impl SseLink {
-    pub fn new(
-        client: HttpClient,
-        url: Uri,
-        headers: HeaderMap,
-        limit: usize,
-        inbound: Arc<InboundHandler>,
-    ) -> SseLink {
-        let shared = SseLinkInner {
-            client,
-            url,
-            headers,
-            endpoint: OnceLock::new(),
-            open: OpenRequests::new(Arc::clone(&inbound)),
-            inbound,
-            limit,
-            next: AtomicU64::new(1),
-            asides: Arc::new(Semaphore::new(MAX_BACKGROUND_MESSAGES)),
-            closed: watch::Sender::new(None),
-        };
-        SseLink { shared: Arc::new(shared) }
-    }
-
-    pub fn next_id(&self) -> u64 {
-        self.shared.next_id()
+    pub(crate) fn new(peer: HttpPeer) -> SseLink {
+        SseLink { shared: Arc::new(SseLinkInner { peer, endpoint: OnceLock::new() }) }
     }
 
     /// Opens the stream and waits for its `endpoint` event. From then on a task reads the stream for the life of the
-    /// link.
-    pub async fn open(&self) -> Result<(), LinkError> {
-        let (endpoint, body, events) = self.shared.open_stream().await?;
+    /// link. Pings take their ids from `next`.
+    pub async fn open(&self, next: Arc<AtomicU64>) -> Result<(), LinkError> {
+        let (endpoint, stream) = self.shared.open_stream().await?;
         self.shared.endpoint.get_or_init(|| endpoint);
         let shared = Arc::clone(&self.shared);
         worker::spawn(async move {
-            let mut closed = shared.closed.subscribe();
             tokio::select! {
-                end = hear(&shared, body, events) => shared.close(end),
-                _ = closed.wait_for(Option::is_some) => {}
+                end = hear(&shared, stream, &next) => shared.peer.open.close(end),
+                _ = shared.peer.open.closed() => {}
             }
         });
         Ok(())
@@ -122,56 +86,38 @@ impl SseLink {
     }
 
     pub async fn closed(&self) -> LinkEnd {
-        let mut closed = self.shared.closed.subscribe();
-        match closed.wait_for(Option::is_some).await {
-            Ok(end) => end.clone().unwrap_or(LinkEnd::Forgotten),
-            Err(_) => LinkEnd::Lost("it was closed".to_owned()),
-        }
+        self.shared.peer.open.closed().await
     }
 
     /// Closes the link. The transport has no message for that; closing the stream is enough.
     pub fn close(&self) {
-        self.shared.close(LinkEnd::Lost("the gateway closed it".to_owned()));
+        self.shared.peer.open.close(LinkEnd::Lost("the gateway closed it".to_owned()));
     }
 }
 
 impl SseLinkInner {
-    fn next_id(&self) -> u64 {
-        self.next.fetch_add(1, Ordering::Relaxed)
-    }
-
-    fn build(&self, verb: Verb, url: &Uri, body: Bytes) -> HttpRequest<Full<Bytes>> {
-        let mut request = HttpRequest::new(Full::new(body));
-        *request.method_mut() = verb;
-        *request.uri_mut() = url.clone();
-        *request.headers_mut() = self.headers.clone();
-        request
-    }
-
     /// Opens the GET stream and reads up to its `endpoint` event. Returns the rest of the stream as well.
-    async fn open_stream(&self) -> Result<(Uri, ResponseBody, SseDecoder), LinkError> {
-        let mut request = self.build(Verb::GET, &self.url, Bytes::new());
+    async fn open_stream(&self) -> Result<(Uri, EventStream), LinkError> {
+        let HttpPeer { client, url, headers, limit, .. } = &self.peer;
+        let mut request = request(Verb::GET, url, headers.clone(), Bytes::new());
         request.headers_mut().insert(ACCEPT, STREAM);
-        let response = self.client.request(request).await.map_err(|error| self.unreachable(&error))?;
+        let response = client.request(request).await.map_err(|error| self.peer.unreachable(&error))?;
         let protocol = |trouble: BackendProblem<'_>| LinkError::Protocol(trouble.to_string());
         if !response.status().is_success() {
             return Err(protocol(BackendProblem::Refused(response.status())));
         }
-        if !is_stream(response.headers()) {
+        if !is_event_stream(response.headers()) {
             return Err(protocol(BackendProblem::NoStream));
         }
-        let mut body = response.into_body();
-        let mut events = SseDecoder::new(self.limit);
+        let mut stream = EventStream::new(response.into_body(), *limit);
         loop {
-            let frame = body.frame().await.transpose().map_err(|error| self.fail(broken(&error)))?;
-            let frame = frame.ok_or_else(|| self.fail("its stream ended before it named an endpoint".to_owned()))?;
-            events.feed(frame.data_ref().unwrap_or(&Bytes::new()));
-            while let Some(event) = events.take() {
-                let Frame::Whole(event) = event else { continue };
-                if event.name.as_deref() == Some("endpoint") {
-                    let endpoint = endpoint::resolve(&self.url, &String::from_utf8_lossy(&event.data));
-                    return Ok((endpoint.map_err(LinkError::Protocol)?, body, events));
-                }
+            let event = stream.next().await.map_err(|error| self.peer.fail(broken(&error)))?;
+            let ended = || self.peer.fail("its stream ended before it named an endpoint".to_owned());
+            if let Frame::Whole(event) = event.ok_or_else(ended)?
+                && event.name.as_deref() == Some("endpoint")
+            {
+                let endpoint = endpoint::resolve(url, &String::from_utf8_lossy(&event.data));
+                return Ok((endpoint.map_err(LinkError::Protocol)?, stream));
             }
         }
     }
@@ -183,7 +129,7 @@ impl SseLinkInner {
         body: Bytes,
         call: Option<&Arc<Call>>,
     ) -> Result<Response, LinkError> {
-        let (slot, mut answered) = self.open.enter(id, call).ok_or_else(|| self.lost(false))?;
+        let (slot, mut answered) = self.peer.open.expect_answer(id, call)?;
         let mut post = Box::pin(Arc::clone(self).post(body));
         // The response may arrive on the stream before the POST is acknowledged.
         let answer = tokio::select! {
@@ -195,11 +141,11 @@ impl SseLinkInner {
                 }
                 lost => match timeout(self.last_words(), post).await {
                     Ok(Err(error)) => Err(error),
-                    _ => lost.unwrap_or_else(|_| Err(self.lost(true))),
+                    _ => lost.unwrap_or_else(|_| Err(self.peer.open.lost(true))),
                 },
             },
             taken = &mut post => match taken? {
-                None => answered.await.unwrap_or_else(|_| Err(self.lost(true))),
+                None => answered.await.unwrap_or_else(|_| Err(self.peer.open.lost(true))),
                 Some(answer) if answer.id.as_ref().is_none_or(|named| named.as_u64() == Some(id)) => Ok(answer),
                 Some(_) => Err(LinkError::Protocol("its answer belongs to another request".to_owned())),
             },
@@ -211,24 +157,23 @@ impl SseLinkInner {
     /// Posts one message. The response usually comes on the stream; some servers return it in the POST's response
     /// instead.
     async fn post(self: Arc<SseLinkInner>, body: Bytes) -> Result<Option<Response>, LinkError> {
-        let endpoint = self.endpoint.get().ok_or_else(|| self.lost(false))?;
-        let mut request = self.build(Verb::POST, endpoint, body);
+        let endpoint = self.endpoint.get().ok_or_else(|| self.peer.open.lost(false))?;
+        let mut request = request(Verb::POST, endpoint, self.peer.headers.clone(), body);
         request.headers_mut().insert(CONTENT_TYPE, JSON);
         request.headers_mut().insert(ACCEPT, JSON);
-        let response = self.client.request(request).await.map_err(|error| self.unreachable(&error))?;
+        let response = self.peer.client.request(request).await.map_err(|error| self.peer.unreachable(&error))?;
         if !response.status().is_success() {
             return self.refusal(response).await;
         }
-        if !is_json(response.headers()) {
+        if !has_content_type(response.headers(), "application/json") {
             finish(response.into_body()).await;
             return Ok(None);
         }
-        let body = self.inbound.hold(whole_body(response.into_body(), self.limit).await?);
+        let body = self.peer.inbound.hold(whole_body(response.into_body(), self.peer.limit).await?);
         match Message::parse(body) {
             Ok(Message::Response(response)) => Ok(Some(response)),
             Err(malformed) if malformed.is_answer => {
-                self.open.on_malformed(&malformed);
-                self.inbound.report_malformed(&malformed, &malformed.error.to_string());
+                self.peer.open.on_malformed(&malformed, &malformed.error.to_string());
                 Ok(None)
             }
             _ => Ok(None),
@@ -238,12 +183,11 @@ impl SseLinkInner {
     /// Interprets an error status. Returns a JSON-RPC response in the body, if there is one.
     async fn refusal(&self, response: HttpResponse<ResponseBody>) -> Result<Option<Response>, LinkError> {
         let status = response.status();
-        let body = timeout(ASIDE, Limited::new(response.into_body(), MAX_ERROR_BODY).collect()).await;
-        let body = body.ok().and_then(Result::ok).map(http_body_util::Collected::to_bytes).unwrap_or_default();
+        let body = timeout(ASIDE, error_body(response)).await.unwrap_or_default();
         match response_in(body.clone()) {
             Some(answer) if answer.id.is_some() => Ok(Some(answer)),
             _ if is_session_unknown(status, &body) => {
-                self.close(LinkEnd::Forgotten);
+                self.peer.open.close(LinkEnd::Forgotten);
                 Err(LinkError::SessionLost)
             }
             Some(answer) => Ok(Some(answer)),
@@ -251,67 +195,33 @@ impl SseLinkInner {
         }
     }
 
-    /// Returns the error for a failed POST. Closes the link if not even a connection could be opened.
-    fn unreachable(&self, error: &RequestError) -> LinkError {
-        if error.is_safe_to_retry() {
-            return self.fail(error.to_string());
-        }
-        LinkError::Closed { reason: error.to_string(), sent: true }
-    }
-
-    /// Closes the link for a failure before a request was sent.
-    fn fail(&self, reason: String) -> LinkError {
-        self.close(LinkEnd::Lost(reason.clone()));
-        LinkError::Closed { reason, sent: false }
-    }
-
     /// Returns the time to wait for a POST after the end of the stream. A backend that forgot the session is alive and
     /// rejects every POST, so its answer is worth a longer wait.
     fn last_words(&self) -> Duration {
-        let forgotten = matches!(*self.closed.borrow(), Some(LinkEnd::Forgotten));
+        let forgotten = self.peer.open.end() == Some(LinkEnd::Forgotten);
         if forgotten { ASIDE } else { LAST_WORDS }
     }
 
-    fn lost(&self, sent: bool) -> LinkError {
-        let reason = match &*self.closed.borrow() {
-            Some(LinkEnd::Forgotten) if !sent => return LinkError::SessionLost,
-            Some(LinkEnd::Forgotten) => LinkError::SessionLost.to_string(),
-            Some(LinkEnd::Lost(reason)) => reason.clone(),
-            None => "the connection was lost".to_owned(),
-        };
-        LinkError::Closed { reason, sent }
-    }
-
-    fn close(&self, end: LinkEnd) {
-        self.closed.send_if_modified(|closed| {
-            let first = closed.is_none();
-            closed.get_or_insert(end);
-            first
-        });
-        self.open.close(&self.lost(true));
-    }
-
-    fn on_event(self: &Arc<SseLinkInner>, event: Frame<framing::SseEvent>) {
+    fn on_event(self: &Arc<SseLinkInner>, event: Frame<SseEvent>) {
+        let open = &self.peer.open;
         let event = match event {
             Frame::Whole(event) => event,
-            Frame::TooLong { head } => return self.open.on_too_long(&head),
+            Frame::TooLong { head } => return open.on_too_long(&head),
         };
         if event.data.is_empty() || event.name.is_some_and(|name| name != "message") {
             return;
         }
-        match Message::parse(self.inbound.hold(event.data)) {
-            Ok(Message::Response(response)) => self.open.on_response(response),
-            Ok(Message::Notification(notification)) => self.open.on_notification(&notification),
-            Ok(Message::Request(ask)) => self.open.on_ask(ask, Arc::new(SseReplySink(Arc::clone(self)))),
-            Err(malformed) => {
-                self.open.on_malformed(&malformed);
-                self.inbound.report_malformed(&malformed, &malformed.error.to_string());
+        match Message::parse(self.peer.inbound.hold(event.data)) {
+            Ok(Message::Response(response)) => open.on_response(response),
+            Ok(Message::Notification(notification)) => open.on_notification(&notification, || open.whose()),
+            Ok(Message::Request(ask)) => {
+                self.peer.inbound.take_ask(ask, open.whose(), Arc::new(SseReplySink(Arc::clone(self))));
             }
+            Err(malformed) => open.on_malformed(&malformed, &malformed.error.to_string()),
         }
     }
 
-    async fn ping(self: Arc<SseLinkInner>) {
-        let id = self.next_id();
+    async fn ping(self: Arc<SseLinkInner>, id: u64) {
         let body = goblin_wire::request(&Id::from(id), &Method::Ping, "{}");
         // Any response is a sign of life. The reader of the stream notices a missing one.
         let _ = timeout(PING_TIMEOUT, self.request(id, body, None)).await;
@@ -323,52 +233,34 @@ struct SseReplySink(Arc<SseLinkInner>);
 
 impl ReplySink for SseReplySink {
     fn say(&self, message: Bytes) {
-        let shared = &self.0;
-        match Arc::clone(&shared.asides).try_acquire_owned() {
-            Ok(permit) => {
-                let said = timeout(ASIDE, Arc::clone(shared).post(message));
-                worker::spawn(async move {
-                    let _ = said.await;
-                    drop(permit);
-                });
-            }
-            Err(_) => shared.inbound.emit(&Event::AsideDropped { server: shared.inbound.server() }),
-        }
+        self.0.peer.say(Arc::clone(&self.0).post(message));
     }
 
     fn answer(&self, message: Bytes) -> BoxFuture<'_, ()> {
-        let SseReplySink(shared) = self;
-        Box::pin(async move {
-            if timeout(ASIDE, Arc::clone(shared).post(message)).await.is_err() {
-                shared.inbound.emit(&Event::AsideDropped { server: shared.inbound.server() });
-            }
-        })
+        Box::pin(self.0.peer.answer(Arc::clone(&self.0).post(message)))
     }
 }
 
 /// Reads the stream to its end and returns the reason.
-async fn hear<B: Body<Data = Bytes> + Unpin>(shared: &Arc<SseLinkInner>, mut body: B, mut events: SseDecoder) -> LinkEnd
+async fn hear<B>(shared: &Arc<SseLinkInner>, mut stream: EventStream<B>, next: &AtomicU64) -> LinkEnd
 where
-    B::Error: std::error::Error,
+    B: Body<Data = Bytes, Error: std::error::Error> + Unpin,
 {
     let mut pinged = false;
     loop {
-        while let Some(event) = events.take() {
+        while let Some(event) = stream.take() {
             shared.on_event(event);
         }
-        match timeout(if pinged { PING_TIMEOUT } else { SILENCE }, body.frame()).await {
-            Ok(Some(Ok(frame))) => {
-                pinged = false;
-                events.feed(frame.data_ref().unwrap_or(&Bytes::new()));
-            }
-            Ok(Some(Err(error))) => return LinkEnd::Lost(broken(&error)),
-            Ok(None) => return LinkEnd::Lost("its stream ended".to_owned()),
+        match timeout(if pinged { PING_TIMEOUT } else { SILENCE }, stream.read()).await {
+            Ok(Ok(true)) => pinged = false,
+            Ok(Ok(false)) => return LinkEnd::Lost("its stream ended".to_owned()),
+            Ok(Err(error)) => return LinkEnd::Lost(broken(&error)),
             Err(_) if pinged => {
                 return LinkEnd::Lost(format!("its stream is silent, and it answered no ping within {PING_TIMEOUT:?}"));
             }
-            Err(_) if shared.open.is_empty() => {
+            Err(_) if shared.peer.open.is_empty() => {
                 pinged = true;
-                worker::spawn(Arc::clone(shared).ping());
+                worker::spawn(Arc::clone(shared).ping(next.fetch_add(1, Ordering::Relaxed)));
             }
             Err(_) => {}
         }
@@ -379,52 +271,33 @@ fn broken(error: &impl std::error::Error) -> String {
     format!("its stream broke off: {error}")
 }
 
-fn response_in(body: Bytes) -> Option<Response> {
-    match Message::parse(body) {
-        Ok(Message::Response(response)) => Some(response),
-        _ => None,
-    }
-}
-
-fn is_json(headers: &HeaderMap) -> bool {
-    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    kind.get(..16).is_some_and(|start| start.eq_ignore_ascii_case("application/json"))
-}
-
 #[cfg(test)]
 mod tests {
     use futures_util::stream::unfold;
-    use goblin_client::connect::ProxyEnvironment;
     use http_body_util::StreamBody;
     use tokio::sync::mpsc;
 
     use super::*;
 
-    fn link() -> SseLink {
-        let url: Uri = "http://127.0.0.1:9/sse".parse().expect("a url");
-        let client = HttpClient::new(&url, None, &ProxyEnvironment::default()).expect("a client");
-        SseLink::new(client, url, HeaderMap::new(), 1024, Arc::new(InboundHandler::example()))
-    }
-
     #[tokio::test(start_paused = true)]
     async fn f7_a_stream_is_silent_for_long_only_while_something_is_open() {
-        let shared = link().shared;
+        let shared = SseLink::new(HttpPeer::example("127.0.0.1:9")).shared;
         let begin = tokio::time::Instant::now();
-        let (sender, receiver) = mpsc::channel::<&'static [u8]>(1);
-        let frames = unfold(receiver, async |mut receiver| {
+        let (sender, receiver) = mpsc::channel(1);
+        let frames = unfold(receiver, async |mut receiver: mpsc::Receiver<Bytes>| {
             let bytes = receiver.recv().await?;
-            Some((Ok::<_, hyper::Error>(hyper::body::Frame::data(Bytes::from_static(bytes))), receiver))
+            Some((Ok::<_, hyper::Error>(hyper::body::Frame::data(bytes)), receiver))
         });
         let body = StreamBody::new(Box::pin(frames));
         let hearing = tokio::spawn({
             let shared = Arc::clone(&shared);
-            async move { hear(&shared, body, SseDecoder::new(1024)).await }
+            async move { hear(&shared, EventStream::new(body, 1024), &AtomicU64::new(1)).await }
         });
-        let busy = shared.open.enter(7, None).expect("it is open");
+        let busy = shared.peer.open.expect_answer(7, None).expect("it is open");
         tokio::time::sleep(10 * SILENCE).await;
         assert!(!hearing.is_finished(), "the call's own deadline counts");
         drop(busy);
-        sender.send(b": a comment\n\n").await.expect("it is heard");
+        sender.send(Bytes::from_static(b": a comment\n\n")).await.expect("it is heard");
         let heard = begin.elapsed();
         let LinkEnd::Lost(reason) = hearing.await.expect("no panic") else { panic!("forgotten") };
         assert!(reason.contains("silent"), "{reason}");

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -22,19 +22,18 @@ use goblin_telemetry::{Event, worker};
 use goblin_wire::framing::{Frame, LineDecoder};
 use goblin_wire::json::single_line;
 use goblin_wire::{Message, Response};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::client::call::Call;
 use crate::upstream::child::{self, ChildCommand, Exit, ProcessGroup, SpawnError};
 use crate::upstream::inbound::{InboundHandler, ReplySink};
-use crate::upstream::link::LinkError;
-use crate::upstream::open_requests::OpenRequests;
+use crate::upstream::link::{LinkEnd, LinkError};
+use crate::upstream::open_requests::LinkRequests;
 use crate::upstream::problem::{BackendProblem, MAX_QUOTED_LINES, quotable};
-use crate::upstream::stdio::news::StdioListenStreams;
 
 /// The longest wait of a request for space in the queue to the child.
 pub(crate) const QUEUE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -53,9 +52,8 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 /// A link to a child process.
 pub struct StdioLink {
     shared: Arc<StdioLinkInner>,
-    /// Dropping the sender ends the process.
-    stop: Mutex<Option<oneshot::Sender<()>>>,
-    watcher: Mutex<Option<JoinHandle<()>>>,
+    /// Ends the process when it becomes `true` or is dropped. The task that watches the process holds the receiver.
+    stop: watch::Sender<bool>,
 }
 
 struct StdioLinkInner {
@@ -63,14 +61,11 @@ struct StdioLinkInner {
     command: ChildCommand,
     queue: mpsc::Sender<QueuedLine>,
     room: Arc<Semaphore>,
-    open: OpenRequests,
-    streams: StdioListenStreams,
-    next: AtomicU64,
+    open: LinkRequests,
     is_retry: bool,
     /// Whether the process has sent a response and so is an MCP server.
     spoke: AtomicBool,
     said: Mutex<ProcessOutput>,
-    closed: watch::Sender<Option<String>>,
 }
 
 /// Output of the process besides protocol messages. It helps to explain why the process ended.
@@ -97,36 +92,29 @@ impl StdioLink {
         let child = child::spawn(exe, &command)?;
         let (queue, queued) = mpsc::channel(QUEUE_MESSAGES);
         let shared = Arc::new(StdioLinkInner {
-            open: OpenRequests::new(Arc::clone(&inbound)),
+            open: LinkRequests::new(Arc::clone(&inbound)),
             inbound,
             command,
             queue,
             room: Arc::new(Semaphore::new(QUEUE_UNITS as usize)),
-            streams: StdioListenStreams::default(),
-            next: AtomicU64::new(1),
             is_retry,
             spoke: AtomicBool::new(false),
             said: Mutex::default(),
-            closed: watch::Sender::new(None),
         });
         let writer = worker::spawn(write(queued, child.stdin));
         let reader = worker::spawn(read(Arc::clone(&shared), child.stdout, limit));
         let stderr = worker::spawn(read_stderr(Arc::clone(&shared), child.stderr));
-        let (stop, stopped) = oneshot::channel();
+        let (stop, stopped) = watch::channel(false);
         let ears = OutputTasks { stdout: reader, stderr };
-        let watcher = worker::spawn(watch_over(Arc::clone(&shared), child.process, writer, ears, stopped));
-        Ok(StdioLink { shared, stop: Mutex::new(Some(stop)), watcher: Mutex::new(Some(watcher)) })
-    }
-
-    pub fn next_id(&self) -> u64 {
-        self.shared.next.fetch_add(1, Ordering::Relaxed)
+        worker::spawn(watch_over(Arc::clone(&shared), child.process, writer, ears, stopped));
+        Ok(StdioLink { shared, stop })
     }
 
     /// Sends a request and waits for its response. The caller limits the wait by dropping the future.
     pub async fn request(&self, id: u64, body: Bytes, call: Option<&Arc<Call>>) -> Result<Response, LinkError> {
-        let (slot, answered) = self.shared.open.enter(id, call).ok_or_else(|| self.shared.lost(false))?;
+        let (slot, answered) = self.shared.open.expect_answer(id, call)?;
         self.shared.send(body).await?;
-        let answer = answered.await.unwrap_or_else(|_| Err(self.shared.lost(true)));
+        let answer = answered.await.unwrap_or_else(|_| Err(self.shared.open.lost(true)));
         drop(slot);
         answer
     }
@@ -137,38 +125,28 @@ impl StdioLink {
 
     /// Returns the first line on stdout that was not a message, if any.
     pub fn babble(&self) -> Option<String> {
-        self.shared.said().babble.clone()
+        self.shared.said.lock().babble.clone()
     }
 
-    pub async fn closed(&self) -> String {
-        let mut closed = self.shared.closed.subscribe();
-        match closed.wait_for(Option::is_some).await {
-            Ok(reason) => reason.clone().unwrap_or_default(),
-            Err(_) => "it was closed".to_owned(),
-        }
+    pub async fn closed(&self) -> LinkEnd {
+        self.shared.open.closed().await
     }
 
+    /// Ends the process and waits for its end.
     pub async fn close(&self) {
-        drop(self.stop.lock().take());
-        let watcher = self.watcher.lock().take();
-        if let Some(watcher) = watcher {
-            // A panic of the task was already reported. The guard ends the process group in either case.
-            let _ = watcher.await;
-        }
+        self.stop.send_replace(true);
+        // A panic of the task was already reported. The guard ends the process group in either case.
+        self.stop.closed().await;
     }
 }
 
 impl StdioLinkInner {
-    fn said(&self) -> MutexGuard<'_, ProcessOutput> {
-        self.said.lock()
-    }
-
     /// Reports a line of stderr and keeps the last ones.
     fn hear_stderr(&self, line: &str) {
         let repeated = self.is_retry && !self.spoke.load(Ordering::Relaxed);
         self.inbound.emit(&Event::BackendLine { server: self.inbound.server(), line, repeated });
         let line = quotable(line);
-        let mut said = self.said();
+        let mut said = self.said.lock();
         if !line.is_empty() {
             said.last_words.push_back(line);
         }
@@ -179,14 +157,9 @@ impl StdioLinkInner {
 
     /// Returns an explanation for the end of the process.
     fn ended(&self, exit: Exit) -> String {
-        let last_words: Vec<_> = self.said().last_words.iter().cloned().collect();
+        let last_words: Vec<_> = self.said.lock().last_words.iter().cloned().collect();
         let missed = self.command.missed(self.inbound.server(), &last_words);
         BackendProblem::Ended { exit, last_words: &last_words, missed: &missed }.to_string()
-    }
-
-    fn lost(&self, sent: bool) -> LinkError {
-        let reason = self.closed.borrow().clone().unwrap_or_else(|| "the connection was lost".to_owned());
-        LinkError::Closed { reason, sent }
     }
 
     /// Queues a message and waits for space for at most [`QUEUE_TIMEOUT`].
@@ -201,7 +174,7 @@ impl StdioLinkInner {
         });
         match waited.await {
             Ok(Some(())) => Ok(()),
-            Ok(None) => Err(self.lost(false)),
+            Ok(None) => Err(self.open.lost(false)),
             Err(_) => Err(LinkError::Overloaded),
         }
     }
@@ -211,7 +184,7 @@ impl StdioLinkInner {
         let permit = Arc::clone(&self.room).try_acquire_many_owned(units(body)).map_err(|_| LinkError::Overloaded)?;
         self.queue.try_send((single_line(body.clone()), permit)).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => LinkError::Overloaded,
-            mpsc::error::TrySendError::Closed(_) => self.lost(false),
+            mpsc::error::TrySendError::Closed(_) => self.open.lost(false),
         })
     }
 
@@ -224,31 +197,21 @@ impl StdioLinkInner {
                 self.open.on_response(response);
             }
             Ok(Message::Notification(notification)) => {
-                if !self.streams.take(&self.inbound, &notification) {
-                    self.open.on_notification(&notification);
+                if !self.open.on_news(&notification) {
+                    self.open.on_notification(&notification, || self.open.whose());
                 }
             }
-            Ok(Message::Request(ask)) => self.open.on_ask(ask, Arc::clone(self) as Arc<dyn ReplySink>),
+            Ok(Message::Request(ask)) => self.inbound.take_ask(ask, self.open.whose(), Arc::clone(self) as _),
             Err(malformed) => {
                 let mut reason = malformed.error.to_string();
                 if let Some(line) = kept {
                     let line = quotable(&String::from_utf8_lossy(&line[..line.len().min(MAX_QUOTED_BYTES)]));
                     let _ = write!(reason, ": {line:?}");
-                    self.said().babble.get_or_insert(line);
+                    self.said.lock().babble.get_or_insert(line);
                 }
-                self.open.on_malformed(&malformed);
-                self.inbound.report_malformed(&malformed, &reason);
+                self.open.on_malformed(&malformed, &reason);
             }
         }
-    }
-
-    fn close(&self, reason: &str) {
-        self.closed.send_if_modified(|closed| {
-            let first = closed.is_none();
-            closed.get_or_insert_with(|| reason.to_owned());
-            first
-        });
-        self.open.close(&self.lost(true));
     }
 }
 
@@ -325,7 +288,7 @@ async fn watch_over(
     mut process: ProcessGroup,
     mut writer: JoinHandle<()>,
     mut ears: OutputTasks,
-    stopped: oneshot::Receiver<()>,
+    mut stopped: watch::Receiver<bool>,
 ) {
     let reason = tokio::select! {
         exit = process.wait() => {
@@ -343,9 +306,9 @@ async fn watch_over(
             ears.hear_out().await;
             exit.map_or_else(|| "it closed its input".to_owned(), |exit| shared.ended(exit))
         }
-        _ = stopped => "the gateway closed it".to_owned(),
+        () = async { drop(stopped.wait_for(|stopped| *stopped).await) } => "the gateway closed it".to_owned(),
     };
-    shared.close(&reason);
+    shared.open.close(LinkEnd::Lost(reason));
     // A closed stdin is the protocol's request to exit.
     writer.abort();
     if !writer.is_finished() {

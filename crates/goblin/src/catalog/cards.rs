@@ -2,16 +2,18 @@
 //!
 //! If the gateway serves meta tools, they return the cards. Otherwise the lists of the protocol are read to their end.
 
+use goblin_catalog::listing::List;
+use goblin_catalog::meta::MetaTool;
 use goblin_catalog::search::nearest;
 use goblin_client::content::ToolOutput;
 use goblin_telemetry::clean;
-use goblin_wire::Method;
 use goblin_wire::json::{self, quote};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use crate::catalog::ListFilter;
 use crate::catalog::client::CatalogClient;
-use crate::catalog::{CliError, ListFilter};
+use crate::cli::CliError;
 
 /// The number of cards per page, which is also the gateway's maximum.
 const PAGE: usize = 1000;
@@ -22,62 +24,19 @@ const MAX_RESTARTS: usize = 3;
 
 const SERVER: &str = "dev.goblin/server";
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EntryKind {
-    Tools,
-    Prompts,
-    Resources,
-    Templates,
+/// Returns the meta tool that lists entries of this kind.
+fn catalog_tool(kind: List) -> MetaTool {
+    match kind {
+        List::Tools => MetaTool::CatalogTools,
+        List::Prompts => MetaTool::CatalogPrompts,
+        List::Resources => MetaTool::CatalogResources,
+        List::Templates => MetaTool::CatalogTemplates,
+    }
 }
 
-impl EntryKind {
-    /// Returns the member that holds the cards in the result of a meta tool.
-    pub(crate) fn member(self) -> &'static str {
-        match self {
-            EntryKind::Tools => "tools",
-            EntryKind::Prompts => "prompts",
-            EntryKind::Resources => "resources",
-            EntryKind::Templates => "templates",
-        }
-    }
-
-    pub(crate) fn noun(self) -> &'static str {
-        match self {
-            EntryKind::Tools => "tool",
-            EntryKind::Prompts => "prompt",
-            EntryKind::Resources => "resource",
-            EntryKind::Templates => "template",
-        }
-    }
-
-    /// Returns the member that identifies an entry.
-    pub(crate) fn key(self) -> &'static str {
-        match self {
-            EntryKind::Tools | EntryKind::Prompts => "name",
-            EntryKind::Resources => "uri",
-            EntryKind::Templates => "uriTemplate",
-        }
-    }
-
-    /// Returns the meta tool that lists this kind.
-    fn catalog(self) -> &'static str {
-        match self {
-            EntryKind::Tools => "catalog_tools",
-            EntryKind::Prompts => "catalog_prompts",
-            EntryKind::Resources => "catalog_resources",
-            EntryKind::Templates => "catalog_resource_templates",
-        }
-    }
-
-    /// Returns the list method of the protocol, and the member of its result.
-    fn list(self) -> (Method, &'static str) {
-        match self {
-            EntryKind::Tools => (Method::ToolsList, "tools"),
-            EntryKind::Prompts => (Method::PromptsList, "prompts"),
-            EntryKind::Resources => (Method::ResourcesList, "resources"),
-            EntryKind::Templates => (Method::TemplatesList, "resourceTemplates"),
-        }
-    }
+/// Returns the member that holds the cards in the result of a meta tool.
+fn member(kind: List) -> String {
+    format!("{}s", kind.noun())
 }
 
 /// An entry in short form.
@@ -111,7 +70,7 @@ impl Card {
 }
 
 pub(crate) struct Cards {
-    pub kind: EntryKind,
+    pub kind: List,
     pub cards: Vec<Card>,
     /// The number of entries that match, including those that are not listed here.
     pub total: usize,
@@ -119,9 +78,10 @@ pub(crate) struct Cards {
 }
 
 impl Cards {
-    fn read(kind: EntryKind, structure: &str) -> Cards {
+    /// Reads the cards of one kind from the structured content of a list or a search.
+    pub(crate) fn read(kind: List, structure: &str) -> Cards {
         let whole = json::whole(structure);
-        let elements = json::member(structure, whole, kind.member()).map(|list| json::elements(structure, list));
+        let elements = json::member(structure, whole, &member(kind)).map(|list| json::elements(structure, list));
         let cards = elements.into_iter().flatten().map(|card| Card::new(card.get(structure).to_owned()));
         let total = json::member(structure, whole, "total").and_then(|total| total.get(structure).parse().ok());
         let note = json::member(structure, whole, "note").and_then(|note| json::string(structure, note));
@@ -133,12 +93,12 @@ impl Cards {
     pub(crate) fn to_json(&self) -> String {
         let cards: Vec<_> = self.cards.iter().map(|card| card.raw.as_str()).collect();
         let note = self.note.as_ref().map(|note| format!(r#","note":{}"#, quote(note))).unwrap_or_default();
-        format!(r#"{{"{}":[{}],"total":{}{note}}}"#, self.kind.member(), cards.join(","), self.total)
+        format!(r#"{{"{}":[{}],"total":{}{note}}}"#, member(self.kind), cards.join(","), self.total)
     }
 }
 
 /// Lists the entries of one kind, up to the limit of `filter`.
-pub(crate) async fn list(client: &mut CatalogClient, kind: EntryKind, filter: &ListFilter) -> Result<Cards, CliError> {
+pub(crate) async fn list(client: &mut CatalogClient, kind: List, filter: &ListFilter) -> Result<Cards, CliError> {
     if !client.has_meta_tools() {
         return of_protocol(client, kind, filter).await;
     }
@@ -160,7 +120,7 @@ enum ListError {
     Other(CliError),
 }
 
-async fn of_catalog(client: &mut CatalogClient, kind: EntryKind, filter: &ListFilter) -> Result<Cards, ListError> {
+async fn of_catalog(client: &mut CatalogClient, kind: List, filter: &ListFilter) -> Result<Cards, ListError> {
     let wanted = filter.limit.map_or(usize::MAX, |limit| limit as usize);
     let mut all = Cards { kind, cards: Vec::new(), total: 0, note: None };
     let mut cursor: Option<String> = None;
@@ -172,7 +132,7 @@ async fn of_catalog(client: &mut CatalogClient, kind: EntryKind, filter: &ListFi
         if let Some(cursor) = &cursor {
             arguments["cursor"] = cursor.as_str().into();
         }
-        let outcomes = client.ask(kind.catalog(), &arguments).await.map_err(|failure| match failure {
+        let outcomes = client.ask(catalog_tool(kind).as_str(), &arguments).await.map_err(|failure| match failure {
             CliError::Usage(_) if cursor.is_some() => ListError::Stale(failure),
             other => ListError::Other(other),
         })?;
@@ -194,7 +154,7 @@ fn structure(outcomes: &ToolOutput) -> Result<&str, CliError> {
     structure.ok_or_else(|| CliError::Unavailable("the gateway answered without structuredContent".to_owned()))
 }
 
-async fn of_protocol(client: &mut CatalogClient, kind: EntryKind, filter: &ListFilter) -> Result<Cards, CliError> {
+async fn of_protocol(client: &mut CatalogClient, kind: List, filter: &ListFilter) -> Result<Cards, CliError> {
     let mut cards: Vec<_> = definitions(client, kind).await?.iter().map(|(_, value)| Card::of(value)).collect();
     if let Some(server) = &filter.server {
         let known = cards.iter().map(|card| card.text("serverId").to_owned()).collect::<Vec<_>>();
@@ -210,13 +170,12 @@ async fn of_protocol(client: &mut CatalogClient, kind: EntryKind, filter: &ListF
 }
 
 /// Returns all definitions from the protocol's list: the JSON text, and the parsed value.
-async fn definitions(client: &mut CatalogClient, kind: EntryKind) -> Result<Vec<(String, Value)>, CliError> {
-    let (method, member) = kind.list();
+async fn definitions(client: &mut CatalogClient, kind: List) -> Result<Vec<(String, Value)>, CliError> {
     let (mut definitions, mut params) = (Vec::new(), "{}".to_owned());
     for _ in 0..MAX_PAGES {
-        let result: Box<RawValue> = client.request(&method, &params).await?;
+        let result: Box<RawValue> = client.request(&kind.method(), &params).await?;
         let (text, whole) = (result.get(), json::whole(result.get()));
-        let elements = json::member(text, whole, member).map(|list| json::elements(text, list));
+        let elements = json::member(text, whole, kind.member()).map(|list| json::elements(text, list));
         definitions.extend(elements.into_iter().flatten().map(|at| {
             let raw = at.get(text).to_owned();
             let value = serde_json::from_str(&raw).unwrap_or_default();
@@ -252,11 +211,6 @@ pub(crate) async fn search(
     structure(&outcomes).map(str::to_owned)
 }
 
-/// Reads the cards of one kind from the structured content of a search.
-pub(crate) fn read(kind: EntryKind, structure: &str) -> Cards {
-    Cards::read(kind, structure)
-}
-
 /// An entry in full.
 pub(crate) struct EntryDefinition {
     pub server: String,
@@ -266,11 +220,7 @@ pub(crate) struct EntryDefinition {
 }
 
 /// Returns the tool or prompt with this name. Returns an error with a suggestion if there is none.
-pub(crate) async fn describe(
-    client: &mut CatalogClient,
-    kind: EntryKind,
-    name: &str,
-) -> Result<EntryDefinition, CliError> {
+pub(crate) async fn describe(client: &mut CatalogClient, kind: List, name: &str) -> Result<EntryDefinition, CliError> {
     let noun = kind.noun();
     if client.has_meta_tools() {
         let outcomes = client.ask(&format!("describe_{noun}"), &json!({ "name": name })).await?;

@@ -13,7 +13,8 @@ use goblin_wire::{Id, Method, Notification, Outcome, Response};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::catalog::{CliError, form};
+use crate::catalog::form;
+use crate::cli::CliError;
 use crate::style::note;
 
 /// Error codes of the gateway that mean that a server or the gateway cannot be reached.

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap_complete::CompletionCandidate;
+use goblin_catalog::listing::List;
 use goblin_client::environment::environment;
 use goblin_client::gateway::PIPE_BYTES;
 use goblin_client::peer::Peer;
@@ -19,9 +20,10 @@ use goblin_config::exposure::ProfileName;
 use goblin_telemetry::clean;
 use serde_json::{Value, json};
 
-use crate::catalog::cards::{self, EntryKind};
+use crate::catalog::ListFilter;
+use crate::catalog::cards;
 use crate::catalog::client::CatalogClient;
-use crate::catalog::{CliError, ListFilter};
+use crate::cli::CliError;
 use crate::endpoint::{Endpoint, EndpointArgs};
 use crate::load::RawConfig;
 use crate::{load, prompts};
@@ -36,25 +38,25 @@ const SWITCHES: [&str; 3] = ["--json", "--help", "-h"];
 type Suggestion = (String, String);
 
 pub(crate) fn tools(current: &OsStr) -> Vec<CompletionCandidate> {
-    beginning_with(current, entries(EntryKind::Tools))
+    beginning_with(current, entries(List::Tools))
 }
 
 pub(crate) fn prompts(current: &OsStr) -> Vec<CompletionCandidate> {
-    beginning_with(current, entries(EntryKind::Prompts))
+    beginning_with(current, entries(List::Prompts))
 }
 
 pub(crate) fn resources(current: &OsStr) -> Vec<CompletionCandidate> {
-    beginning_with(current, entries(EntryKind::Resources))
+    beginning_with(current, entries(List::Resources))
 }
 
 /// Completes the arguments of the tool on the command line.
 pub(crate) fn tool_arguments(current: &OsStr) -> Vec<CompletionCandidate> {
-    beginning_with(current, arguments(EntryKind::Tools))
+    beginning_with(current, arguments(List::Tools))
 }
 
 /// Completes the arguments of the prompt on the command line.
 pub(crate) fn prompt_arguments(current: &OsStr) -> Vec<CompletionCandidate> {
-    beginning_with(current, arguments(EntryKind::Prompts))
+    beginning_with(current, arguments(List::Prompts))
 }
 
 pub(crate) fn servers(current: &OsStr) -> Vec<CompletionCandidate> {
@@ -88,7 +90,7 @@ fn plain(names: Vec<String>) -> Vec<Suggestion> {
     names.into_iter().map(|name| (name, String::new())).collect()
 }
 
-fn entries(kind: EntryKind) -> Vec<Suggestion> {
+fn entries(kind: List) -> Vec<Suggestion> {
     let everything = ListFilter { server: None, limit: None };
     let cards = CommandLinePrefix::read().ask(async |client| cards::list(client, kind, &everything).await);
     let candidate = |card: &cards::Card| (card.text(kind.key()).to_owned(), clean(card.text("description")));
@@ -100,7 +102,7 @@ fn entries(kind: EntryKind) -> Vec<Suggestion> {
 async fn servers_of(client: &mut CatalogClient) -> Result<Vec<String>, CliError> {
     if !client.has_meta_tools() {
         let everything = ListFilter { server: None, limit: None };
-        let cards = cards::list(client, EntryKind::Tools, &everything).await?;
+        let cards = cards::list(client, List::Tools, &everything).await?;
         let ids: BTreeSet<_> = cards.cards.iter().map(|card| card.text("serverId").to_owned()).collect();
         return Ok(ids.into_iter().collect());
     }
@@ -116,13 +118,13 @@ async fn servers_of(client: &mut CatalogClient) -> Result<Vec<String>, CliError>
 }
 
 /// Returns `key=` for every argument that is not typed yet.
-fn arguments(kind: EntryKind) -> Vec<Suggestion> {
+fn arguments(kind: List) -> Vec<Suggestion> {
     let typed = CommandLinePrefix::read();
     let Some(name) = typed.words.get(2) else { return Vec::new() };
     let Some(entry) = typed.ask(async |client| cards::describe(client, kind, name).await) else { return Vec::new() };
     let schema = match kind {
-        EntryKind::Prompts => prompts::schema(&entry.value),
-        EntryKind::Tools | EntryKind::Resources | EntryKind::Templates => entry.value["inputSchema"].clone(),
+        List::Prompts => prompts::schema(&entry.value),
+        List::Tools | List::Resources | List::Templates => entry.value["inputSchema"].clone(),
     };
     let is_new = |key: &str| !typed.words.iter().any(|word| word.starts_with(key));
     let described = |property: &Value| clean(property["description"].as_str().unwrap_or_default());

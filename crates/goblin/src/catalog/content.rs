@@ -3,20 +3,20 @@
 //! Text of a server goes to a pipe unchanged. On a terminal, control characters are removed, because the terminal would
 //! obey them.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use goblin_client::content::ContentBlock;
 use goblin_config::visible::is_command;
 use goblin_telemetry::clean;
 
-use crate::catalog::CliError;
-use crate::style::note;
+use crate::cli::CliError;
+use crate::style::{self, note};
 
 /// Prints blocks to stdout, one below the other.
 pub(crate) fn print(blocks: &[ContentBlock]) -> std::io::Result<()> {
     let text: String = blocks.iter().map(|block| ended(block.line())).collect();
-    write_out(tame(&text).as_bytes())
+    style::print(&tame(&text))
 }
 
 /// Returns the text with a line end.
@@ -37,15 +37,6 @@ fn tame(text: &str) -> String {
 
 fn harmless(text: &str) -> String {
     text.chars().filter(|character| !is_command(*character) || matches!(character, '\n' | '\t')).collect()
-}
-
-/// Writes bytes to stdout. A reader that closed the pipe early, such as `head`, is no error.
-pub(crate) fn write_out(bytes: &[u8]) -> std::io::Result<()> {
-    let mut stdout = std::io::stdout();
-    match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error),
-        _ => Ok(()),
-    }
 }
 
 /// Saves all binary blocks. The second and later files get a number.
@@ -94,7 +85,8 @@ pub(crate) fn write_resource(uri: &str, blocks: &[ContentBlock]) -> Result<(), C
     if is_terminal {
         return Ok(print(blocks)?);
     }
-    Ok(write_out(&joined(blocks))?)
+    style::write(&joined(blocks))?;
+    Ok(())
 }
 
 /// Returns the bytes of all text and binary blocks.

@@ -1,9 +1,10 @@
 //! Prints cards as a table.
 
-use goblin_client::content::bytes;
+use goblin_catalog::listing::List;
+use goblin_client::words::bytes;
 use goblin_telemetry::clean;
 
-use crate::catalog::cards::{Card, Cards, EntryKind};
+use crate::catalog::cards::{Card, Cards};
 use crate::check::table::{SIZE, lay_out};
 use crate::style::{is_colourful, note, plural, print, width};
 
@@ -39,15 +40,15 @@ fn left_out(shown: usize, cards: &Cards, noun: &str) {
     }
 }
 
-fn table(kind: EntryKind, cards: &[Card]) -> std::io::Result<()> {
+fn table(kind: List, cards: &[Card]) -> std::io::Result<()> {
     if cards.is_empty() {
         return Ok(());
     }
     let head: &[&str] = match kind {
-        EntryKind::Tools => &["TOOL", "SERVER", "DESCRIPTION"],
-        EntryKind::Prompts => &["PROMPT", "SERVER", "DESCRIPTION"],
-        EntryKind::Resources => &["URI", "TYPE", SIZE, "SERVER", "NAME"],
-        EntryKind::Templates => &["TEMPLATE", "SERVER", "DESCRIPTION"],
+        List::Tools => &["TOOL", "SERVER", "DESCRIPTION"],
+        List::Prompts => &["PROMPT", "SERVER", "DESCRIPTION"],
+        List::Resources => &["URI", "TYPE", SIZE, "SERVER", "NAME"],
+        List::Templates => &["TEMPLATE", "SERVER", "DESCRIPTION"],
     };
     let head = head.iter().map(|word| (*word).to_owned()).collect();
     let rows = std::iter::once(head).chain(cards.iter().map(|card| row(kind, card)));
@@ -55,14 +56,14 @@ fn table(kind: EntryKind, cards: &[Card]) -> std::io::Result<()> {
     print(&lay_out(&rows.collect::<Vec<_>>(), width(&stdout), is_colourful(&stdout)))
 }
 
-fn row(kind: EntryKind, card: &Card) -> Vec<String> {
+fn row(kind: List, card: &Card) -> Vec<String> {
     let word = |key: &str| or_dash(line(card.text(key)));
     let (key, server) = (word(kind.key()), word("serverId"));
     match kind {
-        EntryKind::Tools | EntryKind::Prompts | EntryKind::Templates => {
+        List::Tools | List::Prompts | List::Templates => {
             vec![key, server, line(card.text("description"))]
         }
-        EntryKind::Resources => {
+        List::Resources => {
             let size = or_dash(card.size().map(bytes).unwrap_or_default());
             vec![key, word("mimeType"), size, server, line(card.text("name"))]
         }

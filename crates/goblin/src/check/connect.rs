@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use goblin_admin::api::Conflict;
 use goblin_catalog::build::{CatalogSettings, build};
-use goblin_catalog::{Counts, name};
+use goblin_catalog::name;
 use goblin_client::connect::ProxyEnvironment;
+use goblin_config::problem::Problem;
 use goblin_config::{Config, NamePolicy, Namespacing};
 use goblin_engine::app::App;
 use goblin_engine::catalog_store::{Catalog, NameTable, Source};
@@ -19,9 +21,7 @@ use goblin_engine::upstream::{Backend, BackendState};
 use goblin_telemetry::{Observe, clean};
 
 use crate::check::profile::EntryCounts;
-use crate::check::report::{
-    CheckFinding, CheckReport, CheckState, ConnectionReport, NameConflict, ShortenedName, milliseconds,
-};
+use crate::check::report::{CheckReport, CheckState, ConnectionReport, ShortenedName, milliseconds};
 use crate::style::width;
 
 /// The measurements of one server.
@@ -49,10 +49,11 @@ pub(crate) async fn connect(config: Config, observe: Arc<Observe>, report: &mut 
                 server.state = CheckState::Ready;
                 server.transport = answer.transport.unwrap_or(server.transport);
                 server.seen = see(&catalog, index, &answer);
-                let path = || Some(format!("mcpServers.{}", backend.id));
-                let lacking =
-                    lacking(backend).into_iter().map(|it| CheckFinding { path: path(), ..CheckFinding::bare(it) });
-                report.warnings.extend(lacking);
+                report.warnings.extend(lacking(backend).into_iter().map(|message| Problem {
+                    path: format!("mcpServers.{}", backend.id),
+                    message,
+                    ..Problem::default()
+                }));
             }
             Err(reason) => {
                 server.state = CheckState::Failed;
@@ -61,8 +62,8 @@ pub(crate) async fn connect(config: Config, observe: Arc<Observe>, report: &mut 
         }
     }
     for (kind, names) in [("tool", &catalog.tools), ("prompt", &catalog.prompts)] {
-        let conflict = |(name, exposed): (&String, &Vec<String>)| NameConflict {
-            kind,
+        let conflict = |(name, exposed): (&String, &Vec<String>)| Conflict {
+            kind: kind.to_owned(),
             name: name.clone(),
             exposed: exposed.clone(),
         };
@@ -96,14 +97,12 @@ async fn ask_all(backends: &[Arc<Backend>], begin: Instant, patience: Duration) 
 }
 
 async fn ask(backend: &Backend, begin: Instant, patience: Duration) -> Result<ConnectResult, String> {
-    let mut state = backend.watch_state();
     let lost = |state: &BackendState| match state {
         BackendState::Lost(reason) => Some(reason.clone()),
         BackendState::Stopped => Some("it was stopped".to_owned()),
         BackendState::Starting | BackendState::Ready => None,
     };
-    let first = state.wait_for(|state| *state != BackendState::Starting).await.map(|state| state.clone());
-    if let Some(reason) = first.map_err(|_| "it was stopped".to_owned()).map(|state| lost(&state))? {
+    if let Some(reason) = lost(&backend.begun().await) {
         return Err(reason);
     }
     let handshake = begin.elapsed();
@@ -122,7 +121,7 @@ async fn ask(backend: &Backend, begin: Instant, patience: Duration) -> Result<Co
 fn see(catalog: &Catalog, index: usize, answer: &ConnectResult) -> Option<ConnectionReport> {
     let availability::ServerDescription { software, protocol, era } =
         availability::ServerDescription::of(&catalog.source(index).backend)?;
-    let Counts { tools, prompts, resources, templates } = catalog.counts()[index];
+    let [tools, prompts, resources, templates] = catalog.counts()[index];
     Some(ConnectionReport {
         software,
         protocol,

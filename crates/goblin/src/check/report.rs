@@ -3,14 +3,16 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use goblin_admin::api::Conflict;
 use goblin_config::expand::ExpandedText;
+use goblin_config::pin::{self, UnpinnedPackage};
 use goblin_config::problem::Problem;
-use goblin_config::{HttpKind, Server, ServerId, Transport, mask, pin};
+use goblin_config::{HttpKind, Server, ServerId, Transport, mask};
 use serde::Serialize;
 
 use crate::check::profile::ProfileReport;
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct CheckReport {
     pub ok: bool,
@@ -18,23 +20,13 @@ pub(crate) struct CheckReport {
     pub directory: Option<PathBuf>,
     /// Set if the servers were connected.
     pub connected: bool,
-    pub problems: Vec<CheckFinding>,
-    pub warnings: Vec<CheckFinding>,
+    pub problems: Vec<Problem>,
+    pub warnings: Vec<Problem>,
     pub servers: Vec<ServerReport>,
     pub profiles: Vec<ProfileReport>,
-    pub conflicts: Vec<NameConflict>,
+    /// The names that several entries want, with the names that they got.
+    pub conflicts: Vec<Conflict>,
     pub cut: Vec<ShortenedName>,
-}
-
-/// A problem or warning, with its position if it has one.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct CheckFinding {
-    pub file: Option<String>,
-    pub line: Option<usize>,
-    pub column: Option<usize>,
-    pub path: Option<String>,
-    pub message: String,
-    pub cure: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -45,7 +37,8 @@ pub(crate) struct ServerReport {
     pub transport: &'static str,
     /// The command, URL or directory of the server, without secrets.
     pub target: String,
-    pub unpinned: Option<UnpinnedReport>,
+    /// A package without a version, so the newest one is fetched at each start.
+    pub unpinned: Option<UnpinnedPackage>,
     pub error: Option<String>,
     /// The results of the connection. `None` unless the server is ready.
     pub seen: Option<ConnectionReport>,
@@ -59,14 +52,6 @@ pub(crate) enum CheckState {
     Unchecked,
     Ready,
     Failed,
-}
-
-/// A package without a version, so the newest one is fetched at each start.
-#[derive(Debug, Serialize)]
-pub(crate) struct UnpinnedReport {
-    pub runner: String,
-    pub package: String,
-    pub cure: String,
 }
 
 /// The results of a connection.
@@ -85,14 +70,6 @@ pub(crate) struct ConnectionReport {
     pub templates: usize,
 }
 
-/// A name that several entries want, and the names that they got.
-#[derive(Debug, Serialize)]
-pub(crate) struct NameConflict {
-    pub kind: &'static str,
-    pub name: String,
-    pub exposed: Vec<String>,
-}
-
 /// A name that exceeds the maximum length, and its replacement.
 #[derive(Debug, Serialize)]
 pub(crate) struct ShortenedName {
@@ -103,21 +80,6 @@ pub(crate) struct ShortenedName {
 }
 
 impl CheckReport {
-    pub(crate) fn new((config, directory): (Option<PathBuf>, Option<PathBuf>)) -> CheckReport {
-        CheckReport {
-            ok: false,
-            config,
-            directory,
-            connected: false,
-            problems: Vec::new(),
-            warnings: Vec::new(),
-            servers: Vec::new(),
-            profiles: Vec::new(),
-            conflicts: Vec::new(),
-            cut: Vec::new(),
-        }
-    }
-
     pub(crate) fn has_failed_servers(&self) -> bool {
         self.servers.iter().any(|server| server.state == CheckState::Failed)
     }
@@ -129,39 +91,6 @@ impl CheckReport {
     }
 }
 
-impl CheckFinding {
-    /// Creates a finding without a position.
-    pub(crate) fn bare(message: String) -> CheckFinding {
-        CheckFinding { file: None, line: None, column: None, path: None, message, cure: None }
-    }
-}
-
-impl From<&Problem> for CheckFinding {
-    fn from(problem: &Problem) -> CheckFinding {
-        CheckFinding {
-            file: Some(problem.file.to_string()),
-            line: Some(problem.line),
-            column: Some(problem.column),
-            path: Some(problem.path.clone()).filter(|path| !path.is_empty()),
-            message: problem.message.clone(),
-            cure: problem.cure.clone(),
-        }
-    }
-}
-
-impl std::fmt::Display for CheckFinding {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if let (Some(file), Some(line), Some(column)) = (&self.file, self.line, self.column) {
-            write!(formatter, "{file}:{line}:{column}: ")?;
-        }
-        if let Some(path) = &self.path {
-            write!(formatter, "{path}: ")?;
-        }
-        formatter.write_str(&self.message)?;
-        self.cure.iter().try_for_each(|cure| write!(formatter, ", {cure}"))
-    }
-}
-
 impl ServerReport {
     pub(crate) fn new(id: &ServerId, server: &Server, target: String) -> ServerReport {
         let (transport, unpinned) = match &server.transport {
@@ -170,17 +99,12 @@ impl ServerReport {
             Transport::Http { .. } => ("http", None),
             Transport::Files(_) => ("files", None),
         };
-        let unpinned = unpinned.filter(|_| server.enabled);
         ServerReport {
             id: id.to_string(),
             state: if server.enabled { CheckState::Unchecked } else { CheckState::Disabled },
             transport,
             target,
-            unpinned: unpinned.map(|found| UnpinnedReport {
-                runner: found.runner,
-                package: found.package,
-                cure: found.cure,
-            }),
+            unpinned: unpinned.filter(|_| server.enabled),
             error: None,
             seen: None,
         }
@@ -189,12 +113,12 @@ impl ServerReport {
 
 /// Looks for an unpinned package in the expanded command, but returns it as written in the file. Hides the package if
 /// it is only visible after expansion.
-fn unpinned(command: &ExpandedText, args: &[ExpandedText]) -> Option<pin::UnpinnedPackage> {
+fn unpinned(command: &ExpandedText, args: &[ExpandedText]) -> Option<UnpinnedPackage> {
     let values: Vec<&str> = args.iter().map(ExpandedText::value).collect();
     let found = pin::unpinned(command.value(), &values)?;
     let written: Vec<&str> = args.iter().map(ExpandedText::written).collect();
     let hidden = || mask::HIDDEN.to_owned();
-    Some(pin::unpinned(command.written(), &written).unwrap_or(pin::UnpinnedPackage {
+    Some(pin::unpinned(command.written(), &written).unwrap_or(UnpinnedPackage {
         runner: found.runner,
         package: hidden(),
         cure: hidden(),

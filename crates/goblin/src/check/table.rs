@@ -166,13 +166,11 @@ fn notes(report: &CheckReport, colourful: bool) -> String {
     }
     for server in &report.servers {
         if let Some(unpinned) = &server.unpinned {
-            let (runner, package, cure) = (&unpinned.runner, &unpinned.package, &unpinned.cure);
-            let words = format!("{}: {runner} fetches whatever version of {package} there is, write {cure}", server.id);
-            note("warning", "1;33", words);
+            note("warning", "1;33", format!("{}: {unpinned}", server.id));
         }
     }
     for conflict in &report.conflicts {
-        let (kind, name, exposed) = (conflict.kind, &conflict.name, conflict.exposed.join(", "));
+        let (kind, name, exposed) = (&conflict.kind, &conflict.name, conflict.exposed.join(", "));
         note("warning", "1;33", format!("several {kind}s want the name {name}, they are called {exposed}"));
     }
     for cut in report.cut.iter().take(MAX_SHORTENED_NAMES) {

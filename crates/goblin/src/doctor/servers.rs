@@ -93,12 +93,11 @@ pub(crate) fn examined(report: &CheckReport, told: &BTreeSet<String>, findings: 
         }
     }
     for warning in report.warnings.iter().filter(|warning| warning.file.is_none()) {
-        let path = warning.path.as_deref().unwrap_or_default();
-        let id = path.strip_prefix("mcpServers.").unwrap_or(path);
+        let id = warning.path.strip_prefix("mcpServers.").unwrap_or(&warning.path);
         findings.warning(&about(id), &warning.message, "mend the server, or ask who makes it");
     }
     for conflict in &report.conflicts {
-        let (kind, name, exposed) = (conflict.kind, &conflict.name, conflict.exposed.join(", "));
+        let (kind, name, exposed) = (&conflict.kind, &conflict.name, conflict.exposed.join(", "));
         let what = format!("several {kind}s want the name {name}, they are called {exposed}");
         findings.warning("names", what, format!("give one another name: {kind}s.rename of its server"));
     }

@@ -128,7 +128,7 @@ fn section(text: &mut String, width: Option<usize>, title: &str, lines: impl Ite
 }
 
 fn clients(server: &ImportCandidate) -> Vec<&'static str> {
-    server.clients.iter().map(|client| client.name()).collect()
+    server.clients.iter().map(|client| client.as_str()).collect()
 }
 
 fn open_version(server: &ImportCandidate) -> Option<UnpinnedPackage> {

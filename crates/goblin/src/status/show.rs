@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use goblin_admin::api::{Conflict, ServerStatus, Status};
+use goblin_client::words::span;
 use goblin_telemetry::clean;
 
 use crate::check::table::{COUNTS, lay_out};
@@ -12,6 +13,8 @@ const RED: &str = "1;31";
 const YELLOW: &str = "1;33";
 const FAINT: &str = "2";
 const DISABLED: &str = "disabled";
+/// The units of durations.
+const UNITS: [&str; 4] = [" s", " min", " h", " d"];
 
 /// Renders a status. Cuts tables to `width`; `None` means a pipe.
 pub(crate) fn render(status: &Status, place: &str, width: Option<usize>, colourful: bool) -> String {
@@ -32,7 +35,7 @@ pub(crate) fn render(status: &Status, place: &str, width: Option<usize>, colourf
 
 fn head(status: &Status, place: &str, colourful: bool) -> String {
     let Status { version, pid, configuration, sessions, catalog, .. } = status;
-    let up = duration(status.uptime_seconds);
+    let up = span(status.uptime_seconds, UNITS);
     let mut text = format!("goblin {} is {}, up {up}, pid {pid}\n", clean(version), clean(&status.state));
     let mut line = |name: &str, words: String| {
         let name = paint_if(colourful, &format!("{name:13}"), FAINT);
@@ -143,17 +146,6 @@ fn milliseconds(latency: Option<f64>) -> String {
     }
 }
 
-/// Formats a duration with its two largest units.
-fn duration(seconds: u64) -> String {
-    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
-    match (days, hours, minutes) {
-        (0, 0, 0) => format!("{seconds} s"),
-        (0, 0, _) => format!("{minutes} min {} s", seconds % 60),
-        (0, _, _) => format!("{hours} h {} min", minutes % 60),
-        _ => format!("{days} d {} h", hours % 24),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use goblin_admin::api::{Calls, Entries, Latency};
@@ -205,7 +197,7 @@ mod tests {
 
     #[test]
     fn durations_have_two_units() {
-        let words = [0, 59, 61, 3600, 90_000].map(duration);
+        let words = [0, 59, 61, 3600, 90_000].map(|seconds| span(seconds, UNITS));
         assert_eq!(words, ["0 s", "59 s", "1 min 1 s", "1 h 0 min", "1 d 1 h"]);
     }
 }

@@ -105,10 +105,7 @@ impl WatchSession {
             };
             let end = match heard {
                 Some(PeerMessage::Answer(answer)) => self.on_answer(&answer),
-                Some(PeerMessage::Told(notification)) if is_update(&notification.method) => {
-                    self.on_update(&notification).await?
-                }
-                Some(PeerMessage::Told(_)) => None,
+                Some(PeerMessage::Told(notification)) => self.on_update(&notification).await?,
                 Some(PeerMessage::Asked(ask)) => {
                     self.peer.refuse(&ask);
                     None
@@ -127,7 +124,7 @@ impl WatchSession {
         let capabilities = format!(r#"{{"experimental":{{"{SUBSCRIPTIONS}":{{}}}}}}"#);
         let answer = self.peer.begin("goblin watch", &capabilities).await;
         let answer = answer.ok_or_else(|| anyhow!("the gateway ended before it answered"))?;
-        complaint(answer.raw.bytes()).map_or(Ok(()), |complaint| Err(anyhow!(complaint)))
+        complaint(&answer).map_or(Ok(()), |complaint| Err(anyhow!(complaint)))
     }
 
     /// Looks for URIs in the resource list: a listed URI is a resource, even if it looks like a pattern. Returns `None`
@@ -161,7 +158,7 @@ impl WatchSession {
         match answer.outcome {
             Outcome::Result(_) => self.standing.push(standing(answer, &wish)),
             Outcome::Error(_) => {
-                let reason = complaint(answer.raw.bytes()).unwrap_or_else(|| "it was refused".to_owned());
+                let reason = complaint(answer).unwrap_or_else(|| "it was refused".to_owned());
                 fail(&format!("{}: {reason}", clean(&wish.uri)));
             }
         }
@@ -202,10 +199,6 @@ impl WatchSession {
         let around = self.standing.iter().filter(|standing| uri.starts_with(&standing.literal));
         around.max_by_key(|standing| standing.literal.len()).and_then(|standing| standing.server.as_deref())
     }
-}
-
-fn is_update(method: &Method) -> bool {
-    matches!(method, Method::ResourceUpdated | Method::ResourceDeleted)
 }
 
 async fn advance(commands: &mut Option<CommandQueue>) {

@@ -22,10 +22,56 @@ use crate::state::{Effect, StatusMessage, UiEvent};
 
 /// A request without a response.
 enum PendingRequest {
-    Call { ticket: u64 },
-    Read { ticket: u64 },
-    Watch { uri: String },
-    Unwatch { uri: String },
+    /// A call or a read, with the function that reads its result.
+    Result {
+        ticket: u64,
+        read: fn(&str) -> (String, bool),
+    },
+    Watch {
+        uri: String,
+        is_on: bool,
+    },
+}
+
+impl PendingRequest {
+    /// Returns the request of an effect: its method, its parameters and its state. Returns `None` for other effects.
+    fn of(effect: Effect) -> Option<(Method, String, PendingRequest)> {
+        let about = |uri: &str| format!(r#"{{"uri":{}}}"#, quote(uri));
+        Some(match effect {
+            Effect::Call { ticket, tool, arguments } => {
+                let params = format!(r#"{{"name":{},"arguments":{arguments}}}"#, quote(&tool));
+                (Method::ToolsCall, params, PendingRequest::Result { ticket, read: call_text })
+            }
+            Effect::Read { ticket, uri } => {
+                (Method::ResourcesRead, about(&uri), PendingRequest::Result { ticket, read: read_text })
+            }
+            Effect::Watch { uri } => (Method::Subscribe, about(&uri), PendingRequest::Watch { uri, is_on: true }),
+            Effect::Unwatch { uri } => (Method::Unsubscribe, about(&uri), PendingRequest::Watch { uri, is_on: false }),
+            Effect::Quit | Effect::Forget { .. } | Effect::Command(_) => return None,
+        })
+    }
+
+    fn failed(self, text: String) -> UiEvent {
+        match self {
+            PendingRequest::Result { ticket, .. } => UiEvent::Answered { ticket, text, is_error: true },
+            PendingRequest::Watch { .. } => UiEvent::Said(StatusMessage::bad(text)),
+        }
+    }
+
+    fn answered(self, answer: &Response) -> UiEvent {
+        let complaint = || complaint(answer).unwrap_or_else(|| "an error without words".to_owned());
+        match (answer.outcome, self) {
+            (Outcome::Result(at), PendingRequest::Result { ticket, read }) => {
+                let (text, is_error) = read(at.get(answer.raw.as_str()));
+                UiEvent::Answered { ticket, text, is_error }
+            }
+            (Outcome::Result(_), PendingRequest::Watch { uri, is_on }) => UiEvent::Watching { uri, is_on },
+            (Outcome::Error(_), PendingRequest::Watch { uri, .. }) => {
+                UiEvent::Said(StatusMessage::bad(format!("{uri}: {}", complaint())))
+            }
+            (Outcome::Error(_), request) => request.failed(complaint()),
+        }
+    }
 }
 
 pub(crate) async fn run(gateway: &GatewayAddress, news: &mpsc::Sender<UiEvent>, mut called: mpsc::Receiver<Effect>) {
@@ -35,7 +81,7 @@ pub(crate) async fn run(gateway: &GatewayAddress, news: &mpsc::Sender<UiEvent>, 
         let wire = match wire(gateway) {
             Ok(wire) => wire,
             Err(error) => {
-                let _ = news.send(failed(effect, &format!("{error:#}"))).await;
+                let _ = news.send(failed(effect, format!("{error:#}"))).await;
                 first = called.recv().await;
                 continue;
             }
@@ -59,17 +105,15 @@ pub(crate) async fn run(gateway: &GatewayAddress, news: &mpsc::Sender<UiEvent>, 
 fn wire(gateway: &GatewayAddress) -> anyhow::Result<GatewayConnection> {
     match gateway {
         GatewayAddress::Named { url, token, .. } => gateway::to_url(url, token.as_ref(), None),
-        GatewayAddress::Recorded(record) => gateway::to_record(GatewayRecord::clone(record), None),
+        GatewayAddress::Recorded(record) => gateway::to_record(GatewayRecord::clone(record), None, |_| true),
     }
 }
 
 /// Returns the message for an effect that failed.
-fn failed(effect: Effect, reason: &str) -> UiEvent {
-    match effect {
-        Effect::Call { ticket, .. } | Effect::Read { ticket, .. } => {
-            UiEvent::Answered { ticket, text: reason.to_owned(), is_error: true }
-        }
-        _ => UiEvent::Said(StatusMessage::bad(reason)),
+fn failed(effect: Effect, reason: String) -> UiEvent {
+    match PendingRequest::of(effect) {
+        Some((_, _, request)) => request.failed(reason),
+        None => UiEvent::Said(StatusMessage::bad(reason)),
     }
 }
 
@@ -86,11 +130,11 @@ impl PeerLoop<'_> {
         let capabilities = format!(r#"{{"experimental":{{"{SUBSCRIPTIONS}":{{}}}}}}"#);
         let begun = self.peer.begin("goblin top", &capabilities).await;
         let refused = match &begun {
-            Some(answer) => complaint(answer.raw.bytes()),
+            Some(answer) => complaint(answer),
             None => Some("the gateway ended before it answered".to_owned()),
         };
         if let Some(reason) = refused {
-            return self.news.send(failed(first, &reason)).await.is_ok();
+            return self.news.send(failed(first, reason)).await.is_ok();
         }
         self.begin(first);
         loop {
@@ -110,28 +154,19 @@ impl PeerLoop<'_> {
     }
 
     fn begin(&mut self, effect: Effect) {
-        let about = |uri: &str| format!(r#"{{"uri":{}}}"#, quote(uri));
-        let (method, params, open) = match effect {
-            Effect::Call { ticket, tool, arguments } => {
-                let params = format!(r#"{{"name":{},"arguments":{arguments}}}"#, quote(&tool));
-                (Method::ToolsCall, params, PendingRequest::Call { ticket })
-            }
-            Effect::Read { ticket, uri } => (Method::ResourcesRead, about(&uri), PendingRequest::Read { ticket }),
-            Effect::Watch { uri } => (Method::Subscribe, about(&uri), PendingRequest::Watch { uri }),
-            Effect::Unwatch { uri } => (Method::Unsubscribe, about(&uri), PendingRequest::Unwatch { uri }),
-            Effect::Forget { ticket } => return self.forget(ticket),
-            // The loop of the dashboard handles these.
-            Effect::Quit | Effect::Command(_) => return,
-        };
-        let number = self.peer.request(&method, &params);
-        self.open.insert(number, open);
+        if let Effect::Forget { ticket } = effect {
+            return self.forget(ticket);
+        }
+        // The loop of the dashboard handles the effects that are no requests.
+        if let Some((method, params, request)) = PendingRequest::of(effect) {
+            let number = self.peer.request(&method, &params);
+            self.open.insert(number, request);
+        }
     }
 
     fn forget(&mut self, wanted: u64) {
-        let is_wanted = |open: &PendingRequest| match open {
-            PendingRequest::Call { ticket } | PendingRequest::Read { ticket } => *ticket == wanted,
-            PendingRequest::Watch { .. } | PendingRequest::Unwatch { .. } => false,
-        };
+        let is_wanted =
+            |open: &PendingRequest| matches!(open, PendingRequest::Result { ticket, .. } if *ticket == wanted);
         let number = self.open.iter().find(|(_, open)| is_wanted(open)).map(|(number, _)| *number);
         if let Some(number) = number {
             self.open.remove(&number);
@@ -145,9 +180,9 @@ impl PeerLoop<'_> {
         let message = match heard {
             PeerMessage::Answer(answer) => {
                 let open = answer.id.as_ref().and_then(Id::as_u64).and_then(|number| self.open.remove(&number));
-                open.map(|open| answered(open, &answer))
+                open.map(|open| open.answered(&answer))
             }
-            PeerMessage::Told(told) => ResourceUpdate::read(&told).filter(|_| is_update(&told.method)).map(|update| {
+            PeerMessage::Told(told) => ResourceUpdate::read(&told).map(|update| {
                 let ResourceUpdate { uri, is_deleted, .. } = update;
                 UiEvent::Updated { uri, time: clock(&now()).to_owned(), is_deleted }
             }),
@@ -165,45 +200,7 @@ impl PeerLoop<'_> {
     /// Fails all open requests.
     async fn give_up(mut self) {
         for (_, open) in self.open.drain() {
-            let text = "the connection to the gateway was lost".to_owned();
-            let message = match open {
-                PendingRequest::Call { ticket } | PendingRequest::Read { ticket } => {
-                    UiEvent::Answered { ticket, text, is_error: true }
-                }
-                PendingRequest::Watch { .. } | PendingRequest::Unwatch { .. } => {
-                    UiEvent::Said(StatusMessage::bad(text))
-                }
-            };
-            let _ = self.news.send(message).await;
-        }
-    }
-}
-
-fn is_update(method: &Method) -> bool {
-    matches!(method, Method::ResourceUpdated | Method::ResourceDeleted)
-}
-
-fn answered(open: PendingRequest, answer: &Response) -> UiEvent {
-    let text = answer.raw.as_str();
-    let result = match answer.outcome {
-        Outcome::Result(at) => Ok(at.get(text)),
-        Outcome::Error(_) => Err(complaint(answer.raw.bytes()).unwrap_or_else(|| "an error without words".to_owned())),
-    };
-    match (open, result) {
-        (PendingRequest::Call { ticket }, Ok(result)) => {
-            let (text, is_error) = call_text(result);
-            UiEvent::Answered { ticket, text, is_error }
-        }
-        (PendingRequest::Read { ticket }, Ok(result)) => {
-            UiEvent::Answered { ticket, text: read_text(result), is_error: false }
-        }
-        (PendingRequest::Call { ticket } | PendingRequest::Read { ticket }, Err(text)) => {
-            UiEvent::Answered { ticket, text, is_error: true }
-        }
-        (PendingRequest::Watch { uri }, Ok(_)) => UiEvent::Watching { uri, is_on: true },
-        (PendingRequest::Unwatch { uri }, Ok(_)) => UiEvent::Watching { uri, is_on: false },
-        (PendingRequest::Watch { uri } | PendingRequest::Unwatch { uri }, Err(reason)) => {
-            UiEvent::Said(StatusMessage::bad(format!("{uri}: {reason}")))
+            let _ = self.news.send(open.failed("the connection to the gateway was lost".to_owned())).await;
         }
     }
 }
@@ -214,10 +211,10 @@ fn call_text(result: &str) -> (String, bool) {
     (lines(&blocks(&outcomes)), outcomes.is_error())
 }
 
-fn read_text(result: &str) -> String {
+fn read_text(result: &str) -> (String, bool) {
     let value: Value = serde_json::from_str(result).unwrap_or_default();
     let contents = value["contents"].as_array().map(Vec::as_slice).unwrap_or_default();
-    lines(&contents.iter().map(ContentBlock::of_resource).collect::<Vec<_>>())
+    (lines(&contents.iter().map(ContentBlock::of_resource).collect::<Vec<_>>()), false)
 }
 
 fn lines(blocks: &[ContentBlock]) -> String {

@@ -1,13 +1,15 @@
 //! Actions on the selected row: calls, reads, watches and changes of servers, and the handling of their results.
 
-use crate::state::data::{CatalogItem, ListKind};
+use goblin_admin::routes::{List, ServerAction};
+
+use crate::state::data::CatalogItem;
 use crate::state::dialog::{Dialog, ResultDialog};
 use crate::state::form::Form;
 use crate::state::table::{Row, RowItem};
-use crate::state::{Effect, GatewayCommand, State, StatusMessage};
+use crate::state::{Effect, State, StatusMessage};
 
 impl State {
-    pub(super) fn selected_item(&self, wanted: &[ListKind]) -> Option<(ListKind, &CatalogItem)> {
+    pub(super) fn selected_item(&self, wanted: &[List]) -> Option<(List, &CatalogItem)> {
         match self.row()?.what {
             RowItem::Item(kind, at) if wanted.contains(&kind) => Some((kind, self.data.items(kind).get(at)?)),
             _ => None,
@@ -20,7 +22,7 @@ impl State {
     }
 
     pub(super) fn open_form(&mut self) {
-        match self.selected_item(&[ListKind::Tools]) {
+        match self.selected_item(&[List::Tools]) {
             Some((_, tool)) => self.dialog = Some(Dialog::Form(Form::new(&tool.exposed, &tool.definition))),
             None => self.notice = Some(StatusMessage::bad("c calls a tool: select one among the tools (3)")),
         }
@@ -40,7 +42,7 @@ impl State {
     }
 
     pub(super) fn read(&mut self) -> Vec<Effect> {
-        let Some((_, item)) = self.selected_item(&[ListKind::Resources]) else {
+        let Some((_, item)) = self.selected_item(&[List::Resources]) else {
             self.notice = Some(StatusMessage::bad("r reads a resource: select one among the resources (5)"));
             return Vec::new();
         };
@@ -66,8 +68,8 @@ impl State {
 
     pub(super) fn watch(&mut self) -> Vec<Effect> {
         let uri = match self.row().map(|row| row.what) {
-            Some(RowItem::Item(ListKind::Resources, at)) => {
-                self.data.resources.get(at).map(|item| item.exposed.clone())
+            Some(RowItem::Item(List::Resources, at)) => {
+                self.data.items(List::Resources).get(at).map(|item| item.exposed.clone())
             }
             Some(RowItem::Subscription(at)) => {
                 self.data.subscriptions.subscriptions.get(at).map(|subscription| subscription.uri.clone())
@@ -95,9 +97,9 @@ impl State {
         self.notice = Some(StatusMessage::good(format!("{uri} {word}")));
     }
 
-    pub(super) fn ask(&mut self, command: fn(String) -> GatewayCommand) {
+    pub(super) fn ask(&mut self, action: ServerAction) {
         match self.selected_server() {
-            Some((server, _)) => self.dialog = Some(Dialog::confirm(command(server.to_owned()))),
+            Some((server, _)) => self.dialog = Some(Dialog::confirm(action, server)),
             None => self.notice = Some(StatusMessage::bad("this works on a server: select one among the servers (2)")),
         }
     }

@@ -3,34 +3,12 @@
 use std::collections::VecDeque;
 
 use goblin_admin::api::{Entry, EventInfo, ServerStatus, SessionList, Status, SubscriptionList};
+use goblin_admin::routes::List;
 use goblin_telemetry::clean;
 use serde_json::Value;
 
 /// The maximum number of events. The oldest are dropped.
 pub(crate) const MAX_EVENTS: usize = 1000;
-
-/// A list of the catalog.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ListKind {
-    Tools,
-    Prompts,
-    Resources,
-    Templates,
-}
-
-impl ListKind {
-    pub const ALL: [ListKind; 4] = [ListKind::Tools, ListKind::Prompts, ListKind::Resources, ListKind::Templates];
-
-    /// Returns the name in the paths of the admin API.
-    pub fn word(self) -> &'static str {
-        match self {
-            ListKind::Tools => "tools",
-            ListKind::Prompts => "prompts",
-            ListKind::Resources => "resources",
-            ListKind::Templates => "templates",
-        }
-    }
-}
 
 /// A tool, prompt, resource or template, parsed once when it arrives.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -77,10 +55,8 @@ impl CatalogItem {
 pub struct DashboardData {
     /// The last status. `None` before the first response.
     pub status: Option<Status>,
-    pub tools: Vec<CatalogItem>,
-    pub prompts: Vec<CatalogItem>,
-    pub resources: Vec<CatalogItem>,
-    pub templates: Vec<CatalogItem>,
+    /// The entries of the catalog, in the order of [`List::ALL`].
+    items: [Vec<CatalogItem>; List::ALL.len()],
     pub subscriptions: SubscriptionList,
     pub sessions: SessionList,
     /// The events, newest first.
@@ -96,22 +72,12 @@ impl DashboardData {
         self.servers().iter().find(|server| server.id == id)
     }
 
-    pub fn items(&self, kind: ListKind) -> &[CatalogItem] {
-        match kind {
-            ListKind::Tools => &self.tools,
-            ListKind::Prompts => &self.prompts,
-            ListKind::Resources => &self.resources,
-            ListKind::Templates => &self.templates,
-        }
+    pub fn items(&self, kind: List) -> &[CatalogItem] {
+        &self.items[kind as usize]
     }
 
-    pub(crate) fn set_items(&mut self, kind: ListKind, items: Vec<CatalogItem>) {
-        match kind {
-            ListKind::Tools => self.tools = items,
-            ListKind::Prompts => self.prompts = items,
-            ListKind::Resources => self.resources = items,
-            ListKind::Templates => self.templates = items,
-        }
+    pub(crate) fn set_items(&mut self, kind: List, items: Vec<CatalogItem>) {
+        self.items[kind as usize] = items;
     }
 
     pub(crate) fn add_event(&mut self, event: EventInfo) {

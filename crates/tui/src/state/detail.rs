@@ -1,11 +1,12 @@
 //! The lines of the side panel: all details of one row.
 
 use goblin_admin::api::{EventInfo, ServerStatus, SessionInfo, SubscriptionInfo};
-use goblin_client::content::bytes;
+use goblin_admin::routes::List;
+use goblin_client::words::bytes;
 use goblin_telemetry::clean;
 use goblin_wire::json;
 
-use crate::state::data::{CatalogItem, DashboardData, ListKind};
+use crate::state::data::{CatalogItem, DashboardData};
 use crate::state::json::pretty;
 use crate::state::table::{RowItem, milliseconds};
 use crate::state::words::span;
@@ -56,11 +57,11 @@ impl Detail {
     }
 }
 
-fn of_item(kind: ListKind, item: &CatalogItem) -> Detail {
+fn of_item(kind: List, item: &CatalogItem) -> Detail {
     let label = match kind {
-        ListKind::Tools | ListKind::Prompts => "name",
-        ListKind::Resources => "URI",
-        ListKind::Templates => "pattern",
+        List::Tools | List::Prompts => "name",
+        List::Resources => "URI",
+        List::Templates => "pattern",
     };
     let mut detail = Detail::new(if item.name.is_empty() { &item.exposed } else { &item.name });
     detail.field(label, &item.exposed);

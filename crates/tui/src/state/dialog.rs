@@ -1,5 +1,6 @@
 //! The dialogs in front of a panel.
 
+use goblin_admin::routes::ServerAction;
 use goblin_telemetry::clean;
 
 use crate::state::GatewayCommand;
@@ -27,20 +28,20 @@ pub enum Dialog {
 }
 
 impl Dialog {
-    pub fn confirm(command: GatewayCommand) -> Dialog {
-        let question = match &command {
-            GatewayCommand::Restart(server) => format!("Restart {}? Its open calls fail.", clean(server)),
-            GatewayCommand::Disable(server) => format!("Disable {}? What it offers goes away.", clean(server)),
-            GatewayCommand::Enable(server) => format!("Enable {}?", clean(server)),
-            GatewayCommand::Reload => "Read the configuration anew?".to_owned(),
+    pub fn confirm(action: ServerAction, id: &str) -> Dialog {
+        let server = clean(id);
+        let question = match action {
+            ServerAction::Restart => format!("Restart {server}? Its open calls fail."),
+            ServerAction::Disable => format!("Disable {server}? What it offers goes away."),
+            ServerAction::Enable => format!("Enable {server}?"),
         };
-        Dialog::Confirm { question, command }
+        Dialog::Confirm { question, command: GatewayCommand::Server(action, id.to_owned()) }
     }
 
     /// Scrolls the help or a reader. `most` is the maximum position of the last frame.
     pub fn scroll(&mut self, by: isize, most: usize) {
         if let Dialog::Help { scroll } | Dialog::Reader(ResultDialog { scroll, .. }) = self {
-            *scroll = scroll.saturating_add_signed(by).min(most);
+            crate::state::scroll(scroll, by, most);
         }
     }
 }

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use goblin_admin::api::{EventInfo, ServerStatus, SessionInfo, SubscriptionInfo};
-use goblin_client::content::bytes;
+use goblin_admin::routes::List;
+use goblin_client::words::bytes;
 use goblin_telemetry::clean;
 
-use crate::state::data::{CatalogItem, DashboardData, ListKind};
+use crate::state::data::{CatalogItem, DashboardData};
 use crate::state::rates::{Rates, ServerRate};
 use crate::state::words::{clock, span, sparkline};
 use crate::state::{Panel, WatchedResource};
@@ -153,7 +154,7 @@ pub(crate) fn rate(value: f64) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowItem {
     Server(usize),
-    Item(ListKind, usize),
+    Item(List, usize),
     Subscription(usize),
     Session(usize),
     Event(usize),
@@ -193,59 +194,42 @@ pub(crate) struct TableInput<'a> {
     pub sort: Sort,
 }
 
-/// Returns the columns by which a panel can be sorted.
-pub(crate) fn columns(panel: Panel) -> &'static [Column] {
-    match panel {
-        Panel::Overview => OVERVIEW,
-        Panel::Servers => SERVERS,
-        Panel::Tools => TOOLS,
-        Panel::Prompts => PROMPTS,
-        Panel::Resources => RESOURCES,
-        Panel::Subscriptions => SUBSCRIPTIONS,
-        Panel::Sessions => SESSIONS,
-        Panel::Events => EVENTS,
-    }
-}
-
 /// Builds the lists of `panel`.
 pub(crate) fn sections(panel: Panel, wanted: &TableInput<'_>) -> Vec<TableSection> {
     let data = wanted.data;
-    match panel {
-        Panel::Overview => vec![wanted.section("Servers", OVERVIEW, wanted.servers(overview_row))],
-        Panel::Servers => vec![wanted.section("Servers", SERVERS, wanted.servers(server_row))],
-        Panel::Tools => vec![wanted.section("Tools", TOOLS, wanted.items(ListKind::Tools, tool_row))],
-        Panel::Prompts => vec![wanted.section("Prompts", PROMPTS, wanted.items(ListKind::Prompts, prompt_row))],
+    let (title, columns, rows) = match panel {
+        Panel::Overview => ("Servers", OVERVIEW, wanted.servers(overview_row)),
+        Panel::Servers => ("Servers", SERVERS, wanted.servers(server_row)),
+        Panel::Tools => ("Tools", TOOLS, wanted.items(List::Tools, tool_row)),
+        Panel::Prompts => ("Prompts", PROMPTS, wanted.items(List::Prompts, prompt_row)),
         Panel::Resources => {
-            let watched = wanted.watched;
-            vec![
-                wanted.section(
-                    "Resources",
-                    RESOURCES,
-                    wanted.items(ListKind::Resources, |item| resource_row(item, watched)),
-                ),
-                wanted.section("Templates", TEMPLATES, wanted.items(ListKind::Templates, template_row)),
-            ]
+            let cells = |item: &CatalogItem| resource_row(item, wanted.watched);
+            ("Resources", RESOURCES, wanted.items(List::Resources, cells))
         }
         Panel::Subscriptions => {
             let all = data.subscriptions.subscriptions.iter().enumerate();
             let own = all.filter(|(_, info)| wanted.is_of(&info.server));
             let rows = own.map(|(at, info)| row(&info.id, RowItem::Subscription(at), subscription_row(info)));
-            vec![wanted.section("Subscriptions", SUBSCRIPTIONS, rows.collect())]
+            ("Subscriptions", SUBSCRIPTIONS, rows.collect())
         }
         Panel::Sessions => {
             let all = data.sessions.sessions.iter().enumerate();
             let rows = all.map(|(at, info)| row(&info.id, RowItem::Session(at), session_row(info)));
             let title = if wanted.server.is_some() { "Sessions (of all servers)" } else { "Sessions" };
-            vec![wanted.section(title, SESSIONS, rows.collect())]
+            (title, SESSIONS, rows.collect())
         }
         Panel::Events => {
             let all = data.events.iter().enumerate();
             let own = all.filter(|(_, event)| wanted.server.is_none() || event.server.as_deref() == wanted.server);
-            let rows = own
-                .map(|(at, event)| row(&format!("{} {}", event.seq, event.time), RowItem::Event(at), event_row(event)));
-            vec![wanted.section("Events", EVENTS, rows.collect())]
+            let id = |event: &EventInfo| format!("{} {}", event.seq, event.time);
+            ("Events", EVENTS, own.map(|(at, event)| row(&id(event), RowItem::Event(at), event_row(event))).collect())
         }
+    };
+    let mut sections = vec![wanted.section(title, columns, rows)];
+    if panel == Panel::Resources {
+        sections.push(wanted.section("Templates", TEMPLATES, wanted.items(List::Templates, template_row)));
     }
+    sections
 }
 
 impl TableInput<'_> {
@@ -262,9 +246,9 @@ impl TableInput<'_> {
         .collect()
     }
 
-    fn items(&self, kind: ListKind, cells: impl Fn(&CatalogItem) -> Vec<TableCell>) -> Vec<Row> {
+    fn items(&self, kind: List, cells: impl Fn(&CatalogItem) -> Vec<TableCell>) -> Vec<Row> {
         let own = self.data.items(kind).iter().enumerate().filter(|(_, item)| self.is_of(&item.server));
-        own.map(|(at, item)| row(&format!("{} {}", kind.word(), item.exposed), RowItem::Item(kind, at), cells(item)))
+        own.map(|(at, item)| row(&format!("{} {}", kind.noun(), item.exposed), RowItem::Item(kind, at), cells(item)))
             .collect()
     }
 

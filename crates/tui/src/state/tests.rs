@@ -62,14 +62,14 @@ fn the_selection_stays_with_its_row() {
     let mut state = at(Panel::Tools);
     act(&mut state, Action::Last);
     let last = selected(&state).to_owned();
-    let mut items = state.data.tools.clone();
+    let mut items = state.data.items(List::Tools).to_vec();
     items.insert(0, CatalogItem { exposed: "new".to_owned(), ..CatalogItem::default() });
-    state.update(UiEvent::Items(ListKind::Tools, items.clone()));
+    state.update(UiEvent::Items(List::Tools, items.clone()));
     assert_eq!((selected(&state), state.selected()), (last.as_str(), 4));
     items.truncate(2);
-    state.update(UiEvent::Items(ListKind::Tools, items));
+    state.update(UiEvent::Items(List::Tools, items));
     assert_eq!(state.selected(), 1, "its row is gone");
-    state.update(UiEvent::Items(ListKind::Tools, Vec::new()));
+    state.update(UiEvent::Items(List::Tools, Vec::new()));
     assert!(state.row().is_none());
     for action in [Action::Down, Action::Open, Action::Right, Action::Call, Action::Restart] {
         act(&mut state, action);
@@ -241,9 +241,9 @@ fn what_is_watched_counts_its_updates() {
 #[test]
 fn a_server_is_changed_only_after_a_yes() {
     for (server, action, expected) in [
-        (0, Action::Restart, GatewayCommand::Restart("files".to_owned())),
-        (1, Action::Toggle, GatewayCommand::Disable("git".to_owned())),
-        (4, Action::Toggle, GatewayCommand::Enable("old".to_owned())),
+        (0, Action::Restart, GatewayCommand::Server(ServerAction::Restart, "files".to_owned())),
+        (1, Action::Toggle, GatewayCommand::Server(ServerAction::Disable, "git".to_owned())),
+        (4, Action::Toggle, GatewayCommand::Server(ServerAction::Enable, "old".to_owned())),
     ] {
         let mut state = at(Panel::Servers);
         state.update(UiEvent::Select { section: 0, row: server });

@@ -1,5 +1,7 @@
 //! Formats times, durations and sparklines in a few characters.
 
+use goblin_client::words;
+
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// Draws a sparkline, newest value last. The highest value has a full bar, and a missing value is a dot.
@@ -16,13 +18,7 @@ pub(crate) fn sparkline(values: impl Iterator<Item = Option<f64>> + Clone) -> St
 
 /// Formats seconds as `4s`, `3m 2s`, `2h 5m` or `3d 4h`.
 pub(crate) fn span(seconds: u64) -> String {
-    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
-    match (days, hours, minutes) {
-        (0, 0, 0) => format!("{seconds}s"),
-        (0, 0, _) => format!("{minutes}m {}s", seconds % 60),
-        (0, _, _) => format!("{hours}h {}m", minutes % 60),
-        _ => format!("{days}d {}h", hours % 24),
-    }
+    words::span(seconds, ["s", "m", "h", "d"])
 }
 
 /// Returns the time of day of an ISO 8601 time.

@@ -4,17 +4,17 @@ use goblin_telemetry::clean;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Clear, Paragraph};
+use ratatui::widgets::Clear;
+use unicode_truncate::UnicodeTruncateStr;
 
 use crate::input::KEYS;
 use crate::state::State;
 use crate::state::dialog::{Dialog, ResultDialog};
 use crate::state::form::{FieldInput, Form, FormField};
 use crate::state::table::{Tone, state_cell};
-use crate::view::details::draw_scroll;
-use crate::view::framed;
 use crate::view::text::{fit, pad, width, wrap};
 use crate::view::theme::Theme;
+use crate::view::{draw_lines, framed, open};
 
 /// Draws the dialog. Returns its maximum scroll position.
 pub(crate) fn draw(frame: &mut Frame<'_>, body: Rect, dialog: &Dialog, state: &State, theme: Theme) -> usize {
@@ -28,7 +28,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, body: Rect, dialog: &Dialog, state: &S
 }
 
 /// Draws an empty frame for this many lines in the middle of `body`. Returns the inner area.
-fn open(frame: &mut Frame<'_>, body: Rect, title: &str, columns: u16, rows: usize, theme: Theme) -> Rect {
+fn open_dialog(frame: &mut Frame<'_>, body: Rect, title: &str, columns: u16, rows: usize, theme: Theme) -> Rect {
     let wanted = u16::try_from(rows).unwrap_or(u16::MAX).saturating_add(2);
     let (columns, rows) = (columns.min(body.width), wanted.min(body.height));
     let area = Rect {
@@ -38,19 +38,8 @@ fn open(frame: &mut Frame<'_>, body: Rect, title: &str, columns: u16, rows: usiz
         height: rows,
     };
     let block = framed(&fit(title, usize::from(columns).saturating_sub(4)), theme).border_style(theme.title());
-    let inner = block.inner(area);
     frame.render_widget(Clear, area);
-    frame.render_widget(block, area);
-    inner
-}
-
-fn draw_lines(frame: &mut Frame<'_>, inner: Rect, lines: Vec<Line<'static>>, scroll: usize, theme: Theme) -> usize {
-    let most = lines.len().saturating_sub(usize::from(inner.height));
-    let scroll = scroll.min(most);
-    let shown: Vec<_> = lines.into_iter().skip(scroll).take(usize::from(inner.height)).collect();
-    frame.render_widget(Paragraph::new(shown), inner);
-    draw_scroll(frame, inner, scroll, most, "j", theme);
-    most
+    open(frame, area, block)
 }
 
 fn draw_help(frame: &mut Frame<'_>, body: Rect, scroll: usize, theme: Theme) -> usize {
@@ -64,13 +53,13 @@ fn draw_help(frame: &mut Frame<'_>, body: Rect, scroll: usize, theme: Theme) -> 
         })
         .collect();
     lines.push(Line::styled(" The mouse works too: tabs, rows, the wheel.", theme.dim()));
-    let inner = open(frame, body, "Keys (Esc closes)", 72, lines.len(), theme);
-    draw_lines(frame, inner, lines, scroll, theme)
+    let inner = open_dialog(frame, body, "Keys (Esc closes)", 72, lines.len(), theme);
+    draw_lines(frame, inner, lines, scroll, "j", theme)
 }
 
 fn draw_picker(frame: &mut Frame<'_>, body: Rect, at: usize, state: &State, theme: Theme) -> usize {
     let servers = state.data.servers();
-    let inner = open(frame, body, "Show one server (Enter)", 56, servers.len() + 1, theme);
+    let inner = open_dialog(frame, body, "Show one server (Enter)", 56, servers.len() + 1, theme);
     let all = std::iter::once(("all servers".to_owned(), None));
     let rows = all.chain(servers.iter().map(|server| (clean(&server.id), Some(state_cell(&server.state)))));
     let lines: Vec<_> = rows
@@ -89,7 +78,7 @@ fn draw_picker(frame: &mut Frame<'_>, body: Rect, at: usize, state: &State, them
         })
         .collect();
     let scroll = (at + 1).saturating_sub(usize::from(inner.height));
-    draw_lines(frame, inner, lines, scroll, theme);
+    draw_lines(frame, inner, lines, scroll, "j", theme);
     0
 }
 
@@ -97,8 +86,8 @@ fn draw_question(frame: &mut Frame<'_>, body: Rect, question: &str, theme: Theme
     let mut lines: Vec<_> = wrap(question, 54).into_iter().map(|line| Line::from(format!(" {line}"))).collect();
     lines.push(Line::default());
     lines.push(Line::styled(" y yes   n no", theme.strong()));
-    let inner = open(frame, body, "Sure?", 58, lines.len(), theme);
-    draw_lines(frame, inner, lines, 0, theme)
+    let inner = open_dialog(frame, body, "Sure?", 58, lines.len(), theme);
+    draw_lines(frame, inner, lines, 0, "j", theme)
 }
 
 fn draw_form(frame: &mut Frame<'_>, body: Rect, form: &Form, theme: Theme) -> usize {
@@ -118,9 +107,9 @@ fn draw_form(frame: &mut Frame<'_>, body: Rect, form: &Form, theme: Theme) -> us
     }
     lines.push(Line::default());
     lines.push(Line::styled(" Enter calls it   Tab next field   ←→ choose   Esc leaves   * needed", theme.dim()));
-    let inner = open(frame, body, &format!("Call {}", clean(&form.tool)), columns, lines.len(), theme);
+    let inner = open_dialog(frame, body, &format!("Call {}", clean(&form.tool)), columns, lines.len(), theme);
     let scroll = focus.saturating_sub(usize::from(inner.height));
-    draw_lines(frame, inner, lines, scroll, theme);
+    draw_lines(frame, inner, lines, scroll, "j", theme);
     0
 }
 
@@ -130,7 +119,8 @@ fn field_lines(field: &FormField, is_focused: bool, label: usize, room: usize, t
     let name = Span::styled(format!("{pointer}{mark}{}", pad(&field.label(), label, false)), theme.strong());
     let entry_room = room.saturating_sub(label + 4);
     let shown = match &field.entry {
-        FieldInput::Written(_) => tail(&field.shown(), entry_room),
+        // The cursor is at the end.
+        FieldInput::Written(_) => field.shown().unicode_truncate_start(entry_room).0.to_owned(),
         FieldInput::Chosen { at: None, .. } => "‹ not given ›".to_owned(),
         FieldInput::Chosen { .. } => format!("‹ {} ›", fit(&field.shown(), entry_room.saturating_sub(4))),
     };
@@ -146,15 +136,6 @@ fn field_lines(field: &FormField, is_focused: bool, label: usize, room: usize, t
     vec![Line::from(spans), Line::styled(below, style)]
 }
 
-/// Returns the end of the text, where the cursor is.
-fn tail(text: &str, room: usize) -> String {
-    let mut begin = 0;
-    while width(&text[begin..]) > room {
-        begin += text[begin..].chars().next().map_or(1, char::len_utf8);
-    }
-    text[begin..].to_owned()
-}
-
 fn draw_reader(frame: &mut Frame<'_>, body: Rect, reader: &ResultDialog, theme: Theme) -> usize {
     let columns = body.width.saturating_sub(4);
     let room = usize::from(columns).saturating_sub(3);
@@ -168,6 +149,6 @@ fn draw_reader(frame: &mut Frame<'_>, body: Rect, reader: &ResultDialog, theme: 
         }
     };
     let title = if reader.is_error { format!("✗ {} failed", reader.title) } else { reader.title.clone() };
-    let inner = open(frame, body, &format!("{title} (Esc closes)"), columns, lines.len(), theme);
-    draw_lines(frame, inner, lines, reader.scroll, theme)
+    let inner = open_dialog(frame, body, &format!("{title} (Esc closes)"), columns, lines.len(), theme);
+    draw_lines(frame, inner, lines, reader.scroll, "j", theme)
 }

@@ -42,10 +42,10 @@ pub(crate) fn draw_tabs(frame: &mut Frame<'_>, area: Rect, state: &State, theme:
     let mut spans = vec![Span::raw(" ")];
     let mut places = Vec::new();
     let mut at = area.x + 1;
-    for (number, panel) in Panel::ALL.into_iter().enumerate() {
+    for (number, panel) in Panel::ALL.iter().copied().enumerate() {
         let title = match panel {
             Panel::Subscriptions if area.width < WIDE_TABS => "Subs",
-            panel => panel.title(),
+            panel => panel.as_str(),
         };
         let is_shown = panel == state.panel;
         let words = if is_shown { format!("[{} {title}]", number + 1) } else { format!("{} {title}", number + 1) };

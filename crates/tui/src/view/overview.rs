@@ -1,7 +1,7 @@
 //! Draws the overview panel: totals, servers with sparklines, and the last events.
 
 use goblin_admin::api::{EventInfo, Status};
-use goblin_client::content::bytes;
+use goblin_client::words::bytes;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
@@ -12,7 +12,7 @@ use crate::state::table::{Tone, event_words, level_tone, rate};
 use crate::state::words::{clock, sparkline};
 use crate::view::text::{fit, pad, width};
 use crate::view::theme::Theme;
-use crate::view::{FrameLayout, framed, table};
+use crate::view::{FrameLayout, framed, open, table};
 
 const NUMBERS_ROWS: u16 = 6;
 
@@ -28,9 +28,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Them
 }
 
 fn draw_numbers(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme) {
-    let block = framed("Gateway", theme);
-    let inner = block.inner(area);
-    frame.render_widget(block, area);
+    let inner = open(frame, area, framed("Gateway", theme));
     let Some(status) = &state.data.status else {
         frame.render_widget(Line::styled(" waiting for the gateway", theme.dim()), inner);
         return;
@@ -120,9 +118,7 @@ fn draw_events(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme) {
     if area.height < 3 {
         return;
     }
-    let block = framed("Last events", theme);
-    let inner = block.inner(area);
-    frame.render_widget(block, area);
+    let inner = open(frame, area, framed("Last events", theme));
     let is_wanted = |server: Option<&str>| state.server.is_none() || server == state.server.as_deref();
     // Debug events are only in the events panel.
     let is_told = |event: &&EventInfo| event.level != "debug" && is_wanted(event.server.as_deref());

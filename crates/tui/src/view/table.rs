@@ -3,19 +3,20 @@
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
+use ratatui::widgets::{self, HighlightSpacing, Table, TableState};
 
 use crate::state::State;
-use crate::state::table::{Column, Row, TableSection, find};
+use crate::state::table::{Column, Row, TableCell, TableSection, find};
 use crate::view::text::{fit_end, pad, width};
 use crate::view::theme::Theme;
-use crate::view::{FrameLayout, Rows, framed};
+use crate::view::{FrameLayout, Rows, framed, open};
 
 /// The minimum width of a growing column. If it does not fit, the last columns are hidden.
 const MIN_GROWN_WIDTH: usize = 12;
 /// The space between columns.
-const GAP: usize = 2;
-/// The space for the selection mark before each row.
-const MARK: usize = 2;
+const GAP: u16 = 2;
+/// The mark of the selected row.
+const MARK: &str = "> ";
 
 /// Draws the section with this number, and adds the position of its rows to `drawn`.
 pub(crate) fn draw(
@@ -29,22 +30,31 @@ pub(crate) fn draw(
     let Some(section) = state.sections.get(number) else { return };
     let before: usize = state.sections[..number].iter().map(|section| section.rows.len()).sum();
     let selected = state.selected().checked_sub(before).filter(|at| *at < section.rows.len());
-    let block = framed(&title(section, state), theme);
-    let inner = block.inner(area);
-    frame.render_widget(block, area);
+    let inner = open(frame, area, framed(&title(section, state), theme));
     if inner.height < 2 {
         return;
     }
-    let widths = widths(section, usize::from(inner.width).saturating_sub(MARK));
-    frame.render_widget(head(section.columns, &widths, state, theme), Rect { height: 1, ..inner });
+    let widths = widths(section, usize::from(inner.width).saturating_sub(MARK.len()));
     let body = Rect { y: inner.y + 1, height: inner.height - 1, ..inner };
     let room = usize::from(body.height);
     let first = first_row(selected.unwrap_or(0), room, section.rows.len());
-    for (line, (at, row)) in (body.y..body.bottom()).zip(section.rows.iter().enumerate().skip(first)) {
-        let is_selected = selected == Some(at);
-        let place = Rect { y: line, height: 1, ..body };
-        frame.render_widget(row_line(row, section.columns, &widths, &state.query, is_selected, theme), place);
-    }
+    let columns: Vec<(usize, u16)> = (0..).zip(widths).filter(|(_, width)| *width > 0).collect();
+    let row = |row: &Row| {
+        columns
+            .iter()
+            .map(|(at, width)| cell(&row.cells[*at], section.columns[*at], *width, &state.query, theme))
+            .collect()
+    };
+    let rows = section.rows.iter().skip(first).take(room).map(row);
+    let head = columns.iter().map(|(at, width)| title_cell(*at, section.columns[*at], *width, state, theme));
+    let table = Table::new(rows.collect::<Vec<widgets::Row<'_>>>(), columns.iter().map(|(_, width)| *width))
+        .header(head.collect())
+        .column_spacing(GAP)
+        .highlight_symbol(MARK)
+        .highlight_spacing(HighlightSpacing::Always)
+        .row_highlight_style(theme.selected());
+    let mut position = TableState::new().with_selected(selected.map(|at| at - first));
+    frame.render_stateful_widget(table, inner, &mut position);
     if section.rows.is_empty() {
         let words = if state.query.is_empty() { "  nothing here" } else { "  nothing matches" };
         frame.render_widget(Line::styled(words, theme.dim()), body);
@@ -65,7 +75,7 @@ fn first_row(selected: usize, room: usize, count: usize) -> usize {
 }
 
 /// Returns the width of each column. A hidden column has width 0.
-fn widths(section: &TableSection, room: usize) -> Vec<usize> {
+fn widths(section: &TableSection, room: usize) -> Vec<u16> {
     let natural: Vec<usize> = section
         .columns
         .iter()
@@ -81,13 +91,13 @@ fn widths(section: &TableSection, room: usize) -> Vec<usize> {
         let part = &section.columns[..shown];
         let fixed: usize = part.iter().zip(&natural).filter(|(column, _)| !column.grows).map(|(_, own)| own).sum();
         let growing: Vec<usize> = (0..shown).filter(|at| part[*at].grows).collect();
-        let gaps = GAP * shown.saturating_sub(1);
+        let gaps = usize::from(GAP) * shown.saturating_sub(1);
         let left = room.saturating_sub(fixed + gaps);
         if shown == 1 || (fixed + gaps <= room && left >= growing.len() * MIN_GROWN_WIDTH) {
             let mut widths: Vec<usize> = natural.iter().map(|own| (*own).min(room)).collect();
             widths[shown..].fill(0);
             share(&growing, &natural, left, &mut widths);
-            return widths;
+            return widths.into_iter().map(|width| u16::try_from(width).unwrap_or(u16::MAX)).collect();
         }
         shown -= 1;
     }
@@ -104,46 +114,28 @@ fn share(growing: &[usize], natural: &[usize], mut left: usize, widths: &mut [us
     }
 }
 
-fn head(columns: &[Column], widths: &[usize], state: &State, theme: Theme) -> Line<'static> {
+fn title_cell(at: usize, column: Column, columns: u16, state: &State, theme: Theme) -> Line<'static> {
     let sort = state.sorted();
-    let mut spans = vec![Span::raw(" ".repeat(MARK))];
-    for (at, (column, columns)) in columns.iter().zip(widths).enumerate().filter(|(_, (_, width))| **width > 0) {
-        let mark = match (sort.column == Some(at), sort.is_reversed) {
-            (true, false) => "▲",
-            (true, true) => "▼",
-            (false, _) => "",
-        };
-        spans.push(Span::styled(pad(&format!("{}{mark}", column.title), *columns, column.is_number), theme.dim()));
-        spans.push(Span::raw(" ".repeat(GAP)));
-    }
-    Line::from(spans)
+    let mark = match (sort.column == Some(at), sort.is_reversed) {
+        (true, false) => "▲",
+        (true, true) => "▼",
+        (false, _) => "",
+    };
+    Line::styled(pad(&format!("{}{mark}", column.title), columns.into(), column.is_number), theme.dim())
 }
 
-fn row_line(
-    row: &Row,
-    columns: &[Column],
-    widths: &[usize],
-    query: &str,
-    is_selected: bool,
-    theme: Theme,
-) -> Line<'static> {
-    let mut spans = vec![Span::raw(if is_selected { "> " } else { "  " })];
-    for ((cell, column), columns) in row.cells.iter().zip(columns).zip(widths).filter(|(_, width)| **width > 0) {
-        let text = if column.keeps_end { &fit_end(&cell.text, *columns) } else { &cell.text };
-        let text = pad(text, *columns, column.is_number);
-        let style = theme.tone(cell.tone);
-        match find(&text, query) {
-            Some(found) => {
-                spans.push(Span::styled(text[..found.start].to_owned(), style));
-                spans.push(Span::styled(text[found.clone()].to_owned(), theme.found()));
-                spans.push(Span::styled(text[found.end..].to_owned(), style));
-            }
-            None => spans.push(Span::styled(text, style)),
-        }
-        spans.push(Span::raw(" ".repeat(GAP)));
+fn cell(cell: &TableCell, column: Column, columns: u16, query: &str, theme: Theme) -> Line<'static> {
+    let text = if column.keeps_end { &fit_end(&cell.text, columns.into()) } else { &cell.text };
+    let text = pad(text, columns.into(), column.is_number);
+    let style = theme.tone(cell.tone);
+    match find(&text, query) {
+        Some(found) => Line::from(vec![
+            Span::styled(text[..found.start].to_owned(), style),
+            Span::styled(text[found.clone()].to_owned(), theme.found()),
+            Span::styled(text[found.end..].to_owned(), style),
+        ]),
+        None => Line::styled(text, style),
     }
-    let line = Line::from(spans);
-    if is_selected { line.style(theme.selected()) } else { line }
 }
 
 #[cfg(test)]

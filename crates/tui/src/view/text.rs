@@ -1,6 +1,7 @@
 //! Fits text to a number of terminal columns. A wide character takes two columns.
 
-use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+use unicode_truncate::{Alignment, UnicodeTruncateStr};
+use unicode_width::UnicodeWidthStr;
 
 const ELLIPSIS: &str = "…";
 
@@ -10,47 +11,26 @@ pub(crate) fn width(text: &str) -> usize {
 
 /// Returns the text cut to `most` columns. A cut text ends in an ellipsis.
 pub(crate) fn fit(text: &str, most: usize) -> String {
-    if text.width() <= most {
-        return text.to_owned();
+    match text.width() > most {
+        true if most == 0 => String::new(),
+        true => format!("{}{ELLIPSIS}", text.unicode_truncate(most - 1).0),
+        false => text.to_owned(),
     }
-    let mut cut = take(text, most.saturating_sub(1)).to_owned();
-    if most > 0 {
-        cut.push_str(ELLIPSIS);
-    }
-    cut
 }
 
 /// Returns the end of the text in at most `most` columns. A cut text starts with an ellipsis.
 pub(crate) fn fit_end(text: &str, most: usize) -> String {
-    if text.width() <= most {
-        return text.to_owned();
+    match text.width() > most {
+        true if most == 0 => String::new(),
+        true => format!("{ELLIPSIS}{}", text.unicode_truncate_start(most - 1).0),
+        false => text.to_owned(),
     }
-    let room = most.saturating_sub(1);
-    let mut begin = 0;
-    while text[begin..].width() > room {
-        begin += text[begin..].chars().next().map_or(1, char::len_utf8);
-    }
-    let sign = if most > 0 { ELLIPSIS } else { "" };
-    format!("{sign}{}", &text[begin..])
 }
 
 /// Returns the text in exactly `columns` columns, padded or cut.
 pub(crate) fn pad(text: &str, columns: usize, is_right: bool) -> String {
-    let text = fit(text, columns);
-    let blanks = " ".repeat(columns.saturating_sub(text.width()));
-    if is_right { blanks + &text } else { text + &blanks }
-}
-
-/// Returns the longest prefix that fits.
-fn take(text: &str, most: usize) -> &str {
-    let mut used = 0;
-    for (at, character) in text.char_indices() {
-        used += character.width().unwrap_or(0);
-        if used > most {
-            return &text[..at];
-        }
-    }
-    text
+    let side = if is_right { Alignment::Right } else { Alignment::Left };
+    fit(text, columns).unicode_pad(columns, side, false).into_owned()
 }
 
 /// Wraps text into lines of at most `most` columns, at spaces if possible. All lines keep the indentation.
@@ -66,7 +46,7 @@ pub(crate) fn wrap(text: &str, most: usize) -> Vec<String> {
             lines.push(format!("{lead}{rest}"));
             return lines;
         }
-        let mut head = take(rest, room);
+        let mut head = rest.unicode_truncate(room).0;
         if head.is_empty() {
             // Take a character that is wider than the line anyway, so that the loop ends.
             head = &rest[..rest.chars().next().map_or(0, char::len_utf8)];

@@ -1,9 +1,8 @@
-//! The pass from the end of the URI to its start. It finds for each step the places from which the rest can fit.
+//! Decides whether a template fits a URI. One pass runs from the end of the URI to its start and finds for each step the
+//! places from which the rest fits.
 //!
-//! The pass treats every occurrence of a variable as independent. For a template that repeats a variable, it may find
-//! too many places, but never too few. Its work depends only on the sizes of template and URI.
-
-use std::mem;
+//! The pass treats every occurrence of a variable as independent. Its work depends only on the sizes of template and
+//! URI.
 
 use super::{
     characters::Charset,
@@ -11,45 +10,28 @@ use super::{
     places::{Bytes, Places},
 };
 
-/// The places from which the rest of the template fits, for each step.
-pub(super) struct Fit {
-    /// One row per step and one row after the last step.
-    rows: Vec<FitRow>,
-    /// The number of set operations in words, up to a constant factor.
-    pub(super) work: usize,
+/// Reports whether the steps fit the URI from `place` on. Also returns the work: the number of set operations in words,
+/// up to a constant factor.
+pub(super) fn fits(steps: &[Step], uri: &str, place: usize) -> (bool, usize) {
+    let mut text = UriSets::new(steps, uri.as_bytes());
+    let mut end = Places::none(uri.len());
+    end.insert(uri.len());
+    let mut row = FitRow { fresh: end, started: Places::none(uri.len()) };
+    for step in steps.iter().rev() {
+        row = match step {
+            Step::Literal(literal) => text.row_of_literal(literal.as_bytes(), &row),
+            Step::Variable(variable) => text.row_of_variable(variable, &row),
+        };
+    }
+    (row.fresh.contains(place), text.work)
 }
 
+/// The places from which the rest of the template fits, before one step.
 struct FitRow {
     /// The places from which the rest fits if the expression has written nothing so far.
     fresh: Places,
     /// The places from which the rest fits if the expression has written something.
     started: Places,
-}
-
-impl Fit {
-    pub(super) fn new(steps: &[Step], uri: &str) -> Fit {
-        let mut text = UriSets::new(steps, uri.as_bytes());
-        let mut end = Places::none(uri.len());
-        end.insert(uri.len());
-        let mut next = FitRow { fresh: end, started: Places::none(uri.len()) };
-        let mut rows = Vec::with_capacity(steps.len() + 1);
-        for step in steps.iter().rev() {
-            let row = match step {
-                Step::Literal(literal) => text.row_of_literal(literal.as_bytes(), &next),
-                Step::Variable(variable) => text.row_of_variable(variable, &next),
-            };
-            rows.push(mem::replace(&mut next, row));
-        }
-        rows.push(next);
-        rows.reverse();
-        Fit { rows, work: text.work }
-    }
-
-    /// Reports whether the steps from `index` on fit the URI from `place` on.
-    pub(super) fn fits(&self, index: usize, place: usize, is_started: bool) -> bool {
-        let row = &self.rows[index];
-        if is_started { row.started.contains(place) } else { row.fresh.contains(place) }
-    }
 }
 
 /// A URI in the form of sets.

@@ -1,5 +1,7 @@
 //! The parser for the grammar of RFC 6570, section 2. It produces a flat list of steps.
 
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+
 use super::{
     MAX_TEMPLATE_BYTES, MAX_VARIABLES, TemplateError,
     characters::{self, Charset},
@@ -37,8 +39,6 @@ impl Step {
 #[derive(Clone, Debug)]
 pub(super) struct Variable {
     pub(super) name: String,
-    /// The number of the name, counted from 0 in order of first occurrence. All occurrences of a name share it.
-    pub(super) slot: usize,
     pub(super) operator: Operator,
     pub(super) modifier: Modifier,
     /// True if this is the last variable of its expression.
@@ -70,18 +70,6 @@ impl Variable {
     /// and `,`, so its pairs count as values.
     pub(super) fn has_pairs(&self) -> bool {
         self.modifier == Modifier::Explode && self.operator.charset() == Charset::Unreserved
-    }
-
-    pub(super) fn is_prefix(&self) -> bool {
-        matches!(self.modifier, Modifier::Prefix(_))
-    }
-
-    /// Returns the maximum number of characters of a value.
-    pub(super) fn limit(&self) -> usize {
-        match self.modifier {
-            Modifier::Prefix(limit) => usize::from(limit),
-            Modifier::Plain | Modifier::Explode => usize::MAX,
-        }
     }
 }
 
@@ -173,7 +161,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Step>, TemplateError> {
     if text.len() > MAX_TEMPLATE_BYTES {
         return Err(TemplateError::TooLong { length: text.len() });
     }
-    let mut parser = Parser { steps: Vec::new(), names: Vec::new(), variables: 0 };
+    let mut parser = Parser { steps: Vec::new(), variables: 0 };
     let mut position = 0;
     while position < text.len() {
         let rest = &text[position..];
@@ -210,7 +198,6 @@ pub(super) fn widen_trailing_variable(steps: &[Step]) -> Option<Vec<Step>> {
 
 struct Parser {
     steps: Vec<Step>,
-    names: Vec<String>,
     variables: usize,
 }
 
@@ -260,11 +247,7 @@ impl Parser {
         if !is_name(name) {
             return Err(TemplateError::Name { name: name.to_owned(), position });
         }
-        let slot = self.names.iter().position(|known| known == name).unwrap_or_else(|| {
-            self.names.push(name.to_owned());
-            self.names.len() - 1
-        });
-        let variable = Variable { name: name.to_owned(), slot, operator, modifier, is_last };
+        let variable = Variable { name: name.to_owned(), operator, modifier, is_last };
         self.steps.push(Step::Variable(variable));
         Ok(())
     }
@@ -308,7 +291,7 @@ fn literal(text: &str, start: usize) -> Result<String, TemplateError> {
             '}' => return Err(TemplateError::NotOpened { position }),
             '%' => written.push('%'),
             _ if characters::is_uri_character(character) => written.push(character),
-            _ if is_international(character) => characters::push_encoded(&mut written, unit),
+            _ if is_international(character) => written.extend(utf8_percent_encode(unit, NON_ALPHANUMERIC)),
             _ => {
                 return Err(TemplateError::Character { character, position });
             }

@@ -2,6 +2,7 @@
 //!
 //! 2025-11-25 and the extension of 2026-07-28 define tasks differently. A request of one may need several of the other.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,11 +10,13 @@ use goblin_wire::json::{self, Span, Splice, quote};
 use goblin_wire::modern::RELATED_TASK;
 use goblin_wire::{Era, Error, Method, Outcome};
 
-use crate::router::Reply;
+use crate::client::call::Reply;
 use crate::router::inputs::inside;
 use crate::router::rounds::InputResponse;
-use crate::router::tasks::description::TaskDescription;
-use crate::router::tasks::{TaskRequest, about, newer_result};
+use crate::router::tasks::{TaskRequest, newer_result};
+use crate::upstream::tasks::about;
+use crate::upstream::tasks::description::TaskDescription;
+use crate::upstream::tasks::input_relay::TaskInputRelay;
 use crate::upstream::{BackendResponse, CallEnd};
 
 /// The code that a legacy backend returns if it cannot cancel a task because the task has ended.
@@ -141,7 +144,9 @@ impl TaskRequest<'_> {
         match self.call.request.method {
             Method::TasksGet => self.newer_get().await,
             Method::TasksUpdate => {
-                self.attended(&self.call.request);
+                if let Some(input_relay) = self.task.input_relay.get() {
+                    input_relay.answer(&self.call.request);
+                }
                 Ok(self.acknowledged())
             }
             _ => {
@@ -189,7 +194,9 @@ impl TaskRequest<'_> {
                 members.push_str(&format!(",{outcome}"));
             }
             "input_required" => {
-                let asked = self.attend().await;
+                let input_relay = self.task.input_relay.get_or_init(|| Arc::new(TaskInputRelay::new()));
+                input_relay.begin(&self.call.caller, self.backend, &self.task.native.id);
+                let asked = input_relay.asked().await;
                 members.push_str(&format!(r#","inputRequests":{{{asked}}}"#));
             }
             _ => {}

@@ -12,8 +12,8 @@ use goblin_wire::{Era, Method, Outcome};
 
 use crate::client::call::{Call, CallTimeouts};
 use crate::router::Router;
-use crate::router::tasks::about;
-use crate::router::tasks::description::TaskDescription;
+use crate::upstream::tasks::about;
+use crate::upstream::tasks::description::TaskDescription;
 use crate::upstream::{Backend, BackendResponse, CallEnd, OutgoingRequest, TaskPolicy};
 
 /// The timeouts of a cancel request. No client waits for its answer.

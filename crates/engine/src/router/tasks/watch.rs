@@ -1,7 +1,7 @@
 //! Task notifications on `subscriptions/listen` streams (`taskIds`).
 //!
 //! The gateway opens a stream at each backend with a wanted task, for as long as the client reads. A notification on it
-//! is matched with its task in the book, and sent to the listeners of that task. A broken stream is reopened.
+//! is matched with its task in the table, and sent to the listeners of that task. A broken stream is reopened.
 //! Notifications in between are lost, but a client can poll its tasks at any time.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,10 +16,10 @@ use crate::client::call::Call;
 use crate::client::caller::Caller;
 use crate::client::mailbox::Mailbox;
 use crate::router::Router;
-use crate::router::tasks::table::Task;
 use crate::upstream::Backend;
 use crate::upstream::link::LinkError;
 use crate::upstream::listen::ListenHandle;
+use crate::upstream::tasks::Task;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const MAX_PAUSE: Duration = Duration::from_secs(30);

@@ -7,16 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use goblin_catalog::listing::List;
-use goblin_client::connect::ResponseBody;
+use goblin_client::events::{EventStream, ResumePosition, is_event_stream, is_passing};
 use goblin_telemetry::Event;
-use goblin_wire::framing::{Frame, SseDecoder};
+use goblin_wire::framing::Frame;
 use goblin_wire::{MalformedMessage, Message, Method};
 use http::StatusCode;
-use http_body_util::BodyExt;
 
-use crate::upstream::http::body::is_stream;
-use crate::upstream::http::trail::ResumePosition;
-use crate::upstream::http::{HttpLinkInner, is_passing};
+use crate::upstream::http::HttpLinkInner;
+use crate::upstream::http::resume::{pace, start};
 use crate::upstream::link::LinkEnd;
 
 /// The number of failed reconnects in a row after which the backend counts as lost.
@@ -24,22 +22,23 @@ const RECONNECTS_BEFORE_LOST: u32 = 2;
 
 /// Keeps the stream open for as long as the backend offers it.
 pub(super) async fn keep_listening(shared: &Arc<HttpLinkInner>) {
-    let mut trail = ResumePosition::default();
-    let (mut in_vain, mut unreachable, mut has_gap, mut was_open) = (0, 0, false, false);
+    let (mut position, mut pace) = (start(), pace());
+    let (mut unreachable, mut has_gap, mut was_open) = (0, false, false);
     loop {
-        let response = shared.client.request(shared.stream_request(trail.position())).await;
+        let response = shared.peer.client.request(shared.stream_request(position.last())).await;
         shared.tried_stream.send_replace(true);
         has_gap |= shared.is_deaf.swap(false, Ordering::Relaxed);
         match response {
-            Ok(response) if response.status().is_success() && is_stream(response.headers()) => {
-                (in_vain, unreachable, was_open) = (0, 0, true);
+            Ok(response) if response.status().is_success() && is_event_stream(response.headers()) => {
+                pace.reset();
+                (unreachable, was_open) = (0, true);
                 // Mark the lists only now: from here on the stream reports further changes.
                 if has_gap {
-                    shared.inbound.inbox.mark(&List::ALL);
-                    shared.inbound.register.doubt();
+                    shared.peer.inbound.inbox.mark(&List::ALL);
+                    shared.peer.inbound.register.doubt();
                 }
-                listen_once(shared, response.into_body(), &mut trail).await;
-                trail.gap();
+                listen_once(shared, EventStream::new(response.into_body(), shared.peer.limit), &mut position).await;
+                position.gap();
             }
             Ok(response) if response.status() == StatusCode::NOT_FOUND && shared.session.get().is_some() => {
                 shared.lose_session();
@@ -52,12 +51,10 @@ pub(super) async fn keep_listening(shared: &Arc<HttpLinkInner>) {
             }
             Ok(response) if response.status().is_client_error() && !is_passing(response.status()) => {
                 // The backend may only have forgotten the event.
-                if trail.position().is_some() {
-                    trail.forget_position();
-                } else {
+                if !position.forget() {
                     if has_gap {
-                        shared.inbound.inbox.mark(&List::ALL);
-                        shared.inbound.register.doubt();
+                        shared.peer.inbound.inbox.mark(&List::ALL);
+                        shared.peer.inbound.register.doubt();
                     }
                     // The backend offers no such stream.
                     return;
@@ -67,35 +64,29 @@ pub(super) async fn keep_listening(shared: &Arc<HttpLinkInner>) {
             Err(error) => {
                 unreachable += 1;
                 if unreachable >= RECONNECTS_BEFORE_LOST && error.is_safe_to_retry() {
-                    return shared.close(LinkEnd::Lost(error.to_string()));
+                    return shared.peer.open.close(LinkEnd::Lost(error.to_string()));
                 }
             }
         }
         has_gap = true;
-        tokio::time::sleep(trail.pause(in_vain)).await;
-        in_vain += 1;
+        tokio::time::sleep(pace.pause_from(position.retry())).await;
     }
 }
 
 /// Reads one stream to its end.
-async fn listen_once(shared: &Arc<HttpLinkInner>, mut body: ResponseBody, trail: &mut ResumePosition) {
-    let mut events = SseDecoder::new(shared.limit);
-    while let Some(Ok(frame)) = body.frame().await {
-        let Ok(data) = frame.into_data() else { continue };
-        events.feed(&data);
-        while let Some(event) = events.take() {
-            let Frame::Whole(event) = event else {
-                shared.inbound.emit(&Event::BackendTooLong { server: shared.inbound.server() });
-                continue;
-            };
-            let is_news = trail.note(&event);
-            if event.data.is_empty() {
-                continue;
-            }
-            let message = Message::parse(event.data);
-            if is_news || is_level(&message) {
-                HttpLinkInner::on_other(shared, message);
-            }
+async fn listen_once(shared: &Arc<HttpLinkInner>, mut stream: EventStream, position: &mut ResumePosition) {
+    while let Ok(Some(event)) = stream.next().await {
+        let Frame::Whole(event) = event else {
+            shared.peer.inbound.emit(&Event::BackendTooLong { server: shared.peer.inbound.server() });
+            continue;
+        };
+        let is_news = position.note(&event);
+        if event.data.is_empty() {
+            continue;
+        }
+        let message = Message::parse(event.data);
+        if is_news || is_level(&message) {
+            HttpLinkInner::on_other(shared, message);
         }
     }
 }

@@ -12,34 +12,46 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use goblin_client::connect::ResponseBody;
+use goblin_client::events::{Backoff, EventStream, LASTING, ResumePosition, is_event_stream, is_passing};
 use goblin_telemetry::worker;
-use goblin_wire::framing::{Frame, SseDecoder, SseEvent};
+use goblin_wire::framing::{Frame, SseEvent};
 use goblin_wire::{Id, Message, Method, Response};
 use http::Response as HttpResponse;
-use http_body_util::{BodyExt, Collected, Limited};
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::client::call::Call;
-use crate::upstream::http::body::{ASIDE, MAX_ERROR_BODY, finish, is_session_unknown, is_stream};
-use crate::upstream::http::trail::ResumePosition;
-use crate::upstream::http::{HttpLinkInner, is_passing};
-use crate::upstream::link::{LinkEnd, LinkError};
+use crate::upstream::http::HttpLinkInner;
+use crate::upstream::http::peer::{ASIDE, error_body, finish, is_session_unknown};
+use crate::upstream::link::LinkError;
 use crate::upstream::open_requests::request_of;
 
 /// The number of fruitless attempts in a row after which the request fails.
 const MAX_FRUITLESS_ATTEMPTS: u32 = 3;
-/// A resumed stream that lasts longer than this is a real one. Some servers return an empty stream for an event that
-/// they have forgotten.
-const PROMPTLY: Duration = Duration::from_secs(1);
 /// The longest time without an event on a resumed stream.
 const QUIET: Duration = Duration::from_secs(15);
+const FIRST_RECONNECT: Duration = Duration::from_secs(1);
+/// The shortest pause before a reconnect, even if the backend asks for a shorter one.
+const FASTEST_RECONNECT: Duration = Duration::from_millis(500);
+const SLOWEST_RECONNECT: Duration = Duration::from_secs(30);
+/// The number of events that are remembered. The oldest is forgotten first.
+const MAX_REMEMBERED: usize = 1024;
+
+/// Returns the position before the first event of a stream.
+pub(super) fn start() -> ResumePosition {
+    ResumePosition::new(FASTEST_RECONNECT..=SLOWEST_RECONNECT, MAX_REMEMBERED)
+}
+
+/// Returns the pace of new connections for a stream.
+pub(super) fn pace() -> Backoff {
+    Backoff::new(FIRST_RECONNECT, SLOWEST_RECONNECT)
+}
 
 /// A request with its response in a stream.
 pub(super) struct StreamedRequest<'a> {
     shared: &'a Arc<HttpLinkInner>,
     id: u64,
     call: Option<&'a Arc<Call>>,
-    trail: ResumePosition,
+    position: ResumePosition,
     is_resumed: bool,
 }
 
@@ -62,14 +74,14 @@ enum ResumeError {
 
 impl<'a> StreamedRequest<'a> {
     pub(super) fn new(shared: &'a Arc<HttpLinkInner>, id: u64, call: Option<&'a Arc<Call>>) -> StreamedRequest<'a> {
-        StreamedRequest { shared, id, call, trail: ResumePosition::default(), is_resumed: false }
+        StreamedRequest { shared, id, call, position: start(), is_resumed: false }
     }
 
     /// Reads the response from `body`, and resumes the stream if it ends too early.
     pub(super) async fn answer(mut self, body: ResponseBody) -> Result<Response, LinkError> {
         match self.hear(body).await? {
             ReadOutcome::Answer(answer) => Ok(answer),
-            ReadOutcome::Stopped { reason, .. } if !self.shared.has_sessions || self.trail.position().is_none() => {
+            ReadOutcome::Stopped { reason, .. } if !self.shared.has_sessions || self.position.last().is_none() => {
                 Err(lost(reason))
             }
             // Boxed because it is rare.
@@ -78,41 +90,38 @@ impl<'a> StreamedRequest<'a> {
     }
 
     /// Reads one connection to the response or to its end.
-    async fn hear(&mut self, mut body: ResponseBody) -> Result<ReadOutcome, LinkError> {
-        let mut events = SseDecoder::new(self.shared.limit);
+    async fn hear(&mut self, body: ResponseBody) -> Result<ReadOutcome, LinkError> {
+        let mut stream = EventStream::new(body, self.shared.peer.limit);
         let mut brought_news = false;
-        let mut last_event = Instant::now();
         let reason = loop {
-            let frame = match self.is_resumed {
-                true => timeout_at(last_event + QUIET, body.frame()).await,
-                false => Ok(body.frame().await),
+            let next = match self.is_resumed {
+                true => timeout(QUIET, stream.next()).await,
+                false => Ok(stream.next().await),
             };
-            let data = match frame {
-                Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
-                Ok(Some(Err(error))) => break format!("its stream broke off: {error}"),
-                Ok(None) => break "its stream ended without an answer".to_owned(),
+            let event = match next {
+                Ok(Ok(Some(event))) => event,
+                Ok(Ok(None)) => break "its stream ended without an answer".to_owned(),
+                Ok(Err(error)) => break format!("its stream broke off: {error}"),
                 Err(_) => break "its stream is quiet".to_owned(),
             };
-            events.feed(&data);
-            while let Some(event) = events.take() {
-                last_event = Instant::now();
-                if let Frame::Whole(event) = &event
-                    && !self.trail.note(event)
-                {
-                    continue;
-                }
-                brought_news = true;
-                let answer = match self.is_resumed {
-                    true => self.on_replayed(event)?,
-                    false => HttpLinkInner::on_event(self.shared, self.id, event, self.call)?,
-                };
-                if let Some(answer) = answer {
-                    worker::spawn(finish(body));
-                    return Ok(ReadOutcome::Answer(answer));
-                }
+            // A repeated event without data shows that the backend still works on the request.
+            if let Frame::Whole(event) = &event
+                && !self.position.note(event)
+                && !event.data.is_empty()
+            {
+                continue;
+            }
+            brought_news = true;
+            let answer = match self.is_resumed {
+                true => self.on_replayed(event)?,
+                false => HttpLinkInner::on_event(self.shared, self.id, event, self.call)?,
+            };
+            if let Some(answer) = answer {
+                worker::spawn(finish(stream.into_body()));
+                return Ok(ReadOutcome::Answer(answer));
             }
         };
-        self.trail.gap();
+        self.position.gap();
         self.is_resumed = true;
         Ok(ReadOutcome::Stopped { reason, brought_news })
     }
@@ -136,15 +145,15 @@ impl<'a> StreamedRequest<'a> {
 
     /// Resumes a stream that ended for the reason `stopped`.
     async fn resume(mut self, stopped: String) -> Result<Response, LinkError> {
-        let mut in_vain = 0;
+        let mut pace = pace();
         loop {
-            let reason = match self.reopen(in_vain).await {
+            let reason = match self.reopen(pace.pause_from(self.position.retry())).await {
                 Ok(body) => {
                     let begun = Instant::now();
                     match self.hear(body).await? {
                         ReadOutcome::Answer(answer) => return Ok(answer),
-                        ReadOutcome::Stopped { brought_news, .. } if brought_news || begun.elapsed() >= PROMPTLY => {
-                            in_vain = 0;
+                        ReadOutcome::Stopped { brought_news, .. } if brought_news || begun.elapsed() >= LASTING => {
+                            pace.reset();
                             continue;
                         }
                         ReadOutcome::Stopped { reason, .. } => reason,
@@ -153,29 +162,24 @@ impl<'a> StreamedRequest<'a> {
                 Err(ResumeError::ForNow(reason)) => reason,
                 Err(ResumeError::ForGood(reason)) => return Err(not_resumed(&stopped, &reason)),
             };
-            in_vain += 1;
-            if in_vain == MAX_FRUITLESS_ATTEMPTS {
+            if pace.attempts() == MAX_FRUITLESS_ATTEMPTS {
                 return Err(not_resumed(&stopped, &reason));
             }
         }
     }
 
-    /// Requests the rest of the stream after the pause that the backend asked for. Returns an error if the link ends
-    /// first.
-    async fn reopen(&self, in_vain: u32) -> Result<ResponseBody, ResumeError> {
+    /// Requests the rest of the stream after a pause. Returns an error if the link ends first.
+    async fn reopen(&self, pause: Duration) -> Result<ResponseBody, ResumeError> {
         let request = async {
-            sleep(self.trail.pause(in_vain)).await;
-            self.shared.client.request(self.shared.stream_request(self.trail.position())).await
+            sleep(pause).await;
+            self.shared.peer.client.request(self.shared.stream_request(self.position.last())).await
         };
         let response = tokio::select! {
             response = request => response.map_err(|error| ResumeError::ForNow(error.to_string()))?,
-            end = self.shared.closed() => return Err(ResumeError::ForGood(match end {
-                LinkEnd::Lost(reason) => reason,
-                LinkEnd::Forgotten => LinkError::SessionLost.to_string(),
-            })),
+            end = self.shared.peer.open.closed() => return Err(ResumeError::ForGood(end.reason())),
         };
         match response.status() {
-            status if status.is_success() && is_stream(response.headers()) => Ok(response.into_body()),
+            status if status.is_success() && is_event_stream(response.headers()) => Ok(response.into_body()),
             status if is_passing(status) => Err(ResumeError::ForNow(format!("it answered HTTP {status}"))),
             _ => Err(ResumeError::ForGood(self.refusal(response).await)),
         }
@@ -183,8 +187,7 @@ impl<'a> StreamedRequest<'a> {
 
     async fn refusal(&self, response: HttpResponse<ResponseBody>) -> String {
         let status = response.status();
-        let body = timeout(ASIDE, Limited::new(response.into_body(), MAX_ERROR_BODY).collect()).await;
-        let body = body.ok().and_then(Result::ok).map(Collected::to_bytes).unwrap_or_default();
+        let body = timeout(ASIDE, error_body(response)).await.unwrap_or_default();
         if self.shared.session.get().is_some() && is_session_unknown(status, &body) {
             return self.shared.lose_session().to_string();
         }

@@ -22,7 +22,7 @@ impl ManagerFixture {
         let config = Arc::new(Server::new("a", Transport::Files(Files::at("/".into())), Default::default()));
         let offered = ListingView::new(Arc::clone(&config), Arc::default());
         let home = ManagerContext {
-            inbox: Arc::new(BackendEvents::new(server, Arc::default(), Arc::new(()))),
+            inbox: Arc::new(BackendEvents::new(server, Arc::default(), Arc::default(), Arc::default())),
             config,
             offered: Arc::new(ArcSwap::from_pointee(offered)),
             most_upstream: 99,
@@ -53,7 +53,7 @@ impl ManagerFixture {
         let wish = SubscribeRequest {
             subscriber: Arc::clone(&self.mailbox),
             native: native.into(),
-            exposed: native.into(),
+            exposed: self.register.home.inbox.expose(native).into(),
             pattern: None,
             terms: SubscriptionOptions::new(DeliveryOptions::default(), selection),
         };
@@ -85,7 +85,7 @@ impl ManagerFixture {
 }
 
 const SIZE: Option<&str> = Some(r#"["size"]"#);
-const TOLD: [&str; 1] = [r#"{"uri":"a:s/n","x":1}"#];
+const TOLD: [&str; 1] = [r#"{"uri":"a+a:s/n","x":1}"#];
 
 /// Returns a desk with a held update. The client selected fields of a resource, and the update is of another resource
 /// inside of it.

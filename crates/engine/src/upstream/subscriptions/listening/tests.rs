@@ -1,6 +1,5 @@
 //! Tests against a simulated backend that keeps its streams, with a paused clock.
 
-use goblin_client::connect::{HttpClient, ProxyEnvironment};
 use goblin_subscriptions::SubscribeOutcome;
 use goblin_telemetry::worker;
 use parking_lot::Mutex;
@@ -9,7 +8,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::upstream::http::HttpLink;
-use crate::upstream::inbound::InboundHandler;
+use crate::upstream::http::peer::HttpPeer;
 use crate::upstream::link::{Link, LinkTransport};
 use crate::upstream::subscriptions::plan::{MAX_DELTA_URIS, MERGE_AFTER};
 use crate::upstream::subscriptions::tests::ManagerFixture;
@@ -48,15 +47,8 @@ impl ListeningFixture {
 
     fn telling(lists: ListenFilter) -> ListeningFixture {
         let dispatcher = ManagerFixture::new();
-        let url: http::Uri = "http://127.0.0.1:9/mcp".parse().expect("a url");
-        let client = HttpClient::new(&url, None, &ProxyEnvironment::default()).expect("a client");
-        let link = Arc::new(Link::new(LinkTransport::Http(HttpLink::new(
-            client,
-            url,
-            Default::default(),
-            1,
-            Arc::new(InboundHandler::example()),
-        ))));
+        let link = LinkTransport::Http(HttpLink::new(HttpPeer::example("127.0.0.1:9")));
+        let link = Arc::new(Link::new(link));
         let (wanted, asked) = mpsc::channel(9);
         dispatcher.register.link_up(true);
         let register = Arc::clone(&dispatcher.register);
@@ -77,7 +69,7 @@ impl ListeningFixture {
 
     async fn asked(&mut self) -> StreamRequest {
         let asked = tokio::time::timeout(Duration::from_secs(60), self.asked.recv()).await;
-        asked.expect("a stream is asked for").expect("the keeper runs")
+        asked.expect("a stream is asked for").expect("the task runs")
     }
 
     /// Acknowledges the next requested stream except for the URIs in `left_out`. Returns the requested filter.
@@ -199,7 +191,7 @@ async fn sub14_behind_a_gap_all_is_asked_for_again_and_told_once() {
     assert_eq!(stage.marked(), List::ALL);
     let mut told = stage.dispatcher.told();
     told.sort();
-    assert_eq!(told, [r#"{"uri":"a:1"}"#, r#"{"uri":"a:2"}"#, r#"{"uri":"a:3"}"#]);
+    assert_eq!(told, [r#"{"uri":"a+a:1"}"#, r#"{"uri":"a+a:2"}"#, r#"{"uri":"a+a:3"}"#]);
     tokio::time::sleep(MERGE_AFTER * 9).await;
     assert!(stage.asked.try_recv().is_err(), "nothing is left to do");
 }
@@ -271,5 +263,5 @@ async fn sub2_a_stream_that_cannot_be_opened_fails_who_waits_and_nobody_else() {
     stage.rest().await;
     assert!(stage.dispatcher.told().is_empty());
     assert_eq!(stage.acknowledge(&[]).await, merged);
-    assert_eq!(stage.dispatcher.told(), [r#"{"uri":"a:1"}"#]);
+    assert_eq!(stage.dispatcher.told(), [r#"{"uri":"a+a:1"}"#]);
 }

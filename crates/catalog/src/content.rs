@@ -1,13 +1,14 @@
 //! The changes to the content of a result: mapped URIs (RES-4), and replacements for content that an older client
 //! cannot parse (SRV-7). All other parts of a result pass without being parsed.
 
-use goblin_catalog::definition::ui_uris;
 use goblin_wire::json::{self, Span, Splice, quote};
 use goblin_wire::modern::{FRESHNESS, IDENTITY, SERVER_INFO};
 use goblin_wire::{Dialect, Keyword, Method};
 
+use crate::definition::ui_uris;
+
 /// Returns the positions of URIs in the result of `method`. A result without the bytes `uri"` or `Uri"` is not parsed.
-pub(crate) fn uris(method: &Method, text: &str, result: Span) -> Vec<Span> {
+fn uris(method: &Method, text: &str, result: Span) -> Vec<Span> {
     if !may_hold_uris(result.get(text)) {
         return Vec::new();
     }
@@ -70,7 +71,7 @@ fn one_or_many(text: &str, content: Span) -> Vec<Span> {
 
 /// Returns the changes to a server request for a client. Before 2025-11-25 a sampling message had one block instead of
 /// a list, so a list of one block becomes that block.
-pub(crate) fn ask_edits(
+pub fn ask_edits(
     dialect: Dialect,
     method: &Method,
     text: &str,
@@ -95,7 +96,7 @@ pub(crate) fn ask_edits(
 
 /// Returns the changes to an elicitation form for 2025-06-18, which has one mode and choices without titles of their
 /// own. Returns `None` for a form with multiple choices, which that version cannot express.
-pub(crate) fn plain_form(text: &str, params: Span) -> Option<Splice> {
+pub fn plain_form(text: &str, params: Span) -> Option<Splice> {
     let mut edits = Splice::new();
     json::cut_members(text, params, |key| key == "mode", &mut edits);
     let properties =
@@ -129,7 +130,7 @@ fn block_uri(text: &str, block: Span) -> Option<Span> {
 }
 
 /// Returns text replacements for the blocks that `dialect` does not support. `expose` maps URIs.
-pub(crate) fn downgrade(
+fn downgrade(
     dialect: Dialect,
     method: &Method,
     text: &str,
@@ -157,7 +158,7 @@ pub(crate) fn downgrade(
 }
 
 /// Returns all changes to a result for a client. `expose` maps a backend's URI and may record it.
-pub(crate) fn edits(
+pub fn edits(
     dialect: Dialect,
     method: &Method,
     text: &str,
@@ -190,7 +191,7 @@ pub(crate) fn edits(
 
 /// Adds the result type for a client that requires it, to a result of a backend without result types. The type is
 /// `complete`. If a freshness is required, the result is stale at once.
-pub(crate) fn add_kind(method: &Method, text: &str, result: Span, edits: &mut Splice) {
+pub fn add_kind(method: &Method, text: &str, result: Span, edits: &mut Splice) {
     static KIND: Keyword = Keyword::new("\"resultType\"");
     static META: Keyword = Keyword::new("\"_meta\"");
     let whole = result.get(text);
@@ -207,7 +208,7 @@ pub(crate) fn add_kind(method: &Method, text: &str, result: Span, edits: &mut Sp
 
 /// Removes result types for a client without them. Also removes `structuredContent` that is no object, because such a
 /// client would reject the whole result. `content` holds the same information.
-pub(crate) fn cut_foreign(has_kind: bool, method: &Method, text: &str, result: Span, edits: &mut Splice) {
+pub fn cut_foreign(has_kind: bool, method: &Method, text: &str, result: Span, edits: &mut Splice) {
     const STRUCTURE: &str = "structuredContent";
     static STRUCTURED: Keyword = Keyword::new(STRUCTURE);
     let structure = (*method == Method::ToolsCall && STRUCTURED.is_in(result.get(text)))

@@ -10,7 +10,7 @@ use std::time::Duration;
 use goblin_wire::json::{self, Span, Splice, quote};
 use goblin_wire::{Era, Keyword};
 
-use crate::router::tasks::table::MAX_LIFETIME;
+use crate::upstream::tasks::MAX_LIFETIME;
 
 /// The poll interval if the backend gives none or an unusable one.
 const INTERVAL: Duration = Duration::from_secs(1);

@@ -8,19 +8,26 @@
 //!
 //! Lock order: the table comes before the state of a single task.
 
+pub(crate) mod description;
+pub(crate) mod input_relay;
+
 use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use goblin_catalog::content;
 use goblin_config::ServerId;
 use goblin_subscriptions::ClientId;
-use goblin_wire::{Era, Error};
+use goblin_wire::json::{self, Splice, quote};
+use goblin_wire::{Dialect, Era, Error, Id, Message, Method, Notification, Request};
 use parking_lot::Mutex;
 
 use crate::client::caller::{Caller, Principal, SessionId};
 use crate::client::mailbox::{ClientRegistry, Mailbox};
-use crate::router::tasks::input_relay::TaskInputRelay;
+use crate::upstream::events::BackendEvents;
+use crate::upstream::tasks::description::TaskDescription;
+use crate::upstream::tasks::input_relay::TaskInputRelay;
 
 /// The limits of tasks per client and in total.
 pub(crate) const MAX_TASKS_PER_CLIENT: usize = 1000;
@@ -67,7 +74,7 @@ pub struct Task {
     made: Instant,
     known: Mutex<TaskState>,
     /// The collector of the task's server requests, if its client needs one.
-    pub input_relay: Mutex<Option<Arc<TaskInputRelay>>>,
+    pub input_relay: OnceLock<Arc<TaskInputRelay>>,
 }
 
 /// The last known state of a task.
@@ -121,7 +128,7 @@ impl Task {
 
 impl Drop for Task {
     fn drop(&mut self) {
-        if let Some(input_relay) = self.input_relay.lock().take() {
+        if let Some(input_relay) = self.input_relay.get() {
             input_relay.dismiss();
         }
     }
@@ -235,7 +242,7 @@ impl TaskTable {
             client_id: has_session.then_some(mailbox.id),
             made: now,
             known: Mutex::new(TaskState { expires: now + life, last: Box::default(), listeners: Vec::new() }),
-            input_relay: Mutex::default(),
+            input_relay: OnceLock::new(),
         });
         let mut tasks = self.tasks.lock();
         let before = tasks.by_native.get(&native).cloned().and_then(|before| tasks.remove(&before));
@@ -274,6 +281,37 @@ impl TaskTable {
         tasks.by_id.get(id).filter(|task| task.native.server == *server).map(|task| task.native.id.to_string())
     }
 
+    /// Returns the id that clients know of a task at `server`. `own` is the session of the client if the link is its own.
+    pub fn shown(&self, server: &ServerId, own: Option<SessionId>, native: &str) -> Option<String> {
+        // Only versions with sessions name a task inside other messages.
+        let native = NativeTask { server: server.clone(), own, era: Era::Legacy, id: native.into() };
+        self.named(&native).map(|task| task.id.to_string())
+    }
+
+    /// Handles a task notification of a backend. Returns `false` if no client receives it.
+    pub(crate) fn hear(&self, inbox: &BackendEvents, own: Option<SessionId>, notification: &Notification) -> bool {
+        let text = notification.raw.as_str();
+        let Some(params) = notification.params.whole else { return false };
+        let era = if notification.method == Method::TaskStatus { Era::Legacy } else { Era::Modern };
+        let told = TaskDescription { text, task: params, era };
+        let id = told.id().unwrap_or_default();
+        let native = NativeTask { server: inbox.id().clone(), own, era, id: (*id).into() };
+        let Some(task) = self.named(&native) else { return false };
+        task.note(told.life(), told.kept(&task.id));
+        let mut edits = told.edits(&task.id);
+        edits.append(inlined(inbox, &told, task.client));
+        let message = json::single_line(edits.apply(notification.raw.bytes()));
+        match (era, task.client) {
+            (Era::Modern, Era::Modern) => task.tell(&message),
+            (Era::Legacy, Era::Legacy) => {
+                let mailbox = task.mailbox.upgrade().filter(|mailbox| mailbox.has_stream());
+                mailbox.is_some_and(|mailbox| mailbox.post(message))
+            }
+            // A client of another protocol than its backend polls its tasks.
+            (Era::Legacy, Era::Modern) | (Era::Modern, Era::Legacy) => false,
+        }
+    }
+
     /// Returns the last known state of each task of this client, the oldest first.
     pub fn list(&self, caller: &Caller, now: Instant) -> Vec<Box<str>> {
         let owner = TaskOwner::of(caller);
@@ -297,6 +335,36 @@ impl ClientRegistry for TaskTable {
     }
 
     fn tell_missed(&self, _: &Mailbox) {}
+}
+
+/// Returns the changes to the result or the input requests that a task includes.
+pub(crate) fn inlined(inbox: &BackendEvents, told: &TaskDescription<'_>, client: Era) -> Splice {
+    let mut edits = Splice::new();
+    if (told.era, client) != (Era::Modern, Era::Modern) {
+        return edits;
+    }
+    let (text, dialect) = (told.text, Dialect::NEWEST);
+    let expose = |native: &str| inbox.expose(native);
+    if let Some(result) = told.outcome("result") {
+        edits.append(content::edits(dialect, &Method::ToolsCall, text, result, expose));
+    }
+    let asked = told.outcome("inputRequests").into_iter().flat_map(|asked| json::members(text, asked));
+    for asked in asked.map(|member| member.value) {
+        let method = json::member(text, asked, "method").and_then(|at| json::string(text, at));
+        if let (Some(method), Some(params)) = (method, json::member(text, asked, "params")) {
+            edits.append(content::ask_edits(dialect, &Method::parse(&method), text, params, expose));
+        }
+    }
+    edits
+}
+
+/// Creates a request of the gateway about a task, on behalf of a call.
+pub(crate) fn about(method: &Method, native: &str, more: &str) -> Request {
+    let params = format!(r#"{{"taskId":{}{more}}}"#, quote(native));
+    match Message::parse(goblin_wire::request(&Id::from(0), method, &params)) {
+        Ok(Message::Request(request)) => request,
+        _ => unreachable!("it was written as a request"),
+    }
 }
 
 /// Returns a new random task id.

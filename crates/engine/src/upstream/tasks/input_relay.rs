@@ -4,7 +4,7 @@
 //! in `tasks/get` and responds with `tasks/update`. Once a task needs input, the gateway therefore keeps a call for its
 //! result open in the client's name. The requests are kept here until they are answered. The call ends with the task.
 //!
-//! Lock order: the state of an attendant comes before the client's table of open server requests.
+//! Lock order: the state of a relay comes before the client's table of open server requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +15,12 @@ use goblin_wire::{Method, Request};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::client::call::{Call, CallMessage, CallTimeouts};
+use crate::client::call::{Call, CallEvent, CallTimeouts};
 use crate::client::caller::{Caller, Introduction};
+use crate::client::input_request::{InputRequest, question};
 use crate::client::mailbox::replay::Replay;
 use crate::client::mailbox::{ListVersions, Mailbox};
-use crate::router::inputs::{InputRequest, question, refuse};
-use crate::router::tasks::{TaskRequest, about};
+use crate::upstream::tasks::about;
 use crate::upstream::{Backend, OutgoingRequest, TaskPolicy};
 
 /// The longest time that `tasks/get` waits for the backend to send its requests.
@@ -41,7 +41,7 @@ struct RelayState {
 }
 
 impl TaskInputRelay {
-    fn new() -> TaskInputRelay {
+    pub(crate) fn new() -> TaskInputRelay {
         let mailbox = Mailbox::new(Introduction::default(), ListVersions::default(), Replay::new(0));
         TaskInputRelay { mailbox: Arc::new(mailbox), state: Mutex::default(), bell: Notify::new() }
     }
@@ -55,7 +55,7 @@ impl TaskInputRelay {
     }
 
     /// Begins a call for the task's result, unless one is open.
-    fn begin(self: &Arc<TaskInputRelay>, caller: &Caller, backend: &Arc<Backend>, native: &str) {
+    pub(crate) fn begin(self: &Arc<TaskInputRelay>, caller: &Caller, backend: &Arc<Backend>, native: &str) {
         let mut state = self.state.lock();
         if state.call.is_some() {
             return;
@@ -82,7 +82,7 @@ impl TaskInputRelay {
                     biased;
                     // The result is not kept. A client that wants it requests it later.
                     _ = &mut answer => break,
-                    said = call.lane.next() => input_relay.hear(&call, said),
+                    said = call.next() => input_relay.hear(&call, said),
                 }
             }
             call.finish();
@@ -91,17 +91,17 @@ impl TaskInputRelay {
         });
     }
 
-    fn hear(&self, call: &Call, said: Option<CallMessage>) {
-        let Some(CallMessage::Ask(ask)) = said else { return };
+    fn hear(&self, call: &Call, said: CallEvent) {
+        let CallEvent::Request(ask) = said else { return };
         match question(ask) {
             Ok(question) => self.state.lock().open.push(question),
-            Err(refused) => refuse(call, refused, "it cannot be asked this without a session"),
+            Err(refused) => call.refuse(refused.as_ref(), "it cannot be asked this without a session"),
         }
         self.bell.notify_waiters();
     }
 
     /// Returns the open requests as members of an object. Waits at most [`INPUT_TIMEOUT`] for the first one.
-    async fn asked(&self) -> String {
+    pub(crate) async fn asked(&self) -> String {
         let heard = async {
             loop {
                 let rung = self.bell.notified();
@@ -125,30 +125,10 @@ impl TaskInputRelay {
     }
 
     /// Delivers the client's responses to the backend.
-    fn answer(&self, request: &Request) {
+    pub(crate) fn answer(&self, request: &Request) {
         let mut state = self.state.lock();
         if let RelayState { call: Some(call), open } = &mut *state {
             open.retain(|question| !question.answer(call, request) && question.is_open(call));
-        }
-    }
-}
-
-impl TaskRequest<'_> {
-    /// Returns the open server requests of the task as members of an object.
-    pub(crate) async fn attend(&self) -> String {
-        let input_relay = {
-            let mut input_relay = self.task.input_relay.lock();
-            Arc::clone(input_relay.get_or_insert_with(|| Arc::new(TaskInputRelay::new())))
-        };
-        input_relay.begin(&self.call.caller, self.backend, &self.task.native.id);
-        input_relay.asked().await
-    }
-
-    /// Delivers the client's responses to the task's backend.
-    pub(crate) fn attended(&self, request: &Request) {
-        let input_relay = self.task.input_relay.lock().clone();
-        if let Some(input_relay) = input_relay {
-            input_relay.answer(request);
         }
     }
 }

@@ -1,13 +1,25 @@
-//! Expansion (RFC 6570, section 3) of steps and values to a URI, and the inverse for the text of one variable. The
-//! matcher uses the inverse to read values, and the expansion to prove its matches.
+//! Expansion (RFC 6570, section 3) of steps and values to a URI, and the inverse for the text of one variable.
 
-use super::{
-    Value,
-    characters::Charset,
-    parse::{Modifier, Step, Variable},
-};
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
-pub(super) fn expand<'a>(steps: &'a [Step], value_of: impl Fn(&'a Variable) -> Option<&'a Value>) -> String {
+use crate::template::characters::{Charset, is_uri_character};
+use crate::template::parse::{Modifier, Step, Variable};
+
+/// The value of a variable, in the shape that the URI shows. The text `a,b` from `{var}` is a list, even if the server
+/// expanded a map. An exploded variable (`{var*}`) always gives a list or a map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Value {
+    String(String),
+    List(Vec<String>),
+    /// Pairs in order. A name may occur twice.
+    Map(Vec<(String, String)>),
+}
+
+/// The values of a template's variables, in the order of the template. An absent variable is undefined.
+pub(super) type Bindings = Vec<(String, Value)>;
+
+pub(super) fn expand(steps: &[Step], values: &Bindings) -> String {
+    let value_of = |variable: &Variable| values.iter().find(|(name, _)| *name == variable.name).map(|(_, value)| value);
     let mut uri = String::new();
     let mut is_started = false;
     for step in steps {
@@ -27,26 +39,18 @@ pub(super) fn expand<'a>(steps: &'a [Step], value_of: impl Fn(&'a Variable) -> O
     uri
 }
 
-/// Returns the text that one variable adds to its expression, without the lead character. Returns `None` if the value
-/// counts as undefined.
-pub(super) fn item(variable: &Variable, value: &Value) -> Option<String> {
-    let mut item = String::new();
-    counts(variable, value).then(|| write_item(variable, value, &mut item))?;
-    Some(item)
-}
-
 /// Reports whether a value counts as defined.
 fn counts(variable: &Variable, value: &Value) -> bool {
     match value {
         Value::String(_) => true,
-        Value::List(list) => !list.is_empty() && !variable.is_prefix(),
-        Value::Map(map) => !map.is_empty() && !variable.is_prefix(),
+        Value::List(list) => !list.is_empty() && !is_prefix(variable),
+        Value::Map(map) => !map.is_empty() && !is_prefix(variable),
     }
 }
 
 fn write_item(variable: &Variable, value: &Value, uri: &mut String) {
     let separator = char::from(variable.operator.separator());
-    let write = |text: &str, uri: &mut String| variable.operator.charset().encode(text, variable.limit(), uri);
+    let write = |text: &str, uri: &mut String| encode(variable, text, uri);
     match (value, variable.modifier) {
         (Value::String(text), _) => write_under_name(variable, uri, |uri| write(text, uri)),
         (Value::List(list), Modifier::Explode) => write_joined(list, separator, uri, |text, uri| {
@@ -95,9 +99,9 @@ fn write_joined<T>(
     }
 }
 
-/// Returns the value that `text` was written from. This is the inverse of [`item`].
+/// Returns the value that `text` was written from. This is the inverse of `write_item`.
 pub(super) fn read_item(variable: &Variable, text: &str) -> Value {
-    let decode = |text: &str| variable.operator.charset().decode(text);
+    let decode = |text: &str| decode(variable.operator.charset(), text);
     let decode_all = |text: &str, separator: char| text.split(separator).map(decode).collect();
     let separator = char::from(variable.operator.separator());
     match variable.modifier {
@@ -142,4 +146,66 @@ fn split_pairs(text: &str, separator: char) -> Vec<(&str, &str)> {
         rest = next;
     }
     pairs
+}
+
+fn is_prefix(variable: &Variable) -> bool {
+    matches!(variable.modifier, Modifier::Prefix(_))
+}
+
+/// Returns the maximum number of characters of a value.
+pub(super) fn limit(variable: &Variable) -> usize {
+    match variable.modifier {
+        Modifier::Prefix(limit) => usize::from(limit),
+        Modifier::Plain | Modifier::Explode => usize::MAX,
+    }
+}
+
+/// Appends a value to `uri`, encoded. A prefix ends after its number of characters.
+fn encode(variable: &Variable, value: &str, uri: &mut String) {
+    let charset = variable.operator.charset();
+    let mut rest = value;
+    for _ in 0..limit(variable) {
+        let Some(character) = rest.chars().next() else { break };
+        let passes = charset != Charset::Unreserved && character == '%' && Charset::Reserved.unit(rest.as_bytes()) > 0;
+        let length = if passes { Charset::Reserved.unit(rest.as_bytes()) } else { character.len_utf8() };
+        let (unit, behind) = rest.split_at(length);
+        if passes || is_plain(charset, character) {
+            uri.push_str(unit);
+        } else {
+            uri.extend(utf8_percent_encode(unit, NON_ALPHANUMERIC));
+        }
+        rest = behind;
+    }
+}
+
+/// Returns a value that `encode` turns into `text`. The text must consist of units of this charset. A triplet stays as
+/// written if its decoded character would not be encoded back to it (`%2F`, `%25`, `%FF` in `{+var}`).
+fn decode(charset: Charset, text: &str) -> String {
+    let mut value = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(start) = rest.find('%') {
+        let (plain, encoded) = rest.split_at(start);
+        value.push_str(plain);
+        let (unit, behind) = encoded.split_at(Charset::Reserved.unit(encoded.as_bytes()).max(1));
+        let is_canonical = Charset::Unreserved.unit(encoded.as_bytes()) > 0;
+        let character = percent_decode_str(unit).decode_utf8_lossy().chars().next();
+        let restored = character.filter(|character| {
+            is_canonical && !is_plain(charset, *character) && (charset == Charset::Unreserved || *character != '%')
+        });
+        match restored {
+            Some(character) => value.push(character),
+            None => value.push_str(unit),
+        }
+        rest = behind;
+    }
+    value.push_str(rest);
+    value
+}
+
+/// Reports whether an expansion writes this character unencoded.
+fn is_plain(charset: Charset, character: char) -> bool {
+    match charset {
+        Charset::Unreserved => u8::try_from(character).is_ok_and(|byte| Charset::Unreserved.has(byte)),
+        Charset::Reserved | Charset::Path => is_uri_character(character),
+    }
 }

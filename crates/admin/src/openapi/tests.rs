@@ -1,0 +1,189 @@
+use goblin_catalog::listing::List;
+use schemars::JsonSchema;
+use schemars::generate::{SchemaGenerator, SchemaSettings};
+use serde_json::{Map, json};
+
+use super::*;
+use crate::api::{
+    EntryList, EventInfo, Missed, Ready, Refused, Reloaded, ServerList, ServerStatus, SessionList, Status,
+    SubscriptionList,
+};
+use crate::routes::{Access, ChangeTarget, ROUTES, ReadTarget, Route, RouteAction, ServerAction};
+
+const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/openapi.json");
+
+#[test]
+fn the_document_describes_the_routes_and_the_types() {
+    let wanted = generated();
+    if std::env::var_os("GOBLIN_BLESS").is_some() {
+        std::fs::write(FILE, format!("{wanted:#}\n")).expect("the file is written");
+        return;
+    }
+    assert_eq!(document(), wanted, "GOBLIN_BLESS=1 writes the document anew");
+}
+
+/// The name of the token's security scheme.
+const TOKEN: &str = "adminToken";
+
+fn generated() -> Value {
+    let settings = SchemaSettings::draft2020_12().for_serialize().with(|settings| {
+        settings.definitions_path = "/components/schemas".into();
+        settings.meta_schema = None;
+    });
+    let mut generator = settings.into_generator();
+    let mut paths = Map::new();
+    for route in ROUTES {
+        let operation = operation(route, &mut generator);
+        let path = paths.entry(route.path).or_insert_with(|| json!({}));
+        path[route.verb().as_str().to_ascii_lowercase()] = operation;
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Goblin, an MCP gateway: the admin API",
+            "version": env!("CARGO_PKG_VERSION"),
+        },
+        "paths": paths,
+        "components": {
+            "schemas": generator.take_definitions(true),
+            "securitySchemes": { TOKEN: { "type": "http", "scheme": "bearer" } },
+        },
+    })
+}
+
+fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
+    let content = content(route.action, generator);
+    let summary = summary(route.action);
+    let mut responses = Map::new();
+    responses.insert("200".to_owned(), json!({ "description": summary, "content": content }));
+    let refused = json!({ "application/json": { "schema": generator.subschema_for::<Refused>() } });
+    for (status, reason) in refusals(route) {
+        let content = if route.access == Access::Probe { &content } else { &refused };
+        responses.insert(status.to_string(), json!({ "description": reason, "content": content }));
+    }
+    let security = match route.access {
+        Access::Probe => json!([]),
+        Access::Client => json!([{}, { TOKEN: [] }]),
+        Access::Operator => json!([{ TOKEN: [] }]),
+    };
+    let mut operation = json!({
+        "operationId": operation_id(route),
+        "summary": summary,
+        "parameters": parameters(route),
+        "responses": responses,
+        "security": security,
+    });
+    if matches!(route.action, RouteAction::Change(_)) {
+        let body = json!({ "schema": { "type": "object", "additionalProperties": false } });
+        operation["requestBody"] = json!({ "required": false, "content": { "application/json": body } });
+    }
+    operation
+}
+
+/// Returns the operation id: `GET /api/servers/{id}` becomes `getApiServersId`.
+fn operation_id(route: &Route) -> String {
+    let words = route.path.split(|character: char| !character.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    words.fold(route.verb().as_str().to_ascii_lowercase(), |id, word| {
+        let (first, rest) = word.split_at(1);
+        id + &first.to_ascii_uppercase() + rest
+    })
+}
+
+fn parameters(route: &Route) -> Vec<Value> {
+    let text = json!({ "type": "string" });
+    let id =
+        json!({ "name": "id", "in": "path", "required": true, "schema": text, "description": "the id of a server" });
+    let query = route.parameter.map(|name| {
+        let about = match name {
+            "server" => "the id of a server; selects the entries of that server",
+            _ => "a URI as clients use it; selects the subscriptions that an update of this URI reaches",
+        };
+        json!({ "name": name, "in": "query", "required": false, "schema": text, "description": about })
+    });
+    route.has_id().then_some(id).into_iter().chain(query).collect()
+}
+
+/// Returns the statuses that a route may return besides 200, with their reasons.
+fn refusals(route: &Route) -> Vec<(u16, &'static str)> {
+    let mut refusals = Vec::new();
+    if route.access == Access::Probe {
+        return if route.action == RouteAction::Look(ReadTarget::Ready) {
+            vec![(503, "the gateway is not ready")]
+        } else {
+            refusals
+        };
+    }
+    refusals.push((400, "the route does not accept the query or the body"));
+    refusals.push((401, "the token is missing or wrong"));
+    refusals.push((403, "Host or Origin is not allowed"));
+    if route.has_id() || route.parameter.is_some() {
+        refusals.push((404, "the server does not exist"));
+    }
+    if route.action == RouteAction::Look(ReadTarget::Events) {
+        refusals.push((503, "the maximum number of readers is reached"));
+    }
+    if matches!(route.action, RouteAction::Change(_)) {
+        refusals.push((409, "the state of the server does not allow the change"));
+        refusals.push((422, "the configuration file does not allow the change"));
+        refusals.push((503, "the gateway accepts no commands, or too many are waiting"));
+    }
+    refusals
+}
+
+fn summary(action: RouteAction) -> &'static str {
+    match action {
+        RouteAction::Look(ReadTarget::Alive) => "liveness probe: the process answers",
+        RouteAction::Look(ReadTarget::Ready) => "readiness probe; 503 if the gateway is not ready",
+        RouteAction::Look(ReadTarget::Metrics) => "all metrics, for Prometheus",
+        RouteAction::Look(ReadTarget::Status) => "the state of the gateway and its servers",
+        RouteAction::Look(ReadTarget::Servers) => "the state of each server, including disabled ones",
+        RouteAction::Look(ReadTarget::Server) => "the state of one server",
+        RouteAction::Look(ReadTarget::Entries(List::Tools)) => "the tools of all servers",
+        RouteAction::Look(ReadTarget::Entries(List::Prompts)) => "the prompts of all servers",
+        RouteAction::Look(ReadTarget::Entries(List::Resources)) => "the resources of all servers",
+        RouteAction::Look(ReadTarget::Entries(List::Templates)) => "the resource templates of all servers",
+        RouteAction::Look(ReadTarget::Subscriptions) => "the subscriptions of clients",
+        RouteAction::Look(ReadTarget::Sessions) => "the sessions of clients, most recently active first",
+        RouteAction::Look(ReadTarget::Events) => "a stream of events; Last-Event-ID resumes it",
+        RouteAction::Look(ReadTarget::OpenApi) => "this API as an OpenAPI document",
+        RouteAction::Change(ChangeTarget::Configuration) => "reload the configuration file",
+        RouteAction::Change(ChangeTarget::Server(ServerAction::Restart)) => {
+            "restart a server: end its connection and connect again"
+        }
+        RouteAction::Change(ChangeTarget::Server(ServerAction::Enable)) => "start a disabled server",
+        RouteAction::Change(ChangeTarget::Server(ServerAction::Disable)) => {
+            "stop a server until it is enabled or the gateway restarts"
+        }
+    }
+}
+
+/// Returns the content of a successful response.
+fn content(action: RouteAction, generator: &mut SchemaGenerator) -> Value {
+    let text = |kind: &str| json!({ kind: { "schema": { "type": "string" } } });
+    match action {
+        RouteAction::Look(ReadTarget::Alive) => text("text/plain; charset=utf-8"),
+        RouteAction::Look(ReadTarget::Metrics) => text(goblin_telemetry::metrics::CONTENT_TYPE),
+        RouteAction::Look(ReadTarget::Ready) => answer::<Ready>(generator),
+        RouteAction::Look(ReadTarget::Status) => answer::<Status>(generator),
+        RouteAction::Look(ReadTarget::Servers) => answer::<ServerList>(generator),
+        RouteAction::Look(ReadTarget::Entries(_)) => answer::<EntryList>(generator),
+        RouteAction::Look(ReadTarget::Subscriptions) => answer::<SubscriptionList>(generator),
+        RouteAction::Look(ReadTarget::Sessions) => answer::<SessionList>(generator),
+        RouteAction::Look(ReadTarget::Events) => {
+            let events = generator.subschema_for::<EventInfo>();
+            let events = json!({ "message": events, "missed": generator.subschema_for::<Missed>() });
+            json!({ "text/event-stream": { "schema": { "type": "string" }, "x-events": events } })
+        }
+        RouteAction::Look(ReadTarget::OpenApi) => {
+            json!({ "application/json": { "schema": { "type": "object", "required": ["openapi", "paths"] } } })
+        }
+        RouteAction::Change(ChangeTarget::Configuration) => answer::<Reloaded>(generator),
+        RouteAction::Look(ReadTarget::Server) | RouteAction::Change(ChangeTarget::Server(_)) => {
+            answer::<ServerStatus>(generator)
+        }
+    }
+}
+
+fn answer<T: JsonSchema>(generator: &mut SchemaGenerator) -> Value {
+    json!({ "application/json": { "schema": generator.subschema_for::<T>() } })
+}

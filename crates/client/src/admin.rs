@@ -1,0 +1,128 @@
+//! A client of the admin API of a gateway, for the commands and the dashboard.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use goblin_config::mask;
+use goblin_config::secret::Secret;
+use goblin_telemetry::clean;
+use goblin_wire::headers::LAST_EVENT_ID;
+use http::header::{ACCEPT, HeaderMap, HeaderValue};
+use http::{Method as Verb, StatusCode};
+use http_body_util::{BodyExt, Limited};
+use serde_json::Value;
+
+use crate::address::{self, ENDPOINT};
+use crate::bridge::wire::{GatewayConnection, GatewayResponse, GatewayTarget, STREAM};
+use crate::events::ResumePosition;
+use crate::gateway;
+use crate::runtime::GatewayRecord;
+
+/// The timeout for a read.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
+/// The timeout for a change. A server may be slow to stop and to start.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(120);
+const MAX_RESPONSE: usize = 256 * 1024 * 1024;
+
+/// The errors of its functions are messages for the user.
+pub struct AdminClient(GatewayConnection);
+
+impl AdminClient {
+    /// Connects to the gateway at the URL of its MCP endpoint, or of the directory that holds the endpoint.
+    pub fn to_url(url: &str, token: Option<&Secret>) -> Result<AdminClient> {
+        let target = GatewayTarget::new(&address::route(url, ENDPOINT), token, None)?;
+        Ok(AdminClient(GatewayConnection::to(target)))
+    }
+
+    /// Connects to the gateway of this record, and to its successor after a restart.
+    pub fn to_record(record: GatewayRecord) -> Result<AdminClient> {
+        let any = |_: &GatewayRecord| true;
+        gateway::following(record, any, target_of).map(AdminClient)
+    }
+
+    /// Returns the current address of the gateway, for messages.
+    pub fn place(&self) -> String {
+        self.0.url()
+    }
+
+    /// Returns the body of the response unchanged.
+    pub async fn get(&self, path: &str) -> Result<Bytes, String> {
+        self.within(READ_TIMEOUT, self.fetch(Verb::GET, path)).await
+    }
+
+    pub async fn post(&self, path: &str) -> Result<Bytes, String> {
+        self.within(CHANGE_TIMEOUT, self.fetch(Verb::POST, path)).await
+    }
+
+    /// Opens an event stream after this position.
+    pub async fn stream(&self, path: &str, after: &ResumePosition) -> Result<GatewayResponse, String> {
+        let mut headers = HeaderMap::from_iter([(ACCEPT, STREAM)]);
+        headers.extend(after.last().map(|id| (LAST_EVENT_ID, id.clone())));
+        let response = self.within(READ_TIMEOUT, self.send(Verb::GET, path, &headers)).await?;
+        match response.status() {
+            StatusCode::OK => Ok(response),
+            status => Err(refusal(status, path, &[])),
+        }
+    }
+
+    async fn fetch(&self, verb: Verb, path: &str) -> Result<Bytes, String> {
+        let accept = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static("application/json"))]);
+        let response = self.send(verb, path, &accept).await?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), MAX_RESPONSE).collect().await;
+        let body = body.map_err(|error| format!("the answer of {path} broke off: {error}"))?.to_bytes();
+        if status.is_success() { Ok(body) } else { Err(refusal(status, path, &body)) }
+    }
+
+    async fn send(&self, verb: Verb, path: &str, headers: &HeaderMap) -> Result<GatewayResponse, String> {
+        self.0.send_to(verb, path, headers).await.map_err(|error| error.to_string())
+    }
+
+    async fn within<T>(&self, limit: Duration, work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+        let late = |_| format!("the gateway at {} did not answer within {limit:?}", self.place());
+        tokio::time::timeout(limit, work).await.map_err(late)?
+    }
+}
+
+/// A gateway without an admin API has no admin token, and it rejects the requests.
+fn target_of(record: GatewayRecord) -> Result<GatewayTarget> {
+    let unreadable = || format!("cannot read the token of the gateway at {}", mask::url(&record.url));
+    let token = record.admin_token().with_context(unreadable)?;
+    let url = record.admin_url.clone().unwrap_or_else(|| record.address());
+    GatewayTarget::new(&address::route(&url, ENDPOINT), token.as_ref(), Some(record))
+}
+
+/// Describes a response with a failing HTTP status: by its own message, or by what the user can do.
+fn refusal(status: StatusCode, path: &str, body: &[u8]) -> String {
+    let body: Value = serde_json::from_slice(body).unwrap_or_default();
+    let cure = match (status, clean(body["error"]["message"].as_str().unwrap_or_default())) {
+        (StatusCode::UNAUTHORIZED, _) => {
+            "give its admin token (admin.token, not gateway.token) by --token-file FILE or the variable \
+             GOBLIN_ADMIN_TOKEN"
+        }
+        (StatusCode::FORBIDDEN, _) => "its gateway.allowedHosts must name the host of this URL",
+        (_, said) if !said.is_empty() => return said,
+        _ => "is it a goblin gateway with its admin API enabled?",
+    };
+    format!("the gateway answers {path} with HTTP {status}; {cure}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_says_what_can_be_done() {
+        for (status, body, expected) in [
+            (StatusCode::UNAUTHORIZED, "", "--token-file"),
+            (StatusCode::FORBIDDEN, "", "allowedHosts"),
+            (StatusCode::NOT_FOUND, r#"{"error":{"message":"no such\u001b route"}}"#, "no such route"),
+            (StatusCode::NOT_FOUND, "<html>", "admin API"),
+            (StatusCode::BAD_GATEWAY, "{}", "HTTP 502"),
+        ] {
+            let words = refusal(status, "/api/x", body.as_bytes());
+            assert!(words.contains(expected) && !words.contains('\u{1b}'), "{status}: {words}");
+        }
+    }
+}

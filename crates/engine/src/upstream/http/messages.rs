@@ -1,0 +1,179 @@
+//! Handles the messages of a backend that arrive in event streams: on the stream of a request, and outside of it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use goblin_telemetry::Event;
+use goblin_wire::framing::{Frame, SseEvent};
+use goblin_wire::{Id, MalformedMessage, Message, Request, Response};
+
+use crate::client::call::Call;
+use crate::upstream::http::HttpLinkInner;
+use crate::upstream::inbound::{Attribution, ReplySink};
+use crate::upstream::link::LinkError;
+use crate::upstream::open_requests::{beyond_limit, is_answer};
+
+impl HttpLinkInner {
+    /// Handles one event on the stream of a request. Returns the response if the event holds it.
+    pub(super) fn on_event(
+        shared: &Arc<HttpLinkInner>,
+        id: u64,
+        event: Frame<SseEvent>,
+        call: Option<&Arc<Call>>,
+    ) -> Result<Option<Response>, LinkError> {
+        let Some(data) = shared.data(event)? else { return Ok(None) };
+        match Message::parse(data) {
+            Ok(Message::Response(answer)) if answer.id.as_ref().and_then(Id::as_u64) == Some(id) => {
+                return Ok(Some(answer));
+            }
+            Ok(Message::Notification(notification)) => {
+                shared.peer.open.on_notification(&notification, || Attribution::of(call))
+            }
+            Ok(Message::Request(ask)) => HttpLinkInner::on_ask(shared, ask, Attribution::of(call)),
+            Err(malformed) if shared.answers(&malformed, id) => return Err(shared.refuse(&malformed)),
+            other => HttpLinkInner::on_other(shared, other),
+        }
+        Ok(None)
+    }
+
+    /// Reports whether this is the response to the request `id` and exceeds a limit.
+    pub(super) fn answers(&self, malformed: &MalformedMessage, id: u64) -> bool {
+        malformed.is_answer && malformed.id.as_ref().and_then(Id::as_u64) == Some(id)
+    }
+
+    pub(super) fn refuse(&self, malformed: &MalformedMessage) -> LinkError {
+        self.peer.inbound.report_malformed(malformed, &malformed.error.to_string());
+        beyond_limit(malformed).unwrap_or_else(|| LinkError::Protocol(malformed.error.to_string()))
+    }
+
+    /// Returns the data of an event on the stream of a request. Returns `None` for an event without data.
+    pub(super) fn data(&self, event: Frame<SseEvent>) -> Result<Option<Bytes>, LinkError> {
+        match event {
+            Frame::Whole(event) => {
+                Ok(Some(event.data).filter(|data| !data.is_empty()).map(|data| self.peer.inbound.hold(data)))
+            }
+            Frame::TooLong { head } => {
+                self.peer.inbound.emit(&Event::BackendTooLong { server: self.peer.inbound.server() });
+                match is_answer(&head) {
+                    true => Err(LinkError::too_large()),
+                    false => Ok(None),
+                }
+            }
+        }
+    }
+
+    /// Handles a server request. Versions without sessions have none, so it is only reported there.
+    fn on_ask(shared: &Arc<HttpLinkInner>, ask: Request, whose: Attribution) {
+        if !shared.has_sessions {
+            return shared.peer.inbound.emit(&unasked(shared.peer.inbound.server(), &ask));
+        }
+        shared.peer.inbound.take_ask(ask, whose, Arc::new(HttpReplySink(Arc::clone(shared))));
+    }
+
+    pub(super) fn on_replayed_ask(shared: &Arc<HttpLinkInner>, ask: Request) {
+        shared.peer.inbound.take_replayed_ask(
+            ask,
+            shared.peer.open.whose(),
+            Arc::new(HttpReplySink(Arc::clone(shared))),
+        );
+    }
+
+    /// Handles a message outside of the stream of a call.
+    pub(super) fn on_other(shared: &Arc<HttpLinkInner>, message: Result<Message, MalformedMessage>) {
+        let server = shared.peer.inbound.server();
+        match message {
+            Ok(Message::Request(ask)) => HttpLinkInner::on_ask(shared, ask, shared.peer.open.whose()),
+            Ok(Message::Response(_)) => shared.peer.inbound.emit(&Event::AnswerWithoutCall { server }),
+            Ok(Message::Notification(notification)) => {
+                shared.peer.open.on_notification(&notification, || shared.peer.open.whose())
+            }
+            Err(malformed) => {
+                shared.peer.inbound.report_malformed(&malformed, &malformed.error.to_string());
+            }
+        }
+    }
+}
+
+/// Returns the event for a server request in a version without server requests. No client can answer it.
+fn unasked<'a>(server: &'a str, ask: &'a Request) -> Event<'a> {
+    let reason = "in this protocol version servers ask nothing of their own accord";
+    Event::BackendAskRefused { server, method: ask.method.as_str(), reason }
+}
+
+/// Sends messages in the background. No caller waits for them.
+struct HttpReplySink(Arc<HttpLinkInner>);
+
+impl ReplySink for HttpReplySink {
+    fn say(&self, message: Bytes) {
+        let shared = Arc::clone(&self.0);
+        self.0.peer.say(async move { shared.post(message).await });
+    }
+
+    fn answer(&self, message: Bytes) -> BoxFuture<'_, ()> {
+        Box::pin(self.0.peer.answer(self.0.post(message)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::io::AsyncReadExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::upstream::http::HttpLink;
+    use crate::upstream::http::peer::{HttpPeer, MAX_BACKGROUND_MESSAGES};
+
+    #[tokio::test]
+    async fn ask_on_the_stream_of_a_request_of_our_own_is_no_clients() {
+        let shared = HttpLink::new(HttpPeer::example("127.0.0.1:9")).shared;
+        let call = Arc::new(Call::example());
+        let _entered = shared.peer.open.enter(1, &call);
+        let ask = |id: u64, call| {
+            let data = Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"method":"vendor/ask"}"#);
+            let event = Frame::Whole(SseEvent { data, ..SseEvent::default() });
+            assert!(matches!(HttpLinkInner::on_event(&shared, id, event, call), Ok(None)));
+        };
+        ask(2, None);
+        assert!(call.try_next().is_none());
+        ask(1, Some(&call));
+        assert!(call.try_next().is_some());
+    }
+
+    #[tokio::test]
+    async fn f6_what_is_too_long_fails_a_call_only_where_it_is_its_answer() {
+        let shared = HttpLink::new(HttpPeer::example("127.0.0.1:9")).shared;
+        let too_long = |head: &'static str| shared.data(Frame::TooLong { head: head.into() });
+        assert!(too_long(r#"{"result":{"content":[{"type":"text","text":"xxx"#).is_err());
+        assert!(matches!(too_long(r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"#), Ok(None)));
+    }
+
+    /// The response is sent even if the limit of background messages to a slow backend is reached.
+    #[tokio::test]
+    async fn ask_an_answer_is_not_dropped_for_want_of_room() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
+        let address = listener.local_addr().expect("it is bound");
+        let reply_sink = HttpReplySink(HttpLink::new(HttpPeer::example(&address.to_string())).shared);
+        (0..MAX_BACKGROUND_MESSAGES).for_each(|_| reply_sink.say(Bytes::from_static(b"aside")));
+        let heard = async {
+            let mut open = Vec::new();
+            loop {
+                let (mut stream, _) = listener.accept().await.expect("a connection");
+                let mut bytes = Vec::new();
+                while !bytes.ends_with(b"aside") && !bytes.ends_with(b"answer") {
+                    stream.read_buf(&mut bytes).await.expect("a request");
+                }
+                if bytes.ends_with(b"answer") {
+                    return;
+                }
+                open.push(stream);
+            }
+        };
+        tokio::select! {
+            () = reply_sink.answer(Bytes::from_static(b"answer")) => panic!("nobody has answered the POST"),
+            heard = tokio::time::timeout(Duration::from_secs(10), heard) => heard.expect("the answer comes"),
+        }
+    }
+}

@@ -1,0 +1,522 @@
+//! Connects one link of a backend, serves it and connects it again after a loss.
+//!
+//! Each link has one supervisor, which owns the connection and alone publishes it in its [`LinkSlot`]. No other task
+//! waits for it, so a slow or hanging backend delays only its own callers. The [`LinkPolicy`] decides when the link is
+//! connected and what is done with it. When the backend stops, or the client of the link is gone, the supervisor closes
+//! the link and ends.
+
+use std::convert::Infallible;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwapOption;
+use bytes::Bytes;
+use goblin_client::connect::ProxyEnvironment;
+use goblin_config::{Policies, Server, ServerId};
+use goblin_telemetry::meter::Meter;
+use goblin_telemetry::{Event, Observe, worker};
+use goblin_wire::{Error, Hello, Method};
+use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, watch};
+use tokio::task::JoinHandle;
+
+use crate::client::caller::Level;
+use crate::client::mailbox::EvictionGuard;
+use crate::upstream::dial::DialParams;
+use crate::upstream::era::LinkScope;
+use crate::upstream::events::{BackendEvents, ExposedUris};
+use crate::upstream::health::{self, Health};
+use crate::upstream::inbound::{InboundHandler, LinkOwner};
+use crate::upstream::link::{Link, LinkEnd, shared_capabilities};
+use crate::upstream::links::{LinkSlot, LinkTable};
+use crate::upstream::lister::Lister;
+use crate::upstream::request_meta::own_capabilities;
+use crate::upstream::tasks::TaskTable;
+use crate::upstream::{Backend, BackendState, problem};
+
+/// A session that the backend forgets sooner than this is short. A client's own link then pauses. Another link pauses
+/// after the second short session in a row.
+const MIN_SESSION: Duration = Duration::from_secs(1);
+/// The time that a call waits for the slot of a client's link that is closing.
+const SLOT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Calls wait for a pause of at most this length before the next attempt. During a longer pause they fail at once.
+const MAX_PAUSE: Duration = Duration::from_secs(3);
+/// The longest delay of a client's new link by the request that sets its log level.
+const SET_LEVEL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The dependencies that all supervisors share.
+#[derive(Clone)]
+pub struct BackendDeps {
+    pub policies: Policies,
+    pub observe: Arc<Observe>,
+    /// The gateway's own executable, which also runs as the guard of child processes.
+    pub exe: PathBuf,
+    pub proxies: ProxyEnvironment,
+    /// The tasks of all clients.
+    pub tasks: Arc<TaskTable>,
+    /// Notified when a listing changed.
+    pub bell: Arc<Notify>,
+    /// The lowest log level that a client requested.
+    pub level: watch::Receiver<Option<Level>>,
+}
+
+/// Starts the supervisor of a backend's shared link and returns the backend's handle. `meter` and `uris` are those of a
+/// replaced backend. The supervisor runs until `stop` is `true` or its sender is dropped.
+pub(crate) fn start(
+    id: ServerId,
+    config: Arc<Server>,
+    meter: Arc<Meter>,
+    uris: Arc<ArcSwapOption<ExposedUris>>,
+    deps: BackendDeps,
+    stop: watch::Receiver<bool>,
+) -> (Arc<Backend>, JoinHandle<()>) {
+    let inbox = BackendEvents::new(id.clone(), Arc::clone(&deps.observe), uris, Arc::clone(&deps.tasks));
+    let mut backend = Backend::new(id, config, &deps.policies, inbox);
+    backend.meter = meter;
+    let table = Arc::new(LinkTable::new(backend.home.clone(), Arc::clone(&backend.meter), deps, stop));
+    backend.links = Some(Arc::clone(&table));
+    let backend = Arc::new(backend);
+    let supervisor = Supervisor::new(&table, &backend.shared, LinkPolicy::Shared(Arc::clone(&backend)));
+    (backend, worker::spawn(supervisor.run()))
+}
+
+/// The purpose of a link.
+pub(crate) enum LinkPolicy {
+    /// The link is always connected. It fetches the lists and keeps the subscriptions of the clients that share it.
+    Shared(Arc<Backend>),
+    /// The link carries the calls of clients with a handshake, beside a shared link without one. The supervisor ends if
+    /// the backend rejects the handshake.
+    CallsOnly,
+    /// The link belongs to one client and is connected on demand. Holds the client's notifications for the backend.
+    Client(mpsc::Receiver<Bytes>),
+}
+
+pub(crate) struct Supervisor {
+    table: Arc<LinkTable>,
+    slot: Arc<LinkSlot>,
+    policy: LinkPolicy,
+    health: Health,
+    /// The earliest time of the next attempt.
+    pause_ends: Instant,
+    /// The number of short sessions in a row.
+    short_sessions: u32,
+    /// The last failure since the last successful connection.
+    trouble: Option<String>,
+    has_dialled: bool,
+    /// Held by all supervisors except the one of the shared link, which waits for the others.
+    _alive: Option<watch::Receiver<()>>,
+}
+
+/// A connected link.
+struct ConnectedLink {
+    link: Arc<Link>,
+    hello: Arc<Hello>,
+    begin: Instant,
+    /// The slot of a client's link, and the guard that keeps the client's session.
+    _place: Option<(OwnedSemaphorePermit, EvictionGuard)>,
+}
+
+/// The reason why a supervisor has no link.
+enum LinkExit {
+    /// The backend stops, or the client of the link is gone.
+    Stopped,
+    /// There was no attempt, because of a long pause or a limit.
+    Refused(Error),
+    /// The attempt failed.
+    Failed(String),
+    /// The connection was lost.
+    Lost(String),
+    /// The backend is reachable but has forgotten the session.
+    Forgotten,
+}
+
+/// Releases waiting calls and the entry in the table, however the supervisor ends.
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        self.slot.publish(BackendState::Stopped);
+        if !matches!(self.policy, LinkPolicy::Shared(_)) {
+            self.table.remove(&self.slot);
+        }
+        if self.slot.owner.is_some() {
+            // A caller may have found this register just before. Close it, so that no subscription is added without a
+            // supervisor.
+            self.slot.register.close();
+        }
+    }
+}
+
+impl Supervisor {
+    pub(crate) fn new(table: &Arc<LinkTable>, slot: &Arc<LinkSlot>, policy: LinkPolicy) -> Supervisor {
+        let is_shared = matches!(policy, LinkPolicy::Shared(_));
+        Supervisor {
+            table: Arc::clone(table),
+            slot: Arc::clone(slot),
+            policy,
+            health: Health::default(),
+            pause_ends: Instant::now(),
+            short_sessions: 0,
+            trouble: None,
+            has_dialled: false,
+            _alive: (!is_shared).then(|| table.alive.subscribe()),
+        }
+    }
+
+    /// Connects and serves until the supervisor must end. The supervisor of the shared link then waits for the others.
+    pub(crate) async fn run(mut self) {
+        while self.wanted().await {
+            let exit = match self.connect().await {
+                Ok(connected) => self.hold(connected).await,
+                Err(exit) => exit,
+            };
+            if self.after(exit).is_break() {
+                break;
+            }
+        }
+        self.slot.publish(BackendState::Stopped);
+        if matches!(self.policy, LinkPolicy::Shared(_)) {
+            self.table.alive.closed().await;
+        }
+    }
+
+    /// Waits until the next attempt is due. Returns `false` if the supervisor must end. A link that clients share is
+    /// due after the pause, a client's own link when a call or a subscription needs it.
+    async fn wanted(&self) -> bool {
+        let due = async {
+            match self.policy {
+                LinkPolicy::Shared(_) | LinkPolicy::CallsOnly => {
+                    tokio::time::sleep_until(self.pause_ends.into()).await;
+                }
+                LinkPolicy::Client(_) => self.slot.wanted(self.pause_ends).await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = self.over() => false,
+            () = due => true,
+        }
+    }
+
+    /// Waits until the backend stops, the client of the link is gone or its link is idle.
+    fn over(&self) -> impl Future<Output = ()> + use<> {
+        let (mut stop, slot) = (self.table.stop.clone(), Arc::clone(&self.slot));
+        async move {
+            tokio::select! {
+                () = stopped(&mut stop) => {}
+                () = slot.abandoned() => {}
+            }
+        }
+    }
+
+    /// Connects the link. A client's link also gets its log level before calls use it.
+    async fn connect(&mut self) -> Result<ConnectedLink, LinkExit> {
+        let begin = Instant::now();
+        let over = self.over();
+        tokio::pin!(over);
+        let place = tokio::select! {
+            biased;
+            () = &mut over => return Err(LinkExit::Stopped),
+            place = self.place() => place.map_err(LinkExit::Refused)?,
+        };
+        if std::mem::replace(&mut self.has_dialled, true) && self.slot.owner.is_none() {
+            self.table.meter.restarted();
+        }
+        let (slot, config, patience) = (&self.slot, &self.table.home.config, self.table.deps.policies.ask_timeout);
+        let greeting = DialParams {
+            capabilities: &match &slot.owner {
+                Some(owner) => own_capabilities(&owner.caller.abilities.raw, config.declare),
+                None => shared_capabilities(config),
+            },
+            inbound: || InboundHandler::new(Arc::clone(&slot.register), config, slot.owner.clone(), patience),
+            whom: match (&self.policy, &slot.owner) {
+                (LinkPolicy::CallsOnly, _) => LinkScope::HandshakeOnly,
+                (_, Some(owner)) if owner.caller.dialect.has_handshake() => LinkScope::WithHandshake,
+                _ => LinkScope::All,
+            },
+            is_retry: self.trouble.is_some(),
+        };
+        let (link, hello) = match self.table.dialler.dial(greeting, &mut over).await {
+            Ok(dialled) => dialled.ok_or(LinkExit::Stopped)?,
+            Err(reason) => return Err(LinkExit::Failed(reason)),
+        };
+        let _place = place.zip(slot.owner.as_ref().map(|owner| owner.mailbox.hold()));
+        let connected = ConnectedLink { link, hello, begin: Instant::now(), _place };
+        self.health.connected(connected.begin);
+        self.trouble = None;
+        self.report_connected(&connected, begin.elapsed());
+        if let Some(owner) = &self.slot.owner {
+            tokio::select! {
+                // `serve` checks the same condition again.
+                () = &mut over => {}
+                _ = tokio::time::timeout(SET_LEVEL_TIMEOUT, set_own_level(owner, &connected)) => {}
+            }
+        }
+        Ok(connected)
+    }
+
+    /// Waits for the pause after earlier failures of a client's link, and for a free slot. Returns an error if the
+    /// pause is long or no slot becomes free. A link that clients share needs no slot.
+    async fn place(&self) -> Result<Option<OwnedSemaphorePermit>, Error> {
+        if self.slot.owner.is_none() {
+            return Ok(None);
+        }
+        let pause = self.pause_ends.saturating_duration_since(Instant::now());
+        if pause > MAX_PAUSE {
+            let reason = self.trouble.as_deref().unwrap_or("it fails too often");
+            return Err(self.slot.unavailable_because(reason));
+        }
+        tokio::time::sleep(pause).await;
+        let room = Arc::clone(&self.table.room).acquire_owned();
+        match tokio::time::timeout(SLOT_TIMEOUT, room).await {
+            Ok(Ok(place)) => Ok(Some(place)),
+            _ => Err(self.table.full()),
+        }
+    }
+
+    /// Serves a link until it ends, publishes the end and closes the link.
+    async fn hold(&mut self, connected: ConnectedLink) -> LinkExit {
+        let exit = self.serve(&connected).await;
+        let exit = self.judge(exit, connected.begin.elapsed());
+        self.slot.take_back();
+        // Publish the end before closing the link, which can take seconds. Calls must fail at once.
+        self.publish_end(&exit, connected.begin.elapsed());
+        connected.link.close().await;
+        exit
+    }
+
+    /// Publishes the link and does the work of its policy until the link ends.
+    async fn serve(&mut self, connected: &ConnectedLink) -> LinkExit {
+        let ConnectedLink { link, hello, .. } = connected;
+        let over = self.over();
+        let (table, slot, policy) = (&self.table, &self.slot, &mut self.policy);
+        let register = &slot.register;
+        let keeps_subscriptions = !matches!(policy, LinkPolicy::CallsOnly);
+        if let LinkPolicy::Shared(backend) = policy {
+            backend.list_connected();
+        }
+        if keeps_subscriptions {
+            register.link_up(hello.capabilities.subscribe);
+        }
+        slot.up(link);
+        let work = async {
+            match policy {
+                LinkPolicy::Shared(backend) => {
+                    let lister = Lister { backend, deps: &table.deps, link, hello };
+                    tokio::select! {
+                        biased;
+                        reason = lister.run() => LinkExit::Lost(reason),
+                        never = register.keep(link, hello) => match never {},
+                        never = follow_level(table, connected) => match never {},
+                    }
+                }
+                LinkPolicy::CallsOnly => match follow_level(table, connected).await {},
+                LinkPolicy::Client(notices) => tokio::select! {
+                    () = pass_on(slot, notices, connected) => LinkExit::Stopped,
+                    never = register.keep(link, hello) => match never {},
+                },
+            }
+        };
+        let exit = tokio::select! {
+            biased;
+            () = over => LinkExit::Stopped,
+            end = link.closed() => match end {
+                LinkEnd::Lost(reason) => LinkExit::Lost(reason),
+                LinkEnd::Forgotten => LinkExit::Forgotten,
+            },
+            exit = work => exit,
+        };
+        if keeps_subscriptions {
+            register.link_down();
+        }
+        exit
+    }
+
+    /// Turns the second short session in a row into a loss. A backend that forgets every session at once is unusable,
+    /// and the supervisor would reconnect without a pause for ever. A client's own link pauses after the first one.
+    fn judge(&mut self, exit: LinkExit, lasted: Duration) -> LinkExit {
+        let is_short = matches!(exit, LinkExit::Forgotten) && lasted < MIN_SESSION;
+        self.short_sessions = if is_short { self.short_sessions.saturating_add(1) } else { 0 };
+        match self.short_sessions {
+            2.. if self.slot.owner.is_none() => LinkExit::Lost("it forgets every session at once".to_owned()),
+            _ => exit,
+        }
+    }
+
+    /// Publishes and reports the end of a connection. A link that clients share stays [`BackendState::Ready`] while it
+    /// replaces a forgotten session.
+    fn publish_end(&mut self, exit: &LinkExit, lasted: Duration) {
+        let (server, session) = (self.table.home.inbox.server(), self.slot.owner.as_ref().map(|it| it.id.short()));
+        match (exit, session.as_deref()) {
+            (LinkExit::Lost(reason), None) => {
+                self.slot.publish(BackendState::Lost(reason.clone()));
+                self.emit(&Event::BackendLost { server, reason });
+                self.trouble = Some(reason.clone());
+            }
+            (LinkExit::Lost(reason), Some(session)) => {
+                self.emit(&Event::OwnLinkLost { server, session, reason });
+                self.rest(reason.clone());
+                self.go_down(reason);
+            }
+            (LinkExit::Forgotten, Some(session)) => {
+                let reason = "it forgot the session";
+                self.emit(&Event::OwnLinkLost { server, session, reason });
+                // The backend is alive, so no pause is due. Forgetting a new session at once counts as a failure.
+                if lasted < MIN_SESSION {
+                    self.rest(reason.to_owned());
+                }
+                self.go_down(reason);
+            }
+            (LinkExit::Stopped, Some(session)) => {
+                self.slot.publish(BackendState::Stopped);
+                self.emit(&Event::OwnLinkEnded { server, session });
+            }
+            _ => {}
+        }
+    }
+
+    /// Decides whether there is another attempt, and computes the pause before it.
+    fn after(&mut self, exit: LinkExit) -> ControlFlow<()> {
+        let is_client = self.slot.owner.is_some();
+        match exit {
+            LinkExit::Stopped => return ControlFlow::Break(()),
+            // The backend rejects the handshake, so this second link cannot exist. A later call starts a supervisor.
+            _ if matches!(self.policy, LinkPolicy::CallsOnly)
+                && !self.table.dialler.eras.may_have_both(Instant::now()) =>
+            {
+                return ControlFlow::Break(());
+            }
+            LinkExit::Refused(error) => {
+                self.drop_notices();
+                self.slot.failed(error);
+            }
+            LinkExit::Failed(reason) if is_client => self.on_own_failure(reason),
+            // `publish_end` has done the rest.
+            LinkExit::Lost(_) if is_client => {}
+            // The backend is alive and only forgot the session, so reconnect without a pause.
+            LinkExit::Forgotten => {}
+            LinkExit::Failed(reason) | LinkExit::Lost(reason) => self.on_failure(reason),
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Reports a failure of a link that clients share.
+    fn on_failure(&mut self, reason: String) {
+        // A repetition is logged at a lower level.
+        let repeated = self.trouble.as_deref().map(problem::gist) == Some(problem::gist(&reason));
+        let pause = self.rest(reason.clone());
+        let server = self.table.home.inbox.server();
+        self.emit(&Event::BackendFailed { server, reason: &reason, retry_in: pause, repeated });
+        if let LinkPolicy::Shared(backend) = &self.policy {
+            backend.refreshing.store(false, Ordering::Release);
+        }
+        self.slot.publish(BackendState::Lost(reason));
+        if let LinkPolicy::Shared(backend) = &self.policy {
+            backend.settled.send_replace(true);
+        }
+    }
+
+    /// Reports a failed attempt to connect a client's own link.
+    fn on_own_failure(&mut self, reason: String) {
+        let repeated = self.trouble.as_deref() == Some(&*reason);
+        if let Some(owner) = &self.slot.owner {
+            let (server, session) = (self.table.home.inbox.server(), &*owner.id.short());
+            self.emit(&Event::OwnLinkFailed { server, session, reason: &reason, repeated });
+        }
+        let error = self.slot.unavailable_because(&reason);
+        self.rest(reason);
+        self.drop_notices();
+        self.slot.failed(error);
+    }
+
+    /// Records a failure. Returns the pause before the next attempt.
+    fn rest(&mut self, reason: String) -> Duration {
+        let now = Instant::now();
+        let pause = self.health.failed(now, health::jitter());
+        self.pause_ends = now + pause;
+        self.trouble = Some(reason);
+        pause
+    }
+
+    fn go_down(&mut self, reason: &str) {
+        self.drop_notices();
+        self.slot.publish(BackendState::Lost(reason.to_owned()));
+    }
+
+    /// Drops queued notifications of the client, because they refer to the old connection.
+    fn drop_notices(&mut self) {
+        if let LinkPolicy::Client(notices) = &mut self.policy {
+            while notices.try_recv().is_ok() {}
+        }
+    }
+
+    fn report_connected(&self, connected: &ConnectedLink, took: Duration) {
+        let server = self.table.home.inbox.server();
+        match &self.slot.owner {
+            Some(owner) => self.emit(&Event::OwnLinkOpened { server, session: &owner.id.short(), took }),
+            None => {
+                let (transport, version) = (connected.link.transport(), connected.hello.dialect.as_str());
+                self.emit(&Event::BackendReady { server, transport, version, took });
+            }
+        }
+    }
+
+    fn emit(&self, event: &Event<'_>) {
+        self.table.deps.observe.emit(event);
+    }
+}
+
+/// Sends the lowest log level that a client requested to the backend, in the background, and again when it changes.
+async fn follow_level(table: &LinkTable, ConnectedLink { link, hello, .. }: &ConnectedLink) -> Infallible {
+    // A link that only fetches lists carries no calls, so no client receives its log messages.
+    let can_set = hello.capabilities.logging && hello.dialect.has_handshake() && !table.is_per_client();
+    let mut level = table.deps.level.clone();
+    level.mark_changed();
+    while can_set && level.changed().await.is_ok() {
+        let Some(lowest) = *level.borrow_and_update() else { continue };
+        let (link, patience) = (Arc::clone(link), table.deps.policies.start_timeout);
+        worker::spawn(async move { tokio::time::timeout(patience, set_level(&link, lowest)).await });
+    }
+    std::future::pending().await
+}
+
+/// Forwards the client's notifications in order. Drops and counts those that the link rejects.
+async fn pass_on(slot: &LinkSlot, notices: &mut mpsc::Receiver<Bytes>, connected: &ConnectedLink) {
+    let (Some(owner), inbox) = (&slot.owner, slot.register.inbox()) else { return };
+    loop {
+        tokio::select! {
+            biased;
+            message = notices.recv() => {
+                let Some(message) = message else { return };
+                // A version without a handshake has no state that a client's notification could change.
+                if connected.hello.dialect.has_handshake() && connected.link.notify(message).await.is_err() {
+                    inbox.emit(&Event::AsideDropped { server: inbox.server() });
+                }
+            }
+            () = slot.level.notified() => {
+                // Later notifications wait meanwhile, to preserve the order.
+                let _ = tokio::time::timeout(SET_LEVEL_TIMEOUT, set_own_level(owner, connected)).await;
+            }
+        }
+    }
+}
+
+/// Sends the log level that the client requested, if the backend supports log levels.
+async fn set_own_level(owner: &LinkOwner, ConnectedLink { link, hello, .. }: &ConnectedLink) {
+    let can_set = hello.capabilities.logging && hello.dialect.has_handshake();
+    if let Some(level) = owner.mailbox.asked_level().filter(|_| can_set) {
+        set_level(link, level).await;
+    }
+}
+
+/// Sends a log level. A rejection is harmless: the gateway filters log messages by the client's level in any case.
+async fn set_level(link: &Link, level: Level) {
+    let params = format!(r#"{{"level":"{}"}}"#, level.as_str());
+    let _ = link.ask(&Method::SetLevel, &params).await;
+}
+
+/// Waits until `stop` is `true`.
+pub(crate) async fn stopped(stop: &mut watch::Receiver<bool>) {
+    // An error means that the sender is gone, which also stops the supervisor.
+    let _ = stop.wait_for(|stop| *stop).await;
+}

@@ -1,0 +1,10 @@
+//! The names of the HTTP headers that the protocol defines.
+
+use http::HeaderName;
+
+pub const SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+pub const PROTOCOL_VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+pub const METHOD: HeaderName = HeaderName::from_static("mcp-method");
+pub const NAME: HeaderName = HeaderName::from_static("mcp-name");
+/// The standard of event streams defines this header.
+pub const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
