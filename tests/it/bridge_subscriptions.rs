@@ -5,8 +5,9 @@
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::harness::{eventually, fixture_server};
+use crate::harness::fixture_server;
 use crate::home::Home;
+use crate::subscriber::{subscribed_upstream, touch};
 
 const ALPHA: &str = "a+note:///alpha";
 const BETA: &str = "a+note:///beta";
@@ -25,17 +26,6 @@ async fn updated(client: &Client) -> Value {
     }
 }
 
-async fn touch(client: &Client, uri: &str) {
-    client.call_text("a_touch", json!({ "uri": uri })).await;
-}
-
-async fn subscribed_upstream(client: &Client, expected: &str) {
-    eventually(&format!("{expected} is subscribed to"), || async {
-        (client.call_text("a_subscriptions", json!({})).await == expected).then_some(())
-    })
-    .await;
-}
-
 #[tokio::test]
 async fn what_stands_is_asked_of_the_next_gateway_and_what_was_ended_is_not() {
     let home = home();
@@ -48,7 +38,7 @@ async fn what_stands_is_asked_of_the_next_gateway_and_what_was_ended_is_not() {
     let refused = client.request("resources/subscribe", json!({ "uri": "note:///refused" })).await;
     assert!(refused["error"].is_object(), "{refused}");
     client.request("resources/unsubscribe", json!({ "uri": BETA })).await;
-    touch(&caller, "note:///alpha").await;
+    touch(&caller, "note:///alpha", 1).await;
     assert_eq!(updated(&client).await["uri"], ALPHA);
     gateway.child.kill().await.expect("it can be killed");
     let (_again, caller) = home.gateway("a_touch").await;
@@ -57,7 +47,7 @@ async fn what_stands_is_asked_of_the_next_gateway_and_what_was_ended_is_not() {
     told.sort_by_key(|params| params["uri"].to_string());
     assert_eq!(told, [json!({ "uri": ALPHA }), json!({ "uri": "a+note:///gamma" })]);
     subscribed_upstream(&caller, r#"["note:///alpha","note:///gamma"]"#).await;
-    touch(&caller, "note:///alpha").await;
+    touch(&caller, "note:///alpha", 1).await;
     let update = updated(&client).await;
     assert_eq!((&update["uri"], &update["version"]), (&json!(ALPHA), &json!(1)), "{update}");
 }

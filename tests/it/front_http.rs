@@ -9,6 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::client::Client;
 use crate::harness::{Frozen, Gateway, PATIENCE, Scratch, eventually, fixture_server};
 use crate::scrape::{metric, metric_becomes};
+use crate::support::frozen_server;
 
 async fn gateway() -> Gateway {
     Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await
@@ -302,12 +303,7 @@ async fn http3_an_answer_alone_is_json_and_one_after_progress_is_a_stream() {
 
 #[tokio::test]
 async fn http3_a_slow_answer_comes_as_a_stream() {
-    let scratch = Scratch::new();
-    let pid_file = scratch.path().join("pid");
-    let gateway =
-        Gateway::with_servers(json!({ "a": fixture_server(&["--pid-file", &pid_file.display().to_string()]) })).await;
-    let client = gateway.client_seeing("a_echo").await;
-    let frozen = Frozen::new(&pid_file).await;
+    let (_gateway, client, frozen) = frozen_server().await;
     let (head, mut stream) = client.open(call(1, "a_echo", json!({"n": 1}))).await;
     assert_eq!(head.headers["content-type"], "text/event-stream");
     drop(frozen);

@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::client::Client;
-use crate::harness::{Gateway, PATIENCE, eventually, fixture};
+use crate::harness::{Frozen, Gateway, PATIENCE, Scratch, eventually, fixture, fixture_server};
 
 /// Returns an HTTP server entry of the configuration.
 pub fn http_server(address: SocketAddr) -> Value {
@@ -95,6 +95,17 @@ pub fn peak_memory(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux reports the peak");
     line.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
+/// Starts a gateway and stops its only server `a`, so that a response proves that the server was not asked.
+pub async fn frozen_server() -> (Gateway, Client, Frozen) {
+    let scratch = Scratch::new();
+    let pid_file = scratch.path().join("pid");
+    let server = fixture_server(&["--pid-file", path_text(&pid_file)]);
+    let gateway = Gateway::with_servers(json!({ "a": server })).await;
+    let client = gateway.client_seeing("a_echo").await;
+    let frozen = Frozen::new(&pid_file).await;
+    (gateway, client, frozen)
 }
 
 /// Waits for a line of the log with all of `words`, and returns it.
