@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::harness::{Gateway, Scratch, eventually, fixture_server, goblin, servers_only};
-use crate::operator::{follow, look};
+use crate::operator::{admin_token, bearer, follow, look, record};
 
 /// A gateway and the directory of its files.
 struct Stage {
@@ -34,19 +34,13 @@ impl Stage {
         Stage { gateway, client, scratch }
     }
 
-    fn record(&self) -> Value {
-        let mut files = std::fs::read_dir(self.scratch.path().join("goblin")).expect("a directory").flatten();
-        let record = files.find(|file| file.path().extension().is_some_and(|it| it == "json")).expect("a record");
-        serde_json::from_slice(&std::fs::read(record.path()).expect("it is ours")).expect("JSON")
+    async fn record(&self) -> Value {
+        record(self.gateway.address).await
     }
 
-    fn admin_address(&self) -> SocketAddr {
-        let url = self.record()["adminUrl"].as_str().expect("a URL").to_owned();
+    async fn admin_address(&self) -> SocketAddr {
+        let url = self.record().await["adminUrl"].as_str().expect("a URL").to_owned();
         url.strip_prefix("http://").expect("http").parse().expect("an address")
-    }
-
-    fn admin_token(&self) -> String {
-        std::fs::read_to_string(self.record()["adminTokenFile"].as_str().expect("a file")).expect("it is ours")
     }
 }
 
@@ -73,7 +67,7 @@ fn passed(status: StatusCode) -> bool {
 #[tokio::test]
 async fn strange_hosts_and_pages_see_nothing_but_probes() {
     let stage = Stage::new(json!({ "mcpServers": {} })).await;
-    let bearer = format!("Bearer {}", stage.admin_token());
+    let bearer = bearer(stage.gateway.address).await;
     let walked = ROUTES.iter().filter(|route| route.path.starts_with("/api/")).count();
     assert!(walked > 10, "only {walked} routes");
     for route in ROUTES {
@@ -100,7 +94,7 @@ async fn strange_hosts_and_pages_see_nothing_but_probes() {
 async fn pages_that_the_configuration_allows_may_use_the_api() {
     let config = json!({ "mcpServers": {}, "gateway": { "allowedOrigins": ["https://app.example"] } });
     let stage = Stage::new(config).await;
-    let bearer = format!("Bearer {}", stage.admin_token());
+    let bearer = bearer(stage.gateway.address).await;
     for route in ROUTES {
         let page = [("origin", "https://app.example"), ("authorization", bearer.as_str())];
         let (status, _) = status(&stage.client, route, &page).await;
@@ -111,9 +105,9 @@ async fn pages_that_the_configuration_allows_may_use_the_api() {
 #[tokio::test]
 async fn hard7_every_route_of_the_api_needs_the_admin_token_on_loopback_too() {
     let stage = Stage::new(json!({ "mcpServers": {} })).await;
-    let token = stage.admin_token();
+    let token = admin_token(stage.gateway.address).await;
     assert!(token.len() == 64 && token.bytes().all(|byte| byte.is_ascii_hexdigit()), "{token}");
-    let file = stage.record()["adminTokenFile"].as_str().expect("a file").to_owned();
+    let file = stage.record().await["adminTokenFile"].as_str().expect("a file").to_owned();
     assert_eq!(std::fs::metadata(&file).expect("it is there").permissions().mode() & 0o777, 0o600);
     for route in ROUTES {
         let name = format!("{} {}", route.verb(), route.path);
@@ -142,7 +136,7 @@ async fn hard6_the_token_of_clients_opens_no_route_of_operators_and_theirs_none_
     for own in [None, Some(ADMIN)] {
         let admin = own.map_or(json!({}), |token| json!({ "token": token }));
         let stage = Stage::new(json!({ "mcpServers": {}, "gateway": { "token": CLIENT }, "admin": admin })).await;
-        let token = stage.admin_token();
+        let token = admin_token(stage.gateway.address).await;
         assert!(own.is_none_or(|own| own == token) && token != CLIENT, "the runtime directory has {token}");
         let (client, operator) = (format!("Bearer {CLIENT}"), format!("Bearer {token}"));
         for route in ROUTES {
@@ -168,7 +162,7 @@ async fn hard6_the_token_of_clients_opens_no_route_of_operators_and_theirs_none_
 #[tokio::test]
 async fn other_verbs_are_told_which_ones_there_are() {
     let stage = Stage::new(json!({ "mcpServers": {} })).await;
-    let bearer = format!("Bearer {}", stage.admin_token());
+    let bearer = bearer(stage.gateway.address).await;
     for route in ROUTES {
         let others = [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
         for verb in others.into_iter().filter(|verb| *verb != route.verb()) {
@@ -189,7 +183,7 @@ async fn without_the_api_there_are_probes_only() {
         let is_there = status != StatusCode::NOT_FOUND;
         assert_eq!(is_there, route.access == Access::Probe, "{} {}: {status}", route.verb(), route.path);
     }
-    let record = stage.record();
+    let record = stage.record().await;
     assert_eq!((&record["adminUrl"], &record["adminTokenFile"]), (&Value::Null, &Value::Null));
 }
 
@@ -197,7 +191,7 @@ async fn without_the_api_there_are_probes_only() {
 async fn operators_may_have_an_address_of_their_own() {
     let config = json!({ "mcpServers": { "a": fixture_server(&[]) }, "admin": { "listen": "127.0.0.1:0" } });
     let stage = Stage::new(config).await;
-    let operators = Client::new(stage.admin_address());
+    let operators = Client::new(stage.admin_address().await);
     assert_ne!(operators.address, stage.client.address);
     for route in ROUTES {
         let name = format!("{} {}", route.verb(), route.path);
@@ -216,8 +210,8 @@ async fn operators_may_have_an_address_of_their_own() {
 #[tokio::test]
 async fn from_other_machines_nobody_reads_without_the_token() {
     let stage = Stage::new(json!({ "mcpServers": {}, "admin": { "listen": "0.0.0.0:0" } })).await;
-    let operators = Client::new(stage.admin_address());
-    let bearer = format!("Bearer {}", stage.admin_token());
+    let operators = Client::new(stage.admin_address().await);
+    let bearer = bearer(stage.gateway.address).await;
     for route in ROUTES {
         let name = format!("{} {}", route.verb(), route.path);
         let (without, _) = status(&operators, route, &[]).await;
@@ -231,7 +225,7 @@ async fn from_other_machines_nobody_reads_without_the_token() {
 async fn the_token_is_written_where_the_operator_wants_it_and_goes_with_the_gateway() {
     let mut stage = Stage::new(json!({ "mcpServers": {}, "admin": { "tokenFile": "secret.token" } })).await;
     let file: PathBuf = stage.scratch.path().join("secret.token");
-    assert_eq!(stage.record()["adminTokenFile"].as_str().map(Path::new), Some(file.as_path()));
+    assert_eq!(stage.record().await["adminTokenFile"].as_str().map(Path::new), Some(file.as_path()));
     assert_eq!(std::fs::metadata(&file).expect("it is there").permissions().mode() & 0o777, 0o600);
     let bearer = format!("Bearer {}", std::fs::read_to_string(&file).expect("it is ours"));
     let answer = stage.client.send(Method::POST, "/api/reload", &[("authorization", &bearer)], "{}").await;
@@ -268,7 +262,7 @@ async fn routes_answer_what_the_document_says() {
         let problems: Vec<_> = validator.iter_errors(value).map(|error| error.to_string()).collect();
         assert!(problems.is_empty(), "{name}: {problems:?} in {value}");
     };
-    let bearer = format!("Bearer {}", stage.admin_token());
+    let bearer = bearer(stage.gateway.address).await;
     for route in ROUTES {
         let name = format!("{} {}", route.verb(), route.path);
         let operation = &document["paths"][route.path][route.verb().as_str().to_lowercase()];
@@ -299,7 +293,7 @@ async fn routes_answer_what_the_document_says() {
 
 /// Sends a command with the valid token.
 async fn change(stage: &Stage, path: &str, expected: u16) -> Value {
-    let bearer = format!("Bearer {}", stage.admin_token());
+    let bearer = bearer(stage.gateway.address).await;
     let answer = stage.client.send(Method::POST, path, &[("authorization", &bearer)], "{}").await;
     assert_eq!(answer.status.as_u16(), expected, "{path}: {answer:?}");
     answer.json()

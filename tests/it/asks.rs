@@ -5,8 +5,10 @@ use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::client::inbox::{Heard, Way, raw_member};
+use crate::client::modern::everything;
 use crate::harness::Gateway;
-use crate::stage::{Back, Backend, Front, Stage, arrived, pairs};
+use crate::stage::{Back, Backend, Front, Stage, pairs};
+use crate::support::arrived;
 
 const SAMPLING: &str = "sampling/createMessage";
 const ELICITATION: &str = "elicitation/create";
@@ -20,11 +22,6 @@ const ERROR: &str = r#""error":{"x-vendor":1.0,"code":-1,"message":"User rejecte
 
 /// An empty list of messages.
 const NONE: [Value; 0] = [];
-
-/// Returns the capabilities of a client that supports everything.
-fn everything() -> Value {
-    json!({ "sampling": { "tools": {}, "context": {} }, "elicitation": { "form": {}, "url": {} }, "roots": {} })
-}
 
 /// Parses the outcome of a server request in the fixture's format.
 fn outcome(text: &str) -> Value {
@@ -144,7 +141,7 @@ async fn ask_with_two_clients_in_flight_is_refused_where_nothing_tells_whose_it_
             let stage = Stage::start(front, back).await;
             let (busy, asking) = (stage.peer(everything()).await, stage.peer(everything()).await);
             busy.begin_call("a_hang", "{}").await;
-            arrived(&busy, 1).await;
+            arrived(&busy, "a", 1).await;
             let rest = format!(r#","params":{PARAMS}"#);
             let told = asking.call_text("a_ask", &stage.backend.arguments(SAMPLING, &rest)).await;
             let message = outcome(&told)["error"]["message"].as_str().unwrap_or_default().to_owned();
@@ -191,7 +188,7 @@ async fn ask_without_a_client_in_flight_is_refused() {
         let peer = stage.peer(everything()).await;
         let rest = format!(r#","params":{PARAMS},"id":"late","when":"cancelled""#);
         let call = peer.begin_call("a_ask", &stage.backend.arguments(SAMPLING, &rest)).await;
-        arrived(&peer, 1).await;
+        arrived(&peer, "a", 1).await;
         peer.cancel(call).await;
         let answer = stage.backend.answer_to(r#""late""#).await;
         assert_eq!(answer["error"]["code"], 1503, "{front:?} {back:?}: {answer}");
@@ -315,7 +312,7 @@ async fn ask_ping_is_answered_by_the_gateway() {
         // A ping is answered even if no call is in flight.
         let rest = r#","id":"q","when":"cancelled""#;
         let call = peer.begin_call("a_ask", &stage.backend.arguments("ping", rest)).await;
-        arrived(&peer, 2).await;
+        arrived(&peer, "a", 2).await;
         peer.cancel(call).await;
         assert_eq!(stage.backend.answer_to(r#""q""#).await["result"], json!({}), "{front:?} {back:?}");
         assert_eq!(peer.stray_asks().await, NONE, "{front:?} {back:?}");
@@ -418,7 +415,7 @@ async fn ask_notifications_nobody_knows_are_not_guessed() {
         let stage = Stage::start(Front::Http, back).await;
         let (mut busy, mut telling) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
         busy.begin_call("a_hang", "{}").await;
-        arrived(&busy, 1).await;
+        arrived(&busy, "a", 1).await;
         let tell = stage.backend.arguments("vendor/thing", r#","then":"release""#);
         let call = telling.begin_call("a_tell", &tell).await;
         // Both calls are in flight when the notification arrives.

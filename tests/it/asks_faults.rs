@@ -20,7 +20,8 @@ const RESULT: &str = r#""result":{"model":"m"}"#;
 /// An id with a spelling that only the server uses.
 const ID: &str = r#""its-own""#;
 
-fn everything() -> Value {
+/// Returns the capabilities of a client that answers server requests.
+fn abilities() -> Value {
     json!({ "sampling": {}, "elicitation": {} })
 }
 
@@ -46,7 +47,7 @@ fn outcome(text: &str) -> Value {
 async fn ask_that_is_not_answered_in_time_fails_and_is_called_off() {
     for (front, back) in pairs() {
         let stage = Stage::configured(front, back, json!({ "askTimeout": "300ms" }), json!({})).await;
-        let peer = stage.peer(everything()).await;
+        let peer = stage.peer(abilities()).await;
         let (call, asked) = open(&stage, &peer, "").await;
         let told = outcome(&peer.text_of(call).await);
         assert_eq!(told["error"]["code"], 1504, "{front:?} {back:?}: {told}");
@@ -71,7 +72,7 @@ async fn ask_is_answered_once_and_other_answers_are_counted() {
     for front in Front::SHARED {
         for back in Back::ALL {
             let stage = Stage::start(front, back).await;
-            let (peer, other) = (stage.peer(everything()).await, stage.peer(everything()).await);
+            let (peer, other) = (stage.peer(abilities()).await, stage.peer(abilities()).await);
             let (call, asked) = open(&stage, &peer, "").await;
             // Another client cannot answer in place of the right one.
             other.reply(&asked, r#""result":{"model":"stolen"}"#).await;
@@ -99,7 +100,7 @@ async fn ask_is_answered_once_and_other_answers_are_counted() {
 async fn ask_that_its_server_cancels_is_called_off() {
     for (front, back) in pairs() {
         let stage = Stage::start(front, back).await;
-        let peer = stage.peer(everything()).await;
+        let peer = stage.peer(abilities()).await;
         let (call, asked) = open(&stage, &peer, "").await;
         assert_eq!(peer.call_text("a_cancel_asks", "{}").await, "1");
         let told = is_called_off(&peer, &asked).await;
@@ -115,7 +116,7 @@ async fn ask_that_its_server_cancels_is_called_off() {
 async fn ask_of_a_call_that_its_client_cancels_is_called_off() {
     for (front, back) in pairs() {
         let stage = Stage::start(front, back).await;
-        let peer = stage.peer(everything()).await;
+        let peer = stage.peer(abilities()).await;
         let (call, asked) = open(&stage, &peer, "").await;
         peer.cancel(call).await;
         is_called_off(&peer, &asked).await;
@@ -136,7 +137,7 @@ async fn ask_of_a_call_that_its_client_cancels_is_called_off() {
 async fn ask_of_a_client_that_goes_away_is_answered_with_an_error() {
     for (front, back) in pairs() {
         let stage = Stage::start(front, back).await;
-        let peer = stage.peer(everything()).await;
+        let peer = stage.peer(abilities()).await;
         open(&stage, &peer, "").await;
         peer.leave().await;
         let answer = stage.backend.answer_to(ID).await;
@@ -154,12 +155,12 @@ async fn ask_of_a_client_that_went_away_is_nothing_to_the_next() {
     for front in Front::SHARED {
         for back in Back::ALL {
             let stage = Stage::start(front, back).await;
-            let gone = stage.peer(everything()).await;
+            let gone = stage.peer(abilities()).await;
             let (_, stale) = open(&stage, &gone, "").await;
             gone.leave().await;
             stage.backend.answer_to(ID).await;
             stage.metric_becomes("goblin_requests_in_flight", 0).await;
-            let peer = stage.peer(everything()).await;
+            let peer = stage.peer(abilities()).await;
             peer.reply(&stale, RESULT).await;
             stage.metric_becomes(STRAY, 1).await;
             let rest = r#","params":{"for":"the next"}"#;
@@ -185,7 +186,7 @@ async fn ask_of_a_client_that_went_away_is_nothing_to_the_next() {
 async fn ask_route3_the_clock_of_its_call_stands_still() {
     for (front, back) in pairs() {
         let stage = Stage::configured(front, back, json!({}), json!({ "timeout": "800ms" })).await;
-        let peer = stage.peer(everything()).await;
+        let peer = stage.peer(abilities()).await;
         for rest in ["", r#","then":"hang""#] {
             let (call, asked) = open(&stage, &peer, rest).await;
             let hanging = peer.begin_call("a_hang", "{}").await;
@@ -205,7 +206,7 @@ async fn ask_route3_the_clock_of_its_call_stands_still() {
 async fn ask_that_outlives_its_call_still_has_one_end() {
     for (front, back) in pairs() {
         let stage = Stage::configured(front, back, json!({ "askTimeout": "2s" }), json!({})).await;
-        let peer = stage.peer(everything()).await;
+        let peer = stage.peer(abilities()).await;
         let arguments =
             stage.backend.arguments(SAMPLING, &format!(r#","params":{{}},"id":{ID},"forget":true,"then":"release""#));
         let call = peer.begin_call("a_ask", &arguments).await;
@@ -225,7 +226,7 @@ async fn ask_that_outlives_its_call_still_has_one_end() {
 async fn ask_under_an_id_that_is_in_use_is_passed_over() {
     for back in Back::ALL {
         let stage = Stage::start(Front::Http, back).await;
-        let peer = stage.peer(everything()).await;
+        let peer = stage.peer(abilities()).await;
         let (call, asked) = open(&stage, &peer, r#","times":2,"forget":true,"then":"release""#).await;
         stage.metric_becomes(REFUSED, 1).await;
         peer.reply(&asked, RESULT).await;
@@ -241,7 +242,7 @@ async fn ask_under_an_id_that_is_in_use_is_passed_over() {
 async fn ask_of_a_server_that_is_gone_is_called_off() {
     for front in Front::ALL {
         let stage = Stage::start(front, Back::Stdio).await;
-        let peer = stage.peer(everything()).await;
+        let peer = stage.peer(abilities()).await;
         let (call, asked) = open(&stage, &peer, "").await;
         let crash = peer.begin_call("a_crash", "{}").await;
         for lost in [call, crash] {
@@ -278,8 +279,8 @@ async fn ask_that_is_told_again_on_anothers_stream_reaches_nobody() {
     )
     .await;
     let gateway = Gateway::with_servers(json!({ "a": http_server(server.address) })).await;
-    let first = Client::new(gateway.address).listening(everything()).await;
-    let other = Client::new(gateway.address).listening(everything()).await;
+    let first = Client::new(gateway.address).listening(abilities()).await;
+    let other = Client::new(gateway.address).listening(abilities()).await;
     first.await_tool("a_t").await;
     let call = first.begin_call("a_t", r#"{"asks":true}"#).await;
     let asked = first.asked(SAMPLING).await;

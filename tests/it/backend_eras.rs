@@ -9,7 +9,7 @@ use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, Scratch, eventually, fixture_server};
 use crate::per_client::per_client;
 use crate::scripted::{Reply, Scripted};
-use crate::support::{assert_error, http_server, logged, path_text, scripted_server, starts, try_call};
+use crate::support::{assert_error, http_server, logged, path_text, scripted_server, starts};
 
 fn with(mut server: Value, key: &str, value: Value) -> Value {
     server[key] = value;
@@ -180,7 +180,7 @@ async fn srv2_a_server_that_changes_its_kind_is_found_again() {
     for (era, version) in [("legacy", "2025-11-25"), ("modern", "2026-07-28")] {
         server = server.replace(&["--era", era]).await;
         eventually(&format!("it is spoken to in {version}"), || async {
-            let said = try_call(&client, "a_hello", json!({})).await;
+            let said = client.try_call("a_hello", json!({})).await;
             said["result"].to_string().contains(version).then_some(())
         })
         .await;
@@ -288,7 +288,7 @@ async fn f5_a_stream_without_its_answer_is_lost_and_nothing_is_sent_twice() {
     .await;
     let gateway = gateway_of(http_server(server.address)).await;
     let client = gateway.client_seeing("a_t").await;
-    let answer = try_call(&client, "a_t", json!({})).await;
+    let answer = client.try_call("a_t", json!({})).await;
     assert_error(&answer, 1503, "BACKEND_UNAVAILABLE");
     assert_eq!(server.of("tools/call").len(), 1);
     assert!(server.seen().iter().all(|seen| seen.verb() == "POST"), "{:?}", server.methods());

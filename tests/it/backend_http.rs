@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use goblin_fixture::fault::FaultProxy;
 use serde_json::{Value, json};
 
-use crate::client::Client;
 use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, eventually, fixture_server};
 use crate::raw_server::{RawServer, response};
-use crate::support::{arrived, assert_error, await_call, begin_call, ended, http_server, is_error, logged, try_call};
+use crate::support::{
+    arrived, assert_error, await_call, begin_call, ended, http_server, is_error, logged, messages_of,
+};
 
 #[tokio::test]
 async fn http3_answers_as_json_and_as_streams_are_understood() {
@@ -27,14 +28,6 @@ async fn http3_answers_as_json_and_as_streams_are_understood() {
             assert_eq!(ended(call).await["result"]["structuredContent"]["n"], number, "{server}");
         }
     }
-}
-
-/// Makes a call and returns all messages of its response, the result last.
-async fn messages_of(client: &Client, tool: &str, arguments: Value) -> Vec<Value> {
-    let params = json!({"name": tool, "arguments": arguments, "_meta": {"progressToken": "same"}});
-    let body = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params});
-    let answer = client.post(body.to_string()).await;
-    answer.messages().iter().map(|message| serde_json::from_str(message).expect("a message")).collect()
 }
 
 #[tokio::test]
@@ -150,7 +143,7 @@ async fn d14_a_lost_backend_keeps_its_listing_and_comes_back() {
     client.call("a_forget_sessions", json!({})).await;
     proxy.cut().await;
     for _ in 0..3 {
-        let answer = try_call(&client, "a_echo", json!({})).await;
+        let answer = client.try_call("a_echo", json!({})).await;
         assert_eq!(assert_error(&answer, 1503, "BACKEND_UNAVAILABLE")["serverId"], "a");
         client.call("other_echo", json!({})).await;
     }
@@ -194,7 +187,7 @@ async fn route3_a_call_that_takes_too_long_is_cancelled_at_the_backend() {
         server["tools"] = json!({ "timeouts": { "hang": "100ms" } });
         let gateway = Gateway::with_servers(json!({ "a": server })).await;
         let client = gateway.client_seeing("a_hang").await;
-        assert_error(&try_call(&client, "a_hang", json!({})).await, 1504, "TIMEOUT");
+        assert_error(&client.try_call("a_hang", json!({})).await, 1504, "TIMEOUT");
         eventually("the backend was told", || async {
             (client.call_text("a_cancelled", json!({})).await != "[]").then_some(())
         })
@@ -211,7 +204,7 @@ async fn f6_an_oversize_answer_fails_its_own_call_only() {
             Gateway::start(json!({ "policies": { "maxMessageSize": "256KiB" }, "mcpServers": servers })).await;
         let client = gateway.client_seeing("a_oversize").await;
         let other = begin_call(&client, "a_nonce", json!({"nonce": "n", "delayMs": 300}));
-        let answer = try_call(&client, "a_oversize", json!({})).await;
+        let answer = client.try_call("a_oversize", json!({})).await;
         assert_error(&answer, 1502, "BACKEND_PROTOCOL");
         assert!(answer["error"]["message"].as_str().is_some_and(|words| words.contains("maxMessageSize")), "{answer}");
         assert_eq!(ended(other).await["result"]["content"][0]["text"], "n");
@@ -261,7 +254,7 @@ async fn f5_garbage_on_the_wire_is_an_error_of_that_call_alone() {
     proxy.garbage().await;
     // In the middle of a stream, garbage is an unknown line or ends the connection.
     for _ in 0..5 {
-        let answer = try_call(&client, "a_echo", json!({})).await;
+        let answer = client.try_call("a_echo", json!({})).await;
         assert!(is_error(&answer, "BACKEND_UNAVAILABLE") || is_error(&answer, "BACKEND_PROTOCOL"), "{answer}");
         client.call("good_echo", json!({})).await;
     }
@@ -280,7 +273,7 @@ async fn p3_a_call_that_was_sent_is_never_sent_again() {
     let client = gateway.client_seeing("a_t").await;
     let half_event = format!("{stream_head}data: {{\"jsonrpc\":\"2.0\",");
     for (number, raw) in ["", "HTTP/1.1 200", json_head, stream_head, &half_event].into_iter().enumerate() {
-        let answer = try_call(&client, "a_t", json!({ "raw": raw })).await;
+        let answer = client.try_call("a_t", json!({ "raw": raw })).await;
         let data = assert_error(&answer, 1503, "BACKEND_UNAVAILABLE");
         assert!(data["retryable"].is_null(), "{answer}");
         assert_eq!(server.calls(), number + 1, "after {raw:?}");
@@ -305,7 +298,7 @@ async fn d12_what_http_refuses_is_told_clearly() {
         ("307 Temporary Redirect", "HTTP 307 Temporary Redirect (redirects are not followed"),
         ("200 OK", "a web page (is the url right?"),
     ] {
-        let answer = try_call(&client, "a_t", json!({ "status": status })).await;
+        let answer = client.try_call("a_t", json!({ "status": status })).await;
         assert_eq!(assert_error(&answer, 1502, "BACKEND_PROTOCOL")["serverId"], "a");
         assert!(answer["error"]["message"].as_str().is_some_and(|message| message.contains(words)), "{answer}");
     }
@@ -332,11 +325,11 @@ async fn d12_p3_an_error_that_names_the_request_is_an_answer_whatever_it_says_of
     .await;
     let gateway = Gateway::with_servers(json!({ "a": http_server(server.address) })).await;
     let client = gateway.client_seeing("a_t").await;
-    let answer = try_call(&client, "a_t", json!({ "named": true })).await;
+    let answer = client.try_call("a_t", json!({ "named": true })).await;
     assert_eq!(answer["error"]["code"], -32000, "{answer}");
     assert_eq!(server.calls(), 1);
     // The same message without an id refers to the session.
-    assert_error(&try_call(&client, "a_t", json!({ "named": false })).await, 1503, "BACKEND_UNAVAILABLE");
+    assert_error(&client.try_call("a_t", json!({ "named": false })).await, 1503, "BACKEND_UNAVAILABLE");
     assert_eq!(server.calls(), 3);
 }
 
@@ -369,5 +362,5 @@ async fn p1_an_answer_for_another_request_is_refused() {
     .await;
     let gateway = Gateway::with_servers(json!({ "a": http_server(server.address) })).await;
     let client = gateway.client_seeing("a_t").await;
-    assert_error(&try_call(&client, "a_t", json!({})).await, 1502, "BACKEND_PROTOCOL");
+    assert_error(&client.try_call("a_t", json!({})).await, 1502, "BACKEND_PROTOCOL");
 }

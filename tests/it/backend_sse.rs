@@ -7,12 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use goblin_fixture::fault::FaultProxy;
 use serde_json::{Value, json};
 
-use crate::client::Client;
 use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, Scratch, eventually, fixture_server, goblin};
 use crate::raw_server::{RawServer, response};
 use crate::support::{
-    arrived, assert_error, await_call, begin_call, ended, http_server, is_error, logged, path_text, try_call,
+    arrived, assert_error, await_call, begin_call, ended, http_server, is_error, logged, messages_of, path_text,
 };
 
 /// Returns a server entry with an explicit type.
@@ -27,14 +26,6 @@ async fn start(switches: &[&str]) -> HttpFixture {
 
 async fn gateway_with(server: Value) -> Gateway {
     Gateway::with_servers(json!({ "a": server })).await
-}
-
-/// Makes a call and returns all messages of its response, the result last.
-async fn messages_of(client: &Client, tool: &str, arguments: Value) -> Vec<Value> {
-    let params = json!({"name": tool, "arguments": arguments, "_meta": {"progressToken": "same"}});
-    let body = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params});
-    let answer = client.post(body.to_string()).await;
-    answer.messages().iter().map(|message| serde_json::from_str(message).expect("a message")).collect()
 }
 
 #[tokio::test]
@@ -137,7 +128,7 @@ async fn p3_a_cut_stream_fails_what_was_sent_and_is_opened_again() {
     let answer = ended(open).await;
     assert!(assert_error(&answer, 1503, "BACKEND_UNAVAILABLE")["retryable"].is_null(), "{answer}");
     eventually("it is known to be lost", || async {
-        let answer = try_call(&client, "a_echo", json!({})).await;
+        let answer = client.try_call("a_echo", json!({})).await;
         (assert_error(&answer, 1503, "BACKEND_UNAVAILABLE")["retryable"] == true).then_some(())
     })
     .await;
@@ -170,7 +161,7 @@ async fn f6_an_oversize_event_fails_its_own_call_only() {
         let gateway = Gateway::start(config).await;
         let client = gateway.client_seeing("a_oversize").await;
         let other = begin_call(&client, "a_nonce", json!({"nonce": "n", "delayMs": 300}));
-        let answer = try_call(&client, "a_oversize", json!({})).await;
+        let answer = client.try_call("a_oversize", json!({})).await;
         assert_error(&answer, 1502, "BACKEND_PROTOCOL");
         assert!(answer["error"]["message"].as_str().is_some_and(|words| words.contains("maxMessageSize")), "{answer}");
         assert_eq!(ended(other).await["result"]["content"][0]["text"], "n");
@@ -187,7 +178,7 @@ async fn route3_f7_a_silent_backend_hurts_only_its_callers_and_hears_of_their_en
     let gateway = Gateway::with_servers(json!({ "a": server, "good": fixture_server(&[]) })).await;
     let client = gateway.client_seeing("a_echo").await;
     client.await_tool("good_echo").await;
-    assert_error(&try_call(&client, "a_hang", json!({})).await, 1504, "TIMEOUT");
+    assert_error(&client.try_call("a_hang", json!({})).await, 1504, "TIMEOUT");
     eventually("the backend was told", || async {
         (client.call_text("a_cancelled", json!({})).await != "[]").then_some(())
     })
@@ -211,7 +202,7 @@ async fn f5_garbage_on_the_stream_ends_nothing_but_itself() {
     let client = gateway.client_seeing("a_echo").await;
     client.await_tool("good_echo").await;
     proxy.garbage().await;
-    let answer = try_call(&client, "a_echo", json!({})).await;
+    let answer = client.try_call("a_echo", json!({})).await;
     assert!(is_error(&answer, "BACKEND_UNAVAILABLE") || is_error(&answer, "BACKEND_PROTOCOL"), "{answer}");
     client.call("good_echo", json!({})).await;
     proxy.pass().await;

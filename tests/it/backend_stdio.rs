@@ -6,8 +6,8 @@ use serde_json::json;
 
 use crate::harness::{Gateway, Scratch, eventually, fixture, fixture_server, signal};
 use crate::support::{
-    arrived, assert_error, await_call, begin_call, ended, is_error, is_gone, logged, next_pid_in, path_text, pid_in,
-    scripted_server, starts, try_call,
+    arrived, assert_error, await_call, begin_call, ended, is_error, is_gone, logged, next_pid_in, path_text,
+    peak_memory, pid_in, scripted_server, starts,
 };
 
 #[tokio::test]
@@ -72,7 +72,7 @@ async fn f6_an_oversize_answer_fails_its_own_call_only() {
     let client = gateway.client_seeing("a_oversize").await;
     let other = begin_call(&client, "a_nonce", json!({"nonce": "n", "delayMs": 300}));
     arrived(&gateway.client().await, "a", 1).await;
-    let answer = try_call(&client, "a_oversize", json!({})).await;
+    let answer = client.try_call("a_oversize", json!({})).await;
     assert_eq!(assert_error(&answer, 1502, "BACKEND_PROTOCOL")["serverId"], "a");
     assert!(answer["error"]["message"].as_str().is_some_and(|words| words.contains("maxMessageSize")), "{answer}");
     assert_eq!(ended(other).await["result"]["content"][0]["text"], "n");
@@ -88,18 +88,11 @@ async fn f6_an_endless_line_is_dropped_in_bounded_memory() {
     let gateway = Gateway::start(config).await;
     let client = gateway.client_seeing("a_endless").await;
     assert_eq!(client.call_text("a_endless", json!({"mib": 1})).await, "went on");
-    let before = peak_memory(&gateway);
-    assert_eq!(client.call_text("a_endless", json!({"mib": 128})).await, "went on");
-    let risen = peak_memory(&gateway).saturating_sub(before);
-    assert!(risen < 32 * 1024, "{risen} KiB more");
-}
-
-/// Returns the peak memory of the gateway in KiB.
-fn peak_memory(gateway: &Gateway) -> u64 {
     let pid = gateway.child.id().expect("it runs");
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux tells it");
-    line.trim().trim_end_matches(" kB").parse().expect("a number")
+    let before = peak_memory(pid);
+    assert_eq!(client.call_text("a_endless", json!({"mib": 128})).await, "went on");
+    let risen = peak_memory(pid).saturating_sub(before);
+    assert!(risen < 32 * 1024, "{risen} KiB more");
 }
 
 #[tokio::test]
@@ -144,7 +137,7 @@ async fn f1_a_child_that_stays_but_closes_its_input_is_lost_and_started_again() 
     let gateway = Gateway::with_servers(json!({ "a": server })).await;
     let client = gateway.client_seeing("a_echo").await;
     let answer = eventually("a call meets the closed input", || async {
-        let answer = try_call(&client, "a_echo", json!({})).await;
+        let answer = client.try_call("a_echo", json!({})).await;
         (!answer["error"].is_null()).then_some(answer)
     })
     .await;
@@ -253,7 +246,7 @@ async fn d14_a_command_that_is_gone_is_named_in_the_log_and_not_to_callers() {
     std::fs::remove_file(&command).expect("it was there");
     signal(pid_in(&file).await, "KILL");
     let answer = eventually("callers hear the reason", || async {
-        let answer = try_call(&client, "a_echo", json!({})).await;
+        let answer = client.try_call("a_echo", json!({})).await;
         answer["error"]["message"].as_str().is_some_and(|words| words.contains("cannot be started")).then_some(answer)
     })
     .await;
@@ -288,7 +281,7 @@ async fn f3_a_child_that_stops_reading_stops_only_its_own_callers_and_late_answe
     signal(pid, "CONT");
     logged(&gateway, &["server=\"stopped\"", "nobody waits for; dropped"]).await;
     let answer = eventually("it answers again", || async {
-        let answer = try_call(&client, "stopped_echo", json!({"n": "mine"})).await;
+        let answer = client.try_call("stopped_echo", json!({"n": "mine"})).await;
         (!is_error(&answer, "TIMEOUT")).then_some(answer)
     })
     .await;
@@ -302,7 +295,7 @@ async fn route3_a_call_without_sign_of_life_is_cancelled_and_progress_is_one() {
     server["tools"] = json!({ "timeouts": { "hang": "100ms" } });
     let gateway = Gateway::with_servers(json!({ "a": server })).await;
     let client = gateway.client_seeing("a_hang").await;
-    let answer = try_call(&client, "a_hang", json!({})).await;
+    let answer = client.try_call("a_hang", json!({})).await;
     let data = assert_error(&answer, 1504, "TIMEOUT");
     assert_eq!((&data["serverId"], &data["method"]), (&json!("a"), &json!("tools/call")));
     eventually("the backend was told", || async {
@@ -322,7 +315,7 @@ async fn route4_a_backends_error_reaches_the_caller_unchanged() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
     let client = gateway.client_seeing("a_error").await;
     let error = json!({"code": -32050, "message": "né \u{1F600}", "data": {"code": "X", "deep": [1, null]}});
-    assert_eq!(try_call(&client, "a_error", error.clone()).await["error"], error);
+    assert_eq!(client.try_call("a_error", error.clone()).await["error"], error);
     assert_eq!(client.call("a_fail", json!({})).await["isError"], true);
 }
 

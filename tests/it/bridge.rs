@@ -2,7 +2,6 @@
 //!
 //! The bridge survives a restart of the gateway. Each request of the client receives exactly one response.
 
-use std::path::PathBuf;
 use std::process::Stdio;
 
 use serde_json::{Value, json};
@@ -10,50 +9,32 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::client::Client;
 use crate::harness::{Deadline, Gateway, PATIENCE, Scratch, eventually, fixture, goblin, signal};
+use crate::home::Home;
 
-/// A configuration with one server that records each start, and the processes that use it.
-struct Home {
-    scratch: Scratch,
-    config: PathBuf,
+/// Returns a home with one server that records each start.
+fn home(gateway: Value, policies: Value) -> Home {
+    let mut home = Home::new(&json!({}));
+    let server = json!({ "command": fixture(), "args": ["--start-log", home.scratch.path().join("starts")] });
+    let config = json!({ "gateway": gateway, "policies": policies, "mcpServers": { "a": server } });
+    home.config = home.scratch.write("goblin.json", &config.to_string());
+    home
 }
 
-impl Home {
-    fn new(gateway: Value) -> Home {
-        Home::with(gateway, json!({}))
-    }
+/// Starts a client. Returns it and the line in which it reports its mode.
+async fn client(home: &Home, arguments: &[&str]) -> (Client, String) {
+    spoken_for(home.stdio(arguments)).await
+}
 
-    fn with(gateway: Value, policies: Value) -> Home {
-        let scratch = Scratch::new();
-        let server = json!({ "command": fixture(), "args": ["--start-log", scratch.path().join("starts")] });
-        let config = json!({ "gateway": gateway, "policies": policies, "mcpServers": { "a": server } });
-        let config = scratch.write("goblin.json", &config.to_string());
-        Home { scratch, config }
-    }
+async fn bridge(home: &Home) -> Client {
+    let (client, word) = client(home, &[]).await;
+    assert!(word.starts_with("goblin: a bridge to the gateway at http://127.0.0.1:"), "{word}");
+    let client = client.connected("2025-11-25").await;
+    client.await_tool("a_echo").await;
+    client
+}
 
-    async fn gateway(&self, port: u16) -> Gateway {
-        let mut command = goblin(self.scratch.path());
-        command.args(["serve", "--log-level", "debug", "--port", &port.to_string(), "--config"]).arg(&self.config);
-        Gateway::of(command).await
-    }
-
-    /// Starts a client. Returns it and the line in which it reports its mode.
-    async fn client(&self, arguments: &[&str]) -> (Client, String) {
-        let mut command = goblin(self.scratch.path());
-        command.arg("stdio").args(arguments).arg("--config").arg(&self.config);
-        spoken_for(command).await
-    }
-
-    async fn bridge(&self) -> Client {
-        let (mut client, word) = self.client(&[]).await;
-        assert!(word.starts_with("goblin: a bridge to the gateway at http://127.0.0.1:"), "{word}");
-        client.initialize("2025-11-25").await;
-        client.await_tool("a_echo").await;
-        client
-    }
-
-    fn starts(&self) -> usize {
-        std::fs::read_to_string(self.scratch.path().join("starts")).map_or(0, |log| log.lines().count())
-    }
+fn starts(home: &Home) -> usize {
+    crate::support::starts(&home.scratch.path().join("starts"))
 }
 
 async fn spoken_for(mut command: tokio::process::Command) -> (Client, String) {
@@ -83,11 +64,11 @@ async fn answer(client: &Client, id: &Value) -> Value {
 
 #[tokio::test]
 async fn ten_clients_of_one_configuration_share_one_set_of_servers() {
-    let home = Home::new(json!({}));
-    let gateway = home.gateway(0).await;
+    let home = home(json!({}), json!({}));
+    let gateway = Gateway::of(home.serve(0)).await;
     let mut clients = Vec::new();
     for _ in 0..10 {
-        clients.push(home.bridge().await);
+        clients.push(bridge(&home).await);
     }
     for (number, client) in clients.iter_mut().enumerate() {
         client.write(&call(json!("same id"), "a_echo", json!({"n": number}))).await;
@@ -95,7 +76,7 @@ async fn ten_clients_of_one_configuration_share_one_set_of_servers() {
     for (number, client) in clients.iter_mut().enumerate() {
         assert_eq!(answer(client, &json!("same id")).await["result"]["structuredContent"], json!({"n": number}));
     }
-    assert_eq!(home.starts(), 1);
+    assert_eq!(starts(&home), 1);
     for client in clients {
         assert_eq!(client.close().await.code(), Some(0));
     }
@@ -108,23 +89,23 @@ async fn ten_clients_of_one_configuration_share_one_set_of_servers() {
 
 #[tokio::test]
 async fn standalone_starts_servers_of_its_own() {
-    let home = Home::new(json!({}));
-    let gateway = home.gateway(0).await;
+    let home = home(json!({}), json!({}));
+    let gateway = Gateway::of(home.serve(0)).await;
     gateway.client_seeing("a_echo").await;
-    let (mut client, word) = home.client(&["--standalone"]).await;
+    let (mut client, word) = client(&home, &["--standalone"]).await;
     assert!(word.contains("a gateway of its own") && word.contains("--standalone"), "{word}");
     client.initialize("2025-11-25").await;
     client.await_tool("a_echo").await;
-    assert_eq!(home.starts(), 2);
+    assert_eq!(starts(&home), 2);
 }
 
 #[tokio::test]
 async fn another_text_of_the_configuration_is_another_gateway() {
-    let home = Home::new(json!({}));
-    let _gateway = home.gateway(0).await;
+    let home = home(json!({}), json!({}));
+    let _gateway = Gateway::of(home.serve(0)).await;
     let text = std::fs::read_to_string(&home.config).expect("a configuration");
     std::fs::write(&home.config, format!("{text} ")).expect("room");
-    let (_client, word) = home.client(&[]).await;
+    let (_client, word) = client(&home, &[]).await;
     assert!(word.contains("a gateway of its own") && word.contains("another text"), "{word}");
 }
 
@@ -150,29 +131,29 @@ async fn variables_must_agree_and_a_missing_one_is_taken_from_the_gateway() {
 
 #[tokio::test]
 async fn a_record_of_a_killed_gateway_is_no_gateway() {
-    let home = Home::new(json!({}));
-    let mut gateway = home.gateway(0).await;
+    let home = home(json!({}), json!({}));
+    let mut gateway = Gateway::of(home.serve(0)).await;
     gateway.child.kill().await.expect("it can be killed");
-    let (_client, word) = home.client(&[]).await;
+    let (_client, word) = client(&home, &[]).await;
     assert!(word.contains("a gateway of its own") && word.contains("no gateway of this configuration"), "{word}");
 }
 
 #[tokio::test]
 async fn a_gateway_that_does_not_answer_is_not_used() {
-    let home = Home::new(json!({}));
-    let gateway = home.gateway(0).await;
+    let home = home(json!({}), json!({}));
+    let gateway = Gateway::of(home.serve(0)).await;
     let pid = gateway.child.id().expect("it runs");
     signal(pid, "STOP");
-    let (_client, word) = home.client(&[]).await;
+    let (_client, word) = client(&home, &[]).await;
     signal(pid, "CONT");
     assert!(word.contains("a gateway of its own") && word.contains("does not answer"), "{word}");
 }
 
 #[tokio::test]
 async fn calls_in_parallel_reach_their_own_ids_and_progress_passes() {
-    let home = Home::new(json!({}));
-    let _gateway = home.gateway(0).await;
-    let client = home.bridge().await;
+    let home = home(json!({}), json!({}));
+    let _gateway = Gateway::of(home.serve(0)).await;
+    let client = bridge(&home).await;
     client.write(&call(json!("slow"), "a_progress", json!({"steps": 3, "delayMs": 20}))).await;
     for id in 0..50 {
         client.write(&call(json!(id), "a_echo", json!({"n": id}))).await;
@@ -199,9 +180,9 @@ async fn calls_in_parallel_reach_their_own_ids_and_progress_passes() {
 
 #[tokio::test]
 async fn a_cancelled_call_is_cancelled_at_the_server_and_never_answered() {
-    let home = Home::new(json!({}));
-    let _gateway = home.gateway(0).await;
-    let client = home.bridge().await;
+    let home = home(json!({}), json!({}));
+    let _gateway = Gateway::of(home.serve(0)).await;
+    let client = bridge(&home).await;
     client.write(&call(json!("long"), "a_progress", json!({"steps": 100_000, "delayMs": 10}))).await;
     // The progress proves that the call has reached the server.
     while client.message().await["method"] != "notifications/progress" {}
@@ -226,9 +207,9 @@ async fn a_cancelled_call_is_cancelled_at_the_server_and_never_answered() {
 
 #[tokio::test]
 async fn big_messages_pass_in_both_directions() {
-    let home = Home::new(json!({ "maxBodySize": "16MiB" }));
-    let _gateway = home.gateway(0).await;
-    let client = home.bridge().await;
+    let home = home(json!({ "maxBodySize": "16MiB" }), json!({}));
+    let _gateway = Gateway::of(home.serve(0)).await;
+    let client = bridge(&home).await;
     let text = "é".repeat(2 << 20);
     client.write(&call(json!("up"), "a_echo", json!({"text": text}))).await;
     assert_eq!(answer(&client, &json!("up")).await["result"]["structuredContent"]["text"], text);
@@ -239,9 +220,9 @@ async fn big_messages_pass_in_both_directions() {
 
 #[tokio::test]
 async fn what_the_gateway_refuses_is_told_under_the_id_of_the_request() {
-    let home = Home::new(json!({ "maxBodySize": "8KiB" }));
-    let _gateway = home.gateway(0).await;
-    let client = home.bridge().await;
+    let home = home(json!({ "maxBodySize": "8KiB" }), json!({}));
+    let _gateway = Gateway::of(home.serve(0)).await;
+    let client = bridge(&home).await;
     client.write(&call(json!("big"), "a_echo", json!({"text": "x".repeat(10_000)}))).await;
     let refused = answer(&client, &json!("big")).await;
     assert!(refused["error"]["message"].as_str().is_some_and(|text| text.contains("maxBodySize")), "{refused}");
@@ -252,9 +233,9 @@ async fn what_the_gateway_refuses_is_told_under_the_id_of_the_request() {
 
 #[tokio::test]
 async fn the_token_is_found_with_the_gateway_or_given() {
-    let home = Home::new(json!({ "token": "s3cret-token-0123" }));
-    let gateway = home.gateway(0).await;
-    let client = home.bridge().await;
+    let home = home(json!({ "token": "s3cret-token-0123" }), json!({}));
+    let gateway = Gateway::of(home.serve(0)).await;
+    let client = bridge(&home).await;
     assert_eq!(client.request("ping", json!({})).await["result"], json!({}));
     let file = home.scratch.write("token", "s3cret-token-0123\n").display().to_string();
     for (arguments, variable, works) in [
@@ -280,10 +261,10 @@ async fn the_token_is_found_with_the_gateway_or_given() {
 
 #[tokio::test]
 async fn a_gateway_killed_and_started_again_goes_unnoticed_but_for_the_gap() {
-    let home = Home::new(json!({}));
-    let mut gateway = home.gateway(0).await;
+    let home = home(json!({}), json!({}));
+    let mut gateway = Gateway::of(home.serve(0)).await;
     let port = gateway.address.port();
-    let client = home.bridge().await;
+    let client = bridge(&home).await;
     client.write(&call(json!("cut"), "a_hang", json!({}))).await;
     client.write(&call(json!("done"), "a_echo", json!({}))).await;
     answer(&client, &json!("done")).await;
@@ -305,7 +286,7 @@ async fn a_gateway_killed_and_started_again_goes_unnoticed_but_for_the_gap() {
     let words = gone["error"]["message"].as_str().expect("words");
     assert!(words.contains(&gateway.url()) && words.contains("goblin serve"), "{words}");
 
-    let again = home.gateway(port).await;
+    let again = Gateway::of(home.serve(port)).await;
     // The gateway notifies without a change, so that clients fetch their lists again.
     while client.message().await["method"] != "notifications/tools/list_changed" {}
     client.await_tool("a_echo").await;
@@ -320,12 +301,12 @@ async fn a_gateway_killed_and_started_again_goes_unnoticed_but_for_the_gap() {
 
 #[tokio::test]
 async fn a_request_that_meets_a_forgotten_session_is_sent_again() {
-    let home = Home::new(json!({}));
-    let mut gateway = home.gateway(0).await;
+    let home = home(json!({}), json!({}));
+    let mut gateway = Gateway::of(home.serve(0)).await;
     let port = gateway.address.port();
-    let client = home.bridge().await;
+    let client = bridge(&home).await;
     gateway.child.kill().await.expect("it can be killed");
-    let again = home.gateway(port).await;
+    let again = Gateway::of(home.serve(port)).await;
     again.client_seeing("a_echo").await;
     // Each call receives exactly one response, whether or not the bridge has noticed the loss.
     for id in 0..20 {
@@ -347,9 +328,9 @@ async fn a_request_that_meets_a_forgotten_session_is_sent_again() {
 
 #[tokio::test]
 async fn the_end_of_the_input_ends_it_after_what_is_open() {
-    let home = Home::new(json!({}));
-    let _gateway = home.gateway(0).await;
-    let client = home.bridge().await;
+    let home = home(json!({}), json!({}));
+    let _gateway = Gateway::of(home.serve(0)).await;
+    let client = bridge(&home).await;
     client.write(&call(json!("open"), "a_sleep", json!({"ms": 300}))).await;
     client.close_input();
     assert!(answer(&client, &json!("open")).await["result"].is_object());
@@ -360,9 +341,9 @@ async fn the_end_of_the_input_ends_it_after_what_is_open() {
 #[tokio::test]
 async fn exactly_so_many_requests_of_one_client_are_open_and_the_next_is_refused() {
     const MOST: usize = 256;
-    let home = Home::with(json!({}), json!({ "maxInFlight": 1000 }));
-    let _gateway = home.gateway(0).await;
-    let client = home.bridge().await;
+    let home = home(json!({}), json!({ "maxInFlight": 1000 }));
+    let _gateway = Gateway::of(home.serve(0)).await;
+    let client = bridge(&home).await;
     for number in 0..MOST {
         client.write(&call(json!(format!("hang {number}")), "a_hang", json!({}))).await;
     }
@@ -384,9 +365,9 @@ async fn exactly_so_many_requests_of_one_client_are_open_and_the_next_is_refused
 
 #[tokio::test]
 async fn whoever_takes_the_port_of_an_ended_gateway_hears_nothing_and_its_successor_is_found() {
-    let home = Home::new(json!({ "token": "s3cret-token-0123" }));
-    let mut gateway = home.gateway(0).await;
-    let client = home.bridge().await;
+    let home = home(json!({ "token": "s3cret-token-0123" }), json!({}));
+    let mut gateway = Gateway::of(home.serve(0)).await;
+    let client = bridge(&home).await;
     gateway.child.kill().await.expect("it can be killed");
     let stranger = std::net::TcpListener::bind(gateway.address).expect("the port is free again");
     stranger.set_nonblocking(true).expect("a listener of ours");
@@ -395,7 +376,7 @@ async fn whoever_takes_the_port_of_an_ended_gateway_hears_nothing_and_its_succes
         assert_eq!(gone["error"]["code"], 1503, "{gone}");
     }
     // The new gateway uses another port, because the old one is taken.
-    let _again = home.gateway(0).await;
+    let _again = Gateway::of(home.serve(0)).await;
     while client.message().await["method"] != "notifications/tools/list_changed" {}
     client.await_tool("a_echo").await;
     let nobody = stranger.accept().map(|(_, peer)| peer).expect_err("a stranger was spoken to");

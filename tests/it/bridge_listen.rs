@@ -3,10 +3,11 @@
 
 use serde_json::{Value, json};
 
-use crate::bridge_visits::{Home, cancel, request};
+use crate::bridge_visits::{cancel, home, request};
 use crate::client::Client;
-use crate::harness::{Scratch, eventually, goblin};
+use crate::harness::{Scratch, goblin};
 use crate::raw_gateway::{Arrival, EventStream, RawGateway};
+use crate::subscriber::{subscribed_upstream, touch};
 
 const ACKNOWLEDGED: &str = "notifications/subscriptions/acknowledged";
 const UPDATED: &str = "notifications/resources/updated";
@@ -29,31 +30,20 @@ async fn told(client: &Client) -> (String, Value) {
     (method, message["params"][subject].take())
 }
 
-async fn touch(client: &Client, uri: &str) {
-    client.call_text("a_touch", json!({ "uri": uri })).await;
-}
-
-async fn subscribed_upstream(client: &Client, expected: &str) {
-    eventually(&format!("{expected} is subscribed to"), || async {
-        (client.call_text("a_subscriptions", json!({})).await == expected).then_some(())
-    })
-    .await;
-}
-
 #[tokio::test]
 async fn changes_are_told_until_the_client_has_had_enough() {
-    let home = Home::new(&[]);
-    let (_gateway, caller) = home.gateway_and_caller().await;
+    let home = home(&[]);
+    let (_gateway, caller) = home.gateway("a_touch").await;
     let client = home.bridge();
     let filter = json!({ "resourceSubscriptions": [ALPHA] });
     client.write(&listen(&filter)).await;
     assert_eq!(told(&client).await, (ACKNOWLEDGED.to_owned(), filter));
     subscribed_upstream(&caller, r#"["note:///alpha"]"#).await;
-    touch(&caller, "note:///alpha").await;
+    touch(&caller, "note:///alpha", 1).await;
     assert_eq!(told(&client).await, (UPDATED.to_owned(), json!(ALPHA)));
     cancel(&client, "stream").await;
     subscribed_upstream(&caller, "[]").await;
-    touch(&caller, "note:///alpha").await;
+    touch(&caller, "note:///alpha", 1).await;
     client.write(&request("last", "server/discover", json!({}))).await;
     assert_eq!(client.message().await["id"], "last");
 }
@@ -65,8 +55,8 @@ enum Goes {
 }
 
 async fn check_restart(goes: Goes) {
-    let home = Home::new(&[]);
-    let (mut gateway, caller) = home.gateway_and_caller().await;
+    let home = home(&[]);
+    let (mut gateway, caller) = home.gateway("a_touch").await;
     let client = home.bridge();
     let filter = json!({ "toolsListChanged": true, "resourceSubscriptions": [ALPHA, BETA] });
     client.write(&listen(&filter)).await;
@@ -77,7 +67,7 @@ async fn check_restart(goes: Goes) {
         Goes::Killed => gateway.child.kill().await.expect("it can be killed"),
         Goes::InGoodOrder => assert!(gateway.terminate().await.success()),
     }
-    let (_again, caller) = home.gateway_and_caller().await;
+    let (_again, caller) = home.gateway("a_touch").await;
     // The server may become ready after the stream. List changes may then be repeated, but each resource is notified
     // once.
     let (mut lists, mut updates) = (0, Vec::new());
@@ -91,7 +81,7 @@ async fn check_restart(goes: Goes) {
     assert_eq!(updates, [ALPHA, BETA], "{goes:?}");
     assert!(lists > 0, "{goes:?}");
     subscribed_upstream(&caller, r#"["note:///alpha","note:///beta"]"#).await;
-    touch(&caller, "note:///beta").await;
+    touch(&caller, "note:///beta", 1).await;
     loop {
         match told(&client).await {
             (method, uri) if method == UPDATED => break assert_eq!(uri, BETA, "{goes:?}"),

@@ -2,44 +2,18 @@
 //!
 //! The bridge repeats them at the next gateway under the URIs that the client knows.
 
-use std::path::PathBuf;
-
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::harness::{Gateway, Scratch, eventually, fixture_server, goblin};
+use crate::harness::fixture_server;
+use crate::home::Home;
+use crate::subscriber::{subscribed_upstream, touch};
 
 const ALPHA: &str = "a+note:///alpha";
 const BETA: &str = "a+note:///beta";
 
-struct Home {
-    scratch: Scratch,
-    config: PathBuf,
-}
-
-impl Home {
-    fn new() -> Home {
-        let scratch = Scratch::new();
-        let config = json!({ "mcpServers": { "a": fixture_server(&[]) } });
-        let config = scratch.write("goblin.json", &config.to_string());
-        Home { scratch, config }
-    }
-
-    async fn gateway(&self) -> (Gateway, Client) {
-        let mut command = goblin(self.scratch.path());
-        command.args(["serve", "--log-level", "debug", "--port", "0", "--config"]).arg(&self.config);
-        let gateway = Gateway::of(command).await;
-        let client = gateway.client_seeing("a_touch").await;
-        (gateway, client)
-    }
-
-    async fn bridge(&self) -> Client {
-        let mut command = goblin(self.scratch.path());
-        command.arg("stdio").arg("--config").arg(&self.config);
-        let mut client = Client::run(command);
-        client.initialize("2025-11-25").await;
-        client
-    }
+fn home() -> Home {
+    Home::new(&json!({ "mcpServers": { "a": fixture_server(&[]) } }))
 }
 
 /// Reads until an update and returns its params.
@@ -52,22 +26,11 @@ async fn updated(client: &Client) -> Value {
     }
 }
 
-async fn touch(client: &Client, uri: &str) {
-    client.call_text("a_touch", json!({ "uri": uri })).await;
-}
-
-async fn subscribed_upstream(client: &Client, expected: &str) {
-    eventually(&format!("{expected} is subscribed to"), || async {
-        (client.call_text("a_subscriptions", json!({})).await == expected).then_some(())
-    })
-    .await;
-}
-
 #[tokio::test]
 async fn what_stands_is_asked_of_the_next_gateway_and_what_was_ended_is_not() {
-    let home = Home::new();
-    let (mut gateway, caller) = home.gateway().await;
-    let client = home.bridge().await;
+    let home = home();
+    let (mut gateway, caller) = home.gateway("a_touch").await;
+    let client = home.bridge().connected("2025-11-25").await;
     for uri in [ALPHA, BETA, "note:///gamma"] {
         let answer = client.request("resources/subscribe", json!({ "uri": uri })).await;
         assert!(answer["result"].is_object(), "{answer}");
@@ -75,30 +38,30 @@ async fn what_stands_is_asked_of_the_next_gateway_and_what_was_ended_is_not() {
     let refused = client.request("resources/subscribe", json!({ "uri": "note:///refused" })).await;
     assert!(refused["error"].is_object(), "{refused}");
     client.request("resources/unsubscribe", json!({ "uri": BETA })).await;
-    touch(&caller, "note:///alpha").await;
+    touch(&caller, "note:///alpha", 1).await;
     assert_eq!(updated(&client).await["uri"], ALPHA);
     gateway.child.kill().await.expect("it can be killed");
-    let (_again, caller) = home.gateway().await;
+    let (_again, caller) = home.gateway("a_touch").await;
     // Each resource is notified once, because updates may have been missed. The URIs are those of the first gateway.
     let mut told = [updated(&client).await, updated(&client).await];
     told.sort_by_key(|params| params["uri"].to_string());
     assert_eq!(told, [json!({ "uri": ALPHA }), json!({ "uri": "a+note:///gamma" })]);
     subscribed_upstream(&caller, r#"["note:///alpha","note:///gamma"]"#).await;
-    touch(&caller, "note:///alpha").await;
+    touch(&caller, "note:///alpha", 1).await;
     let update = updated(&client).await;
     assert_eq!((&update["uri"], &update["version"]), (&json!(ALPHA), &json!(1)), "{update}");
 }
 
 #[tokio::test]
 async fn a_name_that_the_first_gateway_gave_ends_it_at_the_next() {
-    let home = Home::new();
-    let (mut gateway, _caller) = home.gateway().await;
-    let client = home.bridge().await;
+    let home = home();
+    let (mut gateway, _caller) = home.gateway("a_touch").await;
+    let client = home.bridge().connected("2025-11-25").await;
     let answer = client.request("resources/subscribe", json!({ "uri": ALPHA })).await;
     let id = answer["result"]["_meta"]["dev.goblin/subscriptionId"].clone();
     assert!(id.as_str().is_some_and(|id| id.starts_with("urn:uuid:")), "{answer}");
     gateway.child.kill().await.expect("it can be killed");
-    let (_again, caller) = home.gateway().await;
+    let (_again, caller) = home.gateway("a_touch").await;
     assert_eq!(updated(&client).await["uri"], ALPHA);
     subscribed_upstream(&caller, r#"["note:///alpha"]"#).await;
     let answer = client.request("resources/unsubscribe", json!({ "uri": id })).await;

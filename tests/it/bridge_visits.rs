@@ -1,50 +1,19 @@
 //! Requests of 2026-07-28 over `goblin stdio` next to a gateway of the same configuration. None of them needs a
 //! session.
 
-use std::path::PathBuf;
-use std::process::Stdio;
-
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::harness::{Deadline, GOBLIN, Gateway, Scratch, eventually, fixture_server, goblin};
+use crate::harness::{Deadline, GOBLIN, Gateway, eventually, fixture_server};
+use crate::home::Home;
 use crate::sdk::{Over, Sdk};
 
 const CANCELLED: &str = "notifications/cancelled";
 const PROGRESS: &str = "notifications/progress";
 
-/// A configuration with the fixture as its only server, and the processes that use it.
-pub struct Home {
-    scratch: Scratch,
-    config: PathBuf,
-}
-
-impl Home {
-    pub fn new(switches: &[&str]) -> Home {
-        let scratch = Scratch::new();
-        let config = json!({ "mcpServers": { "a": fixture_server(switches) } });
-        let config = scratch.write("goblin.json", &config.to_string());
-        Home { scratch, config }
-    }
-
-    pub async fn gateway(&self) -> Gateway {
-        let mut command = goblin(self.scratch.path());
-        command.args(["serve", "--log-level", "debug", "--port", "0", "--config"]).arg(&self.config);
-        Gateway::of(command).await
-    }
-
-    /// Starts a gateway with a ready server, and another client of it.
-    pub async fn gateway_and_caller(&self) -> (Gateway, Client) {
-        let gateway = self.gateway().await;
-        let caller = gateway.client_seeing("a_touch").await;
-        (gateway, caller)
-    }
-
-    pub fn bridge(&self) -> Client {
-        let mut command = goblin(self.scratch.path());
-        command.arg("stdio").arg("--config").arg(&self.config).stderr(Stdio::null());
-        Client::run(command)
-    }
+/// Returns a home with the fixture as its only server.
+pub fn home(switches: &[&str]) -> Home {
+    Home::new(&json!({ "mcpServers": { "a": fixture_server(switches) } }))
 }
 
 /// Returns a request that names its version.
@@ -97,8 +66,8 @@ async fn await_tool(client: &Client, name: &str) {
 
 #[tokio::test]
 async fn srv2_what_needs_no_session_opens_none() {
-    let home = Home::new(&[]);
-    let gateway = home.gateway().await;
+    let home = home(&[]);
+    let gateway = Gateway::of(home.serve(0)).await;
     let mut client = home.bridge();
     let discovered = answer(&client, &request("d", "server/discover", json!({}))).await;
     assert_eq!(discovered["result"]["supportedVersions"], json!(["2026-07-28"]), "{discovered}");
@@ -119,8 +88,8 @@ async fn srv2_what_needs_no_session_opens_none() {
 
 #[tokio::test]
 async fn srv2_refusals_are_the_answers() {
-    let home = Home::new(&[]);
-    let _gateway = home.gateway_and_caller().await;
+    let home = home(&[]);
+    let _gateway = home.gateway("a_touch").await;
     let client = home.bridge();
     let check = async |client: &Client, line: String, code: i64| {
         let answer = answer(client, &line).await;
@@ -137,8 +106,8 @@ async fn srv2_refusals_are_the_answers() {
 
 #[tokio::test]
 async fn route3_progress_comes_before_the_answer() {
-    let home = Home::new(&[]);
-    let _gateway = home.gateway().await;
+    let home = home(&[]);
+    let _gateway = Gateway::of(home.serve(0)).await;
     let client = home.bridge();
     await_tool(&client, "a_progress").await;
     client.write(&call("slow", "a_progress", json!({"steps": 3, "delayMs": 20}))).await;
@@ -152,8 +121,8 @@ async fn route3_progress_comes_before_the_answer() {
 
 #[tokio::test]
 async fn a_call_that_waits_for_its_client_goes_on_with_another_request() {
-    let home = Home::new(&[]);
-    let _gateway = home.gateway().await;
+    let home = home(&[]);
+    let _gateway = Gateway::of(home.serve(0)).await;
     let client = home.bridge();
     await_tool(&client, "a_ask").await;
     let schema = json!({ "type": "object", "properties": { "name": { "type": "string" } } });
@@ -176,8 +145,8 @@ async fn a_call_that_waits_for_its_client_goes_on_with_another_request() {
 /// The call is cancelled with and without earlier progress.
 #[tokio::test]
 async fn route3_a_call_that_is_taken_back_is_cancelled_at_the_server_and_never_answered() {
-    let home = Home::new(&[]);
-    let (_gateway, caller) = home.gateway_and_caller().await;
+    let home = home(&[]);
+    let (_gateway, caller) = home.gateway("a_touch").await;
     let client = home.bridge();
     let count = async || caller.call_text("a_call_count", json!({})).await.parse::<usize>().expect("a count");
     for (round, tool) in ["a_hang", "a_progress"].into_iter().enumerate() {
@@ -205,8 +174,8 @@ async fn route3_a_call_that_is_taken_back_is_cancelled_at_the_server_and_never_a
 
 #[tokio::test]
 async fn both_eras_on_one_pipe_and_an_id_in_each() {
-    let home = Home::new(&[]);
-    let _gateway = home.gateway().await;
+    let home = home(&[]);
+    let _gateway = Gateway::of(home.serve(0)).await;
     let mut client = home.bridge();
     await_tool(&client, "a_sleep").await;
     client.initialize("2025-11-25").await;
@@ -228,8 +197,8 @@ async fn both_eras_on_one_pipe_and_an_id_in_each() {
 
 #[tokio::test]
 async fn srv2_arguments_that_headers_repeat_are_repeated() {
-    let home = Home::new(&["--header-tools"]);
-    let _gateway = home.gateway().await;
+    let home = home(&["--header-tools"]);
+    let _gateway = Gateway::of(home.serve(0)).await;
     let client = home.bridge();
     await_tool(&client, "a_headed").await;
     for region in ["eu", "Zürich"] {
@@ -241,8 +210,8 @@ async fn srv2_arguments_that_headers_repeat_are_repeated() {
 
 #[tokio::test]
 async fn a_gateway_killed_during_a_call_fails_it_and_the_next_gateway_takes_the_next() {
-    let home = Home::new(&[]);
-    let (mut gateway, caller) = home.gateway_and_caller().await;
+    let home = home(&[]);
+    let (mut gateway, caller) = home.gateway("a_touch").await;
     let client = home.bridge();
     client.write(&call("cut", "a_progress", json!({"steps": 100_000, "delayMs": 10}))).await;
     while client.message().await["method"] != PROGRESS {}
@@ -260,14 +229,14 @@ async fn a_gateway_killed_during_a_call_fails_it_and_the_next_gateway_takes_the_
     assert_eq!((&gone["error"]["code"], &gone["error"]["data"]["retryable"]), (&json!(1503), &json!(true)), "{gone}");
     let words = gone["error"]["message"].as_str().expect("words");
     assert!(words.contains(&gateway.url()) && words.contains("goblin serve"), "{words}");
-    let _again = home.gateway_and_caller().await;
+    let _again = home.gateway("a_touch").await;
     assert_eq!(call_text(&client, "count", "a_call_count").await, "1", "nothing was sent a second time");
 }
 
 #[tokio::test]
 async fn at_the_end_of_the_input_calls_finish_and_streams_end() {
-    let home = Home::new(&[]);
-    let _gateway = home.gateway_and_caller().await;
+    let home = home(&[]);
+    let _gateway = home.gateway("a_touch").await;
     let client = home.bridge();
     let filter = json!({ "notifications": { "toolsListChanged": true } });
     client.write(&request("stream", "subscriptions/listen", filter)).await;
@@ -285,8 +254,8 @@ async fn at_the_end_of_the_input_calls_finish_and_streams_end() {
 }
 
 async fn sdk_plays(sdk: Sdk) {
-    let home = Home::new(&[]);
-    let (gateway, _caller) = home.gateway_and_caller().await;
+    let home = home(&[]);
+    let (gateway, _caller) = home.gateway("a_touch").await;
     let url = gateway.url();
     let over = Over::Program(&[GOBLIN, "stdio", "--url", &url]);
     let schema = json!({ "type": "object", "properties": { "name": { "type": "string" } } });

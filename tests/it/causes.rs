@@ -13,12 +13,12 @@ use crate::client::Client;
 use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, Scratch, eventually, fixture, fixture_server, signal};
 use crate::raw_server::{RawServer, response};
-use crate::support::{assert_error, http_server, logged, path_text, pid_in, try_call};
+use crate::support::{assert_error, http_server, logged, path_text, pid_in};
 
 /// Waits until callers of `server` receive `public` and the log contains `words`.
 async fn told(gateway: &Gateway, client: &Client, server: &str, tool: &str, public: &str, words: &str) {
     let answer = eventually(&format!("callers of {server} read: {public}"), || async {
-        let answer = try_call(client, tool, json!({})).await;
+        let answer = client.try_call(tool, json!({})).await;
         answer["error"]["message"].as_str().is_some_and(|message| message.contains(public)).then_some(answer)
     })
     .await;

@@ -5,7 +5,8 @@
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::harness::{Frozen, Gateway, Scratch, fixture_server};
+use crate::harness::{Gateway, fixture_server};
+use crate::support::frozen_server;
 
 async fn complete(client: &Client, reference: Value, name: &str, value: &str, context: Value) -> Value {
     let params =
@@ -46,12 +47,7 @@ async fn res17_a_templates_variable_is_completed_by_its_owner() {
 
 #[tokio::test]
 async fn res17_what_is_not_offered_contacts_no_backend() {
-    let scratch = Scratch::new();
-    let pid_file = scratch.path().join("pid");
-    let server = fixture_server(&["--pid-file", &pid_file.display().to_string()]);
-    let gateway = Gateway::with_servers(json!({ "a": server })).await;
-    let client = gateway.client_seeing("a_echo").await;
-    let _frozen = Frozen::new(&pid_file).await;
+    let (_gateway, client, _frozen) = frozen_server().await;
     let answer = complete(&client, prompt("a_nope"), "name", "", json!({})).await;
     assert_eq!(answer["error"]["data"]["code"], "PROMPT_NOT_FOUND", "{answer}");
     let answer = complete(&client, template("a+nope://{x}"), "x", "", json!({})).await;

@@ -8,6 +8,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::client::Client;
 use crate::harness::{Frozen, Gateway, PATIENCE, Scratch, eventually, fixture_server};
+use crate::scrape::{metric, metric_becomes};
+use crate::support::frozen_server;
 
 async fn gateway() -> Gateway {
     Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await
@@ -301,12 +303,7 @@ async fn http3_an_answer_alone_is_json_and_one_after_progress_is_a_stream() {
 
 #[tokio::test]
 async fn http3_a_slow_answer_comes_as_a_stream() {
-    let scratch = Scratch::new();
-    let pid_file = scratch.path().join("pid");
-    let gateway =
-        Gateway::with_servers(json!({ "a": fixture_server(&["--pid-file", &pid_file.display().to_string()]) })).await;
-    let client = gateway.client_seeing("a_echo").await;
-    let frozen = Frozen::new(&pid_file).await;
+    let (_gateway, client, frozen) = frozen_server().await;
     let (head, mut stream) = client.open(call(1, "a_echo", json!({"n": 1}))).await;
     assert_eq!(head.headers["content-type"], "text/event-stream");
     drop(frozen);
@@ -363,21 +360,13 @@ async fn http3_a_lost_connection_is_no_cancellation() {
     let frozen = Frozen::new(&pid).await;
     // A client that accepts no stream cannot resume.
     let headers = with(&client, "accept", "application/json");
-    let gauge = async |name: &str| {
-        let scrape = client.send(Method::GET, "/metrics", &[], "").await.body;
-        let value = scrape.lines().find_map(|line| line.strip_prefix(name)).expect("a gauge");
-        value.trim().parse::<f64>().expect("a number")
-    };
-    let reaches = async |name: &str, wanted: f64| {
-        eventually(&format!("{name} is {wanted}"), || async { (gauge(name).await == wanted).then_some(()) }).await;
-    };
-    let before = gauge("process_open_fds ").await;
+    let before = metric(&client, "process_open_fds").await;
     tokio::select! {
         answer = client.send(Method::POST, "/mcp", &headers, call(1, "a_echo", json!({}))) => panic!("{answer:?}"),
-        () = reaches("goblin_requests_in_flight ", 1.0) => {}
+        () = metric_becomes(&client, "goblin_requests_in_flight", 1) => {}
     }
     // The gateway has noticed the closed connection.
-    reaches("process_open_fds ", before).await;
+    metric_becomes(&client, "process_open_fds", before).await;
     drop(frozen);
     eventually("the answer came and had no reader", || async {
         gateway.log().iter().any(|line| line.contains("the client left before the answer")).then_some(())
@@ -407,6 +396,5 @@ async fn http3_what_a_client_that_takes_no_stream_is_not_told_is_counted() {
     let headers = [&headers[..], &[("accept", "application/json")]].concat();
     let answer = client.send(Method::POST, "/mcp", &headers, message(1, "tools/call", params)).await;
     assert_eq!(answer.headers["content-type"], "application/json", "{answer:?}");
-    let scrape = client.send(Method::GET, "/metrics", &[], "").await.body;
-    assert!(scrape.contains("goblin_events_total{kind=\"message_dropped\"} 3\n"), "{scrape}");
+    assert_eq!(metric(&client, r#"goblin_events_total{kind="message_dropped"}"#).await, 3);
 }

@@ -30,7 +30,7 @@ async fn route3_closing_the_stream_of_a_call_cancels_it() {
         // A call without a response head yet.
         let watcher = scene.gateway.client().await;
         let (address, before) = (scene.gateway.address, scene.backend.heard().len());
-        let call = tokio::spawn(async move { Client::modern(address, json!({})).call("a_hang", json!({})).await });
+        let call = tokio::spawn(async move { Client::modern(address, json!({})).try_call("a_hang", json!({})).await });
         arrived(&watcher, "a", 2).await;
         call.abort();
         scene.gauge_becomes(IN_FLIGHT, 0).await;

@@ -13,6 +13,7 @@ use tokio::net::TcpStream;
 use crate::client::http::Answer;
 use crate::client::{Client, NEWEST_LEGACY, call, hello, request};
 use crate::harness::{Gateway, PATIENCE, eventually, fixture_server, signal};
+use crate::scrape::{metric, metric_becomes};
 use crate::support::{arrived, assert_error};
 
 const NOBODY: &str = "0f0f0f0f-0f0f-8f0f-8f0f-0f0f0f0f0f0f";
@@ -21,18 +22,8 @@ async fn gateway() -> Gateway {
     Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await
 }
 
-/// Returns the value of a metric. The name may include labels.
-async fn metric(client: &Client, name: &str) -> u64 {
-    let answer = client.send(Method::GET, "/metrics", &[], "").await;
-    let line = answer.body.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    line.unwrap_or_else(|| panic!("no {name} in {}", answer.body)).parse().expect("a number")
-}
-
 async fn sessions_become(client: &Client, count: u64) {
-    eventually(&format!("there are {count} sessions"), || async {
-        (metric(client, "goblin_sessions_active").await == count).then_some(())
-    })
-    .await;
+    metric_becomes(client, "goblin_sessions_active", count).await;
 }
 
 async fn was_cancelled(watcher: &Client) {
@@ -489,11 +480,7 @@ async fn http1_progress_that_has_no_room_is_dropped_and_counted_and_every_answer
     }
     let params = json!({"name": "a_progress", "arguments": {"steps": STEPS}, "_meta": {"progressToken": 1}});
     assert_eq!(post(&http, &path, &request(json!("p"), "tools/call", params)).await.status, StatusCode::ACCEPTED);
-    eventually("all progress is dropped", || async {
-        let dropped = metric(&watcher, r#"goblin_events_total{kind="message_dropped"}"#).await;
-        (dropped == STEPS as u64).then_some(())
-    })
-    .await;
+    metric_becomes(&watcher, r#"goblin_events_total{kind="message_dropped"}"#, STEPS as u64).await;
     let mut ids = BTreeSet::new();
     while ids.len() <= LISTS {
         let event = raw.block().await;

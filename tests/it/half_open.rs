@@ -9,7 +9,7 @@ use socket2::{SockFilter, SockRef};
 
 use crate::harness::{Gateway, eventually, fixture_server};
 use crate::raw_client::RawClient;
-use crate::support::gauge;
+use crate::scrape::gauge;
 
 /// Drops all packets to this client before its TCP stack sees them, which looks like a pulled cable to the gateway. The
 /// connection is not closed or reset as long as the client is held. All data of the client must be acknowledged first,

@@ -8,6 +8,7 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
@@ -191,8 +192,21 @@ impl Gateway {
 
 /// Sends a signal by name.
 pub fn signal(pid: u32, name: &str) {
-    let status = std::process::Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status();
-    assert!(status.is_ok_and(|status| status.success()), "kill -{name} {pid}");
+    try_signal(pid, name).unwrap_or_else(|error| panic!("{name} to {pid}: {error}"));
+}
+
+fn try_signal(pid: u32, name: &str) -> rustix::io::Result<()> {
+    let signal = match name {
+        "CONT" => Signal::CONT,
+        "HUP" => Signal::HUP,
+        "INT" => Signal::INT,
+        "KILL" => Signal::KILL,
+        "STOP" => Signal::STOP,
+        "TERM" => Signal::TERM,
+        _ => panic!("no test sends {name}"),
+    };
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a process id");
+    kill_process(pid, signal)
 }
 
 /// A stopped backend process. Requests to it wait, so a response proves that the backend was not asked.
@@ -220,6 +234,7 @@ impl Frozen {
 
 impl Drop for Frozen {
     fn drop(&mut self) {
-        let _ = std::process::Command::new("kill").args(["-CONT", &self.0.to_string()]).status();
+        // The process may have ended.
+        let _ = try_signal(self.0, "CONT");
     }
 }

@@ -55,10 +55,26 @@ impl Home {
         command
     }
 
+    /// Returns the command of a gateway at this port.
+    pub fn serve(&self, port: u16) -> Command {
+        self.goblin(&["serve", "--port", &port.to_string(), "--log-level", "debug", "--config", self.config()])
+    }
+
+    /// Returns the command of a client over stdio.
+    pub fn stdio(&self, arguments: &[&str]) -> Command {
+        self.goblin(&[&["stdio"], arguments, &["--config", self.config()]].concat())
+    }
+
+    /// Starts a client over stdio without a handshake, which finds the gateways of this directory.
+    pub fn bridge(&self) -> Client {
+        let mut command = self.stdio(&[]);
+        command.stderr(Stdio::null());
+        Client::run(command)
+    }
+
     /// Starts a gateway and waits until it lists this tool.
     pub async fn gateway(&self, tool: &str) -> (Gateway, Client) {
-        let command = self.goblin(&["serve", "--port", "0", "--log-level", "debug", "--config", self.config()]);
-        let gateway = Gateway::of(command).await;
+        let gateway = Gateway::of(self.serve(0)).await;
         let client = gateway.client_seeing(tool).await;
         (gateway, client)
     }

@@ -15,6 +15,8 @@ use tokio::task::JoinHandle;
 
 use crate::client::Client;
 use crate::harness::{Gateway, eventually};
+use crate::scrape::metric;
+use crate::support::peak_memory;
 
 /// The name of the healthy server. The neighbour calls its tool.
 pub const HEALTHY: &str = "healthy";
@@ -46,7 +48,7 @@ impl Attack {
         let mut times = self.calls.await.expect("every call of the neighbour succeeds");
         times.sort();
         assert_calm(&self.client).await;
-        let peak = peak_memory(self.pid);
+        let peak = peak_memory(self.pid) / 1024;
         let p99 = times[times.len() * 99 / 100];
         report(self.name, times.len(), p99, peak);
         assert!(peak < ceiling, "{}: the gateway used {peak} MiB, more than {ceiling} MiB", self.name);
@@ -74,10 +76,7 @@ pub async fn assert_calm(client: &Client) {
 
 /// Returns one series of a counter.
 pub async fn counter(client: &Client, family: &str, label: &str) -> u64 {
-    let scrape = client.send(http::Method::GET, "/metrics", &[], "").await.body;
-    let series = format!("{family}{{{label}}} ");
-    let line = scrape.lines().find_map(|line| line.strip_prefix(&series));
-    line.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("there is no {series} in {scrape}"))
+    metric(client, &format!("{family}{{{label}}}")).await
 }
 
 /// Returns how often the limit was reached.
@@ -91,14 +90,6 @@ pub async fn await_limit(client: &Client, limit: &str) {
         (limit_hits(client, limit).await > 0).then_some(())
     })
     .await;
-}
-
-/// Returns the peak of the resident memory of a process in MiB.
-pub fn peak_memory(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux reports the peak");
-    let kibibytes: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
-    kibibytes / 1024
 }
 
 /// Appends one line of JSON to the file that `GOBLIN_ATTACK_REPORT` names.

@@ -12,7 +12,8 @@ use tokio::net::TcpStream;
 use crate::client::Client;
 use crate::harness::{GOBLIN, Gateway, Scratch, eventually, fixture_server, servers_only};
 use crate::hostile::{Attack, HEALTHY, await_limit, limit_hits};
-use crate::support::{assert_error, gauge, scripted_server};
+use crate::scrape::gauge;
+use crate::support::{assert_error, scripted_server};
 
 /// The memory limit of the gateway during a flood of sessions, in MiB.
 const SESSION_CEILING: u64 = 256;

@@ -13,7 +13,8 @@ use crate::client::Client;
 use crate::client::http::Answer;
 use crate::harness::{Gateway, PATIENCE, eventually, fixture_server};
 use crate::hostile::{Attack, HEALTHY, await_limit, counter, limit_hits};
-use crate::support::{assert_error, gauge, rest, try_call};
+use crate::scrape::gauge;
+use crate::support::{assert_error, rest};
 
 const MIB: usize = 1024 * 1024;
 const MAX_BODY_BYTES: usize = 128 * MIB;
@@ -192,7 +193,7 @@ async fn hard3_answers_that_nobody_reads_count_and_are_not_lost() {
         (gauge(&client, "goblin_memory_reserved_bytes").await >= 2 * BIG).then_some(())
     })
     .await;
-    assert_full(&try_call(&client, &format!("{HEALTHY}_echo"), json!({})).await, "maxMemory", MAX);
+    assert_full(&client.try_call(&format!("{HEALTHY}_echo"), json!({})).await, "maxMemory", MAX);
     assert!(client.request("ping", json!({})).await["error"].is_null(), "what needs no memory is served");
     for stream in unread {
         let answer = rest(stream).await;
@@ -202,7 +203,7 @@ async fn hard3_answers_that_nobody_reads_count_and_are_not_lost() {
         (gauge(&client, "goblin_memory_reserved_bytes").await < MIB).then_some(())
     })
     .await;
-    assert!(try_call(&client, &format!("{HEALTHY}_echo"), json!({})).await["error"].is_null());
+    assert!(client.try_call(&format!("{HEALTHY}_echo"), json!({})).await["error"].is_null());
 }
 
 #[tokio::test]

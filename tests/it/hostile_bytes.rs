@@ -12,8 +12,9 @@ use crate::client::Client;
 use crate::harness::{Gateway, eventually, fixture_server};
 use crate::hostile::{Attack, HEALTHY, await_limit, limit_hits};
 use crate::raw_server::{RawServer, response};
+use crate::scrape::gauge;
 use crate::scripted::Scripted;
-use crate::support::{assert_error, gauge, http_server, try_call};
+use crate::support::{assert_error, http_server};
 
 const MIB: usize = 1024 * 1024;
 const DEEP: usize = 1_000_000;
@@ -99,13 +100,13 @@ async fn hard2_an_answer_that_is_too_deep_fails_its_call() {
     let calls =
         [("raw_t", json!({})), ("raw_t", json!({ "stream": true })), ("healthy_deep", json!({ "depth": DEEP }))];
     for (tool, arguments) in calls {
-        let answer = try_call(&client, tool, arguments).await;
+        let answer = client.try_call(tool, arguments).await;
         let data = assert_error(&answer, 1502, "BACKEND_PROTOCOL");
         assert!(answer["error"]["message"].as_str().is_some_and(|text| text.contains("jsonDepth is 512")), "{answer}");
         assert!(data["serverId"].is_string());
     }
     assert_eq!(limit_hits(&client, "jsonDepth").await, 4, "three answers and a notification");
-    let shallow = try_call(&client, "healthy_deep", json!({ "depth": 100 })).await;
+    let shallow = client.try_call("healthy_deep", json!({ "depth": 100 })).await;
     assert!(shallow["error"].is_null(), "the link still works: {shallow}");
     attack.end(150).await;
 }

@@ -12,7 +12,7 @@ use crate::hostile::{Attack, HEALTHY, await_limit, counter, limit_hits};
 use crate::operator::look;
 use crate::raw_server::response;
 use crate::scripted::{Reply, Scripted, Seen};
-use crate::support::{http_server, logged, try_call};
+use crate::support::{http_server, logged};
 
 const EVENTS: &str = "Content-Type: text/event-stream\r\n";
 const CHANGED: &str = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
@@ -129,7 +129,7 @@ async fn hard2_a_list_beyond_the_limit_is_reported_and_the_last_one_stays() {
     assert!(reported.await.contains("shorten its descriptions"), "the cure");
     assert!(client.tool_names().await.contains(&"hostile_t".to_owned()), "the last list stays");
     mode.store(2, Ordering::SeqCst);
-    let answer: Value = try_call(&client, "hostile_t", json!({})).await;
+    let answer: Value = client.try_call("hostile_t", json!({})).await;
     assert!(answer["error"].is_null(), "{answer}");
     client.await_tool("hostile_u").await;
     assert!(counter(&client, "goblin_memory_reserved_bytes", r#"kind="listings""#).await < MIB as u64);

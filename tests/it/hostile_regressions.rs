@@ -18,12 +18,13 @@ use crate::client::modern::Draft;
 use crate::client::{Client, text_of};
 use crate::harness::{Gateway, Scratch, fixture_server, goblin, servers_only};
 use crate::hostile::{Attack, HEALTHY};
+use crate::operator::bearer;
 use crate::park::{ELICITATION, ask, required, retry, to_all};
 use crate::raw_server::response;
 use crate::scripted::{Reply, Scripted};
 use crate::stage::Back;
 use crate::stage::Scene;
-use crate::support::{children, http_server, logged, scripted_server, try_call};
+use crate::support::{children, http_server, logged, scripted_server};
 
 /// The memory limit in MiB. None of these attacks costs memory.
 const CEILING: u64 = 128;
@@ -140,7 +141,7 @@ async fn hard_no_text_of_a_peer_reaches_a_terminal_by_the_log() {
     let client = gateway.client_seeing("b_echo").await;
     logged(&gateway, &["fake line"]).await;
     let name = client.tool_names().await.into_iter().find(|name| name.starts_with("a_")).expect("the tool is listed");
-    try_call(&client, &name, json!({})).await;
+    client.try_call(&name, json!({})).await;
     let hostile = Client::new(gateway.address);
     let info = json!({ "name": REPAINT, "version": REPAINT });
     let params = json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": info });
@@ -222,7 +223,7 @@ async fn hard_a_reference_to_the_network_in_a_schema_is_never_fetched() {
     let gateway = gateway_with(entry).await;
     let attack = Attack::begin("references to the network", &gateway).await;
     let client = gateway.client_seeing("a_t").await;
-    try_call(&client, "a_t", json!({ "r": 1, "d": 2 })).await;
+    client.try_call("a_t", json!({ "r": 1, "d": 2 })).await;
     client.request("tools/call", json!({ "name": "describe_tool", "arguments": { "name": "a_t" } })).await;
     attack.end(CEILING).await;
     canary.assert_untouched().await;
@@ -246,7 +247,7 @@ async fn hard_a_redirect_is_never_followed() {
     let gateway = Gateway::with_servers(servers).await;
     let attack = Attack::begin("redirects", &gateway).await;
     let client = gateway.client_seeing("a_t").await;
-    let answer = try_call(&client, "a_t", json!({})).await;
+    let answer = client.try_call("a_t", json!({})).await;
     assert!(answer["error"]["message"].as_str().is_some_and(|words| words.contains("redirect")), "{answer}");
     for name in ["b", "c"] {
         logged(&gateway, &[name, "308 Permanent Redirect"]).await;
@@ -274,7 +275,7 @@ async fn hard_no_request_starts_a_program() {
         body[name] = entry.clone();
     }
     body["mcpServers"] = json!({ "evil": entry });
-    let token = format!("Bearer {}", admin_token(&scratch));
+    let token = bearer(gateway.address).await;
     let headers = [("authorization", token.as_str()), ("content-type", "application/json")];
     for route in ROUTES.iter().filter(|route| route.action != RouteAction::Look(ReadTarget::Events)) {
         for verb in [Method::POST, Method::PUT, Method::PATCH] {
@@ -293,13 +294,4 @@ async fn hard_no_request_starts_a_program() {
     assert_eq!(children(pid), before, "the gateway has started a program");
     assert!(!marker.exists(), "a request has started a program");
     attack.end(CEILING).await;
-}
-
-/// Returns the operators' token, which the gateway writes for the commands of its user.
-fn admin_token(scratch: &Scratch) -> String {
-    let files = std::fs::read_dir(scratch.path().join("goblin")).expect("a directory").flatten();
-    let record = files.map(|file| file.path()).find(|path| path.extension().is_some_and(|it| it == "json"));
-    let record = std::fs::read(record.expect("a record")).expect("the record is readable");
-    let record: Value = serde_json::from_slice(&record).expect("JSON");
-    std::fs::read_to_string(record["adminTokenFile"].as_str().expect("a file")).expect("the file is readable")
 }

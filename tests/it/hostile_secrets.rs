@@ -14,7 +14,7 @@ use crate::harness::{Gateway, Scratch, eventually, fixture, fixture_server, gobl
 use crate::home::{Home, Ran};
 use crate::hostile::{Attack, HEALTHY};
 use crate::operator::look;
-use crate::support::{is_error, parent, path_text, pid_in, try_call};
+use crate::support::{is_error, parent, path_text, pid_in};
 
 /// Variables of the gateway, named after the part of the configuration that expands them. The value of each contains
 /// its name in lower case.
@@ -252,12 +252,12 @@ async fn hard7_clients_read_no_stderr_no_stdout_and_no_command_line() {
     let client = gateway.client_seeing("shared_echo").await;
     client.await_tool("own_echo").await;
     for server in ["shared", "own"] {
-        let answer = try_call(&client, &format!("{server}_echo"), json!({})).await;
+        let answer = client.try_call(&format!("{server}_echo"), json!({})).await;
         assert!(is_error(&answer, "BACKEND_UNAVAILABLE"), "{answer}");
         let message = answer["error"]["message"].as_str().expect("a message");
         assert!(message.contains("exit code 3") && message.contains("goblin status shows more"), "{answer}");
         assert_quotes_nothing(&answer);
-        let listed = try_call(&client, "list_servers", json!({})).await;
+        let listed = client.try_call("list_servers", json!({})).await;
         assert!(listed["error"].is_null(), "{listed}");
         assert_quotes_nothing(&listed);
     }
@@ -295,9 +295,9 @@ async fn hard7_clients_do_not_read_the_command_that_cannot_be_started() {
     std::fs::set_permissions(&program, executable).expect("it is ours");
     let gateway = Gateway::with_servers(json!({ "a": { "command": program } })).await;
     let client = gateway.client_seeing("a_echo").await;
-    try_call(&client, "a_echo", json!({})).await;
+    client.try_call("a_echo", json!({})).await;
     let answer = eventually("the server cannot be started", || async {
-        let answer = try_call(&client, "a_echo", json!({})).await;
+        let answer = client.try_call("a_echo", json!({})).await;
         answer["error"]["message"].as_str().is_some_and(|it| it.contains("cannot be started")).then_some(answer)
     })
     .await;

@@ -10,7 +10,7 @@ use crate::client::Client;
 use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, Scratch, eventually, fixture_server, signal};
 use crate::support::{
-    Arrivals, arrived, assert_error, begin_call, ended, is_error, logged, path_text, pid_in, raw_post, rest, try_call,
+    Arrivals, arrived, assert_error, begin_call, ended, is_error, logged, path_text, pid_in, raw_post, rest,
 };
 
 fn call_body(id: u64, tool: &str, arguments: Value) -> String {
@@ -67,7 +67,7 @@ async fn p6_exactly_so_many_calls_of_one_client_are_admitted() {
     let calls: Vec<_> =
         (0..3).map(|_| begin_call(&client, "a_nonce", json!({"nonce": "n", "delayMs": 1500}))).collect();
     arrived(&other, "a", 3).await;
-    let data = assert_error(&try_call(&client, "a_echo", json!({})).await, 1429, "LIMIT_EXCEEDED");
+    let data = assert_error(&client.try_call("a_echo", json!({})).await, 1429, "LIMIT_EXCEEDED");
     assert_eq!((&data["limit"], &data["value"]), (&json!("maxInFlight"), &json!(3)));
     other.call("a_echo", json!({})).await;
     for call in calls {
@@ -91,7 +91,7 @@ async fn p6_a_backend_with_its_hands_full_is_overloaded_after_a_wait() {
         raw_post(&client, &call_body(2, "a_hang", json!({}))).await,
     ];
     let refused = eventually("both places are taken", || async {
-        let answer = try_call(&other, "a_echo", json!({})).await;
+        let answer = other.try_call("a_echo", json!({})).await;
         (!answer["error"].is_null()).then_some(answer)
     })
     .await;
@@ -176,7 +176,7 @@ async fn f12_a_client_that_disconnects_cancels_nothing_and_leaks_nothing() {
         arrivals.reach(2 * number - 1).await;
         drop(stream);
         eventually("the place of the call is free", || async {
-            let answer = try_call(&client, "a_echo", json!({})).await;
+            let answer = client.try_call("a_echo", json!({})).await;
             (!is_error(&answer, "LIMIT_EXCEEDED")).then_some(())
         })
         .await;
@@ -223,7 +223,7 @@ async fn log_the_lowest_level_goes_upstream_and_each_client_is_filtered_by_its_o
         for server in ["pipe", "http"] {
             let tool = format!("{server}_level");
             eventually(&format!("{server} logs at {level}"), || async {
-                let answer = try_call(&calm, &tool, json!({})).await;
+                let answer = calm.try_call(&tool, json!({})).await;
                 (answer["result"]["content"][0]["text"] == level).then_some(())
             })
             .await;

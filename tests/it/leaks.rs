@@ -21,7 +21,8 @@ use crate::harness::{Gateway, PATIENCE, Scratch, eventually, fixture_server, gob
 use crate::ledger::cut_for_a_moment;
 use crate::per_client::per_client;
 use crate::raw_client::RawClient;
-use crate::support::{await_call, children, gauge, http_server, path_text, started_and_alive, starts as started};
+use crate::scrape::gauge;
+use crate::support::{await_call, children, http_server, path_text, started_and_alive, starts as started};
 
 /// The resources that a client holds at its end, and the way it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

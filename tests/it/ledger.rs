@@ -12,10 +12,11 @@ use tokio::task::JoinSet;
 
 use crate::client::Client;
 use crate::fixture_http::HttpFixture;
-use crate::harness::{Gateway, Scratch, eventually, fixture_server, signal};
+use crate::harness::{Gateway, Scratch, fixture_server, signal};
 use crate::ledger_player::{Books, Era, Manner, Player, SERVERS, WIDTH, Way, post};
 use crate::ledger_subscriptions_player::bridge;
-use crate::support::{FAULT_PAUSE, gauge, http_server, is_alive, path_text};
+use crate::scrape::gauge_becomes;
+use crate::support::{FAULT_PAUSE, http_server, is_alive, path_text};
 
 const HTTP_CLIENTS: u64 = 16;
 /// The clients over HTTP+SSE, which needs a session. In the modern era these clients use a bridge instead.
@@ -128,7 +129,7 @@ impl Stage {
     async fn is_quiet(&self) {
         let client = Client::new(self.gateway.address);
         for family in ["goblin_requests_in_flight", "goblin_backend_requests_in_flight"] {
-            eventually(&format!("{family} is 0"), || async { (gauge(&client, family).await == 0).then_some(()) }).await;
+            gauge_becomes(&client, family, 0).await;
         }
         assert!(!self.gateway.log().iter().any(|line| line.contains("panicked")));
     }

@@ -23,8 +23,9 @@ use crate::harness::{Gateway, Scratch, eventually, fixture_server, signal};
 use crate::ledger::cut_for_a_moment;
 use crate::per_client::per_client;
 use crate::resume::{self, Event};
+use crate::scrape::gauge_becomes;
 use crate::stage::Front;
-use crate::support::{FAULT_PAUSE, gauge, http_server, path_text, started_and_alive};
+use crate::support::{FAULT_PAUSE, http_server, path_text, started_and_alive};
 
 /// The number of clients of each transport.
 const CLIENTS: [(Front, u64); 3] = [(Front::Http, 6), (Front::Sse, 4), (Front::Stdio, 2)];
@@ -125,9 +126,7 @@ impl Stage {
     }
 
     async fn gauge_becomes(&self, family: &str, value: usize) {
-        let client = Client::new(self.gateway.address);
-        eventually(&format!("{family} is {value}"), || async { (gauge(&client, family).await == value).then_some(()) })
-            .await;
+        gauge_becomes(&Client::new(self.gateway.address), family, value).await;
     }
 
     fn assert_no_panic(&self) {

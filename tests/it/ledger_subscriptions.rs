@@ -24,9 +24,10 @@ use crate::harness::{Gateway, PATIENCE, Scratch, eventually, fixture_server, sig
 use crate::ledger::cut_for_a_moment;
 use crate::ledger_subscriptions_listener::ListeningPlayer;
 use crate::ledger_subscriptions_player::{Books, Place, Player, Plays, Random, TOLD, bridge, text_of};
+use crate::scrape::{gauge, gauge_becomes};
 use crate::sdk::reference_program;
 use crate::subscriber::ACTIVE;
-use crate::support::{gauge, http_server, is_alive, path_text, try_call};
+use crate::support::{http_server, is_alive, path_text};
 
 const GRAPH: &str = "memory+memory://knowledge-graph";
 const ENTITY: &str = "counter";
@@ -221,7 +222,7 @@ impl Stage {
             Fault::End(server, how) => {
                 // The server may just be restarting.
                 let tool = format!("{server}_end_listens");
-                drop(try_call(&self.gateway.client().await, &tool, json!({ "how": how })).await);
+                drop(self.gateway.client().await.try_call(&tool, json!({ "how": how })).await);
             }
         }
     }
@@ -331,7 +332,7 @@ impl Emitter {
         if server == "web" {
             self.place.books.begin(&format!("web+{uri}"), count);
         }
-        let answer = try_call(&self.client, &format!("{server}_touch"), json!({ "uri": uri, "count": count })).await;
+        let answer = self.client.try_call(&format!("{server}_touch"), json!({ "uri": uri, "count": count })).await;
         if answer["result"].is_object() {
             self.place.books.report().emitted += count;
         }
@@ -339,7 +340,7 @@ impl Emitter {
 
     /// Writes the next number. A failed write may have succeeded, and is repeated.
     async fn write_graph(&mut self) {
-        let answer = try_call(&self.client, "memory_add_observations", observation(self.graph + 1)).await;
+        let answer = self.client.try_call("memory_add_observations", observation(self.graph + 1)).await;
         if answer["result"].is_object() {
             self.graph += 1;
             self.place.books.report().emitted += 1;
@@ -363,7 +364,7 @@ impl Emitter {
         self.write_graph().await;
         // The tool toggles the updates, so the first call may stop them. The server may also not be back yet.
         eventually("updates are made up", || async {
-            let answer = try_call(&self.client, TOGGLE, json!({})).await;
+            let answer = self.client.try_call(TOGGLE, json!({})).await;
             answer["result"]["content"][0]["text"].as_str()?.starts_with("Started").then_some(())
         })
         .await;
@@ -482,10 +483,10 @@ async fn play<P: Plays>(era: &str, mut faults: [Fault; 12]) {
 
 /// Asserts that all subscriptions have ended with the clients, in the gateway and at the servers.
 async fn is_left_alone(client: &Client) {
-    eventually("no subscription is left", || async { (gauge(client, ACTIVE).await == 0).then_some(()) }).await;
+    gauge_becomes(client, ACTIVE, 0).await;
     for tool in ["a_subscriptions", "web_subscriptions"] {
         eventually(&format!("{tool} tells of none"), || async {
-            let answer = try_call(client, tool, json!({})).await;
+            let answer = client.try_call(tool, json!({})).await;
             (answer["result"]["content"][0]["text"] == "[]").then_some(())
         })
         .await;

@@ -172,7 +172,7 @@ impl ListeningPlayer {
     async fn opened(&mut self, number: u64, uris: &BTreeSet<String>) -> Listener {
         loop {
             // A new connection is used, because an earlier one may have been cut.
-            let client = Client::new(self.line.addr());
+            let client = Client::modern(self.line.addr(), json!({}));
             let (honoured, stream) = client.listen_to(json!(number), json!({ "resourceSubscriptions": uris })).await;
             if honoured["resourceSubscriptions"] == json!(uris) {
                 return stream;

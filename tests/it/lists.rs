@@ -13,6 +13,8 @@ use serde_json::{Value, json};
 use crate::client::Client;
 use crate::client::http::Listener;
 use crate::harness::{Frozen, GOBLIN, Gateway, Scratch, eventually, fixture, fixture_server, servers_only};
+use crate::scrape::scraped;
+use crate::support::frozen_server;
 
 const LISTS: [(&str, &str); 4] = [
     ("tools/list", "tools"),
@@ -107,11 +109,7 @@ async fn res11_a_sequence_of_pages_stays_on_one_version_or_is_refused() {
     for count in (before.len() + 1..).take(20) {
         client.call("a_change_tools", json!({})).await;
         let line = format!(r#"goblin_catalog_entries{{kind="tool"}} {count}"#);
-        eventually(&line, || async {
-            let metrics = client.send(http::Method::GET, "/metrics", &[], "").await.body;
-            metrics.lines().any(|told| told == line).then_some(())
-        })
-        .await;
+        scraped(&client, &line).await;
     }
     let second = client.request("tools/list", json!({"cursor": first["nextCursor"]})).await;
     assert_eq!(second["result"]["tools"].as_array().map(Vec::len), Some(10), "{second}");
@@ -126,12 +124,7 @@ async fn res11_a_sequence_of_pages_stays_on_one_version_or_is_refused() {
 
 #[tokio::test]
 async fn res12_srv3_lists_are_answered_without_asking_a_backend() {
-    let scratch = Scratch::new();
-    let pid_file = scratch.path().join("pid");
-    let gateway =
-        Gateway::with_servers(json!({ "a": fixture_server(&["--pid-file", &pid_file.display().to_string()]) })).await;
-    let client = gateway.client_seeing("a_echo").await;
-    let _frozen = Frozen::new(&pid_file).await;
+    let (gateway, client, _frozen) = frozen_server().await;
     let newcomer = gateway.client().await;
     for (method, member) in LISTS {
         assert!(!newcomer.list(method, member).await.is_empty(), "{method}");

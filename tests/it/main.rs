@@ -23,6 +23,7 @@ mod operator;
 mod raw_client;
 mod raw_gateway;
 mod raw_server;
+mod scrape;
 mod screen;
 mod scripted;
 mod sdk;

@@ -2,7 +2,6 @@
 //!
 //! The tools see exactly the catalog of their client.
 
-use http::Method;
 use serde_json::{Value, json};
 
 use crate::client::Client;
@@ -54,23 +53,6 @@ async fn meta5_a_tool_that_is_not_listed_is_found_described_and_called() {
     assert_eq!(gateway.client().await.tool_names().await, names, "other clients had nothing described");
 }
 
-/// Opens a session at another endpoint and returns a function that calls its tools.
-async fn client_at(gateway: &Gateway, path: &str) -> impl AsyncFn(&str, Value) -> Value {
-    let (client, path) = (Client::new(gateway.address), path.to_owned());
-    let params =
-        json!({"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "0"}});
-    let body = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}).to_string();
-    let answer = client.send(Method::POST, &path, &client.headers(), body).await;
-    let session = answer.headers["mcp-session-id"].to_str().expect("text").to_owned();
-    async move |tool: &str, arguments: Value| {
-        let params = json!({"name": tool, "arguments": arguments});
-        let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).to_string();
-        let mut headers = client.headers();
-        headers.extend([("mcp-session-id", session.as_str()), ("mcp-protocol-version", "2025-06-18")]);
-        client.send(Method::POST, &path, &headers, body).await.json()["result"].clone()
-    }
-}
-
 #[tokio::test]
 async fn meta5_clients_of_a_profile_see_what_the_profile_lets_through() {
     let config = json!({
@@ -81,7 +63,8 @@ async fn meta5_clients_of_a_profile_see_what_the_profile_lets_through() {
     });
     let gateway = Gateway::start(config).await;
     gateway.client_seeing("a_echo").await.await_tool("b_echo").await;
-    let call = client_at(&gateway, "/mcp/p/few").await;
+    let client = Client::new(gateway.address).at("/mcp/p/few").connected("2025-06-18").await;
+    let call = async |tool: &str, arguments: Value| client.call(tool, arguments).await;
     let ask = async |tool: &str, arguments: Value| call(tool, arguments).await["structuredContent"].clone();
     let servers = ask("list_servers", json!({})).await;
     assert_eq!(column(&servers["servers"], "serverId"), ["a"]);

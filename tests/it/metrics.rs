@@ -9,29 +9,17 @@ use goblin_client::connect::ProxyEnvironment;
 use goblin_config::Config;
 use goblin_config::file::ConfigOrigin;
 use goblin_engine::app::App;
-use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::harness::{GOBLIN, Gateway, Scratch, eventually, fixture_server, signal};
-use crate::support::{arrived, await_call, begin_call, path_text, pid_in, try_call};
+use crate::harness::{GOBLIN, Gateway, Scratch, fixture_server, signal};
+use crate::scrape::{scrape, scraped};
+use crate::support::{arrived, await_call, begin_call, path_text, pid_in};
 
-/// Returns the lines of a scrape.
-async fn scrape(client: &Client) -> Vec<String> {
-    let answer = client.send(Method::GET, "/metrics", &[], "").await;
-    assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
-    assert_eq!(answer.headers["content-type"], "application/openmetrics-text; version=1.0.0; charset=utf-8");
-    assert!(answer.body.ends_with("# EOF\n"), "{}", answer.body);
-    answer.body.lines().map(str::to_owned).collect()
-}
-
-/// Waits until each of these lines is in a scrape. A response reaches its client a moment before it is counted.
-async fn scraped(client: &Client, lines: &[&str]) {
+/// Waits until each of these lines is in a scrape.
+async fn all_scraped(client: &Client, lines: &[&str]) {
     for line in lines {
-        eventually(&format!("a scrape has {line}"), || async {
-            scrape(client).await.iter().any(|told| told == line).then_some(())
-        })
-        .await;
+        scraped(client, line).await;
     }
 }
 
@@ -61,7 +49,7 @@ async fn met1_each_read_counts_with_server_mime_type_and_status() {
         reads("a", "unknown", "failure", 1),
         reads("b", "text/plain", "success", 1),
     ];
-    scraped(&client, &expected.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    all_scraped(&client, &expected.iter().map(String::as_str).collect::<Vec<_>>()).await;
     let told = scrape(&client).await;
     // A request that reached no server has no server label.
     assert_eq!(told.iter().filter(|line| line.starts_with("mcp_resource_reads_total")).count(), expected.len());
@@ -78,17 +66,17 @@ async fn d7_calls_are_counted_by_server_method_and_outcome() {
     for _ in 0..3 {
         client.call("a_echo", json!({ "x\"}\n": "y" })).await;
     }
-    assert_eq!(try_call(&client, "a_hang", json!({})).await["error"]["data"]["code"], "TIMEOUT");
-    assert!(!try_call(&client, "a_error", json!({})).await["error"].is_null());
+    assert_eq!(client.try_call("a_hang", json!({})).await["error"]["data"]["code"], "TIMEOUT");
+    assert!(!client.try_call("a_error", json!({})).await["error"].is_null());
     // A tool error counts as a response.
-    assert_eq!(try_call(&client, "a_fail", json!({})).await["result"]["isError"], true);
+    assert_eq!(client.try_call("a_fail", json!({})).await["result"]["isError"], true);
     assert!(!client.request("prompts/get", json!({ "name": "a_nobody" })).await["error"].is_null());
     assert!(!client.request("no/such\"} 1\nmethod", json!({})).await["error"].is_null());
     let told = |method: &str, outcome: &str, count: u32| {
         format!(r#"mcp_requests_total{{server_id="a",method="{method}",outcome="{outcome}"}} {count}"#)
     };
     let expected = [told("tools/call", "ok", 4), told("tools/call", "error", 1), told("tools/call", "timeout", 1)];
-    scraped(&client, &expected.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    all_scraped(&client, &expected.iter().map(String::as_str).collect::<Vec<_>>()).await;
     let scrape = scrape(&client).await;
     assert_eq!(scrape.iter().filter(|line| line.starts_with("mcp_requests_total")).count(), expected.len());
     assert!(
@@ -115,7 +103,7 @@ async fn met2_what_is_going_on_is_told() {
     arrived(&watcher, "a", 1).await;
     let tools = client.tool_names().await.len();
     let entries = format!("goblin_catalog_entries{{kind=\"tool\"}} {tools}");
-    scraped(
+    all_scraped(
         &client,
         &[
             "goblin_requests_in_flight 1",
@@ -133,7 +121,7 @@ async fn met2_what_is_going_on_is_told() {
     signal(pid_in(&file).await, "KILL");
     assert!(!crate::support::ended(hanging).await["error"].is_null());
     await_call(&client, "a_echo").await;
-    scraped(&client, &["goblin_requests_in_flight 0", r#"goblin_backend_restarts_total{server_id="a"} 1"#]).await;
+    all_scraped(&client, &["goblin_requests_in_flight 0", r#"goblin_backend_restarts_total{server_id="a"} 1"#]).await;
     // The call that hung, and those that came too early.
     let lost = r#"mcp_requests_total{server_id="a",method="tools/call",outcome="unavailable"}"#;
     assert_eq!(scrape(&client).await.iter().filter(|line| line.starts_with(lost)).count(), 1);
@@ -227,7 +215,7 @@ async fn d7_an_independent_reader_understands_a_scrape() {
         client.call("a_nonce", json!({"nonce": "x"})).await;
     }
     client.request("resources/read", json!({"uri": "a+note:///alpha"})).await;
-    scraped(&client, &[r#"mcp_tool_calls_total{server_id="a",tool="nonce",outcome="ok"} 3"#]).await;
+    all_scraped(&client, &[r#"mcp_tool_calls_total{server_id="a",tool="nonce",outcome="ok"} 3"#]).await;
     let scrape = scrape(&client).await.join("\n") + "\n";
     let mut reader = tokio::process::Command::new(crate::sdk::tool("py1/bin/python"))
         .args(["-c", READER])
@@ -263,7 +251,7 @@ async fn met2_updates_lists_and_the_gateways_own_share_are_told() {
     peer.touch("note:///alpha", 1).await;
     peer.updated().await;
     let client = gateway.client().await;
-    scraped(
+    all_scraped(
         &client,
         &[
             r#"mcp_resource_updates_total{fate="delivered"} 1"#,

@@ -51,14 +51,19 @@ fn record_in(home: &Path, address: SocketAddr) -> Option<Value> {
     records.find(|record| record["url"].as_str().is_some_and(|url| url.contains(&port)))
 }
 
-/// Returns the value of an `Authorization` header with the admin token.
-pub async fn bearer(address: SocketAddr) -> String {
+/// Returns the admin token, which a gateway writes for the commands of its user.
+pub async fn admin_token(address: SocketAddr) -> String {
     if let Some(token) = TOKENS.lock().expect("no test panics here").get(&address) {
-        return format!("Bearer {token}");
+        return token.clone();
     }
     let record = record(address).await;
     let file = record["adminTokenFile"].as_str().unwrap_or_else(|| panic!("no file in {record}"));
-    format!("Bearer {}", std::fs::read_to_string(file).expect("the admin token"))
+    std::fs::read_to_string(file).expect("the admin token")
+}
+
+/// Returns the value of an `Authorization` header with the admin token.
+pub async fn bearer(address: SocketAddr) -> String {
+    format!("Bearer {}", admin_token(address).await)
 }
 
 /// GETs a route of the admin API.

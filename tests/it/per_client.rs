@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use crate::client::Client;
 use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, PATIENCE, Scratch, eventually, goblin, signal};
+use crate::scrape::{metric, metric_becomes};
 use crate::support::{
     assert_error, await_call, begin_call, ended, is_alive, is_gone, logged, path_text, scripted_server, starts,
-    try_call,
 };
 
 /// Returns a server entry with a separate server for each client.
@@ -57,19 +57,9 @@ fn started(path: &Path) -> Vec<u32> {
 
 const LINKS: &str = r#"goblin_backend_client_links{server_id="a"}"#;
 
-pub async fn metric(gateway: &Gateway, name: &str) -> String {
-    let text = Client::new(gateway.address).send(Method::GET, "/metrics", &[], "").await.body;
-    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    value.unwrap_or_else(|| panic!("no {name} in {text}")).to_owned()
-}
-
-async fn await_metric(gateway: &Gateway, name: &str, value: &str) {
-    eventually(&format!("{name} is {value}"), || async { (metric(gateway, name).await == value).then_some(()) }).await;
-}
-
 /// Returns the number of clients with their own connection.
-async fn links(gateway: &Gateway) -> String {
-    metric(gateway, LINKS).await
+async fn links(gateway: &Gateway) -> u64 {
+    metric(&Client::new(gateway.address), LINKS).await
 }
 
 async fn delete(client: &Client) {
@@ -91,7 +81,7 @@ async fn own_each_client_has_its_own_state_over_every_transport() {
         })
         .await;
         assert_eq!(one.call_text("a_level", json!({})).await, "debug", "{transport}");
-        assert_eq!(links(&gateway).await, "2", "{transport}");
+        assert_eq!(links(&gateway).await, 2, "{transport}");
     }
 }
 
@@ -110,7 +100,7 @@ async fn own_a_process_is_started_by_the_first_call_and_by_nothing_else() {
         client.request(method, params).await;
     }
     client.notify("notifications/roots/list_changed", json!({})).await;
-    assert_eq!((starts(&log), links(&gateway).await.as_str()), (1, "0"), "the one that lists");
+    assert_eq!((starts(&log), links(&gateway).await), (1, 0), "the one that lists");
     let calls: Vec<_> = (0..20).map(|_| begin_call(&client, "a_env", json!({"name": "ME"}))).collect();
     let mut pids = Vec::new();
     for call in calls {
@@ -118,7 +108,7 @@ async fn own_a_process_is_started_by_the_first_call_and_by_nothing_else() {
     }
     pids.dedup();
     assert_eq!(pids.len(), 1, "{pids:?}");
-    assert_eq!((starts(&log), links(&gateway).await.as_str()), (2, "1"));
+    assert_eq!((starts(&log), links(&gateway).await), (2, 1));
     client.request("prompts/get", json!({"name": "a_greet", "arguments": {"name": "x"}})).await;
     client.request("resources/read", json!({"uri": "a+note:///alpha"})).await;
     assert_eq!(starts(&log), 2, "all of a client's calls go to the same");
@@ -212,17 +202,17 @@ async fn own_so_many_clients_fit_and_a_place_is_free_again_with_its_client() {
     let gateway = gateway_of(server).await;
     let (one, two, three) = (gateway.client_seeing("a_env").await, gateway.client().await, gateway.client().await);
     let (of_one, of_two) = (pid(&one).await, pid(&two).await);
-    let refused = try_call(&three, "a_env", json!({"name": "ME"})).await;
+    let refused = three.try_call("a_env", json!({"name": "ME"})).await;
     let data = assert_error(&refused, 1429, "LIMIT_EXCEEDED");
     assert_eq!((&data["limit"], &data["value"]), (&json!("maxClients"), &json!(2)), "{refused}");
     assert_eq!((pid(&one).await, pid(&two).await), (of_one, of_two));
     delete(&one).await;
     eventually("there is room", || async {
-        try_call(&three, "a_env", json!({"name": "ME"})).await["error"].is_null().then_some(())
+        three.try_call("a_env", json!({"name": "ME"})).await["error"].is_null().then_some(())
     })
     .await;
     assert_ne!(pid(&three).await, of_two);
-    assert_eq!(links(&gateway).await, "2");
+    assert_eq!(links(&gateway).await, 2);
 }
 
 #[tokio::test]
@@ -231,7 +221,7 @@ async fn rel_a_crash_hurts_its_client_only_and_the_next_call_has_a_new_process()
     let (one, two) = (gateway.client_seeing("a_env").await, gateway.client().await);
     let (of_one, of_two) = (pid(&one).await, pid(&two).await);
     let hanging = begin_call(&two, "a_sleep", json!({"ms": 1500}));
-    let crashed = try_call(&one, "a_crash", json!({})).await;
+    let crashed = one.try_call("a_crash", json!({})).await;
     let data = assert_error(&crashed, 1503, "BACKEND_UNAVAILABLE");
     assert!(data["retryable"].is_null(), "it may have been handled: {crashed}");
     assert_ne!(pid(&one).await, of_one);
@@ -241,9 +231,9 @@ async fn rel_a_crash_hurts_its_client_only_and_the_next_call_has_a_new_process()
     let process = pid(&one).await;
     signal(process, "KILL");
     // A call before the gateway notices the loss may have been handled, and fails.
-    await_metric(&gateway, LINKS, "1").await;
+    metric_becomes(&Client::new(gateway.address), LINKS, 1).await;
     assert_ne!(pid(&one).await, process);
-    assert_eq!(links(&gateway).await, "2");
+    assert_eq!(links(&gateway).await, 2);
 }
 
 #[tokio::test]
@@ -259,7 +249,7 @@ async fn rel_a_server_that_cannot_be_started_says_why_and_is_not_started_again_a
     let began = std::time::Instant::now();
     let mut refused = Vec::new();
     for _ in 0..30 {
-        refused.push(try_call(&client, "a_echo", json!({})).await);
+        refused.push(client.try_call("a_echo", json!({})).await);
     }
     for answer in &refused {
         let data = assert_error(answer, 1503, "BACKEND_UNAVAILABLE");
@@ -273,8 +263,8 @@ async fn rel_a_server_that_cannot_be_started_says_why_and_is_not_started_again_a
     let later = starts(&scratch.path().join("starts.later"));
     let most = 5 + usize::try_from(began.elapsed().as_secs() / 30).expect("a small number");
     assert!((2..=most).contains(&later), "{later} starts");
-    assert_eq!(links(&gateway).await, "0");
-    assert!(try_call(&gateway.client().await, "a_echo", json!({})).await["error"].is_object());
+    assert_eq!(links(&gateway).await, 0);
+    assert!(gateway.client().await.try_call("a_echo", json!({})).await["error"].is_object());
 }
 
 #[tokio::test]
@@ -293,7 +283,7 @@ async fn rel_a_slow_start_delays_its_client_only_and_a_cancelled_call_does_not_w
     let given_up = tokio::spawn(async move {
         leaving.post(r#"{"jsonrpc":"2.0","id":"g","method":"tools/call","params":{"name":"a_echo"}}"#).await
     });
-    await_metric(&gateway, "goblin_requests_in_flight", "3").await;
+    metric_becomes(&Client::new(gateway.address), "goblin_requests_in_flight", 3).await;
     slow.notify("notifications/cancelled", json!({"requestId": "g"})).await;
     let answer = tokio::time::timeout(PATIENCE, given_up).await.expect("it ends").expect("no panic");
     assert!(answer.messages().is_empty(), "{answer:?}");
@@ -332,9 +322,9 @@ async fn own_a_client_that_leaves_during_the_start_leaves_no_process() {
     let (one, two) = (gateway.client_seeing("a_echo").await, gateway.client().await);
     let _calls = [begin_call(&one, "a_echo", json!({})), begin_call(&two, "a_echo", json!({}))];
     eventually("both are started", || async { (starts(&log) == 3).then_some(()) }).await;
-    await_metric(&gateway, LINKS, "2").await;
+    metric_becomes(&Client::new(gateway.address), LINKS, 2).await;
     delete(&one).await;
-    await_metric(&gateway, LINKS, "1").await;
+    metric_becomes(&Client::new(gateway.address), LINKS, 1).await;
     gateway.terminate().await;
     assert!(started(&log).into_iter().all(|process| !is_alive(process)));
 }
@@ -347,7 +337,7 @@ async fn own_a_forgotten_session_is_begun_anew_and_a_replaced_server_found_again
         let client = gateway.client_seeing("a_forget_sessions").await;
         client.call("a_forget_sessions", json!({})).await;
         assert_eq!(client.call_text("a_echo", json!({})).await, "{}", "{switches:?}");
-        assert_eq!(links(&gateway).await, "1");
+        assert_eq!(links(&gateway).await, 1);
         let _backend = backend.replace(switches).await;
         await_call(&client, "a_echo").await;
     }

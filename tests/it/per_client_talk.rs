@@ -8,18 +8,14 @@ use crate::client::Client;
 use crate::client::http::Listener;
 use crate::fixture_http::HttpFixture;
 use crate::harness::{Frozen, Gateway, Scratch, eventually};
-use crate::per_client::{each_transport, metric, own_process, per_client};
+use crate::per_client::{each_transport, own_process, per_client};
+use crate::scrape::metric;
 use crate::support::{arrived, path_text, scripted_server};
 
 /// Returns a client with these capabilities, after the tool of this name is listed.
 async fn client_with(gateway: &Gateway, capabilities: Value, tool: &str) -> Client {
     let mut client = Client::new(gateway.address);
-    let params = json!({"protocolVersion": "2025-11-25", "capabilities": capabilities, "clientInfo": {"name": "t", "version": "0"}});
-    let answer =
-        client.post(json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}).to_string()).await;
-    client.session = answer.headers.get("mcp-session-id").map(|id| id.to_str().expect("text").to_owned());
-    client.version = Some("2025-11-25".to_owned());
-    client.notify("notifications/initialized", json!({})).await;
+    client.initialize_with("2025-11-25", capabilities).await;
     client.await_tool(tool).await;
     client
 }
@@ -265,8 +261,7 @@ async fn rel_notifications_to_a_server_that_does_not_listen_are_bounded_and_dela
     for number in 0..SAID {
         client.notify("notifications/vendor/note", json!({ "n": number })).await;
     }
-    let dropped: usize =
-        metric(&gateway, r#"goblin_events_total{kind="aside_dropped"}"#).await.parse().expect("a number");
+    let dropped = metric(&client, r#"goblin_events_total{kind="aside_dropped"}"#).await as usize;
     // One more message is in transit.
     assert!((SAID - MOST_TOLD - 1..=SAID - MOST_TOLD).contains(&dropped), "{dropped} were dropped");
     drop(frozen);

@@ -5,7 +5,8 @@
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::harness::{Frozen, Gateway, Scratch, eventually, fixture_server};
+use crate::harness::{Gateway, eventually, fixture_server};
+use crate::support::frozen_server;
 
 async fn names(client: &Client) -> Vec<String> {
     let prompts = client.list("prompts/list", "prompts").await;
@@ -58,12 +59,7 @@ async fn prompt2_links_in_a_prompt_are_exposed_and_readable() {
 
 #[tokio::test]
 async fn prompt2_an_unknown_prompt_contacts_no_backend() {
-    let scratch = Scratch::new();
-    let pid_file = scratch.path().join("pid");
-    let gateway =
-        Gateway::with_servers(json!({ "a": fixture_server(&["--pid-file", &pid_file.display().to_string()]) })).await;
-    let client = gateway.client_seeing("a_echo").await;
-    let _frozen = Frozen::new(&pid_file).await;
+    let (_gateway, client, _frozen) = frozen_server().await;
     for name in ["greet", "a_nope", "b_greet"] {
         let error = get(&client, name, json!({})).await["error"].clone();
         assert_eq!(error["message"], format!("Prompt not found: {name}"));

@@ -13,7 +13,7 @@ use tokio::process::{Child, Command};
 use crate::client::Client;
 use crate::harness::{Gateway, PATIENCE, Scratch, eventually, signal};
 use crate::sdk::{reference_program, reference_server};
-use crate::support::{await_call, http_server, logged, next_pid_in, path_text, pid_in, try_call};
+use crate::support::{await_call, http_server, logged, next_pid_in, path_text, pid_in};
 
 /// A tool that the server registers after `initialized`, with a notification.
 const LATE_TOOL: &str = "every_simulate-research-query";
@@ -327,6 +327,6 @@ async fn srv5_res3_the_filesystem_server_works_on_its_directory() {
     for entry in ["[FILE] ein Wort.txt", "[FILE] new.txt", "[DIR] deep"] {
         assert!(tree.contains(entry), "{tree}");
     }
-    let refused = try_call(&client, "files_read_text_file", json!({"path": "/etc/passwd"})).await;
+    let refused = client.try_call("files_read_text_file", json!({"path": "/etc/passwd"})).await;
     assert_eq!(refused["result"]["isError"], true, "{refused}");
 }

@@ -5,7 +5,8 @@
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::harness::{Frozen, Gateway, Scratch, eventually, fixture_server};
+use crate::harness::{Gateway, eventually, fixture_server};
+use crate::support::frozen_server;
 
 /// The native URIs of the fixture and their exposed forms for server `a`, sorted by the latter.
 const EXPOSED: [(&str, &str); 9] = [
@@ -202,10 +203,7 @@ async fn d3_normalised_spellings_are_understood_and_the_backend_gets_its_own() {
 
 #[tokio::test]
 async fn res9_d13_what_is_not_offered_contacts_no_backend() {
-    let scratch = Scratch::new();
-    let pid_file = scratch.path().join("pid");
-    let (_gateway, client) = one(fixture_server(&["--pid-file", &pid_file.display().to_string()])).await;
-    let _frozen = Frozen::new(&pid_file).await;
+    let (_gateway, client, _frozen) = frozen_server().await;
     for uri in
         ["a+secret:///x", "secret:///x", "b+note:///alpha", "a_secret_x", "+", "a+", "ui://", "ui://a", "%", "a+%zz"]
     {

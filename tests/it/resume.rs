@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::client::http::Listener;
-use crate::harness::{Gateway, eventually, fixture_server};
+use crate::harness::{Gateway, fixture_server};
+use crate::scrape::scraped;
 
 const TOOLS_CHANGED: &str = "notifications/tools/list_changed";
 const ELICIT: &str = "elicitation/create";
@@ -99,15 +100,6 @@ async fn answer(client: &Client, ask: &Event) {
     assert_eq!(ask.method().as_deref(), Some(ELICIT), "{ask:?}");
     let answer = json!({"jsonrpc": "2.0", "id": ask.message()["id"], "result": {"action": "decline"}});
     assert_eq!(client.post(answer.to_string()).await.status, StatusCode::ACCEPTED);
-}
-
-/// Waits until a scrape has this line.
-async fn scraped(client: &Client, line: &str) {
-    eventually(&format!("a scrape has {line}"), || async {
-        let scrape = client.send(Method::GET, "/metrics", &[], "").await;
-        scrape.body.lines().any(|told| told == line).then_some(())
-    })
-    .await;
 }
 
 #[tokio::test]

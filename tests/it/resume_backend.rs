@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use crate::client::Client;
 use crate::harness::{GOBLIN, Gateway, PATIENCE, eventually};
 use crate::raw_server::{read_request, response};
-use crate::support::{assert_error, await_call, http_server, try_call};
+use crate::support::{assert_error, await_call, http_server};
 
 /// A backend with one tool, `t`. The arguments of a call define its response and the response to each GET that resumes
 /// it.
@@ -358,7 +358,7 @@ async fn http3_a_call_that_waits_for_the_rest_of_its_stream_can_be_cancelled() {
     assert_eq!(told["params"]["requestId"], cutter.state().call);
     assert!(cutter.state().resumed.is_empty());
     // The id and the slot of the call are free.
-    assert!(try_call(&client, "a_t", json!({})).await["error"].is_null());
+    assert!(client.try_call("a_t", json!({})).await["error"].is_null());
 }
 
 #[tokio::test]

@@ -5,7 +5,8 @@
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::harness::{Frozen, Gateway, Scratch, eventually, fixture_server};
+use crate::harness::{Gateway, Scratch, eventually, fixture_server};
+use crate::support::frozen_server;
 
 /// Returns a fixture with its name in a variable.
 fn named(who: &str) -> Value {
@@ -45,12 +46,7 @@ async fn route1_a_name_may_be_spelled_with_escapes() {
 
 #[tokio::test]
 async fn route2_an_unknown_tool_contacts_no_backend() {
-    let scratch = Scratch::new();
-    let pid_file = scratch.path().join("pid");
-    let gateway =
-        Gateway::with_servers(json!({ "a": fixture_server(&["--pid-file", &pid_file.display().to_string()]) })).await;
-    let client = gateway.client_seeing("a_echo").await;
-    let frozen = Frozen::new(&pid_file).await;
+    let (_gateway, client, frozen) = frozen_server().await;
     for name in ["nope", "a_nope", "echo", "a:echo", "a_", "A_ECHO", "a_echo ", "b_echo"] {
         let answer = client.request("tools/call", json!({"name": name, "arguments": {}})).await;
         let error = &answer["error"];

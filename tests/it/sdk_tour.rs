@@ -1,12 +1,12 @@
 //! The official SDKs as clients of the gateway. They use all features of the 2025 protocol versions over every front.
 //! The four backends are the fixture over stdio and over HTTP, and two reference servers.
 
-use http::Method;
 use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::fixture_http::HttpFixture;
-use crate::harness::{Gateway, Scratch, eventually, fixture_server};
+use crate::harness::{Gateway, Scratch, fixture_server};
+use crate::scrape::metric_becomes;
 use crate::sdk::{Report, Sdk, reference_server};
 use crate::sdk_script::{MESSAGE, script};
 
@@ -174,12 +174,7 @@ async fn tour(sdk: Sdk, front: Front) {
 
 /// Waits until the session has ended with its client and stream.
 async fn no_session_is_left(gateway: &Gateway) {
-    let client = Client::new(gateway.address);
-    eventually("no session is left", || async {
-        let told = client.send(Method::GET, "/metrics", &[], "").await.body;
-        told.lines().any(|line| line == "goblin_sessions_active 0").then_some(())
-    })
-    .await;
+    metric_becomes(&Client::new(gateway.address), "goblin_sessions_active", 0).await;
 }
 
 /// Asserts that each of these steps received all of its progress, except for that lost by the SDK itself.

@@ -5,7 +5,6 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use http::Method;
 use serde_json::{Value, json};
 
 use crate::client::Client;
@@ -13,7 +12,8 @@ use crate::client::inbox::raw_member;
 use crate::client::modern::everything;
 use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, Scratch, eventually, fixture_server};
-use crate::support::{gauge, path_text};
+use crate::scrape::{find_metric, gauge_becomes};
+use crate::support::path_text;
 
 /// The transport of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,9 +169,7 @@ impl Stage {
     /// Returns the value of a metric with its labels, or 0 if it is absent.
     pub async fn metric(&self, name: &str) -> u64 {
         let gateway = self.gateway.as_ref().expect("metrics are for fronts over HTTP");
-        let told = Client::new(gateway.address).send(Method::GET, "/metrics", &[], "").await.body;
-        let value = told.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        value.map_or(0, |value| value.parse().expect("a number"))
+        find_metric(&Client::new(gateway.address), name).await.unwrap_or(0)
     }
 
     pub async fn metric_becomes(&self, name: &str, value: u64) {
@@ -215,22 +213,6 @@ impl Scene {
     }
 
     pub async fn gauge_becomes(&self, name: &str, value: usize) {
-        let client = Client::new(self.gateway.address);
-        eventually(&format!("{name} is {value}"), || async { (gauge(&client, name).await == value).then_some(()) })
-            .await;
-    }
-}
-
-/// Waits until this many calls of the client have reached the server, without those that query the count. No other
-/// client may have made calls.
-pub async fn arrived(peer: &Client, count: u64) {
-    let mut asked = 0;
-    loop {
-        asked += 1;
-        let all: u64 = peer.call_text("a_call_count", "{}").await.parse().expect("a number");
-        if all - asked >= count {
-            return;
-        }
-        assert!(asked < 10_000, "{count} calls do not arrive");
+        gauge_becomes(&Client::new(self.gateway.address), name, value).await;
     }
 }

@@ -171,6 +171,14 @@ pub async fn touch(client: &Client, uri: &str, count: u64) {
     client.call("a_touch", json!({"uri": uri, "count": count})).await;
 }
 
+/// Waits until the server has exactly these subscriptions.
+pub async fn subscribed_upstream(client: &Client, expected: &str) {
+    eventually(&format!("{expected} is subscribed to"), || async {
+        (client.call_text("a_subscriptions", json!({})).await == expected).then_some(())
+    })
+    .await;
+}
+
 impl Stage {
     /// Waits until there are this many subscriptions.
     pub async fn has_subscriptions(&self, count: u64) {

@@ -7,9 +7,10 @@ use serde_json::{Value, json};
 use crate::client::Client;
 use crate::client::inbox::Way;
 use crate::harness::{Gateway, fixture_server};
+use crate::scrape::gauge;
 use crate::stage::{Back, Front, Stage, pairs};
 use crate::subscriber::{ACTIVE, UPDATED, meta, short, subscribe, touch, touched, upstream_heard, wish};
-use crate::support::{assert_error, gauge};
+use crate::support::assert_error;
 
 const ALPHA: &str = "a+note:///alpha";
 const BETA: &str = "a+note:///beta";

@@ -8,37 +8,15 @@ use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::fixture_http::HttpFixture;
-use crate::harness::{Gateway, Scratch, eventually, fixture_server, goblin, signal};
+use crate::harness::{Gateway, Scratch, eventually, fixture_server, signal};
+use crate::home::Home;
 use crate::per_client::{each_transport, own_process, per_client};
+use crate::scrape::{gauge, gauge_becomes};
 use crate::subscriber::{ACTIVE, UPDATED, meta, short, subscribe, touch};
-use crate::support::{gauge, http_server, path_text, scripted_server, starts, try_call};
+use crate::support::{http_server, path_text, scripted_server, starts};
 
 const ALPHA: &str = "a+note:///alpha";
 const BETA: &str = "a+note:///beta";
-
-/// A gateway in front of this server, with `goblin stdio` as a bridge for its clients.
-struct Home {
-    scratch: Scratch,
-    gateway: Gateway,
-}
-
-impl Home {
-    async fn new(server: Value) -> Home {
-        let scratch = Scratch::new();
-        let config = json!({"gateway": {"sessionIdleTimeout": "2s"}, "mcpServers": { "a": server }});
-        scratch.write("goblin.json", &config.to_string());
-        let mut command = goblin(scratch.path());
-        command.args(["serve", "--port", "0", "--config"]).arg(scratch.path().join("goblin.json"));
-        Home { gateway: Gateway::of(command).await, scratch }
-    }
-
-    fn bridge(&self) -> Client {
-        let mut command = goblin(self.scratch.path());
-        command.args(["stdio", "--config"]).arg(self.scratch.path().join("goblin.json"));
-        command.stderr(std::process::Stdio::null());
-        Client::run(command)
-    }
-}
 
 /// Waits until exactly these resources are subscribed at the fixture, by any client.
 async fn subscribed(watcher: &Client, expected: &Value) {
@@ -53,9 +31,11 @@ async fn subscribed(watcher: &Client, expected: &Value) {
 #[tokio::test]
 async fn sub7_met2_the_end_of_a_client_ends_its_subscriptions_however_it_ends() {
     let web = HttpFixture::start(&[]).await;
-    let (watcher, mut home) = (web.client().await, Home::new(web.server()).await);
-    let address = home.gateway.address;
-    let stays = home.gateway.client_seeing("a_touch").await;
+    let watcher = web.client().await;
+    let home = Home::new(&json!({"gateway": {"sessionIdleTimeout": "2s"}, "mcpServers": { "a": web.server() }}));
+    let mut gateway = Gateway::of(home.serve(0)).await;
+    let address = gateway.address;
+    let stays = gateway.client_seeing("a_touch").await;
     let mut stream = stays.listen().await;
     subscribe(&stays, BETA, json!({})).await;
 
@@ -65,7 +45,7 @@ async fn sub7_met2_the_end_of_a_client_ends_its_subscriptions_however_it_ends() 
             "bridge" => home.bridge().listening(json!({})).await,
             "delete" | "cut" => Client::new(address).listening(json!({})).await,
             "silence" => {
-                let client = home.gateway.client().await;
+                let client = gateway.client().await;
                 subscribe(&client, ALPHA, json!({})).await;
                 // This client never returns.
                 subscribed(&watcher, &json!(["note:///beta"])).await;
@@ -90,12 +70,11 @@ async fn sub7_met2_the_end_of_a_client_ends_its_subscriptions_however_it_ends() 
             _ => client.leave().await,
         }
         subscribed(&watcher, &json!(["note:///beta"])).await;
-        eventually("they are not counted any more", || async { (gauge(&stays, ACTIVE).await == 1).then_some(()) })
-            .await;
+        gauge_becomes(&stays, ACTIVE, 1).await;
     }
     watcher.call("touch", json!({"uri": "note:///beta"})).await;
     assert_eq!(stream.await_method(UPDATED).await["params"]["version"], 1, "who stays is not affected");
-    home.gateway.terminate().await;
+    gateway.terminate().await;
     subscribed(&watcher, &json!([])).await;
 }
 
@@ -125,8 +104,8 @@ enum Fall {
 impl Fall {
     async fn happen(self, client: &Client) -> Option<HttpFixture> {
         match self {
-            Fall::Crash => drop(try_call(client, "a_crash", json!({})).await),
-            Fall::Forget => drop(try_call(client, "a_forget_sessions", json!({})).await),
+            Fall::Crash => drop(client.try_call("a_crash", json!({})).await),
+            Fall::Forget => drop(client.try_call("a_forget_sessions", json!({})).await),
             Fall::Replace(web, switches) => return Some(web.replace(switches).await),
         }
         None
@@ -187,7 +166,7 @@ async fn sub10_what_is_subscribed_while_the_server_is_away_is_made_up_for() {
     let watcher = web.client().await;
     proxy.cut().await;
     let http = Client::new(gateway.address);
-    eventually("the loss is noticed", || async { (gauge(&http, "goblin_backend_up").await == 0).then_some(()) }).await;
+    gauge_becomes(&http, "goblin_backend_up", 0).await;
     assert_eq!(peer.subscribe(ALPHA).await["dev.goblin/state"], "pending");
     assert_eq!(peer.subscribe(ALPHA).await["dev.goblin/state"], "pending");
     assert_eq!(peer.subscribe(BETA).await["dev.goblin/state"], "pending");
@@ -294,7 +273,7 @@ async fn own_sub2_sub7_each_client_subscribes_over_its_own_connection() {
         assert_eq!(short(&two.updates().await), expected, "{transport}: each process has its own notes");
         one.leave().await;
         let http = Client::new(gateway.address);
-        eventually("one subscription is left", || async { (gauge(&http, ACTIVE).await == 1).then_some(()) }).await;
+        gauge_becomes(&http, ACTIVE, 1).await;
         two.touch("note:///alpha", 1).await;
         assert_eq!(short(&two.updates().await).len(), 1, "{transport}");
         let other = two.call_text("a_subscriptions", r#"{"all":true}"#).await;

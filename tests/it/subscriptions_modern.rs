@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 use crate::client::Client;
 use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, Scratch, eventually, fixture_server, signal};
+use crate::scrape::gauge;
 use crate::subscriber::{ACTIVE, short, states};
-use crate::support::{assert_error, gauge, next_pid_in, path_text, pid_in};
+use crate::support::{assert_error, next_pid_in, path_text, pid_in};
 
 const MODERN: [&str; 2] = ["--era", "modern"];
 const ALPHA: &str = "a+note:///alpha";

@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 use crate::client::Client;
 use crate::client::http::Listener;
 use crate::harness::{Gateway, fixture_server};
+use crate::scrape::gauge;
 use crate::stage::{Back, Front, Stage, pairs};
 use crate::subscriber::{ACTIVE, UPDATED, short, states, states_become, subscribe, touched, upstream_heard, wish};
-use crate::support::{assert_error, gauge};
+use crate::support::assert_error;
 
 const LOGS: &str = "a+file:///d/*.log";
 

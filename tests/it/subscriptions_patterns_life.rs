@@ -10,7 +10,7 @@ use crate::harness::{Gateway, Scratch, eventually, fixture_server};
 use crate::per_client::own_process;
 use crate::subscriber::{UPDATED, short, states, states_become, subscribe, touch};
 use crate::subscriptions_patterns::glob;
-use crate::support::{path_text, scripted_server, try_call};
+use crate::support::{path_text, scripted_server};
 
 const NUMBERED: &str = "a+note:///numbered/*";
 const ONE: &str = "note:///numbered/0001";
@@ -40,7 +40,7 @@ async fn subx1_sub16_a_server_that_comes_back_is_asked_again_and_the_pattern_is_
         peer.subscribe(&format!("a+{TWO}")).await;
         let _server = match replaced {
             None => {
-                try_call(&caller, "a_crash", json!({})).await;
+                caller.try_call("a_crash", json!({})).await;
                 None
             }
             Some((web, switches)) => Some(web.replace(&switches).await),
@@ -49,7 +49,7 @@ async fn subx1_sub16_a_server_that_comes_back_is_asked_again_and_the_pattern_is_
         told.sort_by_key(Value::to_string);
         assert_eq!(told, [json!({ "uri": NUMBERED }), json!({"uri": format!("a+{TWO}")})], "way {number}");
         eventually(&format!("way {number}: both are subscribed"), || async {
-            let all = try_call(&caller, "a_subscribed", json!({})).await["result"]["content"][0]["text"].clone();
+            let all = caller.try_call("a_subscribed", json!({})).await["result"]["content"][0]["text"].clone();
             let both = [format!(r#"["+{ONE}","+{TWO}"]"#), format!(r#"["+{TWO}","+{ONE}"]"#)];
             both.iter().any(|both| all == both.as_str()).then_some(())
         })

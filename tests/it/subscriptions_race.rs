@@ -6,11 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
+use crate::client::Client;
 use crate::harness::{Deadline, Gateway, eventually, fixture_server};
+use crate::ledger_subscriptions_player::Random;
 use crate::resources::few_templates;
+use crate::scrape::gauge;
 use crate::stage::{Back, Front, Stage};
 use crate::subscriber::{ACTIVE, meta, short, subscribe, wish};
-use crate::support::{assert_error, gauge};
+use crate::support::assert_error;
 
 const HELD: &str = "a+note:///held-x";
 
@@ -146,15 +149,11 @@ async fn d13_sub2_what_the_server_lists_just_now_can_be_subscribed() {
 }
 
 /// Subscribes and unsubscribes at random. Returns the final subscriptions.
-async fn waver(client: crate::client::Client, mut state: u64) -> BTreeSet<String> {
+async fn waver(client: Client, mut random: Random) -> BTreeSet<String> {
     let mut wanted = BTreeMap::new();
     for _ in 0..120 {
-        // A pseudo-random sequence (xorshift), the same in each run.
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        let uri = format!("note:///{}", state % 3);
-        let is_wanted = state % 7 < 4;
+        let uri = format!("note:///{}", random.below(3));
+        let is_wanted = random.below(7) < 4;
         let method = if is_wanted { "resources/subscribe" } else { "resources/unsubscribe" };
         let answer = client.request(method, json!({"uri": format!("a+{uri}")})).await;
         assert!(answer["error"].is_null(), "{answer}");
@@ -169,7 +168,7 @@ async fn sub2_sub12_whatever_clients_want_at_the_same_time_the_server_ends_up_ri
     let watcher = gateway.client_seeing("a_touch").await;
     let mut clients = Vec::new();
     for seed in 1..=4 {
-        clients.push(tokio::spawn(waver(gateway.client().await, seed * 0x9E37_79B9)));
+        clients.push(tokio::spawn(waver(gateway.client().await, Random::new(seed))));
     }
     let mut wanted = Vec::new();
     for client in clients {

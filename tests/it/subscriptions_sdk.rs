@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use crate::client::Client;
 use crate::harness::{Gateway, fixture_server};
 use crate::real_servers::Everything;
+use crate::scrape::gauge;
 use crate::sdk::{Over, Sdk, reference_server};
 use crate::subscriber::{ACTIVE, UPDATED};
-use crate::support::gauge;
 
 const NOTE: &str = "a+note:///alpha";
 const DEMO: &str = "every+demo://resource/dynamic/text/7";

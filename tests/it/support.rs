@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::client::Client;
-use crate::harness::{Gateway, PATIENCE, eventually, fixture};
+use crate::harness::{Frozen, Gateway, PATIENCE, Scratch, eventually, fixture, fixture_server};
 
 /// Returns an HTTP server entry of the configuration.
 pub fn http_server(address: SocketAddr) -> Value {
@@ -90,6 +90,24 @@ pub fn path_text(path: &Path) -> &str {
     path.to_str().expect("scratch paths are text")
 }
 
+/// Returns the peak of the resident memory of a process in KiB.
+pub fn peak_memory(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux reports the peak");
+    line.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
+/// Starts a gateway and stops its only server `a`, so that a response proves that the server was not asked.
+pub async fn frozen_server() -> (Gateway, Client, Frozen) {
+    let scratch = Scratch::new();
+    let pid_file = scratch.path().join("pid");
+    let server = fixture_server(&["--pid-file", path_text(&pid_file)]);
+    let gateway = Gateway::with_servers(json!({ "a": server })).await;
+    let client = gateway.client_seeing("a_echo").await;
+    let frozen = Frozen::new(&pid_file).await;
+    (gateway, client, frozen)
+}
+
 /// Waits for a line of the log with all of `words`, and returns it.
 pub async fn logged(gateway: &Gateway, words: &[&str]) -> String {
     eventually(&format!("the log has {words:?}"), || async {
@@ -109,15 +127,18 @@ pub fn is_error(answer: &Value, name: &str) -> bool {
     answer["error"]["data"]["code"] == name
 }
 
-/// Calls a tool and returns the whole response, which may be an error.
-pub async fn try_call(client: &Client, tool: &str, arguments: Value) -> Value {
-    client.request("tools/call", json!({ "name": tool, "arguments": arguments })).await
+/// Makes a call and returns all messages of its response, the result last.
+pub async fn messages_of(client: &Client, tool: &str, arguments: Value) -> Vec<Value> {
+    let params = json!({"name": tool, "arguments": arguments, "_meta": {"progressToken": "same"}});
+    let body = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params});
+    let answer = client.post(body.to_string()).await;
+    answer.messages().iter().map(|message| serde_json::from_str(message).expect("a message")).collect()
 }
 
 /// Waits until a call of this tool succeeds again.
 pub async fn await_call(client: &Client, tool: &str) {
     eventually(&format!("{tool} answers"), || async {
-        try_call(client, tool, json!({})).await["error"].is_null().then_some(())
+        client.try_call(tool, json!({})).await["error"].is_null().then_some(())
     })
     .await;
 }
@@ -125,7 +146,7 @@ pub async fn await_call(client: &Client, tool: &str) {
 /// Starts a call in a task.
 pub fn begin_call(client: &Client, tool: &str, arguments: Value) -> tokio::task::JoinHandle<Value> {
     let (client, tool) = (client.clone(), tool.to_owned());
-    tokio::spawn(async move { try_call(&client, &tool, arguments).await })
+    tokio::spawn(async move { client.try_call(&tool, arguments).await })
 }
 
 /// A counter of the calls that have reached a backend, without those that query the count. No other client may query
@@ -179,17 +200,6 @@ pub async fn rest(mut stream: TcpStream) -> String {
     let mut bytes = Vec::new();
     tokio::time::timeout(PATIENCE, stream.read_to_end(&mut bytes)).await.expect("an end in time").expect("bytes");
     String::from_utf8_lossy(&bytes).into_owned()
-}
-
-/// Returns the sum of all series of a gauge in a scrape.
-pub async fn gauge(client: &Client, family: &str) -> usize {
-    let answer = client.send(http::Method::GET, "/metrics", &[], "").await;
-    let series =
-        answer.body.lines().filter(|line| line.strip_prefix(family).is_some_and(|rest| rest.starts_with(['{', ' '])));
-    let values: Vec<usize> =
-        series.map(|line| line.rsplit(' ').next().and_then(|it| it.parse().ok()).expect("a count")).collect();
-    assert!(!values.is_empty(), "there is no {family} in {}", answer.body);
-    values.into_iter().sum()
 }
 
 /// The pause between two faults of a series.

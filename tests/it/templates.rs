@@ -5,7 +5,8 @@
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::harness::{Frozen, Gateway, Scratch, fixture_server};
+use crate::harness::{Gateway, fixture_server};
+use crate::support::frozen_server;
 
 async fn one(server: Value) -> (Gateway, Client) {
     let gateway = Gateway::with_servers(json!({ "a": server })).await;
@@ -44,10 +45,7 @@ async fn res7_res16_templates_are_listed_with_their_owner() {
 
 #[tokio::test]
 async fn res16_templates_are_listed_without_asking_a_backend() {
-    let scratch = Scratch::new();
-    let pid_file = scratch.path().join("pid");
-    let (_gateway, client) = one(fixture_server(&["--pid-file", &pid_file.display().to_string()])).await;
-    let _frozen = Frozen::new(&pid_file).await;
+    let (_gateway, client, _frozen) = frozen_server().await;
     assert_eq!(client.list("resources/templates/list", "resourceTemplates").await.len(), 3);
 }
 
@@ -87,10 +85,7 @@ async fn res8_the_owner_of_the_template_is_asked_and_no_other() {
 
 #[tokio::test]
 async fn res9_what_no_template_matches_contacts_no_backend() {
-    let scratch = Scratch::new();
-    let pid_file = scratch.path().join("pid");
-    let (_gateway, client) = one(fixture_server(&["--pid-file", &pid_file.display().to_string()])).await;
-    let _frozen = Frozen::new(&pid_file).await;
+    let (_gateway, client, _frozen) = frozen_server().await;
     for uri in ["a+db:/users", "a+db://users", "a+search://docs?other=1", "a+search://doc", "a+notes:///x"] {
         assert_eq!(read(&client, uri).await["error"]["data"]["code"], "RESOURCE_NOT_FOUND", "{uri}");
     }

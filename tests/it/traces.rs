@@ -13,7 +13,8 @@ use tokio::task::JoinHandle;
 use crate::client::Client;
 use crate::harness::{Gateway, eventually, fixture_server};
 use crate::raw_server::{read_request, response};
-use crate::support::{gauge, http_server};
+use crate::scrape::{find_metric, gauge};
+use crate::support::http_server;
 
 const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
@@ -179,9 +180,7 @@ async fn trace_a_collector_that_is_away_is_told_once_and_costs_no_call() {
     let client = gateway.client_seeing("a_echo").await;
     eventually("two were not taken", || async {
         client.call("a_echo", json!({})).await;
-        let family = r#"goblin_events_total{kind="spans_failed"}"#;
-        let answer = client.send(Method::GET, "/metrics", &[], "").await;
-        let count = answer.body.lines().find_map(|line| line.strip_prefix(family)?.trim().parse::<u64>().ok());
+        let count = find_metric(&client, r#"goblin_events_total{kind="spans_failed"}"#).await;
         count.filter(|count| *count >= 2)
     })
     .await;

@@ -2,7 +2,6 @@
 //!
 //! It survives a restart of the gateway, and reports an update for everything it may have missed.
 
-use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 
@@ -12,48 +11,22 @@ use tokio::process::{Child, Command};
 
 use crate::client::Client;
 use crate::fixture_http::HttpFixture;
-use crate::harness::{Gateway, PATIENCE, Scratch, eventually, fixture, fixture_server, goblin, signal};
+use crate::harness::{Gateway, PATIENCE, Scratch, eventually, fixture, fixture_server, signal};
+use crate::home::Home;
 use crate::raw_gateway::RawGateway;
 
 const ALPHA: &str = "a+note:///alpha";
 
-/// A directory in which gateways are found, with a configuration.
-struct Home {
-    scratch: Scratch,
-    config: PathBuf,
+/// Returns a home with one server.
+fn home(server: &Value) -> Home {
+    Home::new(&json!({ "mcpServers": { "a": server } }))
 }
 
-impl Home {
-    fn new(server: &Value) -> Home {
-        let scratch = Scratch::new();
-        let config = scratch.write("goblin.json", &json!({ "mcpServers": { "a": server } }).to_string());
-        Home { scratch, config }
-    }
-
-    fn goblin(&self, arguments: &[&str]) -> Command {
-        let mut command = goblin(self.scratch.path());
-        command.args(arguments).current_dir(self.scratch.path()).env("HOME", self.scratch.path());
-        command.env_remove("XDG_CONFIG_HOME").stdin(Stdio::null());
-        command
-    }
-
-    fn serve(&self) -> Command {
-        let config = self.config.display().to_string();
-        self.goblin(&["serve", "--port", "0", "--log-level", "debug", "--config", &config])
-    }
-
-    async fn gateway(&self) -> (Gateway, Client) {
-        let gateway = Gateway::of(self.serve()).await;
-        let client = gateway.client_seeing("a_touch").await;
-        (gateway, client)
-    }
-
-    /// Starts a watch and waits until it has begun.
-    async fn watch(&self, arguments: &[&str]) -> Watch {
-        let watch = Watch::start(self.goblin(&[&["watch"], arguments].concat()));
-        watch.says("goblin: watching ").await;
-        watch
-    }
+/// Starts a watch and waits until it has begun.
+async fn watch(home: &Home, arguments: &[&str]) -> Watch {
+    let watch = Watch::start(home.goblin(&[&["watch"], arguments].concat()));
+    watch.says("goblin: watching ").await;
+    watch
 }
 
 /// A running watch and its output.
@@ -119,9 +92,9 @@ async fn touch(client: &Client, uri: &str) {
 
 #[tokio::test]
 async fn updates_are_told_and_what_is_refused_is_told_too() {
-    let home = Home::new(&fixture_server(&[]));
-    let (gateway, client) = home.gateway().await;
-    let mut watch = home.watch(&["note:///alpha", "note:///refused", "no:where"]).await;
+    let home = home(&fixture_server(&[]));
+    let (gateway, client) = home.gateway("a_touch").await;
+    let mut watch = watch(&home, &["note:///alpha", "note:///refused", "no:where"]).await;
     assert_eq!(watch.says("note:///refused").await, "error: note:///refused: subscription refused");
     assert!(watch.says("no:where").await.contains("not found"));
     assert!(watch.says("goblin: watching ").await.contains("1 resource"));
@@ -139,8 +112,8 @@ async fn updates_are_told_and_what_is_refused_is_told_too() {
 
 #[tokio::test]
 async fn where_nothing_can_be_watched_it_ends_with_the_words_of_the_gateway() {
-    let home = Home::new(&fixture_server(&[]));
-    let (_gateway, _client) = home.gateway().await;
+    let home = home(&fixture_server(&[]));
+    let (_gateway, _client) = home.gateway("a_touch").await;
     for (arguments, words) in [
         (&["no:where"][..], "error: no:where: Resource not found"),
         (&["--min-interval", "2h", ALPHA], "dev.goblin/minIntervalMs must be"),
@@ -154,19 +127,19 @@ async fn where_nothing_can_be_watched_it_ends_with_the_words_of_the_gateway() {
 
 #[tokio::test]
 async fn without_a_gateway_or_with_several_it_says_how_to_name_one() {
-    let home = Home::new(&fixture_server(&[]));
+    let home = home(&fixture_server(&[]));
     let mut nobody = Watch::start(home.goblin(&["watch", ALPHA]));
     nobody.says("error: no gateway is running on this machine").await;
     assert_eq!(nobody.end().await.code(), Some(1));
-    let (first, _client) = home.gateway().await;
-    let (second, client) = home.gateway().await;
+    let (first, _client) = home.gateway("a_touch").await;
+    let (second, client) = home.gateway("a_touch").await;
     let mut either = Watch::start(home.goblin(&["watch", ALPHA]));
     either.says("2 gateways are running; say which one by --url URL").await;
     for gateway in [&first, &second] {
         either.says(&gateway.url()).await;
     }
     assert_eq!(either.end().await.code(), Some(1));
-    let watch = home.watch(&["--url", &second.url(), ALPHA]).await;
+    let watch = watch(&home, &["--url", &second.url(), ALPHA]).await;
     touch(&client, "note:///alpha").await;
     watch.prints(ALPHA).await;
     let mut unreachable = Watch::start(home.goblin(&["watch", "--url", "http://127.0.0.1:1/mcp", ALPHA]));
@@ -176,9 +149,9 @@ async fn without_a_gateway_or_with_several_it_says_how_to_name_one() {
 
 #[tokio::test]
 async fn as_json_a_line_has_the_params_token_for_token() {
-    let home = Home::new(&fixture_server(&[]));
-    let (_gateway, client) = home.gateway().await;
-    let watch = home.watch(&["--json", "a_note_alpha"]).await;
+    let home = home(&fixture_server(&[]));
+    let (_gateway, client) = home.gateway("a_touch").await;
+    let watch = watch(&home, &["--json", "a_note_alpha"]).await;
     touch(&client, "note:///alpha").await;
     let line = watch.prints(ALPHA).await;
     let raw =
@@ -191,10 +164,10 @@ async fn as_json_a_line_has_the_params_token_for_token() {
 
 #[tokio::test]
 async fn a_command_runs_for_one_update_at_a_time_and_the_newest_of_each_resource() {
-    let home = Home::new(&fixture_server(&[]));
-    let (_gateway, client) = home.gateway().await;
+    let home = home(&fixture_server(&[]));
+    let (_gateway, client) = home.gateway("a_touch").await;
     let command = "echo \"$1 $GOBLIN_URI\" >> ran; while [ ! -e go ]; do sleep 0.01; done; echo chatter; exit 3";
-    let mut watch = home.watch(&["--json", "--exec", command, ALPHA, "a+note:///beta"]).await;
+    let mut watch = watch(&home, &["--json", "--exec", command, ALPHA, "a+note:///beta"]).await;
     let ran = || std::fs::read_to_string(home.scratch.path().join("ran")).unwrap_or_default();
     let has_run = |times: usize| {
         eventually("the command has run", move || async move { (ran().lines().count() == times).then_some(()) })
@@ -219,13 +192,13 @@ async fn a_command_runs_for_one_update_at_a_time_and_the_newest_of_each_resource
 
 #[tokio::test]
 async fn it_outlives_a_restart_of_the_gateway() {
-    let home = Home::new(&fixture_server(&[]));
-    let (mut gateway, client) = home.gateway().await;
-    let mut watch = home.watch(&["--json", ALPHA]).await;
+    let home = home(&fixture_server(&[]));
+    let (mut gateway, client) = home.gateway("a_touch").await;
+    let mut watch = watch(&home, &["--json", ALPHA]).await;
     touch(&client, "note:///alpha").await;
     watch.prints(r#""version":1"#).await;
     gateway.child.kill().await.expect("it can be killed");
-    let (_again, client) = home.gateway().await;
+    let (_again, client) = home.gateway("a_touch").await;
     // An update may have been missed.
     watch.prints(r#""params":{"uri":"a+note:///alpha"}"#).await;
     for _ in 0..2 {
@@ -239,13 +212,13 @@ async fn it_outlives_a_restart_of_the_gateway() {
 async fn a_server_that_comes_late_after_a_restart_is_watched_when_it_comes() {
     let gate = Scratch::new();
     let wait = format!("while [ ! -e {} ]; do sleep 0.01; done; exec {}", gate.path().join("go").display(), fixture());
-    let home = Home::new(&json!({ "command": "sh", "args": ["-c", wait] }));
+    let home = home(&json!({ "command": "sh", "args": ["-c", wait] }));
     let go = gate.write("go", "");
-    let (mut gateway, _client) = home.gateway().await;
-    let watch = home.watch(&["--json", "--log-level", "info", ALPHA]).await;
+    let (mut gateway, _client) = home.gateway("a_touch").await;
+    let watch = watch(&home, &["--json", "--log-level", "info", ALPHA]).await;
     gateway.child.kill().await.expect("it can be killed");
     std::fs::remove_file(go).expect("it is there");
-    let again = Gateway::of(home.serve()).await;
+    let again = Gateway::of(home.serve(0)).await;
     watch.says("the gateway refuses a subscription that stood before").await;
     gate.write("go", "");
     let client = again.client_seeing("a_touch").await;
@@ -257,11 +230,11 @@ async fn a_server_that_comes_late_after_a_restart_is_watched_when_it_comes() {
 #[tokio::test]
 async fn with_a_configuration_it_starts_a_gateway_of_its_own() {
     let server = HttpFixture::start(&[]).await;
-    let home = Home::new(&server.server());
+    let home = home(&server.server());
     let config = home.config.display().to_string();
-    let mut watch = home.watch(&["--config", &config, ALPHA]).await;
+    let mut watch = watch(&home, &["--config", &config, ALPHA]).await;
     // This gateway is another client of the same server.
-    let (_gateway, client) = home.gateway().await;
+    let (_gateway, client) = home.gateway("a_touch").await;
     touch(&client, "note:///alpha").await;
     watch.prints(ALPHA).await;
     assert_eq!(watch.interrupt().await.code(), Some(0));
@@ -273,7 +246,7 @@ async fn with_a_configuration_it_starts_a_gateway_of_its_own() {
 
 #[tokio::test]
 async fn patterns_fields_and_deletions_are_asked_for_and_told() {
-    let (home, mut gateway) = (Home::new(&fixture_server(&[])), RawGateway::start().await);
+    let (home, mut gateway) = (home(&fixture_server(&[])), RawGateway::start().await);
     let (logs, odd) = ("a+file:///logs/**/*.log", "file:///app/[slug]");
     let arguments = ["watch", "--url", &gateway.url, "--json", "--fields", "size,a.b", logs, odd, "a+db:///{table}"];
     let mut watch = Watch::start(home.goblin(&arguments));
@@ -309,9 +282,9 @@ async fn patterns_fields_and_deletions_are_asked_for_and_told() {
 
 #[tokio::test]
 async fn subx1_subx2_a_pattern_with_fields_is_watched_at_a_gateway() {
-    let home = Home::new(&fixture_server(&[]));
-    let (_gateway, client) = home.gateway().await;
-    let watch = home.watch(&["--json", "--fields", "version", "a+note:///al*"]).await;
+    let home = home(&fixture_server(&[]));
+    let (_gateway, client) = home.gateway("a_touch").await;
+    let watch = watch(&home, &["--json", "--fields", "version", "a+note:///al*"]).await;
     watch.says("watching 1 pattern at ").await;
     touch(&client, "note:///beta").await;
     touch(&client, "note:///alpha").await;
@@ -327,8 +300,8 @@ async fn subx1_subx2_a_pattern_with_fields_is_watched_at_a_gateway() {
 
 #[tokio::test]
 async fn when_nobody_reads_it_ends_quietly() {
-    let home = Home::new(&fixture_server(&[]));
-    let (_gateway, client) = home.gateway().await;
+    let home = home(&fixture_server(&[]));
+    let (_gateway, client) = home.gateway("a_touch").await;
     let (reader, writer) = std::io::pipe().expect("a pipe");
     let mut child = home.goblin(&["watch", ALPHA]).stdout(writer).stderr(Stdio::piped()).spawn().expect("it starts");
     drop(reader);
