@@ -249,7 +249,7 @@ impl PendingCall {
 
 impl Drop for PendingCall {
     fn drop(&mut self) {
-        // Without a runtime, the gateway has ended, and with it the call.
+        // No task can be spawned after the end of the runtime. The call has ended with it.
         if self.is_over() || Handle::try_current().is_err() {
             return;
         }
@@ -317,7 +317,7 @@ struct CallTable {
 enum CallKey {
     /// The client's id of the request, which is unique among its open requests.
     Client(Id),
-    /// The number of a request whose client does not matter.
+    /// The number of a request without an id of its client.
     Number(u64),
 }
 

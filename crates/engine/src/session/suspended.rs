@@ -71,7 +71,7 @@ impl Dispatcher {
         }
     }
 
-    /// Waits for the next event of a call. A server request suspends a call without a session, whose reader then gets
+    /// Waits for the next event of a call. A server request suspends a call without a session. The reader then gets
     /// the `input_required` reply. It is cancel-safe.
     pub(crate) async fn next_event(&self, pending: &mut PendingCall) -> CallEvent {
         loop {
