@@ -8,7 +8,7 @@
 //! key, because the reader treats it as absent.
 //!
 //! There are three kinds of keys. The gateway reads some keys. Aliases are other names for them. Keys of other clients
-//! that have no meaning for a gateway are described as [`IGNORED`].
+//! that have no meaning for a gateway are described as `ignored`.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -19,6 +19,7 @@ use crate::problem::Fault;
 use crate::vocabulary::nearest;
 
 /// The description of a key that has no effect.
+#[cfg(any(test, feature = "import"))]
 pub(crate) const IGNORED: &str = "ignored";
 
 static SCHEMA: LazyLock<Value> = LazyLock::new(|| serde_json::from_str(text()).expect("a test reads the schema"));
@@ -73,6 +74,7 @@ impl ObjectKeys {
         self.properties().contains_key(key)
     }
 
+    #[cfg(any(test, feature = "import"))]
     pub(crate) fn ignores(self, key: &str) -> bool {
         self.properties().get(key).is_some_and(|property| property["description"] == IGNORED)
     }

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const PREFIX: &str = "urn:uuid:";
+const NANOS_PER_MILLI: u128 = 1_000_000;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SubscriptionId(u128);
@@ -24,12 +25,12 @@ impl SubscriptionId {
     }
 
     fn at(now: SystemTime, random: [u8; 16]) -> SubscriptionId {
-        let millis = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
-        let time = (millis & 0xffff_ffff_ffff) << 80;
-        let random = u128::from_ne_bytes(random) & ((1 << 80) - 1);
-        let version = !(0xf << 76) & random | 0x7 << 76;
-        let variant = !(0b11 << 62) & version | 0b10 << 62;
-        SubscriptionId(time | variant)
+        let nanos = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+        let millis = nanos / NANOS_PER_MILLI & 0xffff_ffff_ffff;
+        // The 12 bits after the version hold the fraction of the millisecond (RFC 9562, section 6.2, method 3).
+        let fraction = (nanos % NANOS_PER_MILLI << 12) / NANOS_PER_MILLI;
+        let random = u128::from_ne_bytes(random) & ((1 << 62) - 1);
+        SubscriptionId(millis << 80 | 0x7 << 76 | fraction << 64 | 0b10 << 62 | random)
     }
 }
 
@@ -64,9 +65,9 @@ mod tests {
     #[test]
     fn sub4_ids_are_version_7_uuids_sort_by_time_and_read_back() {
         let begin = UNIX_EPOCH + Duration::from_millis(1_763_000_000_123);
-        let at = |number: u8| begin + Duration::from_millis(number.into());
+        let at = |number: u8| begin + Duration::from_micros(50 * u64::from(number));
         let ids: Vec<_> = (0..100).map(|number| SubscriptionId::at(at(number), [255 - number; 16])).collect();
-        assert_eq!(ids[7].created(), at(7));
+        assert_eq!(ids[70].created(), begin + Duration::from_millis(3));
         assert!(ids.is_sorted());
         for id in ids {
             let text = id.to_string();
