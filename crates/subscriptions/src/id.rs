@@ -26,9 +26,9 @@ impl SubscriptionId {
 
     fn at(now: SystemTime, random: [u8; 16]) -> SubscriptionId {
         let nanos = now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
-        let millis = nanos / NANOS_PER_MILLI & 0xffff_ffff_ffff;
+        let millis = (nanos / NANOS_PER_MILLI) & 0xffff_ffff_ffff;
         // The 12 bits after the version hold the fraction of the millisecond (RFC 9562, section 6.2, method 3).
-        let fraction = (nanos % NANOS_PER_MILLI << 12) / NANOS_PER_MILLI;
+        let fraction = ((nanos % NANOS_PER_MILLI) << 12) / NANOS_PER_MILLI;
         let random = u128::from_ne_bytes(random) & ((1 << 62) - 1);
         SubscriptionId(millis << 80 | 0x7 << 76 | fraction << 64 | 0b10 << 62 | random)
     }
