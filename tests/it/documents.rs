@@ -14,8 +14,15 @@ const CRATES: [&str; 11] =
 /// The crates without tokio: they do no I/O, start no threads and read no clock.
 const PURE: [&str; 4] = ["wire", "config", "catalog", "subscriptions"];
 /// The module groups of the engine. A module may use the modules of its own group and of earlier groups.
-const ORDER: [&[&str]; 7] =
-    [&["client"], &["upstream"], &["catalog_store"], &["meta", "router"], &["session"], &["admin", "front"], &["app"]];
+const ORDER: [&[&str]; 7] = [
+    &["client"],
+    &["upstream"],
+    &["catalog_store"],
+    &["meta", "router"],
+    &["dispatcher"],
+    &["admin", "front"],
+    &["app"],
+];
 
 fn root() -> &'static Path {
     Path::new(crate::harness::ROOT)

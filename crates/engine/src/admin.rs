@@ -40,8 +40,8 @@ use crate::admin::changes::AdminCommand;
 use crate::admin::configuration::Configuration;
 use crate::admin::permit::AdminAccess;
 use crate::admin::readiness::Readiness;
+use crate::dispatcher::Dispatcher;
 use crate::meta::words::{MAX_QUOTED_INPUT, cut, did_you_mean};
-use crate::session::dispatcher::Dispatcher;
 use crate::upstream::Backend;
 use crate::upstream::availability::Availability;
 

@@ -44,13 +44,13 @@ use crate::app::listener::{Listener, Listeners};
 use crate::app::operate::{CommandExecutor, ConfigSource};
 use crate::app::supervisor::BackendSupervisor;
 use crate::catalog_store::CatalogStore;
+use crate::client::sessions::Sessions;
+use crate::dispatcher::Dispatcher;
+use crate::dispatcher::recorder::CallRecorder;
 use crate::front::gate::Gate;
 use crate::front::http::AddressRole;
 use crate::front::{http, stdio};
 use crate::router::Router;
-use crate::session::Sessions;
-use crate::session::dispatcher::Dispatcher;
-use crate::session::recorder::CallRecorder;
 use crate::upstream::supervisor::BackendDeps;
 use crate::upstream::{Backend, descriptors};
 

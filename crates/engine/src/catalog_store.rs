@@ -22,8 +22,8 @@ use goblin_wire::{Error, Limit};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, watch};
 
+use crate::client::ListVersions;
 use crate::client::caller::Caller;
-use crate::client::mailbox::ListVersions;
 use crate::upstream::Backend;
 use crate::upstream::supervisor::stopped;
 

@@ -1,5 +1,5 @@
 //! The transports for clients: Streamable HTTP, HTTP+SSE and stdio. Each decodes a message once, enforces its size
-//! limit and passes it to the [`Dispatcher`](crate::session::dispatcher::Dispatcher).
+//! limit and passes it to the [`Dispatcher`](crate::dispatcher::Dispatcher).
 
 pub(crate) mod activity;
 pub(crate) mod batch;
@@ -12,7 +12,6 @@ pub(crate) mod modern;
 pub(crate) mod outbound;
 pub(crate) mod request;
 pub(crate) mod sse;
-pub(crate) mod stateless;
 pub(crate) mod stdio;
 pub(crate) mod stream;
 

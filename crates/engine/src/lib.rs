@@ -10,7 +10,7 @@ pub mod catalog_store;
 mod meta;
 mod router;
 
-mod session;
+mod dispatcher;
 
 pub mod admin;
 pub mod front;

@@ -5,7 +5,7 @@
 //! parse (`content` in the catalog).
 //!
 //! A client and a link may be of different generations. `rounds` serves a legacy client of a modern backend, `inputs`
-//! serves two modern peers, and `session::suspended` serves a modern client of a legacy backend.
+//! serves two modern peers, and `dispatcher::suspended` serves a modern client of a legacy backend.
 
 mod arguments;
 pub(crate) mod inputs;
@@ -218,7 +218,7 @@ impl Router {
         if let Outcome::Error(error) = answered.response.outcome
             && call.caller.dialect.has_asks()
         {
-            backend.inbox.remember_required(answered.response.raw.as_str(), error, &call.mailbox);
+            backend.inbox.remember_required(answered.response.raw.as_str(), error, &call.client);
         }
         Ok(self.translate(&catalog, route.source, request, &call.caller, &answered))
     }

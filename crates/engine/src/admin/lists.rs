@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 
 use crate::admin::Admin;
 use crate::admin::status::iso;
-use crate::session::Session;
+use crate::client::Client;
 
 /// The maximum number of listed sessions. The response also has the total number.
 pub(crate) const MAX_SESSIONS: usize = 1000;
@@ -28,7 +28,7 @@ impl Admin {
     pub(crate) fn sessions(&self) -> SessionList {
         let mut sessions = self.dispatcher.sessions.all();
         let total = sessions.len();
-        sessions.sort_by_cached_key(|session| (session.idle(), Reverse(session.opened)));
+        sessions.sort_by_cached_key(|session| (session.idle(), Reverse(session.opened())));
         sessions.truncate(MAX_SESSIONS);
         let listed: Vec<_> = sessions.iter().map(|session| info(session)).collect();
         SessionList { total, omitted: total - listed.len(), sessions: listed }
@@ -46,18 +46,18 @@ fn entry(list: List, shown: VisibleEntry<'_>) -> Option<Entry> {
     Some(Entry { server: server.to_owned(), exposed: exposed.to_owned(), native: native.to_owned(), definition })
 }
 
-fn info(session: &Session) -> SessionInfo {
-    let introduction = &session.mailbox.introduction;
+fn info(session: &Client) -> SessionInfo {
+    let introduction = &session.introduction;
     SessionInfo {
-        id: session.id.short(),
+        id: session.session_name(),
         client: clean(&introduction.name),
         client_version: clean(&introduction.version),
         protocol: session.dialect.as_str().to_owned(),
         profile: session.profile.as_ref().map(|profile| profile.as_str().to_owned()),
-        started: iso(session.opened),
+        started: iso(session.opened()),
         idle_seconds: session.idle().as_secs(),
-        streams: session.mailbox.open_streams(),
+        streams: session.open_streams(),
         in_flight: session.calls.len(),
-        subscriptions: session.mailbox.subscriptions.count(),
+        subscriptions: session.subscriptions.count(),
     }
 }

@@ -13,8 +13,8 @@ use goblin_wire::Limit;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::client::eviction::{EvictionCandidate, EvictionQueue};
 use crate::front::activity::ConnectionActivity;
-use crate::session::eviction::{EvictionCandidate, EvictionQueue};
 
 /// The number of connections per session, because a client may open several.
 const CONNECTIONS_PER_SESSION: usize = 4;

@@ -20,8 +20,8 @@ use goblin_wire::{Error, Id, Message, Request};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::client::Client;
 use crate::client::caller::Caller;
-use crate::client::mailbox::Mailbox;
 
 /// The limits, in messages and in bytes, of the progress and log messages that wait for a slow client.
 const MAX_MESSAGES: usize = 256;
@@ -62,8 +62,8 @@ pub(crate) enum CallEvent {
 pub struct Call {
     pub caller: Caller,
     pub request: Request,
-    /// The mailbox of the client that made the call.
-    pub mailbox: Arc<Mailbox>,
+    /// The client that made the call.
+    pub client: Arc<Client>,
     /// The client to which messages of the backend without a call may belong. In versions that answer server requests
     /// with the call, each call counts as a client, because a message cannot be assigned to one of two calls.
     pub origin: ClientId,
@@ -136,12 +136,12 @@ struct CallClock {
 }
 
 impl Call {
-    pub fn new(caller: Caller, mailbox: Arc<Mailbox>, request: Request, progress_token: Option<Bytes>) -> Call {
-        let origin = if caller.dialect.has_asks() { mailbox.id } else { ClientId::next() };
+    pub fn new(caller: Caller, client: Arc<Client>, request: Request, progress_token: Option<Bytes>) -> Call {
+        let origin = if caller.dialect.has_asks() { client.id } else { ClientId::next() };
         Call {
             caller,
             request,
-            mailbox,
+            client,
             origin,
             state: Mutex::new(CallState { token: progress_token, ..CallState::default() }),
             end: AtomicWaker::new(),
@@ -177,11 +177,10 @@ impl Call {
             level: Some(crate::client::caller::Level::Info),
             abilities: Arc::default(),
         };
-        let mailbox =
-            Mailbox::new(Default::default(), Default::default(), crate::client::mailbox::replay::Replay::new(0));
+        let client = Arc::new(Client::passing(Default::default()));
         let request = br#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}"#;
         match goblin_wire::Message::parse(Bytes::from_static(request)) {
-            Ok(goblin_wire::Message::Request(request)) => Call::new(caller, Arc::new(mailbox), request, None),
+            Ok(goblin_wire::Message::Request(request)) => Call::new(caller, client, request, None),
             other => panic!("{other:?}"),
         }
     }
@@ -244,7 +243,7 @@ impl Call {
         let error = Error::ClientUnavailable { reason: reason.to_owned() };
         let answer = goblin_wire::error_reply(request, &error.to_json()).concat();
         if let Ok(Message::Response(answer)) = Message::parse(answer) {
-            self.mailbox.asks.answer(answer);
+            self.client.answer(answer);
         }
     }
 

@@ -18,7 +18,7 @@ pub(crate) struct InputRequest {
 impl InputRequest {
     /// Reports whether the backend still waits for the response.
     pub(crate) fn is_open(&self, call: &Call) -> bool {
-        call.mailbox.asks.is_open(&self.id)
+        call.client.waits_for(&self.id)
     }
 
     /// Delivers the input for this entry to the backend. Returns `false` if the request does not contain it.
@@ -29,7 +29,7 @@ impl InputRequest {
         let response = goblin_wire::reply(&self.id, answered.slice(request.raw.bytes())).concat();
         if let Ok(Message::Response(response)) = Message::parse(response) {
             // The input is ignored if it is late and the backend has gone on without it.
-            call.mailbox.asks.answer(response);
+            call.client.answer(response);
         }
         true
     }

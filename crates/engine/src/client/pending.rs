@@ -19,7 +19,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::client::call::{Call, CallEvent, Reply};
 use crate::client::caller::SessionId;
-use crate::client::mailbox::replay::ReplayEventKind;
+use crate::client::replay::ReplayEventKind;
 
 /// The effect of dropping a call before its answer.
 #[derive(Clone, Copy, Debug)]
@@ -130,8 +130,8 @@ impl PendingCall {
     /// Sends a server request on the session stream, because this call has no stream. If the session has none either,
     /// the backend gets an error.
     fn ask_elsewhere(&self, request: Bytes) {
-        let mailbox = &self.call.mailbox;
-        if mailbox.has_stream() && mailbox.post(request.clone()) {
+        let client = &self.call.client;
+        if client.has_stream() && client.post(request.clone()) {
             return;
         }
         if let Ok(Message::Request(request)) = Message::parse(request) {
@@ -160,7 +160,7 @@ impl PendingCall {
     /// protocol version has one. A client cannot resume a stream of which it never saw an event.
     pub(crate) fn begin_stream(&mut self) -> Option<Bytes> {
         let OnDrop::Detach(stream @ None) = &mut self.on_drop else { return None };
-        let replay = &self.call.mailbox.replay;
+        let replay = &self.call.client.replay;
         let number = replay.begin([&self.call.request.id]);
         *stream = Some(number);
         self.call.caller.dialect.has_priming().then(|| replay.prime(number))
@@ -168,7 +168,7 @@ impl PendingCall {
 
     /// Adds an event to the stream and returns the bytes to write. Returns `None` if there are none.
     pub(crate) fn keep(&self, stream: u64, event: CallEvent) -> Option<Bytes> {
-        let replay = &self.call.mailbox.replay;
+        let replay = &self.call.client.replay;
         match event {
             CallEvent::Slow => None,
             CallEvent::Message(message) => Some(replay.event(stream, ReplayEventKind::Note, message.into())),
@@ -281,9 +281,11 @@ impl Drop for PendingCall {
 }
 
 /// The open requests of one client, or of all clients without a session.
+#[derive(Default)]
 pub struct OpenCalls {
     table: Mutex<CallTable>,
-    count: Arc<OpenCallCount>,
+    /// Counts the requests, unless another table does.
+    count: Option<Arc<OpenCallCount>>,
 }
 
 /// The number of open calls of all clients. The task that checks timeouts sleeps while it is zero.
@@ -340,8 +342,8 @@ pub(crate) struct OpenCallGuard {
 }
 
 impl OpenCalls {
-    pub fn new(count: Arc<OpenCallCount>) -> OpenCalls {
-        OpenCalls { table: Mutex::default(), count }
+    pub fn new(count: &Arc<OpenCallCount>) -> OpenCalls {
+        OpenCalls { table: Mutex::default(), count: Some(Arc::clone(count)) }
     }
 
     /// Adds a request. Returns an error if the id is in use, `most` requests are open or the client is gone. A request
@@ -367,8 +369,10 @@ impl OpenCalls {
         }
         table.open.insert(key.clone(), (number, open));
         drop(table);
-        if self.count.open.fetch_add(1, Ordering::AcqRel) == 0 {
-            self.count.begun.notify_one();
+        if let Some(count) = &self.count
+            && count.open.fetch_add(1, Ordering::AcqRel) == 0
+        {
+            count.begun.notify_one();
         }
         Ok(OpenCallGuard { calls: Arc::clone(self), key, number })
     }
@@ -452,7 +456,9 @@ impl Drop for OpenCallGuard {
             table.open.remove(&self.key);
         }
         drop(table);
-        self.calls.count.open.fetch_sub(1, Ordering::AcqRel);
+        if let Some(count) = &self.calls.count {
+            count.open.fetch_sub(1, Ordering::AcqRel);
+        }
     }
 }
 

@@ -13,15 +13,15 @@ use goblin_wire::{Error, Message, error_reply, trace};
 use http::header::HeaderMap;
 use http::{Response, StatusCode};
 
+use crate::client::Client;
 use crate::client::call::CallEvent;
-use crate::client::mailbox::replay::{Replay, ReplayEventKind};
 use crate::client::pending::PendingCall;
+use crate::client::replay::{Replay, ReplayEventKind};
+use crate::dispatcher::{Begun, Dispatcher};
 use crate::front::body::{self, Body, empty, json};
 use crate::front::http::HttpFront;
 use crate::front::request::{AcceptedTypes, Rejection};
-use crate::front::stream::call_events;
-use crate::session::Session;
-use crate::session::dispatcher::{Begun, Dispatcher};
+use crate::front::stream::{CallEvents, into_events};
 
 impl HttpFront {
     pub(super) async fn batch(
@@ -42,12 +42,12 @@ impl HttpFront {
         if !accepted.stream {
             batch.end().await;
         } else if !accepted.json || !batch.settle().await {
-            return Ok(batch.into_events(&self.dispatcher, &session.mailbox.replay));
+            return Ok(batch.into_events(&self.dispatcher, &session.replay));
         }
         Ok(batch.into_json())
     }
 
-    fn begin_batch(&self, headers: &HeaderMap, session: &Arc<Session>, messages: Vec<Bytes>) -> Batch {
+    fn begin_batch(&self, headers: &HeaderMap, session: &Arc<Client>, messages: Vec<Bytes>) -> Batch {
         let mut batch = Batch::default();
         for raw in messages {
             match Message::parse(raw) {
@@ -130,7 +130,10 @@ impl Batch {
         let stream = replay.begin(calls.iter().map(PendingCall::id));
         let answers: Vec<_> =
             answers.into_iter().map(|answer| replay.event(stream, ReplayEventKind::Answer, answer)).collect();
-        let calls = calls.into_iter().map(|call| Box::pin(call_events(dispatcher, call.on_stream(stream))));
+        let calls = calls.into_iter().map(|call| {
+            let (dispatcher, pending) = (Arc::clone(dispatcher), call.on_stream(stream));
+            Box::pin(into_events(CallEvents { dispatcher, pending }))
+        });
         body::events(futures_util::stream::iter(answers).chain(futures_util::stream::select_all(calls)))
     }
 }

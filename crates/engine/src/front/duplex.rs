@@ -15,26 +15,27 @@ use goblin_wire::{Dialect, Error, MalformedMessage, Message, Method, Notificatio
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
-use crate::client::pending::{OpenCall, OpenCallGuard, OpenCalls, PendingCall};
-use crate::session::dispatcher::{Begun, CANCELLED, Dispatcher};
-use crate::session::listening::ListenSubscription;
-use crate::session::stateless::{StatelessClient, check_meta, check_version};
-use crate::session::{self, Session, SessionPermit};
+use crate::client::Client;
+use crate::client::caller::Introduction;
+use crate::client::pending::{OpenCall, OpenCallGuard, PendingCall};
+use crate::client::sessions::{Presence, SessionPermit};
+use crate::dispatcher::listening::ListenSubscription;
+use crate::dispatcher::stateless::{StatelessClient, check_meta, check_version};
+use crate::dispatcher::{Begun, CANCELLED, Dispatcher};
 
 pub(crate) struct DuplexClient {
     dispatcher: Arc<Dispatcher>,
     observe: Arc<Observe>,
     profile: Option<ProfileName>,
     state: Mutex<DuplexState>,
-    /// The client as the sender of requests without a handshake, and their table. `None` if the transport does not
-    /// support them.
-    pub guest: Option<(StatelessClient, Arc<OpenCalls>)>,
+    /// The client as the sender of requests without a handshake. `None` if the transport does not support them.
+    pub guest: Option<Arc<Client>>,
 }
 
 enum DuplexState {
     Waiting(SessionPermit),
     /// The session, held by a stream guard. It is never idle while the connection is open.
-    Begun(session::SessionStreamGuard),
+    Begun(Presence),
     Ended,
 }
 
@@ -42,7 +43,7 @@ enum DuplexState {
 pub(crate) enum MessageOutcome {
     Nothing,
     /// The client finished the handshake. Before this it receives only answers.
-    Initialized(Arc<Session>),
+    Initialized(Arc<Client>),
     Answer(Pieces),
     /// A call. The guard frees the id of a request without a handshake.
     Call(PendingCall, Option<OpenCallGuard>),
@@ -73,16 +74,15 @@ impl DuplexClient {
         observe: &Arc<Observe>,
         profile: Option<ProfileName>,
     ) -> Result<DuplexClient, Error> {
-        let guest = StatelessClient::known(dispatcher, profile.clone());
-        // The sessions count the calls, so this table has a counter of its own.
-        let guest = Some((guest, Arc::new(OpenCalls::new(Arc::default()))));
+        let guest = Client::passing(Introduction::default()).of_session(dispatcher.sessions.mint(), profile.clone());
+        let guest = Some(Arc::new(guest));
         DuplexClient::new(dispatcher, observe, profile).map(|duplex| DuplexClient { guest, ..duplex })
     }
 
     /// Returns the session. Returns `None` before the handshake and after the end.
-    pub(crate) fn session(&self) -> Option<Arc<Session>> {
+    pub(crate) fn session(&self) -> Option<Arc<Client>> {
         match &*self.state() {
-            DuplexState::Begun(present) => Some(Arc::clone(&present.session)),
+            DuplexState::Begun(present) => Some(Arc::clone(&present.client)),
             DuplexState::Waiting(_) | DuplexState::Ended => None,
         }
     }
@@ -95,10 +95,10 @@ impl DuplexClient {
     pub(crate) fn end(&self, reason: &str) {
         let before = std::mem::replace(&mut *self.state(), DuplexState::Ended);
         if let DuplexState::Begun(present) = before {
-            self.dispatcher.sessions.end(present.session.id, reason);
+            self.dispatcher.sessions.end(&present.client, reason);
         }
-        if let Some((guest, calls)) = &self.guest {
-            calls.close("the client is gone");
+        if let Some(guest) = &self.guest {
+            guest.calls.close("the client is gone");
             guest.close();
         }
     }
@@ -118,9 +118,9 @@ impl DuplexClient {
     pub(crate) fn hear(&self, raw: Bytes) -> Result<MessageOutcome, MalformedMessage> {
         Ok(match Message::parse(raw).map_err(|malformed| self.refused(malformed))? {
             Message::Request(request) => match &self.guest {
-                Some((guest, calls)) if is_visit(&request) => {
+                Some(guest) if is_visit(&request) => {
                     let id = request.id.clone();
-                    self.on_visit(guest, calls, request).unwrap_or_else(|error| {
+                    self.on_visit(guest, request).unwrap_or_else(|error| {
                         MessageOutcome::Answer(goblin_wire::error_reply(Some(&id), &error.to_json()))
                     })
                 }
@@ -144,10 +144,10 @@ impl DuplexClient {
     }
 
     fn on_notification(&self, notification: &Notification) -> MessageOutcome {
-        if let Some((_, calls)) = &self.guest
+        if let Some(guest) = &self.guest
             && notification.method == Method::Cancelled
             && let Some((id, reason)) = cancelled(notification, CANCELLED)
-            && calls.withdraw(&id, &reason)
+            && guest.calls.withdraw(&id, &reason)
         {
             return MessageOutcome::Nothing;
         }
@@ -169,15 +169,11 @@ impl DuplexClient {
     }
 
     /// Begins a request without a handshake. Returns an error if the id is in use or too many requests are open.
-    fn on_visit(
-        &self,
-        guest: &StatelessClient,
-        calls: &Arc<OpenCalls>,
-        request: Request,
-    ) -> Result<MessageOutcome, Error> {
+    fn on_visit(&self, guest: &Arc<Client>, request: Request) -> Result<MessageOutcome, Error> {
         check_meta(&request)?;
         check_version(&request)?;
-        let guard = calls.admit(Some(&request.id), OpenCall::Begins, self.dispatcher.most_in_flight())?;
+        let guard = guest.calls.admit(Some(&request.id), OpenCall::Begins, self.dispatcher.most_in_flight())?;
+        let guest = &StatelessClient::Known(Arc::clone(guest));
         if request.method == Method::Listen {
             let listening = self.dispatcher.listen(guest, &request)?;
             let (cancel, cancelled) = oneshot::channel();
@@ -213,7 +209,7 @@ impl DuplexClient {
             }
         };
         let (session, hello) = self.dispatcher.initialize(request, self.profile.as_ref(), taken)?;
-        *state = DuplexState::Begun(session.open_stream());
+        *state = DuplexState::Begun(self.dispatcher.sessions.open_stream(&session));
         Ok(hello)
     }
 

@@ -24,10 +24,12 @@ use tokio::sync::watch;
 use tower_service::Service;
 
 use crate::admin::PROBES;
+use crate::client::Client;
 use crate::client::call::CallEvent;
 use crate::client::caller::SessionId;
-use crate::client::mailbox::replay::{ReplayReader, ResumeGap, SESSION_STREAM, StreamResumeOutcome};
 use crate::client::pending::PendingCall;
+use crate::client::replay::{ReplayReader, ResumeGap, SESSION_STREAM, StreamResumeOutcome};
+use crate::dispatcher::{Begun, Dispatcher};
 use crate::front::body::{self, Body, empty, json, json_error};
 use crate::front::gate::{Gate, RequestOrigin, is_repeated, reject_origin, single};
 use crate::front::modern::{self, missing_meta};
@@ -35,9 +37,7 @@ use crate::front::request::{
     AcceptedTypes, HttpRequest, Rejection, check_is_json, check_takes_stream, other_verb, whole_body,
 };
 use crate::front::sse::{MESSAGES, SSE, SseClients};
-use crate::front::stream::{ListChanges, ResumedCall, SessionStream, call_events};
-use crate::session::Session;
-use crate::session::dispatcher::{Begun, Dispatcher};
+use crate::front::stream::{CallEvents, ListChanges, ResumedCall, SessionStream, into_events};
 
 const MCP: &str = "/mcp";
 /// The path segment between an endpoint and the name of a profile.
@@ -213,7 +213,7 @@ impl HttpFront {
             (McpEndpoint::Mcp, &Verb::GET) => self.get(request.headers()),
             (McpEndpoint::Mcp, &Verb::DELETE) => {
                 let session = self.session(request.headers())?;
-                self.dispatcher.sessions.end(session.id, "the client ended it");
+                self.dispatcher.sessions.end(&session, "the client ended it");
                 Ok(empty(StatusCode::NO_CONTENT))
             }
             (McpEndpoint::Mcp, _) => Ok(other_verb("GET, POST, DELETE")),
@@ -223,19 +223,18 @@ impl HttpFront {
     fn get(&self, headers: &HeaderMap) -> Result<Response<Body>, Rejection> {
         check_takes_stream(headers)?;
         let session = self.session(headers)?;
-        let mailbox = &session.mailbox;
         let Some(last_event) = visible(headers, &LAST_EVENT_ID)? else {
             let is_first = !session.had_stream();
             let stream = self.fresh_stream(&session);
-            mailbox.tell_again();
+            session.tell_again();
             if !is_first {
                 // The client does not state which events of the previous stream it received.
-                mailbox.tell_missed();
+                session.tell_missed();
             }
             return Ok(stream);
         };
-        let tell_gap = || self.observe.emit(&Event::ReplayGap { session: &session.id.short() });
-        Ok(match mailbox.replay.resume(last_event) {
+        let tell_gap = || self.observe.emit(&Event::ReplayGap { session: &session.session_name() });
+        Ok(match session.replay.resume(last_event) {
             Ok(StreamResumeOutcome::Reader(reader)) if reader.stream == SESSION_STREAM => {
                 self.stream_of(&session, reader, None)
             }
@@ -243,7 +242,7 @@ impl HttpFront {
                 if reader.has_gap {
                     tell_gap();
                 }
-                body::events(ResumedCall { present: session.enter_reader(), reader }.into_events())
+                body::events(into_events(ResumedCall { presence: session.enter_reader(), reader }))
             }
             // An `EventSource` does not reconnect after status 204.
             Ok(StreamResumeOutcome::Spent) => empty(StatusCode::NO_CONTENT),
@@ -256,23 +255,23 @@ impl HttpFront {
             Err(ResumeGap) => {
                 tell_gap();
                 let stream = self.fresh_stream(&session);
-                mailbox.doubt();
-                mailbox.tell_missed();
+                session.doubt();
+                session.tell_missed();
                 stream
             }
         })
     }
 
     /// Opens a session stream that resumes from no event. Messages that become due after this call reach it, even those
-    /// that the previous stream still takes from the mailbox.
-    fn fresh_stream(&self, session: &Arc<Session>) -> Response<Body> {
-        let (reader, first) = session.mailbox.replay.take_session();
+    /// that the previous stream still takes from the session.
+    fn fresh_stream(&self, session: &Arc<Client>) -> Response<Body> {
+        let (reader, first) = session.replay.take_session();
         self.stream_of(session, reader, first.filter(|_| session.dialect.has_priming()))
     }
 
-    fn stream_of(&self, session: &Arc<Session>, reader: ReplayReader, first: Option<Bytes>) -> Response<Body> {
-        let (changes, stop) = (self.changes(), self.stop.clone());
-        body::events(SessionStream { hold: session.open_stream(), reader, first, changes, stop }.into_events())
+    fn stream_of(&self, session: &Arc<Client>, reader: ReplayReader, first: Option<Bytes>) -> Response<Body> {
+        let presence = self.dispatcher.sessions.open_stream(session);
+        body::events(into_events(SessionStream::new(presence, reader, first, self.changes(), self.stop.clone())))
     }
 
     /// Returns the list changes that the clients of this front see.
@@ -348,8 +347,10 @@ impl HttpFront {
                 error => Rejection { status: StatusCode::OK, error, id: Some(request.id.clone()) },
             })?;
         let mut response = json(StatusCode::OK, hello);
-        let id = HeaderValue::try_from(session.id.to_string()).expect("a UUID is a header value");
-        response.headers_mut().insert(SESSION_ID, id);
+        if let Some(id) = session.session {
+            let id = HeaderValue::try_from(id.to_string()).expect("a UUID is a header value");
+            response.headers_mut().insert(SESSION_ID, id);
+        }
         Ok(response)
     }
 
@@ -358,7 +359,7 @@ impl HttpFront {
         let is_legacy = pending.call.caller.dialect.has_handshake();
         loop {
             if !accepted.json {
-                return body::events(call_events(&self.dispatcher, pending));
+                return self.call_stream(pending);
             }
             if is_legacy && !accepted.stream {
                 let reply = pending.answer().await;
@@ -372,17 +373,21 @@ impl HttpFront {
                 CallEvent::Slow if !accepted.stream => {}
                 // The client accepts no stream, so the message is dropped.
                 _ if !accepted.stream => pending.tell_dropped(),
-                CallEvent::Slow => return body::events(call_events(&self.dispatcher, pending)),
+                CallEvent::Slow => return self.call_stream(pending),
                 event => {
                     pending.give_back(event);
-                    return body::events(call_events(&self.dispatcher, pending));
+                    return self.call_stream(pending);
                 }
             }
         }
     }
 
+    fn call_stream(&self, pending: PendingCall) -> Response<Body> {
+        body::events(into_events(CallEvents { dispatcher: Arc::clone(&self.dispatcher), pending }))
+    }
+
     /// Returns the session that a request names. Returns an error if the id or the protocol version is not valid.
-    pub(crate) fn session(&self, headers: &HeaderMap) -> Result<Arc<Session>, Rejection> {
+    pub(crate) fn session(&self, headers: &HeaderMap) -> Result<Arc<Client>, Rejection> {
         check_version_once(headers)?;
         let version = headers.get(PROTOCOL_VERSION).map(|version| version.to_str().unwrap_or_default());
         let unknown = |version: &&str| Dialect::parse(version).is_none_or(|dialect| dialect.era() != Era::Legacy);

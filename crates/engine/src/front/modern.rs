@@ -10,12 +10,12 @@ use goblin_wire::{Error, Id, Method, Request, mirror};
 use http::header::{HeaderMap, HeaderName};
 use http::{Response, StatusCode};
 
+use crate::dispatcher::Begun;
+use crate::dispatcher::stateless::{StatelessClient, check_meta, check_version};
 use crate::front::body::{self, Body};
 use crate::front::http::{HttpFront, answered};
 use crate::front::request::{AcceptedTypes, Rejection};
-use crate::front::stateless::ListenStream;
-use crate::session::dispatcher::Begun;
-use crate::session::stateless::{StatelessClient, check_meta, check_version};
+use crate::front::stream::{ListenStream, into_events};
 
 impl HttpFront {
     /// Handles a request without a session.
@@ -35,7 +35,7 @@ impl HttpFront {
             }
             return Ok(match self.dispatcher.listen(&guest, &request) {
                 Ok(listening) => {
-                    body::events(ListenStream::new(self.changes(), listening, self.stop.clone()).into_events())
+                    body::events(into_events(ListenStream::new(self.changes(), listening, self.stop.clone())))
                 }
                 Err(error) => refused(&request.id, &error, accepted),
             });

@@ -8,7 +8,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::Stream;
 use goblin_telemetry::{Event, Observe, worker};
 use goblin_wire::json::Pieces;
 use goblin_wire::{Error, MalformedMessage};
@@ -17,16 +16,16 @@ use http::{HeaderValue, Method as Verb, Response, StatusCode};
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
+use crate::client::Client;
 use crate::client::call::CallEvent;
 use crate::client::caller::SessionId;
 use crate::client::pending::PendingCall;
-use crate::front::body::{self, Body, KEEP_ALIVE, event};
+use crate::front::body::{self, Body, event};
 use crate::front::duplex::{DuplexClient, MessageOutcome, refusal};
 use crate::front::http::HttpFront;
 use crate::front::outbound::{EnqueueError, OutboundQueue, OutboundWriter};
 use crate::front::request::{HttpRequest, Rejection, check_is_json, check_takes_stream, other_verb, whole_body};
-use crate::front::stream::{KEEP_ALIVE_EVERY, ListChanges, all_events, unasked};
-use crate::session::Session;
+use crate::front::stream::{EventSource, ListChanges, all_events, into_events, unasked};
 use crate::upstream::supervisor::stopped;
 
 pub(crate) const SSE: &str = "/sse";
@@ -54,7 +53,7 @@ impl HttpFront {
             stop: self.stop.clone(),
             listed: self.streams.enter(client),
         };
-        Ok(body::events(stream.into_events()))
+        Ok(body::events(into_events(stream)))
     }
 
     /// Handles a POST: a message of the client that the query names.
@@ -121,7 +120,7 @@ struct SseClient {
     duplex: DuplexClient,
     outbound: Arc<OutboundQueue>,
     /// The session, after the client has finished the handshake.
-    initialized: watch::Sender<Option<Arc<Session>>>,
+    initialized: watch::Sender<Option<Arc<Client>>>,
     observe: Arc<Observe>,
 }
 
@@ -164,7 +163,7 @@ impl SseClient {
             Ok(()) => true,
             Err(EnqueueError::Closed) => false,
             Err(EnqueueError::Full) => {
-                let session = self.duplex.session().map_or(self.id, |session| session.id);
+                let session = self.duplex.session().and_then(|client| client.session).unwrap_or(self.id);
                 self.observe.emit(&Event::ClientSlow { session: &session.short() });
                 self.end("the client does not read");
                 false
@@ -204,18 +203,14 @@ async fn carry(mut pending: PendingCall, client: Arc<SseClient>, _writer: Outbou
 /// answered.
 struct ClientStream {
     greeting: Option<Bytes>,
-    initialized: watch::Receiver<Option<Arc<Session>>>,
+    initialized: watch::Receiver<Option<Arc<Client>>>,
     changes: ListChanges,
     stop: watch::Receiver<bool>,
     /// The table entry. Dropping it ends the session.
     listed: SseClientGuard,
 }
 
-impl ClientStream {
-    fn into_events(self) -> impl Stream<Item = Bytes> + Send + 'static {
-        futures_util::stream::unfold(self, async |mut stream| Some((stream.next().await?, stream)))
-    }
-
+impl EventSource for ClientStream {
     async fn next(&mut self) -> Option<Bytes> {
         if let Some(greeting) = self.greeting.take() {
             return Some(greeting);
@@ -237,7 +232,6 @@ impl ClientStream {
             // These come before the answers, which could delay them forever. They are too rare to delay the answers.
             Some(messages) = unasked => Some(all_events(messages)),
             message = outbound.next() => message.map(event),
-            () = tokio::time::sleep(KEEP_ALIVE_EVERY) => Some(KEEP_ALIVE),
         }
     }
 }
@@ -248,7 +242,9 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::session::dispatcher::Dispatcher;
+    use crate::dispatcher::Dispatcher;
+    use crate::front::body::KEEP_ALIVE;
+    use crate::front::stream::KEEP_ALIVE_EVERY;
 
     #[tokio::test(start_paused = true)]
     async fn http1_a_quiet_stream_shows_that_it_is_alive() {
@@ -263,7 +259,7 @@ mod tests {
             stop: stop.subscribe(),
             listed: Arc::<SseClients>::default().enter(Arc::clone(&client)),
         };
-        let mut events = Box::pin(stream.into_events());
+        let mut events = Box::pin(into_events(stream));
         for _ in 0..3 {
             let begin = Instant::now();
             assert_eq!(events.next().await, Some(KEEP_ALIVE));

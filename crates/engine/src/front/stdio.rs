@@ -16,13 +16,12 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
+use crate::client::Client;
 use crate::client::call::CallEvent;
 use crate::client::pending::{OpenCallGuard, PendingCall};
+use crate::dispatcher::Dispatcher;
 use crate::front::duplex::{DuplexClient, MessageOutcome, refusal};
-use crate::front::stateless::ListenStream;
-use crate::front::stream::{ListChanges, unasked};
-use crate::session::Session;
-use crate::session::dispatcher::Dispatcher;
+use crate::front::stream::{ListChanges, ListenStream, unasked};
 use crate::upstream::supervisor::stopped;
 
 /// The number of messages that wait for the client to read. If the queue is full, calls wait before they send their
@@ -57,10 +56,10 @@ pub(crate) async fn serve(
     drop(output);
     // The client can send no more responses, so calls must not wait for them.
     if let Some(session) = duplex.session() {
-        session.mailbox.asks.close();
+        session.close_requests();
     }
-    if let Some((_, calls)) = &duplex.guest {
-        calls.end_listening();
+    if let Some(guest) = &duplex.guest {
+        guest.calls.end_listening();
     }
     front.observe.emit(&Event::ShuttingDown { open: calls.len(), grace });
     let finished = async { while calls.join_next().await.is_some() {} };
@@ -279,7 +278,7 @@ async fn carry_told(
                     return;
                 }
             },
-            messages = told.next() => messages,
+            messages = told.next_messages() => messages,
         };
         let Some(messages) = messages else { return };
         for message in messages {
@@ -291,7 +290,7 @@ async fn carry_told(
 }
 
 /// Sends the messages of no call to the client. It holds only a weak sender, so that it does not keep the output open.
-async fn tell(session: Arc<Session>, mut changes: ListChanges, output: mpsc::WeakSender<Pieces>) {
+async fn tell(session: Arc<Client>, mut changes: ListChanges, output: mpsc::WeakSender<Pieces>) {
     while let Some(messages) = unasked(&session, &mut changes).await {
         for message in messages {
             let Some(output) = output.upgrade() else { return };
@@ -328,7 +327,7 @@ mod tests {
         stop.send_replace(true);
         // One scheduler turn is enough for the task to see the stop.
         tokio::task::yield_now().await;
-        duplex.guest.as_ref().expect("both eras").1.end_listening();
+        duplex.guest.as_ref().expect("both eras").calls.end_listening();
         read.recv().await.expect("an acknowledgement");
         assert!(read.recv().await.is_some_and(|answer| answer.concat().starts_with(br#"{"jsonrpc":"2.0","id":7"#)));
         assert!(read.recv().await.is_none(), "one answer");

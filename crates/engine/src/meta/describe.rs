@@ -84,7 +84,7 @@ impl MetaCall<'_> {
         let ListedTools::Pinned { places, reveal: true } = &self.catalog.listed else { return };
         let caller = &self.call.caller;
         if caller.session.is_some() && caller.dialect.has_handshake() && !places.contains(&place) {
-            self.call.mailbox.reveal(exposed);
+            self.call.client.reveal(exposed);
         }
     }
 

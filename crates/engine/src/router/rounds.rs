@@ -14,7 +14,7 @@ use goblin_wire::{Error, Message, Method, Outcome, Request};
 use smallvec::SmallVec;
 
 use crate::client::call::{Call, CallTimeouts};
-use crate::client::mailbox::server_requests::ServerRequestEvent;
+use crate::client::server_requests::ServerRequestEvent;
 use crate::router::Router;
 use crate::router::inputs::needs_input;
 use crate::upstream::inbound::check_ability;
@@ -91,7 +91,7 @@ impl Router {
     /// Sends one input request to the client and waits for the response, at most for the timeout of server requests.
     async fn ask_client(&self, call: &Arc<Call>, backend: &Backend, asked: &str) -> InputResponse {
         let (method, params) = method_and_params(asked);
-        let Ok(mut ask) = call.mailbox.asks.open() else {
+        let Ok(mut ask) = call.client.open_request() else {
             return refusal(&method, "it has too many questions open, or is gone");
         };
         let params = params.map(|params| self.params_for(call, backend, &method, params, ask.id));
@@ -109,7 +109,7 @@ impl Router {
             return refusal(&method, &error.to_string());
         }
         let recipient = Recipient {
-            mailbox: Arc::clone(&call.mailbox),
+            mailbox: Arc::clone(&call.client),
             abilities: Arc::clone(&call.caller.abilities),
             dialect: call.caller.dialect,
             calls: SmallVec::from_elem(Arc::clone(call), 1),

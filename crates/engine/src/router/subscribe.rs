@@ -20,9 +20,9 @@ use goblin_wire::params::required;
 use goblin_wire::{Error, Outcome as Answer, Request, Response};
 
 use crate::catalog_store::View;
+use crate::client::Client;
 use crate::client::call::Call;
 use crate::client::caller::SessionId;
-use crate::client::mailbox::Mailbox;
 use crate::client::subscriptions::{SubscribeRequest, Subscription};
 use crate::router::{Router, find_resource};
 use crate::upstream::problem::public;
@@ -32,7 +32,7 @@ use crate::upstream::{Backend, CallEnd};
 /// The receiver of the updates of a subscription: a session or a `subscriptions/listen` stream.
 pub struct UpdateRecipient {
     pub client: SessionId,
-    pub mailbox: Arc<Mailbox>,
+    pub mailbox: Arc<Client>,
 }
 
 const PREFIX: &str = "dev.goblin/";
@@ -50,7 +50,7 @@ impl Router {
         let Some(client) = call.caller.session else {
             return Err(Error::InvalidRequest("a subscription needs a session".to_owned()).into());
         };
-        let listener = UpdateRecipient { client, mailbox: Arc::clone(&call.mailbox) };
+        let listener = UpdateRecipient { client, mailbox: Arc::clone(&call.client) };
         let terms = SubscriptionOptions::new(pace, selection);
         let SubscribeResult { subscription, outcome } = tokio::select! {
             subscribed = self.enter(call, &listener, backend, found, terms) => subscribed?,
@@ -154,7 +154,7 @@ impl Router {
     }
 
     /// Counts one more subscription of the client. Returns the limit that was reached as an error.
-    fn place(&self, mailbox: &Mailbox) -> Result<SubscriptionPermit, LimitReached> {
+    fn place(&self, mailbox: &Client) -> Result<SubscriptionPermit, LimitReached> {
         let limits = self.policies.subscriptions;
         SubscriptionPermit::new((&mailbox.subscriptions, limits.per_client), (&self.subscriptions, limits.total))
     }
@@ -163,7 +163,7 @@ impl Router {
     pub(crate) fn unsubscribe(&self, call: &Call) -> Result<Pieces, Error> {
         let request = &call.request;
         let uri = required(request.raw.as_str(), request.params.uri, "uri")?;
-        let (session, mailbox) = (call.caller.session, &*call.mailbox);
+        let (session, mailbox) = (call.caller.session, &*call.client);
         let ended = match uri.parse::<SubscriptionId>() {
             Ok(id) => self.unsubscribe_known(call, |register| register.unsubscribe_id(mailbox, id)),
             // The URI may have the current exposed name, or the one at the time of the subscription.
@@ -192,7 +192,7 @@ impl Router {
             let found = find(catalog.view(call.caller.dialect), uri, Some(kind)).ok()?;
             let backend = &catalog.source(found.source).backend;
             let register = backend.known_register(call.caller.session)?;
-            register.unsubscribe_pattern(&call.mailbox, &found.native).then(|| Arc::clone(backend))
+            register.unsubscribe_pattern(&call.client, &found.native).then(|| Arc::clone(backend))
         })
     }
 
@@ -202,7 +202,7 @@ impl Router {
         let owner = find_resource(catalog.view(call.caller.dialect), uri).ok()?;
         let backend = &catalog.source(owner.source).backend;
         let register = backend.known_register(call.caller.session)?;
-        register.unsubscribe(&call.mailbox, &owner.native).then(|| Arc::clone(backend))
+        register.unsubscribe(&call.client, &owner.native).then(|| Arc::clone(backend))
     }
 }
 

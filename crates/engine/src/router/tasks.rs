@@ -155,7 +155,7 @@ impl Router {
         BackendResponse { response, .. }: &BackendResponse,
     ) -> Reply {
         let client = call.caller.dialect.era();
-        let made = NewTask { native, client, life: told.life(), mailbox: &call.mailbox };
+        let made = NewTask { native, client, life: told.life(), mailbox: &call.client };
         let task = self.tasks.enter(place, made, Instant::now());
         task.note(told.life(), told.kept(&task.id));
         let id = &call.request.id;

@@ -163,7 +163,7 @@ impl Backend {
         let request_meta = RequestMeta {
             request: outgoing.request,
             caller: &call.caller,
-            level: if dialect.has_handshake() { None } else { call.mailbox.asked_level() },
+            level: if dialect.has_handshake() { None } else { call.client.asked_level() },
             declare: self.config.declare,
             token: outgoing.progress_token_at.map(|at| (at, token)),
             tasks: outgoing.tasks,

@@ -20,7 +20,7 @@ use goblin_wire::{Dialect, Limit, Notification, Request};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
-use crate::client::mailbox::Mailbox;
+use crate::client::Client;
 use crate::upstream::tasks::TaskTable;
 
 /// The number of URL elicitations that are remembered until they end. The oldest is forgotten first.
@@ -31,12 +31,12 @@ const MAX_ELICITATION_ID: usize = 1024;
 /// The URL elicitations that have not ended, at most [`MAX_ELICITATIONS`].
 #[derive(Default)]
 struct OpenElicitations {
-    asked: HashMap<String, Weak<Mailbox>>,
+    asked: HashMap<String, Weak<Client>>,
     order: VecDeque<String>,
 }
 
 impl OpenElicitations {
-    fn insert(&mut self, id: String, mailbox: &Arc<Mailbox>) {
+    fn insert(&mut self, id: String, mailbox: &Arc<Client>) {
         if id.len() > MAX_ELICITATION_ID {
             return;
         }
@@ -51,7 +51,7 @@ impl OpenElicitations {
 
     /// Returns the client that received the elicitation, if its session still exists. The id stays in `order` until it
     /// is the oldest.
-    fn remove(&mut self, id: &str) -> Option<Arc<Mailbox>> {
+    fn remove(&mut self, id: &str) -> Option<Arc<Client>> {
         self.asked.remove(id)?.upgrade()
     }
 }
@@ -114,7 +114,7 @@ impl BackendEvents {
 
     /// Remembers the client of a URL elicitation. The user completes it elsewhere, and the backend announces the end
     /// later. Only this client may receive that notification.
-    pub(crate) fn remember_elicited(&self, ask: &Request, mailbox: &Arc<Mailbox>) {
+    pub(crate) fn remember_elicited(&self, ask: &Request, mailbox: &Arc<Client>) {
         let text = ask.raw.as_str();
         let id = ask.params.whole.and_then(|params| json::member(text, params, "elicitationId"));
         if let Some(id) = id.and_then(|at| json::string(text, at)) {
@@ -123,7 +123,7 @@ impl BackendEvents {
     }
 
     /// Remembers the URL elicitations that an error response requires before the call can be repeated.
-    pub(crate) fn remember_required(&self, text: &str, error: Span, mailbox: &Arc<Mailbox>) {
+    pub(crate) fn remember_required(&self, text: &str, error: Span, mailbox: &Arc<Client>) {
         const URL_ELICITATION_REQUIRED: &str = "-32042";
         if json::member(text, error, "code").is_none_or(|code| code.get(text) != URL_ELICITATION_REQUIRED) {
             return;
@@ -217,7 +217,6 @@ mod tests {
     use goblin_wire::Message;
 
     use super::*;
-    use crate::client::mailbox::replay::Replay;
 
     fn inbox() -> BackendEvents {
         BackendEvents::new(ServerId::new("a").expect("a valid id"), Arc::default(), Arc::default(), Arc::default())
@@ -258,7 +257,7 @@ mod tests {
     #[test]
     fn ask_the_end_of_an_elicitation_reaches_who_was_asked_once() {
         let inbox = inbox();
-        let mailbox = || Arc::new(Mailbox::new(Default::default(), Default::default(), Replay::new(0)));
+        let mailbox = || Arc::new(Client::passing(Default::default()));
         let (one, two) = (mailbox(), mailbox());
         inbox.remember_elicited(&ask("x"), &one);
         inbox.remember_elicited(&ask("y"), &two);
@@ -272,7 +271,7 @@ mod tests {
     #[test]
     fn ask_only_so_many_elicitations_are_remembered() {
         let inbox = inbox();
-        let mailbox = Arc::new(Mailbox::new(Default::default(), Default::default(), Replay::new(0)));
+        let mailbox = Arc::new(Client::passing(Default::default()));
         for number in 0..=MAX_ELICITATIONS {
             inbox.remember_elicited(&ask(&number.to_string()), &mailbox);
         }

@@ -24,9 +24,9 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
+use crate::client::Client;
 use crate::client::call::Call;
 use crate::client::caller::{Abilities, Caller, Level, SessionId};
-use crate::client::mailbox::Mailbox;
 use crate::upstream::events::BackendEvents;
 use crate::upstream::files::Host;
 use crate::upstream::server_request::{self, Recipient};
@@ -88,7 +88,7 @@ pub(crate) struct InboundRequest {
 #[derive(Clone)]
 pub struct LinkOwner {
     pub caller: Caller,
-    pub mailbox: Arc<Mailbox>,
+    pub mailbox: Arc<Client>,
     /// The client's session, or an id of the link if the client has none.
     pub id: SessionId,
 }
@@ -350,7 +350,7 @@ impl InboundHandler {
         let recipient = match (whose, &self.own) {
             (Attribution::Calls(calls), own) => {
                 let first = calls.first().ok_or_else(|| unavailable("no client has a call on this connection"))?;
-                let (mailbox, abilities) = (Arc::clone(&first.mailbox), Arc::clone(&first.caller.abilities));
+                let (mailbox, abilities) = (Arc::clone(&first.client), Arc::clone(&first.caller.abilities));
                 let dialect = first.caller.dialect;
                 Recipient { mailbox, abilities, dialect, is_own: own.is_some(), calls }
             }

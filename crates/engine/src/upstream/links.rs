@@ -25,10 +25,9 @@ use goblin_wire::Error;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 
+use crate::client::Client;
 use crate::client::call::Call;
 use crate::client::caller::{Caller, Introduction, RunId, SessionId};
-use crate::client::mailbox::replay::Replay;
-use crate::client::mailbox::{ListVersions, Mailbox};
 use crate::client::subscriptions::Subscription;
 use crate::upstream::dial::Dialler;
 use crate::upstream::inbound::LinkOwner;
@@ -333,12 +332,12 @@ impl LinkTable {
         let caller = &call.caller;
         let slot = self.find_or_begin(caller, |id| {
             let mailbox = match caller.session {
-                Some(_) => Arc::clone(&call.mailbox),
+                Some(_) => Arc::clone(&call.client),
                 // The link outlives the call, so it cannot use the call's mailbox.
                 None => {
                     let abilities = Arc::clone(&caller.abilities);
                     let introduction = Introduction { abilities, ..Introduction::default() };
-                    Arc::new(Mailbox::new(introduction, ListVersions::default(), Replay::new(0)))
+                    Arc::new(Client::passing(introduction))
                 }
             };
             LinkOwner { caller: caller.clone(), mailbox, id }

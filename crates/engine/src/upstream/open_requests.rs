@@ -354,7 +354,7 @@ mod tests {
     use goblin_wire::Dialect;
 
     use super::*;
-    use crate::client::mailbox::Mailbox;
+    use crate::client::Client;
 
     fn requests() -> LinkRequests {
         LinkRequests::new(Arc::new(InboundHandler::example()))
@@ -385,7 +385,7 @@ mod tests {
     }
 
     /// Returns a call of a client that receives server requests only as the result of a call.
-    fn passing(mailbox: &Arc<Mailbox>) -> Arc<Call> {
+    fn passing(mailbox: &Arc<Client>) -> Arc<Call> {
         let Call { mut caller, request, .. } = Call::example();
         caller.dialect = Dialect::NEWEST;
         Arc::new(Call::new(caller, Arc::clone(mailbox), request, None))
@@ -393,7 +393,7 @@ mod tests {
 
     #[test]
     fn p2_of_calls_that_are_asked_by_their_answers_none_is_guessed() {
-        let (open, mailbox) = (requests(), Arc::clone(&Call::example().mailbox));
+        let (open, mailbox) = (requests(), Arc::clone(&Call::example().client));
         let (one, two) = (passing(&mailbox), passing(&mailbox));
         let _held = open.enter(1, &one);
         assert!(matches!(open.whose(), Attribution::Calls(_)));
@@ -404,8 +404,8 @@ mod tests {
         // One that is gone must not be taken for another.
         for _ in 0..100 {
             let open = requests();
-            drop(open.enter(1, &passing(&Arc::clone(&Call::example().mailbox))));
-            let next = passing(&Arc::clone(&Call::example().mailbox));
+            drop(open.enter(1, &passing(&Arc::clone(&Call::example().client))));
+            let next = passing(&Arc::clone(&Call::example().client));
             let _held = open.enter(2, &next);
             assert!(matches!(open.whose(), Attribution::Unsure));
         }

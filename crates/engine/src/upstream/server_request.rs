@@ -14,17 +14,15 @@ use goblin_wire::{Dialect, Error, Id, Method, Notification, Request};
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
+use crate::client::Client;
 use crate::client::call::Call;
 use crate::client::caller::Abilities;
-use crate::client::mailbox::Mailbox;
-use crate::client::mailbox::server_requests::{
-    MAX_SERVER_REQUESTS, OpenServerRequest, ServerRequestError, ServerRequestEvent,
-};
+use crate::client::server_requests::{MAX_SERVER_REQUESTS, OpenServerRequest, ServerRequestError, ServerRequestEvent};
 use crate::upstream::inbound::{InboundHandler, InboundRequest, ReplySink};
 
 /// The client that receives a server request.
 pub(crate) struct Recipient {
-    pub mailbox: Arc<Mailbox>,
+    pub mailbox: Arc<Client>,
     pub abilities: Arc<Abilities>,
     pub dialect: Dialect,
     /// The client's calls on the link. The server request may belong to any of them.
@@ -104,7 +102,7 @@ pub(crate) fn relay(
     mut opened: InboundRequest,
     reply_sink: Arc<dyn ReplySink>,
 ) {
-    let ask = match recipient.mailbox.asks.open() {
+    let ask = match recipient.mailbox.open_request() {
         Ok(ask) => ask,
         Err(refused) => {
             let error = match refused {

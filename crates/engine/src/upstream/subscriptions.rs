@@ -33,10 +33,10 @@ use goblin_wire::{Method, Notification};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
-use crate::client::mailbox::{ClientRegistry, Mailbox};
 use crate::client::subscriptions::{
     AffectedSubscription, Notice, SubscribeRequest, Subscription, SubscriptionEntry, SubscriptionTable,
 };
+use crate::client::{Client, ClientRegistry};
 use crate::upstream::events::BackendEvents;
 use crate::upstream::listing_view::{ExposedListing, ListingView, PatternMatches};
 use crate::upstream::subscriptions::selective::DeferredUpdates;
@@ -188,9 +188,9 @@ impl SubscriptionManager {
     }
 
     /// Registers for a notification when the client's session ends. Returns `false` if it has already ended.
-    fn hold(self: &Arc<SubscriptionManager>, mailbox: &Mailbox) -> bool {
+    fn hold(self: &Arc<SubscriptionManager>, mailbox: &Client) -> bool {
         let holder: Arc<dyn ClientRegistry> = Arc::<SubscriptionManager>::clone(self);
-        mailbox.hold_for(&holder)
+        mailbox.register(&holder)
     }
 
     fn exposed<'a>(&'a self, offered: &'a ListingView) -> ExposedListing<'a> {
@@ -198,27 +198,27 @@ impl SubscriptionManager {
     }
 
     /// Ends a client's subscription to the single resource `native`. Returns whether it existed.
-    pub fn unsubscribe(&self, mailbox: &Mailbox, native: &str) -> bool {
+    pub fn unsubscribe(&self, mailbox: &Client, native: &str) -> bool {
         let found = self.book().table.find(mailbox, native).cloned();
         found.is_some_and(|subscription| self.end(&subscription))
     }
 
     /// Ends all subscriptions of the client under this exposed name, to a resource or a pattern, listed or not.
-    pub(crate) fn unsubscribe_exposed(&self, mailbox: &Mailbox, exposed: &str) -> bool {
+    pub(crate) fn unsubscribe_exposed(&self, mailbox: &Client, exposed: &str) -> bool {
         self.end_those(mailbox, |subscription| &*subscription.name.exposed == exposed)
     }
 
     /// Ends the client's subscriptions to the pattern with this native form.
-    pub(crate) fn unsubscribe_pattern(&self, mailbox: &Mailbox, native: &str) -> bool {
+    pub(crate) fn unsubscribe_pattern(&self, mailbox: &Client, native: &str) -> bool {
         self.end_those(mailbox, |subscription| subscription.pattern.is_some() && &*subscription.name.native == native)
     }
 
     /// Ends the client's subscription with this id.
-    pub(crate) fn unsubscribe_id(&self, mailbox: &Mailbox, id: SubscriptionId) -> bool {
+    pub(crate) fn unsubscribe_id(&self, mailbox: &Client, id: SubscriptionId) -> bool {
         self.end_those(mailbox, |subscription| subscription.id == id)
     }
 
-    fn end_those(&self, mailbox: &Mailbox, is_meant: impl Fn(&Subscription) -> bool) -> bool {
+    fn end_those(&self, mailbox: &Client, is_meant: impl Fn(&Subscription) -> bool) -> bool {
         let found: Vec<_> = {
             let book = self.book();
             book.table.of(mailbox).iter().filter(|subscription| is_meant(subscription)).cloned().collect()
@@ -526,13 +526,13 @@ impl Drop for SubscribeGuard<'_> {
 }
 
 impl ClientRegistry for SubscriptionManager {
-    fn release(&self, mailbox: &Mailbox) {
+    fn release(&self, mailbox: &Client) {
         let ended = self.book().table.release(mailbox);
         self.bell.notify_one();
         self.home.inbox.emit(&Event::SubscriptionsReleased { server: self.home.inbox.server(), count: ended.len() });
     }
 
-    fn tell_missed(&self, mailbox: &Mailbox) {
+    fn tell_missed(&self, mailbox: &Client) {
         let book = self.book();
         let notice = |subscription: &Arc<Subscription>| Notice {
             name: Arc::clone(&subscription.name),

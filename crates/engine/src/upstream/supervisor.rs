@@ -23,7 +23,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::client::caller::Level;
-use crate::client::mailbox::EvictionGuard;
+use crate::client::sessions::Presence;
 use crate::upstream::dial::DialParams;
 use crate::upstream::era::LinkScope;
 use crate::upstream::events::{BackendEvents, ExposedUris};
@@ -115,7 +115,7 @@ struct ConnectedLink {
     hello: Arc<Hello>,
     begin: Instant,
     /// The slot of a client's link, and the guard that keeps the client's session.
-    _place: Option<(OwnedSemaphorePermit, EvictionGuard)>,
+    _place: Option<(OwnedSemaphorePermit, Presence)>,
 }
 
 /// The reason why a supervisor has no link.

@@ -24,7 +24,7 @@ use goblin_wire::{Dialect, Era, Error, Id, Message, Method, Notification, Reques
 use parking_lot::Mutex;
 
 use crate::client::caller::{Caller, Principal, SessionId};
-use crate::client::mailbox::{ClientRegistry, Mailbox};
+use crate::client::{Client, ClientRegistry};
 use crate::upstream::events::BackendEvents;
 use crate::upstream::tasks::description::TaskDescription;
 use crate::upstream::tasks::input_relay::TaskInputRelay;
@@ -68,7 +68,7 @@ pub struct Task {
     /// The protocol of the client.
     pub client: Era,
     /// The mailbox of its session, for notifications.
-    pub mailbox: Weak<Mailbox>,
+    pub mailbox: Weak<Client>,
     /// The client that has to be there for the task to stay.
     client_id: Option<ClientId>,
     made: Instant,
@@ -87,7 +87,7 @@ struct TaskState {
 
 /// A stream that receives notifications of a task.
 struct TaskListener {
-    mailbox: Weak<Mailbox>,
+    mailbox: Weak<Client>,
     /// The last notification sent. Two streams of one client make the backend notify twice.
     told: Option<Bytes>,
 }
@@ -105,7 +105,7 @@ impl Task {
     }
 
     /// Adds `mailbox` to the listeners of the task.
-    pub fn listen(&self, mailbox: &Arc<Mailbox>) {
+    pub fn listen(&self, mailbox: &Arc<Client>) {
         let mut known = self.known.lock();
         known.listeners.retain(|listener| listener.mailbox.strong_count() > 0);
         known.listeners.push(TaskListener { mailbox: Arc::downgrade(mailbox), told: None });
@@ -206,7 +206,7 @@ pub struct NewTask<'a> {
     pub native: NativeTask,
     pub client: Era,
     pub life: Duration,
-    pub mailbox: &'a Arc<Mailbox>,
+    pub mailbox: &'a Arc<Client>,
 }
 
 impl TaskTable {
@@ -252,7 +252,7 @@ impl TaskTable {
         drop(tasks);
         drop(before);
         let holder: Arc<dyn ClientRegistry> = Arc::<TaskTable>::clone(self);
-        if has_session && !mailbox.hold_for(&holder) {
+        if has_session && !mailbox.register(&holder) {
             self.release(mailbox);
         }
         task
@@ -329,12 +329,12 @@ impl TaskTable {
 }
 
 impl ClientRegistry for TaskTable {
-    fn release(&self, mailbox: &Mailbox) {
+    fn release(&self, mailbox: &Client) {
         let gone = self.tasks.lock().remove_all(|task| task.client_id == Some(mailbox.id));
         drop(gone);
     }
 
-    fn tell_missed(&self, _: &Mailbox) {}
+    fn tell_missed(&self, _: &Client) {}
 }
 
 /// Returns the changes to the result or the input requests that a task includes.
@@ -379,12 +379,11 @@ mod tests {
     use super::*;
     use crate::client::call::Call;
     use crate::client::caller::RunId;
-    use crate::client::mailbox::replay::Replay;
 
     const LIFE: Duration = Duration::from_secs(60);
 
-    fn mailbox() -> Arc<Mailbox> {
-        Arc::new(Mailbox::new(Default::default(), Default::default(), Replay::new(0)))
+    fn mailbox() -> Arc<Client> {
+        Arc::new(Client::passing(Default::default()))
     }
 
     fn session() -> Caller {
@@ -398,7 +397,7 @@ mod tests {
     fn enter(
         book: &Arc<TaskTable>,
         caller: &Caller,
-        mailbox: &Arc<Mailbox>,
+        mailbox: &Arc<Client>,
         native: NativeTask,
         now: Instant,
     ) -> Arc<Task> {

@@ -81,7 +81,7 @@ async fn ask(
 /// Cancels the task in the background, because the caller is gone or already has its error.
 fn cancel(call: &Call, backend: &Arc<Backend>, native: &str) {
     let request = about(&Method::TasksCancel, native, "");
-    let call = Arc::new(Call::new(call.caller.clone(), Arc::clone(&call.mailbox), request, None));
+    let call = Arc::new(Call::new(call.caller.clone(), Arc::clone(&call.client), request, None));
     let (backend, native) = (Arc::clone(backend), native.to_owned());
     worker::spawn(async move { ask(&call, &backend, &Method::TasksCancel, &native, CANCEL_TIMEOUTS).await.map(drop) });
 }

@@ -12,9 +12,9 @@ use futures_util::future::join_all;
 use goblin_wire::Era;
 use goblin_wire::listen::ListenFilter;
 
+use crate::client::Client;
 use crate::client::call::Call;
 use crate::client::caller::Caller;
-use crate::client::mailbox::Mailbox;
 use crate::router::Router;
 use crate::upstream::Backend;
 use crate::upstream::link::LinkError;
@@ -37,7 +37,7 @@ impl Router {
     }
 
     /// Sends notifications of the tasks to `mailbox` until it is closed.
-    pub(crate) async fn watch_tasks(&self, call: &Arc<Call>, mailbox: &Arc<Mailbox>, ids: &BTreeSet<Arc<str>>) {
+    pub(crate) async fn watch_tasks(&self, call: &Arc<Call>, mailbox: &Arc<Client>, ids: &BTreeSet<Arc<str>>) {
         let mut by_server: BTreeMap<String, (Arc<Backend>, ListenFilter)> = BTreeMap::new();
         for task in ids.iter().filter_map(|id| self.watched(&call.caller, id)) {
             let Some(backend) = self.backend(&task.native.server) else { continue };

@@ -7,13 +7,12 @@ use goblin_subscriptions::updates::DeliveryOptions;
 use goblin_wire::{Message, Text};
 
 use super::*;
-use crate::client::mailbox::replay::Replay;
 
 /// A register without a link, and a client.
 #[derive(Clone)]
 pub(crate) struct ManagerFixture {
     pub register: Arc<SubscriptionManager>,
-    pub mailbox: Arc<Mailbox>,
+    pub mailbox: Arc<Client>,
 }
 
 impl ManagerFixture {
@@ -27,7 +26,7 @@ impl ManagerFixture {
             offered: Arc::new(ArcSwap::from_pointee(offered)),
             most_upstream: 99,
         };
-        let mailbox = Arc::new(Mailbox::new(Default::default(), Default::default(), Replay::new(0)));
+        let mailbox = Arc::new(Client::passing(Default::default()));
         ManagerFixture { register: Arc::new(SubscriptionManager::new(home)), mailbox }
     }
 

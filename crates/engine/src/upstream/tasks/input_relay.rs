@@ -15,11 +15,10 @@ use goblin_wire::{Method, Request};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::client::Client;
 use crate::client::call::{Call, CallEvent, CallTimeouts};
 use crate::client::caller::{Caller, Introduction};
 use crate::client::input_request::{InputRequest, question};
-use crate::client::mailbox::replay::Replay;
-use crate::client::mailbox::{ListVersions, Mailbox};
 use crate::upstream::tasks::about;
 use crate::upstream::{Backend, OutgoingRequest, TaskPolicy};
 
@@ -28,7 +27,7 @@ const INPUT_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub struct TaskInputRelay {
     /// The mailbox that assigns the ids of the requests, so that each id is used once.
-    mailbox: Arc<Mailbox>,
+    mailbox: Arc<Client>,
     state: Mutex<RelayState>,
     bell: Notify,
 }
@@ -42,7 +41,7 @@ struct RelayState {
 
 impl TaskInputRelay {
     pub(crate) fn new() -> TaskInputRelay {
-        let mailbox = Mailbox::new(Introduction::default(), ListVersions::default(), Replay::new(0));
+        let mailbox = Client::passing(Introduction::default());
         TaskInputRelay { mailbox: Arc::new(mailbox), state: Mutex::default(), bell: Notify::new() }
     }
 

@@ -183,7 +183,7 @@ impl CallOutcome {
 
 /// Returns the name that the client sent in the handshake or in the request's `_meta`.
 fn client(call: &Call) -> Option<String> {
-    let name = &*call.mailbox.introduction.name;
+    let name = &*call.client.introduction.name;
     if !name.is_empty() {
         return Some(clean(name));
     }

@@ -4,21 +4,25 @@ fn sessions(most: usize, idle: Duration) -> Sessions {
     Sessions::new(most, idle, Arc::default())
 }
 
-fn open(sessions: &Sessions) -> Arc<Session> {
+fn open(sessions: &Sessions) -> Arc<Client> {
     let place = sessions.reserve(|_| false).expect("there is room");
     sessions.open(place, None, Dialect::V2025_11_25, Introduction::default(), ListVersions::default())
+}
+
+fn id_of(client: &Client) -> SessionId {
+    client.session.expect("each has a session")
 }
 
 #[test]
 fn sess1_exactly_so_many_sessions_fit() {
     let sessions = sessions(3, Duration::from_secs(60));
-    let streams: Vec<_> = (0..3).map(|_| open(&sessions).open_stream()).collect();
-    let ids: std::collections::HashSet<_> = streams.iter().map(|stream| stream.session.id).collect();
+    let streams: Vec<_> = (0..3).map(|_| sessions.open_stream(&open(&sessions))).collect();
+    let ids: std::collections::HashSet<_> = streams.iter().map(|stream| stream.client.session).collect();
     assert_eq!(ids.len(), 3);
     let reserve = || sessions.reserve(|_| false);
     let refused = || matches!(reserve(), Err(Error::LimitExceeded { limit: "maxSessions", value: 3 }));
     assert!(refused());
-    sessions.end(*ids.iter().next().expect("there are some"), "test");
+    sessions.end(&streams[0].client, "test");
     let place = reserve().expect("the room of the ended one");
     assert!(refused() && sessions.len() == 3, "a place without a session counts");
     drop(place);
@@ -29,16 +33,16 @@ fn sess1_exactly_so_many_sessions_fit() {
 fn hard5_only_a_session_that_holds_nothing_is_evicted() {
     let sessions = sessions(6, Duration::from_secs(60));
     let [streaming, calling, reading, subscribed, asked, idle] = std::array::from_fn(|_| open(&sessions));
-    let stream = streaming.open_stream();
+    let stream = sessions.open_stream(&streaming);
     let ticket = calling.calls.admit(None, OpenCall::Call(Arc::new(Call::example())), 1);
     let present = reading.enter_reader();
-    let hold = subscribed.mailbox.hold();
-    let ask = asked.mailbox.asks.open();
+    let hold = subscribed.hold();
+    let ask = asked.open_request();
     // `is_held` replaces the table of tasks, which is not part of the sessions.
-    let reserve = || sessions.reserve(|session| session.id == idle.id);
+    let reserve = || sessions.reserve(|session| id_of(session) == id_of(&idle));
     assert!(reserve().is_err());
     let place = sessions.reserve(|_| false).expect("the idle session makes room");
-    assert!(sessions.find(idle.id).is_none() && reserve().is_err());
+    assert!(sessions.find(id_of(&idle)).is_none() && reserve().is_err());
     drop((place, stream, ticket, present, hold, ask));
     let places: Vec<_> = (0..6).map_while(|_| reserve().ok()).collect();
     assert_eq!((places.len(), sessions.all().len()), (6, 0), "each of them makes room in the end");
@@ -51,18 +55,18 @@ fn hard5_the_least_recently_active_session_is_evicted_and_new_ones_go_first() {
     let sessions = sessions(8, Duration::from_secs(60));
     let opened: Vec<_> = (0..8).map(|_| open(&sessions)).collect();
     let set = |index: usize, since: u64, requested: bool| {
-        opened[index].last_seen.store(since, Ordering::Relaxed);
-        opened[index].has_requested.store(requested, Ordering::Relaxed);
+        opened[index].activity.last_seen.store(since, Ordering::Relaxed);
+        opened[index].activity.has_requested.store(requested, Ordering::Relaxed);
     };
     for index in 0..8 {
         set(index, 100 - index as u64, index > 2);
     }
     let next = || {
-        let before: Vec<_> = opened.iter().filter(|session| sessions.find_quietly(session.id)).collect();
+        let before: Vec<_> = opened.iter().filter(|session| sessions.find_quietly(id_of(session))).collect();
         let place = sessions.reserve(|_| false).expect("each session makes room");
-        let gone = before.iter().position(|session| !sessions.find_quietly(session.id));
+        let gone = before.iter().position(|session| !sessions.find_quietly(id_of(session)));
         std::mem::forget(place);
-        gone.map(|index| opened.iter().position(|session| session.id == before[index].id))
+        gone.map(|index| opened.iter().position(|session| id_of(session) == id_of(before[index])))
     };
     assert_eq!(next(), Some(Some(2)), "three of eight are new: the oldest of them goes");
     assert_eq!(next(), Some(Some(7)), "two of eight are new: the least recently active goes");
@@ -72,7 +76,7 @@ fn hard5_the_least_recently_active_session_is_evicted_and_new_ones_go_first() {
 impl Sessions {
     /// Reports whether a session is open, without recording activity.
     fn find_quietly(&self, id: SessionId) -> bool {
-        self.all().iter().any(|session| session.id == id)
+        self.all().iter().any(|session| id_of(session) == id)
     }
 }
 
@@ -82,7 +86,7 @@ fn hard5_a_flood_of_handshakes_is_served_from_few_scans() {
     let sessions = sessions(2000, Duration::from_secs(60));
     let scanned = AtomicUsize::new(0);
     for _ in 0..6000 {
-        let count = |_: &Session| {
+        let count = |_: &Client| {
             scanned.fetch_add(1, Ordering::Relaxed);
             false
         };
@@ -98,10 +102,10 @@ fn hard5_a_flood_of_handshakes_is_served_from_few_scans() {
 fn only_what_is_idle_is_swept() {
     let sessions = sessions(9, Duration::ZERO);
     let (idle, streaming) = (open(&sessions), open(&sessions));
-    let stream = streaming.open_stream();
+    let stream = sessions.open_stream(&streaming);
     sessions.sweep();
-    assert!(sessions.find(idle.id).is_none());
-    assert!(sessions.find(streaming.id).is_some());
+    assert!(sessions.find(id_of(&idle)).is_none());
+    assert!(sessions.find(id_of(&streaming)).is_some());
     drop(stream);
     sessions.sweep();
     assert!(sessions.is_empty());
@@ -112,9 +116,9 @@ fn sess2_whoever_reads_the_rest_of_a_call_is_not_idle() {
     let sessions = sessions(9, Duration::ZERO);
     let session = open(&sessions);
     let present = session.enter_reader();
-    assert!(!session.mailbox.has_stream());
+    assert!(!session.has_stream());
     sessions.sweep();
-    assert!(sessions.find(session.id).is_some());
+    assert!(sessions.find(id_of(&session)).is_some());
     drop(present);
     sessions.sweep();
     assert!(sessions.is_empty());
@@ -126,9 +130,9 @@ fn sess2_a_cut_session_that_holds_something_has_less_time() {
         let sessions = sessions(9, Duration::from_secs(idle));
         let session = open(&sessions);
         assert_eq!(sessions.patience(&session), Duration::from_secs(idle));
-        let hold = holds.then(|| session.mailbox.hold());
+        let hold = holds.then(|| session.hold());
         if cut {
-            let stream = session.open_stream();
+            let stream = sessions.open_stream(&session);
             assert_eq!(sessions.patience(&session), Duration::from_secs(idle), "its stream is open");
             drop(stream);
         }
@@ -147,10 +151,10 @@ fn sess2_whoever_comes_back_in_the_moment_of_the_sweep_stays() {
     let sessions = sessions(9, Duration::ZERO);
     let session = open(&sessions);
     let idle = sessions.idle();
-    assert_eq!(idle, [session.id]);
-    let stream = session.open_stream();
+    assert_eq!(idle, [id_of(&session)]);
+    let stream = sessions.open_stream(&session);
     sessions.end_idle(idle);
-    assert!(sessions.find(session.id).is_some());
+    assert!(sessions.find(id_of(&session)).is_some());
     drop(stream);
     sessions.sweep();
     assert!(sessions.is_empty());

@@ -8,6 +8,12 @@
 //!
 //! The gateway always declares `resources.subscribe`. Capabilities are fixed at the handshake, and servers come and go.
 
+pub(crate) mod cut;
+pub(crate) mod listening;
+pub(crate) mod recorder;
+pub(crate) mod stateless;
+pub(crate) mod suspended;
+
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,25 +23,32 @@ use futures_util::FutureExt;
 use goblin_catalog::listing::List;
 use goblin_config::Policies;
 use goblin_config::exposure::ProfileName;
-use goblin_telemetry::Observe;
+use goblin_telemetry::{Event, Observe};
 use goblin_wire::extensions::{META_TOOLS, SUBSCRIPTIONS};
 use goblin_wire::json::{self, Pieces, Span};
 use goblin_wire::modern::IDENTITY;
 use goblin_wire::params::{cancelled, required};
 use goblin_wire::{Dialect, Error, Limit, Method, Notification, Request, Response};
 
+use crate::client::Client;
 use crate::client::call::{Call, Reply};
 use crate::client::caller::{Caller, Introduction, Level};
 use crate::client::pending::{OnDrop, OpenCall, PendingCall};
+use crate::client::sessions::{SessionPermit, Sessions};
+use crate::dispatcher::recorder::{CallRecord, CallRecorder};
+use crate::dispatcher::suspended::SuspendedCalls;
 use crate::router::Router;
-use crate::session::recorder::{CallRecord, CallRecorder};
-use crate::session::suspended::SuspendedCalls;
-use crate::session::{Session, SessionPermit, Sessions};
 
 /// The subscription options beyond the protocol. Clients set them in `_meta` under `dev.goblin/`.
 pub(crate) const EXTENSION: &str = concat!(
     r#"{"version":1,"options":["pattern","fields","minIntervalMs","batchMs","priority"],"#,
     r#""patterns":["glob","template"]}"#
+);
+
+/// The capabilities that clients of all versions learn.
+const CAPABILITIES: &str = concat!(
+    r#""tools":{"listChanged":true},"prompts":{"listChanged":true},"#,
+    r#""resources":{"subscribe":true,"listChanged":true},"completions":{},"logging":{}"#
 );
 
 /// The capability that declares tasks, with a trailing comma.
@@ -85,7 +98,8 @@ impl Dispatcher {
 
     /// Returns a place for a new session. Evicts a session that holds nothing if necessary.
     pub fn reserve(&self) -> Result<SessionPermit, Error> {
-        self.sessions.reserve(|session| self.router.tasks.has_tasks_of(session.id))
+        let has_tasks = |id| self.router.tasks.has_tasks_of(id);
+        self.sessions.reserve(|client| client.session.is_some_and(has_tasks))
     }
 
     /// Creates a session and the answer to `initialize`. Calls `place` last, so that an invalid request evicts no
@@ -95,7 +109,7 @@ impl Dispatcher {
         request: &Request,
         profile: Option<&ProfileName>,
         place: impl FnOnce() -> Result<SessionPermit, Error>,
-    ) -> Result<(Arc<Session>, Pieces), Error> {
+    ) -> Result<(Arc<Client>, Pieces), Error> {
         let text = request.raw.as_str();
         let asked = required(text, request.params.protocol_version, "protocolVersion")?;
         let dialect = Dialect::negotiate(&asked);
@@ -105,36 +119,39 @@ impl Dispatcher {
         let introduction = Introduction::read(text, &request.params);
         let session = self.sessions.open(place()?, profile.cloned(), dialect, introduction, versions);
         if let Some(profile) = self.router.directory.profile(profile) {
-            session.mailbox.confine(profile);
+            session.confine(profile);
         }
         Ok((session, goblin_wire::reply(&request.id, self.hello(profile, dialect))))
     }
 
     fn hello(&self, profile: Option<&ProfileName>, dialect: Dialect) -> String {
-        let catalog = self.router.directory.catalog_of(profile);
-        let instructions = catalog.instructions.as_deref();
-        let instructions = instructions.map(|text| format!(r#","instructions":{text}"#)).unwrap_or_default();
         let tasks = if dialect.has_tasks() && self.router.offers_tasks() { TASKS } else { "" };
+        let prefix = json::quote(self.router.directory.catalog_of(profile).meta.prefix());
         format!(
             concat!(
-                r#"{{"protocolVersion":"{}","capabilities":{{"tools":{{"listChanged":true}},"prompts":{{"listChanged":true}},"#,
-                r#""resources":{{"subscribe":true,"listChanged":true}},"completions":{{}},"logging":{{}},{}"#,
-                r#""experimental":{{"{}":{},"{}":{{"prefix":{}}}}}}},"#,
+                r#"{{"protocolVersion":"{}","capabilities":{{{},{}"experimental":{{"{}":{},"{}":{{"prefix":{}}}}}}},"#,
                 r#""serverInfo":{}{}}}"#
             ),
             dialect,
+            CAPABILITIES,
             tasks,
             SUBSCRIPTIONS,
             EXTENSION,
             META_TOOLS,
-            json::quote(catalog.meta.prefix()),
+            prefix,
             IDENTITY,
-            instructions,
+            self.instructions(profile),
         )
     }
 
+    /// Returns the member with the instructions for the model. It is empty if there are none.
+    fn instructions(&self, profile: Option<&ProfileName>) -> String {
+        let catalog = self.router.directory.catalog_of(profile);
+        catalog.instructions.as_deref().map(|text| format!(r#","instructions":{text}"#)).unwrap_or_default()
+    }
+
     /// Begins a request of a session.
-    pub fn begin(self: &Arc<Dispatcher>, session: &Arc<Session>, request: Request) -> Begun {
+    pub fn begin(self: &Arc<Dispatcher>, session: &Arc<Client>, request: Request) -> Begun {
         session.note_request();
         let caller = session.caller();
         match self.answer_at_once(session, &caller, &request) {
@@ -145,7 +162,7 @@ impl Dispatcher {
     }
 
     /// Answers a request that needs no backend. Returns `None` for the others.
-    fn answer_at_once(&self, session: &Session, caller: &Caller, request: &Request) -> Option<Result<Pieces, Error>> {
+    fn answer_at_once(&self, session: &Client, caller: &Caller, request: &Request) -> Option<Result<Pieces, Error>> {
         let list = |list| Some(self.page(caller, request, list).map(|page| goblin_wire::reply(&request.id, page)));
         let done = || Some(Ok(goblin_wire::reply(&request.id, "{}")));
         match &request.method {
@@ -160,7 +177,9 @@ impl Dispatcher {
             Method::SetLevel => match read_level(request) {
                 Ok(level) => {
                     self.sessions.set_level(session, level);
-                    self.router.directory.backends().iter().for_each(|backend| backend.level_changed(session.id));
+                    if let Some(id) = session.session {
+                        self.router.directory.backends().iter().for_each(|backend| backend.level_changed(id));
+                    }
                     done()
                 }
                 Err(error) => Some(Err(error)),
@@ -191,8 +210,8 @@ impl Dispatcher {
     }
 
     /// Adds the tools that this client had described to a page of tools.
-    fn with_revealed(&self, session: &Session, caller: &Caller, page: Bytes) -> Bytes {
-        let revealed = session.mailbox.revealed();
+    fn with_revealed(&self, session: &Client, caller: &Caller, page: Bytes) -> Bytes {
+        let revealed = session.revealed();
         if revealed.is_empty() {
             return page;
         }
@@ -208,7 +227,7 @@ impl Dispatcher {
         })
     }
 
-    fn begin_call(self: &Arc<Dispatcher>, session: &Arc<Session>, caller: Caller, request: Request) -> Begun {
+    fn begin_call(self: &Arc<Dispatcher>, session: &Arc<Client>, caller: Caller, request: Request) -> Begun {
         if let Err(error) = self.check_memory() {
             return Begun::Ready(self.router.error(&request, &caller, &error));
         }
@@ -216,7 +235,7 @@ impl Dispatcher {
         let account = self.open_account(&mut request);
         let token = request.params.said.progress_token;
         let token = token.map(|at| at.slice(request.raw.bytes()));
-        let call = Arc::new(Call::new(caller, Arc::clone(&session.mailbox), request, token));
+        let call = Arc::new(Call::new(caller, Arc::clone(session), request, token));
         let open = OpenCall::Call(Arc::clone(&call));
         let guard = match session.calls.admit(Some(&call.request.id), open, self.policies.max_in_flight) {
             Ok(guard) => guard,
@@ -262,17 +281,17 @@ impl Dispatcher {
     }
 
     /// Delivers the response to a server request. Reports a response that matches none.
-    pub(crate) fn hear_answer(&self, session: &Session, response: Response) {
-        if !session.mailbox.asks.answer(response) {
-            self.sessions.tell_unasked(session);
+    pub(crate) fn hear_answer(&self, session: &Client, response: Response) {
+        if !session.answer(response) {
+            self.router.observe.emit(&Event::AnswerWithoutAsk { session: &session.session_name() });
         }
     }
 
     /// Handles a notification of a session. Ignores unknown notifications.
-    pub fn hear(&self, session: &Session, notification: &Notification) {
+    pub fn hear(&self, session: &Client, notification: &Notification) {
         match notification.method {
             Method::Progress => {
-                session.mailbox.asks.progress(notification.clone());
+                session.progress(notification.clone());
             }
             Method::Cancelled => {
                 if let Some((id, reason)) = cancelled(notification, CANCELLED) {
@@ -282,8 +301,9 @@ impl Dispatcher {
             // These concern the client alone or are unknown. Forward them to the backends that have a link for this
             // client alone.
             Method::RootsChanged | Method::TaskStatus | Method::Other(_) => {
-                for backend in self.router.directory.backends().iter() {
-                    backend.tell_own(session.id, notification.raw.bytes());
+                if let Some(id) = session.session {
+                    let backends = self.router.directory.backends();
+                    backends.iter().for_each(|backend| backend.tell_own(id, notification.raw.bytes()));
                 }
             }
             _ => {}

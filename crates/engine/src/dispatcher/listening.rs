@@ -1,6 +1,6 @@
 //! `subscriptions/listen`: a stream of notifications for a client without a session.
 //!
-//! Each stream has its own mailbox and takes a place among the sessions. Its subscriptions are registered like those of
+//! Each stream is a client of its own and takes a place among the sessions. Its subscriptions are registered like those of
 //! sessions, so both receive the same updates. The acknowledgement lists the subscriptions that the catalog and the
 //! backends accept. It waits at most [`ACKNOWLEDGE_TIMEOUT`] for the backends. If a backend answers later, the client gets one
 //! update of each resource, because earlier changes were not reported.
@@ -18,16 +18,16 @@ use goblin_wire::modern::SUBSCRIPTION_ID;
 use goblin_wire::{Error, Id, Message, Method, Notification, Request};
 use tokio::sync::oneshot;
 
+use crate::client::Client;
 use crate::client::call::Call;
-use crate::client::caller::{Caller, Introduction, SessionId};
-use crate::client::mailbox::Mailbox;
-use crate::client::mailbox::replay::Replay;
+use crate::client::caller::{Caller, Introduction};
+use crate::client::replay::Replay;
+use crate::client::sessions::{Presence, SessionPermit};
+use crate::dispatcher::Dispatcher;
+use crate::dispatcher::stateless::StatelessClient;
 use crate::router::Router;
 use crate::router::subscribe::UpdateRecipient;
 use crate::router::tasks::check_declared;
-use crate::session::dispatcher::Dispatcher;
-use crate::session::stateless::StatelessClient;
-use crate::session::{SessionPermit, StreamCountGuard};
 
 /// The number of subscribe requests that are sent at once for one stream.
 const MAX_CONCURRENT_SUBSCRIBES: usize = 16;
@@ -36,20 +36,19 @@ const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// An open notification stream. Dropping it ends its subscriptions.
 pub struct ListenSubscription {
-    pub mailbox: Arc<Mailbox>,
-    pub session: SessionId,
+    pub client: Arc<Client>,
     id: Id,
     honoured: ListenFilter,
     /// Receives the rejected URIs when all backends have answered. The acknowledgement closes it.
     settled: Option<oneshot::Receiver<Vec<Arc<str>>>>,
     /// The place among the sessions. `None` on a pipe, which limits its streams itself.
     _place: Option<SessionPermit>,
-    _counted: StreamCountGuard,
+    _counted: Presence,
 }
 
 impl Drop for ListenSubscription {
     fn drop(&mut self) {
-        self.mailbox.close();
+        self.client.close();
     }
 }
 
@@ -72,19 +71,20 @@ impl ListenSubscription {
         Router::check_options(request)?;
         let place = match guest {
             StatelessClient::Passing(_) => Some(dispatcher.reserve()?),
-            StatelessClient::Known { .. } => None,
+            StatelessClient::Known(_) => None,
         };
         let introduction = Introduction { abilities: Arc::clone(&caller.abilities), ..Introduction::default() };
         let versions = *dispatcher.router.directory.watch_of(caller.profile.as_ref()).borrow();
         let session = dispatcher.sessions.mint();
-        let mailbox = Arc::new(Mailbox::new(introduction, versions, Replay::new(0)).of_session(session));
+        let client = Client::new(caller.dialect, introduction, versions, Replay::new(0));
+        let client = Arc::new(client.of_session(session, caller.profile.clone()));
         if let Some(profile) = dispatcher.router.directory.profile(caller.profile.as_ref()) {
-            mailbox.confine(profile);
+            client.confine(profile);
         }
-        // A client on a pipe may have links of its own. Its mailbox identifies them.
+        // A client on a pipe may have links of its own, which belong to the pipe.
         let own = match guest {
-            StatelessClient::Known { mailbox, .. } => Arc::clone(mailbox),
-            StatelessClient::Passing(_) => Arc::clone(&mailbox),
+            StatelessClient::Known(client) => Arc::clone(client),
+            StatelessClient::Passing(_) => Arc::clone(&client),
         };
         let call = Arc::new(Call::new(caller, own, request.clone(), None));
         let known = wanted.uris.iter().filter(|uri| dispatcher.router.can_subscribe(&call, uri)).cloned();
@@ -92,18 +92,17 @@ impl ListenSubscription {
         let known: BTreeSet<_> = known.take(dispatcher.policies.subscriptions.per_client).collect();
         let tasks = dispatcher.router.watchable(&call.caller, &wanted.tasks);
         let honoured = ListenFilter { uris: known, tasks, ..wanted };
-        let listener = UpdateRecipient { client: session, mailbox: Arc::clone(&mailbox) };
-        watch_tasks(dispatcher, &call, &mailbox, &honoured);
+        let listener = UpdateRecipient { client: session, mailbox: Arc::clone(&client) };
+        watch_tasks(dispatcher, &call, &client, &honoured);
         let settled = subscribe_all(dispatcher, &call, listener, &honoured);
         Ok(ListenSubscription {
-            mailbox,
-            session,
+            _counted: dispatcher.sessions.open_listen_stream(&client),
+            client,
             // The stream outlives the request, so it must not keep the request's buffer alive.
             id: request.id.detached(),
             honoured,
             settled,
             _place: place,
-            _counted: dispatcher.sessions.count_stream(),
         })
     }
 
@@ -162,14 +161,14 @@ impl ListenSubscription {
     }
 }
 
-/// Starts a task that reports the status of the wanted tasks until the mailbox closes.
-fn watch_tasks(dispatcher: &Arc<Dispatcher>, call: &Arc<Call>, mailbox: &Arc<Mailbox>, honoured: &ListenFilter) {
+/// Starts a task that reports the status of the wanted tasks until the client closes.
+fn watch_tasks(dispatcher: &Arc<Dispatcher>, call: &Arc<Call>, client: &Arc<Client>, honoured: &ListenFilter) {
     if honoured.tasks.is_empty() {
         return;
     }
-    let (dispatcher, call, mailbox, tasks) =
-        (Arc::clone(dispatcher), Arc::clone(call), Arc::clone(mailbox), honoured.tasks.clone());
-    worker::spawn(async move { dispatcher.router.watch_tasks(&call, &mailbox, &tasks).await });
+    let (dispatcher, call, client, tasks) =
+        (Arc::clone(dispatcher), Arc::clone(call), Arc::clone(client), honoured.tasks.clone());
+    worker::spawn(async move { dispatcher.router.watch_tasks(&call, &client, &tasks).await });
 }
 
 /// Starts a task that subscribes to all URIs. The receiver gets the rejected ones. Returns `None` if there are no URIs.

@@ -6,7 +6,7 @@ use goblin_telemetry::{Event, Observe};
 use goblin_wire::json;
 
 use crate::client::call::Call;
-use crate::session::dispatcher::Dispatcher;
+use crate::dispatcher::Dispatcher;
 
 /// The number of calls that are logged one by one. The others are only counted.
 pub(crate) const MAX_LOGGED_CALLS: usize = 20;
@@ -19,14 +19,14 @@ impl Dispatcher {
         let mut open = self.sessions.each_open_call();
         // The cached key reads each age once. Ages grow during the sort, and a changing order could make the sort
         // panic.
-        open.sort_by_cached_key(|(_, call)| Reverse(call.age()));
-        for (session, call) in open.iter().take(MAX_LOGGED_CALLS) {
+        open.sort_by_cached_key(|call| Reverse(call.age()));
+        for call in open.iter().take(MAX_LOGGED_CALLS) {
             let server = self.router.server_of(call);
             observe.emit(&Event::CallCut {
                 server: server.as_ref().map_or("unknown", |server| server.as_str()),
                 method: call.request.method.as_str(),
                 name: &short_name(call),
-                session: &session.map_or_else(|| "none".to_owned(), |session| session.short()),
+                session: &call.caller.session.map_or_else(|| "none".to_owned(), |session| session.short()),
                 age: call.age().unwrap_or_default(),
             });
         }

@@ -7,8 +7,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use goblin_wire::{Id, Notification, Response};
-use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
+
+use crate::client::Client;
 
 /// The largest number of requests that one client can have open at once.
 pub(crate) const MAX_SERVER_REQUESTS: usize = 32;
@@ -16,18 +17,21 @@ pub(crate) const MAX_SERVER_REQUESTS: usize = 32;
 const MAX_QUEUED_PROGRESS: usize = 16;
 
 #[derive(Default)]
-pub struct ServerRequests {
-    book: Mutex<ServerRequestTable>,
-}
-
-#[derive(Default)]
-struct ServerRequestTable {
+pub(super) struct ServerRequestTable {
     open: HashMap<u64, ServerRequestWaiter>,
     last: u64,
     closed: bool,
 }
 
-struct ServerRequestWaiter {
+impl ServerRequestTable {
+    /// Rejects new requests. Returns the open ones. Dropping them ends the tasks that wait for them.
+    pub(super) fn close(&mut self) -> HashMap<u64, ServerRequestWaiter> {
+        self.closed = true;
+        std::mem::take(&mut self.open)
+    }
+}
+
+pub(super) struct ServerRequestWaiter {
     answer: oneshot::Sender<Response>,
     progress: mpsc::Sender<Notification>,
 }
@@ -42,7 +46,7 @@ pub enum ServerRequestError {
 /// An open request. Dropping it removes it from the table, so that a later response is ignored.
 pub struct OpenServerRequest {
     pub id: u64,
-    asks: Arc<ServerRequests>,
+    client: Arc<Client>,
     answer: oneshot::Receiver<Response>,
     progress: mpsc::Receiver<Notification>,
 }
@@ -55,57 +59,54 @@ pub enum ServerRequestEvent {
     Nothing,
 }
 
-impl ServerRequests {
+impl Client {
     /// Opens a request with a new id. Returns an error if too many are open or the client is gone.
-    pub fn open(self: &Arc<ServerRequests>) -> Result<OpenServerRequest, ServerRequestError> {
+    pub fn open_request(self: &Arc<Client>) -> Result<OpenServerRequest, ServerRequestError> {
         let (answer, answered) = oneshot::channel();
         let (progress, progressed) = mpsc::channel(MAX_QUEUED_PROGRESS);
-        let mut book = self.book.lock();
-        if book.closed {
+        let requests = &mut self.state.lock().requests;
+        if requests.closed {
             return Err(ServerRequestError::Closed);
         }
-        if book.open.len() >= MAX_SERVER_REQUESTS {
+        if requests.open.len() >= MAX_SERVER_REQUESTS {
             return Err(ServerRequestError::Full);
         }
-        book.last += 1;
-        let id = book.last;
-        book.open.insert(id, ServerRequestWaiter { answer, progress });
-        Ok(OpenServerRequest { id, asks: Arc::clone(self), answer: answered, progress: progressed })
+        requests.last += 1;
+        let id = requests.last;
+        requests.open.insert(id, ServerRequestWaiter { answer, progress });
+        Ok(OpenServerRequest { id, client: Arc::clone(self), answer: answered, progress: progressed })
     }
 
     /// Delivers a response to the task that waits for it. Returns `false` if the id names no open request.
     pub fn answer(&self, response: Response) -> bool {
-        let waiting = response.id.as_ref().and_then(Id::as_u64).and_then(|id| self.book.lock().open.remove(&id));
+        let waiting =
+            response.id.as_ref().and_then(Id::as_u64).and_then(|id| self.state.lock().requests.open.remove(&id));
         waiting.is_some_and(|waiting| waiting.answer.send(response).is_ok())
     }
 
     /// Reports whether the request with this id waits for its response.
-    pub fn is_open(&self, id: &Id) -> bool {
-        id.as_u64().is_some_and(|id| self.book.lock().open.contains_key(&id))
+    pub fn waits_for(&self, id: &Id) -> bool {
+        id.as_u64().is_some_and(|id| self.state.lock().requests.open.contains_key(&id))
     }
 
     /// Delivers progress to the task that waits for the request. Returns `false` if there is none or its queue is full.
     pub fn progress(&self, notification: Notification) -> bool {
         let token = notification.params.progress_token.map(|at| notification.raw.get(at));
         let id: Option<u64> = token.and_then(|token| token.parse().ok());
-        let waiting = id.and_then(|id| self.book.lock().open.get(&id).map(|waiting| waiting.progress.clone()));
+        let waiting =
+            id.and_then(|id| self.state.lock().requests.open.get(&id).map(|waiting| waiting.progress.clone()));
         waiting.is_some_and(|progress| progress.try_send(notification).is_ok())
     }
 
-    pub fn len(&self) -> usize {
-        self.book.lock().open.len()
+    /// Reports whether a server request waits for its response.
+    pub(crate) fn has_open_requests(&self) -> bool {
+        !self.state.lock().requests.open.is_empty()
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Ends all open requests with [`ServerRequestEvent::Nothing`] and rejects new ones, because the client is gone.
-    pub fn close(&self) {
-        let mut book = self.book.lock();
-        book.closed = true;
-        let open = std::mem::take(&mut book.open);
-        drop(book);
+    /// Ends all open requests with [`ServerRequestEvent::Nothing`] and rejects new ones, because the client cannot
+    /// answer any more.
+    pub fn close_requests(&self) {
+        let open = self.state.lock().requests.close();
         drop(open);
     }
 }
@@ -124,7 +125,7 @@ impl OpenServerRequest {
 
 impl Drop for OpenServerRequest {
     fn drop(&mut self) {
-        self.asks.book.lock().open.remove(&self.id);
+        self.client.state.lock().requests.open.remove(&self.id);
     }
 }
 
@@ -147,41 +148,41 @@ mod tests {
 
     #[tokio::test]
     async fn ask_an_answer_finds_its_question_once() {
-        let asks = Arc::new(ServerRequests::default());
-        let (mut first, mut second) = (asks.open().expect("room"), asks.open().expect("room"));
-        assert!(asks.answer(answer(second.id)));
-        assert!(!asks.answer(answer(second.id)), "a second answer is nobody's");
-        assert!(!asks.answer(answer(99)));
-        assert!(!asks.answer(response(r#"{"jsonrpc":"2.0","id":"1","result":{}}"#.to_owned())), "1 is not \"1\"");
+        let client = Arc::new(Client::passing(Default::default()));
+        let (mut first, mut second) = (client.open_request().expect("room"), client.open_request().expect("room"));
+        assert!(client.answer(answer(second.id)));
+        assert!(!client.answer(answer(second.id)), "a second answer is nobody's");
+        assert!(!client.answer(answer(99)));
+        assert!(!client.answer(response(r#"{"jsonrpc":"2.0","id":"1","result":{}}"#.to_owned())), "1 is not \"1\"");
         assert!(
             matches!(second.next().await, ServerRequestEvent::Answer(response) if response.raw.as_str().contains("\"n\":2"))
         );
-        asks.close();
+        client.close_requests();
         assert!(matches!(first.next().await, ServerRequestEvent::Nothing));
-        assert!(matches!(asks.open(), Err(ServerRequestError::Closed)));
+        assert!(matches!(client.open_request(), Err(ServerRequestError::Closed)));
     }
 
     #[test]
     fn ask_exactly_so_many_are_open_and_a_dropped_one_makes_room() {
-        let asks = Arc::new(ServerRequests::default());
-        let mut open: Vec<_> = (0..MAX_SERVER_REQUESTS).map(|_| asks.open().expect("room")).collect();
-        assert!(matches!(asks.open(), Err(ServerRequestError::Full)));
+        let client = Arc::new(Client::passing(Default::default()));
+        let mut open: Vec<_> = (0..MAX_SERVER_REQUESTS).map(|_| client.open_request().expect("room")).collect();
+        assert!(matches!(client.open_request(), Err(ServerRequestError::Full)));
         open.pop();
-        assert!(asks.open().is_ok());
+        assert!(client.open_request().is_ok());
         drop(open);
-        assert!(asks.is_empty());
+        assert!(!client.has_open_requests());
     }
 
     #[tokio::test]
     async fn ask_progress_comes_before_the_answer() {
-        let asks = Arc::new(ServerRequests::default());
-        let mut ask = asks.open().expect("room");
+        let client = Arc::new(Client::passing(Default::default()));
+        let mut ask = client.open_request().expect("room");
         let progress =
             r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":5}}"#;
         let Ok(Message::Notification(progress)) = Message::parse(progress.into()) else { panic!() };
-        assert!(asks.progress(progress.clone()));
-        assert!(asks.answer(answer(1)));
-        assert!(!asks.progress(progress));
+        assert!(client.progress(progress.clone()));
+        assert!(client.answer(answer(1)));
+        assert!(!client.progress(progress));
         assert!(matches!(ask.next().await, ServerRequestEvent::Progress(_)));
         assert!(matches!(ask.next().await, ServerRequestEvent::Answer(_)));
     }

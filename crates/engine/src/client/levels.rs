@@ -1,14 +1,16 @@
 //! The log levels that clients set. Clients share a backend, so it gets the lowest level of all. The gateway then
 //! filters its log messages for each client.
 
-use parking_lot::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use tokio::sync::watch;
 
 use crate::client::caller::Level;
 
 #[derive(Default)]
 pub struct Levels {
-    counts: Mutex<[usize; Level::ALL.len()]>,
+    /// The number of clients at each level. It changes only while `lowest` is locked.
+    counts: [AtomicUsize; Level::ALL.len()],
     lowest: watch::Sender<Option<Level>>,
 }
 
@@ -19,15 +21,17 @@ impl Levels {
 
     /// Replaces the level of one client. `None` means that the client sets no level.
     pub fn replace(&self, before: Option<Level>, after: Option<Level>) {
-        let mut counts = self.counts.lock();
-        if let Some(before) = before {
-            counts[before as usize] -= 1;
-        }
-        if let Some(after) = after {
-            counts[after as usize] += 1;
-        }
-        let lowest = Level::ALL.into_iter().find(|level| counts[*level as usize] > 0);
-        self.lowest.send_if_modified(|current| std::mem::replace(current, lowest) != lowest);
+        self.lowest.send_if_modified(|current| {
+            if let Some(before) = before {
+                self.counts[before as usize].fetch_sub(1, Ordering::Relaxed);
+            }
+            if let Some(after) = after {
+                self.counts[after as usize].fetch_add(1, Ordering::Relaxed);
+            }
+            let is_set = |level: &Level| self.counts[*level as usize].load(Ordering::Relaxed) > 0;
+            let lowest = Level::ALL.into_iter().find(is_set);
+            std::mem::replace(current, lowest) != lowest
+        });
     }
 }
 

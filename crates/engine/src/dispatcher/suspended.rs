@@ -17,9 +17,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::client::call::{Call, CallEvent, Reply};
 use crate::client::input_request::{InputRequest, question};
 use crate::client::pending::PendingCall;
+use crate::dispatcher::{Begun, Dispatcher};
 use crate::router::inputs::input_required;
 use crate::router::state::RequestState;
-use crate::session::dispatcher::{Begun, Dispatcher};
 
 /// The largest number of suspended calls.
 const MAX_SUSPENDED: usize = 1024;
@@ -161,13 +161,13 @@ mod tests {
 
     use super::*;
     use crate::client::call::AbortReason;
-    use crate::client::mailbox::server_requests::{OpenServerRequest, ServerRequestEvent};
     use crate::client::pending::OnDrop;
+    use crate::client::server_requests::{OpenServerRequest, ServerRequestEvent};
 
     /// Returns a call that never completes, with `count` server requests of its backend.
     fn asking(count: usize) -> (PendingCall, Vec<OpenServerRequest>) {
         let call = Call::example_of(Dialect::NEWEST);
-        let asks: Vec<_> = (0..count).map(|_| call.mailbox.asks.open().expect("there is room")).collect();
+        let asks: Vec<_> = (0..count).map(|_| call.client.open_request().expect("there is room")).collect();
         for ask in &asks {
             assert!(call.ask(format!(r#"{{"jsonrpc":"2.0","id":{},"method":"roots/list"}}"#, ask.id).into()));
         }

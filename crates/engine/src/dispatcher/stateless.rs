@@ -11,14 +11,13 @@ use goblin_wire::json::{self, Span};
 use goblin_wire::modern::{FRESHNESS, IDENTITY, SERVER_INFO, TASKS};
 use goblin_wire::{Dialect, Error, Method, Request};
 
+use crate::client::Client;
 use crate::client::call::Call;
-use crate::client::caller::{Abilities, Caller, Introduction, Principal, SessionId};
-use crate::client::mailbox::replay::Replay;
-use crate::client::mailbox::{ListVersions, Mailbox};
+use crate::client::caller::{Abilities, Caller, Introduction, Principal};
 use crate::client::pending::OnDrop;
+use crate::dispatcher::listening::ListenSubscription;
+use crate::dispatcher::{Begun, CAPABILITIES, Dispatcher, EXTENSION, check_client_info, parse_level};
 use crate::router::state::RequestState;
-use crate::session::dispatcher::{Begun, Dispatcher, EXTENSION, check_client_info, parse_level};
-use crate::session::listening::ListenSubscription;
 
 /// The client of a request without a session.
 #[derive(Clone)]
@@ -26,33 +25,16 @@ pub enum StatelessClient {
     /// An HTTP client. Nothing connects one of its requests with another.
     Passing(Option<ProfileName>),
     /// The client at the other end of a pipe. All requests on the pipe are its own.
-    Known { session: SessionId, mailbox: Arc<Mailbox>, profile: Option<ProfileName> },
+    Known(Arc<Client>),
 }
 
 impl StatelessClient {
-    /// Creates the client of a new pipe.
-    pub fn known(dispatcher: &Dispatcher, profile: Option<ProfileName>) -> StatelessClient {
-        let mailbox = Arc::new(passing_mailbox(Introduction::default()));
-        StatelessClient::Known { session: dispatcher.sessions.mint(), mailbox, profile }
-    }
-
-    /// Closes the mailbox of a client that is gone.
-    pub(crate) fn close(&self) {
-        if let StatelessClient::Known { mailbox, .. } = self {
-            mailbox.close();
-        }
-    }
-
     fn profile(&self) -> Option<&ProfileName> {
         match self {
-            StatelessClient::Passing(profile) | StatelessClient::Known { profile, .. } => profile.as_ref(),
+            StatelessClient::Passing(profile) => profile.as_ref(),
+            StatelessClient::Known(client) => client.profile.as_ref(),
         }
     }
-}
-
-/// Returns the mailbox of a client that receives only messages of its own requests.
-fn passing_mailbox(introduction: Introduction) -> Mailbox {
-    Mailbox::new(introduction, ListVersions::default(), Replay::new(0))
 }
 
 impl Dispatcher {
@@ -98,21 +80,18 @@ impl Dispatcher {
     }
 
     fn discovered(&self, caller: &Caller) -> String {
-        let catalog = self.router.directory.catalog_of(caller.profile.as_ref());
-        let instructions = catalog.instructions.as_deref();
-        let instructions = instructions.map(|text| format!(r#","instructions":{text}"#)).unwrap_or_default();
         let tasks = if self.router.offers_tasks() { format!(r#","{TASKS}":{{}}"#) } else { String::new() };
         format!(
             concat!(
-                r#"{{"resultType":"complete","supportedVersions":["{}"],"capabilities":{{"tools":{{"listChanged":true}},"#,
-                r#""prompts":{{"listChanged":true}},"resources":{{"subscribe":true,"listChanged":true}},"completions":{{}},"#,
-                r#""logging":{{}},"extensions":{{"{}":{}{}}}}}{}{},"_meta":{{"{}":{}}}}}"#
+                r#"{{"resultType":"complete","supportedVersions":["{}"],"capabilities":{{{},"extensions":{{"{}":{}{}}}}}{}{},"#,
+                r#""_meta":{{"{}":{}}}}}"#
             ),
             Dialect::NEWEST,
+            CAPABILITIES,
             SUBSCRIPTIONS,
             EXTENSION,
             tasks,
-            instructions,
+            self.instructions(caller.profile.as_ref()),
             FRESHNESS,
             SERVER_INFO,
             IDENTITY,
@@ -128,16 +107,16 @@ impl Dispatcher {
             return self.resume(id, &request, token);
         }
         self.check_memory()?;
-        let mailbox = match guest {
-            StatelessClient::Known { mailbox, .. } => Arc::clone(mailbox),
+        let client = match guest {
+            StatelessClient::Known(client) => Arc::clone(client),
             StatelessClient::Passing(_) => {
                 let abilities = Arc::clone(&caller.abilities);
-                Arc::new(passing_mailbox(Introduction { abilities, ..Introduction::default() }))
+                Arc::new(Client::passing(Introduction { abilities, ..Introduction::default() }))
             }
         };
         let level = caller.level;
         let account = self.open_account(&mut request);
-        let call = Arc::new(Call::new(caller, mailbox, request, token));
+        let call = Arc::new(Call::new(caller, client, request, token));
         let guard = self.sessions.admit_visit(&call)?;
         if level.is_some() {
             self.sessions.levels.replace(None, level);
@@ -173,7 +152,7 @@ fn caller(guest: &StatelessClient, request: &Request) -> Result<Caller, Error> {
     Ok(Caller {
         session: match guest {
             StatelessClient::Passing(_) => None,
-            StatelessClient::Known { session, .. } => Some(*session),
+            StatelessClient::Known(client) => client.session,
         },
         principal: Principal::Anonymous,
         profile: guest.profile().cloned(),

@@ -1,0 +1,446 @@
+//! The table of all sessions, and of the calls without one.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use goblin_config::exposure::ProfileName;
+use goblin_telemetry::{Event, Observe};
+use goblin_wire::{Dialect, Error, Limit};
+use parking_lot::RwLock;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::client::call::Call;
+use crate::client::caller::{Caller, Introduction, Level, Principal, RunId, SessionId, random_epoch};
+use crate::client::eviction::{EvictionCandidate, EvictionQueue};
+use crate::client::levels::Levels;
+use crate::client::pending::{OpenCall, OpenCallCount, OpenCallGuard, OpenCalls};
+use crate::client::replay::{Replay, ReplayMemory};
+use crate::client::{Activity, Client, ListVersions};
+
+/// The interval at which the timeouts of calls are checked.
+const TICK: Duration = Duration::from_millis(100);
+/// The idle timeout of a session that has lost its stream and still has subscriptions or links of its own.
+const LOST_STREAM_TIMEOUT: Duration = Duration::from_secs(120);
+/// The number of scans for a session to evict in one handshake.
+const MAX_SCANS: usize = 2;
+/// The reason that the event of an evicted session reports.
+const EVICTED: &str = "evicted to make room for a new client (gateway.maxSessions)";
+
+/// The session of a client.
+impl Client {
+    pub fn caller(&self) -> Caller {
+        Caller {
+            session: self.session,
+            principal: Principal::Anonymous,
+            profile: self.profile.clone(),
+            dialect: self.dialect,
+            level: Some(self.level()),
+            abilities: Arc::clone(&self.introduction.abilities),
+        }
+    }
+
+    /// Returns the time at which the session was opened.
+    pub fn opened(&self) -> SystemTime {
+        self.activity.opened
+    }
+
+    /// Records activity of the client.
+    pub fn touch(&self) {
+        self.activity.last_seen.store(micros(self.activity.begin.elapsed()), Ordering::Relaxed);
+    }
+
+    /// Records that the client sent a request after the handshake.
+    pub(crate) fn note_request(&self) {
+        if !self.activity.has_requested.load(Ordering::Relaxed) {
+            self.activity.has_requested.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Reports whether eviction would cost the client only the session itself.
+    fn holds_nothing(&self) -> bool {
+        self.is_unused() && !self.is_holding() && !self.has_open_requests()
+    }
+
+    /// Registers a reader that resumes the stream of a call. The session is not idle until the guard is dropped.
+    pub(crate) fn enter_reader(self: &Arc<Client>) -> Presence {
+        self.activity.readers.fetch_add(1, Ordering::Relaxed);
+        Presence { client: Arc::clone(self), kind: PresenceKind::Reader }
+    }
+
+    /// Returns a guard for something that exists for this client alone, such as a link. A session with a live guard is
+    /// not evicted.
+    pub(crate) fn hold(self: &Arc<Client>) -> Presence {
+        self.activity.holds.fetch_add(1, Ordering::Relaxed);
+        Presence { client: Arc::clone(self), kind: PresenceKind::Hold }
+    }
+
+    /// Reports whether the client has neither an open stream nor an open request.
+    fn is_unused(&self) -> bool {
+        !self.has_stream() && self.activity.readers.load(Ordering::Relaxed) == 0 && self.calls.is_empty()
+    }
+
+    /// Returns the time since the client's last activity. It is zero while the client has an open stream or request.
+    pub fn idle(&self) -> Duration {
+        if self.is_unused() { self.silence() } else { Duration::ZERO }
+    }
+
+    fn silence(&self) -> Duration {
+        let last_seen = Duration::from_micros(self.activity.last_seen.load(Ordering::Relaxed));
+        self.activity.begin.elapsed().saturating_sub(last_seen)
+    }
+
+    /// Reports whether the client has ever opened a session stream.
+    pub(crate) fn had_stream(&self) -> bool {
+        self.activity.had_stream.load(Ordering::Relaxed)
+    }
+
+    /// Reports whether the client had a session stream and has none now.
+    fn is_cut(&self) -> bool {
+        !self.has_stream() && self.had_stream()
+    }
+}
+
+/// A guard that counts one use of a client.
+pub(crate) struct Presence {
+    pub client: Arc<Client>,
+    kind: PresenceKind,
+}
+
+/// The counter that a [`Presence`] decrements. Streams also count among those of all clients.
+enum PresenceKind {
+    /// A session stream.
+    Stream(Arc<AtomicUsize>),
+    /// A stream that counts only among those of all clients.
+    Listen(Arc<AtomicUsize>),
+    /// A client that reads the stream of a call.
+    Reader,
+    /// Something that exists for the client alone.
+    Hold,
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        let activity = &self.client.activity;
+        if matches!(self.kind, PresenceKind::Stream(_) | PresenceKind::Reader) {
+            self.client.touch();
+        }
+        let (own, all) = match &self.kind {
+            PresenceKind::Stream(all) => (Some(&activity.streams), Some(all)),
+            PresenceKind::Listen(all) => (None, Some(all)),
+            PresenceKind::Reader => (Some(&activity.readers), None),
+            PresenceKind::Hold => (Some(&activity.holds), None),
+        };
+        for counter in own.into_iter().chain(all.map(|all| &**all)) {
+            counter.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A permit for one session. It counts towards `gateway.maxSessions` until it is dropped.
+pub struct SessionPermit {
+    _permit: OwnedSemaphorePermit,
+}
+
+/// An entry of the table. Others may keep the session after its end, but the permit is returned at once.
+struct SessionEntry {
+    client: Arc<Client>,
+    _place: SessionPermit,
+}
+
+#[derive(Default)]
+struct SessionTable {
+    open: HashMap<SessionId, SessionEntry>,
+    /// The sessions that the last scan found for eviction.
+    victims: EvictionQueue<SessionId>,
+}
+
+/// The table of all sessions, and of the calls without a session.
+pub struct Sessions {
+    table: RwLock<SessionTable>,
+    room: Arc<Semaphore>,
+    pub levels: Arc<Levels>,
+    /// The calls without a session.
+    visits: Arc<OpenCalls>,
+    observe: Arc<Observe>,
+    pulse: Arc<OpenCallCount>,
+    streams: Arc<AtomicUsize>,
+    /// The byte count of all replay buffers.
+    kept: Arc<ReplayMemory>,
+    node: RunId,
+    most: usize,
+    idle_timeout: Duration,
+    begin: Instant,
+}
+
+impl Sessions {
+    pub fn new(most: usize, idle_timeout: Duration, observe: Arc<Observe>) -> Sessions {
+        let most = most.min(Semaphore::MAX_PERMITS);
+        let pulse = Arc::<OpenCallCount>::default();
+        let kept = Arc::new(ReplayMemory::new(&observe.memory));
+        Sessions {
+            table: RwLock::default(),
+            room: Arc::new(Semaphore::new(most)),
+            levels: Arc::default(),
+            visits: Arc::new(OpenCalls::new(&pulse)),
+            observe,
+            pulse,
+            streams: Arc::default(),
+            kept,
+            node: RunId::random(),
+            most,
+            idle_timeout,
+            begin: Instant::now(),
+        }
+    }
+
+    /// Returns a place for a new session. If none is free, evicts the least recently active session that holds nothing.
+    /// `is_held` reports whether another component keeps something for a session. Returns an error if no session can be
+    /// evicted.
+    pub fn reserve(&self, is_held: impl Fn(&Client) -> bool) -> Result<SessionPermit, Error> {
+        let acquire = || Arc::clone(&self.room).try_acquire_owned().map(|_permit| SessionPermit { _permit });
+        if let Ok(place) = acquire() {
+            return Ok(place);
+        }
+        self.observe.limit_hit(Limit::MaxSessions);
+        // Another handshake may take the place of the evicted session. In that case evict the next one.
+        while self.evict(&is_held) {
+            if let Ok(place) = acquire() {
+                return Ok(place);
+            }
+        }
+        Err(Error::LimitExceeded { limit: Limit::MaxSessions.as_str(), value: self.most })
+    }
+
+    /// Ends the least recently active session that holds nothing. Returns `false` if there is none.
+    fn evict(&self, is_held: &impl Fn(&Client) -> bool) -> bool {
+        let last_seen = |client: &Client| client.activity.last_seen.load(Ordering::Relaxed);
+        let is_free = |client: &Client| client.holds_nothing() && !is_held(client);
+        let mut table = self.table.write();
+        for _ in 0..MAX_SCANS {
+            while let Some(victim) = table.victims.pop() {
+                let is_due = |entry: &SessionEntry| last_seen(&entry.client) == victim.since && is_free(&entry.client);
+                if table.open.get(&victim.key).is_some_and(is_due) {
+                    let ended = table.open.remove(&victim.key);
+                    drop(table);
+                    return self.finish(ended, EVICTED);
+                }
+            }
+            let SessionTable { open, victims } = &mut *table;
+            let candidate = |(id, entry): (&SessionId, &SessionEntry)| {
+                let is_new = !entry.client.activity.has_requested.load(Ordering::Relaxed);
+                let candidate = EvictionCandidate { key: *id, is_new, since: last_seen(&entry.client) };
+                is_free(&entry.client).then_some(candidate)
+            };
+            if !victims.refill(self.most, Instant::now(), || open.iter().filter_map(candidate).collect()) {
+                return false;
+            }
+        }
+        false
+    }
+
+    /// Returns a new session id.
+    pub fn mint(&self) -> SessionId {
+        SessionId::new(self.node)
+    }
+
+    /// Creates a session and adds it to the table.
+    pub fn open(
+        &self,
+        place: SessionPermit,
+        profile: Option<ProfileName>,
+        dialect: Dialect,
+        introduction: Introduction,
+        lists: ListVersions,
+    ) -> Arc<Client> {
+        let id = self.mint();
+        let client = Client::new(dialect, introduction, lists, Replay::among(random_epoch(), &self.kept));
+        let client = Arc::new(Client {
+            calls: Arc::new(OpenCalls::new(&self.pulse)),
+            activity: Activity::new(self.begin, SystemTime::now(), micros(self.begin.elapsed())),
+            ..client.of_session(id, profile)
+        });
+        let entry = SessionEntry { client: Arc::clone(&client), _place: place };
+        self.table.write().open.insert(id, entry);
+        self.observe.emit(&Event::SessionOpened { session: &id.short(), version: dialect.as_str() });
+        client
+    }
+
+    /// Returns the session with this id and records activity of its client.
+    pub fn find(&self, id: SessionId) -> Option<Arc<Client>> {
+        let table = self.table.read();
+        let client = Arc::clone(&table.open.get(&id)?.client);
+        // Record the activity under the lock. `end_idle` checks it again under the same lock.
+        client.touch();
+        Some(client)
+    }
+
+    /// Returns all sessions in no particular order.
+    pub fn all(&self) -> Vec<Arc<Client>> {
+        self.table.read().open.values().map(|entry| Arc::clone(&entry.client)).collect()
+    }
+
+    /// Returns the number of sessions, including places that are reserved for a handshake.
+    pub fn len(&self) -> usize {
+        self.most - self.room.available_permits()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the number of resource updates that no stream has taken yet.
+    pub fn updates_waiting(&self) -> usize {
+        self.table.read().open.values().map(|entry| entry.client.updates.len()).sum()
+    }
+
+    /// Ends a session, cancels its calls and discards everything kept for it.
+    pub fn end(&self, client: &Client, reason: &str) {
+        if let Some(id) = client.session {
+            self.end_if(id, reason, |_| true);
+        }
+    }
+
+    /// Ends a session if `is_due` holds under the lock. Returns whether it ended the session.
+    fn end_if(&self, id: SessionId, reason: &str, is_due: impl FnOnce(&Client) -> bool) -> bool {
+        let mut table = self.table.write();
+        let is_due = table.open.get(&id).is_some_and(|entry| is_due(&entry.client));
+        let ended = if is_due { table.open.remove(&id) } else { None };
+        drop(table);
+        self.finish(ended, reason)
+    }
+
+    /// Ends the session of an entry that left the table. Returns `false` if there is none.
+    fn finish(&self, ended: Option<SessionEntry>, reason: &str) -> bool {
+        let Some(SessionEntry { client, .. }) = ended else { return false };
+        client.close();
+        client.calls.close(reason);
+        // The level of a closed client does not change any more.
+        self.levels.replace(client.asked_level(), None);
+        self.observe.emit(&Event::SessionEnded { session: &client.session_name(), reason });
+        true
+    }
+
+    /// Registers a call without a session. The number of connections bounds the number of such calls.
+    pub(crate) fn admit_visit(&self, call: &Arc<Call>) -> Result<OpenCallGuard, Error> {
+        self.visits.admit(None, OpenCall::Call(Arc::clone(call)), usize::MAX)
+    }
+
+    pub fn end_all(&self, reason: &str) {
+        self.visits.close(reason);
+        let ids: Vec<_> = self.table.read().open.keys().copied().collect();
+        for id in ids {
+            self.end_if(id, reason, |_| true);
+        }
+    }
+
+    /// Ends all open server requests, because no client can answer any more.
+    pub(crate) fn close_asks(&self) {
+        for entry in self.table.read().open.values() {
+            entry.client.close_requests();
+        }
+        self.visits.calls().iter().for_each(|call| call.client.close_requests());
+    }
+
+    /// Sets the log level of a session, unless it has ended. Its level would then never be removed from [`Levels`].
+    pub fn set_level(&self, client: &Client, level: Level) {
+        let state = client.state.lock();
+        if !state.closed {
+            let before = client.asked_level();
+            client.level.store(level as u8, Ordering::Relaxed);
+            self.levels.replace(before, Some(level));
+        }
+    }
+
+    /// Opens a session stream. If several are open, the replay buffer decides which one receives an event.
+    pub(crate) fn open_stream(&self, client: &Arc<Client>) -> Presence {
+        client.activity.had_stream.store(true, Ordering::Relaxed);
+        client.activity.streams.fetch_add(1, Ordering::Relaxed);
+        self.streams.fetch_add(1, Ordering::Relaxed);
+        Presence { client: Arc::clone(client), kind: PresenceKind::Stream(Arc::clone(&self.streams)) }
+    }
+
+    /// Counts a stream of a client without a session.
+    pub(crate) fn open_listen_stream(&self, client: &Arc<Client>) -> Presence {
+        self.streams.fetch_add(1, Ordering::Relaxed);
+        Presence { client: Arc::clone(client), kind: PresenceKind::Listen(Arc::clone(&self.streams)) }
+    }
+
+    /// Returns the number of open streams. A stream counts until it is closed, even if its session has ended.
+    pub(crate) fn open_streams(&self) -> usize {
+        self.streams.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of calls without an answer.
+    pub(crate) fn open_calls(&self) -> usize {
+        self.pulse.open()
+    }
+
+    /// Returns all calls without an answer.
+    pub(crate) fn each_open_call(&self) -> Vec<Arc<Call>> {
+        let table = self.table.read();
+        let calls = table.open.values().flat_map(|entry| entry.client.calls.calls());
+        calls.chain(self.visits.calls()).collect()
+    }
+
+    /// Ends all idle sessions and discards old replay events.
+    pub(crate) fn sweep(&self) {
+        self.end_idle(self.idle());
+    }
+
+    fn idle(&self) -> Vec<SessionId> {
+        let table = self.table.read();
+        let idle = table.open.iter().filter(|(_, entry)| {
+            entry.client.replay.forget_old(Instant::now());
+            self.is_idle(&entry.client)
+        });
+        idle.map(|(id, _)| *id).collect()
+    }
+
+    /// Ends the sessions that are still idle. A client may have returned since the list was made.
+    fn end_idle(&self, idle: Vec<SessionId>) {
+        for id in idle {
+            self.end_if(id, "idle", |client| self.is_idle(client));
+        }
+    }
+
+    fn is_idle(&self, client: &Client) -> bool {
+        client.silence() >= self.patience(client) && client.is_unused()
+    }
+
+    /// Returns the idle timeout of a session.
+    fn patience(&self, client: &Client) -> Duration {
+        let is_dear = client.is_cut() && client.is_holding();
+        if is_dear { self.idle_timeout.min(LOST_STREAM_TIMEOUT) } else { self.idle_timeout }
+    }
+
+    /// Checks the timeouts of all open calls every [`TICK`]. Sleeps while no call is open. Never returns.
+    pub(crate) async fn keep_time(&self) {
+        loop {
+            self.pulse.begun().await;
+            tokio::time::sleep(TICK).await;
+            let now = Instant::now();
+            self.visits.check_timeouts(now);
+            for entry in self.table.read().open.values() {
+                entry.client.calls.check_timeouts(now);
+            }
+        }
+    }
+
+    /// Calls [`sweep`](Sessions::sweep) periodically. Never returns.
+    pub async fn keep_swept(&self) {
+        let interval = (self.idle_timeout / 10).clamp(Duration::from_millis(50), LOST_STREAM_TIMEOUT / 10);
+        loop {
+            tokio::time::sleep(interval).await;
+            self.sweep();
+        }
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;
