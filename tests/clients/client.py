@@ -39,7 +39,7 @@ else:
     from mcp.client.streamable_http import streamable_http_client
 
 DEFAULT_STEP_TIMEOUT_MS = 30_000
-FEATURE_TIMEOUT_MS = 15_000  # of a step of a feature: those that fail must not use up the patience of a whole test
+FEATURE_TIMEOUT_MS = 45_000  # of a step of a feature: those that fail must not use up the patience of a whole test
 POLL_SECONDS = 0.02
 FIRST_MODERN_VERSION = "2026-07-28"
 TASKS = "io.modelcontextprotocol/tasks"

@@ -26,7 +26,7 @@ const AWAITED = {
   await_template: ["list_templates", "resourceTemplates", "uriTemplate"],
 };
 /** Of a step of a feature: those that fail must not use up the patience of a whole test. */
-const FEATURE_TIMEOUT_MS = 15_000;
+const FEATURE_TIMEOUT_MS = 45_000;
 /** Of a call that is to be cancelled. */
 const LONG_MS = 120_000;
 

@@ -31,7 +31,7 @@ use crate::harness::{Deadline, PATIENCE, Scratch};
 use crate::interop_features::{Era, FEATURES, Verdict, Verdicts, judge, read, script};
 
 /// The time limit of a step, so that a failing step does not use up the time of a whole test.
-const STEP: Duration = Duration::from_secs(15);
+const STEP: Duration = Duration::from_secs(45);
 const POLL: Duration = Duration::from_millis(20);
 
 /// Plays all features against the server at this URL.

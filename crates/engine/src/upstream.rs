@@ -75,10 +75,7 @@ pub struct Backend {
     links: Option<Arc<LinkTable>>,
     listing: ArcSwap<Listing>,
     home: ManagerContext,
-    /// The lists that failed in the last fetch, each with the reason.
-    failed_lists: Mutex<Vec<(List, String)>>,
-    /// The tools that cannot be called over this link because of their definition.
-    left_out: Mutex<Vec<SkippedTool>>,
+    defects: Mutex<ListDefects>,
     /// Whether the lister is fetching lists.
     refreshing: AtomicBool,
     /// Becomes `true` when the first listing is complete or the first attempt has failed.
@@ -152,6 +149,15 @@ pub struct BackendResponse {
     pub dialect: Dialect,
 }
 
+/// The defects of the lists in the last fetch.
+#[derive(Default)]
+struct ListDefects {
+    /// The lists that failed, each with the reason.
+    failed: Vec<(List, String)>,
+    /// The tools that cannot be called over this link because of their definition.
+    left_out: Vec<SkippedTool>,
+}
+
 impl Backend {
     pub fn new(id: ServerId, config: Arc<Server>, policies: &Policies, inbox: BackendEvents) -> Backend {
         let home = ManagerContext {
@@ -171,8 +177,7 @@ impl Backend {
             listing: ArcSwap::default(),
             known_uris: Arc::new(Mutex::new(KnownUris::new(&home.inbox.observe().memory))),
             home,
-            failed_lists: Mutex::default(),
-            left_out: Mutex::default(),
+            defects: Mutex::default(),
             refreshing: AtomicBool::new(true),
             settled: watch::Sender::new(false),
             slots: Semaphore::new(most_calls),
@@ -206,20 +211,20 @@ impl Backend {
 
     /// Returns the lists that failed in the last fetch, each with the reason.
     pub(crate) fn failed_lists(&self) -> Vec<(List, String)> {
-        self.failed_lists.lock().clone()
+        self.defects.lock().failed.clone()
     }
 
     /// Returns the tools that are not offered because of their definition.
     pub fn left_out(&self) -> Vec<SkippedTool> {
-        self.left_out.lock().clone()
+        self.defects.lock().left_out.clone()
     }
 
     fn set_left_out(&self, left_out: Vec<SkippedTool>) {
-        *self.left_out.lock() = left_out;
+        self.defects.lock().left_out = left_out;
     }
 
     fn set_failed(&self, list: List, reason: Option<String>) {
-        let mut failed = self.failed_lists.lock();
+        let failed = &mut self.defects.lock().failed;
         failed.retain(|(other, _)| *other != list);
         failed.extend(reason.map(|reason| (list, reason)));
     }
@@ -372,7 +377,7 @@ impl Backend {
         }
     }
 
-    /// Makes the client's own link send the new log level, which is stored in the client's mailbox.
+    /// Makes the client's own link send the new log level, which the client stores.
     pub(crate) fn level_changed(&self, session: SessionId) {
         if let Some(own) = self.own() {
             own.level_changed(session);

@@ -25,13 +25,17 @@ impl Admin {
         let sessions = &self.dispatcher.sessions;
         let subscriptions = self.dispatcher.router.subscriptions.count();
         let ProcessReading { resident_bytes, open_descriptors } = process::measure();
+        // A guard inside the expression below would live to its end. `servers` borrows the configuration again, which
+        // blocks behind a waiting writer.
+        let state = self.readiness.borrow().as_str().to_owned();
+        let configuration = self.configuration.borrow().status.clone();
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started: iso(self.started),
             uptime_seconds: self.started.elapsed().unwrap_or_default().as_secs(),
             pid: std::process::id(),
-            state: self.readiness.borrow().as_str().to_owned(),
-            configuration: self.configuration.borrow().status.clone(),
+            state,
+            configuration,
             servers: self.servers(),
             sessions: SessionCounts {
                 total: sessions.len(),

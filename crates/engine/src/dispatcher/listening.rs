@@ -26,7 +26,6 @@ use crate::client::sessions::{Presence, SessionPermit};
 use crate::dispatcher::Dispatcher;
 use crate::dispatcher::stateless::StatelessClient;
 use crate::router::Router;
-use crate::router::subscribe::UpdateRecipient;
 use crate::router::tasks::check_declared;
 
 /// The number of subscribe requests that are sent at once for one stream.
@@ -92,9 +91,8 @@ impl ListenSubscription {
         let known: BTreeSet<_> = known.take(dispatcher.policies.subscriptions.per_client).collect();
         let tasks = dispatcher.router.watchable(&call.caller, &wanted.tasks);
         let honoured = ListenFilter { uris: known, tasks, ..wanted };
-        let listener = UpdateRecipient { client: session, mailbox: Arc::clone(&client) };
         watch_tasks(dispatcher, &call, &client, &honoured);
-        let settled = subscribe_all(dispatcher, &call, listener, &honoured);
+        let settled = subscribe_all(dispatcher, &call, Arc::clone(&client), &honoured);
         Ok(ListenSubscription {
             _counted: dispatcher.sessions.open_listen_stream(&client),
             client,
@@ -175,7 +173,7 @@ fn watch_tasks(dispatcher: &Arc<Dispatcher>, call: &Arc<Call>, client: &Arc<Clie
 fn subscribe_all(
     dispatcher: &Arc<Dispatcher>,
     call: &Arc<Call>,
-    listener: UpdateRecipient,
+    client: Arc<Client>,
     honoured: &ListenFilter,
 ) -> Option<oneshot::Receiver<Vec<Arc<str>>>> {
     if honoured.uris.is_empty() {
@@ -184,17 +182,17 @@ fn subscribe_all(
     let (settle, settled) = oneshot::channel();
     let (dispatcher, call, uris) = (Arc::clone(dispatcher), Arc::clone(call), honoured.uris.clone());
     worker::spawn(async move {
-        let (router, call, listener) = (&dispatcher.router, &call, &listener);
-        let enter = |uri: Arc<str>| async move { (!router.listen_to(call, listener, &uri).await).then_some(uri) };
+        let (router, call, client) = (&dispatcher.router, &call, &client);
+        let enter = |uri: Arc<str>| async move { (!router.listen_to(call, client, &uri).await).then_some(uri) };
         let all = futures_util::stream::iter(uris).map(enter).buffer_unordered(MAX_CONCURRENT_SUBSCRIBES);
         let all = all.filter_map(std::future::ready).collect::<Vec<_>>();
         let refused = tokio::select! {
             refused = all => refused,
-            () = listener.mailbox.closed() => return,
+            () = client.closed() => return,
         };
         // The acknowledgement was already sent. The client may have missed updates, so send one for each resource.
         if settle.send(refused).is_err() {
-            listener.mailbox.tell_missed();
+            client.tell_missed();
         }
     });
     Some(settled)

@@ -109,7 +109,7 @@ impl Router {
             return refusal(&method, &error.to_string());
         }
         let recipient = Recipient {
-            mailbox: Arc::clone(&call.client),
+            client: Arc::clone(&call.client),
             abilities: Arc::clone(&call.caller.abilities),
             dialect: call.caller.dialect,
             calls: SmallVec::from_elem(Arc::clone(call), 1),

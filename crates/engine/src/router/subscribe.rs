@@ -22,18 +22,11 @@ use goblin_wire::{Error, Outcome as Answer, Request, Response};
 use crate::catalog_store::View;
 use crate::client::Client;
 use crate::client::call::Call;
-use crate::client::caller::SessionId;
 use crate::client::subscriptions::{SubscribeRequest, Subscription};
 use crate::router::{Router, find_resource};
 use crate::upstream::problem::public;
 use crate::upstream::subscriptions::{SubscribeError, SubscribeResult, SubscriptionManager};
 use crate::upstream::{Backend, CallEnd};
-
-/// The receiver of the updates of a subscription: a session or a `subscriptions/listen` stream.
-pub struct UpdateRecipient {
-    pub client: SessionId,
-    pub mailbox: Arc<Client>,
-}
 
 const PREFIX: &str = "dev.goblin/";
 /// The longest interval in milliseconds that a client can set.
@@ -47,13 +40,12 @@ impl Router {
         let SubscribeOptions { pattern, pace, selection } = SubscribeOptions::read(request)?;
         let (catalog, found) = self.look_up(|view| find(view, &uri, pattern), &call.caller).await?;
         let backend = &catalog.source(found.source).backend;
-        let Some(client) = call.caller.session else {
+        if call.caller.session.is_none() {
             return Err(Error::InvalidRequest("a subscription needs a session".to_owned()).into());
-        };
-        let listener = UpdateRecipient { client, mailbox: Arc::clone(&call.client) };
+        }
         let terms = SubscriptionOptions::new(pace, selection);
         let SubscribeResult { subscription, outcome } = tokio::select! {
-            subscribed = self.enter(call, &listener, backend, found, terms) => subscribed?,
+            subscribed = self.enter(call, &call.client, backend, found, terms) => subscribed?,
             _ = call.ended() => return Err(CallEnd::Cancelled),
         };
         let state = match outcome {
@@ -70,7 +62,7 @@ impl Router {
                 return Err(Error::Timeout { server, method, after }.into());
             }
         };
-        let (server, session) = (backend.id.as_str(), &*client.short());
+        let (server, session) = (backend.id.as_str(), &*call.client.session_name());
         // Use the name from the first subscription to the resource, because updates carry that name.
         let uri = &*subscription.name.exposed;
         self.observe.emit(&Event::Subscribed { server, uri, session, state });
@@ -85,20 +77,20 @@ impl Router {
     async fn enter(
         &self,
         call: &Arc<Call>,
-        listener: &UpdateRecipient,
+        client: &Arc<Client>,
         backend: &Backend,
         found: SubscribeTarget,
         terms: SubscriptionOptions,
     ) -> Result<SubscribeResult, CallEnd> {
         let register = backend.register_for(call).await?;
         let wish = SubscribeRequest {
-            subscriber: Arc::clone(&listener.mailbox),
+            subscriber: Arc::clone(client),
             native: found.native,
             exposed: found.exposed,
             pattern: found.pattern,
             terms,
         };
-        let subscribed = register.subscribe(wish, || self.place(&listener.mailbox)).await;
+        let subscribed = register.subscribe(wish, || self.place(client)).await;
         subscribed.map_err(|why| self.unsubscribable(why, backend))
     }
 
@@ -116,13 +108,13 @@ impl Router {
     }
 
     /// Subscribes a `subscriptions/listen` stream to a URI. Returns `false` if the backend does not accept it.
-    pub async fn listen_to(&self, call: &Arc<Call>, listener: &UpdateRecipient, uri: &str) -> bool {
+    pub async fn listen_to(&self, call: &Arc<Call>, client: &Arc<Client>, uri: &str) -> bool {
         let entered = async {
             let SubscribeOptions { pattern, pace, selection } = SubscribeOptions::read(&call.request)?;
             let (catalog, found) = self.look_up(|view| find(view, uri, pattern), &call.caller).await?;
             let backend = &catalog.source(found.source).backend;
             let subscribed =
-                self.enter(call, listener, backend, found, SubscriptionOptions::new(pace, selection)).await?;
+                self.enter(call, client, backend, found, SubscriptionOptions::new(pace, selection)).await?;
             Ok::<_, CallEnd>((backend.id.clone(), subscribed))
         };
         let Ok((server, subscribed)) = entered.await else { return false };
@@ -132,7 +124,7 @@ impl Router {
             SubscribeOutcome::Pending => "pending",
             SubscribeOutcome::Refused(_) | SubscribeOutcome::Failed(_) | SubscribeOutcome::Late(_) => "refused",
         };
-        let (server, session) = (server.as_str(), &*listener.client.short());
+        let (server, session) = (server.as_str(), &*client.session_name());
         self.observe.emit(&Event::Subscribed { server, uri, session, state });
         state != "refused"
     }
@@ -154,22 +146,22 @@ impl Router {
     }
 
     /// Counts one more subscription of the client. Returns the limit that was reached as an error.
-    fn place(&self, mailbox: &Client) -> Result<SubscriptionPermit, LimitReached> {
+    fn place(&self, client: &Client) -> Result<SubscriptionPermit, LimitReached> {
         let limits = self.policies.subscriptions;
-        SubscriptionPermit::new((&mailbox.subscriptions, limits.per_client), (&self.subscriptions, limits.total))
+        SubscriptionPermit::new((&client.subscriptions, limits.per_client), (&self.subscriptions, limits.total))
     }
 
     /// Ends a subscription. An unknown or unsubscribed URI is no error, because the client gets the state it wants.
     pub(crate) fn unsubscribe(&self, call: &Call) -> Result<Pieces, Error> {
         let request = &call.request;
         let uri = required(request.raw.as_str(), request.params.uri, "uri")?;
-        let (session, mailbox) = (call.caller.session, &*call.client);
+        let (session, client) = (call.caller.session, &*call.client);
         let ended = match uri.parse::<SubscriptionId>() {
-            Ok(id) => self.unsubscribe_known(call, |register| register.unsubscribe_id(mailbox, id)),
+            Ok(id) => self.unsubscribe_known(call, |register| register.unsubscribe_id(client, id)),
             // The URI may have the current exposed name, or the one at the time of the subscription.
             Err(()) => self
                 .unsubscribe_offered(call, &uri)
-                .or_else(|| self.unsubscribe_known(call, |register| register.unsubscribe_exposed(mailbox, &uri)))
+                .or_else(|| self.unsubscribe_known(call, |register| register.unsubscribe_exposed(client, &uri)))
                 .or_else(|| self.unsubscribe_pattern(call, &uri)),
         };
         if let (Some(backend), Some(session)) = (ended, session) {

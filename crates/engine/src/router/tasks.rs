@@ -154,12 +154,12 @@ impl Router {
         told: &TaskDescription<'_>,
         BackendResponse { response, .. }: &BackendResponse,
     ) -> Reply {
-        let client = call.caller.dialect.era();
-        let made = NewTask { native, client, life: told.life(), mailbox: &call.client };
+        let era = call.caller.dialect.era();
+        let made = NewTask { native, era, life: told.life(), client: &call.client };
         let task = self.tasks.enter(place, made, Instant::now());
         task.note(told.life(), told.kept(&task.id));
         let id = &call.request.id;
-        match (client, told.era) {
+        match (era, told.era) {
             (Era::Legacy, Era::Legacy) | (Era::Modern, Era::Modern) => response.rekeyed(id, told.edits(&task.id)),
             (Era::Legacy, Era::Modern) => goblin_wire::reply(id, format!(r#"{{"task":{}}}"#, told.for_older(&task.id))),
             (Era::Modern, Era::Legacy) => goblin_wire::reply(id, newer_result("task", &told.newer_members(&task.id))),
@@ -278,7 +278,7 @@ impl TaskRequest<'_> {
                 let told = TaskDescription { text, task: result, era };
                 self.note(&told);
                 let mut edits = told.edits(&self.task.id);
-                edits.append(inlined(&self.backend.inbox, &told, self.task.client));
+                edits.append(inlined(&self.backend.inbox, &told, self.task.era));
                 edits
             }
             _ => Splice::new(),

@@ -36,11 +36,11 @@ struct OpenElicitations {
 }
 
 impl OpenElicitations {
-    fn insert(&mut self, id: String, mailbox: &Arc<Client>) {
+    fn insert(&mut self, id: String, client: &Arc<Client>) {
         if id.len() > MAX_ELICITATION_ID {
             return;
         }
-        if self.asked.insert(id.clone(), Arc::downgrade(mailbox)).is_none() {
+        if self.asked.insert(id.clone(), Arc::downgrade(client)).is_none() {
             self.order.push_back(id);
         }
         while self.order.len() > MAX_ELICITATIONS {
@@ -114,16 +114,16 @@ impl BackendEvents {
 
     /// Remembers the client of a URL elicitation. The user completes it elsewhere, and the backend announces the end
     /// later. Only this client may receive that notification.
-    pub(crate) fn remember_elicited(&self, ask: &Request, mailbox: &Arc<Client>) {
+    pub(crate) fn remember_elicited(&self, ask: &Request, client: &Arc<Client>) {
         let text = ask.raw.as_str();
         let id = ask.params.whole.and_then(|params| json::member(text, params, "elicitationId"));
         if let Some(id) = id.and_then(|at| json::string(text, at)) {
-            self.elicited().insert(id.into_owned(), mailbox);
+            self.elicited().insert(id.into_owned(), client);
         }
     }
 
     /// Remembers the URL elicitations that an error response requires before the call can be repeated.
-    pub(crate) fn remember_required(&self, text: &str, error: Span, mailbox: &Arc<Client>) {
+    pub(crate) fn remember_required(&self, text: &str, error: Span, client: &Arc<Client>) {
         const URL_ELICITATION_REQUIRED: &str = "-32042";
         if json::member(text, error, "code").is_none_or(|code| code.get(text) != URL_ELICITATION_REQUIRED) {
             return;
@@ -133,7 +133,7 @@ impl BackendEvents {
         let required = required.into_iter().flat_map(|required| json::elements(text, required));
         for id in required.filter_map(|elicitation| json::member(text, elicitation, "elicitationId")) {
             if let Some(id) = json::string(text, id) {
-                self.elicited().insert(id.into_owned(), mailbox);
+                self.elicited().insert(id.into_owned(), client);
             }
         }
     }
@@ -174,8 +174,8 @@ impl BackendEvents {
     pub(crate) fn hear_elicited(&self, notification: &Notification) {
         let text = notification.raw.as_str();
         let id = notification.params.whole.and_then(|params| json::member(text, params, "elicitationId"));
-        let mailbox = id.and_then(|at| json::string(text, at)).and_then(|id| self.elicited().remove(&id));
-        let told = mailbox.is_some_and(|mailbox| mailbox.post(json::single_line(notification.raw.bytes().clone())));
+        let client = id.and_then(|at| json::string(text, at)).and_then(|id| self.elicited().remove(&id));
+        let told = client.is_some_and(|client| client.post(json::single_line(notification.raw.bytes().clone())));
         if !told {
             let event = Event::BackendNotification { server: self.server(), method: notification.method.as_str() };
             self.emit(&event);
@@ -257,8 +257,8 @@ mod tests {
     #[test]
     fn ask_the_end_of_an_elicitation_reaches_who_was_asked_once() {
         let inbox = inbox();
-        let mailbox = || Arc::new(Client::passing(Default::default()));
-        let (one, two) = (mailbox(), mailbox());
+        let client = || Arc::new(Client::passing(Default::default()));
+        let (one, two) = (client(), client());
         inbox.remember_elicited(&ask("x"), &one);
         inbox.remember_elicited(&ask("y"), &two);
         inbox.hear_elicited(&complete("x"));
@@ -271,18 +271,18 @@ mod tests {
     #[test]
     fn ask_only_so_many_elicitations_are_remembered() {
         let inbox = inbox();
-        let mailbox = Arc::new(Client::passing(Default::default()));
+        let client = Arc::new(Client::passing(Default::default()));
         for number in 0..=MAX_ELICITATIONS {
-            inbox.remember_elicited(&ask(&number.to_string()), &mailbox);
+            inbox.remember_elicited(&ask(&number.to_string()), &client);
         }
         inbox.hear_elicited(&complete("0"));
-        assert!(mailbox.try_next().is_none());
+        assert!(client.try_next().is_none());
         inbox.hear_elicited(&complete("1"));
-        assert!(mailbox.try_next().is_some());
+        assert!(client.try_next().is_some());
         assert!(inbox.elicited().order.len() <= MAX_ELICITATIONS);
         let long = "x".repeat(MAX_ELICITATION_ID + 1);
-        inbox.remember_elicited(&ask(&long), &mailbox);
+        inbox.remember_elicited(&ask(&long), &client);
         inbox.hear_elicited(&complete(&long));
-        assert!(mailbox.try_next().is_none());
+        assert!(client.try_next().is_none());
     }
 }

@@ -49,12 +49,17 @@ pub struct InboundHandler {
     roots: Vec<Root>,
     /// The timeout for a client's response to a server request.
     pub(crate) patience: Option<Duration>,
-    /// The open server requests by the backend's ids. Sending a reason on the channel cancels the request. `None` once
-    /// the link has ended.
-    asks: Mutex<Option<HashMap<Id, oneshot::Sender<String>>>>,
-    known: Mutex<RecentIds>,
+    requests: Mutex<InboundRequests>,
     /// Limits the server requests that wait for a response or for its delivery.
     room: Arc<Semaphore>,
+}
+
+/// The server requests of one link.
+struct InboundRequests {
+    /// The open ones by the backend's ids. Sending a reason on the channel cancels the request. `None` once the link has
+    /// ended.
+    open: Option<HashMap<Id, oneshot::Sender<String>>>,
+    recent: RecentIds,
 }
 
 /// Hashes of the ids of recent server requests. Hashes, because an id can be long.
@@ -88,7 +93,7 @@ pub(crate) struct InboundRequest {
 #[derive(Clone)]
 pub struct LinkOwner {
     pub caller: Caller,
-    pub mailbox: Arc<Client>,
+    pub client: Arc<Client>,
     /// The client's session, or an id of the link if the client has none.
     pub id: SessionId,
 }
@@ -133,7 +138,7 @@ impl InboundHandler {
         own: Option<LinkOwner>,
         patience: Option<Duration>,
     ) -> InboundHandler {
-        let asks = Mutex::new(Some(HashMap::new()));
+        let requests = InboundRequests { open: Some(HashMap::new()), recent: RecentIds::default() };
         let room = Arc::new(Semaphore::new(MAX_SERVER_REQUESTS));
         InboundHandler {
             inbox: Arc::clone(register.inbox()),
@@ -142,9 +147,8 @@ impl InboundHandler {
             own,
             declare: config.declare,
             patience,
-            asks,
+            requests: Mutex::new(requests),
             room,
-            known: Mutex::default(),
         }
     }
 
@@ -226,7 +230,7 @@ impl InboundHandler {
         let level = level.and_then(|name| Level::parse(&name)).unwrap_or(Level::Emergency);
         let wanted = match (&whose, &self.own) {
             (Attribution::Calls(calls), _) => calls.first().map_or(Some(Level::DEFAULT), |call| call.caller.level),
-            (_, Some(client)) => client.caller.dialect.has_asks().then(|| client.mailbox.level()),
+            (_, Some(owner)) => owner.caller.dialect.has_asks().then(|| owner.client.level()),
             (Attribution::Nobodys | Attribution::Unsure, None) => {
                 return self.emit(&Event::BackendLog { server: self.server(), line: notification.raw.as_str() });
             }
@@ -249,8 +253,8 @@ impl InboundHandler {
                 calls.iter().filter(|call| takes(call)).any(|call| call.offer(message.clone()))
             }
             // A client without server requests has no stream for messages outside of a call, so the message would stay
-            // in the mailbox for ever.
-            (_, Some(client)) => client.caller.dialect.has_asks() && client.mailbox.post(message),
+            // in its queue for ever.
+            (_, Some(owner)) => owner.caller.dialect.has_asks() && owner.client.post(message),
             (Attribution::Nobodys | Attribution::Unsure, None) => false,
         }
     }
@@ -293,7 +297,7 @@ impl InboundHandler {
         if ask.method == Method::RootsList && self.own.is_none() && !self.roots.is_empty() {
             return reply_sink.say(goblin_wire::reply(&ask.id_as_written(), roots(&self.roots)).concat());
         }
-        self.known.lock().note(&ask.id);
+        self.requests.lock().recent.note(&ask.id);
         let opened = match self.enter(&ask.id) {
             Ok(Some(opened)) => opened,
             Ok(None) => {
@@ -319,16 +323,15 @@ impl InboundHandler {
         whose: Attribution,
         reply_sink: Arc<dyn ReplySink>,
     ) {
-        let known = self.known.lock().has(&ask.id);
-        if known && self.own.is_none() && !self.is_open(&ask.id) {
+        let requests = self.requests.lock();
+        let is_open = requests.open.as_ref().is_some_and(|open| open.contains_key(&ask.id));
+        let is_repeated = requests.recent.has(&ask.id) && !is_open;
+        drop(requests);
+        if is_repeated && self.own.is_none() {
             let reason = "this was asked before, and nothing says whom it is for".to_owned();
             return reply_sink.say(self.refusal(&ask, &Error::ClientUnavailable { reason }));
         }
         self.take_ask(ask, whose, reply_sink);
-    }
-
-    fn is_open(&self, id: &Id) -> bool {
-        self.asks.lock().as_ref().is_some_and(|open| open.contains_key(id))
     }
 
     /// Rejects a registered server request.
@@ -350,17 +353,17 @@ impl InboundHandler {
         let recipient = match (whose, &self.own) {
             (Attribution::Calls(calls), own) => {
                 let first = calls.first().ok_or_else(|| unavailable("no client has a call on this connection"))?;
-                let (mailbox, abilities) = (Arc::clone(&first.client), Arc::clone(&first.caller.abilities));
+                let (client, abilities) = (Arc::clone(&first.client), Arc::clone(&first.caller.abilities));
                 let dialect = first.caller.dialect;
-                Recipient { mailbox, abilities, dialect, is_own: own.is_some(), calls }
+                Recipient { client, abilities, dialect, is_own: own.is_some(), calls }
             }
-            (_, Some(client)) if !client.caller.dialect.has_asks() => {
+            (_, Some(owner)) if !owner.caller.dialect.has_asks() => {
                 return Err(unavailable("it can be asked by the answer to a call alone, and nothing says to which"));
             }
-            (_, Some(client)) => Recipient {
-                mailbox: Arc::clone(&client.mailbox),
-                abilities: Arc::clone(&client.caller.abilities),
-                dialect: client.caller.dialect,
+            (_, Some(owner)) => Recipient {
+                client: Arc::clone(&owner.client),
+                abilities: Arc::clone(&owner.caller.abilities),
+                dialect: owner.caller.dialect,
                 calls: SmallVec::new(),
                 is_own: true,
             },
@@ -394,9 +397,9 @@ impl InboundHandler {
     /// is reached or the link has ended.
     fn enter(&self, id: &Id) -> Result<Option<InboundRequest>, Error> {
         let (withdraw, withdrawn) = oneshot::channel();
-        let mut asks = self.asks.lock();
+        let mut requests = self.requests.lock();
         let closed = || Error::ClientUnavailable { reason: "the connection is over".to_owned() };
-        let open = asks.as_mut().ok_or_else(closed)?;
+        let open = requests.open.as_mut().ok_or_else(closed)?;
         if open.contains_key(id) {
             return Ok(None);
         }
@@ -407,7 +410,7 @@ impl InboundHandler {
     }
 
     pub(crate) fn leave(&self, id: &Id) {
-        if let Some(open) = &mut *self.asks.lock() {
+        if let Some(open) = &mut self.requests.lock().open {
             open.remove(id);
         }
     }
@@ -415,7 +418,7 @@ impl InboundHandler {
     /// Handles the cancellation of a server request by the backend.
     fn withdraw(&self, notification: &Notification) {
         let Some((id, reason)) = cancelled(notification, "the server took it back") else { return };
-        let withdraw = self.asks.lock().as_mut().and_then(|open| open.remove(&id));
+        let withdraw = self.requests.lock().open.as_mut().and_then(|open| open.remove(&id));
         if let Some(withdraw) = withdraw {
             // An error means that the relaying task has already ended.
             let _ = withdraw.send(reason.into_owned());
@@ -424,7 +427,7 @@ impl InboundHandler {
 
     /// Drops all open server requests, because the link has ended and no response can be sent.
     pub fn close(&self) {
-        drop(self.asks.lock().take());
+        drop(self.requests.lock().open.take());
     }
 }
 

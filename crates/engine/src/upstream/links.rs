@@ -222,9 +222,9 @@ impl LinkSlot {
     /// clients share the link.
     pub(crate) async fn abandoned(&self) {
         match &self.owner {
-            Some(LinkOwner { caller: Caller { session: Some(_), .. }, mailbox, .. }) => mailbox.closed().await,
+            Some(LinkOwner { caller: Caller { session: Some(_), .. }, client, .. }) => client.closed().await,
             Some(owner) => tokio::select! {
-                () = owner.mailbox.closed() => {}
+                () = owner.client.closed() => {}
                 () = self.unused() => {}
             },
             None => std::future::pending().await,
@@ -331,16 +331,16 @@ impl LinkTable {
     pub(crate) fn slot_of(self: &Arc<LinkTable>, call: &Call) -> Result<Arc<LinkSlot>, Error> {
         let caller = &call.caller;
         let slot = self.find_or_begin(caller, |id| {
-            let mailbox = match caller.session {
+            let client = match caller.session {
                 Some(_) => Arc::clone(&call.client),
-                // The link outlives the call, so it cannot use the call's mailbox.
+                // The link outlives the call, so it needs a client of its own.
                 None => {
                     let abilities = Arc::clone(&caller.abilities);
                     let introduction = Introduction { abilities, ..Introduction::default() };
                     Arc::new(Client::passing(introduction))
                 }
             };
-            LinkOwner { caller: caller.clone(), mailbox, id }
+            LinkOwner { caller: caller.clone(), client, id }
         })?;
         slot.touch();
         Ok(slot)
@@ -453,7 +453,7 @@ impl LinkTable {
         }
     }
 
-    /// Makes the client's own link send the new log level, which is stored in the client's mailbox.
+    /// Makes the client's own link send the new log level, which the client stores.
     pub(crate) fn level_changed(&self, session: SessionId) {
         if let Some(slot) = self.find(session) {
             slot.level.notify_one();

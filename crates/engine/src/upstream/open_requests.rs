@@ -385,16 +385,16 @@ mod tests {
     }
 
     /// Returns a call of a client that receives server requests only as the result of a call.
-    fn passing(mailbox: &Arc<Client>) -> Arc<Call> {
+    fn passing(client: &Arc<Client>) -> Arc<Call> {
         let Call { mut caller, request, .. } = Call::example();
         caller.dialect = Dialect::NEWEST;
-        Arc::new(Call::new(caller, Arc::clone(mailbox), request, None))
+        Arc::new(Call::new(caller, Arc::clone(client), request, None))
     }
 
     #[test]
     fn p2_of_calls_that_are_asked_by_their_answers_none_is_guessed() {
-        let (open, mailbox) = (requests(), Arc::clone(&Call::example().client));
-        let (one, two) = (passing(&mailbox), passing(&mailbox));
+        let (open, client) = (requests(), Arc::clone(&Call::example().client));
+        let (one, two) = (passing(&client), passing(&client));
         let _held = open.enter(1, &one);
         assert!(matches!(open.whose(), Attribution::Calls(_)));
         let other = open.enter(2, &two);

@@ -22,7 +22,7 @@ use crate::upstream::inbound::{InboundHandler, InboundRequest, ReplySink};
 
 /// The client that receives a server request.
 pub(crate) struct Recipient {
-    pub mailbox: Arc<Client>,
+    pub client: Arc<Client>,
     pub abilities: Arc<Abilities>,
     pub dialect: Dialect,
     /// The client's calls on the link. The server request may belong to any of them.
@@ -46,7 +46,7 @@ impl Recipient {
     /// took it.
     pub(crate) fn ask(&self, message: &Bytes) -> bool {
         self.calls.iter().any(|call| call.ask(message.clone()))
-            || self.mailbox.has_stream() && self.mailbox.post(message.clone())
+            || self.client.has_stream() && self.client.post(message.clone())
     }
 
     /// Notifies the client that the server request with `id` was cancelled.
@@ -60,8 +60,8 @@ impl Recipient {
         let message = goblin_wire::notification(&Method::Cancelled, Some(&params));
         let told = self.calls.iter().any(|call| call.offer(message.clone()));
         if !told {
-            // If the mailbox is full, the client learns of the cancellation when its response has no effect.
-            self.mailbox.post(message);
+            // If the client's queue is full, the client learns of the cancellation when its response has no effect.
+            self.client.post(message);
         }
     }
 
@@ -102,7 +102,7 @@ pub(crate) fn relay(
     mut opened: InboundRequest,
     reply_sink: Arc<dyn ReplySink>,
 ) {
-    let ask = match recipient.mailbox.open_request() {
+    let ask = match recipient.client.open_request() {
         Ok(ask) => ask,
         Err(refused) => {
             let error = match refused {
@@ -115,7 +115,7 @@ pub(crate) fn relay(
     // The backend announces the end of an elicitation later. Only clients with a stream for unsolicited messages can
     // receive that.
     if request.method == Method::Elicit && !recipient.is_own && recipient.dialect.has_asks() {
-        inbound.inbox.remember_elicited(&request, &recipient.mailbox);
+        inbound.inbox.remember_elicited(&request, &recipient.client);
     }
     // Send before the link reads its next message, to preserve the order.
     let mut edits = inbound.inbox.translate_ask(&request, recipient.dialect);

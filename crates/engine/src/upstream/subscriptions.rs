@@ -1,11 +1,12 @@
 //! Keeps the subscriptions over one link and connects them with the backend.
 //!
-//! [`SubscriptionTable`] decides; this module acts. [`keep`](Register::keep) sends the subscribe and unsubscribe requests while
-//! a link is connected. An update from the backend goes into the mailbox of every subscribed client. A subscription
-//! outlives links. It ends with its client, by an unsubscribe, or when its server is removed from the configuration.
+//! [`SubscriptionTable`] decides; this module acts. [`keep`](SubscriptionManager::keep) sends the subscribe and
+//! unsubscribe requests while a link is connected. An update from the backend goes into the queue of every subscribed
+//! client. A subscription outlives links. It ends with its client, by an unsubscribe, or when its server is removed from
+//! the configuration.
 //!
 //! Lock order: `table` comes before `held`, before the fields that a subscription has seen, and before the update
-//! queue of a mailbox.
+//! queue of a client.
 
 mod listening;
 mod plan;
@@ -123,7 +124,7 @@ impl SubscriptionManager {
         wish: SubscribeRequest,
         place: impl FnOnce() -> Result<SubscriptionPermit, LimitReached>,
     ) -> Result<SubscribeResult, SubscribeError> {
-        let mailbox = Arc::clone(&wish.subscriber);
+        let client = Arc::clone(&wish.subscriber);
         let covered = match &wish.pattern {
             Some(pattern) => self.find_covered(vec![Arc::clone(pattern)]).await,
             None => None,
@@ -131,18 +132,18 @@ impl SubscriptionManager {
         let SubscriptionEntry { subscription, standing, .. } = self.enter(wish, covered, place)?;
         // If the client cancels the request, this guard withdraws the subscription.
         let _waiter = SubscribeGuard { register: self, subscription: &subscription };
-        if !self.hold(&mailbox) {
+        if !self.hold(&client) {
             self.book().table.end(&subscription);
             return Err(SubscribeError::Gone);
         }
-        mailbox.set_pace(&subscription.receipt, &subscription.name.exposed, subscription.pace());
+        client.set_pace(&subscription.receipt, &subscription.name.exposed, subscription.pace());
         self.bell.notify_one();
         let outcome = match standing {
             SubscribeStatus::Settled(outcome) => outcome,
             // Wait only for the timeout of one request, however many earlier requests the backend must answer first.
             SubscribeStatus::Asked(mut asked) => match tokio::time::timeout(self.patience(), &mut asked).await {
                 Ok(Ok(outcome)) => outcome,
-                Ok(Err(_)) if mailbox.is_closed() => return Err(SubscribeError::Gone),
+                Ok(Err(_)) if client.is_closed() => return Err(SubscribeError::Gone),
                 // The client unsubscribed while the subscribe was in progress. Its subscribe request still needs a
                 // response.
                 Ok(Err(_)) => SubscribeOutcome::Subscribed,
@@ -188,9 +189,9 @@ impl SubscriptionManager {
     }
 
     /// Registers for a notification when the client's session ends. Returns `false` if it has already ended.
-    fn hold(self: &Arc<SubscriptionManager>, mailbox: &Client) -> bool {
+    fn hold(self: &Arc<SubscriptionManager>, client: &Client) -> bool {
         let holder: Arc<dyn ClientRegistry> = Arc::<SubscriptionManager>::clone(self);
-        mailbox.register(&holder)
+        client.register(&holder)
     }
 
     fn exposed<'a>(&'a self, offered: &'a ListingView) -> ExposedListing<'a> {
@@ -198,42 +199,42 @@ impl SubscriptionManager {
     }
 
     /// Ends a client's subscription to the single resource `native`. Returns whether it existed.
-    pub fn unsubscribe(&self, mailbox: &Client, native: &str) -> bool {
-        let found = self.book().table.find(mailbox, native).cloned();
+    pub fn unsubscribe(&self, client: &Client, native: &str) -> bool {
+        let found = self.book().table.find(client, native).cloned();
         found.is_some_and(|subscription| self.end(&subscription))
     }
 
     /// Ends all subscriptions of the client under this exposed name, to a resource or a pattern, listed or not.
-    pub(crate) fn unsubscribe_exposed(&self, mailbox: &Client, exposed: &str) -> bool {
-        self.end_those(mailbox, |subscription| &*subscription.name.exposed == exposed)
+    pub(crate) fn unsubscribe_exposed(&self, client: &Client, exposed: &str) -> bool {
+        self.end_those(client, |subscription| &*subscription.name.exposed == exposed)
     }
 
     /// Ends the client's subscriptions to the pattern with this native form.
-    pub(crate) fn unsubscribe_pattern(&self, mailbox: &Client, native: &str) -> bool {
-        self.end_those(mailbox, |subscription| subscription.pattern.is_some() && &*subscription.name.native == native)
+    pub(crate) fn unsubscribe_pattern(&self, client: &Client, native: &str) -> bool {
+        self.end_those(client, |subscription| subscription.pattern.is_some() && &*subscription.name.native == native)
     }
 
     /// Ends the client's subscription with this id.
-    pub(crate) fn unsubscribe_id(&self, mailbox: &Client, id: SubscriptionId) -> bool {
-        self.end_those(mailbox, |subscription| subscription.id == id)
+    pub(crate) fn unsubscribe_id(&self, client: &Client, id: SubscriptionId) -> bool {
+        self.end_those(client, |subscription| subscription.id == id)
     }
 
-    fn end_those(&self, mailbox: &Client, is_meant: impl Fn(&Subscription) -> bool) -> bool {
+    fn end_those(&self, client: &Client, is_meant: impl Fn(&Subscription) -> bool) -> bool {
         let found: Vec<_> = {
             let book = self.book();
-            book.table.of(mailbox).iter().filter(|subscription| is_meant(subscription)).cloned().collect()
+            book.table.of(client).iter().filter(|subscription| is_meant(subscription)).cloned().collect()
         };
         found.iter().filter(|subscription| self.end(subscription)).count() > 0
     }
 
     fn end(&self, subscription: &Subscription) -> bool {
-        let mailbox = &subscription.subscriber;
+        let client = &subscription.subscriber;
         let mut book = self.book();
         let was_there = book.table.end(subscription);
         // Drop queued updates under the lock. Otherwise a new update for another subscription of the client could be
         // dropped with them.
         let (receipt, uri) = (&subscription.receipt, &subscription.name.exposed);
-        mailbox.updates.drop_of(receipt, uri, |native| book.table.wants(mailbox, native));
+        client.updates.drop_of(receipt, uri, |native| book.table.wants(client, native));
         drop(book);
         self.bell.notify_one();
         was_there
@@ -262,7 +263,7 @@ impl SubscriptionManager {
         });
     }
 
-    /// Puts an update of `native` into the mailbox of every subscribed client. Updates for selected fields wait for the
+    /// Puts an update of `native` into the queue of every subscribed client. Updates for selected fields wait for the
     /// next listing if the fields are unknown.
     fn spread(&self, native: &str, update: Option<(&str, json::Span)>, message: impl FnOnce(&str) -> Bytes) {
         let offered = self.home.offered.load();
@@ -418,7 +419,7 @@ impl SubscriptionManager {
 
     /// Adds subscriptions of a replaced register. Drops those of clients that are gone.
     pub(crate) fn take_over(self: &Arc<SubscriptionManager>, subscriptions: Vec<Arc<Subscription>>) {
-        let mailboxes: Vec<_> = subscriptions.iter().map(|subscription| Arc::clone(&subscription.subscriber)).collect();
+        let clients: Vec<_> = subscriptions.iter().map(|subscription| Arc::clone(&subscription.subscriber)).collect();
         let names: HashSet<_> =
             subscriptions.iter().map(|subscription| Arc::clone(&subscription.name.native)).collect();
         let mut book = self.book();
@@ -433,8 +434,8 @@ impl SubscriptionManager {
             self.tell_deleted(&book, &hidden.deleted);
         }
         drop(book);
-        for mailbox in mailboxes.iter().filter(|mailbox| !self.hold(mailbox)) {
-            self.book().table.release(mailbox);
+        for client in clients.iter().filter(|client| !self.hold(client)) {
+            self.book().table.release(client);
         }
         self.bell.notify_one();
     }
@@ -490,7 +491,7 @@ impl NotifiedClients {
     }
 }
 
-/// Queues an update in the client's mailbox.
+/// Queues an update for its client.
 fn put(affected: &AffectedSubscription<'_>, name: &Arc<ResourceName>, message: &Bytes) {
     let subscription = affected.subscription;
     // A pattern, or a resource that contains others, may match resources that the client must not see.
@@ -526,19 +527,19 @@ impl Drop for SubscribeGuard<'_> {
 }
 
 impl ClientRegistry for SubscriptionManager {
-    fn release(&self, mailbox: &Client) {
-        let ended = self.book().table.release(mailbox);
+    fn release(&self, client: &Client) {
+        let ended = self.book().table.release(client);
         self.bell.notify_one();
         self.home.inbox.emit(&Event::SubscriptionsReleased { server: self.home.inbox.server(), count: ended.len() });
     }
 
-    fn tell_missed(&self, mailbox: &Client) {
+    fn tell_missed(&self, client: &Client) {
         let book = self.book();
         let notice = |subscription: &Arc<Subscription>| Notice {
             name: Arc::clone(&subscription.name),
             subscription: Arc::clone(subscription),
         };
-        let notices: Vec<_> = book.table.of(mailbox).iter().map(notice).collect();
+        let notices: Vec<_> = book.table.of(client).iter().map(notice).collect();
         self.tell(&book, &notices);
     }
 }

@@ -66,9 +66,9 @@ pub struct Task {
     pub native: NativeTask,
     pub owner: TaskOwner,
     /// The protocol of the client.
-    pub client: Era,
-    /// The mailbox of its session, for notifications.
-    pub mailbox: Weak<Client>,
+    pub era: Era,
+    /// The client of its session, for notifications.
+    pub client: Weak<Client>,
     /// The client that has to be there for the task to stay.
     client_id: Option<ClientId>,
     made: Instant,
@@ -87,7 +87,7 @@ struct TaskState {
 
 /// A stream that receives notifications of a task.
 struct TaskListener {
-    mailbox: Weak<Client>,
+    client: Weak<Client>,
     /// The last notification sent. Two streams of one client make the backend notify twice.
     told: Option<Bytes>,
 }
@@ -104,11 +104,11 @@ impl Task {
         self.known.lock().expires <= now
     }
 
-    /// Adds `mailbox` to the listeners of the task.
-    pub fn listen(&self, mailbox: &Arc<Client>) {
+    /// Adds `client` to the listeners of the task.
+    pub fn listen(&self, client: &Arc<Client>) {
         let mut known = self.known.lock();
-        known.listeners.retain(|listener| listener.mailbox.strong_count() > 0);
-        known.listeners.push(TaskListener { mailbox: Arc::downgrade(mailbox), told: None });
+        known.listeners.retain(|listener| listener.client.strong_count() > 0);
+        known.listeners.push(TaskListener { client: Arc::downgrade(client), told: None });
     }
 
     /// Sends a notification to the listeners. Returns `false` if there are none.
@@ -116,9 +116,9 @@ impl Task {
         let mut known = self.known.lock();
         let mut told = false;
         for listener in &mut known.listeners {
-            let Some(mailbox) = listener.mailbox.upgrade() else { continue };
+            let Some(client) = listener.client.upgrade() else { continue };
             told = true;
-            if listener.told.as_ref() != Some(message) && mailbox.post(message.clone()) {
+            if listener.told.as_ref() != Some(message) && client.post(message.clone()) {
                 listener.told = Some(message.clone());
             }
         }
@@ -204,9 +204,9 @@ impl Drop for TaskPermit {
 /// A task that a backend has just made.
 pub struct NewTask<'a> {
     pub native: NativeTask,
-    pub client: Era,
+    pub era: Era,
     pub life: Duration,
-    pub mailbox: &'a Arc<Client>,
+    pub client: &'a Arc<Client>,
 }
 
 impl TaskTable {
@@ -230,16 +230,16 @@ impl TaskTable {
     /// Adds a task. If the backend reused an id, the older task is removed, because the id may now name another
     /// client's task.
     pub fn enter(self: &Arc<TaskTable>, mut place: TaskPermit, made: NewTask<'_>, now: Instant) -> Arc<Task> {
-        let NewTask { native, client, life, mailbox } = made;
+        let NewTask { native, era, life, client } = made;
         let owner = place.owner;
         let has_session = matches!(owner, TaskOwner::Session(_));
         let task = Arc::new(Task {
             id: mint(),
             native: native.clone(),
             owner,
-            client,
-            mailbox: if has_session { Arc::downgrade(mailbox) } else { Weak::new() },
-            client_id: has_session.then_some(mailbox.id),
+            era,
+            client: if has_session { Arc::downgrade(client) } else { Weak::new() },
+            client_id: has_session.then_some(client.id),
             made: now,
             known: Mutex::new(TaskState { expires: now + life, last: Box::default(), listeners: Vec::new() }),
             input_relay: OnceLock::new(),
@@ -252,8 +252,8 @@ impl TaskTable {
         drop(tasks);
         drop(before);
         let holder: Arc<dyn ClientRegistry> = Arc::<TaskTable>::clone(self);
-        if has_session && !mailbox.register(&holder) {
-            self.release(mailbox);
+        if has_session && !client.register(&holder) {
+            self.release(client);
         }
         task
     }
@@ -299,13 +299,13 @@ impl TaskTable {
         let Some(task) = self.named(&native) else { return false };
         task.note(told.life(), told.kept(&task.id));
         let mut edits = told.edits(&task.id);
-        edits.append(inlined(inbox, &told, task.client));
+        edits.append(inlined(inbox, &told, task.era));
         let message = json::single_line(edits.apply(notification.raw.bytes()));
-        match (era, task.client) {
+        match (era, task.era) {
             (Era::Modern, Era::Modern) => task.tell(&message),
             (Era::Legacy, Era::Legacy) => {
-                let mailbox = task.mailbox.upgrade().filter(|mailbox| mailbox.has_stream());
-                mailbox.is_some_and(|mailbox| mailbox.post(message))
+                let client = task.client.upgrade().filter(|client| client.has_stream());
+                client.is_some_and(|client| client.post(message))
             }
             // A client of another protocol than its backend polls its tasks.
             (Era::Legacy, Era::Modern) | (Era::Modern, Era::Legacy) => false,
@@ -329,8 +329,8 @@ impl TaskTable {
 }
 
 impl ClientRegistry for TaskTable {
-    fn release(&self, mailbox: &Client) {
-        let gone = self.tasks.lock().remove_all(|task| task.client_id == Some(mailbox.id));
+    fn release(&self, client: &Client) {
+        let gone = self.tasks.lock().remove_all(|task| task.client_id == Some(client.id));
         drop(gone);
     }
 
@@ -338,9 +338,9 @@ impl ClientRegistry for TaskTable {
 }
 
 /// Returns the changes to the result or the input requests that a task includes.
-pub(crate) fn inlined(inbox: &BackendEvents, told: &TaskDescription<'_>, client: Era) -> Splice {
+pub(crate) fn inlined(inbox: &BackendEvents, told: &TaskDescription<'_>, client_era: Era) -> Splice {
     let mut edits = Splice::new();
-    if (told.era, client) != (Era::Modern, Era::Modern) {
+    if (told.era, client_era) != (Era::Modern, Era::Modern) {
         return edits;
     }
     let (text, dialect) = (told.text, Dialect::NEWEST);
@@ -382,7 +382,7 @@ mod tests {
 
     const LIFE: Duration = Duration::from_secs(60);
 
-    fn mailbox() -> Arc<Client> {
+    fn client() -> Arc<Client> {
         Arc::new(Client::passing(Default::default()))
     }
 
@@ -397,19 +397,19 @@ mod tests {
     fn enter(
         book: &Arc<TaskTable>,
         caller: &Caller,
-        mailbox: &Arc<Client>,
+        client: &Arc<Client>,
         native: NativeTask,
         now: Instant,
     ) -> Arc<Task> {
         let place = book.reserve(TaskOwner::of(caller), now).expect("there is room");
-        book.enter(place, NewTask { native, client: Era::Legacy, life: LIFE, mailbox }, now)
+        book.enter(place, NewTask { native, era: Era::Legacy, life: LIFE, client }, now)
     }
 
     #[test]
     fn task1_a_task_is_found_by_its_own_client_for_as_long_as_it_lives() {
         let (book, now) = (Arc::<TaskTable>::default(), Instant::now());
-        let (one, other, mailbox) = (session(), session(), mailbox());
-        let task = enter(&book, &one, &mailbox, native(None, "1"), now);
+        let (one, other, client) = (session(), session(), client());
+        let task = enter(&book, &one, &client, native(None, "1"), now);
         assert!(task.id.len() == 37 && task.id.starts_with("task-"), "{}", task.id);
         assert!(book.find(&task.id, &one, now).is_some());
         assert!(book.find(&task.id, &other, now).is_none());
@@ -428,7 +428,7 @@ mod tests {
     #[test]
     fn task1_tasks_go_with_their_session() {
         let (book, now) = (Arc::<TaskTable>::default(), Instant::now());
-        let (one, other) = ((session(), mailbox()), (session(), mailbox()));
+        let (one, other) = ((session(), client()), (session(), client()));
         let gone = enter(&book, &one.0, &one.1, native(None, "1"), now);
         let kept = enter(&book, &other.0, &other.1, native(None, "2"), now);
         one.1.close();
@@ -442,23 +442,23 @@ mod tests {
     #[test]
     fn task1_a_name_that_is_given_again_means_the_newer_task() {
         let (book, now) = (Arc::<TaskTable>::default(), Instant::now());
-        let (one, other, mailbox) = (session(), session(), mailbox());
-        let older = enter(&book, &one, &mailbox, native(None, "1"), now);
-        let newer = enter(&book, &other, &mailbox, native(None, "1"), now);
+        let (one, other, client) = (session(), session(), client());
+        let older = enter(&book, &one, &client, native(None, "1"), now);
+        let newer = enter(&book, &other, &client, native(None, "1"), now);
         assert!(book.find(&older.id, &one, now).is_none());
         assert_eq!(book.named(&native(None, "1")).map(|task| task.id.clone()), Some(newer.id.clone()));
-        let own = enter(&book, &one, &mailbox, native(one.session, "1"), now);
+        let own = enter(&book, &one, &client, native(one.session, "1"), now);
         assert!(book.find(&newer.id, &other, now).is_some(), "over links of their own names do not meet");
         assert_eq!(book.named(&native(one.session, "1")).map(|task| task.id.clone()), Some(own.id.clone()));
     }
 
     #[test]
     fn task1_exactly_so_many_have_room() {
-        let (book, now, mailbox) = (Arc::<TaskTable>::default(), Instant::now(), mailbox());
+        let (book, now, client) = (Arc::<TaskTable>::default(), Instant::now(), client());
         let one = session();
         let mut places: Vec<_> =
             (0..MAX_TASKS_PER_CLIENT - 1).filter_map(|_| book.reserve(TaskOwner::of(&one), now).ok()).collect();
-        enter(&book, &one, &mailbox, native(None, "1"), now);
+        enter(&book, &one, &client, native(None, "1"), now);
         assert_eq!(places.len(), MAX_TASKS_PER_CLIENT - 1);
         assert!(book.reserve(TaskOwner::of(&one), now).is_err());
         assert!(book.reserve(TaskOwner::of(&one), now + LIFE).is_ok(), "what is over makes room");

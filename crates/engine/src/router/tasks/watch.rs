@@ -36,12 +36,12 @@ impl Router {
         self.tasks.find(id, caller, Instant::now()).filter(|task| task.native.era == Era::Modern)
     }
 
-    /// Sends notifications of the tasks to `mailbox` until it is closed.
-    pub(crate) async fn watch_tasks(&self, call: &Arc<Call>, mailbox: &Arc<Client>, ids: &BTreeSet<Arc<str>>) {
+    /// Sends notifications of the tasks to `client` until it is closed.
+    pub(crate) async fn watch_tasks(&self, call: &Arc<Call>, client: &Arc<Client>, ids: &BTreeSet<Arc<str>>) {
         let mut by_server: BTreeMap<String, (Arc<Backend>, ListenFilter)> = BTreeMap::new();
         for task in ids.iter().filter_map(|id| self.watched(&call.caller, id)) {
             let Some(backend) = self.backend(&task.native.server) else { continue };
-            task.listen(mailbox);
+            task.listen(client);
             let server = by_server.entry(backend.id.to_string());
             let (_, filter) = server.or_insert_with(|| (backend, ListenFilter::default()));
             filter.tasks.insert(Arc::from(&*task.native.id));
@@ -49,7 +49,7 @@ impl Router {
         let all = join_all(by_server.values().map(|(backend, filter)| watch(call, backend, filter)));
         tokio::select! {
             _ = all => {}
-            () = mailbox.closed() => {}
+            () = client.closed() => {}
         }
     }
 }

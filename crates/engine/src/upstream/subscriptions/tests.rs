@@ -12,7 +12,7 @@ use super::*;
 #[derive(Clone)]
 pub(crate) struct ManagerFixture {
     pub register: Arc<SubscriptionManager>,
-    pub mailbox: Arc<Client>,
+    pub client: Arc<Client>,
 }
 
 impl ManagerFixture {
@@ -26,8 +26,8 @@ impl ManagerFixture {
             offered: Arc::new(ArcSwap::from_pointee(offered)),
             most_upstream: 99,
         };
-        let mailbox = Arc::new(Client::passing(Default::default()));
-        ManagerFixture { register: Arc::new(SubscriptionManager::new(home)), mailbox }
+        let client = Arc::new(Client::passing(Default::default()));
+        ManagerFixture { register: Arc::new(SubscriptionManager::new(home)), client }
     }
 
     /// Publishes a listing with these resources and sizes, without notifying the register.
@@ -51,7 +51,7 @@ impl ManagerFixture {
     pub(crate) async fn enter(&self, native: &str, fields: Option<&str>) -> SubscribeOutcome {
         let selection = fields.map(|fields| Selection::parse(fields, json::whole(fields)).expect("fields"));
         let wish = SubscribeRequest {
-            subscriber: Arc::clone(&self.mailbox),
+            subscriber: Arc::clone(&self.client),
             native: native.into(),
             exposed: self.register.home.inbox.expose(native).into(),
             pattern: None,
@@ -74,7 +74,7 @@ impl ManagerFixture {
 
     /// Returns the `params` of each update that the client received.
     pub(crate) fn told(&self) -> Vec<String> {
-        let due = self.mailbox.updates.take_due(std::time::Instant::now());
+        let due = self.client.updates.take_due(std::time::Instant::now());
         let params = |message: &Bytes| {
             let text = String::from_utf8_lossy(message);
             let params = json::member(&text, json::whole(&text), "params").expect("it is an update");

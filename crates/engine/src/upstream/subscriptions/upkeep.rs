@@ -95,7 +95,7 @@ impl SubscriptionManager {
         self.keep_with(link, can_subscribe, (!hello.dialect.has_handshake()).then(listening)).await
     }
 
-    /// Does the work of [`keep`](Register::keep). Uses `listening` instead of subscribe requests, if given.
+    /// Does the work of [`keep`](SubscriptionManager::keep). Uses `listening` instead of subscribe requests, if given.
     pub(crate) async fn keep_with<'a>(
         &'a self,
         link: &'a Arc<Link>,

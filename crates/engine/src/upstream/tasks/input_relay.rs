@@ -26,8 +26,8 @@ use crate::upstream::{Backend, OutgoingRequest, TaskPolicy};
 const INPUT_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub struct TaskInputRelay {
-    /// The mailbox that assigns the ids of the requests, so that each id is used once.
-    mailbox: Arc<Client>,
+    /// The client that assigns the ids of the requests, so that each id is used once.
+    client: Arc<Client>,
     state: Mutex<RelayState>,
     bell: Notify,
 }
@@ -41,16 +41,16 @@ struct RelayState {
 
 impl TaskInputRelay {
     pub(crate) fn new() -> TaskInputRelay {
-        let mailbox = Client::passing(Introduction::default());
-        TaskInputRelay { mailbox: Arc::new(mailbox), state: Mutex::default(), bell: Notify::new() }
+        let client = Client::passing(Introduction::default());
+        TaskInputRelay { client: Arc::new(client), state: Mutex::default(), bell: Notify::new() }
     }
 
-    /// Cancels the call and closes the mailbox, because the task was removed.
+    /// Cancels the call and closes its client, because the task was removed.
     pub(crate) fn dismiss(&self) {
         if let Some(call) = self.state.lock().call.take() {
             call.cancel("its task is forgotten");
         }
-        self.mailbox.close();
+        self.client.close();
     }
 
     /// Begins a call for the task's result, unless one is open.
@@ -60,7 +60,7 @@ impl TaskInputRelay {
             return;
         }
         let request = about(&Method::TasksResult, native, "");
-        let call = Arc::new(Call::new(caller.clone(), Arc::clone(&self.mailbox), request, None));
+        let call = Arc::new(Call::new(caller.clone(), Arc::clone(&self.client), request, None));
         state.call = Some(Arc::clone(&call));
         drop(state);
         let (input_relay, backend, native) = (Arc::clone(self), Arc::clone(backend), native.to_owned());

@@ -141,7 +141,7 @@ async fn sub2_what_is_wanted_meanwhile_is_gathered_and_stands_when_it_is_acknowl
     assert_eq!(stage.acknowledge(&[]).await, merged);
     assert_eq!(stage.open(), [merged]);
     assert!(stage.marked().is_empty(), "nothing was missed");
-    stage.dispatcher.register.unsubscribe(&stage.dispatcher.mailbox, "a:1");
+    stage.dispatcher.register.unsubscribe(&stage.dispatcher.client, "a:1");
     let begin = tokio::time::Instant::now();
     let left = r#"{"toolsListChanged":true,"resourceSubscriptions":["a:2"]}"#;
     assert_eq!(stage.acknowledge(&["a:2"]).await, left);
