@@ -310,14 +310,34 @@ mod tests {
     use crate::upstream::link::LinkTransport;
     use crate::upstream::{BackendState, TaskPolicy};
 
-    /// The backend forgot the session and never reconnects. The call must still end when its timeout expires.
-    #[tokio::test(start_paused = true)]
-    async fn route3_a_call_that_is_late_before_it_goes_out_again_is_answered() {
+    fn backend() -> Backend {
         let id = ServerId::new("a").expect("a valid id");
         let transport = goblin_config::Transport::Files(goblin_config::Files::at("/".into()));
         let config = Arc::new(Server::new("a", transport, Default::default()));
         let inbox = BackendEvents::new(id.clone(), Arc::default(), Arc::default(), Arc::default());
-        let backend = Backend::new(id, config, &Policies::default(), inbox);
+        Backend::new(id, config, &Policies::default(), inbox)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn p6_a_call_waits_for_a_slot_of_a_busy_backend_for_a_limited_time() {
+        let backend = backend();
+        let all = u32::try_from(backend.slots.available_permits()).expect("a small number");
+        let busy = backend.slots.try_acquire_many(all).expect("all slots are free");
+        let begin = tokio::time::Instant::now();
+        assert!(backend.slot().await.is_err_and(|error| matches!(error, Error::Overloaded { .. })));
+        assert_eq!(begin.elapsed(), SLOT_TIMEOUT);
+        let free = async {
+            tokio::time::sleep(SLOT_TIMEOUT / 2).await;
+            drop(busy);
+        };
+        let (slot, ()) = tokio::join!(backend.slot(), free);
+        assert!(slot.is_ok());
+    }
+
+    /// The backend forgot the session and never reconnects. The call must still end when its timeout expires.
+    #[tokio::test(start_paused = true)]
+    async fn route3_a_call_that_is_late_before_it_goes_out_again_is_answered() {
+        let backend = backend();
         backend.shared.publish(BackendState::Ready);
         let call = Arc::new(Call::example());
         let patience = CallTimeouts { idle: Some(Duration::ZERO), most: None };
