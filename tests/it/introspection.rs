@@ -135,10 +135,17 @@ async fn sub15_how_a_subscription_stands_and_what_it_has_brought_is_told() {
     let held = json!({"jsonrpc": "2.0", "id": "held", "method": "resources/subscribe",
         "params": { "uri": "a+note:///held-x" }});
     let asked = client.open(held.to_string());
-    let (_asked, ()) = tokio::join!(asked, async {
+    let release = async {
         stands(&client, "a+note:///held-x", json!(["pending", 0, 0])).await;
-        client.call_text("a_release", json!({})).await;
-    });
+        // Another task sends the subscribe request, so a release can overtake it.
+        loop {
+            client.call_text("a_release", json!({})).await;
+        }
+    };
+    let _asked = tokio::select! {
+        asked = asked => asked,
+        () = release => unreachable!("it has no end"),
+    };
     stands(&client, "a+note:///held-x", json!(["subscribed", 0, 0])).await;
 
     // The client has no stream, so newer updates replace older ones.
