@@ -64,7 +64,7 @@ pub struct Client {
     link: Link,
     inbox: Arc<Inbox>,
     readers: Arc<Readers>,
-    /// What happens to messages that precede an awaited one.
+    /// Decides whether the client keeps or rejects messages that precede an awaited one.
     earlier: Earlier,
     /// The capabilities in each request of 2026-07-28. A client of an older version has none here.
     capabilities: Option<Value>,

@@ -223,28 +223,16 @@ mod tests {
         }
         let (call, mut asks, _) = parked.pop().expect("there are some");
         let is_its = |parked: &SuspendedCall| Arc::ptr_eq(&parked.pending.call, &call);
-        let id = dispatcher
-            .suspended
-            .book
-            .lock()
-            .iter()
-            .find(|(_, parked)| is_its(parked))
-            .map(|(id, _)| *id)
-            .expect("it waits");
+        let id_of_it = || {
+            let book = dispatcher.suspended.book.lock();
+            book.iter().find(|(_, parked)| is_its(parked)).map(|(id, _)| *id).expect("it waits")
+        };
         // A call that is suspended again keeps its place.
-        assert!(matches!(dispatcher.resume(id, &call.request, None), Ok(Begun::Ready(_))));
+        assert!(matches!(dispatcher.resume(id_of_it(), &call.request, None), Ok(Begun::Ready(_))));
         assert!(!suspended(&dispatcher, asking(1)).2);
         // The backend waits for no response any more. The call goes on and its place is free.
         asks.clear();
-        let id = dispatcher
-            .suspended
-            .book
-            .lock()
-            .iter()
-            .find(|(_, parked)| is_its(parked))
-            .map(|(id, _)| *id)
-            .expect("it waits");
-        assert!(matches!(dispatcher.resume(id, &call.request, None), Ok(Begun::Pending(_))));
+        assert!(matches!(dispatcher.resume(id_of_it(), &call.request, None), Ok(Begun::Pending(_))));
         assert!(suspended(&dispatcher, asking(1)).2);
     }
 
