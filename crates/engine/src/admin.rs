@@ -161,7 +161,7 @@ impl Admin {
             return Ok(());
         }
         let permitted = self.permit.check(request.headers());
-        permitted.inspect_err(|denied| self.observe.emit(&Event::AdminRefused { status: denied.status.as_u16() }))
+        permitted.inspect_err(|denied| self.observe.emit(&Event::AdminRejected { status: denied.status.as_u16() }))
     }
 
     async fn change(

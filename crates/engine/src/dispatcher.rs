@@ -283,7 +283,7 @@ impl Dispatcher {
     /// Delivers the response to a server request. Reports a response that matches none.
     pub(crate) fn hear_answer(&self, session: &Client, response: Response) {
         if !session.answer(response) {
-            self.router.observe.emit(&Event::AnswerWithoutAsk { session: &session.session_name() });
+            self.router.observe.emit(&Event::ReplyWithoutRequest { session: &session.session_name() });
         }
     }
 

@@ -251,7 +251,7 @@ mod tests {
         let retry_in = std::time::Duration::from_millis(1500);
         let reason = "ended\n\u{1b}[2J\u{202e}x";
         observe.emit(&Event::BackendFailed { server: "a", reason, retry_in, repeated: false });
-        observe.emit(&Event::BackendLine { server: "a", line: "\u{1b}[31mred", repeated: false });
+        observe.emit(&Event::BackendStderr { server: "a", line: "\u{1b}[31mred", repeated: false });
         let records = observe.feed().read_from(0).records;
         let json = serde_json::to_value(&*records[0]).expect("it is JSON");
         let time = json["time"].as_str().expect("a text").to_owned();

@@ -35,7 +35,7 @@ pub struct Reading {
     pub streams: usize,
     pub requests_in_flight: usize,
     pub subscriptions: usize,
-    /// The number of resource updates by fate: delivered, coalesced or dropped.
+    /// The number of resource updates by outcome: delivered, coalesced or dropped.
     pub updates: [(&'static str, u64); 3],
     pub updates_waiting: usize,
     /// The number of served list pages by source: ready-made or built on request.
@@ -132,7 +132,7 @@ impl Reading {
 
     fn encode_traffic(&self, encoder: &mut DescriptorEncoder) -> Result<(), Error> {
         let help = "What became of updates of resources on their way to clients";
-        let updates = self.updates.iter().map(|(fate, count)| ([("fate", *fate)], *count));
+        let updates = self.updates.iter().map(|(outcome, count)| ([("outcome", *outcome)], *count));
         counters(encoder, "mcp_resource_updates", help, updates)?;
         gauge(encoder, "goblin_updates_waiting", "Updates that no stream has taken yet", self.updates_waiting)?;
         let help = "Pages of lists that clients were given: ready to be sent, or made first";
@@ -319,7 +319,7 @@ mod tests {
             r#"goblin_backend_state{server_id="a \"b\\",state="ready"} 1"#,
             r#"goblin_backend_state{server_id="a \"b\\",state="failed"} 0"#,
             r#"mcp_tool_calls_total{server_id="a \"b\\",tool="say\"hi",outcome="error"} 1"#,
-            r#"mcp_resource_updates_total{fate="coalesced"} 6"#,
+            r#"mcp_resource_updates_total{outcome="coalesced"} 6"#,
             r#"goblin_list_pages_total{source="ready"} 9"#,
             "goblin_updates_waiting 1",
             "goblin_overhead_seconds_count 0",

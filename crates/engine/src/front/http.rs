@@ -172,7 +172,7 @@ impl HttpFront {
     /// Counts a response that rejects its request.
     fn count_rejected(&self, response: Response<Body>) -> Response<Body> {
         if response.status().is_client_error() {
-            self.observe.emit(&Event::ClientRefused { status: response.status().as_u16() });
+            self.observe.emit(&Event::RequestRejected { status: response.status().as_u16() });
         }
         response
     }

@@ -180,7 +180,7 @@ impl InboundHandler {
     /// Counts and reports bytes that are not a valid message.
     pub(crate) fn report_malformed(&self, malformed: &MalformedMessage, reason: &str) {
         self.inbox.observe().count_limit(&malformed.error);
-        self.emit(&Event::BackendGarbage { server: self.server(), reason });
+        self.emit(&Event::InvalidOutput { server: self.server(), reason });
     }
 
     /// Handles a notification other than progress. Calls `whose` only for notifications that need an owner.
@@ -304,7 +304,7 @@ impl InboundHandler {
                 // The backend repeated the request on a resumed stream, or reused the id against the protocol. A
                 // rejection would answer the open request, so only report it.
                 let (server, method) = (self.server(), ask.method.as_str());
-                return self.emit(&Event::BackendAskRefused { server, method, reason: "its id is in use" });
+                return self.emit(&Event::ServerRequestRejected { server, method, reason: "its id is in use" });
             }
             Err(error) => return reply_sink.say(self.refusal(&ask, &error)),
         };
@@ -343,7 +343,7 @@ impl InboundHandler {
     /// Reports a rejection and returns the error response.
     pub(crate) fn refusal(&self, ask: &Request, error: &Error) -> Bytes {
         let (server, method, reason) = (self.server(), ask.method.as_str(), error.to_string());
-        self.emit(&Event::BackendAskRefused { server, method, reason: &reason });
+        self.emit(&Event::ServerRequestRejected { server, method, reason: &reason });
         goblin_wire::error_reply(Some(&ask.id_as_written()), &error.to_json()).concat()
     }
 

@@ -243,7 +243,7 @@ impl LinkRequests {
 
     /// Reports that an oversized message was dropped. Fails the request that it answers, if its id can still be read.
     pub(crate) fn on_too_long(&self, head: &[u8]) {
-        self.inbound.emit(&Event::BackendTooLong { server: self.inbound.server() });
+        self.inbound.emit(&Event::MessageTooLarge { server: self.inbound.server() });
         if let Some(open) = id_in(head).and_then(|id| self.take(id)) {
             open.waiter.answer(Err(LinkError::too_large()));
         }

@@ -281,7 +281,8 @@ impl SubscriptionManager {
             None => Arc::new(ResourceName { native: native.into(), exposed: self.home.inbox.expose(native).into() }),
         };
         let message = message(&name.exposed);
-        let event = Event::UpdateHeard { server: self.home.inbox.server(), uri: &name.exposed, count: affected.len() };
+        let event =
+            Event::UpdateReceived { server: self.home.inbox.server(), uri: &name.exposed, count: affected.len() };
         let (mut once, mut asking) = (NotifiedClients::default(), Vec::new());
         for affected in &affected {
             match self.judge(affected, native, update, &offered) {
