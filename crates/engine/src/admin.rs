@@ -254,10 +254,10 @@ impl Admin {
             id: backend.id.clone(),
             state: Availability::of(backend).word(),
             requests_in_flight: backend.calls_in_flight(),
-            own_links: backend.own_links(),
+            client_links: backend.own_links(),
             meter: Arc::clone(&backend.meter),
         };
-        let fates = &self.dispatcher.router.subscriptions.fates;
+        let fates = &self.dispatcher.router.subscriptions.totals;
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Reading {
             limits: self.observe.limit_counts(),

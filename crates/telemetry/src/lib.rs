@@ -300,7 +300,7 @@ pub enum Event<'a> {
 }
 
 macro_rules! kinds {
-    ($($kind:ident $name:literal $loudest:ident,)+) => {
+    ($($kind:ident $name:literal $max_level:ident,)+) => {
         /// An event without its fields.
         #[derive(Clone, Copy, Debug)]
         enum EventKind {
@@ -318,9 +318,9 @@ macro_rules! kinds {
             }
 
             /// Returns the most severe level of this kind. Single events may use a less severe one.
-            fn loudest(self) -> LogLevel {
+            fn max_level(self) -> LogLevel {
                 match self {
-                    $(EventKind::$kind => LogLevel::$loudest,)+
+                    $(EventKind::$kind => LogLevel::$max_level,)+
                 }
             }
         }
@@ -414,7 +414,7 @@ impl Default for Observe {
             limits: LimitCounts::default(),
             memory: Arc::default(),
             feed: Arc::default(),
-            overhead: Durations::within(&FINE_BOUNDS),
+            overhead: Durations::with_bounds(&FINE_BOUNDS),
         }
     }
 }
@@ -424,19 +424,19 @@ impl Observe {
     pub fn emit(&self, event: &Event<'_>) {
         let kind = event.kind();
         self.counts[kind as usize].fetch_add(1, Ordering::Relaxed);
-        let loudest = kind.loudest();
-        if line::is_wanted(loudest) || self.feed.wants(loudest) {
-            self.tell(&LogRecord::of(event));
+        let max_level = kind.max_level();
+        if line::is_wanted(max_level) || self.feed.wants(max_level) {
+            self.publish(&LogRecord::of(event));
         }
     }
 
     #[cold]
-    fn tell(&self, told: &LogRecord<'_>) {
-        if line::is_wanted(told.level) {
-            line::write(told);
+    fn publish(&self, record: &LogRecord<'_>) {
+        if line::is_wanted(record.level) {
+            line::write(record);
         }
-        if self.feed.wants(told.level) {
-            self.feed.push(told);
+        if self.feed.wants(record.level) {
+            self.feed.push(record);
         }
     }
 
@@ -472,7 +472,7 @@ impl Observe {
 
 /// Returns every kind of event with its most severe level.
 pub fn kinds() -> impl Iterator<Item = (&'static str, LogLevel)> {
-    EventKind::ALL.iter().map(|kind| (kind.as_str(), kind.loudest()))
+    EventKind::ALL.iter().map(|kind| (kind.as_str(), kind.max_level()))
 }
 
 /// Returns `text` on one line without invisible or control characters, cut to a maximum length.

@@ -86,7 +86,7 @@ impl<'a> LogRecord<'a> {
 
     pub(super) fn of(event: &Event<'a>) -> LogRecord<'a> {
         let kind = event.kind();
-        let text_record = |message| LogRecord { kind, level: kind.loudest(), message, fields: Vec::new() };
+        let text_record = |message| LogRecord { kind, level: kind.max_level(), message, fields: Vec::new() };
         let record = |message| text_record(Cow::Borrowed(message));
         match *event {
             Event::Listening { url } => text_record(Cow::Owned(format!("listening on {url}"))),

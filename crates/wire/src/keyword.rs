@@ -20,7 +20,7 @@ impl Keyword {
         self.finder().find(text.as_bytes()).is_some()
     }
 
-    pub fn places(&self, text: &str) -> impl Iterator<Item = usize> {
+    pub fn positions(&self, text: &str) -> impl Iterator<Item = usize> {
         self.finder().find_iter(text.as_bytes())
     }
 

@@ -230,7 +230,7 @@ impl InboundHandler {
         let level = level.and_then(|name| Level::parse(&name)).unwrap_or(Level::Emergency);
         let wanted = match (&whose, &self.own) {
             (Attribution::Calls(calls), _) => calls.first().map_or(Some(Level::DEFAULT), |call| call.caller.level),
-            (_, Some(owner)) => owner.caller.dialect.has_asks().then(|| owner.client.level()),
+            (_, Some(owner)) => owner.caller.dialect.has_server_requests().then(|| owner.client.level()),
             (Attribution::Nobodys | Attribution::Unsure, None) => {
                 return self.emit(&Event::BackendLog { server: self.server(), line: notification.raw.as_str() });
             }
@@ -247,14 +247,15 @@ impl InboundHandler {
         let message = json::single_line(edits.apply(notification.raw.bytes()));
         // A client without server requests gets only the log messages of its calls. Its protocol version knows no other
         // unsolicited notification.
-        let takes = |call: &Arc<Call>| call.caller.dialect.has_asks() || notification.method == Method::LogMessage;
+        let takes =
+            |call: &Arc<Call>| call.caller.dialect.has_server_requests() || notification.method == Method::LogMessage;
         match (whose, &self.own) {
             (Attribution::Calls(calls), _) => {
                 calls.iter().filter(|call| takes(call)).any(|call| call.offer(message.clone()))
             }
             // A client without server requests has no stream for messages outside of a call, so the message would stay
             // in its queue for ever.
-            (_, Some(owner)) => owner.caller.dialect.has_asks() && owner.client.post(message),
+            (_, Some(owner)) => owner.caller.dialect.has_server_requests() && owner.client.post(message),
             (Attribution::Nobodys | Attribution::Unsure, None) => false,
         }
     }
@@ -357,7 +358,7 @@ impl InboundHandler {
                 let dialect = first.caller.dialect;
                 Recipient { client, abilities, dialect, is_own: own.is_some(), calls }
             }
-            (_, Some(owner)) if !owner.caller.dialect.has_asks() => {
+            (_, Some(owner)) if !owner.caller.dialect.has_server_requests() => {
                 return Err(unavailable("it can be asked by the answer to a call alone, and nothing says to which"));
             }
             (_, Some(owner)) => Recipient {

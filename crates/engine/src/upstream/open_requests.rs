@@ -325,7 +325,7 @@ pub(crate) fn is_answer(head: &[u8]) -> bool {
 /// Returns the error for a complete response that exceeds a limit.
 pub(crate) fn beyond_limit(malformed: &MalformedMessage) -> Option<LinkError> {
     let Error::LimitExceeded { limit, value } = malformed.error else { return None };
-    malformed.is_answer.then(|| LinkError::Protocol(format!("its answer is nested too deep: {limit} is {value}")))
+    malformed.is_response.then(|| LinkError::Protocol(format!("its answer is nested too deep: {limit} is {value}")))
 }
 
 /// Returns the id of a response from its first bytes. The id must precede the payload, which may contain other ids.

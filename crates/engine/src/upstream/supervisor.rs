@@ -220,7 +220,7 @@ impl Supervisor {
             place = self.place() => place.map_err(LinkExit::Refused)?,
         };
         if std::mem::replace(&mut self.has_dialled, true) && self.slot.owner.is_none() {
-            self.table.meter.restarted();
+            self.table.meter.count_restart();
         }
         let (slot, config, patience) = (&self.slot, &self.table.home.config, self.table.deps.policies.ask_timeout);
         let greeting = DialParams {

@@ -39,7 +39,7 @@ impl HttpLinkInner {
 
     /// Reports whether this is the response to the request `id` and exceeds a limit.
     pub(super) fn answers(&self, malformed: &MalformedMessage, id: u64) -> bool {
-        malformed.is_answer && malformed.id.as_ref().and_then(Id::as_u64) == Some(id)
+        malformed.is_response && malformed.id.as_ref().and_then(Id::as_u64) == Some(id)
     }
 
     pub(super) fn refuse(&self, malformed: &MalformedMessage) -> LinkError {
