@@ -55,18 +55,18 @@ pub fn build<U: Upstream>(version: u64, settings: &CatalogSettings, sources: Vec
 }
 
 /// The configuration of one backend for tools or for prompts.
-struct RulesOf<'a> {
+struct NameRules<'a> {
     filter: &'a Filter,
     rename: &'a BTreeMap<String, String>,
     policy: NamePolicy,
 }
 
-fn rules(server: &Server, list: List) -> RulesOf<'_> {
+fn rules(server: &Server, list: List) -> NameRules<'_> {
     match list {
         List::Tools => {
-            RulesOf { filter: &server.tools.filter, rename: &server.tools.rename, policy: server.namespacing.tools }
+            NameRules { filter: &server.tools.filter, rename: &server.tools.rename, policy: server.namespacing.tools }
         }
-        _ => RulesOf {
+        _ => NameRules {
             filter: &server.prompts.filter,
             rename: &server.prompts.rename,
             policy: server.namespacing.prompts,

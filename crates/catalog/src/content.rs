@@ -219,9 +219,9 @@ pub fn remove_foreign(has_result_type: bool, method: &Method, text: &str, result
     }
     let mut inside = Splice::new();
     let meta = json::member(text, result, "_meta").filter(|meta| has_result_type && meta.get(text).starts_with('{'));
-    let left = meta.map(|meta| json::cut_members(text, meta, |key| key == SERVER_INFO, &mut inside));
+    let remaining = meta.map(|meta| json::cut_members(text, meta, |key| key == SERVER_INFO, &mut inside));
     // Remove `_meta` as well if this was its only member.
-    let is_emptied = left == Some(0) && !inside.is_empty();
+    let is_emptied = remaining == Some(0) && !inside.is_empty();
     if !is_emptied {
         edits.append(inside);
     }

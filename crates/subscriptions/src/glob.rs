@@ -131,16 +131,16 @@ impl GlobStep {
     /// Returns the offsets that this step reaches from `offsets`.
     fn advance(&self, uri: &str, offsets: &Offsets) -> Offsets {
         let one = |is_wanted: &dyn Fn(char) -> bool| {
-            let after = |&place: &usize| {
-                let character = uri[place..].chars().next().filter(|character| is_wanted(*character))?;
-                Some(place + character.len_utf8())
+            let after = |&offset: &usize| {
+                let character = uri[offset..].chars().next().filter(|character| is_wanted(*character))?;
+                Some(offset + character.len_utf8())
             };
             offsets.iter().filter_map(after).collect()
         };
         match self {
             GlobStep::Literal(text) => {
-                let is_there = |place: &&usize| uri.as_bytes()[**place..].starts_with(text.as_bytes());
-                offsets.iter().filter(is_there).map(|place| place + text.len()).collect()
+                let is_there = |offset: &&usize| uri.as_bytes()[**offset..].starts_with(text.as_bytes());
+                offsets.iter().filter(is_there).map(|offset| offset + text.len()).collect()
             }
             GlobStep::One => one(&|character| character != '/'),
             GlobStep::Class(class) => one(&|character| class.has(character)),
@@ -151,19 +151,19 @@ impl GlobStep {
     }
 }
 
-/// Returns every place from `first` to the end of the URI.
+/// Returns every offset from `first` to the end of the URI.
 fn boundaries(uri: &str, first: usize) -> impl Iterator<Item = usize> {
-    (first..=uri.len()).filter(|place| uri.is_char_boundary(*place))
+    (first..=uri.len()).filter(|offset| uri.is_char_boundary(*offset))
 }
 
 /// Returns the offsets that `*` reaches.
 fn runs(uri: &str, offsets: &Offsets) -> Offsets {
     let mut reached = Offsets::new();
-    for &place in offsets {
-        // A run from an earlier place already covers this one.
-        if reached.last().is_none_or(|last| *last < place) {
-            let end = uri[place..].find('/').map_or(uri.len(), |length| place + length);
-            reached.extend(boundaries(&uri[..end], place));
+    for &offset in offsets {
+        // A run from an earlier offset already covers this one.
+        if reached.last().is_none_or(|last| *last < offset) {
+            let end = uri[offset..].find('/').map_or(uri.len(), |length| offset + length);
+            reached.extend(boundaries(&uri[..end], offset));
         }
     }
     reached

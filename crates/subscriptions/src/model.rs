@@ -376,8 +376,12 @@ impl TableModel {
     fn check(&self) {
         assert_eq!(self.subscription_count.count(), self.wanted.len());
         for (number, client) in self.clients.iter().enumerate() {
-            let own: BTreeSet<_> =
-                self.table.subscriptions_of(client).iter().map(|it| it.name.native.to_string()).collect();
+            let own: BTreeSet<_> = self
+                .table
+                .subscriptions_of(client)
+                .iter()
+                .map(|subscription| subscription.name.native.to_string())
+                .collect();
             let wanted = self.wanted.iter().filter(|(client, _)| *client == number);
             assert_eq!(own, wanted.map(|(_, target)| (*target).to_owned()).collect());
         }

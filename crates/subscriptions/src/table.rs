@@ -472,20 +472,21 @@ impl<'a, S: Subscriber> AffectedSet<'a, S> {
             return;
         }
         if self.clients.is_empty() {
-            let is_sure =
-                |it: &AffectedSubscription<'_, S>| (it.subscription.subscriber.id(), !it.subscription.is_selective());
-            self.clients.extend(self.affected.iter().map(is_sure));
+            let client_entry = |affected: &AffectedSubscription<'_, S>| {
+                (affected.subscription.subscriber.id(), !affected.subscription.is_selective())
+            };
+            self.clients.extend(self.affected.iter().map(client_entry));
         }
         for subscription in subscribers {
-            let is_sure = !subscription.is_selective();
+            let is_unconditional = !subscription.is_selective();
             let is_next = match self.clients.entry(subscription.subscriber.id()) {
                 Slot::Vacant(slot) => {
-                    slot.insert(is_sure);
+                    slot.insert(is_unconditional);
                     false
                 }
                 Slot::Occupied(slot) if *slot.get() => continue,
                 Slot::Occupied(mut slot) => {
-                    slot.insert(is_sure);
+                    slot.insert(is_unconditional);
                     true
                 }
             };

@@ -217,7 +217,7 @@ fn subx1_a_pattern_covers_what_is_listed_now_and_later() {
     assert_eq!(fixture.reply("+a:2", UpstreamReply::Done), 1, "the resource is new");
     let within = |uri: &str| {
         let affected = fixture.table.affected(uri);
-        affected.iter().map(|it| it.within.map(|name| name.native.to_string())).collect::<Vec<_>>()
+        affected.iter().map(|affected| affected.within.map(|name| name.native.to_string())).collect::<Vec<_>>()
     };
     assert_eq!(within("a:1"), [None]);
     assert_eq!(within("a:9"), [Some("a:*".to_owned())], "covered although not listed");
@@ -242,7 +242,9 @@ fn subx1_what_a_pattern_covers_is_bounded() {
     }
     assert!(fixture.subscribe_to(0, "c:*", Some(glob("c:*"))).is_ok(), "it covers nothing yet");
     fixture.relist(&["a:1", "a:2", "a:3", "a:4", "c:1"]);
-    let state = |native: &str| fixture.table.all().find(|(it, _)| *it.name.native == *native).map(|(_, state)| state);
+    let state = |native: &str| {
+        fixture.table.all().find(|(subscription, _)| *subscription.name.native == *native).map(|(_, state)| state)
+    };
     assert_eq!((state("a:[1-4]"), state("c:*")), (Some("subscribed"), Some("partial")));
     assert_eq!(fixture.table.affected("c:1").len(), 1, "updates without a subscription");
 }
@@ -438,9 +440,10 @@ fn subx2_sub5_chosen_fields_of_one_subscription_do_not_silence_another() {
     fixture.subscribe(1, "a:1");
     let client = &fixture.clients[0];
     let affected = fixture.table.affected("a:1");
-    let own: Vec<_> = affected.iter().filter(|it| Arc::ptr_eq(&it.subscription.subscriber, client)).collect();
-    assert!(!own[0].is_next && own[1..].iter().all(|it| it.is_next));
-    let plain = own.iter().filter(|it| !it.subscription.is_selective()).count();
+    let own: Vec<_> =
+        affected.iter().filter(|affected| Arc::ptr_eq(&affected.subscription.subscriber, client)).collect();
+    assert!(!own[0].is_next && own[1..].iter().all(|affected| affected.is_next));
+    let plain = own.iter().filter(|affected| !affected.subscription.is_selective()).count();
     assert_eq!((plain, affected.len() - own.len()), (1, 1), "one subscription without a selection is enough");
     assert_eq!(&*own[0].subscription.name.native, "a:1");
 }

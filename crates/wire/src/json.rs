@@ -568,8 +568,8 @@ mod tests {
         let check = |text: &str, expected: &str| {
             let mut edits = Splice::new();
             let kept = cut_members(text, whole(text), |key| key.starts_with('x'), &mut edits);
-            let left = edits.apply(&Bytes::copy_from_slice(text.as_bytes()));
-            assert_eq!(left, expected, "{text}");
+            let edited = edits.apply(&Bytes::copy_from_slice(text.as_bytes()));
+            assert_eq!(edited, expected, "{text}");
             assert_eq!(kept, members(expected, whole(expected)).count(), "{text}");
         };
         check("{}", "{}");

@@ -7,13 +7,13 @@ use memchr::memmem::Finder;
 
 /// A keyword that decides whether a message needs a closer look.
 pub struct Keyword {
-    word: &'static str,
+    text: &'static str,
     finder: OnceLock<Finder<'static>>,
 }
 
 impl Keyword {
-    pub const fn new(word: &'static str) -> Keyword {
-        Keyword { word, finder: OnceLock::new() }
+    pub const fn new(text: &'static str) -> Keyword {
+        Keyword { text, finder: OnceLock::new() }
     }
 
     pub fn is_in(&self, text: &str) -> bool {
@@ -25,6 +25,6 @@ impl Keyword {
     }
 
     fn finder(&self) -> &Finder<'static> {
-        self.finder.get_or_init(|| Finder::new(self.word))
+        self.finder.get_or_init(|| Finder::new(self.text))
     }
 }

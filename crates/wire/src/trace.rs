@@ -206,7 +206,7 @@ mod tests {
     fn a_request_is_of_the_step_that_was_written_last() {
         let mut request =
             request(&format!(r#"{{"_meta":{{"tracestate":"a=1","traceparent":"{EXAMPLE}"}},"name":"t"}}"#));
-        let (parent, state) = read(&request).expect("it has one");
+        let (parent, state) = read(&request).expect("a trace context");
         assert_eq!(state, "a=1");
         let own = TraceContext::after(Some(parent), (1, 2));
         write(&mut request, own);

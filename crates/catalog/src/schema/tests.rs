@@ -125,9 +125,9 @@ fn hard4_long_or_deep_arguments_are_left_to_the_backend() {
     assert!(!schema.is_quick(1));
     let nested = |depth: usize| (0..depth).fold("1".to_owned(), |inner, _| format!(r#"{{"a":{inner}}}"#));
     let thread = std::thread::Builder::new().stack_size(2 * 1024 * 1024).spawn(move || {
-        let most = MAX_LEVELS / schema.size.levels - 1;
-        assert_eq!(schema.problem(&nested(most)), Ok(None));
-        assert_eq!(schema.problem(&nested(most + 1)), Err(ValidationSkip::TooMuchWork));
+        let max = MAX_LEVELS / schema.size.levels - 1;
+        assert_eq!(schema.problem(&nested(max)), Ok(None));
+        assert_eq!(schema.problem(&nested(max + 1)), Err(ValidationSkip::TooMuchWork));
     });
     thread.expect("a thread").join().expect("the stack suffices");
 }
