@@ -16,7 +16,7 @@ use goblin_config::import::{ClientApp, ClientFile, SearchBase, translate};
 use goblin_engine::front::body;
 use goblin_subscriptions::glob as subscription;
 use goblin_wire::canonical::{MAX_SEPARATORS, canonical, is_plain, readings};
-use goblin_wire::framing::{Frame, HEAD_KEPT, LineDecoder, SseDecoder, SseEvent};
+use goblin_wire::framing::{Frame, LineDecoder, MAX_HEAD_BYTES, SseDecoder, SseEvent};
 use goblin_wire::json::{self, Pieces, Span, Splice};
 use goblin_wire::template::{MAX_URI_BYTES, MatchBudget, Template};
 use goblin_wire::{Id, Message, Response};
@@ -206,7 +206,7 @@ pub fn events(data: &[u8]) {
         }
         frames
     };
-    let Some((bytes, [one, two])) = chunks(data, LIMIT + HEAD_KEPT) else { return };
+    let Some((bytes, [one, two])) = chunks(data, LIMIT + MAX_HEAD_BYTES) else { return };
     let whole = decode(&[&bytes]);
     assert_eq!(whole, decode(&[&bytes[..one], &bytes[one..two], &bytes[two..]]));
     let single: Vec<&[u8]> = bytes.chunks(1).collect();

@@ -125,7 +125,7 @@ impl Book {
             exposed: format!("backend+{native}").into(),
             native: native.into(),
             pattern: None,
-            terms: SubscriptionOptions::default(),
+            options: SubscriptionOptions::default(),
         };
         let room = (&client.subscriptions, usize::MAX);
         let place = || SubscriptionPermit::new(room, (&self.all, usize::MAX));

@@ -14,8 +14,8 @@ use crate::support::{assert_error, http_server};
 
 const SAMPLING: &str = "sampling/createMessage";
 const CANCELLED: &str = "notifications/cancelled";
-const REFUSED: &str = r#"goblin_events_total{kind="backend_ask_refused"}"#;
-const STRAY: &str = r#"goblin_events_total{kind="answer_without_ask"}"#;
+const REFUSED: &str = r#"goblin_events_total{kind="server_request_rejected"}"#;
+const STRAY: &str = r#"goblin_events_total{kind="reply_without_request"}"#;
 const RESULT: &str = r#""result":{"model":"m"}"#;
 /// An id with a spelling that only the server uses.
 const ID: &str = r#""its-own""#;

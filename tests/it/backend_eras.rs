@@ -200,7 +200,7 @@ async fn srv2_requests_say_who_sends_them_and_headers_repeat_them() {
     }
     client.call_text("a_headed", json!({"region": null})).await;
     assert!(!client.tool_names().await.contains(&"a_headed_badly".to_owned()));
-    logged(&gateway, &["tool left out", "headed_badly"]).await;
+    logged(&gateway, &["tool omitted", "headed_badly"]).await;
     // Over a pipe no headers repeat the arguments, so the annotation does not matter.
     let gateway = gateway_of(fixture_server(&["--era", "modern", "--header-tools"])).await;
     gateway.client_seeing("a_headed_badly").await;

@@ -51,7 +51,7 @@ async fn f5_valid_messages_among_garbage_are_answered() {
         let answer = ended(call).await;
         assert_eq!(answer["result"]["structuredContent"]["n"], number, "{answer}");
     }
-    logged(&gateway, &["backend wrote no message"]).await;
+    logged(&gateway, &["backend sent text that is not a message"]).await;
     assert_eq!(starts(&log), 1);
 }
 
@@ -279,7 +279,7 @@ async fn f3_a_child_that_stops_reading_stops_only_its_own_callers_and_late_answe
         assert_eq!(assert_error(&ended(call).await, 1504, "TIMEOUT")["serverId"], "stopped");
     }
     signal(pid, "CONT");
-    logged(&gateway, &["server=\"stopped\"", "nobody waits for; dropped"]).await;
+    logged(&gateway, &["server=\"stopped\"", "backend sent an answer without a waiting call"]).await;
     let answer = eventually("it answers again", || async {
         let answer = client.try_call("stopped_echo", json!({"n": "mine"})).await;
         (!is_error(&answer, "TIMEOUT")).then_some(answer)

@@ -369,7 +369,7 @@ async fn http3_a_lost_connection_is_no_cancellation() {
     metric_becomes(&client, "process_open_fds", before).await;
     drop(frozen);
     eventually("the answer came and had no reader", || async {
-        gateway.log().iter().any(|line| line.contains("the client left before the answer")).then_some(())
+        gateway.log().iter().any(|line| line.contains("the client disconnected before its answer")).then_some(())
     })
     .await;
     assert_eq!(client.call_text("a_cancelled", json!({})).await, "[]");

@@ -130,7 +130,7 @@ async fn srv6_instructions_are_bounded_and_the_cut_is_stated() {
     assert!(instructions.len() <= 16 * 1024, "{}", instructions.len());
     assert!(instructions.starts_with("## first\n\nxxx"));
     assert!(instructions.contains("## third\n\nshort"));
-    assert!(instructions.ends_with("(Left out for length: the instructions of second.)"), "{instructions}");
+    assert!(instructions.ends_with("(Omitted for length: the instructions of second.)"), "{instructions}");
 }
 
 #[tokio::test]

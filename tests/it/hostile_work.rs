@@ -97,7 +97,7 @@ async fn hard4_calls_of_a_tool_whose_schema_explodes_pass_unvalidated() {
         assert_eq!(answer["content"], json!([]), "the backend is the judge: {answer}");
     }
     assert_eq!(limit_hits(&client, "schemaNodes").await, 2);
-    logged(&gateway, &["calls of a tool pass unvalidated", "bomb"]).await;
+    logged(&gateway, &["calls of a tool are not validated", "bomb"]).await;
     attack.end(256).await;
 }
 
@@ -174,7 +174,11 @@ async fn hard4_a_backend_with_too_many_templates_keeps_its_last_list_of_them() {
     client.await_tool("evil_t").await;
     let attack = Attack::begin("too many templates", &gateway).await;
     await_limit(&client, "templates").await;
-    logged(&gateway, &["backend did not list", "resources/templates/list", "more than 10000 resource templates"]).await;
+    logged(
+        &gateway,
+        &["cannot list the entries of the backend", "resources/templates/list", "more than 10000 resource templates"],
+    )
+    .await;
     let listed = client.list("resources/templates/list", "resourceTemplates").await;
     assert!(
         listed.iter().all(|template| !template["uriTemplate"].to_string().contains("evil")),

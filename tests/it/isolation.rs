@@ -189,7 +189,7 @@ async fn f12_a_client_that_disconnects_cancels_nothing_and_leaks_nothing() {
         .await;
     }
     assert_eq!(watcher.call_text("a_cancelled", json!({})).await, "[]");
-    let left = gateway.log().iter().filter(|line| line.contains("left before the answer")).count();
+    let left = gateway.log().iter().filter(|line| line.contains("disconnected before its answer")).count();
     assert_eq!(left, 5);
 }
 

@@ -164,7 +164,7 @@ async fn audit_is_off_unless_it_is_wanted() {
     let client = gateway.client_seeing("a_echo").await;
     client.call("a_echo", json!({})).await;
     client.request("tools/call", json!({ "name": "a_error" })).await;
-    logged(&gateway, &["backend answered an error"]).await;
+    logged(&gateway, &["backend returned an error"]).await;
     assert!(!gateway.log().iter().any(|line| line.contains("audit") || line.contains("outcome")));
 }
 

@@ -254,9 +254,9 @@ async fn met2_updates_lists_and_the_gateways_own_share_are_told() {
     all_scraped(
         &client,
         &[
-            r#"mcp_resource_updates_total{fate="delivered"} 1"#,
-            r#"mcp_resource_updates_total{fate="coalesced"} 0"#,
-            r#"mcp_resource_updates_total{fate="dropped"} 0"#,
+            r#"mcp_resource_updates_total{outcome="delivered"} 1"#,
+            r#"mcp_resource_updates_total{outcome="coalesced"} 0"#,
+            r#"mcp_resource_updates_total{outcome="dropped"} 0"#,
             "goblin_updates_waiting 0",
             r#"goblin_backend_state{server_id="a",state="ready"} 1"#,
             r#"goblin_backend_state{server_id="bad",state="failed"} 1"#,

@@ -227,7 +227,7 @@ async fn rel_a_crash_hurts_its_client_only_and_the_next_call_has_a_new_process()
     assert_ne!(pid(&one).await, of_one);
     assert!(ended(hanging).await["error"].is_null());
     assert_eq!(pid(&two).await, of_two);
-    logged(&gateway, &["WARN", "backend of one client lost", "exit code 3"]).await;
+    logged(&gateway, &["WARN", "connection of one client lost", "exit code 3"]).await;
     let process = pid(&one).await;
     signal(process, "KILL");
     // A call before the gateway notices the loss may have been handled, and fails.

@@ -261,7 +261,7 @@ async fn rel_notifications_to_a_server_that_does_not_listen_are_bounded_and_dela
     for number in 0..SAID {
         client.notify("notifications/vendor/note", json!({ "n": number })).await;
     }
-    let dropped = metric(&client, r#"goblin_events_total{kind="aside_dropped"}"#).await as usize;
+    let dropped = metric(&client, r#"goblin_events_total{kind="reply_dropped"}"#).await as usize;
     // One more message is in transit.
     assert!((SAID - MOST_TOLD - 1..=SAID - MOST_TOLD).contains(&dropped), "{dropped} were dropped");
     drop(frozen);

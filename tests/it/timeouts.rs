@@ -53,7 +53,7 @@ async fn route3_a_late_answer_is_dropped() {
     // This call is sent and answered later, so the late response arrives in between.
     assert_eq!(client.call_text("a_sleep", json!({"ms": 1500})).await, "slept");
     eventually("the late answer is noted", || async {
-        gateway.log().iter().any(|line| line.contains("backend answered what nobody waits for")).then_some(())
+        gateway.log().iter().any(|line| line.contains("backend sent an answer without a waiting call")).then_some(())
     })
     .await;
 }

@@ -35,19 +35,19 @@ impl CatalogSettings {
 }
 
 /// Builds the catalog of `sources`, which must be in the order of the configuration.
-pub fn build<U: Upstream>(version: u64, terms: &CatalogSettings, sources: Vec<Source<U>>) -> Catalog<U> {
+pub fn build<U: Upstream>(version: u64, settings: &CatalogSettings, sources: Vec<Source<U>>) -> Catalog<U> {
     let resources = build_resources(&sources);
-    let tools = build_names(&sources, &resources, List::Tools, |name| terms.meta.find(name).is_some());
-    let listed = ListedTools::new(&tools, terms);
+    let tools = build_names(&sources, &resources, List::Tools, |name| settings.meta.find(name).is_some());
+    let listed = ListedTools::new(&tools, settings);
     Catalog {
         version,
-        instructions: instructions(&sources, &listed, &terms.meta),
+        instructions: instructions(&sources, &listed, &settings.meta),
         listed,
         tools,
         prompts: build_names(&sources, &resources, List::Prompts, |_| false),
         resources: Arc::new(resources),
-        meta: Arc::clone(&terms.meta),
-        page_size: terms.page_size.max(1),
+        meta: Arc::clone(&settings.meta),
+        page_size: settings.page_size.max(1),
         views: Default::default(),
         indexes: Default::default(),
         sources,
@@ -55,18 +55,18 @@ pub fn build<U: Upstream>(version: u64, terms: &CatalogSettings, sources: Vec<So
 }
 
 /// The configuration of one backend for tools or for prompts.
-struct RulesOf<'a> {
+struct NameRules<'a> {
     filter: &'a Filter,
     rename: &'a BTreeMap<String, String>,
     policy: NamePolicy,
 }
 
-fn rules(server: &Server, list: List) -> RulesOf<'_> {
+fn rules(server: &Server, list: List) -> NameRules<'_> {
     match list {
         List::Tools => {
-            RulesOf { filter: &server.tools.filter, rename: &server.tools.rename, policy: server.namespacing.tools }
+            NameRules { filter: &server.tools.filter, rename: &server.tools.rename, policy: server.namespacing.tools }
         }
-        _ => RulesOf {
+        _ => NameRules {
             filter: &server.prompts.filter,
             rename: &server.prompts.rename,
             policy: server.namespacing.prompts,
@@ -101,24 +101,30 @@ fn build_names<U: Upstream>(
     is_reserved: impl Fn(&str) -> bool,
 ) -> NameTable<U> {
     let admitted = admitted(sources, list, |server, native| rules(server, list).filter.admits(native));
-    let wishes: Vec<_> = admitted
+    let claims: Vec<_> = admitted
         .iter()
         .map(|(index, definition)| {
             let backend = &sources[*index].backend;
             let server = backend.config();
             let rules = rules(server, list);
-            let minted =
-                || name::wish(rules.policy, &server.namespacing, &server.prefix, backend.id(), &definition.native);
-            let name = rules.rename.get(&*definition.native).cloned().unwrap_or_else(minted);
-            NameClaim { server: backend.id(), native: &definition.native, name, longest: server.namespacing.max_length }
+            let default_name = || {
+                name::claimed_name(rules.policy, &server.namespacing, &server.prefix, backend.id(), &definition.native)
+            };
+            let name = rules.rename.get(&*definition.native).cloned().unwrap_or_else(default_name);
+            NameClaim {
+                server: backend.id(),
+                native: &definition.native,
+                name,
+                max_length: server.namespacing.max_length,
+            }
         })
         .collect();
-    let minted = name::mint(&wishes, is_reserved);
-    let mut names = NameTable { contested: minted.contested, ..NameTable::default() };
-    for ((source, definition), exposed) in admitted.into_iter().zip(minted.names) {
+    let resolved = name::resolve_conflicts(&claims, is_reserved);
+    let mut names = NameTable { contested: resolved.contested, ..NameTable::default() };
+    for ((source, definition), exposed) in admitted.into_iter().zip(resolved.names) {
         let server = sources[source].backend.id().as_str();
         let shown = definition::exposed(definition, &exposed, server, |native| resources.expose(source, native));
-        names.enter(CatalogEntry {
+        names.insert(CatalogEntry {
             source,
             calls: (list == List::Tools).then(|| sources[source].backend.calls_of(&definition.native)),
             native: definition.native.clone(),
@@ -155,9 +161,9 @@ fn build_resources<U: Upstream>(sources: &[Source<U>]) -> ResourceTable {
         .map(|(((source, definition), exposed), identifier)| (*source, *definition, exposed, identifier))
         .collect();
     entries.sort_by(|one, other| one.2.cmp(&other.2));
-    // Enter all URIs first, because definitions may mention each other.
+    // Insert all URIs first, because definitions may mention each other.
     for (source, definition, exposed, identifier) in &entries {
-        resources.enter(CatalogResource {
+        resources.insert(CatalogResource {
             source: *source,
             native: definition.native.clone(),
             exposed: exposed.as_str().into(),
@@ -196,16 +202,16 @@ fn identifiers<U: Upstream>(sources: &[Source<U>], entries: &[(usize, &Definitio
     unique(plain, |index| of(uri::contested_identifier, &entries[index]))
 }
 
-/// Returns the wanted name of each entry. Entries that want the same name get another one.
-fn unique(wanted: Vec<String>, other: impl Fn(usize) -> String) -> Vec<String> {
+/// Returns the claimed name of each entry. Entries that claim the same name get another one.
+fn unique(claimed: Vec<String>, fallback: impl Fn(usize) -> String) -> Vec<String> {
     let mut counts: HashMap<&str, usize> = HashMap::new();
-    for name in &wanted {
+    for name in &claimed {
         *counts.entry(name).or_default() += 1;
     }
-    let settle = |(index, name): (usize, &String)| {
-        if counts[name.as_str()] == 1 { name.clone() } else { other(index) }
+    let resolve = |(index, name): (usize, &String)| {
+        if counts[name.as_str()] == 1 { name.clone() } else { fallback(index) }
     };
-    wanted.iter().enumerate().map(settle).collect()
+    claimed.iter().enumerate().map(resolve).collect()
 }
 
 /// Returns the exposed URI of each entry, by alias or by the policy of its backend. If several entries claim the same
@@ -218,7 +224,7 @@ fn expose_all<U: Upstream>(
     let namespaced = |(source, definition): &(usize, &Definition)| {
         uri::expose(&sources[*source].backend.id().folded(), &definition.native)
     };
-    let wanted = entries.iter().enumerate().map(|(index, entry)| {
+    let claimed = entries.iter().enumerate().map(|(index, entry)| {
         let config = sources[entry.0].backend.config();
         if let Some(alias) = config.resources.rename.get(&*entry.1.native) {
             return alias.clone();
@@ -229,7 +235,7 @@ fn expose_all<U: Upstream>(
             (UriPolicy::Uri | UriPolicy::Identifier, _) => namespaced(entry),
         }
     });
-    unique(wanted.collect(), |index| namespaced(&entries[index]))
+    unique(claimed.collect(), |index| namespaced(&entries[index]))
 }
 
 /// Joins the instructions of the backends (SRV-6), with one heading per server, up to [`MAX_INSTRUCTIONS`]. The
@@ -239,7 +245,7 @@ pub(super) fn instructions<U: Upstream>(sources: &[Source<U>], listed: &ListedTo
         ListedTools::All => String::new(),
         ListedTools::Pinned { .. } => meta.guidance(),
     };
-    let mut left_out = Vec::new();
+    let mut omitted = Vec::new();
     for source in sources {
         let Some(text) = source.listing.hello.as_ref().and_then(|hello| hello.instructions.as_deref()) else {
             continue;
@@ -248,11 +254,11 @@ pub(super) fn instructions<U: Upstream>(sources: &[Source<U>], listed: &ListedTo
         if joined.len() + section.len() <= MAX_INSTRUCTIONS {
             joined.push_str(&section);
         } else {
-            left_out.push(source.backend.id().to_string());
+            omitted.push(source.backend.id().to_string());
         }
     }
-    if !left_out.is_empty() {
-        joined.push_str(&format!("(Left out for length: the instructions of {}.)", left_out.join(", ")));
+    if !omitted.is_empty() {
+        joined.push_str(&format!("(Omitted for length: the instructions of {}.)", omitted.join(", ")));
     }
     let joined = joined.trim_end();
     (!joined.is_empty()).then(|| quote(joined))

@@ -32,7 +32,7 @@ fn uris(method: &Method, text: &str, result: Span) -> Vec<Span> {
 /// Reports whether a key that ends in `uri` or `Uri` may occur. The scan is much cheaper than parsing a large result.
 fn may_hold_uris(result: &str) -> bool {
     static END: Keyword = Keyword::new("ri\"");
-    END.places(result).any(|at| at > 0 && matches!(result.as_bytes()[at - 1], b'u' | b'U'))
+    END.positions(result).any(|at| at > 0 && matches!(result.as_bytes()[at - 1], b'u' | b'U'))
 }
 
 /// Returns the content blocks of a tool result, of a prompt's messages or of a sampling request.
@@ -71,7 +71,7 @@ fn one_or_many(text: &str, content: Span) -> Vec<Span> {
 
 /// Returns the changes to a server request for a client. Before 2025-11-25 a sampling message had one block instead of
 /// a list, so a list of one block becomes that block.
-pub fn ask_edits(
+pub fn server_request_edits(
     dialect: Dialect,
     method: &Method,
     text: &str,
@@ -140,19 +140,19 @@ fn downgrade(
     if dialect.has_resource_links() && dialect.has_audio() {
         return Vec::new();
     }
-    let word = |block, key| json::member(text, block, key).and_then(|at| json::string(text, at));
+    let string = |block, key| json::member(text, block, key).and_then(|at| json::string(text, at));
     let replace = |block: Span| {
-        let words = match &*kind(text, block)? {
+        let replacement = match &*kind(text, block)? {
             "resource_link" if !dialect.has_resource_links() => {
-                let name = word(block, "name").map(|name| format!("{name}: ")).unwrap_or_default();
-                format!("{name}{}", expose(&word(block, "uri")?))
+                let name = string(block, "name").map(|name| format!("{name}: ")).unwrap_or_default();
+                format!("{name}{}", expose(&string(block, "uri")?))
             }
             "audio" if !dialect.has_audio() => {
-                format!("[audio content of type {} left out]", word(block, "mimeType").unwrap_or_default())
+                format!("[audio content of type {} omitted]", string(block, "mimeType").unwrap_or_default())
             }
             _ => return None,
         };
-        Some((block, format!(r#"{{"type":"text","text":{}}}"#, quote(&words))))
+        Some((block, format!(r#"{{"type":"text","text":{}}}"#, quote(&replacement))))
     };
     blocks(method, text, result).into_iter().filter_map(replace).collect()
 }
@@ -191,11 +191,11 @@ pub fn edits(
 
 /// Adds the result type for a client that requires it, to a result of a backend without result types. The type is
 /// `complete`. If a freshness is required, the result is stale at once.
-pub fn add_kind(method: &Method, text: &str, result: Span, edits: &mut Splice) {
-    static KIND: Keyword = Keyword::new("\"resultType\"");
+pub fn add_result_type(method: &Method, text: &str, result: Span, edits: &mut Splice) {
+    static RESULT_TYPE: Keyword = Keyword::new("\"resultType\"");
     static META: Keyword = Keyword::new("\"_meta\"");
     let whole = result.get(text);
-    if !whole.starts_with('{') || KIND.is_in(whole) && json::member(text, result, "resultType").is_some() {
+    if !whole.starts_with('{') || RESULT_TYPE.is_in(whole) && json::member(text, result, "resultType").is_some() {
         return;
     }
     let freshness = if *method == Method::ResourcesRead { FRESHNESS } else { "" };
@@ -208,26 +208,26 @@ pub fn add_kind(method: &Method, text: &str, result: Span, edits: &mut Splice) {
 
 /// Removes result types for a client without them. Also removes `structuredContent` that is no object, because such a
 /// client would reject the whole result. `content` holds the same information.
-pub fn cut_foreign(has_kind: bool, method: &Method, text: &str, result: Span, edits: &mut Splice) {
+pub fn remove_foreign(has_result_type: bool, method: &Method, text: &str, result: Span, edits: &mut Splice) {
     const STRUCTURE: &str = "structuredContent";
     static STRUCTURED: Keyword = Keyword::new(STRUCTURE);
     let structure = (*method == Method::ToolsCall && STRUCTURED.is_in(result.get(text)))
         .then(|| json::member(text, result, STRUCTURE));
-    let is_free = structure.flatten().is_some_and(|at| !at.get(text).starts_with('{'));
-    if !is_free && !has_kind {
+    let is_not_object = structure.flatten().is_some_and(|at| !at.get(text).starts_with('{'));
+    if !is_not_object && !has_result_type {
         return;
     }
     let mut inside = Splice::new();
-    let meta = json::member(text, result, "_meta").filter(|meta| has_kind && meta.get(text).starts_with('{'));
-    let left = meta.map(|meta| json::cut_members(text, meta, |key| key == SERVER_INFO, &mut inside));
+    let meta = json::member(text, result, "_meta").filter(|meta| has_result_type && meta.get(text).starts_with('{'));
+    let remaining = meta.map(|meta| json::cut_members(text, meta, |key| key == SERVER_INFO, &mut inside));
     // Remove `_meta` as well if this was its only member.
-    let is_emptied = left == Some(0) && !inside.is_empty();
+    let is_emptied = remaining == Some(0) && !inside.is_empty();
     if !is_emptied {
         edits.append(inside);
     }
     let is_cut = |key: &str| match key {
-        STRUCTURE => is_free,
-        "resultType" | "ttlMs" | "cacheScope" => has_kind,
+        STRUCTURE => is_not_object,
+        "resultType" | "ttlMs" | "cacheScope" => has_result_type,
         "_meta" => is_emptied,
         _ => false,
     };
@@ -243,7 +243,7 @@ mod tests {
     fn check(dialect: Dialect, method: &Method, result: &str, expected: &str) {
         let mut splice = edits(dialect, method, result, json::whole(result), |uri| format!("s+{uri}"));
         if dialect.has_handshake() {
-            cut_foreign(false, method, result, json::whole(result), &mut splice);
+            remove_foreign(false, method, result, json::whole(result), &mut splice);
         }
         let changed = splice.apply(&Bytes::copy_from_slice(result.as_bytes()));
         assert_eq!(String::from_utf8_lossy(&changed), expected);
@@ -280,7 +280,7 @@ mod tests {
             Dialect::V2024_11_05,
             &Method::ToolsCall,
             result,
-            r#"{"content":[{"type":"text","text":"n: s+a:1"},{"type":"text","text":"[audio content of type audio/wav left out]"},{"type":"text","text":"t"}]}"#,
+            r#"{"content":[{"type":"text","text":"n: s+a:1"},{"type":"text","text":"[audio content of type audio/wav omitted]"},{"type":"text","text":"t"}]}"#,
         );
         check(
             Dialect::V2025_03_26,
@@ -309,7 +309,8 @@ mod tests {
     #[test]
     fn res4_uris_in_sampling_messages_are_mapped_and_older_clients_get_one_block() {
         let check = |dialect: Dialect, params: &str, expected: &str| {
-            let edits = ask_edits(dialect, &Method::Sample, params, json::whole(params), |uri| format!("x+{uri}"));
+            let edits =
+                server_request_edits(dialect, &Method::Sample, params, json::whole(params), |uri| format!("x+{uri}"));
             assert_eq!(edits.apply(&params.to_owned().into()), expected);
         };
         let link = r#"{"type":"resource_link","uri":"a:b"}"#;
@@ -319,7 +320,10 @@ mod tests {
         check(Dialect::V2025_11_25, text, text);
         check(Dialect::V2025_06_18, text, r#"{"messages":[{"content":{"type":"text","text":"uri"}}],"uri":"a:b"}"#);
         let form = r#"{"messages":[{"content":[{"type":"resource_link","uri":"a:b"}]}]}"#;
-        assert!(ask_edits(Dialect::V2024_11_05, &Method::Elicit, form, json::whole(form), str::to_owned).is_empty());
+        assert!(
+            server_request_edits(Dialect::V2024_11_05, &Method::Elicit, form, json::whole(form), str::to_owned)
+                .is_empty()
+        );
     }
 
     #[test]
@@ -327,7 +331,7 @@ mod tests {
         let check = |dialect: Dialect, result: &str, expected: &str| {
             let mut edits = edits(dialect, &Method::ToolsCall, result, json::whole(result), str::to_owned);
             if dialect.has_handshake() {
-                cut_foreign(false, &Method::ToolsCall, result, json::whole(result), &mut edits);
+                remove_foreign(false, &Method::ToolsCall, result, json::whole(result), &mut edits);
             }
             assert_eq!(edits.apply(&result.to_owned().into()), expected);
         };
@@ -343,7 +347,7 @@ mod tests {
     fn srv2_a_result_says_its_kind_to_those_who_want_to_know() {
         let check = |method: &Method, result: &str, expected: &str| {
             let mut edits = Splice::new();
-            add_kind(method, result, json::whole(result), &mut edits);
+            add_result_type(method, result, json::whole(result), &mut edits);
             let identity = format!(r#""_meta":{{"{SERVER_INFO}":{IDENTITY}}}"#);
             assert_eq!(edits.apply(&result.to_owned().into()), expected.replace("IDENTITY", &identity), "{result}");
         };
@@ -351,8 +355,8 @@ mod tests {
         check(&Method::ToolsCall, r#"{"_meta":{"a":1}}"#, r#"{"resultType":"complete","_meta":{"a":1}}"#);
         let read = r#"{"resultType":"complete","ttlMs":0,"cacheScope":"private",IDENTITY,"contents":[]}"#;
         check(&Method::ResourcesRead, r#"{"contents":[]}"#, read);
-        let said = r#"{"x":"resultType","resultType":"task"}"#;
-        check(&Method::ToolsCall, said, said);
+        let typed = r#"{"x":"resultType","resultType":"task"}"#;
+        check(&Method::ToolsCall, typed, typed);
         check(&Method::ToolsCall, "null", "null");
     }
 
@@ -360,7 +364,7 @@ mod tests {
     fn srv7_what_a_result_says_of_its_kind_is_cut_for_older_clients() {
         let check = |result: &str, expected: &str| {
             let mut edits = Splice::new();
-            cut_foreign(true, &Method::ToolsCall, result, json::whole(result), &mut edits);
+            remove_foreign(true, &Method::ToolsCall, result, json::whole(result), &mut edits);
             assert_eq!(edits.apply(&result.to_owned().into()), expected, "{result}");
         };
         check(r#"{"resultType":"complete"}"#, "{}");

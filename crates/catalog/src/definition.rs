@@ -98,8 +98,8 @@ pub fn mentioned(definition: &Definition) -> Vec<String> {
 /// Returns the MIME type of a resource, or `Mime::Unknown` if the definition has none.
 pub fn mime(definition: &Definition) -> Mime {
     let text = definition.raw.as_str();
-    let told = json::member(text, json::whole(text), "mimeType").and_then(|at| json::string(text, at));
-    told.map_or(Mime::Unknown, |told| Mime::parse(&told))
+    let mime_type = json::member(text, json::whole(text), "mimeType").and_then(|at| json::string(text, at));
+    mime_type.map_or(Mime::Unknown, |text| Mime::parse(&text))
 }
 
 /// Returns the spans of `_meta.ui.resourceUri` and its older spelling `_meta["ui/resourceUri"]` in the object at

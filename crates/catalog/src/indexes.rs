@@ -38,24 +38,24 @@ impl<U: Upstream> Catalog<U> {
 
     /// Returns all entries of a list, in the order of their indexes.
     pub fn entries(&self, list: List) -> impl Iterator<Item = VisibleEntry<'_>> {
-        (0..self.count(list)).map(move |place| self.shown(list, place))
+        (0..self.count(list)).map(move |index| self.shown(list, index))
     }
 
-    /// Returns the entry at index `place` of a list.
-    pub fn shown(&self, list: List, place: usize) -> VisibleEntry<'_> {
+    /// Returns the entry of a list at `index`.
+    pub fn shown(&self, list: List, index: usize) -> VisibleEntry<'_> {
         match list {
             List::Tools | List::Prompts => {
                 let table = if list == List::Tools { &self.tools } else { &self.prompts };
-                let entry = &table.entries[place];
+                let entry = &table.entries[index];
                 self.shown_of(entry.source, &entry.exposed, &entry.native, &entry.definition)
             }
             List::Resources => {
-                let entry = &self.resources.entries[place];
+                let entry = &self.resources.entries[index];
                 let shown = self.shown_of(entry.source, &entry.exposed, &entry.native, &entry.definition);
                 VisibleEntry { identifier: Some(&entry.identifier), ..shown }
             }
             List::Templates => {
-                let entry = &self.resources.templates[place];
+                let entry = &self.resources.templates[index];
                 self.shown_of(entry.source, &entry.exposed, &entry.native, &entry.definition)
             }
         }

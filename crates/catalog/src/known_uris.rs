@@ -10,7 +10,7 @@ use std::sync::Arc;
 use goblin_wire::memory::{BufferKind, Memory, Reservation};
 
 /// The largest number of remembered URIs per backend.
-pub const REMEMBERED: usize = 10_000;
+pub const MAX_REMEMBERED: usize = 10_000;
 /// The bytes of all remembered URIs of one backend, each with its normal form.
 pub(crate) const MAX_BYTES: usize = 4 * 1024 * 1024;
 /// The length in bytes of the longest URI that is remembered.
@@ -63,11 +63,12 @@ impl KnownUris {
         is_full
     }
 
-    /// Removes the oldest URIs until all limits are met. `order` may hold twice [`REMEMBERED`] entries before obsolete
-    /// ones are dropped.
+    /// Removes the oldest URIs until all limits are met. `order` may hold twice [`MAX_REMEMBERED`] entries before
+    /// obsolete ones are dropped.
     fn forget_oldest(&mut self, normalise: impl Fn(&str) -> String) {
-        let is_full =
-            |it: &KnownUris| it.turns.len() > REMEMBERED || it.order.len() > 2 * REMEMBERED || it.bytes > MAX_BYTES;
+        let is_full = |uris: &KnownUris| {
+            uris.turns.len() > MAX_REMEMBERED || uris.order.len() > 2 * MAX_REMEMBERED || uris.bytes > MAX_BYTES
+        };
         while is_full(self) {
             let Some((oldest, turn)) = self.order.pop_front() else { return };
             if self.turns.get(&oldest) != Some(&turn) {
@@ -101,7 +102,7 @@ mod tests {
     fn d13_exactly_the_newest_are_remembered() {
         let mut known_uris = KnownUris::new(&Arc::default());
         known_uris.remember("again", str::to_uppercase);
-        for number in 0..REMEMBERED - 1 {
+        for number in 0..MAX_REMEMBERED - 1 {
             known_uris.remember(&format!("u{number}"), str::to_uppercase);
         }
         known_uris.remember("again", str::to_uppercase);
@@ -110,7 +111,7 @@ mod tests {
         assert!(known_uris.contains("one more"));
         assert!(!known_uris.contains("u0"));
         assert!(known_uris.contains("u1"));
-        assert_eq!((known_uris.turns.len(), known_uris.by_normal_form.len()), (REMEMBERED, REMEMBERED));
+        assert_eq!((known_uris.turns.len(), known_uris.by_normal_form.len()), (MAX_REMEMBERED, MAX_REMEMBERED));
         assert_eq!(known_uris.find_normalised("ONE MORE"), Some("one more"));
         assert_eq!(known_uris.find_normalised("U0"), None);
     }
@@ -119,10 +120,10 @@ mod tests {
     fn the_same_uri_for_ever_costs_no_memory() {
         let mut known_uris = KnownUris::new(&Arc::default());
         known_uris.remember("other", str::to_uppercase);
-        for _ in 0..5 * REMEMBERED {
+        for _ in 0..5 * MAX_REMEMBERED {
             known_uris.remember("same", str::to_uppercase);
         }
-        assert!(known_uris.order.len() <= 2 * REMEMBERED);
+        assert!(known_uris.order.len() <= 2 * MAX_REMEMBERED);
         assert!(known_uris.contains("same"));
     }
 

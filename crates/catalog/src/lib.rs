@@ -69,7 +69,7 @@ impl<U> Clone for Source<U> {
     }
 }
 
-/// The running server behind a listing. The catalog does no I/O, so it reads only these of it.
+/// The running server behind a listing. The catalog does no I/O, so it reads only these properties.
 pub trait Upstream {
     /// The counter of the calls of one tool.
     type Calls;
@@ -110,24 +110,24 @@ pub struct CatalogEntry<U: Upstream> {
 /// The tools that are listed. Clients can call all tools.
 pub enum ListedTools {
     All,
-    /// Only pinned tools are listed. `places` are their indexes.
+    /// Only pinned tools are listed. `positions` are their indexes.
     Pinned {
-        places: Vec<usize>,
+        positions: Vec<usize>,
         /// True if a client's list also has the tools that the client had described.
         reveal: bool,
     },
 }
 
 impl ListedTools {
-    fn new<U: Upstream>(tools: &NameTable<U>, terms: &CatalogSettings) -> ListedTools {
-        let exposure = &terms.exposure;
+    fn new<U: Upstream>(tools: &NameTable<U>, settings: &CatalogSettings) -> ListedTools {
+        let exposure = &settings.exposure;
         let is_long = tools.entries.len() > exposure.auto_above;
         if exposure.mode == ExposureMode::All || exposure.mode == ExposureMode::Auto && !is_long {
             return ListedTools::All;
         }
         let is_pinned = |entry: &CatalogEntry<U>| exposure.pinned.iter().any(|glob| glob.matches(&entry.exposed));
         let pinned = tools.entries.iter().enumerate().filter(|(_, entry)| is_pinned(entry));
-        ListedTools::Pinned { places: pinned.map(|(place, _)| place).collect(), reveal: exposure.reveal }
+        ListedTools::Pinned { positions: pinned.map(|(position, _)| position).collect(), reveal: exposure.reveal }
     }
 }
 
@@ -180,9 +180,9 @@ impl<U: Upstream> Catalog<U> {
         View { catalog: self, pages: &self.views[era as usize], era }
     }
 
-    /// Returns the pages of every long list that a client has begun to read.
+    /// Returns the pages of every long list that a client has started to read.
     pub fn long_pages(&self) -> LongPages {
-        LongPages([Era::Legacy, Era::Modern].map(|era| List::ALL.map(|list| self.view_of(era).begun_pages(list))))
+        LongPages([Era::Legacy, Era::Modern].map(|era| List::ALL.map(|list| self.view_of(era).started_pages(list))))
     }
 
     /// Returns the arguments of a tool that headers repeat. Returns `None` if the catalog does not offer the tool.
@@ -215,23 +215,24 @@ impl<U: Upstream> Catalog<U> {
         self.listed(list, 0..self.count_listed(list))
     }
 
-    /// Returns definitions of a list by their places in the list that clients see. The gateway's own tools come last.
-    fn listed(&self, list: List, places: Range<usize>) -> Vec<&Bytes> {
-        let (theirs, ours) = (self.count_listed(list) - self.own_tools(list).len(), self.own_tools(list));
-        let definition = |place: usize| match (place.checked_sub(theirs), self.pinned(list)) {
-            (Some(place), _) => &ours[place].definition,
-            (None, Some(pinned)) => self.definition(list, pinned[place]),
-            (None, None) => self.definition(list, place),
+    /// Returns definitions of a list by their positions in the list that clients see. The gateway's own tools come
+    /// last.
+    fn listed(&self, list: List, positions: Range<usize>) -> Vec<&Bytes> {
+        let (backend_count, own) = (self.count_listed(list) - self.own_tools(list).len(), self.own_tools(list));
+        let definition = |position: usize| match (position.checked_sub(backend_count), self.pinned(list)) {
+            (Some(position), _) => &own[position].definition,
+            (None, Some(pinned)) => self.definition(list, pinned[position]),
+            (None, None) => self.definition(list, position),
         };
-        places.map(definition).collect()
+        positions.map(definition).collect()
     }
 
-    fn definition(&self, list: List, place: usize) -> &Bytes {
+    fn definition(&self, list: List, position: usize) -> &Bytes {
         match list {
-            List::Tools => &self.tools.entries[place].definition,
-            List::Prompts => &self.prompts.entries[place].definition,
-            List::Resources => &self.resources.entries[place].definition,
-            List::Templates => &self.resources.templates[place].definition,
+            List::Tools => &self.tools.entries[position].definition,
+            List::Prompts => &self.prompts.entries[position].definition,
+            List::Resources => &self.resources.entries[position].definition,
+            List::Templates => &self.resources.templates[position].definition,
         }
     }
 
@@ -243,7 +244,7 @@ impl<U: Upstream> Catalog<U> {
     /// Returns the indexes of the listed entries if others are not listed.
     fn pinned(&self, list: List) -> Option<&[usize]> {
         match (list, &self.listed) {
-            (List::Tools, ListedTools::Pinned { places, .. }) => Some(places),
+            (List::Tools, ListedTools::Pinned { positions, .. }) => Some(positions),
             _ => None,
         }
     }
@@ -319,7 +320,7 @@ impl<'a, U: Upstream> View<'a, U> {
 
     /// Adds the tools that the client had described to the first page of the tools. Returns any other page unchanged.
     pub fn with_revealed(self, page: Bytes, names: &[Box<str>]) -> Bytes {
-        let ListedTools::Pinned { places, reveal: true } = &self.catalog.listed else { return page };
+        let ListedTools::Pinned { positions, reveal: true } = &self.catalog.listed else { return page };
         const HEAD: &[u8] = br#"{"tools":["#;
         let is_first = self.page(List::Tools, 0).is_some_and(|first| first == page);
         if !is_first || !page.starts_with(HEAD) {
@@ -327,7 +328,7 @@ impl<'a, U: Upstream> View<'a, U> {
         }
         let mut whole = BytesMut::from(HEAD);
         let known = names.iter().filter_map(|name| self.catalog.tools.find(name).ok());
-        for (_, entry) in known.filter(|(place, _)| !places.contains(place)) {
+        for (_, entry) in known.filter(|(position, _)| !positions.contains(position)) {
             whole.extend_from_slice(&definition::for_older(&entry.definition));
             whole.extend_from_slice(b",");
         }
@@ -343,15 +344,15 @@ impl<'a, U: Upstream> View<'a, U> {
 
     pub fn find_page(self, list: List, number: usize) -> Option<Page> {
         let empty = || (0..self.catalog.count_pages(list)).map(|_| OnceLock::new()).collect();
-        let place = self.pages.0[list as usize].get_or_init(empty).get(number)?;
-        let was_made = place.get().is_some();
-        let json = place.get_or_init(|| self.catalog.make_page(list, self.era, number)).clone();
+        let position = self.pages.0[list as usize].get_or_init(empty).get(number)?;
+        let was_made = position.get().is_some();
+        let json = position.get_or_init(|| self.catalog.make_page(list, self.era, number)).clone();
         Some(Page { json, was_made })
     }
 
-    /// Returns all pages of a list if it has several pages and a client has begun to read it. Returns nothing
+    /// Returns all pages of a list if it has several pages and a client has started to read it. Returns nothing
     /// otherwise.
-    fn begun_pages(self, list: List) -> Vec<Bytes> {
+    fn started_pages(self, list: List) -> Vec<Bytes> {
         let count = self.pages.0[list as usize].get().map_or(0, |pages| pages.len());
         let numbers = if count > 1 { 0..count } else { 0..0 };
         numbers.filter_map(|number| self.page(list, number)).collect()
@@ -370,7 +371,7 @@ impl<U: Upstream> Default for NameTable<U> {
 }
 
 impl<U: Upstream> NameTable<U> {
-    fn enter(&mut self, entry: CatalogEntry<U>) {
+    fn insert(&mut self, entry: CatalogEntry<U>) {
         self.index.insert(entry.exposed.clone(), self.entries.len());
         self.entries.push(entry);
     }

@@ -74,7 +74,7 @@ impl List {
     }
 }
 
-/// The last complete word of one backend on what it offers.
+/// The last complete lists of one backend.
 #[derive(Clone, Debug, Default)]
 pub struct Listing {
     pub hello: Option<Arc<Hello>>,

@@ -37,12 +37,12 @@ goblin_wire::labels! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResultLimit {
     pub default: usize,
-    pub most: usize,
+    pub max: usize,
 }
 
 impl ResultLimit {
-    pub const SEARCH: ResultLimit = ResultLimit { default: 10, most: 100 };
-    pub const CATALOG: ResultLimit = ResultLimit { default: 100, most: 1000 };
+    pub const SEARCH: ResultLimit = ResultLimit { default: 10, max: 100 };
+    pub const CATALOG: ResultLimit = ResultLimit { default: 100, max: 1000 };
 }
 
 /// The gateway's own tools under the names that clients use.
@@ -77,12 +77,12 @@ impl MetaSet {
             schema: OnceLock::new(),
         };
         let entries: Vec<_> = MetaTool::ALL.iter().zip(definitions).map(entry).collect();
-        let names = entries.iter().enumerate().map(|(place, entry)| (entry.name.clone(), place)).collect();
+        let names = entries.iter().enumerate().map(|(index, entry)| (entry.name.clone(), index)).collect();
         Arc::new(MetaSet { listed: config.enabled, prefix, names, entries })
     }
 
     pub fn find(&self, name: &str) -> Option<&MetaEntry> {
-        self.names.get(name).map(|place| &self.entries[*place])
+        self.names.get(name).map(|index| &self.entries[*index])
     }
 
     /// Reports whether this is the tool that calls other tools. Every call runs this check, so it avoids hashing.

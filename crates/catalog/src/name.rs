@@ -1,4 +1,4 @@
-//! The exposed names of tools and prompts (D4). A name is minted once and looked up as a whole. It is never split.
+//! The exposed names of tools and prompts (D4). A name is built once and looked up as a whole. It is never split.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,10 +15,10 @@ pub struct NameClaim<'a> {
     pub native: &'a str,
     /// The exposed name before conflicts are resolved.
     pub name: String,
-    pub longest: usize,
+    pub max_length: usize,
 }
 
-/// The result of minting.
+/// The result of [`resolve_conflicts`].
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ExposedNames {
     /// One exposed name per claim, in the order of the claims.
@@ -29,7 +29,13 @@ pub struct ExposedNames {
 
 /// Returns the name that an entry claims: prefix and native name, with unsafe characters replaced by `_`. A name that
 /// is too long is cut and ends in a hash.
-pub fn wish(policy: NamePolicy, namespacing: &Namespacing, prefix: &str, server: &ServerId, native: &str) -> String {
+pub fn claimed_name(
+    policy: NamePolicy,
+    namespacing: &Namespacing,
+    prefix: &str,
+    server: &ServerId,
+    native: &str,
+) -> String {
     let whole = match policy {
         NamePolicy::Prefix if !prefix.is_empty() => format!("{prefix}{}{native}", namespacing.separator),
         NamePolicy::Prefix | NamePolicy::None => native.to_owned(),
@@ -43,15 +49,15 @@ pub fn wish(policy: NamePolicy, namespacing: &Namespacing, prefix: &str, server:
 
 /// Resolves conflicts. All entries with equal names get a suffix, and so does an entry with a reserved name. A name
 /// therefore never changes its meaning when another backend appears.
-pub fn mint(wishes: &[NameClaim<'_>], is_reserved: impl Fn(&str) -> bool) -> ExposedNames {
-    let mut wanted: HashMap<&str, Vec<usize>> = HashMap::new();
-    for (index, wish) in wishes.iter().enumerate() {
-        wanted.entry(&wish.name).or_default().push(index);
+pub fn resolve_conflicts(claims: &[NameClaim<'_>], is_reserved: impl Fn(&str) -> bool) -> ExposedNames {
+    let mut claimed: HashMap<&str, Vec<usize>> = HashMap::new();
+    for (index, claim) in claims.iter().enumerate() {
+        claimed.entry(&claim.name).or_default().push(index);
     }
-    let mut names: Vec<String> = wishes.iter().map(|wish| wish.name.clone()).collect();
+    let mut names: Vec<String> = claims.iter().map(|claim| claim.name.clone()).collect();
     let mut contested = BTreeMap::new();
     let mut taken: HashMap<String, usize> = HashMap::new();
-    for (name, indexes) in &wanted {
+    for (name, indexes) in &claimed {
         if let [only] = indexes[..]
             && !is_reserved(name)
         {
@@ -63,15 +69,15 @@ pub fn mint(wishes: &[NameClaim<'_>], is_reserved: impl Fn(&str) -> bool) -> Exp
     // Iterate in the order of names, so that the result does not depend on the order of the claims.
     let bare: Vec<String> = contested.keys().cloned().collect();
     for name in bare {
-        for &index in &wanted[name.as_str()] {
-            let wish = &wishes[index];
+        for &index in &claimed[name.as_str()] {
+            let claim = &claims[index];
             let mut letters = HASH_LETTERS;
             let unique = loop {
-                let candidate = suffixed(&name, wish.server, wish.native, wish.longest, letters);
-                let free = !taken.contains_key(&candidate)
-                    && !wanted.contains_key(candidate.as_str())
+                let candidate = suffixed(&name, claim.server, claim.native, claim.max_length, letters);
+                let is_free = !taken.contains_key(&candidate)
+                    && !claimed.contains_key(candidate.as_str())
                     && !is_reserved(&candidate);
-                if free || letters >= 40 {
+                if is_free || letters >= 40 {
                     break candidate;
                 }
                 letters += 2;
@@ -89,8 +95,8 @@ fn is_safe(character: char) -> bool {
 }
 
 /// Shortens `name` so that `_` and a hash of server and native name fit after it.
-fn suffixed(name: &str, server: &ServerId, native: &str, longest: usize, letters: usize) -> String {
-    let room = longest.saturating_sub(letters + 1);
+fn suffixed(name: &str, server: &ServerId, native: &str, max_length: usize, letters: usize) -> String {
+    let room = max_length.saturating_sub(letters + 1);
     let cut = &name[..name.len().min(room)];
     format!("{cut}_{}", hash(server, native, letters))
 }
@@ -119,25 +125,25 @@ mod tests {
         Namespacing::default()
     }
 
-    fn minted(entries: &[(&str, &str)]) -> ExposedNames {
+    fn exposed_names(entries: &[(&str, &str)]) -> ExposedNames {
         let servers: Vec<_> = entries.iter().map(|(id, _)| server(id)).collect();
-        let wishes: Vec<_> = entries
+        let claims: Vec<_> = entries
             .iter()
             .zip(&servers)
             .map(|((id, native), server)| NameClaim {
                 server,
                 native,
-                name: wish(NamePolicy::Prefix, &default(), id, server, native),
-                longest: default().max_length,
+                name: claimed_name(NamePolicy::Prefix, &default(), id, server, native),
+                max_length: default().max_length,
             })
             .collect();
-        mint(&wishes, |_| false)
+        resolve_conflicts(&claims, |_| false)
     }
 
     #[test]
     fn d4_names_are_prefix_and_native_name() {
         assert_eq!(
-            minted(&[("server1", "myTool"), ("my_server", "a.b/c")]).names,
+            exposed_names(&[("server1", "myTool"), ("my_server", "a.b/c")]).names,
             ["server1_myTool", "my_server_a_b_c"]
         );
     }
@@ -145,32 +151,32 @@ mod tests {
     #[test]
     fn d4_long_names_are_cut_and_end_in_a_stable_hash() {
         let long = "x".repeat(100);
-        let first = minted(&[("s", &long)]).names.remove(0);
+        let first = exposed_names(&[("s", &long)]).names.remove(0);
         assert_eq!(first.len(), default().max_length);
-        assert_eq!(first, minted(&[("s", &long)]).names[0]);
-        let other = minted(&[("s", &format!("{long}y"))]).names.remove(0);
+        assert_eq!(first, exposed_names(&[("s", &long)]).names[0]);
+        let other = exposed_names(&[("s", &format!("{long}y"))]).names.remove(0);
         assert_ne!(first, other);
     }
 
     #[test]
     fn d4_of_equal_names_all_get_a_suffix() {
-        let minted = minted(&[("a", "b_c"), ("a_b", "c"), ("z", "c")]);
-        let (first, second) = (&minted.names[0], &minted.names[1]);
-        assert!(first.starts_with("a_b_c_") && second.starts_with("a_b_c_") && first != second, "{minted:?}");
-        assert_eq!(minted.names[2], "z_c");
-        assert_eq!(minted.contested["a_b_c"], [first.clone(), second.clone()]);
+        let exposed_names = exposed_names(&[("a", "b_c"), ("a_b", "c"), ("z", "c")]);
+        let (first, second) = (&exposed_names.names[0], &exposed_names.names[1]);
+        assert!(first.starts_with("a_b_c_") && second.starts_with("a_b_c_") && first != second, "{exposed_names:?}");
+        assert_eq!(exposed_names.names[2], "z_c");
+        assert_eq!(exposed_names.contested["a_b_c"], [first.clone(), second.clone()]);
     }
 
     proptest! {
         #[test]
         fn d4_names_are_unique_safe_and_short(entries in proptest::collection::hash_set(("[a-b_]{1,3}", "\\PC{1,60}|[a-b_.]{1,4}"), 1..20)) {
             let entries: Vec<_> = entries.iter().map(|(id, native)| (id.as_str(), native.as_str())).collect();
-            let minted = minted(&entries);
-            let unique: std::collections::HashSet<_> = minted.names.iter().collect();
+            let exposed_names = exposed_names(&entries);
+            let unique: std::collections::HashSet<_> = exposed_names.names.iter().collect();
             prop_assert_eq!(unique.len(), entries.len());
-            for name in &minted.names {
+            for name in &exposed_names.names {
                 prop_assert!(name.chars().all(is_safe) && name.len() <= default().max_length && !name.is_empty());
-                prop_assert!(!minted.contested.contains_key(name));
+                prop_assert!(!exposed_names.contested.contains_key(name));
             }
         }
 
@@ -178,8 +184,8 @@ mod tests {
         fn d4_names_do_not_depend_on_the_order(entries in proptest::collection::hash_set(("[a-b_]{1,3}", "[a-b_.]{1,4}"), 1..12)) {
             let forward: Vec<_> = entries.iter().map(|(id, native)| (id.as_str(), native.as_str())).collect();
             let backward: Vec<_> = forward.iter().rev().copied().collect();
-            let names = minted(&forward).names;
-            let mut again = minted(&backward).names;
+            let names = exposed_names(&forward).names;
+            let mut again = exposed_names(&backward).names;
             again.reverse();
             prop_assert_eq!(names, again);
         }

@@ -19,23 +19,23 @@ use crate::resources::{CatalogResource, ResourceTable, TemplateEntry};
 use crate::{Catalog, CatalogEntry, ListedTools, NameTable, Source, Upstream, definition};
 
 /// Narrows `whole` to the entries that `profile` admits.
-pub fn narrow<U: Upstream>(whole: &Catalog<U>, profile: &Profile, terms: &CatalogSettings) -> Catalog<U> {
+pub fn narrow<U: Upstream>(whole: &Catalog<U>, profile: &Profile, settings: &CatalogSettings) -> Catalog<U> {
     let is_kept = |source: &Source<U>| profile.servers.iter().any(|glob| glob.matches(source.backend.id().as_str()));
     let sources: Vec<Source<U>> = whole.sources.iter().filter(|source| is_kept(source)).cloned().collect();
     let mut next = 0..;
-    let places = whole.sources.iter().map(|source| is_kept(source).then(|| next.next().expect("there is no end")));
-    let places = SourceMap(places.collect());
-    let tools = places.names(whole, &whole.tools, &profile.tools, |name| terms.meta.find(name).is_some());
+    let source_map = whole.sources.iter().map(|source| is_kept(source).then(|| next.next().expect("an endless range")));
+    let source_map = SourceMap(source_map.collect());
+    let tools = source_map.names(whole, &whole.tools, &profile.tools, |name| settings.meta.find(name).is_some());
     let prompts = ProfileTools { filter: profile.prompts.clone(), ..ProfileTools::default() };
-    let listed = ListedTools::new(&tools, terms);
+    let listed = ListedTools::new(&tools, settings);
     Catalog {
         version: whole.version,
-        instructions: instructions(&sources, &listed, &terms.meta),
+        instructions: instructions(&sources, &listed, &settings.meta),
         listed,
         tools,
-        prompts: places.names(whole, &whole.prompts, &prompts, |_| false),
-        resources: Arc::new(places.resources(whole, &profile.resources)),
-        meta: Arc::clone(&terms.meta),
+        prompts: source_map.names(whole, &whole.prompts, &prompts, |_| false),
+        resources: Arc::new(source_map.resources(whole, &profile.resources)),
+        meta: Arc::clone(&settings.meta),
         page_size: whole.page_size,
         views: Default::default(),
         indexes: Default::default(),
@@ -47,7 +47,7 @@ pub fn narrow<U: Upstream>(whole: &Catalog<U>, profile: &Profile, terms: &Catalo
 struct SourceMap(Vec<Option<usize>>);
 
 impl SourceMap {
-    fn of(&self, source: usize) -> Option<usize> {
+    fn index_of(&self, source: usize) -> Option<usize> {
         self.0[source]
     }
 
@@ -60,20 +60,20 @@ impl SourceMap {
         is_reserved: impl Fn(&str) -> bool,
     ) -> NameTable<U> {
         let admitted = list.entries.iter().filter(|entry| rules.filter.admits(&entry.exposed));
-        let kept: Vec<_> = admitted.filter_map(|entry| Some((self.of(entry.source)?, entry))).collect();
-        let wishes: Vec<_> = kept
+        let kept: Vec<_> = admitted.filter_map(|entry| Some((self.index_of(entry.source)?, entry))).collect();
+        let claims: Vec<_> = kept
             .iter()
             .map(|(_, entry)| {
                 let backend = &whole.sources[entry.source].backend;
                 let name = rules.rename.get(&*entry.exposed).map_or(&*entry.exposed, String::as_str).to_owned();
-                let longest = backend.config().namespacing.max_length;
-                NameClaim { server: backend.id(), native: &entry.native, name, longest }
+                let max_length = backend.config().namespacing.max_length;
+                NameClaim { server: backend.id(), native: &entry.native, name, max_length }
             })
             .collect();
-        let minted = name::mint(&wishes, is_reserved);
+        let resolved = name::resolve_conflicts(&claims, is_reserved);
         let renamed: HashMap<&str, &str> =
-            kept.iter().zip(&minted.names).map(|((_, entry), name)| (&*entry.exposed, name.as_str())).collect();
-        let mut names = NameTable { contested: minted.contested.clone(), ..NameTable::default() };
+            kept.iter().zip(&resolved.names).map(|((_, entry), name)| (&*entry.exposed, name.as_str())).collect();
+        let mut names = NameTable { contested: resolved.contested.clone(), ..NameTable::default() };
         for (bare, candidates) in &list.contested {
             let visible = candidates.iter().filter_map(|name| renamed.get(name.as_str()));
             let visible: Vec<String> = visible.map(|name| (*name).to_owned()).collect();
@@ -81,7 +81,7 @@ impl SourceMap {
                 names.contested.entry(bare.clone()).or_default().extend(visible);
             }
         }
-        for ((source, entry), exposed) in kept.iter().zip(&minted.names) {
+        for ((source, entry), exposed) in kept.iter().zip(&resolved.names) {
             let server = whole.sources[entry.source].backend.id().as_str();
             let description = rules.describe.get(&*entry.exposed);
             let mut shown = entry.definition.clone();
@@ -91,7 +91,7 @@ impl SourceMap {
             if let Some(description) = description {
                 shown = definition::redescribed(&shown, description);
             }
-            names.enter(CatalogEntry {
+            names.insert(CatalogEntry {
                 source: *source,
                 native: entry.native.clone(),
                 exposed: exposed.as_str().into(),
@@ -106,25 +106,26 @@ impl SourceMap {
 
     fn resources<U: Upstream>(&self, whole: &Catalog<U>, filter: &UriFilter) -> ResourceTable {
         let servers = whole.resources.servers.iter().enumerate();
-        let servers = servers.filter(|(source, _)| self.of(*source).is_some()).map(|(_, server)| server.clone());
+        let servers = servers.filter(|(source, _)| self.index_of(*source).is_some()).map(|(_, server)| server.clone());
         let servers = servers.collect();
         let mut resources = ResourceTable { servers, filter: Some(filter.clone()), ..ResourceTable::default() };
         for entry in &whole.resources.entries {
-            let Some(source) = self.of(entry.source) else { continue };
+            let Some(source) = self.index_of(entry.source) else { continue };
             if filter.admits(&entry.exposed) {
-                resources.enter(CatalogResource { source, ..entry.clone() });
+                resources.insert(CatalogResource { source, ..entry.clone() });
             } else {
                 resources.hide(source, entry.native.clone(), entry.exposed.clone());
             }
         }
         for entry in whole.resources.templates.iter().filter(|entry| filter.admits(&entry.exposed)) {
-            let Some(source) = self.of(entry.source) else { continue };
+            let Some(source) = self.index_of(entry.source) else { continue };
             resources.templates.push(TemplateEntry { source, ..entry.clone() });
         }
         let mentioned = whole.resources.mentioned.iter();
-        resources.mentioned = mentioned.filter_map(|(source, uri)| Some((self.of(*source)?, uri.clone()))).collect();
+        resources.mentioned =
+            mentioned.filter_map(|(source, uri)| Some((self.index_of(*source)?, uri.clone()))).collect();
         let ids = whole.resources.by_folded_id.iter();
-        resources.by_folded_id = ids.filter_map(|(id, source)| Some((id.clone(), self.of(*source)?))).collect();
+        resources.by_folded_id = ids.filter_map(|(id, source)| Some((id.clone(), self.index_of(*source)?))).collect();
         resources.index();
         resources
     }

@@ -1,8 +1,8 @@
 //! Resources and templates: their exposed URIs, and the lookup of the owner of a URI (D1, D2, D3, D13).
 //!
-//! The router calls [`ResourceTable::find`] for every read and subscribe. The lookup tries exact names first, then normal
-//! forms, then templates, then the URIs that backends returned in results. Invariant: no lookup returns a URI that the
-//! filter of the server or the profile rejects.
+//! The router calls [`ResourceTable::find`] for every read and subscribe. The lookup tries exact names first, then
+//! normal forms, then templates, then the URIs that backends returned in results. Invariant: no lookup returns a URI
+//! that the filter of the server or the profile rejects.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
@@ -87,7 +87,7 @@ enum UriClaim {
 }
 
 impl ResourceTable {
-    pub(super) fn enter(&mut self, resource: CatalogResource) {
+    pub(super) fn insert(&mut self, resource: CatalogResource) {
         let index = self.entries.len();
         self.by_exposed.insert(resource.exposed.clone(), index);
         self.by_identifier.insert(resource.identifier.clone(), index);
@@ -155,7 +155,7 @@ impl ResourceTable {
             }
             let by_template = |source, native: &str| self.offer_by_template(source, native, &is_spent);
             let by_template = self.find_offered(text, by_template)?;
-            let known_uris = || find_handed(sources, &normal).filter(|it| self.admits(it.source, &it.native));
+            let known_uris = || find_known(sources, &normal).filter(|owner| self.admits(owner.source, &owner.native));
             Ok(by_template.or_else(known_uris))
         };
         match find().map_err(missing)? {
@@ -199,9 +199,8 @@ impl ResourceTable {
     /// receives its own spelling.
     fn find_normalised(&self, normal: &str) -> Result<Option<UriOwner>, Vec<String>> {
         let rewritten = self.by_normal_form.get(normal);
-        let as_they_are =
-            self.by_exposed.get(normal).into_iter().chain(self.by_native.get(normal).into_iter().flatten());
-        let mut found: Vec<usize> = as_they_are.chain(rewritten.into_iter().flatten()).copied().collect();
+        let unchanged = self.by_exposed.get(normal).into_iter().chain(self.by_native.get(normal).into_iter().flatten());
+        let mut found: Vec<usize> = unchanged.chain(rewritten.into_iter().flatten()).copied().collect();
         found.sort_unstable();
         found.dedup();
         match found[..] {
@@ -389,7 +388,7 @@ fn most_literal<'a>(
 }
 
 /// Finds the owner of a URI among the URIs that backends returned in results, by its normal form.
-fn find_handed<U: Upstream>(sources: &[Source<U>], normal: &str) -> Option<UriOwner> {
+fn find_known<U: Upstream>(sources: &[Source<U>], normal: &str) -> Option<UriOwner> {
     let exposed = uri::split(normal);
     sources.iter().enumerate().find_map(|(source, Source { backend, .. })| {
         let own = exposed.as_ref().filter(|(folded, _)| *folded == backend.id().folded());

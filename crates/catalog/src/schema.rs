@@ -86,7 +86,7 @@ impl InputSchema {
             return Ok(None);
         }
         if self.size.nodes_within(shape.levels).saturating_mul(shape.values) > MAX_PROBLEMS {
-            return Ok(Some("arguments: they do not fit the input schema".to_owned()));
+            return Ok(Some("arguments: not valid for the input schema".to_owned()));
         }
         Ok(self.validator.validate(arguments).err().map(|error| {
             let path = error.instance_path().to_string();

@@ -2,10 +2,10 @@
 //!
 //! An [`Index`] belongs to one snapshot of the catalog. It is built once from all entries and never changes. It
 //! identifies documents by number. The caller decides which documents a client may see. Results depend on the texts
-//! alone: without clock, randomness or learning, the same query has the same result on every node. `docs/reference/search.md`
-//! explains the ranking and why the gateway does not use a search engine.
+//! alone: without clock, randomness or learning, the same query has the same result on every node.
+//! `docs/reference/search.md` explains the ranking and why the gateway does not use a search engine.
 
-pub(crate) mod deeds;
+pub(crate) mod actions;
 pub(crate) mod dictionary;
 pub(crate) mod distance;
 pub mod document;
@@ -19,7 +19,7 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use crate::search::deeds::ActionTable;
+use crate::search::actions::ActionTable;
 use crate::search::dictionary::Dictionary;
 use crate::search::distance::distance;
 use crate::search::postings::{Builder, DocumentField, Posting, Postings};
@@ -42,9 +42,9 @@ const MIN_COVERAGE_FACTOR: f32 = 0.2;
 /// The fraction of its score that a document keeps if its name has none of the query's terms.
 const MIN_NAME_FACTOR: f32 = 0.75;
 /// The maximum gain in score for a document from a server that the query names.
-const SERVED: f32 = 0.5;
-/// The minimum sureness for a term to count as the name of the server.
-const SURE_SERVER: f32 = 0.7;
+const SERVER_BONUS: f32 = 0.5;
+/// The minimum confidence for a term to count as the name of the server.
+const MIN_SERVER_CONFIDENCE: f32 = 0.7;
 
 /// The texts by which a document can be found.
 #[derive(Clone, Debug, Default)]
@@ -67,7 +67,7 @@ pub struct Index {
     /// The synonyms of each concept.
     synonyms: HashMap<u32, Vec<u32>>,
     /// The kind of action of each document.
-    deeds: ActionTable,
+    actions: ActionTable,
     /// The names and URIs of documents, for queries that are a name or a URI.
     names: Dictionary,
 }
@@ -93,19 +93,19 @@ struct DocumentScore {
     score: f32,
     /// The sum of the rarities of the terms that the document has.
     covered: f32,
-    /// The number of terms in the document's name, weighted by sureness.
+    /// The number of terms in the document's name, weighted by confidence.
     named: f32,
     /// The number of terms in the id of the document's server.
     served: f32,
     /// The match of the current term. It is stored here because both are accessed together.
-    at_hand: TermMatch,
+    current: TermMatch,
 }
 
 /// The match of a document with the current term. Only the best meaning counts, not the number of meanings.
 #[derive(Clone, Copy, Default)]
 struct TermMatch {
     value: f32,
-    sureness: f32,
+    confidence: f32,
     in_name: f32,
     in_server: f32,
 }
@@ -113,15 +113,15 @@ struct TermMatch {
 impl Index {
     pub fn build<'a>(documents: impl IntoIterator<Item = Document<'a>>) -> Index {
         let mut builder = Builder::default();
-        let mut deeds = ActionTable::new(&mut builder);
+        let mut actions = ActionTable::new(&mut builder);
         let mut names = Vec::new();
-        for (place, document) in (0..).zip(documents) {
+        for (number, document) in (0..).zip(documents) {
             read(&document, &mut builder);
             let name = if document.native.is_empty() { &*document.name } else { document.native };
-            deeds.add(words::cut(name, MAX_NAME), &mut builder);
+            actions.add(words::cut(name, MAX_NAME), &mut builder);
             let keys =
                 [&*document.name, document.native, document.uri].map(|name| words::key(words::cut(name, MAX_NAME)));
-            names.extend(keys.into_iter().filter(|key| !key.is_empty()).map(|key| (key.into_boxed_str(), place)));
+            names.extend(keys.into_iter().filter(|key| !key.is_empty()).map(|key| (key.into_boxed_str(), number)));
         }
         let mut synonyms: HashMap<u32, Vec<u32>> = HashMap::new();
         for group in synonyms::groups() {
@@ -132,7 +132,7 @@ impl Index {
             }
         }
         let (words, postings) = builder.build();
-        Index { words: Dictionary::build(words), postings, synonyms, deeds, names: Dictionary::build(names) }
+        Index { words: Dictionary::build(words), postings, synonyms, actions, names: Dictionary::build(names) }
     }
 
     /// Returns the documents that match `query` and that `admits` accepts, best first. Ties are in document order. A
@@ -147,115 +147,116 @@ impl Index {
         }
         let lexicon = Lexicon { words: &self.words, postings: &self.postings, synonyms: &self.synonyms };
         let terms = lexicon.terms(query);
-        let mut tallies = self.tally(&terms);
-        let asked = self.deeds.asked(&terms);
+        let mut scores = self.score_terms(&terms);
+        let requested = self.actions.requested(&terms);
         let all = terms.iter().map(|term| term.rarity).sum::<f32>().max(f32::MIN_POSITIVE);
-        let score = |document: usize, tally: &DocumentScore| {
+        let score = |document: usize, document_score: &DocumentScore| {
             let share = |part: f32, length: u16| (part / f32::from(length.max(1))).min(1.0);
-            let named = share(tally.named, self.postings.name_length(document));
-            let served = share(tally.served, self.postings.server_length(document));
-            let fit = at_least(MIN_COVERAGE_FACTOR, tally.covered / all) * at_least(MIN_NAME_FACTOR, named);
-            tally.score * fit * (1.0 + SERVED * served) * self.deeds.fit(&asked, document)
+            let named = share(document_score.named, self.postings.name_length(document));
+            let served = share(document_score.served, self.postings.server_length(document));
+            let fit = at_least(MIN_COVERAGE_FACTOR, document_score.covered / all) * at_least(MIN_NAME_FACTOR, named);
+            document_score.score * fit * (1.0 + SERVER_BONUS * served) * self.actions.fit(&requested, document)
         };
         let mut best = TopHits::new(limit);
-        for (document, lift) in self.lifts(&key) {
-            // The empty tally excludes the document from the loop below.
-            let tally = std::mem::take(&mut tallies[document]);
+        for (document, bonus) in self.name_bonuses(&key) {
+            // The empty score excludes the document from the loop below.
+            let document_score = std::mem::take(&mut scores[document]);
             if admits(document) {
-                best.offer(Hit { document, score: lift + score(document, &tally) });
+                best.offer(Hit { document, score: bonus + score(document, &document_score) });
             }
         }
-        for (document, tally) in tallies.iter().enumerate() {
-            if tally.score == 0.0 || !admits(document) {
+        for (document, document_score) in scores.iter().enumerate() {
+            if document_score.score == 0.0 || !admits(document) {
                 continue;
             }
             // Most documents cannot reach the current hits even with the maximum gain. Count them without computing
             // their score.
-            match tally.score * (1.0 + SERVED) < best.least {
+            match document_score.score * (1.0 + SERVER_BONUS) < best.minimum {
                 true => best.total += 1,
-                false => best.offer(Hit { document, score: score(document, tally) }),
+                false => best.offer(Hit { document, score: score(document, document_score) }),
             }
         }
-        best.found()
+        best.finish()
     }
 
     /// Returns the documents with a name or URI that equals the query or begins with it, and their bonus.
-    fn lifts(&self, key: &str) -> HashMap<usize, f32> {
-        let mut lifts = HashMap::new();
+    fn name_bonuses(&self, key: &str) -> HashMap<usize, f32> {
+        let mut bonuses = HashMap::new();
         for (name, document) in self.names.starting_with(key) {
-            let lift = lifts.entry(document as usize).or_insert(0.0);
-            *lift = f32::max(*lift, if name.len() == key.len() { 2.0 * NAME_STEP } else { NAME_STEP });
+            let bonus = bonuses.entry(document as usize).or_insert(0.0);
+            *bonus = f32::max(*bonus, if name.len() == key.len() { 2.0 * NAME_STEP } else { NAME_STEP });
         }
-        lifts
+        bonuses
     }
 
     /// Returns the size of the index in bytes, without allocator overhead.
     pub fn size(&self) -> usize {
         let synonyms = self.synonyms.values().map(|others| size_of::<(u32, Vec<u32>)>() + size_of_val(&**others));
-        self.words.size() + self.names.size() + self.postings.size() + self.deeds.size() + synonyms.sum::<usize>()
+        self.words.size() + self.names.size() + self.postings.size() + self.actions.size() + synonyms.sum::<usize>()
     }
 
     /// Matches all documents with all terms.
-    fn tally(&self, terms: &[Term]) -> Vec<DocumentScore> {
-        let mut tallies = vec![DocumentScore::default(); self.postings.documents()];
+    fn score_terms(&self, terms: &[Term]) -> Vec<DocumentScore> {
+        let mut scores = vec![DocumentScore::default(); self.postings.documents()];
         let mut touched = Vec::new();
         for term in terms {
-            let worth = |meaning: &Meaning| meaning.sureness * self.postings.rarity(meaning.concept).min(term.rarity);
+            let weight =
+                |meaning: &Meaning| meaning.confidence * self.postings.rarity(meaning.concept).min(term.rarity);
             if let [only] = &term.meanings[..] {
-                let worth = worth(only);
+                let weight = weight(only);
                 for posting in self.postings.of(only.concept) {
-                    tallies[posting.document()].add(term, TermMatch::of(*posting, only.sureness, worth));
+                    scores[posting.document()].add(term, TermMatch::of(*posting, only.confidence, weight));
                 }
                 continue;
             }
             for meaning in &term.meanings {
-                let worth = worth(meaning);
+                let weight = weight(meaning);
                 for posting in self.postings.of(meaning.concept) {
-                    let at_hand = &mut tallies[posting.document()].at_hand;
-                    if at_hand.value == 0.0 {
+                    let current = &mut scores[posting.document()].current;
+                    if current.value == 0.0 {
                         touched.push(posting.document());
                     }
-                    at_hand.improve(TermMatch::of(*posting, meaning.sureness, worth));
+                    current.improve(TermMatch::of(*posting, meaning.confidence, weight));
                 }
             }
             for document in touched.drain(..) {
-                let tally = &mut tallies[document];
-                let found = std::mem::take(&mut tally.at_hand);
-                tally.add(term, found);
+                let document_score = &mut scores[document];
+                let found = std::mem::take(&mut document_score.current);
+                document_score.add(term, found);
             }
         }
-        tallies
+        scores
     }
 }
 
 impl DocumentScore {
     fn add(&mut self, term: &Term, found: TermMatch) {
         self.score += found.value;
-        self.covered += found.sureness * term.rarity;
+        self.covered += found.confidence * term.rarity;
         self.named += found.in_name;
-        self.served += if found.in_server >= SURE_SERVER { 1.0 } else { 0.0 };
+        self.served += if found.in_server >= MIN_SERVER_CONFIDENCE { 1.0 } else { 0.0 };
     }
 }
 
 impl TermMatch {
-    fn of(posting: Posting, sureness: f32, worth: f32) -> TermMatch {
-        let where_true = |is_there: bool| if is_there { sureness } else { 0.0 };
-        let (in_name, in_server) = (where_true(posting.is_in_name()), where_true(posting.is_in_server()));
-        TermMatch { value: worth * posting.weight, sureness, in_name, in_server }
+    fn of(posting: Posting, confidence: f32, weight: f32) -> TermMatch {
+        let confidence_if = |is_present: bool| if is_present { confidence } else { 0.0 };
+        let (in_name, in_server) = (confidence_if(posting.is_in_name()), confidence_if(posting.is_in_server()));
+        TermMatch { value: weight * posting.weight, confidence, in_name, in_server }
     }
 
     fn improve(&mut self, other: TermMatch) {
         if other.value > self.value {
-            (self.value, self.sureness) = (other.value, other.sureness);
+            (self.value, self.confidence) = (other.value, other.confidence);
         }
         self.in_name = self.in_name.max(other.in_name);
         self.in_server = self.in_server.max(other.in_server);
     }
 }
 
-/// Scales `share` from 0..1 to `least`..1.
-fn at_least(least: f32, share: f32) -> f32 {
-    least + (1.0 - least) * share
+/// Scales `share` from 0..1 to `minimum`..1.
+fn at_least(minimum: f32, share: f32) -> f32 {
+    minimum + (1.0 - minimum) * share
 }
 
 /// The best hits so far.
@@ -264,17 +265,17 @@ struct TopHits {
     limit: usize,
     total: usize,
     /// The lowest score that can still become a hit.
-    least: f32,
+    minimum: f32,
 }
 
 impl TopHits {
     fn new(limit: usize) -> TopHits {
-        TopHits { hits: Vec::new(), limit, total: 0, least: 0.0 }
+        TopHits { hits: Vec::new(), limit, total: 0, minimum: 0.0 }
     }
 
     fn offer(&mut self, hit: Hit) {
         self.total += 1;
-        if hit.score < self.least {
+        if hit.score < self.minimum {
             return;
         }
         self.hits.push(hit);
@@ -289,11 +290,11 @@ impl TopHits {
         self.hits.sort_unstable_by(order);
         self.hits.truncate(self.limit);
         if self.hits.len() == self.limit {
-            self.least = self.hits.last().map_or(f32::INFINITY, |last| last.score);
+            self.minimum = self.hits.last().map_or(f32::INFINITY, |last| last.score);
         }
     }
 
-    fn found(mut self) -> SearchResult {
+    fn finish(mut self) -> SearchResult {
         self.cut();
         SearchResult { hits: self.hits, total: self.total }
     }
@@ -351,23 +352,23 @@ fn end_of_summary(description: &str) -> usize {
 }
 
 /// Returns the names that are most similar to an unknown name, best first, for "did you mean".
-pub fn nearest<'a>(wrong: &str, names: impl Iterator<Item = &'a str>, most: usize) -> Vec<&'a str> {
+pub fn nearest<'a>(unknown: &str, names: impl Iterator<Item = &'a str>, max: usize) -> Vec<&'a str> {
     let letters_of = |name: &str| words::cut(name, MAX_NAME).chars().flat_map(char::to_lowercase).collect::<Vec<_>>();
-    let (letters, words) = (letters_of(wrong), words::key(words::cut(wrong, MAX_NAME)));
-    let forgiven = (letters.len() / 3).max(1);
+    let (letters, words) = (letters_of(unknown), words::key(words::cut(unknown, MAX_NAME)));
+    let max_typos = (letters.len() / 3).max(1);
     let mut near: Vec<_> = names
         .filter_map(|name| {
-            let slips = distance(&letters, &letters_of(name), forgiven);
+            let typos = distance(&letters, &letters_of(name), max_typos);
             // The name may lack the prefix that the gateway adds, or be a part of the full name.
             let holds = || {
                 (!words.is_empty() && format!(" {} ", words::key(name)).contains(&format!(" {words} ")))
-                    .then_some(forgiven + 1)
+                    .then_some(max_typos + 1)
             };
-            slips.or_else(holds).map(|cost| (cost, name))
+            typos.or_else(holds).map(|cost| (cost, name))
         })
         .collect();
-    near.sort_by_key(|(cost, name)| (*cost, name.len(), Reverse(common_start(wrong, name)), *name));
-    near.into_iter().take(most).map(|(_, name)| name).collect()
+    near.sort_by_key(|(cost, name)| (*cost, name.len(), Reverse(common_start(unknown, name)), *name));
+    near.into_iter().take(max).map(|(_, name)| name).collect()
 }
 
 fn common_start(one: &str, other: &str) -> usize {

@@ -54,8 +54,8 @@ impl UriFilter {
     }
 
     fn admits_readings(&self, uri: &str) -> bool {
-        let Ok(Readings { wholes, stems, rare }) = canonical::readings(uri) else { return false };
-        wholes.iter().all(|whole| self.passes(whole))
+        let Ok(Readings { forms, stems, rare }) = canonical::readings(uri) else { return false };
+        forms.iter().all(|whole| self.passes(whole))
             && stems.iter().all(|stem| !hits(&self.deny, stem) && hits(&self.allow_stem, stem))
             && !rare.iter().any(|form| hits(&self.deny, form))
     }
@@ -99,8 +99,8 @@ fn canonical_deny(pattern: &str) -> Option<String> {
 fn stems(glob: &Glob) -> Vec<Glob> {
     let text = glob.as_str();
     let ends = text.match_indices(['?', '#']).map(|(at, _)| &text[..at]);
-    let wholes = std::iter::once(text).chain(ends);
-    let both = wholes.flat_map(|whole| [whole, whole.trim_end_matches(['/', '*'])]);
+    let forms = std::iter::once(text).chain(ends);
+    let both = forms.flat_map(|whole| [whole, whole.trim_end_matches(['/', '*'])]);
     // A pattern that begins with a separator has an empty beginning, which is not a valid pattern and is left out.
     both.filter_map(|stem| Glob::new(stem).ok()).collect()
 }

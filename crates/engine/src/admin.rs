@@ -161,7 +161,7 @@ impl Admin {
             return Ok(());
         }
         let permitted = self.permit.check(request.headers());
-        permitted.inspect_err(|denied| self.observe.emit(&Event::AdminRefused { status: denied.status.as_u16() }))
+        permitted.inspect_err(|denied| self.observe.emit(&Event::AdminRejected { status: denied.status.as_u16() }))
     }
 
     async fn change(
@@ -254,10 +254,10 @@ impl Admin {
             id: backend.id.clone(),
             state: Availability::of(backend).word(),
             requests_in_flight: backend.calls_in_flight(),
-            own_links: backend.own_links(),
+            client_links: backend.own_links(),
             meter: Arc::clone(&backend.meter),
         };
-        let fates = &self.dispatcher.router.subscriptions.fates;
+        let fates = &self.dispatcher.router.subscriptions.totals;
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Reading {
             limits: self.observe.limit_counts(),

@@ -318,7 +318,7 @@ impl Client {
 
     /// Changes the pace of one subscription, also for its updates that are already queued.
     pub fn set_pace(&self, receipt: &Arc<DeliveryCounts>, uri: &str, pace: DeliveryOptions) {
-        if self.updates.set_pace(receipt, uri, pace, Instant::now()) {
+        if self.updates.set_delivery(receipt, uri, pace, Instant::now()) {
             self.bell.notify_waiters();
         }
     }

@@ -233,7 +233,7 @@ impl Dispatcher {
         }
         let mut request = self.router.unwrap_call(&caller, &request).unwrap_or(request);
         let account = self.open_account(&mut request);
-        let token = request.params.said.progress_token;
+        let token = request.params.known_meta.progress_token;
         let token = token.map(|at| at.slice(request.raw.bytes()));
         let call = Arc::new(Call::new(caller, Arc::clone(session), request, token));
         let open = OpenCall::Call(Arc::clone(&call));
@@ -283,7 +283,7 @@ impl Dispatcher {
     /// Delivers the response to a server request. Reports a response that matches none.
     pub(crate) fn hear_answer(&self, session: &Client, response: Response) {
         if !session.answer(response) {
-            self.router.observe.emit(&Event::AnswerWithoutAsk { session: &session.session_name() });
+            self.router.observe.emit(&Event::ReplyWithoutRequest { session: &session.session_name() });
         }
     }
 

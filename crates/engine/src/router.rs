@@ -187,7 +187,7 @@ impl Router {
             return Ok(self.own_result(&call.caller, request, &refusal));
         }
         self.open_state(Exchange { backend, caller: &call.caller, request }, &mut route.edits)?;
-        let progress_token_at = request.params.said.progress_token;
+        let progress_token_at = request.params.known_meta.progress_token;
         let name = route.target.name(&catalog);
         let mirrors = route.target.mirrors(&catalog);
         let wish = self.task_wish(call, &catalog, &route.target)?;
@@ -195,7 +195,7 @@ impl Router {
         let tasks = wish.tasks;
         let outgoing = OutgoingRequest { request, edits: route.edits, progress_token_at, name, mirrors, tasks };
         let called = match backend.call(&outgoing, call, route.patience).await {
-            Ok(answered) if call.caller.dialect.has_asks() && answered.dialect.has_result_types() => {
+            Ok(answered) if call.caller.dialect.has_server_requests() && answered.dialect.has_result_types() => {
                 Box::pin(self.ask_and_call(call, backend, (&outgoing, route.patience), answered)).await
             }
             called => called,
@@ -203,10 +203,10 @@ impl Router {
         if let Some(mime) = route.mime {
             let is_result = |answered: &BackendResponse| matches!(answered.response.outcome, Outcome::Result(_));
             let success = called.as_ref().is_ok_and(is_result);
-            backend.meter.read(mime, if success { ReadStatus::Success } else { ReadStatus::Failure });
+            backend.meter.count_read(mime, if success { ReadStatus::Success } else { ReadStatus::Failure });
         }
         if let Some(endings) = route.target.endings(&catalog) {
-            endings.ended(ending(&called));
+            endings.add(ending(&called));
         }
         let mut answered = called?;
         if wish.may_come_true(request, &answered) {
@@ -216,7 +216,7 @@ impl Router {
             };
         }
         if let Outcome::Error(error) = answered.response.outcome
-            && call.caller.dialect.has_asks()
+            && call.caller.dialect.has_server_requests()
         {
             backend.inbox.remember_required(answered.response.raw.as_str(), error, &call.client);
         }
@@ -227,7 +227,7 @@ impl Router {
     pub(crate) fn own_result(&self, caller: &Caller, request: &Request, result: &str) -> Reply {
         let mut edits = Splice::new();
         if caller.dialect.has_result_types() {
-            content::add_kind(&request.method, result, json::whole(result), &mut edits);
+            content::add_result_type(&request.method, result, json::whole(result), &mut edits);
         }
         goblin_wire::reply(&request.id, edits.apply(&Bytes::copy_from_slice(result.as_bytes()))).into()
     }
@@ -304,8 +304,8 @@ impl Router {
                 let mut edits = content::edits(caller.dialect, &request.method, text, result, expose);
                 match (caller.dialect.has_result_types(), dialect.has_result_types()) {
                     (true, true) => self.seal_state(exchange, (text, result), expose, &mut edits),
-                    (true, false) => content::add_kind(&request.method, text, result, &mut edits),
-                    (false, has_kind) => content::cut_foreign(has_kind, &request.method, text, result, &mut edits),
+                    (true, false) => content::add_result_type(&request.method, text, result, &mut edits),
+                    (false, has_kind) => content::remove_foreign(has_kind, &request.method, text, result, &mut edits),
                 }
                 // Skip the search in large results of backends that make no tasks.
                 if dialect.has_tasks() && makes_tasks(catalog.source(source)) {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 pub struct SubscriptionCount {
     count: AtomicUsize,
     /// The counts of updates for these subscriptions.
-    pub fates: Arc<UpdateTotals>,
+    pub totals: Arc<UpdateTotals>,
 }
 
 /// The number of updates by outcome.
@@ -27,10 +27,10 @@ impl SubscriptionCount {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Counts one more subscription. Returns `None` if there are `most` already.
-    fn enter(self: &Arc<SubscriptionCount>, most: usize) -> Option<CountGuard> {
-        let grown = |count: usize| (count < most).then_some(count + 1);
-        self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown).ok()?;
+    /// Counts one more subscription. Returns `None` if there are `max` already.
+    fn acquire(self: &Arc<SubscriptionCount>, max: usize) -> Option<CountGuard> {
+        let increment = |count: usize| (count < max).then_some(count + 1);
+        self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, increment).ok()?;
         Some(CountGuard(Arc::clone(self)))
     }
 }
@@ -61,17 +61,17 @@ pub enum LimitReached {
 impl SubscriptionPermit {
     /// Counts one subscription. Each argument is a counter and its limit.
     pub fn new(
-        (own, most): (&Arc<SubscriptionCount>, usize),
-        (all, most_in_all): (&Arc<SubscriptionCount>, usize),
+        (own, max): (&Arc<SubscriptionCount>, usize),
+        (all, max_total): (&Arc<SubscriptionCount>, usize),
     ) -> Result<SubscriptionPermit, LimitReached> {
-        let own = own.enter(most).ok_or(LimitReached::Client)?;
-        let all = all.enter(most_in_all).ok_or(LimitReached::All)?;
+        let own = own.acquire(max).ok_or(LimitReached::Client)?;
+        let all = all.acquire(max_total).ok_or(LimitReached::All)?;
         Ok(SubscriptionPermit { _own: own, all })
     }
 
     /// Returns the counters for the updates of all subscriptions.
-    pub fn fates(&self) -> &Arc<UpdateTotals> {
-        &self.all.0.fates
+    pub fn totals(&self) -> &Arc<UpdateTotals> {
+        &self.all.0.totals
     }
 }
 
@@ -82,14 +82,14 @@ mod tests {
     #[test]
     fn sub8_exactly_so_many_fit_and_a_refused_one_leaves_no_trace() {
         let (own, other, all) = (Arc::default(), Arc::default(), Arc::default());
-        let enter = |own| SubscriptionPermit::new((own, 2), (&all, 3));
-        let places: Vec<_> = (0..2).map(|_| enter(&own).map_err(drop)).collect();
-        assert_eq!(enter(&own).map(drop), Err(LimitReached::Client));
-        let last = enter(&other);
+        let acquire = |own| SubscriptionPermit::new((own, 2), (&all, 3));
+        let permits: Vec<_> = (0..2).map(|_| acquire(&own).map_err(drop)).collect();
+        assert_eq!(acquire(&own).map(drop), Err(LimitReached::Client));
+        let last = acquire(&other);
         assert!(last.is_ok());
-        assert_eq!(enter(&other).map(drop), Err(LimitReached::All));
+        assert_eq!(acquire(&other).map(drop), Err(LimitReached::All));
         assert_eq!((own.count(), other.count(), all.count()), (2, 1, 3));
-        drop((places, last));
+        drop((permits, last));
         assert_eq!((own.count(), other.count(), all.count()), (0, 0, 0));
     }
 }

@@ -57,7 +57,7 @@ pub(crate) struct TableFixture {
     pub(crate) table: SubscriptionTable,
     pub(crate) listed: TestListing,
     pub(crate) clients: Vec<Arc<TestClient>>,
-    pub(crate) tally: Arc<SubscriptionCount>,
+    pub(crate) subscription_count: Arc<SubscriptionCount>,
     pub(crate) link: u64,
 }
 
@@ -70,7 +70,7 @@ impl TableFixture {
             table,
             listed,
             clients: (0..3).map(|_| TestClient::new()).collect(),
-            tally: Arc::default(),
+            subscription_count: Arc::default(),
             link,
         }
     }
@@ -89,58 +89,58 @@ impl TableFixture {
     pub(crate) fn relist(&mut self, listed: &[&str]) -> (Vec<String>, Vec<String>) {
         let before =
             std::mem::replace(&mut self.listed, TestListing(listed.iter().map(|uri| (*uri).to_owned()).collect()));
-        let came = self.listed.listed().filter(|uri| !before.has(uri));
-        let relisted = self.table.relisted(&self.listed, came);
-        (names(&relisted.notices), relisted.suspects.iter().map(|native| native.to_string()).collect())
+        let added = self.listed.listed().filter(|uri| !before.has(uri));
+        let outcome = self.table.handle_listing(&self.listed, added);
+        (names(&outcome.notices), outcome.suspects.iter().map(|native| native.to_string()).collect())
     }
 
-    pub(crate) fn vanish(&mut self, uri: &str) -> Vec<String> {
-        names(&self.table.vanished(uri, &self.listed).deleted)
+    pub(crate) fn mark_deleted(&mut self, uri: &str) -> Vec<String> {
+        names(&self.table.mark_deleted(uri, &self.listed).deleted)
     }
 
     pub(crate) fn subscribe(&mut self, client: usize, uri: &str) -> SubscriptionEntry {
-        self.wish(client, uri, None).unwrap_or_else(|full| panic!("{full:?}"))
+        self.subscribe_to(client, uri, None).unwrap_or_else(|limit| panic!("{limit:?}"))
     }
 
-    pub(crate) fn wish(
+    pub(crate) fn subscribe_to(
         &mut self,
         client: usize,
         uri: &str,
         pattern: Option<Arc<Pattern>>,
     ) -> Result<SubscriptionEntry, LimitReached> {
-        self.wish_on(client, uri, pattern, SubscriptionOptions::default())
+        self.subscribe_with(client, uri, pattern, SubscriptionOptions::default())
     }
 
-    pub(crate) fn wish_on(
+    pub(crate) fn subscribe_with(
         &mut self,
         client: usize,
         uri: &str,
         pattern: Option<Arc<Pattern>>,
-        terms: SubscriptionOptions,
+        options: SubscriptionOptions,
     ) -> Result<SubscriptionEntry, LimitReached> {
         let (native, exposed) = (Arc::from(uri), Arc::from(format!("x+{uri}")));
         let subscriber = Arc::clone(&self.clients[client]);
-        let wish = SubscribeRequest { subscriber, native, exposed, pattern, terms };
-        let tally = &self.tally;
-        let place = || SubscriptionPermit::new((tally, 99), (&Arc::default(), 99));
-        self.table.subscribe(wish, &self.listed, place)
+        let request = SubscribeRequest { subscriber, native, exposed, pattern, options };
+        let subscription_count = &self.subscription_count;
+        let permit = || SubscriptionPermit::new((subscription_count, 99), (&Arc::default(), 99));
+        self.table.subscribe(request, &self.listed, permit)
     }
 
     pub(crate) fn unsubscribe(&mut self, client: usize, uri: &str) -> bool {
-        let own = self.table.of(&self.clients[client]).to_vec();
+        let own = self.table.subscriptions_of(&self.clients[client]).to_vec();
         own.iter().filter(|own| *own.name.native == *uri).filter(|own| self.table.end(own)).count() > 0
     }
 
-    /// Returns the next job as `+uri` or `-uri`.
-    pub(crate) fn job(&mut self) -> Option<(String, UpstreamRequest)> {
-        let job = self.table.next_job()?;
-        Some((format!("{}{}", if job.subscribes { '+' } else { '-' }, job.native), job))
+    /// Returns the next request as `+uri` or `-uri`.
+    pub(crate) fn next_request(&mut self) -> Option<(String, UpstreamRequest)> {
+        let request = self.table.next_request()?;
+        Some((format!("{}{}", if request.subscribes { '+' } else { '-' }, request.native), request))
     }
 
-    pub(crate) fn answer(&mut self, expected: &str, reply: UpstreamReply) -> usize {
-        let (text, job) = self.job().expect("a job");
+    pub(crate) fn reply(&mut self, expected: &str, reply: UpstreamReply) -> usize {
+        let (text, request) = self.next_request().expect("a request");
         assert_eq!(text, expected);
-        self.table.answered(&job, reply).len()
+        self.table.handle_reply(&request, reply).len()
     }
 }
 
@@ -155,9 +155,9 @@ pub(crate) fn names(notices: &[Notice]) -> Vec<String> {
 }
 
 pub(crate) fn settled(mut entry: SubscriptionEntry) -> String {
-    let outcome = match &mut entry.standing {
+    let outcome = match &mut entry.status {
         SubscribeStatus::Settled(outcome) => outcome.clone(),
-        SubscribeStatus::Asked(asked) => asked.try_recv().ok().flatten().expect("it is settled"),
+        SubscribeStatus::InFlight(receiver) => receiver.try_recv().ok().flatten().expect("a settled request"),
     };
     format!("{outcome:?}").chars().take_while(|character| character.is_alphabetic()).collect()
 }

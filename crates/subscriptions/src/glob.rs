@@ -27,8 +27,8 @@ const WILDCARDS: [char; 3] = ['*', '?', '['];
 /// All other characters are literal, including braces. Brackets make a wildcard literal: `[*]`, `[?]`, `[[]`. A `]`
 /// needs no brackets.
 ///
-/// Matching walks the pattern once and keeps the set of places in the URI that it may have reached. The time is at most
-/// the length of the URI times the number of wildcards, and both are limited.
+/// Matching walks the pattern once and keeps the set of offsets in the URI that it may have reached. The time is at
+/// most the length of the URI times the number of wildcards, and both are limited.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UriGlob {
     text: String,
@@ -49,7 +49,7 @@ pub enum UriGlobError {
     TooManyWildcards,
     #[error("the bracket at character {position} is never closed; a literal one is written [[]")]
     NotClosed { position: usize },
-    #[error("the brackets at character {position} have nothing in them")]
+    #[error("the brackets at character {position} are empty")]
     EmptyClass { position: usize },
     #[error("the range {first}-{last} at character {position} is the wrong way round")]
     Reversed { first: char, last: char, position: usize },
@@ -113,14 +113,14 @@ impl UriGlob {
             return false;
         }
         let Some(rest) = uri.strip_prefix(self.literal()) else { return false };
-        let mut places = Offsets::from_elem(0, 1);
+        let mut offsets = Offsets::from_elem(0, 1);
         for step in &self.steps {
-            places = step.lead(rest, &places);
-            if places.is_empty() {
+            offsets = step.advance(rest, &offsets);
+            if offsets.is_empty() {
                 return false;
             }
         }
-        places.last() == Some(&rest.len())
+        offsets.last() == Some(&rest.len())
     }
 }
 
@@ -128,55 +128,55 @@ impl UriGlob {
 type Offsets = SmallVec<[usize; 32]>;
 
 impl GlobStep {
-    /// Returns the places that this step reaches from `places`.
-    fn lead(&self, uri: &str, places: &Offsets) -> Offsets {
+    /// Returns the offsets that this step reaches from `offsets`.
+    fn advance(&self, uri: &str, offsets: &Offsets) -> Offsets {
         let one = |is_wanted: &dyn Fn(char) -> bool| {
-            let after = |&place: &usize| {
-                let character = uri[place..].chars().next().filter(|character| is_wanted(*character))?;
-                Some(place + character.len_utf8())
+            let after = |&offset: &usize| {
+                let character = uri[offset..].chars().next().filter(|character| is_wanted(*character))?;
+                Some(offset + character.len_utf8())
             };
-            places.iter().filter_map(after).collect()
+            offsets.iter().filter_map(after).collect()
         };
         match self {
             GlobStep::Literal(text) => {
-                let is_there = |place: &&usize| uri.as_bytes()[**place..].starts_with(text.as_bytes());
-                places.iter().filter(is_there).map(|place| place + text.len()).collect()
+                let is_there = |offset: &&usize| uri.as_bytes()[**offset..].starts_with(text.as_bytes());
+                offsets.iter().filter(is_there).map(|offset| offset + text.len()).collect()
             }
             GlobStep::One => one(&|character| character != '/'),
             GlobStep::Class(class) => one(&|character| class.has(character)),
-            GlobStep::Run => runs(uri, places),
-            GlobStep::Deep => places.first().map(|first| boundaries(uri, *first).collect()).unwrap_or_default(),
-            GlobStep::Segments => segments(uri, places),
+            GlobStep::Run => runs(uri, offsets),
+            GlobStep::Deep => offsets.first().map(|first| boundaries(uri, *first).collect()).unwrap_or_default(),
+            GlobStep::Segments => segments(uri, offsets),
         }
     }
 }
 
-/// Returns every place from `first` to the end of the URI.
+/// Returns every offset from `first` to the end of the URI.
 fn boundaries(uri: &str, first: usize) -> impl Iterator<Item = usize> {
-    (first..=uri.len()).filter(|place| uri.is_char_boundary(*place))
+    (first..=uri.len()).filter(|offset| uri.is_char_boundary(*offset))
 }
 
-/// Returns the places that `*` reaches.
-fn runs(uri: &str, places: &Offsets) -> Offsets {
-    let mut led = Offsets::new();
-    for &place in places {
-        // A run from an earlier place already covers this one.
-        if led.last().is_none_or(|last| *last < place) {
-            let end = uri[place..].find('/').map_or(uri.len(), |length| place + length);
-            led.extend(boundaries(&uri[..end], place));
+/// Returns the offsets that `*` reaches.
+fn runs(uri: &str, offsets: &Offsets) -> Offsets {
+    let mut reached = Offsets::new();
+    for &offset in offsets {
+        // A run from an earlier offset already covers this one.
+        if reached.last().is_none_or(|last| *last < offset) {
+            let end = uri[offset..].find('/').map_or(uri.len(), |length| offset + length);
+            reached.extend(boundaries(&uri[..end], offset));
         }
     }
-    led
+    reached
 }
 
-/// Returns the places themselves, and the places after every `/` behind the first of them.
-fn segments(uri: &str, places: &Offsets) -> Offsets {
-    let Some(&first) = places.first() else { return Offsets::new() };
+/// Returns the offsets themselves, and the offsets after every `/` behind the first of them.
+fn segments(uri: &str, offsets: &Offsets) -> Offsets {
+    let Some(&first) = offsets.first() else { return Offsets::new() };
     let slashes = memchr::memchr_iter(b'/', &uri.as_bytes()[first..]).map(|offset| first + offset + 1);
-    let mut led: Offsets = places.iter().copied().chain(slashes).collect();
-    led.sort_unstable();
-    led.dedup();
-    led
+    let mut reached: Offsets = offsets.iter().copied().chain(slashes).collect();
+    reached.sort_unstable();
+    reached.dedup();
+    reached
 }
 
 /// A position in the text of a pattern.

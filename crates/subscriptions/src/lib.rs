@@ -1,8 +1,8 @@
 //! Subscriptions to resources over one link.
 //!
-//! [`SubscriptionTable`](table::SubscriptionTable) is the table of all subscriptions. It answers three questions: which clients an
-//! update concerns, which request to send upstream next, and which subscriptions end with a client. Each question costs
-//! only as much as the entries it touches. This module has the types of its interface.
+//! [`SubscriptionTable`](table::SubscriptionTable) is the table of all subscriptions. It answers three questions: which
+//! clients an update concerns, which request to send upstream next, and which subscriptions end with a client. Each
+//! question costs only as much as the entries it touches. This module has the types of its interface.
 
 pub mod count;
 #[cfg(test)]
@@ -74,88 +74,92 @@ pub struct Subscription<S> {
     pub name: Arc<ResourceName>,
     /// `None` if the subscription is for the single resource `name`.
     pub pattern: Option<Arc<Pattern>>,
-    pub receipt: Arc<DeliveryCounts>,
+    pub counts: Arc<DeliveryCounts>,
     /// `None` if the client uses only what the protocol itself defines.
-    terms: ArcSwapOption<SubscriptionOptions>,
-    _place: SubscriptionPermit,
+    options: ArcSwapOption<SubscriptionOptions>,
+    _permit: SubscriptionPermit,
 }
 
-/// Options of a subscription: the pace of its notifications, and a selection of fields.
+/// Options of a subscription: how notifications are delivered, and a selection of fields.
 #[derive(Default)]
 pub struct SubscriptionOptions {
-    pub pace: DeliveryOptions,
+    pub delivery: DeliveryOptions,
     pub selection: Option<Selection>,
     /// The last seen state of the selected fields, by resource.
     seen: Mutex<HashMap<Box<str>, FieldState>>,
 }
 
 impl SubscriptionOptions {
-    pub fn new(pace: DeliveryOptions, selection: Option<Selection>) -> SubscriptionOptions {
-        SubscriptionOptions { pace, selection, seen: Mutex::default() }
+    pub fn new(delivery: DeliveryOptions, selection: Option<Selection>) -> SubscriptionOptions {
+        SubscriptionOptions { delivery, selection, seen: Mutex::default() }
     }
 
     fn is_plain(&self) -> bool {
-        self.pace == DeliveryOptions::default() && self.selection.is_none()
+        self.delivery == DeliveryOptions::default() && self.selection.is_none()
     }
 }
 
 impl<S: Subscriber> Subscription<S> {
-    fn new(wish: SubscribeRequest<S>, name: Arc<ResourceName>, place: SubscriptionPermit) -> Subscription<S> {
+    fn new(request: SubscribeRequest<S>, name: Arc<ResourceName>, permit: SubscriptionPermit) -> Subscription<S> {
         Subscription {
             id: SubscriptionId::new(),
-            subscriber: wish.subscriber,
+            subscriber: request.subscriber,
             name,
-            pattern: wish.pattern,
-            receipt: Arc::new(DeliveryCounts::among(place.fates())),
-            terms: ArcSwapOption::empty(),
-            _place: place,
+            pattern: request.pattern,
+            counts: Arc::new(DeliveryCounts::with_totals(permit.totals())),
+            options: ArcSwapOption::empty(),
+            _permit: permit,
         }
     }
 
-    pub fn pace(&self) -> DeliveryOptions {
-        self.terms.load().as_ref().map(|terms| terms.pace).unwrap_or_default()
+    pub fn delivery(&self) -> DeliveryOptions {
+        self.options.load().as_ref().map(|options| options.delivery).unwrap_or_default()
     }
 
-    pub fn terms(&self) -> Option<Arc<SubscriptionOptions>> {
-        self.terms.load_full()
+    pub fn options(&self) -> Option<Arc<SubscriptionOptions>> {
+        self.options.load_full()
     }
 
-    fn set_terms(&self, terms: SubscriptionOptions) {
-        self.terms.store((!terms.is_plain()).then(|| Arc::new(terms)));
+    fn set_options(&self, options: SubscriptionOptions) {
+        self.options.store((!options.is_plain()).then(|| Arc::new(options)));
     }
 
     pub fn is_selective(&self) -> bool {
-        self.terms.load().as_ref().is_some_and(|terms| terms.selection.is_some())
+        self.options.load().as_ref().is_some_and(|options| options.selection.is_some())
     }
 
     /// Decides whether a change of `native` concerns the client. `update` is the notification of the backend.
     /// `definition` is the current definition in the backend's list.
-    pub fn judge(&self, native: &str, update: Option<(&str, Span)>, definition: Option<&str>) -> UpdateDecision {
-        let terms = self.terms.load();
-        let Some((terms, selection)) = terms.as_ref().and_then(|terms| Some((terms, terms.selection.as_ref()?))) else {
+    pub fn decide(&self, native: &str, update: Option<(&str, Span)>, definition: Option<&str>) -> UpdateDecision {
+        let options = self.options.load();
+        let Some((options, selection)) =
+            options.as_ref().and_then(|options| Some((options, options.selection.as_ref()?)))
+        else {
             return UpdateDecision::Deliver;
         };
         if definition.is_none() && *self.name.native != *native {
             // The number of these resources is unlimited, so keep no state for them.
             return UpdateDecision::Deliver;
         }
-        let mut seen = terms.seen.lock();
-        selection.judge(seen.entry(native.into()).or_default(), update, definition)
+        let mut seen = options.seen.lock();
+        selection.decide(seen.entry(native.into()).or_default(), update, definition)
     }
 
     /// Records the selected fields of `definition` as known to the client.
-    pub fn note(&self, native: &str, definition: &str) {
-        let terms = self.terms.load();
-        if let Some((terms, selection)) = terms.as_ref().and_then(|terms| Some((terms, terms.selection.as_ref()?))) {
-            let mut seen = terms.seen.lock();
-            selection.judge(seen.entry(native.into()).or_default(), None, Some(definition));
+    pub fn record_definition(&self, native: &str, definition: &str) {
+        let options = self.options.load();
+        if let Some((options, selection)) =
+            options.as_ref().and_then(|options| Some((options, options.selection.as_ref()?)))
+        {
+            let mut seen = options.seen.lock();
+            selection.decide(seen.entry(native.into()).or_default(), None, Some(definition));
         }
     }
 
     /// Drops the state kept for a deleted resource.
     pub fn forget(&self, native: &str) {
-        if let Some(terms) = self.terms.load().as_ref() {
-            terms.seen.lock().remove(native);
+        if let Some(options) = self.options.load().as_ref() {
+            options.seen.lock().remove(native);
         }
     }
 }
@@ -166,7 +170,7 @@ pub struct SubscribeRequest<S> {
     pub native: Arc<str>,
     pub exposed: Arc<str>,
     pub pattern: Option<Arc<Pattern>>,
-    pub terms: SubscriptionOptions,
+    pub options: SubscriptionOptions,
 }
 
 /// The result of a subscribe request.
@@ -179,7 +183,7 @@ pub enum SubscribeOutcome {
     /// The backend is not connected. The gateway subscribes when it is.
     Pending,
     /// The backend returned an error. There is no subscription.
-    Refused(Arc<Response>),
+    Rejected(Arc<Response>),
     /// The request failed for this reason. There is no subscription.
     Failed(Arc<str>),
     /// The backend did not respond within this time. There is no subscription.
@@ -188,15 +192,15 @@ pub enum SubscribeOutcome {
 
 impl SubscribeOutcome {
     /// Reports whether the result leaves no subscription.
-    fn is_refusal(&self) -> bool {
-        matches!(self, SubscribeOutcome::Refused(_) | SubscribeOutcome::Failed(_) | SubscribeOutcome::Late(_))
+    fn is_rejection(&self) -> bool {
+        matches!(self, SubscribeOutcome::Rejected(_) | SubscribeOutcome::Failed(_) | SubscribeOutcome::Late(_))
     }
 }
 
 /// A subscription in the table, and the state of its request.
 pub struct SubscriptionEntry<S> {
     pub subscription: Arc<Subscription<S>>,
-    pub standing: SubscribeStatus,
+    pub status: SubscribeStatus,
     /// Other clients to notify of a possible change.
     pub notices: Vec<Notice<S>>,
 }
@@ -205,7 +209,7 @@ pub struct SubscriptionEntry<S> {
 pub enum SubscribeStatus {
     Settled(SubscribeOutcome),
     /// A request to the backend is in flight.
-    Asked(Receiver<SubscribeOutcome>),
+    InFlight(Receiver<SubscribeOutcome>),
 }
 
 /// A request to send upstream: subscribe or unsubscribe.
@@ -223,7 +227,7 @@ pub enum UpstreamReply {
     Done,
     /// The backend does not know the method.
     Unknown,
-    Refused(Arc<Response>),
+    Rejected(Arc<Response>),
     Failed(Arc<str>),
     /// The backend did not respond within this time. It may still have processed the request.
     Late(Duration),

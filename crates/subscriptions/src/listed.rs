@@ -31,7 +31,7 @@ pub struct RemovalOutcome<S> {
 
 impl<S: Subscriber> SubscriptionTable<S> {
     /// Adds a pattern of the clients of `profile`, with the listed resources that it covers now.
-    pub(super) fn pattern_entry(
+    pub(super) fn add_pattern(
         &mut self,
         name: ResourceName,
         pattern: &Arc<Pattern>,
@@ -40,11 +40,11 @@ impl<S: Subscriber> SubscriptionTable<S> {
     ) -> Result<PatternId, LimitReached> {
         let is_covered = |native: &&str| pattern.matches(native) && shows(profile.map(|it| &**it), native, offers);
         let listed: HashSet<&str> = offers.listed().filter(is_covered).collect();
-        let fresh = listed.iter().filter(|native| !self.topics.contains_key(**native)).count();
-        if fresh > 0 && self.topics.len() + fresh > self.most_topics {
+        let fresh = listed.iter().filter(|native| !self.resources.contains_key(**native)).count();
+        if fresh > 0 && self.resources.len() + fresh > self.max_resources {
             return Err(LimitReached::Upstream);
         }
-        let id = self.covers.insert(Arc::new(name), Arc::clone(pattern), profile.cloned());
+        let id = self.patterns.insert(Arc::new(name), Arc::clone(pattern), profile.cloned());
         for native in listed {
             self.attach(id, native, offers);
         }
@@ -54,83 +54,87 @@ impl<S: Subscriber> SubscriptionTable<S> {
     /// Makes a pattern cover one more listed resource. Queues a subscribe request unless the resource has a
     /// subscription.
     fn attach(&mut self, id: PatternId, native: &str, offers: &dyn OfferedResources) {
-        let known = self.topics.get_key_value(native).map(|(native, _)| Arc::clone(native));
-        let native = known.unwrap_or_else(|| Arc::from(native));
-        let resource = self.topics.entry(Arc::clone(&native)).or_insert_with(|| {
+        let existing = self.resources.get_key_value(native).map(|(native, _)| Arc::clone(native));
+        let native = existing.unwrap_or_else(|| Arc::from(native));
+        let resource = self.resources.entry(Arc::clone(&native)).or_insert_with(|| {
             ResourceEntry::new(ResourceName { native: Arc::clone(&native), exposed: offers.expose(&native) })
         });
-        let Some(pattern_entry) = self.covers.all.get_mut(&id) else { return };
+        let Some(pattern_entry) = self.patterns.all.get_mut(&id) else { return };
         if !pattern_entry.listed.insert(Arc::clone(&native)) {
             return;
         }
-        resource.covers.push(id);
+        resource.patterns.push(id);
         resource.was_offered = true;
         match (self.upstream, resource.state) {
             (LinkState::Up, UpstreamState::On | UpstreamState::Tracked) | (LinkState::Down, _) => {}
-            (LinkState::Deaf, _) => resource.state = UpstreamState::Tracked,
+            (LinkState::Unsupported, _) => resource.state = UpstreamState::Tracked,
             (LinkState::Up, state) => {
                 pattern_entry.open.insert(Arc::clone(&native));
-                if matches!(state, UpstreamState::Off | UpstreamState::Refused) {
+                if matches!(state, UpstreamState::Off | UpstreamState::Rejected) {
                     self.dirty.push_back(native);
                 }
             }
         }
     }
 
-    /// Handles a complete listing of the backend. `came` has the URIs that the previous listing did not have. Only
+    /// Handles a complete listing of the backend. `added` has the URIs that the previous listing did not have. Only
     /// these are compared with the patterns, because there may be many.
-    pub fn relisted<'a>(
+    pub fn handle_listing<'a>(
         &mut self,
         offers: &'a dyn OfferedResources,
-        came: impl Iterator<Item = &'a str> + 'a,
+        added: impl Iterator<Item = &'a str> + 'a,
     ) -> RelistOutcome<S> {
-        let mut relisted = RelistOutcome { notices: Vec::new(), suspects: Vec::new() };
-        let mut back = Vec::new();
-        for (native, resource) in &mut self.topics {
+        let mut outcome = RelistOutcome { notices: Vec::new(), suspects: Vec::new() };
+        let mut returned = Vec::new();
+        for (native, resource) in &mut self.resources {
             let is_offered = offers.has(native);
             resource.was_offered |= is_offered;
             match (is_offered, resource.is_missing) {
-                (true, true) => back.push(Arc::clone(native)),
-                (false, false) if resource.was_offered => relisted.suspects.push(Arc::clone(native)),
+                (true, true) => returned.push(Arc::clone(native)),
+                (false, false) if resource.was_offered => outcome.suspects.push(Arc::clone(native)),
                 _ => {}
             }
         }
-        for native in back {
-            relisted.notices.extend(self.revive(&native));
+        for native in returned {
+            outcome.notices.extend(self.revive(&native));
         }
-        relisted.notices.extend(self.extend_covers(offers, Box::new(came)));
-        relisted.notices.extend(self.settle_covers_at_rest());
-        relisted
+        outcome.notices.extend(self.extend_patterns(offers, Box::new(added)));
+        outcome.notices.extend(self.settle_idle_patterns());
+        outcome
     }
 
     /// Makes patterns cover the new resources of a listing, up to the limit. If an earlier listing exceeded the limit,
     /// all resources are tried again.
-    fn extend_covers<'a>(
+    fn extend_patterns<'a>(
         &mut self,
         offers: &'a dyn OfferedResources,
-        came: Box<dyn Iterator<Item = &'a str> + 'a>,
+        added: Box<dyn Iterator<Item = &'a str> + 'a>,
     ) -> Vec<Notice<S>> {
         let mut notices = Vec::new();
-        if self.covers.all.is_empty() {
+        if self.patterns.all.is_empty() {
             return notices;
         }
-        let were_cut = self
-            .covers
+        let were_truncated = self
+            .patterns
             .all
             .values_mut()
-            .filter_map(|pattern_entry| std::mem::take(&mut pattern_entry.is_cut).then_some(()));
-        let natives = if were_cut.count() > 0 { offers.listed() } else { came };
+            .filter_map(|pattern_entry| std::mem::take(&mut pattern_entry.is_truncated).then_some(()));
+        let natives = if were_truncated.count() > 0 { offers.listed() } else { added };
         for native in natives {
             let is_fresh = |id: &PatternId| {
-                let pattern_entry = self.covers.all.get(id);
+                let pattern_entry = self.patterns.all.get(id);
                 pattern_entry.is_some_and(|pattern_entry| {
                     !pattern_entry.listed.contains(native) && pattern_entry.shows(native, offers)
                 })
             };
-            let fresh: Vec<_> = self.covers.matching(native).filter(is_fresh).collect();
+            let fresh: Vec<_> = self.patterns.matching(native).filter(is_fresh).collect();
             for id in fresh {
-                if !self.topics.contains_key(native) && self.topics.len() >= self.most_topics {
-                    self.covers.all.get_mut(&id).into_iter().for_each(|pattern_entry| pattern_entry.is_cut = true);
+                if !self.resources.contains_key(native) && self.resources.len() >= self.max_resources {
+                    self.patterns
+                        .all
+                        .get_mut(&id)
+                        .into_iter()
+                        .for_each(|pattern_entry| pattern_entry.is_truncated = true);
                     continue;
                 }
                 self.attach(id, native, offers);
@@ -143,73 +147,74 @@ impl<S: Subscriber> SubscriptionTable<S> {
     /// Notifies the subscribers of a pattern of a new resource. If a subscribe request is open, the notification
     /// follows when the backend has responded.
     fn announce(&mut self, id: PatternId, native: &str) -> Vec<Notice<S>> {
-        let (Some(pattern_entry), Some(resource)) = (self.covers.all.get(&id), self.topics.get_mut(native)) else {
+        let (Some(pattern_entry), Some(resource)) = (self.patterns.all.get(&id), self.resources.get_mut(native)) else {
             return Vec::new();
         };
         if pattern_entry.is_stale {
             return Vec::new();
         }
         if pattern_entry.open.contains(native) {
-            resource.is_news = true;
+            resource.is_new = true;
             return Vec::new();
         }
-        pattern_entry.audience.notices(&resource.name).collect()
+        pattern_entry.subscribers.notices(&resource.name).collect()
     }
 
     /// Handles the return of a deleted resource. Subscribes again and notifies the subscribers when the backend has
     /// confirmed.
     pub(super) fn revive(&mut self, native: &Arc<str>) -> Vec<Notice<S>> {
-        let Some(resource) = self.topics.get_mut(native) else { return Vec::new() };
+        let Some(resource) = self.resources.get_mut(native) else { return Vec::new() };
         resource.is_missing = false;
         resource.is_stale = true;
         match (self.upstream, resource.state) {
-            (LinkState::Deaf, _) | (_, UpstreamState::Tracked) => {
+            (LinkState::Unsupported, _) | (_, UpstreamState::Tracked) => {
                 resource.is_stale = false;
                 return resource.notices().collect();
             }
-            (LinkState::Up, UpstreamState::On | UpstreamState::Off | UpstreamState::Refused) => {
-                resource.ask_again();
+            (LinkState::Up, UpstreamState::On | UpstreamState::Off | UpstreamState::Rejected) => {
+                resource.resubscribe();
                 self.dirty.push_back(Arc::clone(native));
             }
             // The notification follows with the response or the next connection.
-            (LinkState::Up, UpstreamState::Asking | UpstreamState::Ending) | (LinkState::Down, _) => {}
+            (LinkState::Up, UpstreamState::Subscribing | UpstreamState::Unsubscribing) | (LinkState::Down, _) => {}
         }
         Vec::new()
     }
 
     /// Marks a suspect as deleted, because it could not be read. Returns the clients to notify.
-    pub fn vanished(&mut self, native: &str, offers: &dyn OfferedResources) -> RemovalOutcome<S> {
-        let mut vanished = RemovalOutcome { deleted: Vec::new(), notices: Vec::new() };
+    pub fn mark_deleted(&mut self, native: &str, offers: &dyn OfferedResources) -> RemovalOutcome<S> {
+        let mut outcome = RemovalOutcome { deleted: Vec::new(), notices: Vec::new() };
         if offers.has(native) {
-            return vanished;
+            return outcome;
         }
         // A client that waits for the backend's response receives that first. The next listing reports the suspect
         // again.
-        let is_gone = |resource: &&mut ResourceEntry<S>| {
-            resource.was_offered && !resource.is_missing && !resource.audience.is_waited_for()
+        let is_deletable = |resource: &&mut ResourceEntry<S>| {
+            resource.was_offered && !resource.is_missing && !resource.subscribers.has_waiting()
         };
-        let Some(resource) = self.topics.get_mut(native).filter(is_gone) else { return vanished };
+        let Some(resource) = self.resources.get_mut(native).filter(is_deletable) else { return outcome };
         resource.is_missing = true;
         let name = Arc::clone(&resource.name);
-        let covers = std::mem::take(&mut resource.covers);
-        let mut told: HashMap<ClientId, Arc<Subscription<S>>> = HashMap::new();
-        let mut tell = |audience: &Subscribers<S>| {
-            told.extend(audience.all().map(|subscription| (subscription.subscriber.id(), Arc::clone(subscription))));
+        let patterns = std::mem::take(&mut resource.patterns);
+        let mut notified: HashMap<ClientId, Arc<Subscription<S>>> = HashMap::new();
+        let mut notify = |subscribers: &Subscribers<S>| {
+            notified
+                .extend(subscribers.all().map(|subscription| (subscription.subscriber.id(), Arc::clone(subscription))));
         };
-        tell(&resource.audience);
-        for id in covers {
-            let Some(pattern_entry) = self.covers.all.get_mut(&id) else { continue };
+        notify(&resource.subscribers);
+        for id in patterns {
+            let Some(pattern_entry) = self.patterns.all.get_mut(&id) else { continue };
             pattern_entry.listed.remove(native);
-            pattern_entry.refused.remove(native);
-            tell(&pattern_entry.audience);
+            pattern_entry.rejected.remove(native);
+            notify(&pattern_entry.subscribers);
             if pattern_entry.open.remove(native) {
-                vanished.notices.extend(self.settle_cover(id));
+                outcome.notices.extend(self.settle_pattern(id));
             }
         }
         self.prune(native);
-        let told = told.into_values().map(|subscription| Notice { subscription, name: Arc::clone(&name) });
-        vanished.deleted.extend(told);
-        vanished
+        let notified = notified.into_values().map(|subscription| Notice { subscription, name: Arc::clone(&name) });
+        outcome.deleted.extend(notified);
+        outcome
     }
 
     /// Takes over the subscriptions of another table. The clients are notified of possibly missed updates when the
@@ -225,34 +230,35 @@ impl<S: Subscriber> SubscriptionTable<S> {
                 ResourceName { native: subscription.name.native.clone(), exposed: subscription.name.exposed.clone() };
             match &subscription.pattern {
                 Some(pattern) => {
-                    let known = self.cover_of(&subscription);
+                    let existing = self.pattern_of(&subscription);
                     let profile = || subscription.subscriber.profile().cloned();
-                    let id =
-                        known.unwrap_or_else(|| self.covers.insert(Arc::new(name), Arc::clone(pattern), profile()));
-                    self.join(&subscription);
-                    self.covers.all.get_mut(&id).into_iter().for_each(|pattern_entry| pattern_entry.is_stale = true);
+                    let id = existing
+                        .unwrap_or_else(|| self.patterns.insert(Arc::new(name), Arc::clone(pattern), profile()));
+                    self.add_subscription(&subscription);
+                    self.patterns.all.get_mut(&id).into_iter().for_each(|pattern_entry| pattern_entry.is_stale = true);
                 }
                 None => {
-                    let resource = self.topics.entry(name.native.clone()).or_insert_with(|| ResourceEntry::new(name));
+                    let resource =
+                        self.resources.entry(name.native.clone()).or_insert_with(|| ResourceEntry::new(name));
                     // The other table entered it only because the resource was offered.
                     resource.was_offered = true;
                     natives.insert(Arc::clone(&resource.name.native));
-                    self.join(&subscription);
+                    self.add_subscription(&subscription);
                 }
             }
         }
         let mut notices: Vec<_> = natives.iter().flat_map(|native| self.revive(native)).collect();
-        notices.extend(self.extend_covers(offers, offers.listed()));
-        notices.extend(self.settle_covers_at_rest());
+        notices.extend(self.extend_patterns(offers, offers.listed()));
+        notices.extend(self.settle_idle_patterns());
         notices
     }
 
     /// Settles all patterns without open requests, and returns notices for those that may have missed updates.
-    fn settle_covers_at_rest(&mut self) -> Vec<Notice<S>> {
+    fn settle_idle_patterns(&mut self) -> Vec<Notice<S>> {
         if self.upstream == LinkState::Down {
             return Vec::new();
         }
-        let ids: Vec<_> = self.covers.all.keys().copied().collect();
-        ids.into_iter().flat_map(|id| self.settle_cover(id)).collect()
+        let ids: Vec<_> = self.patterns.all.keys().copied().collect();
+        ids.into_iter().flat_map(|id| self.settle_pattern(id)).collect()
     }
 }

@@ -1,6 +1,6 @@
-//! Model tests of [`SubscriptionTable`]. They run random events against a model that keeps only the subscriptions and the
-//! listed resources. A simulated upstream records the requests it receives. At the end, the upstream must have exactly
-//! the wanted subscriptions, except those that it refused.
+//! Model tests of [`SubscriptionTable`]. They run random events against a model that keeps only the subscriptions and
+//! the listed resources. A simulated upstream records the requests it receives. At the end, the upstream must have
+//! exactly the wanted subscriptions, except those that it rejected.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ const URIS: [&str; 3] = ["a:1", "a:2", "a:3"];
 const GLOBS: [&str; 2] = ["a:*", "a:[12]"];
 
 /// All subscriptions that a client may request: the URIs and the globs.
-fn wishes() -> impl Iterator<Item = &'static str> {
+fn targets() -> impl Iterator<Item = &'static str> {
     URIS.into_iter().chain(GLOBS)
 }
 
@@ -33,17 +33,17 @@ enum ModelEvent {
     /// A client cancels its oldest open request.
     Cancel(usize),
     /// The gateway sends the next request upstream.
-    Say,
+    Send,
     /// The backend responds to one of the requests in flight.
-    Answer(usize, ModelReply),
+    Reply(usize, ModelReply),
     /// The backend responds to a request of an earlier connection.
-    AnswerLate(ModelReply),
+    LateReply(ModelReply),
     Down,
     Up(bool),
     /// The backend lists these URIs, one bit each.
     List(u8),
     /// A read of this URI fails.
-    Vanish(&'static str),
+    Delete(&'static str),
     /// Another backend replaces this one.
     HandOver,
 }
@@ -52,48 +52,48 @@ enum ModelEvent {
 enum ModelReply {
     Done,
     Unknown,
-    Refused,
+    Rejected,
     /// True if the backend processed the request.
     Late(bool),
 }
 
 impl ModelReply {
-    fn reply(self) -> UpstreamReply {
+    fn to_upstream(self) -> UpstreamReply {
         match self {
             ModelReply::Done => UpstreamReply::Done,
             ModelReply::Unknown => UpstreamReply::Unknown,
-            ModelReply::Refused => UpstreamReply::Failed("no".into()),
+            ModelReply::Rejected => UpstreamReply::Failed("no".into()),
             ModelReply::Late(_) => UpstreamReply::Late(Duration::from_secs(1)),
         }
     }
 
-    fn is_heard(self) -> bool {
+    fn is_accepted(self) -> bool {
         matches!(self, ModelReply::Done | ModelReply::Late(true))
     }
 }
 
 fn step() -> impl Strategy<Value = ModelEvent> {
-    let wish = || prop::sample::select(wishes().collect::<Vec<_>>());
-    let verdict = || {
+    let target = || prop::sample::select(targets().collect::<Vec<_>>());
+    let reply = || {
         prop_oneof![
             6 => Just(ModelReply::Done),
             1 => Just(ModelReply::Unknown),
-            1 => Just(ModelReply::Refused),
+            1 => Just(ModelReply::Rejected),
             1 => any::<bool>().prop_map(ModelReply::Late),
         ]
     };
     prop_oneof![
-        8 => (0..CLIENTS, wish()).prop_map(|(client, wish)| ModelEvent::Subscribe(client, wish)),
-        5 => (0..CLIENTS, wish()).prop_map(|(client, wish)| ModelEvent::Unsubscribe(client, wish)),
+        8 => (0..CLIENTS, target()).prop_map(|(client, target)| ModelEvent::Subscribe(client, target)),
+        5 => (0..CLIENTS, target()).prop_map(|(client, target)| ModelEvent::Unsubscribe(client, target)),
         1 => (0..CLIENTS).prop_map(ModelEvent::Release),
         1 => (0..CLIENTS).prop_map(ModelEvent::Cancel),
-        8 => Just(ModelEvent::Say),
-        8 => (0..8_usize, verdict()).prop_map(|(which, verdict)| ModelEvent::Answer(which, verdict)),
-        1 => verdict().prop_map(ModelEvent::AnswerLate),
+        8 => Just(ModelEvent::Send),
+        8 => (0..8_usize, reply()).prop_map(|(which, reply)| ModelEvent::Reply(which, reply)),
+        1 => reply().prop_map(ModelEvent::LateReply),
         1 => Just(ModelEvent::Down),
         2 => any::<bool>().prop_map(ModelEvent::Up),
         4 => (0..8_u8).prop_map(ModelEvent::List),
-        2 => prop::sample::select(URIS.to_vec()).prop_map(ModelEvent::Vanish),
+        2 => prop::sample::select(URIS.to_vec()).prop_map(ModelEvent::Delete),
         1 => Just(ModelEvent::HandOver),
     ]
 }
@@ -101,9 +101,9 @@ fn step() -> impl Strategy<Value = ModelEvent> {
 /// An open subscribe request of a client.
 struct OpenSubscribe {
     client: usize,
-    wish: &'static str,
+    target: &'static str,
     is_new: bool,
-    asked: Receiver<SubscribeOutcome>,
+    outcome: Receiver<SubscribeOutcome>,
 }
 
 struct TableModel {
@@ -111,20 +111,20 @@ struct TableModel {
     link: u64,
     listed: TestListing,
     clients: Vec<Arc<TestClient>>,
-    tally: Arc<SubscriptionCount>,
+    subscription_count: Arc<SubscriptionCount>,
     /// The model: the subscriptions of each client.
     wanted: BTreeSet<(usize, &'static str)>,
     /// The URIs that each glob has covered since its first subscription.
     covered: BTreeSet<(&'static str, &'static str)>,
     open: Vec<OpenSubscribe>,
     /// Requests in flight.
-    jobs: Vec<UpstreamRequest>,
+    in_flight: Vec<UpstreamRequest>,
     /// Requests in flight over earlier connections.
     late: Vec<UpstreamRequest>,
     /// The subscriptions that the upstream has, according to the requests it received.
     upstream: BTreeSet<String>,
-    /// URIs that need no subscription upstream, because they are refused, unsupported or deleted.
-    excused: BTreeSet<String>,
+    /// URIs that need no subscription upstream, because they are rejected, unsupported or deleted.
+    exempt: BTreeSet<String>,
     is_up: bool,
 }
 
@@ -135,22 +135,22 @@ impl TableModel {
             link: 0,
             listed: TestListing::default(),
             clients: (0..CLIENTS).map(|_| TestClient::new()).collect(),
-            tally: Arc::default(),
+            subscription_count: Arc::default(),
             wanted: BTreeSet::new(),
             covered: BTreeSet::new(),
             open: Vec::new(),
-            jobs: Vec::new(),
+            in_flight: Vec::new(),
             late: Vec::new(),
             upstream: BTreeSet::new(),
-            excused: BTreeSet::new(),
+            exempt: BTreeSet::new(),
             is_up: false,
         }
     }
 
-    fn take(&mut self, step: ModelEvent) {
+    fn apply(&mut self, step: ModelEvent) {
         match step {
-            ModelEvent::Subscribe(client, wish) => self.subscribe(client, wish),
-            ModelEvent::Unsubscribe(client, wish) => self.unsubscribe(client, wish),
+            ModelEvent::Subscribe(client, target) => self.subscribe(client, target),
+            ModelEvent::Unsubscribe(client, target) => self.unsubscribe(client, target),
             ModelEvent::Release(client) => {
                 let ended = self.table.release(&self.clients[client]).len();
                 let before = self.wanted.len();
@@ -160,43 +160,44 @@ impl TableModel {
                 self.clients[client] = TestClient::new();
             }
             ModelEvent::Cancel(client) => self.cancel(client),
-            ModelEvent::Say => drop(self.say()),
-            ModelEvent::Answer(which, verdict) if !self.jobs.is_empty() => {
-                self.answer(which % self.jobs.len(), verdict)
+            ModelEvent::Send => drop(self.send_next()),
+            ModelEvent::Reply(which, reply) if !self.in_flight.is_empty() => {
+                self.handle_reply(which % self.in_flight.len(), reply)
             }
-            ModelEvent::Answer(..) => {}
-            ModelEvent::AnswerLate(verdict) => {
-                let told = self.late.pop().map(|job| self.table.answered(&job, verdict.reply()));
-                assert!(told.is_none_or(|told| told.is_empty()));
+            ModelEvent::Reply(..) => {}
+            ModelEvent::LateReply(reply) => {
+                let notices = self.late.pop().map(|request| self.table.handle_reply(&request, reply.to_upstream()));
+                assert!(notices.is_none_or(|notices| notices.is_empty()));
             }
             ModelEvent::Down => self.down(),
             ModelEvent::Up(can_subscribe) => self.up(can_subscribe),
             ModelEvent::List(bits) => self.list(bits),
-            ModelEvent::Vanish(uri) => self.vanish(uri),
+            ModelEvent::Delete(uri) => self.delete(uri),
             ModelEvent::HandOver => self.hand_over(),
         }
         self.settle();
-        self.forget_unwanted();
+        self.remove_unwanted();
         self.check();
     }
 
-    fn subscribe(&mut self, client: usize, wish: &'static str) {
-        let is_glob = GLOBS.contains(&wish);
-        if is_glob && self.wanted.iter().all(|(_, other)| *other != wish) {
-            self.pattern_entry(wish);
+    fn subscribe(&mut self, client: usize, target: &'static str) {
+        let is_glob = GLOBS.contains(&target);
+        if is_glob && self.wanted.iter().all(|(_, other)| *other != target) {
+            self.cover_listed(target);
         }
-        let entered = SubscribeRequest {
+        let request = SubscribeRequest {
             subscriber: Arc::clone(&self.clients[client]),
-            native: wish.into(),
-            exposed: format!("x+{wish}").into(),
-            pattern: is_glob.then(|| glob(wish)),
-            terms: SubscriptionOptions::default(),
+            native: target.into(),
+            exposed: format!("x+{target}").into(),
+            pattern: is_glob.then(|| glob(target)),
+            options: SubscriptionOptions::default(),
         };
-        let tally = &self.tally;
-        let entry =
-            self.table.subscribe(entered, &self.listed, || SubscriptionPermit::new((tally, 99), (&Arc::default(), 99)));
-        let is_new = self.wanted.insert((client, wish));
-        match entry.unwrap_or_else(|full| panic!("{full:?}")).standing {
+        let subscription_count = &self.subscription_count;
+        let entry = self.table.subscribe(request, &self.listed, || {
+            SubscriptionPermit::new((subscription_count, 99), (&Arc::default(), 99))
+        });
+        let is_new = self.wanted.insert((client, target));
+        match entry.unwrap_or_else(|limit| panic!("{limit:?}")).status {
             SubscribeStatus::Settled(outcome) => {
                 assert!(
                     matches!(
@@ -206,69 +207,69 @@ impl TableModel {
                     "{outcome:?}"
                 );
             }
-            SubscribeStatus::Asked(asked) => self.open.push(OpenSubscribe { client, wish, is_new, asked }),
+            SubscribeStatus::InFlight(outcome) => self.open.push(OpenSubscribe { client, target, is_new, outcome }),
         }
     }
 
-    fn pattern_entry(&mut self, wish: &'static str) {
-        let listed = URIS.into_iter().filter(|uri| self.listed.has(uri) && covers(wish, uri));
-        self.covered.extend(listed.map(|uri| (wish, uri)));
+    fn cover_listed(&mut self, target: &'static str) {
+        let listed = URIS.into_iter().filter(|uri| self.listed.has(uri) && covers(target, uri));
+        self.covered.extend(listed.map(|uri| (target, uri)));
     }
 
-    fn cover_wanted(&mut self) {
+    fn cover_all_listed(&mut self) {
         for glob in GLOBS {
-            if self.wanted.iter().any(|(_, wish)| *wish == glob) {
-                self.pattern_entry(glob);
+            if self.wanted.iter().any(|(_, target)| *target == glob) {
+                self.cover_listed(glob);
             }
         }
     }
 
-    fn find(&self, client: usize, wish: &str) -> Option<Arc<Subscription>> {
-        self.table.of(&self.clients[client]).iter().find(|own| *own.name.native == *wish).cloned()
+    fn find(&self, client: usize, target: &str) -> Option<Arc<Subscription>> {
+        self.table.subscriptions_of(&self.clients[client]).iter().find(|own| *own.name.native == *target).cloned()
     }
 
-    fn unsubscribe(&mut self, client: usize, wish: &'static str) {
-        let found = self.find(client, wish);
+    fn unsubscribe(&mut self, client: usize, target: &'static str) {
+        let found = self.find(client, target);
         let ended = found.is_some_and(|subscription| self.table.end(&subscription));
-        assert_eq!(ended, self.wanted.remove(&(client, wish)));
+        assert_eq!(ended, self.wanted.remove(&(client, target)));
     }
 
     fn cancel(&mut self, client: usize) {
         let Some(at) = self.open.iter().position(|open| open.client == client) else { return };
-        let OpenSubscribe { wish, is_new, asked, .. } = self.open.remove(at);
-        drop(asked);
-        let subscription = self.find(client, wish).expect("it was entered");
+        let OpenSubscribe { target, is_new, outcome, .. } = self.open.remove(at);
+        drop(outcome);
+        let subscription = self.find(client, target).expect("the subscription exists");
         self.table.withdraw(&subscription);
-        match self.open.iter_mut().find(|open| open.client == client && open.wish == wish) {
+        match self.open.iter_mut().find(|open| open.client == client && open.target == target) {
             Some(other) => other.is_new |= is_new,
-            None if is_new => drop(self.wanted.remove(&(client, wish))),
+            None if is_new => drop(self.wanted.remove(&(client, target))),
             None => {}
         }
     }
 
     /// Sends the next request to the upstream.
-    fn say(&mut self) -> Option<UpstreamRequest> {
-        let job = self.table.next_job()?;
-        assert!(self.is_up, "nothing is said without a connection");
-        assert!(self.jobs.iter().all(|other| other.native != job.native), "one request per URI at a time");
-        self.jobs.push(job.clone());
-        Some(job)
+    fn send_next(&mut self) -> Option<UpstreamRequest> {
+        let request = self.table.next_request()?;
+        assert!(self.is_up, "no request is sent without a connection");
+        assert!(self.in_flight.iter().all(|other| other.native != request.native), "one request per URI at a time");
+        self.in_flight.push(request.clone());
+        Some(request)
     }
 
-    fn answer(&mut self, which: usize, verdict: ModelReply) {
-        let job = self.jobs.remove(which);
-        let uri = job.native.to_string();
-        match job.subscribes {
-            true if verdict.is_heard() => drop(self.upstream.insert(uri.clone())),
+    fn handle_reply(&mut self, which: usize, reply: ModelReply) {
+        let request = self.in_flight.remove(which);
+        let uri = request.native.to_string();
+        match request.subscribes {
+            true if reply.is_accepted() => drop(self.upstream.insert(uri.clone())),
             true => {}
             // Any response to an unsubscribe means that the backend received it.
             false => drop(self.upstream.remove(&uri)),
         }
-        self.table.answered(&job, verdict.reply());
-        if job.subscribes {
-            self.excused.remove(&uri);
-            if !matches!(verdict, ModelReply::Done) {
-                self.excused.insert(uri);
+        self.table.handle_reply(&request, reply.to_upstream());
+        if request.subscribes {
+            self.exempt.remove(&uri);
+            if !matches!(reply, ModelReply::Done) {
+                self.exempt.insert(uri);
             }
         }
     }
@@ -276,10 +277,10 @@ impl TableModel {
     fn down(&mut self) {
         self.table.link_down(self.link);
         self.is_up = false;
-        self.late.append(&mut self.jobs);
+        self.late.append(&mut self.in_flight);
         self.upstream.clear();
-        self.excused.clear();
-        self.excuse_missing();
+        self.exempt.clear();
+        self.exempt_missing();
     }
 
     fn up(&mut self, can_subscribe: bool) {
@@ -293,22 +294,22 @@ impl TableModel {
         let listed = URIS.iter().enumerate().filter(|(bit, _)| bits & 1 << bit != 0);
         let listed = TestListing(listed.map(|(_, uri)| (*uri).to_owned()).collect());
         let before = std::mem::replace(&mut self.listed, listed);
-        self.table.relisted(&self.listed, self.listed.listed().filter(|uri| !before.has(uri)));
-        self.cover_wanted();
-        let back = URIS.into_iter().filter(|uri| self.listed.has(uri) && !self.is_missing(uri));
-        let back: Vec<_> = back.collect();
-        // A URI that was refused and is not deleted stays excused.
-        let excused = std::mem::take(&mut self.excused).into_iter();
-        self.excused = excused.filter(|uri| !back.contains(&uri.as_str()) || self.is_refused(uri)).collect();
+        self.table.handle_listing(&self.listed, self.listed.listed().filter(|uri| !before.has(uri)));
+        self.cover_all_listed();
+        let returned = URIS.into_iter().filter(|uri| self.listed.has(uri) && !self.is_missing(uri));
+        let returned: Vec<_> = returned.collect();
+        // A URI that was rejected and is not deleted stays exempt.
+        let exempt = std::mem::take(&mut self.exempt).into_iter();
+        self.exempt = exempt.filter(|uri| !returned.contains(&uri.as_str()) || self.is_rejected(uri)).collect();
     }
 
-    fn vanish(&mut self, uri: &'static str) {
-        let told = self.table.vanished(uri, &self.listed).deleted;
-        assert!(told.is_empty() || !self.listed.has(uri), "what is listed is not gone");
-        if !told.is_empty() {
+    fn delete(&mut self, uri: &'static str) {
+        let deleted = self.table.mark_deleted(uri, &self.listed).deleted;
+        assert!(deleted.is_empty() || !self.listed.has(uri), "a listed resource is not deleted");
+        if !deleted.is_empty() {
             self.covered.retain(|(_, covered)| *covered != uri);
         }
-        self.excuse_missing();
+        self.exempt_missing();
     }
 
     fn states(&self, uri: &str) -> Vec<&'static str> {
@@ -320,14 +321,14 @@ impl TableModel {
         self.states(uri).contains(&"missing")
     }
 
-    fn is_refused(&self, uri: &str) -> bool {
-        self.table.topics.get(uri).is_some_and(|resource| matches!(resource.standing(), "refused" | "tracked"))
+    fn is_rejected(&self, uri: &str) -> bool {
+        self.table.resources.get(uri).is_some_and(|resource| matches!(resource.status(), "refused" | "tracked"))
     }
 
-    fn excuse_missing(&mut self) {
+    fn exempt_missing(&mut self) {
         let missing = URIS.into_iter().filter(|uri| self.is_missing(uri));
         let missing: Vec<_> = missing.map(str::to_owned).collect();
-        self.excused.extend(missing);
+        self.exempt.extend(missing);
     }
 
     fn hand_over(&mut self) {
@@ -336,7 +337,7 @@ impl TableModel {
         self.down();
         assert!(self.table.is_empty());
         self.table = SubscriptionTable::new(99);
-        self.excused.clear();
+        self.exempt.clear();
         // Responses of one backend never reach the table of another.
         self.late.clear();
         if was_up {
@@ -344,21 +345,21 @@ impl TableModel {
         }
         self.table.restore(all, &self.listed);
         self.covered.clear();
-        self.cover_wanted();
+        self.cover_all_listed();
     }
 
-    /// Receives the outcomes that have arrived. A refusal removes the subscription that its request created.
+    /// Receives the outcomes that have arrived. A rejection removes the subscription that its request created.
     fn settle(&mut self) {
         let wanted = &mut self.wanted;
-        self.open.retain_mut(|open| match open.asked.try_recv() {
-            Ok(Some(SubscribeOutcome::Refused(_) | SubscribeOutcome::Failed(_) | SubscribeOutcome::Late(_))) => {
+        self.open.retain_mut(|open| match open.outcome.try_recv() {
+            Ok(Some(SubscribeOutcome::Rejected(_) | SubscribeOutcome::Failed(_) | SubscribeOutcome::Late(_))) => {
                 if open.is_new {
-                    wanted.remove(&(open.client, open.wish));
+                    wanted.remove(&(open.client, open.target));
                 }
                 false
             }
             Ok(Some(_)) => {
-                assert!(wanted.contains(&(open.client, open.wish)));
+                assert!(wanted.contains(&(open.client, open.target)));
                 false
             }
             Err(_) => false,
@@ -366,23 +367,28 @@ impl TableModel {
         });
     }
 
-    fn forget_unwanted(&mut self) {
+    fn remove_unwanted(&mut self) {
         let wanted = &self.wanted;
-        self.covered.retain(|(glob, _)| wanted.iter().any(|(_, wish)| wish == glob));
+        self.covered.retain(|(glob, _)| wanted.iter().any(|(_, target)| target == glob));
     }
 
     /// Checks that the table agrees with the model.
     fn check(&self) {
-        assert_eq!(self.tally.count(), self.wanted.len());
+        assert_eq!(self.subscription_count.count(), self.wanted.len());
         for (number, client) in self.clients.iter().enumerate() {
-            let own: BTreeSet<_> = self.table.of(client).iter().map(|it| it.name.native.to_string()).collect();
+            let own: BTreeSet<_> = self
+                .table
+                .subscriptions_of(client)
+                .iter()
+                .map(|subscription| subscription.name.native.to_string())
+                .collect();
             let wanted = self.wanted.iter().filter(|(client, _)| *client == number);
-            assert_eq!(own, wanted.map(|(_, wish)| (*wish).to_owned()).collect());
+            assert_eq!(own, wanted.map(|(_, target)| (*target).to_owned()).collect());
         }
         for uri in URIS {
-            let hears = |wish: &str| wish == uri || GLOBS.contains(&wish) && covers(wish, uri);
+            let receives = |target: &str| target == uri || GLOBS.contains(&target) && covers(target, uri);
             let clients: BTreeSet<_> =
-                self.wanted.iter().filter(|(_, wish)| hears(wish)).map(|(client, _)| client).collect();
+                self.wanted.iter().filter(|(_, target)| receives(target)).map(|(client, _)| client).collect();
             assert_eq!(self.table.affected(uri).len(), clients.len(), "{uri}");
             for (number, client) in self.clients.iter().enumerate() {
                 assert_eq!(self.table.wants(client, uri), clients.contains(&number), "{uri}");
@@ -394,22 +400,22 @@ impl TableModel {
     /// Sends and answers requests until none is left.
     fn finish(&mut self) {
         loop {
-            while self.say().is_some() {}
-            if self.jobs.is_empty() {
+            while self.send_next().is_some() {}
+            if self.in_flight.is_empty() {
                 break;
             }
-            self.answer(0, ModelReply::Done);
+            self.handle_reply(0, ModelReply::Done);
             self.settle();
-            self.forget_unwanted();
+            self.remove_unwanted();
             self.check();
         }
-        assert!(self.open.is_empty(), "nobody waits for ever");
+        assert!(self.open.is_empty(), "no request stays open");
         if self.is_up {
-            let plain = self.wanted.iter().map(|(_, wish)| *wish).filter(|wish| URIS.contains(wish));
+            let plain = self.wanted.iter().map(|(_, target)| *target).filter(|target| URIS.contains(target));
             let wanted: BTreeSet<_> =
                 plain.chain(self.covered.iter().map(|(_, uri)| *uri)).map(str::to_owned).collect();
             assert!(self.upstream.is_subset(&wanted), "{:?} is more than {wanted:?}", self.upstream);
-            let expected: BTreeSet<_> = wanted.difference(&self.excused).cloned().collect();
+            let expected: BTreeSet<_> = wanted.difference(&self.exempt).cloned().collect();
             assert!(expected.is_subset(&self.upstream), "{:?} lacks some of {expected:?}", self.upstream);
         }
     }
@@ -421,16 +427,16 @@ proptest! {
     fn sub2_sub12_sub14_sub16_subx1_no_interleaving_leaves_the_upstream_wrong(
         steps in prop::collection::vec(step(), 0..80),
     ) {
-        let mut world = TableModel::new();
-        world.up(true);
+        let mut model = TableModel::new();
+        model.up(true);
         for step in steps {
-            world.take(step);
+            model.apply(step);
         }
-        world.finish();
+        model.finish();
         for number in 0..CLIENTS {
-            world.take(ModelEvent::Release(number));
+            model.apply(ModelEvent::Release(number));
         }
-        world.finish();
-        prop_assert!(world.table.is_empty() && world.upstream.is_empty() && world.tally.count() == 0);
+        model.finish();
+        prop_assert!(model.table.is_empty() && model.upstream.is_empty() && model.subscription_count.count() == 0);
     }
 }

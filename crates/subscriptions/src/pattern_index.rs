@@ -21,16 +21,16 @@ pub(crate) struct PatternEntry<S> {
     /// The profile of the subscribers. The pattern covers no listed resource that the profile hides, so the backend
     /// receives no subscription for such a resource.
     profile: Option<Arc<Profile>>,
-    pub audience: Subscribers<S>,
+    pub subscribers: Subscribers<S>,
     /// The listed resources that the pattern covers.
     pub listed: HashSet<Arc<str>>,
     /// The covered resources with a subscribe request in flight or queued.
     pub open: HashSet<Arc<str>>,
-    /// The covered resources that the backend refused, and its first refusal.
-    pub refused: HashSet<Arc<str>>,
-    pub refusal: Option<SubscribeOutcome>,
+    /// The covered resources that the backend rejected, and its first rejection.
+    pub rejected: HashSet<Arc<str>>,
+    pub rejection: Option<SubscribeOutcome>,
     /// True if the limit on resources left some matching resources uncovered.
-    pub is_cut: bool,
+    pub is_truncated: bool,
     /// True if updates may have been missed.
     pub is_stale: bool,
 }
@@ -42,18 +42,18 @@ impl<S: Subscriber> PatternEntry<S> {
     }
 
     pub(crate) fn is_partial(&self) -> bool {
-        self.is_cut || !self.refused.is_empty()
+        self.is_truncated || !self.rejected.is_empty()
     }
 
-    /// Returns the first refusal if the backend refused every covered resource.
-    pub(crate) fn whole_refusal(&self) -> Option<SubscribeOutcome> {
-        let is_whole = !self.refused.is_empty() && self.refused.len() >= self.listed.len();
-        self.refusal.clone().filter(|_| is_whole)
+    /// Returns the first rejection if the backend rejected every covered resource.
+    pub(crate) fn full_rejection(&self) -> Option<SubscribeOutcome> {
+        let is_full = !self.rejected.is_empty() && self.rejected.len() >= self.listed.len();
+        self.rejection.clone().filter(|_| is_full)
     }
 
     /// Returns notices about the whole pattern for all subscribers.
     pub(crate) fn notices(&self) -> impl Iterator<Item = Notice<S>> {
-        self.audience.notices(&self.name)
+        self.subscribers.notices(&self.name)
     }
 }
 
@@ -79,7 +79,7 @@ impl<S: Subscriber> PatternIndex<S> {
     /// Finds the pattern with this kind and spelling. Its subscribers must see the same resources as clients of
     /// `profile`.
     pub(crate) fn find(&self, pattern: &Pattern, native: &str, profile: Option<&Arc<Profile>>) -> Option<PatternId> {
-        let near = self.by_directory.get(pattern.directory())?;
+        let candidates = self.by_directory.get(pattern.directory())?;
         let sees_same = |other: Option<&Arc<Profile>>| match (profile, other) {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other) || one.resources == other.resources,
             (one, other) => one.is_none() && other.is_none(),
@@ -89,7 +89,7 @@ impl<S: Subscriber> PatternIndex<S> {
                 && pattern_entry.pattern.kind() == pattern.kind()
                 && sees_same(pattern_entry.profile.as_ref())
         };
-        near.iter().copied().find(|id| self.all.get(id).is_some_and(is_same))
+        candidates.iter().copied().find(|id| self.all.get(id).is_some_and(is_same))
     }
 
     pub(crate) fn insert(
@@ -105,12 +105,12 @@ impl<S: Subscriber> PatternIndex<S> {
             name,
             pattern,
             profile,
-            audience: Subscribers::default(),
+            subscribers: Subscribers::default(),
             listed: HashSet::new(),
             open: HashSet::new(),
-            refused: HashSet::new(),
-            refusal: None,
-            is_cut: false,
+            rejected: HashSet::new(),
+            rejection: None,
+            is_truncated: false,
             is_stale: false,
         };
         self.all.insert(id, pattern_entry);
@@ -120,9 +120,9 @@ impl<S: Subscriber> PatternIndex<S> {
     pub(crate) fn remove(&mut self, id: PatternId) -> Option<PatternEntry<S>> {
         let pattern_entry = self.all.remove(&id)?;
         let directory = pattern_entry.pattern.directory();
-        if let Some(near) = self.by_directory.get_mut(directory) {
-            near.retain(|other| *other != id);
-            if near.is_empty() {
+        if let Some(candidates) = self.by_directory.get_mut(directory) {
+            candidates.retain(|other| *other != id);
+            if candidates.is_empty() {
                 self.by_directory.remove(directory);
             }
         }
@@ -135,7 +135,7 @@ impl<S: Subscriber> PatternIndex<S> {
         // splitting them takes quadratic time.
         let text = if self.all.is_empty() || native.len() > MAX_URI { "" } else { native };
         let directories = std::iter::once("").chain(text.match_indices('/').map(|(at, _)| &text[..=at]));
-        let near = directories.filter_map(|directory| self.by_directory.get(directory)).flatten().copied();
-        near.filter(move |id| self.all.get(id).is_some_and(|pattern_entry| pattern_entry.pattern.matches(native)))
+        let candidates = directories.filter_map(|directory| self.by_directory.get(directory)).flatten().copied();
+        candidates.filter(move |id| self.all.get(id).is_some_and(|pattern_entry| pattern_entry.pattern.matches(native)))
     }
 }

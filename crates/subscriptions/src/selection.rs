@@ -1,9 +1,9 @@
 //! Field selections: decides whether an update changes one of the selected fields.
 //!
-//! A [`Selection`] has the fields that a client selected. A [`FieldState`] has the last seen state of these fields for one
-//! URI, as hashes. A field is looked up in the update first, then in the definition that the backend lists. The known
-//! definition is older than the update, so a field found only there is judged after the next listing. In doubt the
-//! update is delivered, because the client can ignore an extra update but cannot recover a missing one.
+//! A [`Selection`] has the fields that a client selected. A [`FieldState`] has the last seen state of these fields for
+//! one URI, as hashes. A field is looked up in the update first, then in the definition that the backend lists. The
+//! known definition is older than the update, so a field found only there is decided after the next listing. In doubt
+//! the update is delivered, because the client can ignore an extra update but cannot recover a missing one.
 
 use std::hash::{DefaultHasher, Hasher};
 
@@ -21,10 +21,10 @@ pub struct Selection(Box<[Box<str>]>);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldState {
     /// A hash per field, or [`ABSENT`].
-    marks: Box<[u64]>,
+    hashes: Box<[u64]>,
     /// One bit for each field that was last seen in an update. A listing without this field does not mean that it is
     /// gone.
-    told: u16,
+    from_update: u16,
 }
 
 const ABSENT: u64 = 0;
@@ -34,7 +34,7 @@ const ABSENT: u64 = 0;
 pub enum UpdateDecision {
     Suppress,
     /// The decision needs the next listing of the definition.
-    AskListing,
+    AwaitListing,
     Deliver,
 }
 
@@ -65,30 +65,32 @@ impl Selection {
     }
 
     /// Returns the state of the fields before the first update.
-    pub fn look(&self, definition: Option<&str>) -> FieldState {
-        let mark = |field| listed(definition, field).unwrap_or(ABSENT);
-        FieldState { marks: self.fields().map(mark).collect(), told: 0 }
+    pub fn initial_state(&self, definition: Option<&str>) -> FieldState {
+        let hash = |field| listed_hash(definition, field).unwrap_or(ABSENT);
+        FieldState { hashes: self.fields().map(hash).collect(), from_update: 0 }
     }
 
-    /// Judges an update or, if there is none, a new definition from a listing. An update is its text and the span of
-    /// its `params`. Records the new state of the fields in `seen`.
-    pub fn judge(
+    /// Decides about an update or, if there is none, a new definition from a listing. An update is its text and the
+    /// span of its `params`. Records the new state of the fields in `seen`.
+    pub fn decide(
         &self,
         seen: &mut FieldState,
         update: Option<(&str, Span)>,
         definition: Option<&str>,
     ) -> UpdateDecision {
-        let is_first = seen.marks.len() != self.0.len();
+        let is_first = seen.hashes.len() != self.0.len();
         if is_first {
-            *seen = self.look(definition);
+            *seen = self.initial_state(definition);
         }
-        let judge = |(index, field)| match update {
-            Some((text, params)) => seen.judge_update(index, told(text, params, field), listed(definition, field)),
-            None => seen.judge_listing(index, listed(definition, field)),
+        let decide = |(index, field)| match update {
+            Some((text, params)) => {
+                seen.decide_by_update(index, update_hash(text, params, field), listed_hash(definition, field))
+            }
+            None => seen.decide_by_listing(index, listed_hash(definition, field)),
         };
-        let verdict = self.fields().enumerate().map(judge).max().unwrap_or(UpdateDecision::Deliver);
+        let decision = self.fields().enumerate().map(decide).max().unwrap_or(UpdateDecision::Deliver);
         match (is_first, update) {
-            (false, _) => verdict,
+            (false, _) => decision,
             (true, Some(_)) => UpdateDecision::Deliver,
             // The initial state is not a change.
             (true, None) => UpdateDecision::Suppress,
@@ -97,36 +99,36 @@ impl Selection {
 }
 
 impl FieldState {
-    fn judge_update(&mut self, index: usize, told: Option<u64>, listed: Option<u64>) -> UpdateDecision {
-        if told.is_none() && listed.is_some() {
-            return UpdateDecision::AskListing;
+    fn decide_by_update(&mut self, index: usize, updated: Option<u64>, listed: Option<u64>) -> UpdateDecision {
+        if updated.is_none() && listed.is_some() {
+            return UpdateDecision::AwaitListing;
         }
-        self.told |= 1 << index;
-        let mark = told.unwrap_or(ABSENT);
-        let last = std::mem::replace(&mut self.marks[index], mark);
-        if mark != ABSENT && mark == last { UpdateDecision::Suppress } else { UpdateDecision::Deliver }
+        self.from_update |= 1 << index;
+        let hash = updated.unwrap_or(ABSENT);
+        let last = std::mem::replace(&mut self.hashes[index], hash);
+        if hash != ABSENT && hash == last { UpdateDecision::Suppress } else { UpdateDecision::Deliver }
     }
 
-    fn judge_listing(&mut self, index: usize, listed: Option<u64>) -> UpdateDecision {
+    fn decide_by_listing(&mut self, index: usize, listed: Option<u64>) -> UpdateDecision {
         let bit = 1 << index;
-        if listed.is_none() && self.told & bit != 0 {
+        if listed.is_none() && self.from_update & bit != 0 {
             return UpdateDecision::Suppress;
         }
-        self.told &= !bit;
-        let mark = listed.unwrap_or(ABSENT);
-        let last = std::mem::replace(&mut self.marks[index], mark);
-        if mark == last { UpdateDecision::Suppress } else { UpdateDecision::Deliver }
+        self.from_update &= !bit;
+        let hash = listed.unwrap_or(ABSENT);
+        let last = std::mem::replace(&mut self.hashes[index], hash);
+        if hash == last { UpdateDecision::Suppress } else { UpdateDecision::Deliver }
     }
 }
 
 /// Returns the hash of a field in an update, either in `params` or in its `_meta`.
-fn told(text: &str, params: Span, field: &str) -> Option<u64> {
+fn update_hash(text: &str, params: Span, field: &str) -> Option<u64> {
     let in_meta = || find(text, json::member(text, params, "_meta")?, field);
     find(text, params, field).or_else(in_meta).map(|value| hash(value.get(text)))
 }
 
 /// Returns the hash of a field in a definition.
-fn listed(definition: Option<&str>, field: &str) -> Option<u64> {
+fn listed_hash(definition: Option<&str>, field: &str) -> Option<u64> {
     let text = definition?;
     find(text, json::whole(text), field).map(|value| hash(value.get(text)))
 }
@@ -153,7 +155,7 @@ fn hash(value: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::UpdateDecision::{AskListing, Deliver, Suppress};
+    use super::UpdateDecision::{AwaitListing, Deliver, Suppress};
     use super::*;
 
     fn selection(fields: &str) -> Selection {
@@ -167,7 +169,7 @@ mod tests {
         let sixteen: Vec<_> = (0..16).map(|number| format!("\"f{number}\"")).collect();
         assert_eq!(selection(&format!("[{}]", sixteen.join(","))).fields().count(), 16);
         let long = format!(r#"["{}"]"#, "a".repeat(257));
-        for (wrong, words) in [
+        for (wrong, expected) in [
             ("\"size\"", "must be an array of 1 to 16 strings"),
             ("{}", "must be an array"),
             ("null", "must be an array"),
@@ -182,11 +184,11 @@ mod tests {
             (&long, "longer than 256"),
         ] {
             let error = Selection::parse(wrong, json::whole(wrong)).expect_err(wrong);
-            assert!(error.contains(words), "{wrong}: {error}");
+            assert!(error.contains(expected), "{wrong}: {error}");
         }
     }
 
-    /// An input of `judge`: an update with its `params`, or a listing. The last text is the definition listed at that
+    /// An input of `decide`: an update with its `params`, or a listing. The last text is the definition listed at that
     /// time.
     enum SelectionInput {
         Update(&'static str, &'static str),
@@ -194,54 +196,54 @@ mod tests {
     }
     use SelectionInput::{Listing, Update};
 
-    fn check(fields: &str, subscribed: &str, words: &[(SelectionInput, UpdateDecision)]) {
+    fn check(fields: &str, subscribed: &str, inputs: &[(SelectionInput, UpdateDecision)]) {
         let definition = |text: &'static str| (!text.is_empty()).then_some(text);
         let selection = selection(fields);
-        let mut seen = selection.look((!subscribed.is_empty()).then_some(subscribed));
-        for (number, (word, expected)) in words.iter().enumerate() {
-            let verdict = match word {
+        let mut seen = selection.initial_state((!subscribed.is_empty()).then_some(subscribed));
+        for (number, (input, expected)) in inputs.iter().enumerate() {
+            let decision = match input {
                 Update(params, listed) => {
-                    selection.judge(&mut seen, Some((params, json::whole(params))), definition(listed))
+                    selection.decide(&mut seen, Some((params, json::whole(params))), definition(listed))
                 }
-                Listing(listed) => selection.judge(&mut seen, None, definition(listed)),
+                Listing(listed) => selection.decide(&mut seen, None, definition(listed)),
             };
-            assert_eq!(verdict, *expected, "{fields} from {subscribed}, word {number}");
+            assert_eq!(decision, *expected, "{fields} from {subscribed}, input {number}");
         }
     }
 
     #[test]
     fn subx2_what_an_update_says_is_compared_with_what_was_seen() {
-        let told = |params| Update(params, "");
+        let update = |params| Update(params, "");
         check(
             r#"["version"]"#,
             "",
             &[
-                (told(r#"{"version":1}"#), Deliver),
-                (told(r#"{"version":1}"#), Suppress),
-                (told(r#"{"version":1.0}"#), Deliver),
-                (told(r#"{"version":{"a":[1,"x y"]}}"#), Deliver),
-                (told(r#"{"version": { "a" : [ 1 , "x y" ] } }"#), Suppress),
-                (told(r#"{"version":{"a":[1,"xy"]}}"#), Deliver),
-                (told(r#"{"version":"\"  x"}"#), Deliver),
-                (told(r#"{"version":"\" x"}"#), Deliver),
-                (told(r#"{"version":"\\" }"#), Deliver),
-                (told(r#"{"version":null}"#), Deliver),
-                (told(r#"{"version":null}"#), Suppress),
-                (told("{}"), Deliver),
-                (told("{}"), Deliver),
-                (told(r#"{"version":null}"#), Deliver),
+                (update(r#"{"version":1}"#), Deliver),
+                (update(r#"{"version":1}"#), Suppress),
+                (update(r#"{"version":1.0}"#), Deliver),
+                (update(r#"{"version":{"a":[1,"x y"]}}"#), Deliver),
+                (update(r#"{"version": { "a" : [ 1 , "x y" ] } }"#), Suppress),
+                (update(r#"{"version":{"a":[1,"xy"]}}"#), Deliver),
+                (update(r#"{"version":"\"  x"}"#), Deliver),
+                (update(r#"{"version":"\" x"}"#), Deliver),
+                (update(r#"{"version":"\\" }"#), Deliver),
+                (update(r#"{"version":null}"#), Deliver),
+                (update(r#"{"version":null}"#), Suppress),
+                (update("{}"), Deliver),
+                (update("{}"), Deliver),
+                (update(r#"{"version":null}"#), Deliver),
             ],
         );
         check(
             r#"["a.b"]"#,
             r#"{"a":{"b":1}}"#,
             &[
-                (told(r#"{"a":{"b":1}}"#), Suppress),
-                (told(r#"{"_meta":{"a":{"b":1}}}"#), Suppress),
-                (told(r#"{"_meta":{"a":{"b":2}}}"#), Deliver),
-                (told(r#"{"a":{"b":3},"_meta":{"a":{"b":2}}}"#), Deliver),
-                (told(r#"{"a":{"b":3}}"#), Suppress),
-                (told(r#"{"a.b":3}"#), Deliver),
+                (update(r#"{"a":{"b":1}}"#), Suppress),
+                (update(r#"{"_meta":{"a":{"b":1}}}"#), Suppress),
+                (update(r#"{"_meta":{"a":{"b":2}}}"#), Deliver),
+                (update(r#"{"a":{"b":3},"_meta":{"a":{"b":2}}}"#), Deliver),
+                (update(r#"{"a":{"b":3}}"#), Suppress),
+                (update(r#"{"a.b":3}"#), Deliver),
             ],
         );
     }
@@ -252,14 +254,14 @@ mod tests {
             r#"["size"]"#,
             r#"{"uri":"a:b","size":1}"#,
             &[
-                (Update("{}", r#"{"size":1}"#), AskListing),
+                (Update("{}", r#"{"size":1}"#), AwaitListing),
                 (Listing(r#"{"size": 1}"#), Suppress),
-                (Update("{}", r#"{"size":1}"#), AskListing),
+                (Update("{}", r#"{"size":1}"#), AwaitListing),
                 (Listing(r#"{"size":2}"#), Deliver),
                 (Listing(r#"{"size":2}"#), Suppress),
                 // The update is newer than the known listing.
                 (Update(r#"{"size":3}"#, r#"{"size":2}"#), Deliver),
-                (Update("{}", r#"{"size":2}"#), AskListing),
+                (Update("{}", r#"{"size":2}"#), AwaitListing),
                 (Listing(r#"{"size":3}"#), Suppress),
                 (Listing("{}"), Deliver),
                 (Listing(""), Suppress),
@@ -289,7 +291,7 @@ mod tests {
             listed,
             &[
                 (Update(r#"{"version":1}"#, listed), Deliver),
-                (Update(r#"{"version":1}"#, listed), AskListing),
+                (Update(r#"{"version":1}"#, listed), AwaitListing),
                 (Listing(listed), Suppress),
                 (Update(r#"{"version":1,"size":1}"#, listed), Suppress),
                 (Update("{}", listed), Deliver),
@@ -303,10 +305,10 @@ mod tests {
         let (params, definition) = (r#"{"size":1}"#, r#"{"size":1,"version":1}"#);
         let update = Some((params, json::whole(params)));
         let mut seen = FieldState::default();
-        assert_eq!(one.judge(&mut seen, update, Some(definition)), Deliver);
-        assert_eq!(one.judge(&mut seen, update, Some(definition)), Suppress);
+        assert_eq!(one.decide(&mut seen, update, Some(definition)), Deliver);
+        assert_eq!(one.decide(&mut seen, update, Some(definition)), Suppress);
         // The state of other fields has no effect.
-        assert_eq!(two.judge(&mut seen, update, Some(definition)), Deliver);
-        assert_eq!(two.judge(&mut seen, update, Some(definition)), AskListing);
+        assert_eq!(two.decide(&mut seen, update, Some(definition)), Deliver);
+        assert_eq!(two.decide(&mut seen, update, Some(definition)), AwaitListing);
     }
 }

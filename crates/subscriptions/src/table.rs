@@ -1,4 +1,5 @@
-//! [`SubscriptionTable`]: the subscriptions of all clients, and the resulting requests to the backend. This module does no I/O.
+//! [`SubscriptionTable`]: the subscriptions of all clients, and the resulting requests to the backend. This module does
+//! no I/O.
 //!
 //! The first subscription to a URI makes the gateway subscribe upstream, and the end of the last one makes it
 //! unsubscribe. At most one request per URI is in flight. After each response the table compares the wanted state with
@@ -21,16 +22,16 @@ use crate::{
 
 /// The table of all subscriptions over one link.
 pub struct SubscriptionTable<S> {
-    pub(crate) topics: HashMap<Arc<str>, ResourceEntry<S>>,
-    pub(crate) covers: PatternIndex<S>,
+    pub(crate) resources: HashMap<Arc<str>, ResourceEntry<S>>,
+    pub(crate) patterns: PatternIndex<S>,
     clients: HashMap<ClientId, Vec<Arc<Subscription<S>>>>,
-    /// The topics to compare with the upstream state.
+    /// The resources to compare with the upstream state.
     pub(crate) dirty: VecDeque<Arc<str>>,
     /// The number of the current connection.
     pub(crate) link: u64,
     pub(crate) upstream: LinkState,
-    /// The maximum number of topics. Beyond it, patterns cover no further resources.
-    pub(crate) most_topics: usize,
+    /// The maximum number of resources. Beyond it, patterns cover no further resources.
+    pub(crate) max_resources: usize,
 }
 
 /// The state of the connection to the backend.
@@ -38,26 +39,26 @@ pub struct SubscriptionTable<S> {
 pub(crate) enum LinkState {
     Down,
     /// Connected, but the backend does not support subscriptions.
-    Deaf,
+    Unsupported,
     Up,
 }
 
 /// A resource with at least one subscriber or covering pattern.
 pub(crate) struct ResourceEntry<S> {
     pub name: Arc<ResourceName>,
-    pub audience: Subscribers<S>,
+    pub subscribers: Subscribers<S>,
     /// The patterns that cover the resource.
-    pub covers: Vec<PatternId>,
+    pub patterns: Vec<PatternId>,
     pub state: UpstreamState,
     /// True if updates may have been missed. The subscribers are notified once, when the backend has confirmed the
     /// subscription.
     pub is_stale: bool,
     /// True if the resource appeared after the patterns that cover it. Their subscribers are notified when the backend
     /// has confirmed the subscription.
-    pub is_news: bool,
+    pub is_new: bool,
     /// True if the backend may have a subscription although `state` differs. A response was late, or the gateway
     /// subscribes again.
-    pub is_doubtful: bool,
+    pub is_uncertain: bool,
     /// True if the backend has offered the resource, by list or template, since the first subscription.
     pub was_offered: bool,
     /// True if the backend offered the resource and it is now deleted.
@@ -68,172 +69,173 @@ pub(crate) struct ResourceEntry<S> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UpstreamState {
     Off,
-    Asking,
+    Subscribing,
     On,
-    Ending,
+    Unsubscribing,
     /// The backend does not support subscribing.
     Tracked,
-    /// The backend refused, but subscribers remain. The gateway subscribes again over the next connection.
-    Refused,
+    /// The backend rejected the request, but subscribers remain. The gateway subscribes again over the next connection.
+    Rejected,
 }
 
 impl<S: Subscriber> ResourceEntry<S> {
     pub(crate) fn new(name: ResourceName) -> ResourceEntry<S> {
         ResourceEntry {
             name: Arc::new(name),
-            audience: Subscribers::default(),
-            covers: Vec::new(),
+            subscribers: Subscribers::default(),
+            patterns: Vec::new(),
             state: UpstreamState::Off,
             is_stale: false,
-            is_news: false,
-            is_doubtful: false,
+            is_new: false,
+            is_uncertain: false,
             was_offered: false,
             is_missing: false,
         }
     }
 
-    pub(crate) fn standing(&self) -> &'static str {
+    pub(crate) fn status(&self) -> &'static str {
         match self.state {
             _ if self.is_missing => "missing",
             UpstreamState::On => "subscribed",
             UpstreamState::Tracked => "tracked",
-            UpstreamState::Refused => "refused",
-            UpstreamState::Off | UpstreamState::Asking | UpstreamState::Ending => "pending",
+            UpstreamState::Rejected => "refused",
+            UpstreamState::Off | UpstreamState::Subscribing | UpstreamState::Unsubscribing => "pending",
         }
     }
 
     /// Requests another subscribe, although the backend may still have the subscription.
-    pub(crate) fn ask_again(&mut self) {
-        self.is_doubtful |= self.state == UpstreamState::On;
+    pub(crate) fn resubscribe(&mut self) {
+        self.is_uncertain |= self.state == UpstreamState::On;
         self.state = UpstreamState::Off;
     }
 
     /// Reports whether the backend may need an unsubscribe when the resource is no longer wanted.
     pub(crate) fn may_be_on(&self) -> bool {
         self.state == UpstreamState::On
-            || self.is_doubtful && !matches!(self.state, UpstreamState::Asking | UpstreamState::Ending)
+            || self.is_uncertain && !matches!(self.state, UpstreamState::Subscribing | UpstreamState::Unsubscribing)
     }
 
     pub(crate) fn is_wanted(&self) -> bool {
-        !self.audience.is_empty() || !self.covers.is_empty()
+        !self.subscribers.is_empty() || !self.patterns.is_empty()
     }
 
     /// Returns notices about the resource for all subscribers.
     pub(crate) fn notices(&self) -> impl Iterator<Item = Notice<S>> {
-        self.audience.notices(&self.name)
+        self.subscribers.notices(&self.name)
     }
 }
 
 impl<S: Subscriber> SubscriptionTable<S> {
-    pub fn new(most_topics: usize) -> SubscriptionTable<S> {
+    pub fn new(max_resources: usize) -> SubscriptionTable<S> {
         SubscriptionTable {
-            topics: HashMap::new(),
-            covers: PatternIndex::default(),
+            resources: HashMap::new(),
+            patterns: PatternIndex::default(),
             clients: HashMap::new(),
             dirty: VecDeque::new(),
             link: 0,
             upstream: LinkState::Down,
-            most_topics,
+            max_resources,
         }
     }
 
-    /// Adds a subscription. An existing subscription of the client keeps its id and takes the new terms. `place`
+    /// Adds a subscription. An existing subscription of the client keeps its id and takes the new options. `permit`
     /// reserves room for a new one. Returns an error if there is no room.
     pub fn subscribe(
         &mut self,
-        mut wish: SubscribeRequest<S>,
+        mut request: SubscribeRequest<S>,
         offers: &dyn OfferedResources,
-        place: impl FnOnce() -> Result<SubscriptionPermit, LimitReached>,
+        permit: impl FnOnce() -> Result<SubscriptionPermit, LimitReached>,
     ) -> Result<SubscriptionEntry<S>, LimitReached> {
-        let client = wish.subscriber.id();
-        let terms = std::mem::take(&mut wish.terms);
-        let known = self.known(&wish);
-        let is_new = known.is_none();
-        let subscription = match known {
-            Some(known) => known,
-            None => self.enter(wish, offers, place()?)?,
+        let client = request.subscriber.id();
+        let options = std::mem::take(&mut request.options);
+        let existing = self.find_existing(&request);
+        let is_new = existing.is_none();
+        let subscription = match existing {
+            Some(existing) => existing,
+            None => self.create_subscription(request, offers, permit()?)?,
         };
-        subscription.set_terms(terms);
-        let is_missing = |native: &str| self.topics.get(native).is_some_and(|resource| resource.is_missing);
+        subscription.set_options(options);
+        let is_missing = |native: &str| self.resources.get(native).is_some_and(|resource| resource.is_missing);
         let notices = match &subscription.pattern {
             // The client knows that the resource is back, but the other subscribers do not.
             None if is_missing(&subscription.name.native) => self.revive(&subscription.name.native),
             _ => Vec::new(),
         };
-        let standing = match self.cover_of(&subscription) {
-            Some(pattern_entry) => self.cover_standing(pattern_entry, client, is_new),
-            None => self.standing(&subscription.name.native, client, is_new),
+        let status = match self.pattern_of(&subscription) {
+            Some(id) => self.pattern_status(id, client, is_new),
+            None => self.resource_status(&subscription.name.native, client, is_new),
         };
-        Ok(SubscriptionEntry { subscription, standing, notices })
+        Ok(SubscriptionEntry { subscription, status, notices })
     }
 
     /// Returns the client's existing subscription, if any.
-    fn known(&self, wish: &SubscribeRequest<S>) -> Option<Arc<Subscription<S>>> {
-        let audience = match &wish.pattern {
+    fn find_existing(&self, request: &SubscribeRequest<S>) -> Option<Arc<Subscription<S>>> {
+        let subscribers = match &request.pattern {
             Some(pattern) => {
-                let id = self.covers.find(pattern, &wish.native, wish.subscriber.profile())?;
-                &self.covers.all.get(&id)?.audience
+                let id = self.patterns.find(pattern, &request.native, request.subscriber.profile())?;
+                &self.patterns.all.get(&id)?.subscribers
             }
-            None => &self.topics.get(&wish.native)?.audience,
+            None => &self.resources.get(&request.native)?.subscribers,
         };
-        audience.get(wish.subscriber.id()).cloned()
+        subscribers.get(request.subscriber.id()).cloned()
     }
 
-    pub(crate) fn cover_of(&self, subscription: &Subscription<S>) -> Option<PatternId> {
+    pub(crate) fn pattern_of(&self, subscription: &Subscription<S>) -> Option<PatternId> {
         let profile = subscription.subscriber.profile();
-        self.covers.find(subscription.pattern.as_deref()?, &subscription.name.native, profile)
+        self.patterns.find(subscription.pattern.as_deref()?, &subscription.name.native, profile)
     }
 
-    fn enter(
+    fn create_subscription(
         &mut self,
-        wish: SubscribeRequest<S>,
+        request: SubscribeRequest<S>,
         offers: &dyn OfferedResources,
-        place: SubscriptionPermit,
+        permit: SubscriptionPermit,
     ) -> Result<Arc<Subscription<S>>, LimitReached> {
-        let name = || ResourceName { native: Arc::clone(&wish.native), exposed: Arc::clone(&wish.exposed) };
-        let name = match &wish.pattern {
+        let name = || ResourceName { native: Arc::clone(&request.native), exposed: Arc::clone(&request.exposed) };
+        let name = match &request.pattern {
             Some(pattern) => {
-                let profile = wish.subscriber.profile();
-                let known = self.covers.find(pattern, &wish.native, profile);
-                let id = match known {
+                let profile = request.subscriber.profile();
+                let existing = self.patterns.find(pattern, &request.native, profile);
+                let id = match existing {
                     Some(id) => id,
-                    None => self.pattern_entry(name(), pattern, profile, offers)?,
+                    None => self.add_pattern(name(), pattern, profile, offers)?,
                 };
-                self.covers.all.get(&id).map(|pattern_entry| Arc::clone(&pattern_entry.name))
+                self.patterns.all.get(&id).map(|pattern_entry| Arc::clone(&pattern_entry.name))
             }
             None => {
-                let was_offered = offers.has(&wish.native);
+                let was_offered = offers.has(&request.native);
                 let resource =
-                    self.topics.entry(Arc::clone(&wish.native)).or_insert_with(|| ResourceEntry::new(name()));
+                    self.resources.entry(Arc::clone(&request.native)).or_insert_with(|| ResourceEntry::new(name()));
                 resource.was_offered |= was_offered;
                 Some(Arc::clone(&resource.name))
             }
         };
-        let name = name
-            .unwrap_or_else(|| Arc::new(ResourceName { native: wish.native.clone(), exposed: wish.exposed.clone() }));
-        let subscription = Arc::new(Subscription::new(wish, name, place));
-        self.join(&subscription);
+        let name = name.unwrap_or_else(|| {
+            Arc::new(ResourceName { native: request.native.clone(), exposed: request.exposed.clone() })
+        });
+        let subscription = Arc::new(Subscription::new(request, name, permit));
+        self.add_subscription(&subscription);
         Ok(subscription)
     }
 
     /// Returns the subscribers of the pattern or resource of a subscription.
-    fn audience(&mut self, subscription: &Subscription<S>) -> Option<&mut Subscribers<S>> {
+    fn subscribers(&mut self, subscription: &Subscription<S>) -> Option<&mut Subscribers<S>> {
         if subscription.pattern.is_none() {
-            return self.topics.get_mut(&subscription.name.native).map(|resource| &mut resource.audience);
+            return self.resources.get_mut(&subscription.name.native).map(|resource| &mut resource.subscribers);
         }
-        let id = self.cover_of(subscription)?;
-        self.covers.all.get_mut(&id).map(|pattern_entry| &mut pattern_entry.audience)
+        let id = self.pattern_of(subscription)?;
+        self.patterns.all.get_mut(&id).map(|pattern_entry| &mut pattern_entry.subscribers)
     }
 
-    pub(crate) fn join(&mut self, subscription: &Arc<Subscription<S>>) {
-        if let Some(audience) = self.audience(subscription) {
-            audience.enter(subscription);
+    pub(crate) fn add_subscription(&mut self, subscription: &Arc<Subscription<S>>) {
+        if let Some(subscribers) = self.subscribers(subscription) {
+            subscribers.insert(subscription);
             self.clients.entry(subscription.subscriber.id()).or_default().push(Arc::clone(subscription));
         }
     }
 
-    fn standing(&mut self, native: &Arc<str>, client: ClientId, is_new: bool) -> SubscribeStatus {
-        let Some(resource) = self.topics.get_mut(native) else {
+    fn resource_status(&mut self, native: &Arc<str>, client: ClientId, is_new: bool) -> SubscribeStatus {
+        let Some(resource) = self.resources.get_mut(native) else {
             return SubscribeStatus::Settled(SubscribeOutcome::Pending);
         };
         match (self.upstream, resource.state) {
@@ -241,22 +243,22 @@ impl<S: Subscriber> SubscriptionTable<S> {
                 resource.is_stale = true;
                 SubscribeStatus::Settled(SubscribeOutcome::Pending)
             }
-            (LinkState::Deaf, _) | (_, UpstreamState::Tracked) => {
+            (LinkState::Unsupported, _) | (_, UpstreamState::Tracked) => {
                 resource.state = UpstreamState::Tracked;
                 SubscribeStatus::Settled(SubscribeOutcome::Tracked)
             }
             (LinkState::Up, UpstreamState::On) => SubscribeStatus::Settled(SubscribeOutcome::Subscribed),
             (LinkState::Up, state) => {
-                if matches!(state, UpstreamState::Off | UpstreamState::Refused) {
+                if matches!(state, UpstreamState::Off | UpstreamState::Rejected) {
                     self.dirty.push_back(Arc::clone(native));
                 }
-                SubscribeStatus::Asked(resource.audience.wait(client, is_new))
+                SubscribeStatus::InFlight(resource.subscribers.wait(client, is_new))
             }
         }
     }
 
-    fn cover_standing(&mut self, id: PatternId, client: ClientId, is_new: bool) -> SubscribeStatus {
-        let Some(pattern_entry) = self.covers.all.get_mut(&id) else {
+    fn pattern_status(&mut self, id: PatternId, client: ClientId, is_new: bool) -> SubscribeStatus {
+        let Some(pattern_entry) = self.patterns.all.get_mut(&id) else {
             return SubscribeStatus::Settled(SubscribeOutcome::Pending);
         };
         match self.upstream {
@@ -264,20 +266,20 @@ impl<S: Subscriber> SubscriptionTable<S> {
                 pattern_entry.is_stale = true;
                 SubscribeStatus::Settled(SubscribeOutcome::Pending)
             }
-            LinkState::Deaf => SubscribeStatus::Settled(SubscribeOutcome::Tracked),
+            LinkState::Unsupported => SubscribeStatus::Settled(SubscribeOutcome::Tracked),
             LinkState::Up if pattern_entry.open.is_empty() => SubscribeStatus::Settled(SubscribeOutcome::Subscribed),
-            LinkState::Up => SubscribeStatus::Asked(pattern_entry.audience.wait(client, is_new)),
+            LinkState::Up => SubscribeStatus::InFlight(pattern_entry.subscribers.wait(client, is_new)),
         }
     }
 
     /// Returns all patterns with subscribers.
     pub fn patterns(&self) -> Vec<Arc<Pattern>> {
-        self.covers.all.values().map(|pattern_entry| Arc::clone(&pattern_entry.pattern)).collect()
+        self.patterns.all.values().map(|pattern_entry| Arc::clone(&pattern_entry.pattern)).collect()
     }
 
     /// Returns the client's subscription to the single resource `native`.
     pub fn find(&self, subscriber: &S, native: &str) -> Option<&Arc<Subscription<S>>> {
-        self.topics.get(native)?.audience.get(subscriber.id())
+        self.resources.get(native)?.subscribers.get(subscriber.id())
     }
 
     /// Ends a subscription. Returns whether it existed.
@@ -289,7 +291,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
         if own.is_empty() {
             self.clients.remove(&client);
         }
-        self.leave(client, &ended);
+        self.remove_subscription(client, &ended);
         true
     }
 
@@ -298,38 +300,38 @@ impl<S: Subscriber> SubscriptionTable<S> {
         let client = subscriber.id();
         let own = self.clients.remove(&client).unwrap_or_default();
         for subscription in &own {
-            self.leave(client, subscription);
+            self.remove_subscription(client, subscription);
         }
         own
     }
 
-    /// Removes a client from the audience of a subscription. Removes the pattern or topic if it has no other
+    /// Removes a client from the subscribers of a subscription. Removes the pattern or resource if it has no other
     /// subscribers.
-    fn leave(&mut self, client: ClientId, subscription: &Subscription<S>) {
-        let Some(audience) = self.audience(subscription) else { return };
-        audience.leave(client);
-        let is_empty = audience.is_empty();
-        let Some(id) = self.cover_of(subscription) else { return self.prune(&subscription.name.native) };
-        let removed = if is_empty { self.covers.remove(id) } else { None };
+    fn remove_subscription(&mut self, client: ClientId, subscription: &Subscription<S>) {
+        let Some(subscribers) = self.subscribers(subscription) else { return };
+        subscribers.remove(client);
+        let is_empty = subscribers.is_empty();
+        let Some(id) = self.pattern_of(subscription) else { return self.prune(&subscription.name.native) };
+        let removed = if is_empty { self.patterns.remove(id) } else { None };
         for native in removed.map(|pattern_entry| pattern_entry.listed).unwrap_or_default() {
-            if let Some(resource) = self.topics.get_mut(&native) {
-                resource.covers.retain(|other| *other != id);
+            if let Some(resource) = self.resources.get_mut(&native) {
+                resource.patterns.retain(|other| *other != id);
             }
             self.prune(&native);
         }
     }
 
-    /// Removes a topic without subscribers. If the backend may have the subscription, the topic stays until it is ended
-    /// upstream.
+    /// Removes a resource without subscribers. If the backend may have the subscription, the resource stays until the
+    /// subscription is ended upstream.
     pub(crate) fn prune(&mut self, native: &str) {
-        let Some(resource) = self.topics.get(native).filter(|resource| !resource.is_wanted()) else { return };
+        let Some(resource) = self.resources.get(native).filter(|resource| !resource.is_wanted()) else { return };
         match resource.state {
             _ if resource.may_be_on() => self.dirty.push_back(Arc::clone(&resource.name.native)),
-            UpstreamState::Off | UpstreamState::On | UpstreamState::Tracked | UpstreamState::Refused => {
-                drop(self.topics.remove(native))
+            UpstreamState::Off | UpstreamState::On | UpstreamState::Tracked | UpstreamState::Rejected => {
+                drop(self.resources.remove(native))
             }
-            // `compare` runs when the response arrives.
-            UpstreamState::Asking | UpstreamState::Ending => {}
+            // `reconcile` runs when the response arrives.
+            UpstreamState::Subscribing | UpstreamState::Unsubscribing => {}
         }
     }
 
@@ -337,7 +339,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
     /// the client waits for it.
     pub fn withdraw(&mut self, subscription: &Subscription<S>) {
         let client = subscription.subscriber.id();
-        if self.audience(subscription).is_some_and(|audience| audience.withdraw(client)) {
+        if self.subscribers(subscription).is_some_and(|subscribers| subscribers.withdraw(client)) {
             self.end(subscription);
         }
     }
@@ -345,46 +347,47 @@ impl<S: Subscriber> SubscriptionTable<S> {
     /// Reports whether an update of `native` concerns a client.
     pub fn wants(&self, subscriber: &S, native: &str) -> bool {
         let client = subscriber.id();
-        let in_topic = |uri: &str| self.topics.get(uri).is_some_and(|resource| resource.audience.has(client));
-        let in_cover =
-            |id: PatternId| self.covers.all.get(&id).is_some_and(|pattern_entry| pattern_entry.audience.has(client));
-        let covers_outer = |uri: &str| {
-            let resource = self.topics.get(uri);
-            resource.is_some_and(|resource| resource.covers.iter().any(|id| in_cover(*id)))
+        let in_resource = |uri: &str| self.resources.get(uri).is_some_and(|resource| resource.subscribers.has(client));
+        let in_pattern = |id: PatternId| {
+            self.patterns.all.get(&id).is_some_and(|pattern_entry| pattern_entry.subscribers.has(client))
         };
-        in_topic(native)
-            || self.covers.matching(native).any(in_cover)
-            || outer(native).any(|uri| in_topic(uri) || covers_outer(uri))
+        let in_enclosing_pattern = |uri: &str| {
+            let resource = self.resources.get(uri);
+            resource.is_some_and(|resource| resource.patterns.iter().any(|id| in_pattern(*id)))
+        };
+        in_resource(native)
+            || self.patterns.matching(native).any(in_pattern)
+            || enclosing(native).any(|uri| in_resource(uri) || in_enclosing_pattern(uri))
     }
 
     /// Returns all subscriptions of a client.
-    pub fn of(&self, subscriber: &S) -> &[Arc<Subscription<S>>] {
+    pub fn subscriptions_of(&self, subscriber: &S) -> &[Arc<Subscription<S>>] {
         self.clients.get(&subscriber.id()).map_or(&[], Vec::as_slice)
     }
 
     /// Iterates over all subscriptions with their status.
     pub fn all(&self) -> impl Iterator<Item = (&Arc<Subscription<S>>, &'static str)> {
-        let topics = self.topics.values().flat_map(|resource| {
-            let state = resource.standing();
-            resource.audience.all().map(move |subscription| (subscription, state))
+        let resources = self.resources.values().flat_map(|resource| {
+            let state = resource.status();
+            resource.subscribers.all().map(move |subscription| (subscription, state))
         });
-        let covers = self.covers.all.values().flat_map(|pattern_entry| {
+        let patterns = self.patterns.all.values().flat_map(|pattern_entry| {
             let state = match self.upstream {
                 LinkState::Down => "pending",
                 _ if !pattern_entry.open.is_empty() => "pending",
                 _ if pattern_entry.is_partial() => "partial",
-                LinkState::Deaf => "tracked",
+                LinkState::Unsupported => "tracked",
                 LinkState::Up => "subscribed",
             };
-            pattern_entry.audience.all().map(move |subscription| (subscription, state))
+            pattern_entry.subscribers.all().map(move |subscription| (subscription, state))
         });
-        topics.chain(covers)
+        resources.chain(patterns)
     }
 
     /// Returns the listed resources that a pattern covers. Returns the single resource of a subscription without a
     /// pattern.
     pub fn covered(&self, subscription: &Subscription<S>) -> Vec<Arc<str>> {
-        match self.cover_of(subscription).and_then(|id| self.covers.all.get(&id)) {
+        match self.pattern_of(subscription).and_then(|id| self.patterns.all.get(&id)) {
             Some(pattern_entry) => pattern_entry.listed.iter().cloned().collect(),
             None => vec![Arc::clone(&subscription.name.native)],
         }
@@ -392,14 +395,14 @@ impl<S: Subscriber> SubscriptionTable<S> {
 
     /// Reports whether changes of the backend's lists matter: to a pattern, or to subscribers of a deleted resource.
     pub fn wants_list(&self) -> bool {
-        !self.covers.all.is_empty() || self.topics.values().any(|resource| resource.is_missing)
+        !self.patterns.all.is_empty() || self.resources.values().any(|resource| resource.is_missing)
     }
 
     /// Returns the resources with a confirmed subscription that are not deleted.
-    pub fn standing_topics(&self) -> Vec<Arc<str>> {
-        let standing =
-            self.topics.values().filter(|resource| resource.state == UpstreamState::On && !resource.is_missing);
-        standing.filter(|resource| resource.is_wanted()).map(|resource| Arc::clone(&resource.name.native)).collect()
+    pub fn active_resources(&self) -> Vec<Arc<str>> {
+        let active =
+            self.resources.values().filter(|resource| resource.state == UpstreamState::On && !resource.is_missing);
+        active.filter(|resource| resource.is_wanted()).map(|resource| Arc::clone(&resource.name.native)).collect()
     }
 
     /// Returns the subscriptions that an update of `native` concerns: to the resource, to a pattern that covers it, or
@@ -407,35 +410,35 @@ impl<S: Subscriber> SubscriptionTable<S> {
     /// suppress the update, so the client's next subscription follows.
     pub fn affected(&self, native: &str) -> Vec<AffectedSubscription<'_, S>> {
         let mut found = AffectedSet::default();
-        if let Some(resource) = self.topics.get(native) {
-            found.add(resource.audience.all(), None);
+        if let Some(resource) = self.resources.get(native) {
+            found.add(resource.subscribers.all(), None);
         }
-        for pattern_entry in self.covers.matching(native).filter_map(|id| self.covers.all.get(&id)) {
+        for pattern_entry in self.patterns.matching(native).filter_map(|id| self.patterns.all.get(&id)) {
             let is_listed = pattern_entry.listed.contains(native);
-            found.add(pattern_entry.audience.all(), (!is_listed).then_some(&pattern_entry.name));
+            found.add(pattern_entry.subscribers.all(), (!is_listed).then_some(&pattern_entry.name));
         }
-        for resource in outer(native).filter_map(|uri| self.topics.get(uri)) {
-            found.add(resource.audience.all(), Some(&resource.name));
-            for pattern_entry in resource.covers.iter().filter_map(|id| self.covers.all.get(id)) {
-                found.add(pattern_entry.audience.all(), Some(&resource.name));
+        for resource in enclosing(native).filter_map(|uri| self.resources.get(uri)) {
+            found.add(resource.subscribers.all(), Some(&resource.name));
+            for pattern_entry in resource.patterns.iter().filter_map(|id| self.patterns.all.get(id)) {
+                found.add(pattern_entry.subscribers.all(), Some(&resource.name));
             }
         }
         let mut found = found.affected;
-        if found.iter().any(|affected| affected.subscription.pace().priority != 0) {
-            found.sort_by_key(|affected| std::cmp::Reverse(affected.subscription.pace().priority));
+        if found.iter().any(|affected| affected.subscription.delivery().priority != 0) {
+            found.sort_by_key(|affected| std::cmp::Reverse(affected.subscription.delivery().priority));
         }
         found
     }
 
     pub fn is_empty(&self) -> bool {
-        self.topics.is_empty() && self.clients.is_empty() && self.covers.all.is_empty()
+        self.resources.is_empty() && self.clients.is_empty() && self.patterns.all.is_empty()
     }
 
-    /// Removes and returns all subscriptions, for the table of another link. Waiting requests receive `PendingUpdate`.
+    /// Removes and returns all subscriptions, for the table of another link. Waiting requests receive `Pending`.
     pub fn drain(&mut self) -> Vec<Arc<Subscription<S>>> {
         self.link_down(self.link);
         let all = std::mem::take(&mut self.clients).into_values().flatten().collect();
-        *self = SubscriptionTable { link: self.link + 1, ..SubscriptionTable::new(self.most_topics) };
+        *self = SubscriptionTable { link: self.link + 1, ..SubscriptionTable::new(self.max_resources) };
         all
     }
 }
@@ -469,20 +472,21 @@ impl<'a, S: Subscriber> AffectedSet<'a, S> {
             return;
         }
         if self.clients.is_empty() {
-            let is_sure =
-                |it: &AffectedSubscription<'_, S>| (it.subscription.subscriber.id(), !it.subscription.is_selective());
-            self.clients.extend(self.affected.iter().map(is_sure));
+            let client_entry = |affected: &AffectedSubscription<'_, S>| {
+                (affected.subscription.subscriber.id(), !affected.subscription.is_selective())
+            };
+            self.clients.extend(self.affected.iter().map(client_entry));
         }
         for subscription in subscribers {
-            let is_sure = !subscription.is_selective();
+            let is_unconditional = !subscription.is_selective();
             let is_next = match self.clients.entry(subscription.subscriber.id()) {
                 Slot::Vacant(slot) => {
-                    slot.insert(is_sure);
+                    slot.insert(is_unconditional);
                     false
                 }
                 Slot::Occupied(slot) if *slot.get() => continue,
                 Slot::Occupied(mut slot) => {
-                    slot.insert(is_sure);
+                    slot.insert(is_unconditional);
                     true
                 }
             };
@@ -495,7 +499,7 @@ impl<'a, S: Subscriber> AffectedSet<'a, S> {
 /// by `/`, `?` or `#`.
 ///
 /// Looking up all prefixes takes quadratic time. A URI longer than [`MAX_URI`] therefore has no enclosing URIs.
-pub(crate) fn outer(native: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn enclosing(native: &str) -> impl Iterator<Item = &str> {
     let native = if native.len() > MAX_URI { "" } else { native };
     let ends = native.char_indices().rev().filter(|(_, character)| matches!(character, '/' | '?' | '#'));
     ends.flat_map(|(at, character)| {

@@ -42,7 +42,7 @@ pub struct DeliveryCounts {
 }
 
 impl DeliveryCounts {
-    pub fn among(all: &Arc<UpdateTotals>) -> DeliveryCounts {
+    pub fn with_totals(all: &Arc<UpdateTotals>) -> DeliveryCounts {
         DeliveryCounts { all: Arc::clone(all), ..DeliveryCounts::default() }
     }
 
@@ -64,8 +64,8 @@ pub struct Update<'a> {
     /// The URI that clients know.
     pub uri: &'a Arc<str>,
     pub message: &'a Bytes,
-    pub pace: DeliveryOptions,
-    pub receipt: &'a Arc<DeliveryCounts>,
+    pub delivery: DeliveryOptions,
+    pub counts: &'a Arc<DeliveryCounts>,
     /// The resource to update instead if more than [`MAX_PENDING_INSIDE`] updates inside it are pending.
     pub inside: Option<UpdateScope<'a>>,
 }
@@ -87,7 +87,7 @@ pub struct Updates {
 struct UpdateQueue {
     pending: IndexMap<Arc<str>, PendingUpdate>,
     /// The earliest time of the next update, for each URI with an interval.
-    told: HashMap<Arc<str>, Instant>,
+    next_allowed: HashMap<Arc<str>, Instant>,
     /// The time at which the collected updates are sent.
     flush: Option<Instant>,
     closed: bool,
@@ -99,7 +99,7 @@ struct PendingUpdate {
     due: Instant,
     min_interval: Duration,
     priority: i8,
-    receipt: Arc<DeliveryCounts>,
+    counts: Arc<DeliveryCounts>,
     inside: Option<Arc<str>>,
 }
 
@@ -110,30 +110,37 @@ impl Updates {
         if queue.closed {
             return false;
         }
-        let Some(whole) = update.inside else { return queue.put(update, now) };
-        let is_there = queue.pending.contains_key(update.uri);
-        let of_parent = |pending: &PendingUpdate| pending.inside.as_ref() == Some(whole.uri);
-        if is_there || queue.pending.values().filter(|pending| of_parent(pending)).count() < MAX_PENDING_INSIDE {
+        let Some(scope) = update.inside else { return queue.put(update, now) };
+        let is_pending = queue.pending.contains_key(update.uri);
+        let is_in_scope = |pending: &PendingUpdate| pending.inside.as_ref() == Some(scope.uri);
+        if is_pending || queue.pending.values().filter(|pending| is_in_scope(pending)).count() < MAX_PENDING_INSIDE {
             return queue.put(update, now);
         }
         let before = queue.pending.len();
-        queue.pending.retain(|_, pending| !of_parent(pending));
-        update.receipt.count_coalesced(before - queue.pending.len());
-        let UpdateScope { native, uri, message } = whole;
+        queue.pending.retain(|_, pending| !is_in_scope(pending));
+        update.counts.count_coalesced(before - queue.pending.len());
+        let UpdateScope { native, uri, message } = scope;
         queue.put(&Update { native, uri, message, inside: None, ..*update }, now)
     }
 
-    /// Changes the pace of the subscription to `uri` with this receipt. Returns `true` if an update of it is pending.
-    pub fn set_pace(&self, receipt: &Arc<DeliveryCounts>, uri: &str, pace: DeliveryOptions, now: Instant) -> bool {
+    /// Changes the delivery options of the subscription to `uri` with these counts. Returns `true` if an update of it
+    /// is pending.
+    pub fn set_delivery(
+        &self,
+        counts: &Arc<DeliveryCounts>,
+        uri: &str,
+        delivery: DeliveryOptions,
+        now: Instant,
+    ) -> bool {
         let mut queue = self.queue.lock();
-        if let Some(until) = queue.told.get_mut(uri) {
-            *until = (*until).min(now + pace.min_interval);
+        if let Some(until) = queue.next_allowed.get_mut(uri) {
+            *until = (*until).min(now + delivery.min_interval);
         }
-        let own = queue.pending.values_mut().filter(|pending| Arc::ptr_eq(&pending.receipt, receipt));
+        let own = queue.pending.values_mut().filter(|pending| Arc::ptr_eq(&pending.counts, counts));
         own.map(|pending| {
-            pending.due = pending.due.min(now + pace.min_interval.max(pace.batch));
-            pending.min_interval = pace.min_interval;
-            pending.priority = pace.priority;
+            pending.due = pending.due.min(now + delivery.min_interval.max(delivery.batch));
+            pending.min_interval = delivery.min_interval;
+            pending.priority = delivery.priority;
         })
         .count()
             > 0
@@ -149,12 +156,12 @@ impl Updates {
         if due.is_empty() {
             return Vec::new();
         }
-        queue.told.retain(|_, until| *until > now);
+        queue.next_allowed.retain(|_, until| *until > now);
         for (uri, pending) in &due {
-            pending.receipt.count_delivered();
-            let has_room = pending.inside.is_none() || queue.told.len() < MAX_UPDATE_TIMES_INSIDE;
+            pending.counts.count_delivered();
+            let has_room = pending.inside.is_none() || queue.next_allowed.len() < MAX_UPDATE_TIMES_INSIDE;
             if has_room && !pending.min_interval.is_zero() {
-                queue.told.insert(Arc::clone(uri), now + pending.min_interval);
+                queue.next_allowed.insert(Arc::clone(uri), now + pending.min_interval);
             }
         }
         drop(queue);
@@ -170,11 +177,11 @@ impl Updates {
 
     /// Removes the pending updates of the ended subscription to `uri`. Keeps an update if `is_wanted`, which is given
     /// the backend's URI, reports that another subscription needs it.
-    pub fn drop_of(&self, receipt: &Arc<DeliveryCounts>, uri: &str, is_wanted: impl Fn(&str) -> bool) {
+    pub fn discard(&self, counts: &Arc<DeliveryCounts>, uri: &str, is_wanted: impl Fn(&str) -> bool) {
         let mut queue = self.queue.lock();
-        let is_own = |pending: &PendingUpdate| Arc::ptr_eq(&pending.receipt, receipt);
+        let is_own = |pending: &PendingUpdate| Arc::ptr_eq(&pending.counts, counts);
         queue.pending.retain(|_, pending| !is_own(pending) || is_wanted(&pending.native));
-        queue.told.remove(uri);
+        queue.next_allowed.remove(uri);
     }
 
     pub fn len(&self) -> usize {
@@ -187,9 +194,9 @@ impl Updates {
 
     /// Discards all pending updates, because the client is gone, and counts them as dropped.
     pub fn close(&self) {
-        let left = std::mem::replace(&mut *self.queue.lock(), UpdateQueue { closed: true, ..UpdateQueue::default() });
-        for pending in left.pending.values() {
-            pending.receipt.all.dropped.fetch_add(1, Ordering::Relaxed);
+        let old = std::mem::replace(&mut *self.queue.lock(), UpdateQueue { closed: true, ..UpdateQueue::default() });
+        for pending in old.pending.values() {
+            pending.counts.all.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -198,33 +205,34 @@ impl UpdateQueue {
     fn put(&mut self, update: &Update<'_>, now: Instant) -> bool {
         if let Some(pending) = self.pending.get_mut(update.uri) {
             pending.message = update.message.clone();
-            pending.priority = pending.priority.max(update.pace.priority);
+            pending.priority = pending.priority.max(update.delivery.priority);
             if update.inside.is_none() {
                 // A subscription names this URI itself, so an update of the containing resource no longer replaces this
                 // one.
                 pending.inside = None;
             }
-            update.receipt.count_coalesced(1);
+            update.counts.count_coalesced(1);
             return false;
         }
-        let gathered = match update.pace.batch.is_zero() {
+        let batched = match update.delivery.batch.is_zero() {
             true => now,
             // A flush that is already planned does not delay updates with a shorter batch time.
             false => {
-                let latest = now + update.pace.batch;
+                let latest = now + update.delivery.batch;
                 *self.flush.insert(self.flush.map_or(latest, |flush| flush.min(latest)))
             }
         };
         // The client may have several subscriptions that match the URI. The shorter interval wins.
-        let spaced = self.told.get(update.uri).map_or(now, |until| (*until).min(now + update.pace.min_interval));
+        let spaced =
+            self.next_allowed.get(update.uri).map_or(now, |until| (*until).min(now + update.delivery.min_interval));
         let pending = PendingUpdate {
             native: Arc::clone(update.native),
             message: update.message.clone(),
-            due: gathered.max(spaced),
-            min_interval: update.pace.min_interval,
-            priority: update.pace.priority,
-            receipt: Arc::clone(update.receipt),
-            inside: update.inside.map(|whole| Arc::clone(whole.uri)),
+            due: batched.max(spaced),
+            min_interval: update.delivery.min_interval,
+            priority: update.delivery.priority,
+            counts: Arc::clone(update.counts),
+            inside: update.inside.map(|scope| Arc::clone(scope.uri)),
         };
         self.pending.insert(Arc::clone(update.uri), pending);
         true
@@ -239,27 +247,27 @@ mod tests {
 
     struct QueueFixture {
         updates: Updates,
-        receipt: Arc<DeliveryCounts>,
+        counts: Arc<DeliveryCounts>,
         now: Instant,
     }
 
     impl QueueFixture {
         fn new() -> QueueFixture {
-            QueueFixture { updates: Updates::default(), receipt: Arc::default(), now: Instant::now() }
+            QueueFixture { updates: Updates::default(), counts: Arc::default(), now: Instant::now() }
         }
 
-        fn put(&self, uri: &str, text: &'static str, pace: DeliveryOptions) -> bool {
+        fn put(&self, uri: &str, text: &'static str, delivery: DeliveryOptions) -> bool {
             let (uri, message) = (Arc::from(uri), Bytes::from_static(text.as_bytes()));
-            let receipt = &self.receipt;
-            let update = Update { native: &uri, uri: &uri, message: &message, pace, receipt, inside: None };
+            let counts = &self.counts;
+            let update = Update { native: &uri, uri: &uri, message: &message, delivery, counts, inside: None };
             self.updates.put(&update, self.now)
         }
 
-        fn put_inside(&self, uri: &str, pace: DeliveryOptions) -> bool {
+        fn put_inside(&self, uri: &str, delivery: DeliveryOptions) -> bool {
             let (uri, message) = (Arc::from(uri), Bytes::from_static(b"part"));
-            let (parent, instead) = (Arc::from("s/"), Bytes::from_static(b"whole"));
-            let inside = Some(UpdateScope { native: &parent, uri: &parent, message: &instead });
-            let update = Update { native: &uri, uri: &uri, message: &message, pace, receipt: &self.receipt, inside };
+            let (parent, parent_message) = (Arc::from("s/"), Bytes::from_static(b"whole"));
+            let inside = Some(UpdateScope { native: &parent, uri: &parent, message: &parent_message });
+            let update = Update { native: &uri, uri: &uri, message: &message, delivery, counts: &self.counts, inside };
             self.updates.put(&update, self.now)
         }
 
@@ -269,7 +277,7 @@ mod tests {
 
         fn counts(&self) -> (u32, u32) {
             let load = |count: &AtomicU32| count.load(Ordering::Relaxed);
-            (load(&self.receipt.delivered), load(&self.receipt.coalesced))
+            (load(&self.counts.delivered), load(&self.counts.coalesced))
         }
     }
 
@@ -279,140 +287,140 @@ mod tests {
 
     #[test]
     fn sub5_a_newer_update_takes_the_place_of_one_that_was_not_written() {
-        let desk = QueueFixture::new();
-        assert!(desk.put("a", "a1", DeliveryOptions::default()));
-        assert!(desk.put("b", "b1", DeliveryOptions::default()));
-        assert!(!desk.put("a", "a2", DeliveryOptions::default()));
-        assert_eq!(desk.take(), ["a2", "b1"]);
-        assert!(desk.take().is_empty());
-        assert!(desk.put("a", "a3", DeliveryOptions::default()));
-        assert_eq!(desk.take(), ["a3"]);
-        assert_eq!(desk.counts(), (3, 1));
+        let fixture = QueueFixture::new();
+        assert!(fixture.put("a", "a1", DeliveryOptions::default()));
+        assert!(fixture.put("b", "b1", DeliveryOptions::default()));
+        assert!(!fixture.put("a", "a2", DeliveryOptions::default()));
+        assert_eq!(fixture.take(), ["a2", "b1"]);
+        assert!(fixture.take().is_empty());
+        assert!(fixture.put("a", "a3", DeliveryOptions::default()));
+        assert_eq!(fixture.take(), ["a3"]);
+        assert_eq!(fixture.counts(), (3, 1));
     }
 
     #[test]
     fn subx3_updates_of_a_uri_are_spaced_and_the_last_is_never_lost() {
-        let mut desk = QueueFixture::new();
-        let pace = DeliveryOptions { min_interval: millis(100), ..DeliveryOptions::default() };
-        desk.put("a", "a1", pace);
-        assert_eq!(desk.take(), ["a1"]);
-        desk.now += millis(10);
-        desk.put("a", "a2", pace);
-        desk.put("a", "a3", pace);
-        desk.put("b", "b1", pace);
-        assert_eq!(desk.take(), ["b1"]);
-        assert_eq!(desk.updates.next_due(), Some(desk.now + millis(90)));
-        desk.now += millis(90);
-        assert_eq!(desk.take(), ["a3"]);
-        assert_eq!(desk.updates.next_due(), None);
+        let mut fixture = QueueFixture::new();
+        let delivery = DeliveryOptions { min_interval: millis(100), ..DeliveryOptions::default() };
+        fixture.put("a", "a1", delivery);
+        assert_eq!(fixture.take(), ["a1"]);
+        fixture.now += millis(10);
+        fixture.put("a", "a2", delivery);
+        fixture.put("a", "a3", delivery);
+        fixture.put("b", "b1", delivery);
+        assert_eq!(fixture.take(), ["b1"]);
+        assert_eq!(fixture.updates.next_due(), Some(fixture.now + millis(90)));
+        fixture.now += millis(90);
+        assert_eq!(fixture.take(), ["a3"]);
+        assert_eq!(fixture.updates.next_due(), None);
     }
 
     #[test]
     fn subx3_updates_are_gathered_into_one_flush() {
-        let mut desk = QueueFixture::new();
-        let pace = DeliveryOptions { batch: millis(50), ..DeliveryOptions::default() };
-        desk.put("a", "a1", pace);
-        desk.now += millis(40);
-        desk.put("b", "b1", pace);
-        assert!(desk.take().is_empty());
-        desk.now += millis(10);
-        assert_eq!(desk.take(), ["a1", "b1"]);
-        desk.put("c", "c1", pace);
-        assert!(desk.take().is_empty());
+        let mut fixture = QueueFixture::new();
+        let delivery = DeliveryOptions { batch: millis(50), ..DeliveryOptions::default() };
+        fixture.put("a", "a1", delivery);
+        fixture.now += millis(40);
+        fixture.put("b", "b1", delivery);
+        assert!(fixture.take().is_empty());
+        fixture.now += millis(10);
+        assert_eq!(fixture.take(), ["a1", "b1"]);
+        fixture.put("c", "c1", delivery);
+        assert!(fixture.take().is_empty());
     }
 
     #[test]
     fn subx3_an_interval_is_that_of_the_subscription_it_is_told_for() {
-        let desk = QueueFixture::new();
-        desk.put("a", "by pattern", DeliveryOptions { min_interval: millis(1000), ..DeliveryOptions::default() });
-        assert_eq!(desk.take(), ["by pattern"]);
-        desk.put("a", "by name", DeliveryOptions::default());
-        assert_eq!(desk.take(), ["by name"]);
+        let fixture = QueueFixture::new();
+        fixture.put("a", "by pattern", DeliveryOptions { min_interval: millis(1000), ..DeliveryOptions::default() });
+        assert_eq!(fixture.take(), ["by pattern"]);
+        fixture.put("a", "by name", DeliveryOptions::default());
+        assert_eq!(fixture.take(), ["by name"]);
     }
 
     #[test]
     fn sub11_subx3_what_waits_does_so_no_longer_than_is_wanted_now() {
-        let desk = QueueFixture::new();
-        let pace = DeliveryOptions { min_interval: millis(1000), ..DeliveryOptions::default() };
-        desk.put("a", "a1", pace);
-        assert_eq!(desk.take(), ["a1"]);
-        desk.put("a", "a2", pace);
-        assert!(desk.take().is_empty());
-        assert!(!desk.updates.set_pace(&Arc::default(), "b", DeliveryOptions::default(), desk.now));
-        assert!(desk.updates.set_pace(&desk.receipt, "a", DeliveryOptions::default(), desk.now));
-        assert_eq!(desk.take(), ["a2"]);
-        desk.put("a", "a3", DeliveryOptions::default());
-        assert_eq!(desk.take(), ["a3"]);
+        let fixture = QueueFixture::new();
+        let delivery = DeliveryOptions { min_interval: millis(1000), ..DeliveryOptions::default() };
+        fixture.put("a", "a1", delivery);
+        assert_eq!(fixture.take(), ["a1"]);
+        fixture.put("a", "a2", delivery);
+        assert!(fixture.take().is_empty());
+        assert!(!fixture.updates.set_delivery(&Arc::default(), "b", DeliveryOptions::default(), fixture.now));
+        assert!(fixture.updates.set_delivery(&fixture.counts, "a", DeliveryOptions::default(), fixture.now));
+        assert_eq!(fixture.take(), ["a2"]);
+        fixture.put("a", "a3", DeliveryOptions::default());
+        assert_eq!(fixture.take(), ["a3"]);
     }
 
     #[test]
     fn sub11_subx3_what_is_gathered_for_longer_holds_nothing_back_that_is_gathered_for_less() {
-        let mut desk = QueueFixture::new();
+        let mut fixture = QueueFixture::new();
         let [long, short] =
             [1000, 10].map(|time| DeliveryOptions { batch: millis(time), ..DeliveryOptions::default() });
-        desk.put("a", "a1", long);
-        assert!(desk.updates.set_pace(&desk.receipt, "a", short, desk.now));
-        desk.now += millis(10);
-        assert_eq!(desk.take(), ["a1"]);
-        desk.put("a", "a2", short);
-        desk.now += millis(10);
-        assert_eq!(desk.take(), ["a2"]);
+        fixture.put("a", "a1", long);
+        assert!(fixture.updates.set_delivery(&fixture.counts, "a", short, fixture.now));
+        fixture.now += millis(10);
+        assert_eq!(fixture.take(), ["a1"]);
+        fixture.put("a", "a2", short);
+        fixture.now += millis(10);
+        assert_eq!(fixture.take(), ["a2"]);
     }
 
     #[test]
     fn subx4_the_more_important_comes_first() {
-        let desk = QueueFixture::new();
+        let fixture = QueueFixture::new();
         for (uri, text, priority) in [("a", "a", 0), ("b", "b", 5), ("c", "c", -1), ("d", "d", 5)] {
-            desk.put(uri, text, DeliveryOptions { priority, ..DeliveryOptions::default() });
+            fixture.put(uri, text, DeliveryOptions { priority, ..DeliveryOptions::default() });
         }
-        assert_eq!(desk.take(), ["b", "d", "a", "c"]);
+        assert_eq!(fixture.take(), ["b", "d", "a", "c"]);
     }
 
     #[test]
     fn sub18_too_many_inside_one_resource_are_folded_into_it() {
-        let desk = QueueFixture::new();
-        let put = |number: usize| desk.put_inside(&format!("s/{number}"), DeliveryOptions::default());
+        let fixture = QueueFixture::new();
+        let put = |number: usize| fixture.put_inside(&format!("s/{number}"), DeliveryOptions::default());
         for number in 0..MAX_PENDING_INSIDE {
             assert!(put(number));
         }
-        assert!(!put(0), "one that waits is no new one");
+        assert!(!put(0), "a pending update is not new");
         put(MAX_PENDING_INSIDE);
-        assert_eq!(desk.updates.len(), 1);
-        assert_eq!(desk.take(), ["whole"]);
+        assert_eq!(fixture.updates.len(), 1);
+        assert_eq!(fixture.take(), ["whole"]);
     }
 
     #[test]
     fn sub18_what_is_wanted_by_its_own_name_is_not_folded() {
-        let desk = QueueFixture::new();
+        let fixture = QueueFixture::new();
         for number in 0..MAX_PENDING_INSIDE {
-            desk.put_inside(&format!("s/{number}"), DeliveryOptions::default());
+            fixture.put_inside(&format!("s/{number}"), DeliveryOptions::default());
         }
-        desk.put("s/0", "by name", DeliveryOptions::default());
-        desk.put_inside("s/x", DeliveryOptions::default());
-        desk.put_inside("s/y", DeliveryOptions::default());
-        assert_eq!(desk.take(), ["by name", "whole"]);
+        fixture.put("s/0", "by name", DeliveryOptions::default());
+        fixture.put_inside("s/x", DeliveryOptions::default());
+        fixture.put_inside("s/y", DeliveryOptions::default());
+        assert_eq!(fixture.take(), ["by name", "whole"]);
     }
 
     #[test]
     fn subx3_what_was_told_of_things_inside_is_remembered_within_bounds() {
-        let desk = QueueFixture::new();
-        let pace = DeliveryOptions { min_interval: millis(1000), ..DeliveryOptions::default() };
+        let fixture = QueueFixture::new();
+        let delivery = DeliveryOptions { min_interval: millis(1000), ..DeliveryOptions::default() };
         for number in 0..2 * MAX_UPDATE_TIMES_INSIDE {
-            desk.put_inside(&format!("s/{number}"), pace);
-            assert_eq!(desk.take().len(), 1);
+            fixture.put_inside(&format!("s/{number}"), delivery);
+            assert_eq!(fixture.take().len(), 1);
         }
-        assert_eq!(desk.updates.queue.lock().told.len(), MAX_UPDATE_TIMES_INSIDE);
+        assert_eq!(fixture.updates.queue.lock().next_allowed.len(), MAX_UPDATE_TIMES_INSIDE);
     }
 
     #[test]
     fn what_is_not_wanted_any_more_is_not_told() {
-        let desk = QueueFixture::new();
-        desk.put("a", "a", DeliveryOptions::default());
-        desk.put("b", "b", DeliveryOptions::default());
-        desk.updates.drop_of(&Arc::default(), "a", |_| false);
-        desk.updates.drop_of(&desk.receipt, "a", |native| native == "b");
-        assert_eq!(desk.take(), ["b"]);
-        desk.updates.close();
-        assert!(!desk.put("a", "a", DeliveryOptions::default()));
+        let fixture = QueueFixture::new();
+        fixture.put("a", "a", DeliveryOptions::default());
+        fixture.put("b", "b", DeliveryOptions::default());
+        fixture.updates.discard(&Arc::default(), "a", |_| false);
+        fixture.updates.discard(&fixture.counts, "a", |native| native == "b");
+        assert_eq!(fixture.take(), ["b"]);
+        fixture.updates.close();
+        assert!(!fixture.put("a", "a", DeliveryOptions::default()));
     }
 }

@@ -1,8 +1,9 @@
-//! The upstream side of [`SubscriptionTable`]: the requests to the backend, and the effect of its responses and connections.
+//! The upstream side of [`SubscriptionTable`]: the requests to the backend, and the effect of its responses and
+//! connections.
 //!
-//! The owner of the link calls [`next_job`](SubscriptionTable::next_job), sends the request, and reports the result with
-//! [`answered`](SubscriptionTable::answered). Each job carries the number of its connection. A response over an earlier
-//! connection is ignored.
+//! The owner of the link calls [`next_request`](SubscriptionTable::next_request), sends the request, and reports the
+//! result with [`handle_reply`](SubscriptionTable::handle_reply). Each request carries the number of its connection. A
+//! response over an earlier connection is ignored.
 
 use std::sync::Arc;
 
@@ -16,19 +17,19 @@ impl<S: Subscriber> SubscriptionTable<S> {
     /// it the coverage of patterns.
     pub fn link_up(&mut self, can_subscribe: bool, is_listed: bool) -> (u64, Vec<Notice<S>>) {
         self.link += 1;
-        self.upstream = if can_subscribe { LinkState::Up } else { LinkState::Deaf };
+        self.upstream = if can_subscribe { LinkState::Up } else { LinkState::Unsupported };
         self.dirty.clear();
         let mut notices = Vec::new();
-        for pattern_entry in self.covers.all.values_mut() {
+        for pattern_entry in self.patterns.all.values_mut() {
             pattern_entry.open.clear();
-            pattern_entry.refused.clear();
-            pattern_entry.refusal = None;
+            pattern_entry.rejected.clear();
+            pattern_entry.rejection = None;
         }
-        for (native, resource) in &mut self.topics {
-            resource.is_doubtful = false;
+        for (native, resource) in &mut self.resources {
+            resource.is_uncertain = false;
             if !can_subscribe {
                 resource.state = UpstreamState::Tracked;
-                resource.is_news = false;
+                resource.is_new = false;
                 if !resource.is_missing && std::mem::take(&mut resource.is_stale) {
                     notices.extend(resource.notices());
                 }
@@ -37,14 +38,14 @@ impl<S: Subscriber> SubscriptionTable<S> {
             resource.state = UpstreamState::Off;
             if !resource.is_missing {
                 self.dirty.push_back(Arc::clone(native));
-                for id in &resource.covers {
-                    self.covers.all.get_mut(id).map(|pattern_entry| pattern_entry.open.insert(Arc::clone(native)));
+                for id in &resource.patterns {
+                    self.patterns.all.get_mut(id).map(|pattern_entry| pattern_entry.open.insert(Arc::clone(native)));
                 }
             }
         }
         // The subscribers of other patterns are notified once, when all covered resources are settled.
         for pattern_entry in
-            self.covers.all.values_mut().filter(|pattern_entry| is_listed && pattern_entry.open.is_empty())
+            self.patterns.all.values_mut().filter(|pattern_entry| is_listed && pattern_entry.open.is_empty())
         {
             if std::mem::take(&mut pattern_entry.is_stale) {
                 notices.extend(pattern_entry.notices());
@@ -53,7 +54,7 @@ impl<S: Subscriber> SubscriptionTable<S> {
         (self.link, notices)
     }
 
-    /// Handles the loss of connection `link`. Waiting requests receive `PendingUpdate`, and the gateway subscribes again
+    /// Handles the loss of connection `link`. Waiting requests receive `Pending`, and the gateway subscribes again
     /// later.
     pub fn link_down(&mut self, link: u64) {
         if link != self.link {
@@ -62,28 +63,28 @@ impl<S: Subscriber> SubscriptionTable<S> {
         self.link += 1;
         self.upstream = LinkState::Down;
         self.dirty.clear();
-        self.topics.retain(|_, resource| resource.is_wanted());
-        for resource in self.topics.values_mut() {
+        self.resources.retain(|_, resource| resource.is_wanted());
+        for resource in self.resources.values_mut() {
             resource.state = UpstreamState::Off;
             resource.is_stale = true;
-            resource.is_doubtful = false;
-            resource.audience.settle(&SubscribeOutcome::Pending);
+            resource.is_uncertain = false;
+            resource.subscribers.settle(&SubscribeOutcome::Pending);
         }
-        for pattern_entry in self.covers.all.values_mut() {
+        for pattern_entry in self.patterns.all.values_mut() {
             pattern_entry.open.clear();
             pattern_entry.is_stale = true;
-            pattern_entry.audience.settle(&SubscribeOutcome::Pending);
+            pattern_entry.subscribers.settle(&SubscribeOutcome::Pending);
         }
     }
 
     /// Handles possibly missed updates on a connection that is still open. Resources with open requests are reported
     /// when their response arrives.
-    pub fn doubt(&mut self) -> Vec<Notice<S>> {
-        let heard = |resource: &&ResourceEntry<S>| {
+    pub fn mark_stale(&mut self) -> Vec<Notice<S>> {
+        let is_active = |resource: &&ResourceEntry<S>| {
             matches!(resource.state, UpstreamState::On | UpstreamState::Tracked) && !resource.is_missing
         };
-        let mut notices: Vec<_> = self.topics.values().filter(heard).flat_map(ResourceEntry::notices).collect();
-        for pattern_entry in self.covers.all.values_mut() {
+        let mut notices: Vec<_> = self.resources.values().filter(is_active).flat_map(ResourceEntry::notices).collect();
+        for pattern_entry in self.patterns.all.values_mut() {
             pattern_entry.is_stale |= !pattern_entry.open.is_empty();
             if !pattern_entry.is_stale {
                 notices.extend(pattern_entry.notices());
@@ -93,53 +94,53 @@ impl<S: Subscriber> SubscriptionTable<S> {
     }
 
     /// Returns the next request to send upstream, if any.
-    pub fn next_job(&mut self) -> Option<UpstreamRequest> {
+    pub fn next_request(&mut self) -> Option<UpstreamRequest> {
         while let Some(native) = self.dirty.pop_front() {
-            let Some(resource) = self.topics.get_mut(&native) else { continue };
+            let Some(resource) = self.resources.get_mut(&native) else { continue };
             let subscribes = match (resource.is_wanted(), resource.state) {
-                (true, UpstreamState::Off | UpstreamState::Refused) if !resource.is_missing => true,
+                (true, UpstreamState::Off | UpstreamState::Rejected) if !resource.is_missing => true,
                 (false, _) if resource.may_be_on() => false,
-                (false, UpstreamState::Off | UpstreamState::Tracked | UpstreamState::Refused) => {
-                    self.topics.remove(&native);
+                (false, UpstreamState::Off | UpstreamState::Tracked | UpstreamState::Rejected) => {
+                    self.resources.remove(&native);
                     continue;
                 }
                 _ => continue,
             };
             if subscribes {
-                resource.state = UpstreamState::Asking;
+                resource.state = UpstreamState::Subscribing;
             } else {
                 // A late response to an earlier subscribe may set this flag again while the unsubscribe is in flight.
-                (resource.state, resource.is_doubtful) = (UpstreamState::Ending, false);
+                (resource.state, resource.is_uncertain) = (UpstreamState::Unsubscribing, false);
             }
             return Some(UpstreamRequest { native, subscribes, link: self.link });
         }
         None
     }
 
-    /// Handles the response to a job. Returns the clients to notify of a possible change.
-    pub fn answered(&mut self, job: &UpstreamRequest, reply: UpstreamReply) -> Vec<Notice<S>> {
-        if job.link != self.link {
+    /// Handles the response to a request. Returns the clients to notify of a possible change.
+    pub fn handle_reply(&mut self, request: &UpstreamRequest, reply: UpstreamReply) -> Vec<Notice<S>> {
+        if request.link != self.link {
             return Vec::new();
         }
-        let native = &job.native;
-        let Some(resource) = self.topics.get_mut(native) else { return Vec::new() };
-        if !job.subscribes {
+        let native = &request.native;
+        let Some(resource) = self.resources.get_mut(native) else { return Vec::new() };
+        if !request.subscribes {
             // Any response to an unsubscribe means that the backend received it.
             resource.state = UpstreamState::Off;
-            self.compare(native, false);
+            self.reconcile(native, false);
             return Vec::new();
         }
         let (state, outcome) = match reply {
             UpstreamReply::Done => (UpstreamState::On, SubscribeOutcome::Subscribed),
             UpstreamReply::Unknown => (UpstreamState::Tracked, SubscribeOutcome::Tracked),
-            UpstreamReply::Refused(response) => (UpstreamState::Refused, SubscribeOutcome::Refused(response)),
-            UpstreamReply::Failed(reason) => (UpstreamState::Refused, SubscribeOutcome::Failed(reason)),
-            UpstreamReply::Late(after) => (UpstreamState::Refused, SubscribeOutcome::Late(after)),
+            UpstreamReply::Rejected(response) => (UpstreamState::Rejected, SubscribeOutcome::Rejected(response)),
+            UpstreamReply::Failed(reason) => (UpstreamState::Rejected, SubscribeOutcome::Failed(reason)),
+            UpstreamReply::Late(after) => (UpstreamState::Rejected, SubscribeOutcome::Late(after)),
         };
         resource.state = state;
         match outcome {
-            SubscribeOutcome::Late(_) => resource.is_doubtful = true,
-            SubscribeOutcome::Subscribed => resource.is_doubtful = false,
+            SubscribeOutcome::Late(_) => resource.is_uncertain = true,
+            SubscribeOutcome::Subscribed => resource.is_uncertain = false,
             _ => {}
         }
         self.settle_all(native, &outcome)
@@ -147,97 +148,100 @@ impl<S: Subscriber> SubscriptionTable<S> {
 
     /// Handles a positive response that arrived after its timeout. The subscription becomes active if it is wanted, and
     /// is cancelled otherwise.
-    pub fn answered_late(&mut self, job: &UpstreamRequest) -> Vec<Notice<S>> {
-        if job.link != self.link || !job.subscribes {
+    pub fn handle_late_reply(&mut self, request: &UpstreamRequest) -> Vec<Notice<S>> {
+        if request.link != self.link || !request.subscribes {
             return Vec::new();
         }
-        let native = &job.native;
+        let native = &request.native;
         let unwanted = || ResourceEntry::new(ResourceName { native: Arc::clone(native), exposed: Arc::clone(native) });
-        let resource = self.topics.entry(Arc::clone(native)).or_insert_with(unwanted);
-        if !matches!(resource.state, UpstreamState::Off | UpstreamState::Refused) {
+        let resource = self.resources.entry(Arc::clone(native)).or_insert_with(unwanted);
+        if !matches!(resource.state, UpstreamState::Off | UpstreamState::Rejected) {
             // Another request is in flight. The backend may have processed that one first.
-            resource.is_doubtful |= matches!(resource.state, UpstreamState::Asking | UpstreamState::Ending);
+            resource.is_uncertain |=
+                matches!(resource.state, UpstreamState::Subscribing | UpstreamState::Unsubscribing);
             return Vec::new();
         }
         resource.state = UpstreamState::On;
-        resource.is_doubtful = false;
+        resource.is_uncertain = false;
         self.settle_all(native, &SubscribeOutcome::Subscribed)
     }
 
     /// Records the outcome of a subscribe for the resource and for the patterns that cover it.
     fn settle_all(&mut self, native: &Arc<str>, outcome: &SubscribeOutcome) -> Vec<Notice<S>> {
         let mut notices = self.settle(native, outcome);
-        notices.extend(self.settle_covers(native, outcome));
-        self.compare(native, true);
+        notices.extend(self.settle_patterns(native, outcome));
+        self.reconcile(native, true);
         notices
     }
 
-    /// Sends the outcome to the waiting clients of a resource. A refusal ends the subscriptions that these requests
+    /// Sends the outcome to the waiting clients of a resource. A rejection ends the subscriptions that these requests
     /// created.
     fn settle(&mut self, native: &str, outcome: &SubscribeOutcome) -> Vec<Notice<S>> {
-        let Some(resource) = self.topics.get_mut(native) else { return Vec::new() };
-        let refused = resource.audience.settle(outcome);
-        let is_told = !outcome.is_refusal() && std::mem::take(&mut resource.is_stale);
-        let notices = if is_told { resource.notices().collect() } else { Vec::new() };
-        for subscription in refused {
+        let Some(resource) = self.resources.get_mut(native) else { return Vec::new() };
+        let rejected = resource.subscribers.settle(outcome);
+        let must_notify = !outcome.is_rejection() && std::mem::take(&mut resource.is_stale);
+        let notices = if must_notify { resource.notices().collect() } else { Vec::new() };
+        for subscription in rejected {
             self.end(&subscription);
         }
         notices
     }
 
     /// Records the outcome for the patterns that cover the resource.
-    fn settle_covers(&mut self, native: &str, outcome: &SubscribeOutcome) -> Vec<Notice<S>> {
-        let Some(resource) = self.topics.get_mut(native) else { return Vec::new() };
-        let is_news = std::mem::take(&mut resource.is_news) && !outcome.is_refusal();
-        let (name, ids) = (Arc::clone(&resource.name), resource.covers.clone());
+    fn settle_patterns(&mut self, native: &str, outcome: &SubscribeOutcome) -> Vec<Notice<S>> {
+        let Some(resource) = self.resources.get_mut(native) else { return Vec::new() };
+        let is_new = std::mem::take(&mut resource.is_new) && !outcome.is_rejection();
+        let (name, ids) = (Arc::clone(&resource.name), resource.patterns.clone());
         let mut notices = Vec::new();
         for id in ids {
-            let Some(pattern_entry) = self.covers.all.get_mut(&id) else { continue };
+            let Some(pattern_entry) = self.patterns.all.get_mut(&id) else { continue };
             let was_open = pattern_entry.open.remove(native);
-            if outcome.is_refusal() {
-                pattern_entry.refused.insert(Arc::clone(&name.native));
-                pattern_entry.refusal.get_or_insert_with(|| outcome.clone());
+            if outcome.is_rejection() {
+                pattern_entry.rejected.insert(Arc::clone(&name.native));
+                pattern_entry.rejection.get_or_insert_with(|| outcome.clone());
             } else {
-                pattern_entry.refused.remove(native);
-                if is_news && !pattern_entry.is_stale {
-                    notices.extend(pattern_entry.audience.notices(&name));
+                pattern_entry.rejected.remove(native);
+                if is_new && !pattern_entry.is_stale {
+                    notices.extend(pattern_entry.subscribers.notices(&name));
                 }
             }
             if was_open {
-                notices.extend(self.settle_cover(id));
+                notices.extend(self.settle_pattern(id));
             }
         }
         notices
     }
 
-    /// Settles a pattern if none of its requests is open. The outcome is a refusal only if the backend refused every
+    /// Settles a pattern if none of its requests is open. The outcome is a rejection only if the backend rejected every
     /// covered resource.
-    pub(super) fn settle_cover(&mut self, id: PatternId) -> Vec<Notice<S>> {
-        let Some(pattern_entry) = self.covers.all.get_mut(&id).filter(|pattern_entry| pattern_entry.open.is_empty())
+    pub(super) fn settle_pattern(&mut self, id: PatternId) -> Vec<Notice<S>> {
+        let Some(pattern_entry) = self.patterns.all.get_mut(&id).filter(|pattern_entry| pattern_entry.open.is_empty())
         else {
             return Vec::new();
         };
-        if let Some(refusal) = pattern_entry.whole_refusal() {
-            let refused = pattern_entry.audience.settle(&refusal);
-            for subscription in refused {
+        if let Some(rejection) = pattern_entry.full_rejection() {
+            let rejected = pattern_entry.subscribers.settle(&rejection);
+            for subscription in rejected {
                 self.end(&subscription);
             }
             return Vec::new();
         }
-        pattern_entry.audience.settle(&SubscribeOutcome::Subscribed);
+        pattern_entry.subscribers.settle(&SubscribeOutcome::Subscribed);
         if std::mem::take(&mut pattern_entry.is_stale) { pattern_entry.notices().collect() } else { Vec::new() }
     }
 
     /// Compares the wanted state with the actual state after a response, and queues a request if they differ.
-    fn compare(&mut self, native: &Arc<str>, was_asked: bool) {
-        let Some(resource) = self.topics.get(native) else { return };
+    fn reconcile(&mut self, native: &Arc<str>, was_subscribe: bool) {
+        let Some(resource) = self.resources.get(native) else { return };
         match (resource.is_wanted(), resource.state) {
             (false, _) if resource.may_be_on() => self.dirty.push_back(Arc::clone(native)),
-            // After a refusal, the remaining subscribers wait for the next connection.
-            (true, UpstreamState::Off | UpstreamState::Refused) if !was_asked || resource.audience.is_waited_for() => {
+            // After a rejection, the remaining subscribers wait for the next connection.
+            (true, UpstreamState::Off | UpstreamState::Rejected)
+                if !was_subscribe || resource.subscribers.has_waiting() =>
+            {
                 self.dirty.push_back(Arc::clone(native));
             }
-            (false, _) => drop(self.topics.remove(native)),
+            (false, _) => drop(self.resources.remove(native)),
             _ => {}
         }
     }

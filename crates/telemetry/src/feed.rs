@@ -1,7 +1,7 @@
 //! The most recent events as records, for the admin API.
 //!
-//! The feed is a ring of [`KEPT`] records, so its size is bounded. A slow reader learns how many records it has missed.
-//! The feed keeps `info` and above always, `debug` only while a reader exists, and `trace` never.
+//! The feed is a ring of [`MAX_RECORDS`] records, so its size is bounded. A slow reader learns how many records it has
+//! missed. The feed keeps `info` and above always, `debug` only while a reader exists, and `trace` never.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::line::LogField;
 use crate::record::{LogRecord, LogValue};
 
 /// The maximum number of records.
-pub const KEPT: usize = 1000;
+pub const MAX_RECORDS: usize = 1000;
 
 /// One event, as the admin API sends it. Texts are on one line and safe for a terminal.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -55,13 +55,13 @@ pub struct FeedBatch {
 pub struct Feed {
     ring: Mutex<VecDeque<Arc<FeedRecord>>>,
     /// Notified for each record.
-    bell: watch::Sender<()>,
+    signal: watch::Sender<()>,
     readers: AtomicUsize,
 }
 
 impl Default for Feed {
     fn default() -> Feed {
-        Feed { ring: Mutex::default(), bell: watch::Sender::new(()), readers: AtomicUsize::new(0) }
+        Feed { ring: Mutex::default(), signal: watch::Sender::new(()), readers: AtomicUsize::new(0) }
     }
 }
 
@@ -76,15 +76,15 @@ impl Feed {
         }
         let from = if seq > newest.seq { 0 } else { seq };
         let missed = if from == 0 { 0 } else { oldest.seq.saturating_sub(from) };
-        let passed = usize::try_from(from.saturating_sub(oldest.seq)).unwrap_or(usize::MAX);
-        FeedBatch { records: ring.iter().skip(passed).cloned().collect(), missed }
+        let skipped = usize::try_from(from.saturating_sub(oldest.seq)).unwrap_or(usize::MAX);
+        FeedBatch { records: ring.iter().skip(skipped).cloned().collect(), missed }
     }
 
     /// Returns a reader that starts at `seq` like [`Feed::read_from`]. The feed keeps `debug` records while a reader
     /// exists.
     pub fn reader(self: &Arc<Feed>, seq: u64) -> FeedReader {
         self.readers.fetch_add(1, Ordering::Relaxed);
-        FeedReader { feed: Arc::clone(self), bell: self.bell.subscribe(), next: seq }
+        FeedReader { feed: Arc::clone(self), signal: self.signal.subscribe(), next: seq }
     }
 
     pub(super) fn wants(&self, level: LogLevel) -> bool {
@@ -95,16 +95,16 @@ impl Feed {
         }
     }
 
-    pub(super) fn push(&self, told: &LogRecord<'_>) {
-        let mut record = FeedRecord::of(told);
+    pub(super) fn push(&self, log_record: &LogRecord<'_>) {
+        let mut record = FeedRecord::of(log_record);
         let mut ring = self.ring.lock();
         record.seq = ring.back().map_or(0, |newest| newest.seq) + 1;
-        if ring.len() == KEPT {
+        if ring.len() == MAX_RECORDS {
             ring.pop_front();
         }
         ring.push_back(Arc::new(record));
         drop(ring);
-        self.bell.send_replace(());
+        self.signal.send_replace(());
     }
 }
 
@@ -112,7 +112,7 @@ impl Feed {
 #[derive(Debug)]
 pub struct FeedReader {
     feed: Arc<Feed>,
-    bell: watch::Receiver<()>,
+    signal: watch::Receiver<()>,
     next: u64,
 }
 
@@ -120,14 +120,14 @@ impl FeedReader {
     /// Waits for unread records. This method is cancel safe: no record is lost if the future is dropped.
     pub async fn next(&mut self) -> FeedBatch {
         loop {
-            self.bell.mark_unchanged();
-            let news = self.feed.read_from(self.next);
-            if let Some(last) = news.records.last() {
+            self.signal.mark_unchanged();
+            let batch = self.feed.read_from(self.next);
+            if let Some(last) = batch.records.last() {
                 self.next = last.seq + 1;
-                return news;
+                return batch;
             }
             // This cannot fail, because the reader keeps the feed and its sender alive.
-            let _ = self.bell.changed().await;
+            let _ = self.signal.changed().await;
         }
     }
 }
@@ -140,18 +140,18 @@ impl Drop for FeedReader {
 
 impl FeedRecord {
     /// Builds a record without its sequence number.
-    fn of(told: &LogRecord<'_>) -> FeedRecord {
+    fn of(log_record: &LogRecord<'_>) -> FeedRecord {
         let mut record = FeedRecord {
             seq: 0,
             time: now(),
-            level: told.level,
-            kind: told.kind.as_str().to_owned(),
+            level: log_record.level,
+            kind: log_record.kind.as_str().to_owned(),
             server: None,
             session: None,
-            message: told.message.clone().into_owned(),
+            message: log_record.message.clone().into_owned(),
             fields: BTreeMap::new(),
         };
-        for (field, value) in &told.fields {
+        for (field, value) in &log_record.fields {
             match (field, value) {
                 (LogField::Server, LogValue::Text(server)) => record.server = Some(server.clone().into_owned()),
                 (LogField::Session, LogValue::Text(session)) => record.session = Some(session.clone().into_owned()),
@@ -192,18 +192,18 @@ mod tests {
     use super::*;
     use crate::{Event, Observe};
 
-    fn numbers(news: &FeedBatch) -> (Option<u64>, Option<u64>, u64) {
-        (news.records.first().map(|record| record.seq), news.records.last().map(|record| record.seq), news.missed)
+    fn numbers(batch: &FeedBatch) -> (Option<u64>, Option<u64>, u64) {
+        (batch.records.first().map(|record| record.seq), batch.records.last().map(|record| record.seq), batch.missed)
     }
 
     #[test]
     fn so_many_are_kept_and_who_comes_late_is_told_what_is_gone() {
         let observe = Observe::default();
         assert_eq!(observe.feed().read_from(1), FeedBatch::default());
-        for _ in 0..KEPT + 5 {
+        for _ in 0..MAX_RECORDS + 5 {
             observe.emit(&Event::ConnectionsCut);
         }
-        let last = KEPT as u64 + 5;
+        let last = MAX_RECORDS as u64 + 5;
         for (from, expected) in [
             (0, (Some(6), Some(last), 0)),
             (1, (Some(6), Some(last), 5)),
@@ -219,14 +219,14 @@ mod tests {
     #[test]
     fn what_is_minute_is_kept_while_somebody_reads() {
         let observe = Observe::default();
-        let (minute, trace) =
+        let (debug, trace) =
             (Event::ProgressDropped { server: "a" }, Event::BackendNotification { server: "a", method: "b" });
-        observe.emit(&minute);
+        observe.emit(&debug);
         let reader = observe.feed().reader(0);
-        observe.emit(&minute);
+        observe.emit(&debug);
         observe.emit(&trace);
         drop(reader);
-        observe.emit(&minute);
+        observe.emit(&debug);
         observe.emit(&Event::BackendFailed { server: "a", reason: "", retry_in: Default::default(), repeated: true });
         let kinds: Vec<_> = observe.feed().read_from(0).records.iter().map(|record| record.kind.clone()).collect();
         assert_eq!(kinds, ["progress_dropped"]);
@@ -242,7 +242,7 @@ mod tests {
         let later = tokio::spawn(async move { numbers(&reader.next().await) });
         tokio::task::yield_now().await;
         observe.emit(&Event::ConnectionsCut);
-        assert_eq!(later.await.expect("it does not panic"), (Some(3), Some(3), 0));
+        assert_eq!(later.await.expect("no panic"), (Some(3), Some(3), 0));
     }
 
     #[test]
@@ -251,10 +251,10 @@ mod tests {
         let retry_in = std::time::Duration::from_millis(1500);
         let reason = "ended\n\u{1b}[2J\u{202e}x";
         observe.emit(&Event::BackendFailed { server: "a", reason, retry_in, repeated: false });
-        observe.emit(&Event::BackendLine { server: "a", line: "\u{1b}[31mred", repeated: false });
+        observe.emit(&Event::BackendStderr { server: "a", line: "\u{1b}[31mred", repeated: false });
         let records = observe.feed().read_from(0).records;
-        let json = serde_json::to_value(&*records[0]).expect("it is JSON");
-        let time = json["time"].as_str().expect("a text").to_owned();
+        let json = serde_json::to_value(&*records[0]).expect("valid JSON");
+        let time = json["time"].as_str().expect("a string").to_owned();
         assert_eq!((time.len(), &time[10..11], &time[19..20], &time[23..]), (24, "T", ".", "Z"));
         let expected = serde_json::json!({
             "seq": 1, "time": time, "level": "warn", "kind": "backend_failed", "server": "a",

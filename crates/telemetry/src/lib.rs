@@ -64,7 +64,7 @@ pub enum Event<'a> {
         repeated: bool,
     },
     /// A tool cannot be offered as the backend defines it.
-    ToolLeftOut {
+    ToolOmitted {
         server: &'a str,
         tool: &'a str,
         reason: &'a str,
@@ -93,56 +93,56 @@ pub enum Event<'a> {
         repeated: bool,
     },
     /// A client got its own link to a server.
-    OwnLinkOpened {
+    ClientLinkOpened {
         server: &'a str,
         session: &'a str,
         took: Duration,
     },
-    OwnLinkFailed {
+    ClientLinkFailed {
         server: &'a str,
         session: &'a str,
         reason: &'a str,
         /// Whether the previous attempt failed with the same reason.
         repeated: bool,
     },
-    OwnLinkLost {
+    ClientLinkLost {
         server: &'a str,
         session: &'a str,
         reason: &'a str,
     },
     /// The link ended with its client or with its server.
-    OwnLinkEnded {
+    ClientLinkEnded {
         server: &'a str,
         session: &'a str,
     },
     /// A line that the backend wrote to stderr.
-    BackendLine {
+    BackendStderr {
         server: &'a str,
         line: &'a str,
         /// Whether the line is from a retry. A retry mostly repeats the lines of the failed start.
         repeated: bool,
     },
-    BackendGarbage {
+    InvalidOutput {
         server: &'a str,
         reason: &'a str,
     },
-    BackendTooLong {
+    MessageTooLarge {
         server: &'a str,
     },
-    BackendAskRefused {
+    ServerRequestRejected {
         server: &'a str,
         method: &'a str,
         reason: &'a str,
     },
     /// A response or notification to a backend was dropped, because its queue was full.
-    AsideDropped {
+    ReplyDropped {
         server: &'a str,
     },
     BackendLog {
         server: &'a str,
         line: &'a str,
     },
-    UpdateHeard {
+    UpdateReceived {
         server: &'a str,
         uri: &'a str,
         /// The number of clients that are subscribed.
@@ -211,7 +211,7 @@ pub enum Event<'a> {
     AnswerWithoutReader {
         session: &'a str,
     },
-    AnswerWithoutAsk {
+    ReplyWithoutRequest {
         session: &'a str,
     },
     /// A client resumed a stream, but some of its messages are no longer stored, or the stream never existed.
@@ -225,12 +225,12 @@ pub enum Event<'a> {
     ClientSlow {
         session: &'a str,
     },
-    ClientRefused {
+    RequestRejected {
         status: u16,
     },
     /// The first request of a page of the MCP Inspector, which is allowed by default.
     InspectorAllowed,
-    AdminRefused {
+    AdminRejected {
         status: u16,
     },
     /// A process of another user connected to the Unix socket. The gateway closed the connection.
@@ -254,7 +254,7 @@ pub enum Event<'a> {
         warning: &'a str,
     },
     /// An operator's command: `restart`, `enable` or `disable`.
-    ServerCommanded {
+    ServerCommand {
         server: &'a str,
         command: &'a str,
     },
@@ -300,7 +300,7 @@ pub enum Event<'a> {
 }
 
 macro_rules! kinds {
-    ($($kind:ident $name:literal $loudest:ident,)+) => {
+    ($($kind:ident $name:literal $max_level:ident,)+) => {
         /// An event without its fields.
         #[derive(Clone, Copy, Debug)]
         enum EventKind {
@@ -318,9 +318,9 @@ macro_rules! kinds {
             }
 
             /// Returns the most severe level of this kind. Single events may use a less severe one.
-            fn loudest(self) -> LogLevel {
+            fn max_level(self) -> LogLevel {
                 match self {
-                    $(EventKind::$kind => LogLevel::$loudest,)+
+                    $(EventKind::$kind => LogLevel::$max_level,)+
                 }
             }
         }
@@ -341,22 +341,22 @@ kinds!(
     BackendReady "backend_ready" Info,
     BackendLost "backend_lost" Warn,
     BackendFailed "backend_failed" Warn,
-    ToolLeftOut "tool_left_out" Warn,
+    ToolOmitted "tool_omitted" Warn,
     SchemaTooLarge "schema_too_large" Warn,
     BackendListFailed "backend_list_failed" Warn,
     ListenLost "listen_lost" Debug,
     ListenFailed "listen_failed" Warn,
-    OwnLinkOpened "own_link_opened" Debug,
-    OwnLinkFailed "own_link_failed" Warn,
-    OwnLinkLost "own_link_lost" Warn,
-    OwnLinkEnded "own_link_ended" Debug,
-    BackendLine "backend_line" Info,
-    BackendGarbage "backend_garbage" Debug,
-    BackendTooLong "backend_too_long" Warn,
-    BackendAskRefused "backend_ask_refused" Debug,
-    AsideDropped "aside_dropped" Warn,
+    ClientLinkOpened "client_link_opened" Debug,
+    ClientLinkFailed "client_link_failed" Warn,
+    ClientLinkLost "client_link_lost" Warn,
+    ClientLinkEnded "client_link_ended" Debug,
+    BackendStderr "backend_stderr" Info,
+    InvalidOutput "invalid_output" Debug,
+    MessageTooLarge "message_too_large" Warn,
+    ServerRequestRejected "server_request_rejected" Debug,
+    ReplyDropped "reply_dropped" Warn,
     BackendLog "backend_log" Debug,
-    UpdateHeard "update_heard" Debug,
+    UpdateReceived "update_received" Debug,
     Subscribed "subscribed" Debug,
     Unsubscribed "unsubscribed" Debug,
     SubscriptionsReleased "subscriptions_released" Debug,
@@ -372,18 +372,18 @@ kinds!(
     SessionOpened "session_opened" Debug,
     SessionEnded "session_ended" Debug,
     AnswerWithoutReader "answer_without_reader" Debug,
-    AnswerWithoutAsk "answer_without_ask" Debug,
+    ReplyWithoutRequest "reply_without_request" Debug,
     ReplayGap "replay_gap" Debug,
     MessageDropped "message_dropped" Debug,
     ClientSlow "client_slow" Warn,
-    ClientRefused "client_refused" Debug,
+    RequestRejected "request_rejected" Debug,
     InspectorAllowed "inspector_allowed" Info,
-    AdminRefused "admin_refused" Warn,
+    AdminRejected "admin_rejected" Warn,
     PeerRejected "peer_rejected" Warn,
     ConfigReloaded "config_reloaded" Info,
     ConfigRejected "config_rejected" Error,
     ConfigWarning "config_warning" Warn,
-    ServerCommanded "server_commanded" Info,
+    ServerCommand "server_command" Info,
     SpanDropped "span_dropped" Debug,
     SpansFailed "spans_failed" Warn,
     Panic "panic" Error,
@@ -414,7 +414,7 @@ impl Default for Observe {
             limits: LimitCounts::default(),
             memory: Arc::default(),
             feed: Arc::default(),
-            overhead: Durations::within(&FINE_BOUNDS),
+            overhead: Durations::with_bounds(&FINE_BOUNDS),
         }
     }
 }
@@ -424,19 +424,19 @@ impl Observe {
     pub fn emit(&self, event: &Event<'_>) {
         let kind = event.kind();
         self.counts[kind as usize].fetch_add(1, Ordering::Relaxed);
-        let loudest = kind.loudest();
-        if line::is_wanted(loudest) || self.feed.wants(loudest) {
-            self.tell(&LogRecord::of(event));
+        let max_level = kind.max_level();
+        if line::is_wanted(max_level) || self.feed.wants(max_level) {
+            self.publish(&LogRecord::of(event));
         }
     }
 
     #[cold]
-    fn tell(&self, told: &LogRecord<'_>) {
-        if line::is_wanted(told.level) {
-            line::write(told);
+    fn publish(&self, record: &LogRecord<'_>) {
+        if line::is_wanted(record.level) {
+            line::write(record);
         }
-        if self.feed.wants(told.level) {
-            self.feed.push(told);
+        if self.feed.wants(record.level) {
+            self.feed.push(record);
         }
     }
 
@@ -472,7 +472,7 @@ impl Observe {
 
 /// Returns every kind of event with its most severe level.
 pub fn kinds() -> impl Iterator<Item = (&'static str, LogLevel)> {
-    EventKind::ALL.iter().map(|kind| (kind.as_str(), kind.loudest()))
+    EventKind::ALL.iter().map(|kind| (kind.as_str(), kind.max_level()))
 }
 
 /// Returns `text` on one line without invisible or control characters, cut to a maximum length.

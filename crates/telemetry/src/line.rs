@@ -40,16 +40,16 @@ macro_rules! fields {
             }
         }
 
-        pub(super) fn write(told: &LogRecord<'_>) {
+        pub(super) fn write(record: &LogRecord<'_>) {
             macro_rules! write_at {
                 ($level:ident) => {
                     tracing::$level!(
-                        target: "goblin", kind = told.kind.as_str(),
-                        $($name = told.field(LogField::$field),)+ "{}", told.message
+                        target: "goblin", kind = record.kind.as_str(),
+                        $($name = record.field(LogField::$field),)+ "{}", record.message
                     )
                 };
             }
-            match told.level {
+            match record.level {
                 LogLevel::Error => write_at!(error),
                 LogLevel::Warn => write_at!(warn),
                 LogLevel::Info => write_at!(info),

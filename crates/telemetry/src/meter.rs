@@ -1,5 +1,5 @@
-//! Counters of one server, stored in arrays with one slot per label. Counting needs no lock, hash or allocation. The map
-//! of tools is locked only to build a catalog or to read the counters. The histogram of the metrics library takes a
+//! Counters of one server, stored in arrays with one slot per label. Counting needs no lock, hash or allocation. The
+//! map of tools is locked only to build a catalog or to read the counters. The histogram of the metrics library takes a
 //! lock, so this module has its own.
 //!
 //! A meter belongs to its backend and is dropped with it, so a removed server leaves no series behind. Each counter
@@ -79,16 +79,16 @@ goblin_wire::labels! {
     }
 }
 
-const ASKED: usize = MethodLabel::ALL.len();
-const ENDINGS: usize = RequestOutcome::ALL.len();
+const METHODS: usize = MethodLabel::ALL.len();
+const OUTCOMES: usize = RequestOutcome::ALL.len();
 const MIMES: usize = Mime::ALL.len();
 const STATUSES: usize = ReadStatus::ALL.len();
 
 /// The counters of one server.
 #[derive(Debug, Default)]
 pub struct Meter {
-    endings: [[AtomicU64; ENDINGS]; ASKED],
-    durations: [Durations; ASKED],
+    outcomes: [[AtomicU64; OUTCOMES]; METHODS],
+    durations: [Durations; METHODS],
     reads: [[AtomicU64; STATUSES]; MIMES],
     restarts: AtomicU64,
     tools: Mutex<BTreeMap<Box<str>, Arc<OutcomeCounts>>>,
@@ -96,15 +96,15 @@ pub struct Meter {
 
 /// The outcomes of the calls of one tool.
 #[derive(Debug, Default)]
-pub struct OutcomeCounts([AtomicU64; ENDINGS]);
+pub struct OutcomeCounts([AtomicU64; OUTCOMES]);
 
 impl OutcomeCounts {
-    pub fn ended(&self, ending: RequestOutcome) {
-        self.0[ending as usize].fetch_add(1, Ordering::Relaxed);
+    pub fn add(&self, outcome: RequestOutcome) {
+        self.0[outcome as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn count_of(&self, ending: RequestOutcome) -> u64 {
-        self.0[ending as usize].load(Ordering::Relaxed)
+    pub(crate) fn get(&self, outcome: RequestOutcome) -> u64 {
+        self.0[outcome as usize].load(Ordering::Relaxed)
     }
 }
 
@@ -119,7 +119,7 @@ pub struct Durations {
 
 impl Default for Durations {
     fn default() -> Durations {
-        Durations::within(&BOUNDS)
+        Durations::with_bounds(&BOUNDS)
     }
 }
 
@@ -136,45 +136,45 @@ impl Meter {
     /// Returns the counters of all tools.
     pub fn tools(&self) -> Vec<(Box<str>, Arc<OutcomeCounts>)> {
         let tools = self.tools.lock();
-        tools.iter().map(|(name, endings)| (name.clone(), Arc::clone(endings))).collect()
+        tools.iter().map(|(name, outcomes)| (name.clone(), Arc::clone(outcomes))).collect()
     }
 
-    pub fn ended(&self, asked: MethodLabel, ending: RequestOutcome) {
-        self.endings[asked as usize][ending as usize].fetch_add(1, Ordering::Relaxed);
+    pub fn count_outcome(&self, method: MethodLabel, outcome: RequestOutcome) {
+        self.outcomes[method as usize][outcome as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Records the round-trip time of a request that was sent.
-    pub fn took(&self, asked: MethodLabel, duration: Duration) {
-        self.durations[asked as usize].add(duration);
+    pub fn record_duration(&self, method: MethodLabel, duration: Duration) {
+        self.durations[method as usize].add(duration);
     }
 
-    pub fn read(&self, mime: Mime, status: ReadStatus) {
+    pub fn count_read(&self, mime: Mime, status: ReadStatus) {
         self.reads[mime as usize][status as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    pub fn restarted(&self) {
+    pub fn count_restart(&self) {
         self.restarts.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub fn count_of_ended(&self, asked: MethodLabel, ending: RequestOutcome) -> u64 {
-        self.endings[asked as usize][ending as usize].load(Ordering::Relaxed)
+    pub fn outcome_count(&self, method: MethodLabel, outcome: RequestOutcome) -> u64 {
+        self.outcomes[method as usize][outcome as usize].load(Ordering::Relaxed)
     }
 
-    pub fn durations(&self, asked: MethodLabel) -> &Durations {
-        &self.durations[asked as usize]
+    pub fn durations(&self, method: MethodLabel) -> &Durations {
+        &self.durations[method as usize]
     }
 
-    pub fn count_of_reads(&self, mime: Mime, status: ReadStatus) -> u64 {
+    pub fn read_count(&self, mime: Mime, status: ReadStatus) -> u64 {
         self.reads[mime as usize][status as usize].load(Ordering::Relaxed)
     }
 
-    pub fn count_of_restarts(&self) -> u64 {
+    pub fn restart_count(&self) -> u64 {
         self.restarts.load(Ordering::Relaxed)
     }
 }
 
 impl Durations {
-    pub fn within(bounds: &'static [f64; BOUNDS.len()]) -> Durations {
+    pub fn with_bounds(bounds: &'static [f64; BOUNDS.len()]) -> Durations {
         Durations { bounds, buckets: Default::default(), nanoseconds: AtomicU64::new(0) }
     }
 
@@ -210,7 +210,7 @@ mod tests {
     fn every_duration_falls_into_one_bucket() {
         let meter = Meter::default();
         for nanoseconds in [0, 500_000, 500_001, 1_000_000_000, 300_000_000_001, 86_400_000_000_000] {
-            meter.took(MethodLabel::ToolsCall, Duration::from_nanos(nanoseconds));
+            meter.record_duration(MethodLabel::ToolsCall, Duration::from_nanos(nanoseconds));
         }
         let buckets = meter.durations(MethodLabel::ToolsCall).buckets();
         let filled: Vec<_> = buckets.iter().filter(|(_, count)| *count > 0).copied().collect();
@@ -222,12 +222,14 @@ mod tests {
     fn tools_are_counted_by_name_up_to_a_bound() {
         let meter = Meter::default();
         for number in 0..MAX_COUNTED_TOOLS + 5 {
-            meter.tool(&format!("t{number}")).ended(RequestOutcome::Ok);
+            meter.tool(&format!("t{number}")).add(RequestOutcome::Ok);
         }
-        meter.tool(&"x".repeat(MAX_TOOL_NAME + 1)).ended(RequestOutcome::Error);
-        meter.tool("t0").ended(RequestOutcome::Ok);
+        meter.tool(&"x".repeat(MAX_TOOL_NAME + 1)).add(RequestOutcome::Error);
+        meter.tool("t0").add(RequestOutcome::Ok);
         let tools = meter.tools();
-        let count = |name: &str, ending| tools.iter().find(|(it, _)| **it == *name).map(|(_, it)| it.count_of(ending));
+        let count = |name: &str, outcome| {
+            tools.iter().find(|(known, _)| **known == *name).map(|(_, counts)| counts.get(outcome))
+        };
         assert_eq!(tools.len(), MAX_COUNTED_TOOLS + 1);
         assert_eq!((count("t0", RequestOutcome::Ok), count("t9", RequestOutcome::Ok)), (Some(2), Some(1)));
         assert_eq!((count(OTHERS, RequestOutcome::Ok), count(OTHERS, RequestOutcome::Error)), (Some(5), Some(1)));

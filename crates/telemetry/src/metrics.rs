@@ -35,7 +35,7 @@ pub struct Reading {
     pub streams: usize,
     pub requests_in_flight: usize,
     pub subscriptions: usize,
-    /// The number of resource updates by fate: delivered, coalesced or dropped.
+    /// The number of resource updates by outcome: delivered, coalesced or dropped.
     pub updates: [(&'static str, u64); 3],
     pub updates_waiting: usize,
     /// The number of served list pages by source: ready-made or built on request.
@@ -54,7 +54,7 @@ pub struct ServerReading {
     pub state: &'static str,
     pub requests_in_flight: usize,
     /// The number of clients with their own connection. `None` if clients share one.
-    pub own_links: Option<usize>,
+    pub client_links: Option<usize>,
     pub meter: Arc<Meter>,
 }
 
@@ -113,32 +113,37 @@ impl Reading {
             encoder.encode_descriptor("goblin_start_time", help, Some(&Unit::Seconds), MetricType::Gauge)?;
         metric.encode_gauge(&started)?;
         let events = self.events.iter().map(|(kind, count)| ([("kind", *kind)], *count));
-        counters(encoder, "goblin_events", "Happenings by kind, as they are logged", events)?;
+        counters(encoder, "goblin_events", "Events by kind, including those below the log level", events)?;
         let limits = self.limits.iter().map(|(limit, count)| ([("limit", *limit)], *count));
         counters(encoder, "goblin_limit_hits", "How often each limit was reached", limits)?;
         let (help, unit) = ("Bytes of the buffers that count towards gateway.maxMemory", Some(&Unit::Bytes));
-        let memory = self.memory.iter().map(|(kind, bytes)| ([("kind", *kind)], wide(*bytes)));
+        let memory = self.memory.iter().map(|(kind, bytes)| ([("kind", *kind)], to_u64(*bytes)));
         gauges(encoder, "goblin_memory_reserved", help, unit, memory)?;
         let help = "The effective gateway.maxMemory";
         let mut metric = encoder.encode_descriptor("goblin_memory_max", help, unit, MetricType::Gauge)?;
-        metric.encode_gauge(&wide(self.max_memory))?;
+        metric.encode_gauge(&to_u64(self.max_memory))?;
         gauge(encoder, "goblin_sessions_active", "Sessions of clients", self.sessions)?;
         gauge(encoder, "goblin_streams_active", "Open streams of sessions and listeners", self.streams)?;
         gauge(encoder, "goblin_requests_in_flight", "Calls without an answer yet", self.requests_in_flight)?;
         gauge(encoder, "mcp_resource_subscriptions_active", "Subscriptions of clients", self.subscriptions)?;
-        let entries = self.catalog.iter().map(|(kind, count)| ([("kind", *kind)], wide(*count)));
-        gauges(encoder, "goblin_catalog_entries", "Entries that clients are offered", None, entries)
+        let entries = self.catalog.iter().map(|(kind, count)| ([("kind", *kind)], to_u64(*count)));
+        gauges(encoder, "goblin_catalog_entries", "Entries that clients can list", None, entries)
     }
 
     fn encode_traffic(&self, encoder: &mut DescriptorEncoder) -> Result<(), Error> {
-        let help = "What became of updates of resources on their way to clients";
-        let updates = self.updates.iter().map(|(fate, count)| ([("fate", *fate)], *count));
+        let help = "Updates of resources for clients, by outcome";
+        let updates = self.updates.iter().map(|(outcome, count)| ([("outcome", *outcome)], *count));
         counters(encoder, "mcp_resource_updates", help, updates)?;
-        gauge(encoder, "goblin_updates_waiting", "Updates that no stream has taken yet", self.updates_waiting)?;
-        let help = "Pages of lists that clients were given: ready to be sent, or made first";
+        gauge(
+            encoder,
+            "goblin_updates_waiting",
+            "Updates that wait for a stream of their client",
+            self.updates_waiting,
+        )?;
+        let help = "Pages of lists that clients received: ready in advance, or made on request";
         let pages = self.pages.iter().map(|(source, count)| ([("source", *source)], *count));
         counters(encoder, "goblin_list_pages", help, pages)?;
-        let (help, unit) = ("What the gateway itself adds to a call", Some(&Unit::Seconds));
+        let (help, unit) = ("Time that the gateway itself adds to a call", Some(&Unit::Seconds));
         let mut metric = encoder.encode_descriptor("goblin_overhead", help, unit, MetricType::Histogram)?;
         let Histogram { sum, buckets } = &self.overhead;
         let count = buckets.iter().map(|(_, count)| count).sum();
@@ -149,43 +154,44 @@ impl Reading {
         let servers = || self.servers.iter();
         let up = servers().map(|server| ([server.label()], u64::from(server.state == "ready")));
         gauges(encoder, "goblin_backend_up", "Whether the server is connected", None, up)?;
-        let help = "How the server stands: 1 for its state, 0 for the others";
+        let help = "The state of the server: 1 for its current state, 0 for the others";
         let states = servers()
             .flat_map(|server| STATES.map(|state| (server, state)))
             .map(|(server, state)| ([server.label(), ("state", state)], u64::from(server.state == state)));
         gauges(encoder, "goblin_backend_state", help, None, states)?;
         let help = "Requests of clients that the server has not answered yet";
-        let requests = servers().map(|server| ([server.label()], wide(server.requests_in_flight)));
+        let requests = servers().map(|server| ([server.label()], to_u64(server.requests_in_flight)));
         gauges(encoder, "goblin_backend_requests_in_flight", help, None, requests)?;
-        let links = servers().filter_map(|server| Some(([server.label()], wide(server.own_links?))));
+        let links = servers().filter_map(|server| Some(([server.label()], to_u64(server.client_links?))));
         gauges(encoder, "goblin_backend_client_links", "Clients with a connection of their own", None, links)?;
-        let restarts = servers().map(|server| ([server.label()], server.meter.count_of_restarts()));
+        let restarts = servers().map(|server| ([server.label()], server.meter.restart_count()));
         let help = "Starts of the server, or dials to it, after the first";
         counters(encoder, "goblin_backend_restarts", help, restarts)
     }
 
     /// Encodes the request series. Omits series with a count of 0, because most servers see few methods and outcomes.
     fn encode_requests(&self, encoder: &mut DescriptorEncoder) -> Result<(), Error> {
-        let requests = self.asked().flat_map(|(server, method)| {
+        let requests = self.server_methods().flat_map(|(server, method)| {
             RequestOutcome::ALL.iter().map(move |outcome| {
                 let labels = [server.label(), ("method", method.as_str()), ("outcome", outcome.as_str())];
-                (labels, server.meter.count_of_ended(method, *outcome))
+                (labels, server.meter.outcome_count(method, *outcome))
             })
         });
-        let help = "Requests of clients to a server, by how they ended";
-        counters(encoder, "mcp_requests", help, requests.filter(is_counted))?;
-        let tools = self.servers.iter().flat_map(|server| server.meter.tools().into_iter().map(move |it| (server, it)));
+        let help = "Requests of clients to a server, by outcome";
+        counters(encoder, "mcp_requests", help, requests.filter(is_nonzero))?;
+        let tools =
+            self.servers.iter().flat_map(|server| server.meter.tools().into_iter().map(move |tool| (server, tool)));
         let calls = tools.flat_map(|(server, (tool, counts))| {
             RequestOutcome::ALL.iter().map(move |outcome| {
-                let (server, outcome_word) = (server.id.to_string(), outcome.as_str().to_owned());
-                let labels = [("server_id", server), ("tool", clean(&tool)), ("outcome", outcome_word)];
-                (labels, counts.count_of(*outcome))
+                let (server, label) = (server.id.to_string(), outcome.as_str().to_owned());
+                let labels = [("server_id", server), ("tool", clean(&tool)), ("outcome", label)];
+                (labels, counts.get(*outcome))
             })
         });
-        counters(encoder, "mcp_tool_calls", "Calls of a tool, by how they ended", calls.filter(is_counted))?;
+        counters(encoder, "mcp_tool_calls", "Calls of a tool, by outcome", calls.filter(is_nonzero))?;
         let (help, unit) = ("From sending a request to a server to its answer", Some(&Unit::Seconds));
         let mut family = encoder.encode_descriptor("mcp_request_duration", help, unit, MetricType::Histogram)?;
-        for (server, method) in self.asked() {
+        for (server, method) in self.server_methods() {
             let Histogram { sum, buckets } = Histogram::from(server.meter.durations(method));
             let count = buckets.iter().map(|(_, count)| count).sum();
             if count > 0 {
@@ -198,15 +204,15 @@ impl Reading {
         let reads = self.servers.iter().flat_map(|server| {
             kinds.clone().map(move |(mime, status)| {
                 let labels = [server.label(), ("mime_type", mime.as_str()), ("status", status.as_str())];
-                (labels, server.meter.count_of_reads(mime, status))
+                (labels, server.meter.read_count(mime, status))
             })
         });
         let help = "Reads of resources, by the MIME type that the server lists";
-        counters(encoder, "mcp_resource_reads", help, reads.filter(is_counted))
+        counters(encoder, "mcp_resource_reads", help, reads.filter(is_nonzero))
     }
 
-    fn asked(&self) -> impl Iterator<Item = (&ServerReading, MethodLabel)> {
-        self.servers.iter().flat_map(|server| MethodLabel::ALL.iter().map(move |asked| (server, *asked)))
+    fn server_methods(&self) -> impl Iterator<Item = (&ServerReading, MethodLabel)> {
+        self.servers.iter().flat_map(|server| MethodLabel::ALL.iter().map(move |method| (server, *method)))
     }
 
     fn encode_process(&self, encoder: &mut DescriptorEncoder) -> Result<(), Error> {
@@ -232,7 +238,7 @@ impl ServerReading {
 /// One series of a metric: its labels, by name, and its value.
 type Series<V, const N: usize> = ([(&'static str, V); N], u64);
 
-fn is_counted<V, const N: usize>((_, count): &Series<V, N>) -> bool {
+fn is_nonzero<V, const N: usize>((_, count): &Series<V, N>) -> bool {
     *count > 0
 }
 
@@ -260,10 +266,10 @@ fn gauges<V: EncodeLabelValue, const N: usize>(
 }
 
 fn gauge(encoder: &mut DescriptorEncoder, name: &str, help: &str, value: usize) -> Result<(), Error> {
-    encoder.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&wide(value))
+    encoder.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&to_u64(value))
 }
 
-fn wide(count: usize) -> u64 {
+fn to_u64(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
@@ -288,7 +294,7 @@ mod tests {
             updates: [("delivered", 5), ("coalesced", 6), ("dropped", 0)],
             updates_waiting: 1,
             pages: [("ready", 9), ("made", 1)],
-            overhead: Histogram::from(&Durations::within(&FINE_BOUNDS)),
+            overhead: Histogram::from(&Durations::with_bounds(&FINE_BOUNDS)),
             catalog: [("tool", 1), ("prompt", 2), ("resource", 3), ("template", 4)],
             servers,
             process: ProcessReading::default(),
@@ -298,14 +304,14 @@ mod tests {
     #[test]
     fn what_was_counted_is_told_and_nothing_else() {
         let meter = Arc::new(Meter::default());
-        meter.ended(MethodLabel::ToolsCall, RequestOutcome::Ok);
-        meter.took(MethodLabel::ToolsCall, Duration::from_millis(3));
-        meter.read(Mime::Plain, ReadStatus::Failure);
-        meter.tool("say\u{202e}\"hi").ended(RequestOutcome::Error);
+        meter.count_outcome(MethodLabel::ToolsCall, RequestOutcome::Ok);
+        meter.record_duration(MethodLabel::ToolsCall, Duration::from_millis(3));
+        meter.count_read(Mime::Plain, ReadStatus::Failure);
+        meter.tool("say\u{202e}\"hi").add(RequestOutcome::Error);
         meter.tool("unused");
         let id = ServerId::new("a \"b\\").expect("any printable id");
         let text =
-            reading(vec![ServerReading { id, state: "ready", requests_in_flight: 1, own_links: Some(7), meter }])
+            reading(vec![ServerReading { id, state: "ready", requests_in_flight: 1, client_links: Some(7), meter }])
                 .to_text();
         for line in [
             "goblin_start_time_seconds 5.0",
@@ -319,7 +325,7 @@ mod tests {
             r#"goblin_backend_state{server_id="a \"b\\",state="ready"} 1"#,
             r#"goblin_backend_state{server_id="a \"b\\",state="failed"} 0"#,
             r#"mcp_tool_calls_total{server_id="a \"b\\",tool="say\"hi",outcome="error"} 1"#,
-            r#"mcp_resource_updates_total{fate="coalesced"} 6"#,
+            r#"mcp_resource_updates_total{outcome="coalesced"} 6"#,
             r#"goblin_list_pages_total{source="ready"} 9"#,
             "goblin_updates_waiting 1",
             "goblin_overhead_seconds_count 0",
@@ -331,10 +337,10 @@ mod tests {
             r#"mcp_request_duration_seconds_bucket{le="+Inf",server_id="a \"b\\",method="tools/call"} 1"#,
             r#"mcp_resource_reads_total{server_id="a \"b\\",mime_type="text/plain",status="failure"} 1"#,
         ] {
-            assert!(text.lines().any(|told| told == line), "{line} is not in\n{text}");
+            assert!(text.lines().any(|present| present == line), "{line} is not in\n{text}");
         }
         assert_eq!(text.matches("mcp_requests_total{").count(), 1);
         assert_eq!(text.matches("mcp_tool_calls_total{").count(), 1);
-        assert!(!text.contains("process_"), "what is not known is not told");
+        assert!(!text.contains("process_"), "an unknown measurement is omitted");
     }
 }

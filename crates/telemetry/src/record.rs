@@ -79,143 +79,154 @@ impl<'a> LogRecord<'a> {
         LogRecord { level, ..self }
     }
 
+    /// Lowers the level to `debug` if the same event was logged before.
+    fn at_debug_if(self, repeated: bool) -> LogRecord<'a> {
+        if repeated { self.at(LogLevel::Debug) } else { self }
+    }
+
     pub(super) fn of(event: &Event<'a>) -> LogRecord<'a> {
         let kind = event.kind();
-        let say = |message| LogRecord { kind, level: kind.loudest(), message, fields: Vec::new() };
-        let told = |message| say(Cow::Borrowed(message));
-        // A repeated event is logged at `debug`.
-        let again = |told: LogRecord<'a>, repeated| if repeated { told.at(LogLevel::Debug) } else { told };
+        let text_record = |message| LogRecord { kind, level: kind.max_level(), message, fields: Vec::new() };
+        let record = |message| text_record(Cow::Borrowed(message));
         match *event {
-            Event::Listening { url } => say(Cow::Owned(format!("listening on {url}"))),
+            Event::Listening { url } => text_record(Cow::Owned(format!("listening on {url}"))),
             Event::Ready { took, servers, waiting: "" } => {
-                told("ready").at(LogLevel::Info).with(LogField::Servers, servers).with(LogField::Took, took)
+                record("ready").at(LogLevel::Info).with(LogField::Servers, servers).with(LogField::Took, took)
             }
             Event::Ready { took, servers, waiting } => {
-                told("ready; some servers have not answered yet and are not waited for")
+                record("ready; goblin does not wait for the servers that have not answered yet")
                     .with(LogField::Servers, servers)
                     .with(LogField::Took, took)
                     .with(LogField::Waiting, waiting)
             }
-            Event::BackendReady { server, transport, version, took } => told("backend ready")
+            Event::BackendReady { server, transport, version, took } => record("backend ready")
                 .with(LogField::Server, server)
                 .with(LogField::Transport, transport)
                 .with(LogField::Version, version)
                 .with(LogField::Took, took),
             Event::BackendLost { server, reason } => {
-                told("backend lost").with(LogField::Server, server).with(LogField::Reason, reason)
+                record("backend lost").with(LogField::Server, server).with(LogField::Reason, reason)
             }
             Event::BackendFailed { server, reason, retry_in, repeated } => {
                 let message = match repeated {
                     false => "cannot connect to backend",
                     true => "cannot connect to backend, as before",
                 };
-                again(told(message), repeated)
+                record(message)
+                    .at_debug_if(repeated)
                     .with(LogField::Server, server)
                     .with(LogField::Reason, reason)
                     .with(LogField::RetryIn, retry_in)
             }
-            Event::ToolLeftOut { server, tool, reason } => told("tool left out")
+            Event::ToolOmitted { server, tool, reason } => record("tool omitted from the catalog")
                 .with(LogField::Server, server)
                 .with(LogField::Tool, tool)
                 .with(LogField::Reason, reason),
             Event::SchemaTooLarge { server, tool, reason } => {
-                let told = told("calls of a tool pass unvalidated").with(LogField::Server, server);
-                told.with(LogField::Tool, tool).with(LogField::Reason, reason)
+                let record = record("the calls of a tool are not validated").with(LogField::Server, server);
+                record.with(LogField::Tool, tool).with(LogField::Reason, reason)
             }
-            Event::BackendListFailed { server, method, reason } => told("backend did not list")
-                .with(LogField::Server, server)
-                .with(LogField::Method, method)
-                .with(LogField::Reason, reason),
+            Event::BackendListFailed { server, method, reason } => {
+                record("cannot list the entries of the backend; goblin keeps the last list")
+                    .with(LogField::Server, server)
+                    .with(LogField::Method, method)
+                    .with(LogField::Reason, reason)
+            }
             Event::ListenLost { server, reason } => {
-                let message = "backend tells of changes no more; asked again";
-                told(message).with(LogField::Server, server).with(LogField::Reason, reason)
+                let message = "the event stream of the backend ended; goblin opens it again";
+                record(message).with(LogField::Server, server).with(LogField::Reason, reason)
             }
             Event::ListenFailed { server, reason, repeated } => {
                 let message = match repeated {
-                    false => "backend does not tell of changes; tried again",
-                    true => "backend does not tell of changes, as before",
+                    false => "cannot open the event stream of the backend; goblin tries again",
+                    true => "cannot open the event stream of the backend, as before",
                 };
-                again(told(message), repeated).with(LogField::Server, server).with(LogField::Reason, reason)
+                record(message).at_debug_if(repeated).with(LogField::Server, server).with(LogField::Reason, reason)
             }
-            Event::OwnLinkOpened { server, session, took } => told("the client has its own connection")
+            Event::ClientLinkOpened { server, session, took } => record("connection of one client opened")
                 .with(LogField::Server, server)
                 .with(LogField::Session, session)
                 .with(LogField::Took, took),
-            Event::OwnLinkFailed { server, session, reason, repeated } => {
+            Event::ClientLinkFailed { server, session, reason, repeated } => {
                 let message = match repeated {
                     false => "cannot connect to backend for one client",
                     true => "cannot connect to backend for one client, as before",
                 };
-                again(told(message), repeated)
+                record(message)
+                    .at_debug_if(repeated)
                     .with(LogField::Server, server)
                     .with(LogField::Session, session)
                     .with(LogField::Reason, reason)
             }
-            Event::OwnLinkLost { server, session, reason } => told("backend of one client lost")
+            Event::ClientLinkLost { server, session, reason } => record("connection of one client lost")
                 .with(LogField::Server, server)
                 .with(LogField::Session, session)
                 .with(LogField::Reason, reason),
-            Event::OwnLinkEnded { server, session } => told("the client's own connection ended")
+            Event::ClientLinkEnded { server, session } => {
+                record("connection of one client ended").with(LogField::Server, server).with(LogField::Session, session)
+            }
+            Event::BackendStderr { server, line, repeated } => {
+                text_record(cleaned(line)).at_debug_if(repeated).with(LogField::Server, server)
+            }
+            Event::InvalidOutput { server, reason } => record("backend sent text that is not a message")
                 .with(LogField::Server, server)
-                .with(LogField::Session, session),
-            Event::BackendLine { server, line, repeated } => {
-                again(say(cleaned(line)), repeated).with(LogField::Server, server)
-            }
-            Event::BackendGarbage { server, reason } => {
-                told("backend wrote no message").with(LogField::Server, server).with(LogField::Reason, reason)
-            }
-            Event::BackendTooLong { server } => {
-                told("backend wrote a message beyond maxMessageSize; dropped").with(LogField::Server, server)
-            }
-            Event::BackendAskRefused { server, method, reason } => told("backend asked what cannot be relayed")
-                .with(LogField::Server, server)
-                .with(LogField::Method, method)
                 .with(LogField::Reason, reason),
-            Event::AsideDropped { server } => {
-                told("backend takes answers to what it asked too slowly; one was dropped")
+            Event::MessageTooLarge { server } => {
+                record("backend sent a message above maxMessageSize; the message was dropped")
                     .with(LogField::Server, server)
             }
-            Event::BackendLog { server, line } => say(cleaned(line)).with(LogField::Server, server),
-            Event::UpdateHeard { server, uri, count } => told("resource updated")
+            Event::ServerRequestRejected { server, method, reason } => {
+                record("goblin rejected a request of the backend")
+                    .with(LogField::Server, server)
+                    .with(LogField::Method, method)
+                    .with(LogField::Reason, reason)
+            }
+            Event::ReplyDropped { server } => {
+                record("backend reads the replies to its requests too slowly; one reply was dropped")
+                    .with(LogField::Server, server)
+            }
+            Event::BackendLog { server, line } => text_record(cleaned(line)).with(LogField::Server, server),
+            Event::UpdateReceived { server, uri, count } => record("resource updated")
                 .with(LogField::Server, server)
                 .with(LogField::Uri, uri)
                 .with(LogField::Count, count),
-            Event::Subscribed { server, uri, session, state } => told("subscribed")
+            Event::Subscribed { server, uri, session, state } => record("subscribed")
                 .with(LogField::Server, server)
                 .with(LogField::Uri, uri)
                 .with(LogField::Session, session)
                 .with(LogField::State, state),
             Event::Unsubscribed { server, session } => {
-                told("unsubscribed").with(LogField::Server, server).with(LogField::Session, session)
+                record("unsubscribed").with(LogField::Server, server).with(LogField::Session, session)
             }
-            Event::SubscriptionsReleased { server, count } => told("subscriptions ended with their client")
+            Event::SubscriptionsReleased { server, count } => record("subscriptions ended with their client")
                 .with(LogField::Server, server)
                 .with(LogField::Count, count),
             Event::BackendNotification { server, method } => {
-                told("notification without a recipient").with(LogField::Server, server).with(LogField::Method, method)
+                record("notification without a recipient").with(LogField::Server, server).with(LogField::Method, method)
             }
-            Event::BackendError { server, method, error } => told("backend answered an error")
+            Event::BackendError { server, method, error } => record("backend returned an error")
                 .with(LogField::Server, server)
                 .with(LogField::Method, method)
                 .with(LogField::Code, "BACKEND_ERROR")
                 .with(LogField::Error, error),
             Event::FilesLimited { server, listed } => {
-                told("more files than maxFiles; the others are reached by the tools and the template only")
+                record("more files than maxFiles; only the tools and the template reach the other files")
                     .with(LogField::Server, server)
                     .with(LogField::Listed, listed)
             }
             Event::FilesPolled { server, reason } => {
-                told("files cannot be watched; changes are looked for every few seconds")
+                record("files cannot be watched; goblin scans for changes every few seconds")
                     .with(LogField::Server, server)
                     .with(LogField::Reason, reason)
             }
             Event::AnswerWithoutCall { server } => {
-                told("backend answered what nobody waits for; dropped").with(LogField::Server, server)
+                record("backend sent an answer without a waiting call; the answer was dropped")
+                    .with(LogField::Server, server)
             }
-            Event::ProgressDropped { server } => told("progress dropped").with(LogField::Server, server),
-            Event::LogDropped { server } => told("log line dropped").with(LogField::Server, server),
+            Event::ProgressDropped { server } => record("progress dropped").with(LogField::Server, server),
+            Event::LogDropped { server } => record("log line dropped").with(LogField::Server, server),
             Event::CatalogPublished { version, tools, prompts, resources, templates, conflicts } => {
-                told("catalog published")
+                record("catalog published")
                     .with(LogField::Version, version)
                     .with(LogField::Tools, tools)
                     .with(LogField::Prompts, prompts)
@@ -224,77 +235,87 @@ impl<'a> LogRecord<'a> {
                     .with(LogField::Conflicts, conflicts)
             }
             Event::NameConflict { name } => {
-                told("several entries want this name; all got a suffix").with(LogField::Name, name)
+                record("several entries have the same name; each got a suffix").with(LogField::Name, name)
             }
             Event::SessionOpened { session, version } => {
-                told("session opened").with(LogField::Session, session).with(LogField::Version, version)
+                record("session opened").with(LogField::Session, session).with(LogField::Version, version)
             }
             Event::SessionEnded { session, reason } => {
-                told("session ended").with(LogField::Session, session).with(LogField::Reason, reason)
+                record("session ended").with(LogField::Session, session).with(LogField::Reason, reason)
             }
             Event::AnswerWithoutReader { session } => {
-                told("the client left before the answer; dropped").with(LogField::Session, session)
-            }
-            Event::AnswerWithoutAsk { session } => {
-                told("the client answered what nobody asks, or asks any more; dropped").with(LogField::Session, session)
-            }
-            Event::ReplayGap { session } => {
-                told("the client came back to what is not kept any more; told so").with(LogField::Session, session)
-            }
-            Event::MessageDropped { session } => {
-                told("no room for progress or a log line, or no stream; dropped").with(LogField::Session, session)
-            }
-            Event::ClientSlow { session } => {
-                told("the client does not read its answers; its stream is closed and its session ended")
+                record("the client disconnected before its answer; the answer was dropped")
                     .with(LogField::Session, session)
             }
-            Event::ClientRefused { status } => told("request refused").with(LogField::Status, status),
-            Event::InspectorAllowed => told(
-                "the MCP Inspector's default origin may call; to change that, name the allowed pages in gateway.allowedOrigins",
+            Event::ReplyWithoutRequest { session } => {
+                record("the client sent a reply without an open request; the reply was dropped")
+                    .with(LogField::Session, session)
+            }
+            Event::ReplayGap { session } => {
+                record("the client resumed a stream, but some events are no longer kept; goblin notified the client")
+                    .with(LogField::Session, session)
+            }
+            Event::MessageDropped { session } => {
+                record("progress or a log line was dropped; the client has no stream, or its queue is full")
+                    .with(LogField::Session, session)
+            }
+            Event::ClientSlow { session } => {
+                record("the client does not read its answers; goblin closed its stream and ended its session")
+                    .with(LogField::Session, session)
+            }
+            Event::RequestRejected { status } => record("request rejected").with(LogField::Status, status),
+            Event::InspectorAllowed => record(
+                "the default origin of the MCP Inspector is allowed; to change that, list the allowed origins in gateway.allowedOrigins",
             ),
-            Event::AdminRefused { status } => told("request to the admin API refused").with(LogField::Status, status),
+            Event::AdminRejected { status } => {
+                record("request to the admin API rejected").with(LogField::Status, status)
+            }
             Event::PeerRejected { reason, repeated } => {
                 let message = "a process of another user connected to gateway.socket; the connection was closed";
-                again(told(message), repeated).with(LogField::Reason, reason)
+                record(message).at_debug_if(repeated).with(LogField::Reason, reason)
             }
-            Event::ConfigReloaded { started, changed, stopped, unchanged } => told("configuration reloaded")
+            Event::ConfigReloaded { started, changed, stopped, unchanged } => record("configuration reloaded")
                 .with(LogField::Started, started)
                 .with(LogField::Changed, changed)
                 .with(LogField::Stopped, stopped)
                 .with(LogField::Unchanged, unchanged),
             Event::ConfigRejected { reason } => {
-                told("configuration not reloaded; everything stays as it was").with(LogField::Reason, reason)
+                record("configuration not reloaded; the previous one stays in effect").with(LogField::Reason, reason)
             }
-            Event::ConfigWarning { warning } => told("in the configuration").with(LogField::Reason, warning),
-            Event::ServerCommanded { server, command } => {
-                told("told by an operator").with(LogField::Server, server).with(LogField::Command, command)
+            Event::ConfigWarning { warning } => {
+                record("the configuration has a warning").with(LogField::Reason, warning)
             }
-            Event::SpanDropped => told("too many spans wait to be sent; one was dropped"),
+            Event::ServerCommand { server, command } => {
+                record("an operator sent a command").with(LogField::Server, server).with(LogField::Command, command)
+            }
+            Event::SpanDropped => record("the queue of spans is full; one span was dropped"),
             Event::SpansFailed { reason, repeated } => {
                 let message = match repeated {
-                    false => "cannot send traces; they are dropped until it works again",
+                    false => "cannot send traces; goblin drops them until the collector accepts them again",
                     true => "cannot send traces, as before",
                 };
-                again(told(message), repeated).with(LogField::Reason, reason)
+                record(message).at_debug_if(repeated).with(LogField::Reason, reason)
             }
-            Event::WorkerBusy { place, busy } => told("a worker thread is busy with one task; other calls may wait")
+            Event::WorkerBusy { place, busy } => record("a worker thread is busy with one task; other calls may wait")
                 .with(LogField::Place, place)
                 .with(LogField::Took, busy),
-            Event::Panic { place } => told("bug: a request panicked").with(LogField::Place, place),
-            Event::ShuttingDown { open, grace } => told("shutting down; open calls have the grace to end")
-                .with(LogField::Open, open)
-                .with(LogField::Grace, grace),
-            Event::CallCut { server, method, name, session, age } => told("call cut by the shutdown")
+            Event::Panic { place } => record("bug: a request panicked").with(LogField::Place, place),
+            Event::ShuttingDown { open, grace } => {
+                record("shutting down; open calls may finish within the grace period")
+                    .with(LogField::Open, open)
+                    .with(LogField::Grace, grace)
+            }
+            Event::CallCut { server, method, name, session, age } => record("call cut by the shutdown")
                 .with(LogField::Server, server)
                 .with(LogField::Method, method)
                 .with(LogField::Name, name)
                 .with(LogField::Session, session)
                 .with(LogField::Age, age),
             Event::CallsCut { count, unnamed } => {
-                told("calls cut by the shutdown").with(LogField::Count, count).with(LogField::Unnamed, unnamed)
+                record("calls cut by the shutdown").with(LogField::Count, count).with(LogField::Unnamed, unnamed)
             }
-            Event::ConnectionsCut => told("connections cut by the shutdown; their clients did not read"),
-            Event::Stopped { took, drained_in, closed_in } => told("stopped")
+            Event::ConnectionsCut => record("connections cut by the shutdown; their clients did not read"),
+            Event::Stopped { took, drained_in, closed_in } => record("stopped")
                 .with(LogField::Took, took)
                 .with(LogField::DrainedIn, drained_in)
                 .with(LogField::ClosedIn, closed_in),

@@ -1,7 +1,7 @@
 //! Finished calls as trace spans: a bounded queue, and their encoding in OTLP.
 //!
-//! Nothing here waits. A span that does not fit into the queue is dropped and counted. `src/app/telemetry.rs` takes
-//! spans from the queue and sends them.
+//! Nothing here waits. A span that does not fit into the queue is dropped and counted.
+//! `crates/engine/src/app/telemetry.rs` takes spans from the queue and sends them.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -25,7 +25,7 @@ pub struct CallSpan {
     /// The `tracestate` as the client sent it.
     pub state: String,
     pub name: String,
-    pub begun: SystemTime,
+    pub started: SystemTime,
     pub took: Duration,
     pub attributes: Vec<(&'static str, String)>,
     /// The error, if the call failed.
@@ -42,8 +42,8 @@ pub struct Spans {
 impl Spans {
     /// Creates the queue and returns both of its ends.
     pub fn new(observe: Arc<Observe>) -> (Spans, mpsc::Receiver<CallSpan>) {
-        let (queue, taken) = mpsc::channel(MAX_QUEUED_SPANS);
-        (Spans { queue, observe }, taken)
+        let (queue, receiver) = mpsc::channel(MAX_QUEUED_SPANS);
+        (Spans { queue, observe }, receiver)
     }
 
     /// Queues a span. Drops and counts it if the queue is full.
@@ -71,15 +71,15 @@ impl CallSpan {
         // OTLP's code for the kind of span that serves a remote request.
         const SERVER: u8 = 2;
         const ERROR: u8 = 2;
-        let begun = self.begun.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let started = self.started.duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut span = json!({
             "traceId": format!("{:032x}", self.context.trace),
             "spanId": format!("{:016x}", self.context.span),
             "flags": self.context.flags,
             "name": self.name,
             "kind": SERVER,
-            "startTimeUnixNano": begun.as_nanos().to_string(),
-            "endTimeUnixNano": (begun + self.took).as_nanos().to_string(),
+            "startTimeUnixNano": started.as_nanos().to_string(),
+            "endTimeUnixNano": (started + self.took).as_nanos().to_string(),
             "attributes": attributes(&self.attributes),
             "status": match &self.error {
                 Some(error) => json!({ "code": ERROR, "message": error }),
@@ -96,8 +96,8 @@ impl CallSpan {
     }
 }
 
-fn attributes(words: &[(&'static str, String)]) -> Vec<Value> {
-    words.iter().map(|(key, value)| json!({ "key": key, "value": { "stringValue": value } })).collect()
+fn attributes(pairs: &[(&'static str, String)]) -> Vec<Value> {
+    pairs.iter().map(|(key, value)| json!({ "key": key, "value": { "stringValue": value } })).collect()
 }
 
 #[cfg(test)]
@@ -110,7 +110,7 @@ mod tests {
             parent: Some(7),
             state: "a=1".to_owned(),
             name: "tools/call t".to_owned(),
-            begun: UNIX_EPOCH + Duration::from_secs(1),
+            started: UNIX_EPOCH + Duration::from_secs(1),
             took: Duration::from_millis(5),
             attributes: vec![("mcp.method.name", "tools/call".to_owned())],
             error: Some("TIMEOUT".to_owned()),
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_span_is_what_otlp_reads() {
-        let message: Value = serde_json::from_slice(&encode(&[span()])).expect("it is JSON");
+        let message: Value = serde_json::from_slice(&encode(&[span()])).expect("valid JSON");
         let expected = json!({
             "traceId": "00000000000000000000000000004bf9", "spanId": "000000000000f067", "parentSpanId": "0000000000000007",
             "traceState": "a=1", "flags": 1, "name": "tools/call t", "kind": 2,
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn exactly_so_many_wait_and_the_rest_is_counted() {
         let observe = Arc::new(Observe::default());
-        let (spans, _taken) = Spans::new(Arc::clone(&observe));
+        let (spans, _receiver) = Spans::new(Arc::clone(&observe));
         for _ in 0..MAX_QUEUED_SPANS + 3 {
             spans.push(span());
         }

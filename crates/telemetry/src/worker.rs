@@ -8,8 +8,8 @@
 //! The watchdog compares processor time, because a loaded machine may suspend a thread for longer than that. It uses
 //! the wall clock on systems without processor time per thread.
 //!
-//! Work with a size chosen by a client or a backend must leave the worker threads. [`offload`] moves work for backends and
-//! operators. [`compute`] moves work for clients, of which only [`MAX_COMPUTATIONS`] run at once.
+//! Work with a size chosen by a client or a backend must leave the worker threads. [`offload`] moves work for backends
+//! and operators. [`compute`] moves work for clients, of which only [`MAX_COMPUTATIONS`] run at once.
 
 use std::cell::OnceCell;
 use std::panic::{Location, resume_unwind};
@@ -71,11 +71,11 @@ pub async fn offload<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stati
 }
 
 /// Runs work of a client like [`offload`], but waits while [`MAX_COMPUTATIONS`] others run. A caller with a deadline
-/// drops the future. Work that has started keeps its place until it ends.
+/// drops the future. Work that has started keeps its permit until it ends.
 pub async fn compute<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    let place = COMPUTATIONS.acquire().await.ok()?;
+    let permit = COMPUTATIONS.acquire().await.ok()?;
     offload(move || {
-        let _place = place;
+        let _permit = permit;
         work()
     })
     .await
@@ -137,13 +137,13 @@ struct Watched {
     sites: Vec<&'static Location<'static>>,
 }
 
-fn with_activity(act: impl FnOnce(&Activity)) {
+fn with_activity(action: impl FnOnce(&Activity)) {
     thread_local! {
         static ACTIVITY: OnceCell<Arc<Activity>> = const { OnceCell::new() };
     }
     // A task may be dropped during the thread's exit, when the thread-local is gone. That poll needs no record.
     let _ = ACTIVITY.try_with(|activity| {
-        act(activity.get_or_init(|| {
+        action(activity.get_or_init(|| {
             let activity = Arc::new(Activity { poll: AtomicU64::new(0), clock: ThreadClock::of_this_thread() });
             let activities = &mut WATCHED.write().activities;
             activities.retain(|activity| activity.strong_count() > 0);
@@ -250,13 +250,13 @@ fn sample(samples: &mut Vec<Sample>, mut report: impl FnMut(&str, Duration)) {
         // The poll may have ended while the clock was read. The time would then cover several polls.
         if busy >= BUSY_AFTER && !sample.reported && is_current(sample) {
             sample.reported = true;
-            report(&place(poll), busy);
+            report(&source_location(poll), busy);
         }
     }
 }
 
 /// Returns the source location that spawned the task of this poll.
-fn place(poll: u64) -> String {
+fn source_location(poll: u64) -> String {
     let index = usize::try_from(poll >> 1 & ((1 << SITE_BITS) - 1)).unwrap_or(usize::MAX);
     let sites = &WATCHED.read().sites;
     sites.get(index).map_or_else(|| "unknown".to_owned(), |site| format!("{}:{}", site.file(), site.line()))
@@ -301,23 +301,23 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn hard4_computations_are_bounded_and_keep_their_place_when_nobody_waits() {
-        let (begun, mut begins) = tokio::sync::mpsc::channel(16);
+        let (started, mut start_signals) = tokio::sync::mpsc::channel(16);
         let release = Arc::new(std::sync::Barrier::new(MAX_COMPUTATIONS + 1));
         let mut waiting = Vec::new();
         for _ in 0..MAX_COMPUTATIONS {
-            let (begun, release) = (begun.clone(), Arc::clone(&release));
+            let (started, release) = (started.clone(), Arc::clone(&release));
             waiting.push(tokio::spawn(compute(move || {
-                begun.blocking_send(()).expect("the test waits");
+                started.blocking_send(()).expect("the test waits");
                 release.wait();
             })));
         }
         for _ in 0..MAX_COMPUTATIONS {
-            begins.recv().await.expect("a computation begins");
+            start_signals.recv().await.expect("a computation starts");
         }
         // The callers leave, and their work continues.
         waiting.iter().for_each(tokio::task::JoinHandle::abort);
         let late = tokio::time::timeout(Duration::from_millis(50), compute(|| ())).await;
-        assert!(late.is_err(), "there is no place while the work goes on");
+        assert!(late.is_err(), "no permit is free while the work runs");
         tokio::task::spawn_blocking(move || release.wait()).await.expect("no panic");
         assert_eq!(compute(|| 7).await, Some(7));
     }
@@ -325,7 +325,7 @@ mod tests {
     #[test]
     fn a_poll_names_the_place_of_its_spawn() {
         let watched = watched(async {});
-        assert!(place(u64::from(watched.site) << 1 | POLLING).contains("src/worker.rs:"));
+        assert!(source_location(u64::from(watched.site) << 1 | POLLING).contains("src/worker.rs:"));
     }
 
     #[tokio::test]

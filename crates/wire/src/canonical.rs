@@ -33,7 +33,7 @@ pub enum Ambiguity {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Readings {
     /// The canonical form, and the canonical form with every backslash read as a slash.
-    pub wholes: Vec<String>,
+    pub forms: Vec<String>,
     /// The texts before each `?` and `#`, and the text before trailing slashes and spaces. Some servers read no
     /// further.
     pub stems: Vec<String>,
@@ -95,12 +95,12 @@ pub fn is_plain(uri: &str) -> bool {
 
 impl Readings {
     pub fn all(&self) -> impl Iterator<Item = &str> {
-        self.wholes.iter().chain(&self.stems).chain(&self.rare).map(String::as_str)
+        self.forms.iter().chain(&self.stems).chain(&self.rare).map(String::as_str)
     }
 
     fn add(&mut self, decoded: &[u8], backslash: Backslash) -> Result<(), Ambiguity> {
         let whole = UriParts::parse(decoded, backslash)?;
-        self.wholes.push(whole.text());
+        self.forms.push(whole.text());
         self.add_shorter(whole);
         let is_separator = |byte: &u8| matches!(byte, b'?' | b'#' | b';');
         let separators = decoded.iter().enumerate().filter(|(_, byte)| is_separator(byte));
@@ -233,8 +233,8 @@ impl UriParts {
     fn trim_end(&mut self) -> bool {
         let before = self.path.len();
         let has_host = self.authority.as_ref().is_some_and(|authority| !authority.is_empty());
-        let least = usize::from(!has_host);
-        while self.path.len() > least && matches!(self.path.last(), Some(b'/' | b' ')) {
+        let min_length = usize::from(!has_host);
+        while self.path.len() > min_length && matches!(self.path.last(), Some(b'/' | b' ')) {
             self.path.pop();
         }
         self.path.len() < before
@@ -289,8 +289,8 @@ fn canonical_authority(authority: &[u8], is_file: bool) -> Result<Vec<u8>, Ambig
     let host_at = authority.iter().rposition(|byte| *byte == b'@').map_or(0, |at| at + 1);
     let mut canonical = authority.to_vec();
     canonical[host_at..].make_ascii_lowercase();
-    let is_here = is_file && matches!(canonical.as_slice(), b"localhost" | b"127.0.0.1" | b"[::1]");
-    Ok(if is_here { Vec::new() } else { canonical })
+    let is_this_host = is_file && matches!(canonical.as_slice(), b"localhost" | b"127.0.0.1" | b"[::1]");
+    Ok(if is_this_host { Vec::new() } else { canonical })
 }
 
 /// Returns the host without user, default port and final dot.

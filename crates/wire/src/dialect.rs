@@ -40,8 +40,10 @@ impl Dialect {
 
     /// Chooses the version for the response to `initialize`. Returns the requested version if it has a handshake,
     /// otherwise the newest version that has one.
-    pub fn negotiate(asked: &str) -> Dialect {
-        Dialect::parse(asked).filter(|dialect| dialect.era() == Era::Legacy).unwrap_or(Dialect::NEWEST_WITH_HANDSHAKE)
+    pub fn negotiate(requested: &str) -> Dialect {
+        Dialect::parse(requested)
+            .filter(|dialect| dialect.era() == Era::Legacy)
+            .unwrap_or(Dialect::NEWEST_WITH_HANDSHAKE)
     }
 
     pub fn as_str(self) -> &'static str {
@@ -67,7 +69,7 @@ impl Dialect {
 
     /// Reports whether a server may send requests to its client, and notifications that belong to no request. In other
     /// versions a result lists the input that the server needs.
-    pub fn has_asks(self) -> bool {
+    pub fn has_server_requests(self) -> bool {
         self.era() == Era::Legacy
     }
 
@@ -163,7 +165,7 @@ mod tests {
 
     #[test]
     fn negotiation_never_promises_a_version_without_handshake() {
-        for (asked, answered) in [
+        for (requested, expected) in [
             ("2024-11-05", "2024-11-05"),
             ("2025-03-26", "2025-03-26"),
             ("2025-06-18", "2025-06-18"),
@@ -172,7 +174,7 @@ mod tests {
             ("1999-01-01", "2025-11-25"),
             ("", "2025-11-25"),
         ] {
-            assert_eq!(Dialect::negotiate(asked).as_str(), answered, "{asked}");
+            assert_eq!(Dialect::negotiate(requested).as_str(), expected, "{requested}");
         }
     }
 }

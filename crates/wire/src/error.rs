@@ -26,7 +26,7 @@ pub enum Error {
     MissingMeta(String),
     #[error("header mismatch: {0}")]
     HeaderMismatch(String),
-    #[error("this needs a capability that the request does not declare: {required}")]
+    #[error("the request needs a capability that it does not declare: {required}")]
     MissingCapability {
         /// The required client capabilities, as JSON.
         required: &'static str,
@@ -35,11 +35,11 @@ pub enum Error {
     UnsupportedVersion { requested: String },
     #[error("invalid or expired requestState: begin the call again without one")]
     StaleState,
-    #[error("Tool not found: {name}{}", did_you_mean(candidates))]
+    #[error("Tool not found: {name}{}", candidates_note(candidates))]
     ToolNotFound { name: String, candidates: Vec<String> },
-    #[error("Prompt not found: {name}{}", did_you_mean(candidates))]
+    #[error("Prompt not found: {name}{}", candidates_note(candidates))]
     PromptNotFound { name: String, candidates: Vec<String> },
-    #[error("Resource not found: {uri}{}", did_you_mean(candidates))]
+    #[error("Resource not found: {uri}{}", candidates_note(candidates))]
     ResourceNotFound { uri: String, candidates: Vec<String> },
     #[error("LimitExceeded: {limit} is {value}")]
     LimitExceeded { limit: &'static str, value: usize },
@@ -55,13 +55,13 @@ pub enum Error {
     #[error("backend {server} broke the protocol: {reason}")]
     BackendProtocol { server: String, reason: String },
     /// A backend's request cannot reach the client, or the client cannot answer it.
-    #[error("the client cannot be asked: {reason}")]
+    #[error("the client cannot receive this request: {reason}")]
     ClientUnavailable { reason: String },
     /// The client did not respond to a backend's request in time.
     #[error("Timeout: the client did not answer {method} in {after:?}")]
     Unanswered { method: String, after: Duration },
     /// A client resumes the stream of a call after the gateway has discarded the response.
-    #[error("Timeout: the answer came while nobody listened, and is not kept any more")]
+    #[error("Timeout: the answer arrived while no stream was open, and is no longer kept")]
     Unfetched,
     #[error("the gateway is shutting down; try again")]
     ShuttingDown,
@@ -110,7 +110,7 @@ impl Error {
             // `to_json_for_read` replaces the code for `resources/read`.
             Error::ResourceNotFound { .. } => row(-32602, 200, "RESOURCE_NOT_FOUND", Client, false),
             // A retry does not help if the message itself is too large.
-            Error::LimitExceeded { limit, .. } => row(1429, 200, "LIMIT_EXCEEDED", Client, !is_of_message(limit)),
+            Error::LimitExceeded { limit, .. } => row(1429, 200, "LIMIT_EXCEEDED", Client, !depends_on_message(limit)),
             Error::NoRoom { .. } => row(1529, 200, "OVERLOADED", Gateway, true),
             Error::Overloaded { .. } => row(1529, 200, "OVERLOADED", Gateway, true),
             Error::BackendUnavailable { sent, .. } => row(1503, 200, "BACKEND_UNAVAILABLE", Backend, !sent),
@@ -151,10 +151,10 @@ impl Error {
     fn data(&self) -> Vec<(&'static str, String)> {
         match self {
             Error::ToolNotFound { name, candidates } | Error::PromptNotFound { name, candidates } => {
-                [("name", quote(name))].into_iter().chain(listed(candidates)).collect()
+                [("name", quote(name))].into_iter().chain(candidates_member(candidates)).collect()
             }
             Error::ResourceNotFound { uri, candidates } => {
-                [("uri", quote(uri))].into_iter().chain(listed(candidates)).collect()
+                [("uri", quote(uri))].into_iter().chain(candidates_member(candidates)).collect()
             }
             Error::LimitExceeded { limit, value } | Error::NoRoom { limit, value } => {
                 vec![("limit", quote(limit)), ("value", value.to_string())]
@@ -175,18 +175,22 @@ impl Error {
 }
 
 /// Reports whether a limit depends on the message alone, so that the same message always exceeds it.
-fn is_of_message(limit: &str) -> bool {
+fn depends_on_message(limit: &str) -> bool {
     [Limit::JsonDepth, Limit::BatchMessages, Limit::ClientInfoBytes, Limit::MatchSteps]
         .iter()
         .any(|known| known.as_str() == limit)
 }
 
-fn did_you_mean(candidates: &[String]) -> String {
-    if candidates.is_empty() { String::new() } else { format!(" (several are called so: {})", candidates.join(", ")) }
+fn candidates_note(candidates: &[String]) -> String {
+    if candidates.is_empty() {
+        String::new()
+    } else {
+        format!(" (several entries have this name: {})", candidates.join(", "))
+    }
 }
 
 /// Returns the member of `data` that lists the candidates, if there are any.
-fn listed(candidates: &[String]) -> Option<(&'static str, String)> {
+fn candidates_member(candidates: &[String]) -> Option<(&'static str, String)> {
     let list: Vec<_> = candidates.iter().map(|candidate| quote(candidate)).collect();
     (!list.is_empty()).then(|| ("candidates", format!("[{}]", list.join(","))))
 }

@@ -7,7 +7,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use memchr::{memchr, memchr2};
 
 /// The number of bytes kept from the start of an over-long message. The caller searches them for the id.
-pub const HEAD_KEPT: usize = 4096;
+pub const MAX_HEAD_BYTES: usize = 4096;
 
 /// A decoded message, or the report of a dropped one.
 #[derive(Debug, PartialEq, Eq)]
@@ -90,7 +90,7 @@ impl LineDecoder {
 }
 
 fn too_long<T>(message: &[u8]) -> Frame<T> {
-    Frame::TooLong { head: Bytes::copy_from_slice(&message[..message.len().min(HEAD_KEPT)]) }
+    Frame::TooLong { head: Bytes::copy_from_slice(&message[..message.len().min(MAX_HEAD_BYTES)]) }
 }
 
 /// A server-sent event. A priming event has an id and no data.
@@ -112,7 +112,7 @@ pub struct SseDecoder {
     /// True if the current event exceeds the limit.
     dropping: bool,
     /// True if the buffer holds only the beginning of an over-long line.
-    is_cut: bool,
+    is_truncated: bool,
     /// True if the last line ended in CR. An LF directly after it belongs to the same line ending.
     after_carriage_return: bool,
     /// True until the first line, which may begin with a byte order mark.
@@ -128,7 +128,7 @@ impl SseDecoder {
             data: BytesMut::new(),
             event: SseEvent::default(),
             dropping: false,
-            is_cut: false,
+            is_truncated: false,
             after_carriage_return: false,
             at_start: true,
         }
@@ -141,8 +141,8 @@ impl SseDecoder {
     pub fn take(&mut self) -> Option<Frame<SseEvent>> {
         while let Some(line) = self.next_line() {
             if !line.is_empty() {
-                let is_cut = std::mem::take(&mut self.is_cut);
-                self.field(&line, is_cut);
+                let is_truncated = std::mem::take(&mut self.is_truncated);
+                self.field(&line, is_truncated);
                 continue;
             }
             let data = self.data.split().freeze();
@@ -168,9 +168,9 @@ impl SseDecoder {
         let Some(offset) = memchr2(b'\n', b'\r', &self.buffer[self.scanned..]) else {
             self.scanned = self.buffer.len();
             if self.is_over_long(self.buffer.len()) {
-                self.is_cut = true;
-                self.buffer = BytesMut::from(&self.buffer[..HEAD_KEPT]);
-                self.scanned = HEAD_KEPT;
+                self.is_truncated = true;
+                self.buffer = BytesMut::from(&self.buffer[..MAX_HEAD_BYTES]);
+                self.scanned = MAX_HEAD_BYTES;
             }
             return None;
         };
@@ -178,17 +178,17 @@ impl SseDecoder {
         self.scanned = 0;
         self.after_carriage_return = line.last() == Some(&b'\r');
         line.truncate(line.len() - 1);
-        self.is_cut |= self.is_over_long(line.len());
+        self.is_truncated |= self.is_over_long(line.len());
         if std::mem::take(&mut self.at_start) && line.starts_with(b"\xef\xbb\xbf") {
             line.advance(3);
         }
         Some(line.freeze())
     }
 
-    /// Reports whether a line is longer than any valid field. Its first [`HEAD_KEPT`] bytes still show which field it
-    /// is.
+    /// Reports whether a line is longer than any valid field. Its first [`MAX_HEAD_BYTES`] bytes still show which field
+    /// it is.
     fn is_over_long(&self, length: usize) -> bool {
-        length > self.limit + HEAD_KEPT
+        length > self.limit + MAX_HEAD_BYTES
     }
 
     /// Adds a line to the event. An over-long `data` line drops the event. Any other over-long line is ignored.
@@ -210,7 +210,7 @@ impl SseDecoder {
         }
     }
 
-    /// Appends a `data` line. Keeps only [`HEAD_KEPT`] bytes once the event exceeds the limit.
+    /// Appends a `data` line. Keeps only [`MAX_HEAD_BYTES`] bytes once the event exceeds the limit.
     fn add_data(&mut self, value: &[u8]) {
         if !self.data.is_empty() {
             self.data.extend_from_slice(b"\n");
@@ -218,7 +218,7 @@ impl SseDecoder {
         if self.data.len() + value.len() > self.limit {
             self.dropping = true;
         }
-        let room = if self.dropping { HEAD_KEPT.saturating_sub(self.data.len()) } else { value.len() };
+        let room = if self.dropping { MAX_HEAD_BYTES.saturating_sub(self.data.len()) } else { value.len() };
         self.data.extend_from_slice(&value[..room.min(value.len())]);
     }
 }
@@ -261,7 +261,7 @@ mod tests {
             seen,
             [
                 Frame::Whole("a".into()),
-                Frame::TooLong { head: Bytes::copy_from_slice(&long[..HEAD_KEPT]) },
+                Frame::TooLong { head: Bytes::copy_from_slice(&long[..MAX_HEAD_BYTES]) },
                 Frame::Whole("b".into()),
             ]
         );
@@ -282,7 +282,7 @@ mod tests {
         for _ in 0..1000 {
             decoder.feed(&[b'x'; 10_000]);
             assert_eq!(decoder.take(), None);
-            assert!(decoder.buffer.len() + decoder.data.len() < 20_000 + HEAD_KEPT);
+            assert!(decoder.buffer.len() + decoder.data.len() < 20_000 + MAX_HEAD_BYTES);
         }
         decoder.feed(b"\n\ndata: next\n\n");
         assert!(matches!(decoder.take(), Some(Frame::TooLong { .. })));
@@ -291,15 +291,15 @@ mod tests {
 
     #[test]
     fn an_over_long_comment_drops_no_event_however_it_arrives() {
-        let long = [b'x'; HEAD_KEPT + 100];
+        let long = [b'x'; MAX_HEAD_BYTES + 100];
         for field in [": ", "id: ", "event: ", "other: "] {
             let whole = [field.as_bytes(), &long, b"\ndata: next\n\n"].concat();
             assert_eq!(events(&[&whole], 50), [data("next")], "{field}");
-            let (one, two) = whole.split_at(HEAD_KEPT + 80);
+            let (one, two) = whole.split_at(MAX_HEAD_BYTES + 80);
             assert_eq!(events(&[one, two], 50), [data("next")], "{field}");
         }
         let whole = [b"data: ".as_slice(), &long, b"\n\ndata: next\n\n"].concat();
-        let (one, two) = whole.split_at(HEAD_KEPT + 80);
+        let (one, two) = whole.split_at(MAX_HEAD_BYTES + 80);
         for chunks in [vec![whole.as_slice()], vec![one, two]] {
             let [Frame::TooLong { .. }, next] = &events(&chunks, 50)[..] else { panic!("the event is dropped") };
             assert_eq!(*next, data("next"));

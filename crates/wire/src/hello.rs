@@ -37,7 +37,7 @@ pub struct Capabilities {
 
 impl Hello {
     /// Returns a filter with the lists for which the backend sends `list_changed`.
-    pub fn told_lists(&self) -> ListenFilter {
+    pub fn announced_lists(&self) -> ListenFilter {
         let Capabilities { tools_change, prompts_change, resources_change, .. } = self.capabilities;
         ListenFilter {
             tools: tools_change,
@@ -58,19 +58,19 @@ impl Hello {
 
     /// Reads the result of `initialize` or `server/discover`.
     pub fn read(text: &str, result: Span, dialect: Dialect) -> Hello {
-        let word = |of, key| json::member(text, of, key).and_then(|span| json::string(text, span));
+        let string = |of, key| json::member(text, of, key).and_then(|span| json::string(text, span));
         let capabilities = json::member(text, result, "capabilities");
         let meta = json::member(text, result, "_meta").and_then(|meta| json::member(text, meta, SERVER_INFO));
         let info = json::member(text, result, "serverInfo").or(meta);
         let software = info.map_or_else(String::new, |info| {
-            let part = |key| word(info, key).unwrap_or_default();
+            let part = |key| string(info, key).unwrap_or_default();
             format!("{} {}", part("name"), part("version")).trim().to_owned()
         });
         let extensions = capabilities.and_then(|at| json::member(text, at, "extensions"));
         Hello {
             dialect,
             capabilities: Capabilities::read(text, capabilities),
-            instructions: word(result, "instructions").filter(|words| !words.trim().is_empty()).map(Into::into),
+            instructions: string(result, "instructions").filter(|text| !text.trim().is_empty()).map(Into::into),
             software,
             extensions: extensions.filter(|_| !dialect.has_handshake()).map(|at| at.get(text).to_owned()),
             lists_handshake: false,
@@ -83,13 +83,13 @@ impl Capabilities {
         let Some(span) = span else { return Capabilities::default() };
         let object = |of, key| json::member(text, of, key).filter(|value| value.get(text).starts_with('{'));
         let resources = object(span, "resources");
-        let truth = |of, key| json::member(text, of, key).is_some_and(|value| value.get(text) == "true");
-        let changes = |key| object(span, key).is_some_and(|part| truth(part, "listChanged"));
+        let is_true = |of, key| json::member(text, of, key).is_some_and(|value| value.get(text) == "true");
+        let changes = |key| object(span, key).is_some_and(|part| is_true(part, "listChanged"));
         Capabilities {
             tools: object(span, "tools").is_some(),
             prompts: object(span, "prompts").is_some(),
             resources: resources.is_some(),
-            subscribe: resources.is_some_and(|resources| truth(resources, "subscribe")),
+            subscribe: resources.is_some_and(|resources| is_true(resources, "subscribe")),
             tools_change: changes("tools"),
             prompts_change: changes("prompts"),
             resources_change: changes("resources"),

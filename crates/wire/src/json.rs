@@ -99,7 +99,7 @@ fn has_escape(inner: &[u8]) -> bool {
 
 /// Encodes `text` as a JSON string token.
 pub fn quote(text: &str) -> String {
-    serde_json::to_string(text).expect("every text has a token")
+    serde_json::to_string(text).expect("every text has a JSON token")
 }
 
 /// Returns the span of the whole text without surrounding whitespace.
@@ -185,15 +185,15 @@ impl Members<'_> {
         self.walk.next_value()
     }
 
-    /// Skips the value like `next_value`. If it is an object, passes each of its members to `see`.
-    pub fn next_object(&mut self, see: impl FnMut(Member)) -> Option<Span> {
+    /// Skips the value like `next_value`. If it is an object, passes each of its members to `visit`.
+    pub fn next_object(&mut self, visit: impl FnMut(Member)) -> Option<Span> {
         self.walk.skip_blanks();
         let Walk { bytes, at: start, end } = self.walk;
         if bytes.get(start) != Some(&b'{') {
             return self.next_value();
         }
         let mut inside = Members { walk: Walk { bytes, at: start + 1, end } };
-        inside.by_ref().for_each(see);
+        inside.by_ref().for_each(visit);
         self.walk.at = (inside.walk.at + 1).min(end);
         Some(Span::new(start, self.walk.at))
     }
@@ -468,7 +468,7 @@ mod tests {
             seen,
             [("a".to_owned(), r#"[1, {"b":"]}"} , "x\"y"]"#), ("ca".to_owned(), "{}"), ("d".to_owned(), "-1.0e3"),]
         );
-        let array = member(text, span, "a").expect("there is an a");
+        let array = member(text, span, "a").expect("the member a");
         let seen: Vec<_> = elements(text, array).map(|element| element.get(text)).collect();
         assert_eq!(seen, ["1", r#"{"b":"]}"}"#, r#""x\"y""#]);
     }
@@ -568,8 +568,8 @@ mod tests {
         let check = |text: &str, expected: &str| {
             let mut edits = Splice::new();
             let kept = cut_members(text, whole(text), |key| key.starts_with('x'), &mut edits);
-            let left = edits.apply(&Bytes::copy_from_slice(text.as_bytes()));
-            assert_eq!(left, expected, "{text}");
+            let edited = edits.apply(&Bytes::copy_from_slice(text.as_bytes()));
+            assert_eq!(edited, expected, "{text}");
             assert_eq!(kept, members(expected, whole(expected)).count(), "{text}");
         };
         check("{}", "{}");

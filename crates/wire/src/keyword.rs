@@ -7,24 +7,24 @@ use memchr::memmem::Finder;
 
 /// A keyword that decides whether a message needs a closer look.
 pub struct Keyword {
-    word: &'static str,
+    text: &'static str,
     finder: OnceLock<Finder<'static>>,
 }
 
 impl Keyword {
-    pub const fn new(word: &'static str) -> Keyword {
-        Keyword { word, finder: OnceLock::new() }
+    pub const fn new(text: &'static str) -> Keyword {
+        Keyword { text, finder: OnceLock::new() }
     }
 
     pub fn is_in(&self, text: &str) -> bool {
         self.finder().find(text.as_bytes()).is_some()
     }
 
-    pub fn places(&self, text: &str) -> impl Iterator<Item = usize> {
+    pub fn positions(&self, text: &str) -> impl Iterator<Item = usize> {
         self.finder().find_iter(text.as_bytes())
     }
 
     fn finder(&self) -> &Finder<'static> {
-        self.finder.get_or_init(|| Finder::new(self.word))
+        self.finder.get_or_init(|| Finder::new(self.text))
     }
 }

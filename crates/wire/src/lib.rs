@@ -189,12 +189,12 @@ pub struct MalformedMessage {
     pub error: Error,
     pub id: Option<Id>,
     /// True if the message is a complete response that exceeds a limit.
-    pub is_answer: bool,
+    pub is_response: bool,
 }
 
 impl MalformedMessage {
     pub fn new(error: Error, id: Option<Id>) -> MalformedMessage {
-        MalformedMessage { error, id, is_answer: false }
+        MalformedMessage { error, id, is_response: false }
     }
 }
 
@@ -272,7 +272,7 @@ impl<'a> Envelope<'a> {
         let envelope = deserializer.deserialize_any(EnvelopeVisitor).and_then(|read| deserializer.end().map(|()| read));
         envelope.map_err(|error| match error.classify() {
             serde_json::error::Category::Data => {
-                MalformedMessage::new(Error::InvalidRequest("a message is one JSON object".to_owned()), None)
+                MalformedMessage::new(Error::InvalidRequest("a message must be one JSON object".to_owned()), None)
             }
             _ => unreadable(error.to_string()),
         })
@@ -283,35 +283,36 @@ impl<'a> Envelope<'a> {
         let id = self.id.and_then(|id| Id::parse(text.bytes(), Span::of(text.as_str(), id.get())));
         let error = Error::LimitExceeded { limit: Limit::JsonDepth.as_str(), value: MAX_DEPTH };
         // The caller keeps the id for longer than the text.
-        MalformedMessage { error, id: id.map(|id| id.detached()), is_answer: self.method.is_none() }
+        MalformedMessage { error, id: id.map(|id| id.detached()), is_response: self.method.is_none() }
     }
 
     fn classify(self, text: &Text) -> Result<Message, MalformedMessage> {
         let span = |part: &RawValue| Span::of(text.as_str(), part.get());
         let id = self.id.and_then(|id| Id::parse(text.bytes(), span(id)));
-        let wrong = |reason: &str| MalformedMessage::new(Error::InvalidRequest(reason.to_owned()), id.clone());
+        let invalid = |reason: &str| MalformedMessage::new(Error::InvalidRequest(reason.to_owned()), id.clone());
         if let Some(key) = self.duplicate {
-            return Err(wrong(&format!("the member {} stands twice", json::quote(&key))));
+            return Err(invalid(&format!("the member {} occurs twice", json::quote(&key))));
         }
         if self.jsonrpc.is_none_or(|version| version.get() != "\"2.0\"") {
-            return Err(wrong("jsonrpc must be \"2.0\""));
+            return Err(invalid("jsonrpc must be \"2.0\""));
         }
         match (self.method, self.result, self.error) {
             (Some(method), None, None) => {
-                let name = json::string(text.as_str(), span(method)).ok_or_else(|| wrong("method must be a string"))?;
+                let name =
+                    json::string(text.as_str(), span(method)).ok_or_else(|| invalid("method must be a string"))?;
                 let method = Method::parse(&name);
-                let params = Params::read(text.as_str(), self.params.map(span)).map_err(|reason| wrong(&reason))?;
+                let params = Params::read(text.as_str(), self.params.map(span)).map_err(|reason| invalid(&reason))?;
                 match self.id {
                     None => Ok(Message::Notification(Notification { raw: text.clone(), method, params })),
                     Some(token) => {
-                        let id = id.clone().ok_or_else(|| wrong("id must be a string or an integer"))?;
+                        let id = id.clone().ok_or_else(|| invalid("id must be a string or an integer"))?;
                         Ok(Message::Request(Request { raw: text.clone(), id, id_at: span(token), method, params }))
                     }
                 }
             }
             (None, Some(result), None) => Ok(self.response(text, id, Outcome::Result(span(result)))),
             (None, None, Some(error)) => Ok(self.response(text, id, Outcome::Error(span(error)))),
-            _ => Err(wrong("exactly one of method, result and error must be there")),
+            _ => Err(invalid("a message must have exactly one of method, result and error")),
         }
     }
 
@@ -335,7 +336,7 @@ impl<'de> Visitor<'de> for EnvelopeVisitor {
         let mut unknown = params::SeenKeys::default();
         while let Some(JsonKey(key)) = map.next_key::<JsonKey<'de>>()? {
             let value = map.next_value::<&RawValue>()?;
-            let twice = match &*key {
+            let is_duplicate = match &*key {
                 "jsonrpc" => envelope.jsonrpc.replace(value).is_some(),
                 "id" => envelope.id.replace(value).is_some(),
                 "method" => envelope.method.replace(value).is_some(),
@@ -344,7 +345,7 @@ impl<'de> Visitor<'de> for EnvelopeVisitor {
                 "error" => envelope.error.replace(value).is_some(),
                 _ => !unknown.insert(key.clone()),
             };
-            if twice {
+            if is_duplicate {
                 envelope.duplicate = Some(key.into_owned());
             }
         }
@@ -390,14 +391,14 @@ impl Response {
     pub fn is_not_found(&self) -> bool {
         let text = self.raw.as_str();
         let Outcome::Error(error) = self.outcome else { return false };
-        let says_so = || {
+        let has_message = || {
             let message = json::member(text, error, "message").and_then(|at| json::string(text, at));
             message.is_some_and(|message| message.to_ascii_lowercase().contains("not found"))
         };
         let names_uri = || json::member(text, error, "data").and_then(|data| json::member(text, data, "uri")).is_some();
         match json::member(text, error, "code").map(|code| code.get(text)) {
             Some("-32002") => true,
-            Some("-32602") => names_uri() || says_so(),
+            Some("-32602") => names_uri() || has_message(),
             _ => false,
         }
     }

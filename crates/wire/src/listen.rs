@@ -20,16 +20,16 @@ impl ListenFilter {
     /// Reads the `notifications` member of a request or an acknowledgement. Absent members mean no subscription.
     pub fn read(text: &str, span: Span) -> ListenFilter {
         let is_true = |key| json::member(text, span, key).is_some_and(|value| value.get(text) == "true");
-        let words = |key| {
-            let words = json::member(text, span, key).into_iter().flat_map(|words| json::elements(text, words));
-            words.filter_map(|at| json::string(text, at)).map(|word| Arc::from(&*word)).collect()
+        let strings = |key| {
+            let values = json::member(text, span, key).into_iter().flat_map(|values| json::elements(text, values));
+            values.filter_map(|at| json::string(text, at)).map(|value| Arc::from(&*value)).collect()
         };
         ListenFilter {
             tools: is_true("toolsListChanged"),
             prompts: is_true("promptsListChanged"),
             resources: is_true("resourcesListChanged"),
-            uris: words("resourceSubscriptions"),
-            tasks: words("taskIds"),
+            uris: strings("resourceSubscriptions"),
+            tasks: strings("taskIds"),
         }
     }
 
@@ -41,10 +41,10 @@ impl ListenFilter {
         ];
         let mut members: Vec<_> =
             flags.iter().filter(|(is_set, _)| *is_set).map(|(_, member)| (*member).to_owned()).collect();
-        for (key, words) in [("resourceSubscriptions", &self.uris), ("taskIds", &self.tasks)] {
-            if !words.is_empty() {
-                let words: Vec<_> = words.iter().map(|word| quote(word)).collect();
-                members.push(format!(r#""{key}":[{}]"#, words.join(",")));
+        for (key, values) in [("resourceSubscriptions", &self.uris), ("taskIds", &self.tasks)] {
+            if !values.is_empty() {
+                let values: Vec<_> = values.iter().map(|value| quote(value)).collect();
+                members.push(format!(r#""{key}":[{}]"#, values.join(",")));
             }
         }
         format!("{{{}}}", members.join(","))

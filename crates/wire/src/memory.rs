@@ -56,8 +56,8 @@ pub struct ReservationError {
 }
 
 impl From<ReservationError> for Error {
-    fn from(full: ReservationError) -> Error {
-        Error::NoRoom { limit: full.limit.as_str(), value: full.value }
+    fn from(error: ReservationError) -> Error {
+        Error::NoRoom { limit: error.limit.as_str(), value: error.value }
     }
 }
 
@@ -203,7 +203,7 @@ impl AsRef<[u8]> for ReservedBuffer {
 mod tests {
     use super::*;
 
-    fn of(memory: &Memory, kind: BufferKind) -> usize {
+    fn reserved(memory: &Memory, kind: BufferKind) -> usize {
         memory.kinds[kind as usize].load(Ordering::Relaxed)
     }
 
@@ -214,8 +214,8 @@ mod tests {
         let listings = memory.reserve(BufferKind::Listings, 60).expect("there is room");
         let full = ReservationError { limit: Limit::MaxMemory, value: 100 };
         assert_eq!(memory.reserve(BufferKind::Bodies, 41).map(drop), Err(full));
-        assert_eq!(of(&memory, BufferKind::Bodies), 0, "a rejected reservation counts nothing");
-        let mut bodies = memory.reserve(BufferKind::Bodies, 40).expect("exactly so many fit");
+        assert_eq!(reserved(&memory, BufferKind::Bodies), 0, "a rejected reservation counts nothing");
+        let mut bodies = memory.reserve(BufferKind::Bodies, 40).expect("the maximum fits");
         assert_eq!(memory.check(), Err(full));
         assert_eq!(bodies.grow(1), Err(full));
         bodies.shrink(10);
@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn hard2_bodies_have_a_maximum_of_their_own() {
         let memory = Arc::new(Memory::default());
-        let _bodies = memory.reserve(BufferKind::Bodies, MAX_BODY_BYTES).expect("exactly so many fit");
+        let _bodies = memory.reserve(BufferKind::Bodies, MAX_BODY_BYTES).expect("the maximum fits");
         let full = ReservationError { limit: Limit::BodyBytes, value: MAX_BODY_BYTES };
         assert_eq!(memory.reserve(BufferKind::Bodies, 1).map(drop), Err(full));
         assert!(memory.reserve(BufferKind::Listings, 1).is_ok());
@@ -242,10 +242,10 @@ mod tests {
         let message = memory.hold_message(BufferKind::Answers, vec![b'x'; SMALL].into());
         let slice = message.slice(1..2);
         drop(message);
-        assert_eq!((&slice[..], of(&memory, BufferKind::Answers)), (&b"x"[..], SMALL));
+        assert_eq!((&slice[..], reserved(&memory, BufferKind::Answers)), (&b"x"[..], SMALL));
         drop(slice);
-        assert_eq!(of(&memory, BufferKind::Answers), 0);
+        assert_eq!(reserved(&memory, BufferKind::Answers), 0);
         let small = memory.hold_message(BufferKind::Answers, vec![b'x'; SMALL - 1].into());
-        assert_eq!((small.len(), of(&memory, BufferKind::Answers)), (SMALL - 1, 0));
+        assert_eq!((small.len(), reserved(&memory, BufferKind::Answers)), (SMALL - 1, 0));
     }
 }

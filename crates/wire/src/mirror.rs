@@ -38,8 +38,8 @@ pub fn encode(value: &str) -> Cow<'_, str> {
 pub fn decode(value: &[u8]) -> Result<Cow<'_, str>, &'static str> {
     let value = std::str::from_utf8(value).map_err(|_| "is not UTF-8")?.trim_matches([' ', '\t']);
     let Some(inner) = marked(value) else { return Ok(Cow::Borrowed(value)) };
-    let bytes = STANDARD.decode(inner).map_err(|_| "is no valid base64")?;
-    String::from_utf8(bytes).map(Cow::Owned).map_err(|_| "is not UTF-8 once it is decoded")
+    let bytes = STANDARD.decode(inner).map_err(|_| "is not valid base64")?;
+    String::from_utf8(bytes).map(Cow::Owned).map_err(|_| "is not UTF-8 after decoding")
 }
 
 /// Returns the base64 text between the markers, or `None` if the value is not marked.
@@ -48,11 +48,14 @@ fn marked(value: &str) -> Option<&str> {
 }
 
 /// Decodes the header `name`, which must not be repeated. `values` are all values that the client sent under that name.
-pub fn sole<'h>(name: &str, values: impl IntoIterator<Item = &'h [u8]>) -> Result<Option<Cow<'h, str>>, String> {
+pub fn decode_single<'h>(
+    name: &str,
+    values: impl IntoIterator<Item = &'h [u8]>,
+) -> Result<Option<Cow<'h, str>>, String> {
     let mut values = values.into_iter();
     let Some(value) = values.next() else { return Ok(None) };
     if values.next().is_some() {
-        return Err(format!("the header {name} stands twice"));
+        return Err(format!("the header {name} occurs twice"));
     }
     decode(value).map(Some).map_err(|reason| format!("the header {name} {reason}"))
 }
@@ -90,7 +93,7 @@ impl Mirrors {
     /// Returns the headers for a call with these `arguments`: names in lower case, and encoded values.
     pub fn headers<'a>(&'a self, text: &'a str, arguments: Option<Span>) -> impl Iterator<Item = (&'a str, String)> {
         self.0.iter().filter_map(move |Mirror { header, path }| {
-            let value = said(text, find(text, arguments, path)?)?;
+            let value = header_text(text, find(text, arguments, path)?)?;
             Some((&**header, encode(&value).into_owned()))
         })
     }
@@ -105,16 +108,16 @@ impl Mirrors {
     ) -> Result<(), String> {
         for Mirror { header, path } in &self.0 {
             let value = find(text, arguments, path);
-            let sent = sole(header, get(header))?;
-            let matches = match (&sent, value.and_then(|value| said(text, value))) {
-                (Some(sent), Some(said)) if is_number(text, value) => is_same_number(sent, &said),
-                (Some(sent), Some(said)) => *sent == said,
+            let sent = decode_single(header, get(header))?;
+            let matches = match (&sent, value.and_then(|value| header_text(text, value))) {
+                (Some(sent), Some(argument)) if is_number(text, value) => is_same_number(sent, &argument),
+                (Some(sent), Some(argument)) => *sent == argument,
                 (None, None) => true,
                 (None, Some(_)) => return Err(format!("the header {header} is missing")),
-                (Some(_), None) => return Err(format!("the header {header} repeats no argument")),
+                (Some(_), None) => return Err(format!("the header {header} matches no argument")),
             };
             if !matches {
-                return Err(format!("the header {header} is not what the argument {} says", quote(&path.join("."))));
+                return Err(format!("the header {header} differs from the argument {}", quote(&path.join("."))));
             }
         }
         Ok(())
@@ -126,12 +129,14 @@ fn find(text: &str, arguments: Option<Span>, path: &[Box<str>]) -> Option<Span> 
 }
 
 /// Converts an argument to header text. Returns `None` for null, arrays and objects, which no header can repeat.
-fn said(text: &str, value: Span) -> Option<Cow<'_, str>> {
+fn header_text(text: &str, value: Span) -> Option<Cow<'_, str>> {
     let token = value.get(text);
     match token.as_bytes().first()? {
         b'"' => json::string(text, value),
         b't' | b'f' => Some(Cow::Borrowed(token)),
-        b'-' | b'0'..=b'9' => Some(whole_number(token).map_or(Cow::Borrowed(token), |it| Cow::Owned(it.to_string()))),
+        b'-' | b'0'..=b'9' => {
+            Some(whole_number(token).map_or(Cow::Borrowed(token), |number| Cow::Owned(number.to_string())))
+        }
         _ => None,
     }
 }
@@ -140,8 +145,8 @@ fn is_number(text: &str, value: Option<Span>) -> bool {
     value.is_some_and(|value| matches!(text.as_bytes().get(value.range().start), Some(b'-' | b'0'..=b'9')))
 }
 
-fn is_same_number(sent: &str, said: &str) -> bool {
-    sent == said || whole_number(sent).is_some_and(|sent| Some(sent) == whole_number(said))
+fn is_same_number(sent: &str, argument: &str) -> bool {
+    sent == argument || whole_number(sent).is_some_and(|sent| Some(sent) == whole_number(argument))
 }
 
 /// Returns the value of an integer in any spelling. `1e2` and `100.0` are both 100.
@@ -196,12 +201,12 @@ impl MirrorSearch<'_> {
 
     fn annotation(&mut self, value: Span, schema: Span, path: Option<&[Box<str>]>) -> Result<(), String> {
         let Some(path) = path.filter(|path| !path.is_empty()) else {
-            return Err(format!("{ANNOTATION} may stand only on a property that is reached through properties alone"));
+            return Err(format!("{ANNOTATION} is allowed only on a property that is reached through properties alone"));
         };
         let property = quote(&path.join("."));
         let name = json::string(self.text, value).unwrap_or_default();
         if name.is_empty() || !name.bytes().all(is_token) {
-            return Err(format!("{ANNOTATION} of {property} is no name of a header"));
+            return Err(format!("{ANNOTATION} of {property} is not a valid header name"));
         }
         let kind = json::member(self.text, schema, "type").and_then(|at| json::string(self.text, at));
         if !matches!(kind.as_deref(), Some("string" | "integer" | "boolean")) {
@@ -209,7 +214,7 @@ impl MirrorSearch<'_> {
         }
         let header = format!("{PREFIX}{}", name.to_ascii_lowercase());
         if !self.names.insert(header.clone()) {
-            return Err(format!("{ANNOTATION} {} stands twice", quote(&name)));
+            return Err(format!("{ANNOTATION} {} occurs twice", quote(&name)));
         }
         self.found.push(Mirror { header: header.into(), path: path.into() });
         Ok(())
@@ -269,7 +274,7 @@ mod tests {
             let read = match Mirrors::read(&tool(properties)) {
                 Ok(Mirrors(found)) => {
                     let mut found: Vec<_> =
-                        found.iter().map(|it| format!("{}={}", it.header, it.path.join("."))).collect();
+                        found.iter().map(|mirror| format!("{}={}", mirror.header, mirror.path.join("."))).collect();
                     found.sort();
                     found.join(" ")
                 }
@@ -284,18 +289,18 @@ mod tests {
         check(r#"{"a":{"properties":{"x-mcp-header":{"type":"string"}}}}"#, "");
         check(r#"{"a":{"default":{"x-mcp-header":1}}}"#, "");
         for wrong in [r#""""#, "1", r#""a b""#, r#""ä""#, r#""a:""#, "null"] {
-            check(&format!(r#"{{"a":{{"type":"string","x-mcp-header":{wrong}}}}}"#), "no name of a header");
+            check(&format!(r#"{{"a":{{"type":"string","x-mcp-header":{wrong}}}}}"#), "not a valid header name");
         }
         for kind in [r#""number""#, r#""object""#, r#""array""#, r#""null""#, r#"["string","null"]"#, "1"] {
             check(&format!(r#"{{"a":{{"type":{kind},"x-mcp-header":"A"}}}}"#), "needs the type string");
         }
         let annotated = r#"{"type":"string","x-mcp-header":"A"}"#;
-        check(&format!(r#"{{"a":{annotated},"b":{}}}"#, annotated.replace('A', "a")), "stands twice");
-        for place in ["items", "not", "additionalProperties"] {
-            check(&format!(r#"{{"a":{{"{place}":{annotated}}}}}"#), "through properties alone");
+        check(&format!(r#"{{"a":{annotated},"b":{}}}"#, annotated.replace('A', "a")), "occurs twice");
+        for keyword in ["items", "not", "additionalProperties"] {
+            check(&format!(r#"{{"a":{{"{keyword}":{annotated}}}}}"#), "through properties alone");
         }
-        for place in ["oneOf", "anyOf", "allOf"] {
-            check(&format!(r#"{{"a":{{"{place}":[{{}},{annotated}]}}}}"#), "through properties alone");
+        for keyword in ["oneOf", "anyOf", "allOf"] {
+            check(&format!(r#"{{"a":{{"{keyword}":[{{}},{annotated}]}}}}"#), "through properties alone");
         }
         check(&format!(r#"{{"a":{{"$defs":{{"x":{annotated}}}}}}}"#), "through properties alone");
         let root = r#"{"name":"t","inputSchema":{"x-mcp-header":"A","type":"string"}}"#;
@@ -307,7 +312,7 @@ mod tests {
     fn mirrors() -> Mirrors {
         let properties = r#"{"s":{"type":"string","x-mcp-header":"S"},"i":{"type":"integer","x-mcp-header":"I"},
             "o":{"properties":{"b":{"type":"boolean","x-mcp-header":"B"}}}}"#;
-        Mirrors::read(&tool(properties)).expect("it is valid")
+        Mirrors::read(&tool(properties)).expect("a valid definition")
     }
 
     #[test]
@@ -339,21 +344,21 @@ mod tests {
                 named.map(|(_, value)| value.as_bytes()).collect::<Vec<_>>()
             };
             let result = mirrors().check(arguments, Some(json::whole(arguments)), get);
-            let said = result.err().unwrap_or_default();
-            assert!(said.contains(expected) && said.is_empty() == expected.is_empty(), "{arguments}: {said}");
+            let error = result.err().unwrap_or_default();
+            assert!(error.contains(expected) && error.is_empty() == expected.is_empty(), "{arguments}: {error}");
         };
         check("{}", &[("mcp-param-other", "x")], "");
         check(r#"{"s":"a","i":1}"#, &[("mcp-param-s", " a"), ("mcp-param-i", "1.0")], "");
         check(r#"{"s":"é"}"#, &[("mcp-param-s", "=?base64?w6k=?=")], "");
         check(r#"{"s":"a"}"#, &[], "mcp-param-s is missing");
-        check(r#"{"s":"a"}"#, &[("mcp-param-s", "A")], "is not what the argument \"s\" says");
-        check(r#"{"s":"1"}"#, &[("mcp-param-s", "1.0")], "is not what");
-        check(r#"{"i":1}"#, &[("mcp-param-i", "2")], "is not what");
-        check(r#"{"i":9007199254740993}"#, &[("mcp-param-i", "9007199254740992")], "is not what");
+        check(r#"{"s":"a"}"#, &[("mcp-param-s", "A")], "differs from the argument \"s\"");
+        check(r#"{"s":"1"}"#, &[("mcp-param-s", "1.0")], "differs from");
+        check(r#"{"i":1}"#, &[("mcp-param-i", "2")], "differs from");
+        check(r#"{"i":9007199254740993}"#, &[("mcp-param-i", "9007199254740992")], "differs from");
         check(r#"{"o":{"b":true}}"#, &[("mcp-param-b", "1")], "the argument \"o.b\"");
-        check(r#"{"s":null}"#, &[("mcp-param-s", "")], "repeats no argument");
-        check(r#"{"s":"a"}"#, &[("mcp-param-s", "a"), ("mcp-param-s", "a")], "stands twice");
-        check(r#"{"s":"a"}"#, &[("mcp-param-s", "=?base64?YQ?=")], "no valid base64");
+        check(r#"{"s":null}"#, &[("mcp-param-s", "")], "matches no argument");
+        check(r#"{"s":"a"}"#, &[("mcp-param-s", "a"), ("mcp-param-s", "a")], "occurs twice");
+        check(r#"{"s":"a"}"#, &[("mcp-param-s", "=?base64?YQ?=")], "not valid base64");
     }
 
     proptest! {
@@ -361,7 +366,7 @@ mod tests {
         fn srv2_every_value_survives_a_header(value in any::<String>()) {
             let sent = encode(&value);
             prop_assert!(sent.bytes().all(|byte| matches!(byte, b'\t' | b' '..=b'~')));
-            prop_assert_eq!(decode(sent.as_bytes()).expect("it is ours"), value.as_str());
+            prop_assert_eq!(decode(sent.as_bytes()).expect("an encoded value"), value.as_str());
         }
 
         #[test]

@@ -22,7 +22,7 @@ pub struct HeaderSource<'a> {
 pub type MirrorHeaders = SmallVec<[(HeaderName, HeaderValue); 2]>;
 
 /// Returns the headers for a request.
-pub fn headers(about: HeaderSource<'_>) -> MirrorHeaders {
+pub fn headers(source: HeaderSource<'_>) -> MirrorHeaders {
     let mut headers = MirrorHeaders::new();
     let mut add = |name: HeaderName, value: &str| {
         // An encoded value is always valid in a header. A method that is not valid matches no known method.
@@ -30,11 +30,11 @@ pub fn headers(about: HeaderSource<'_>) -> MirrorHeaders {
             headers.push((name, value));
         }
     };
-    add(METHOD, about.method.as_str());
-    if let Some(name) = about.name {
+    add(METHOD, source.method.as_str());
+    if let Some(name) = source.name {
         add(NAME, &encode(name));
     }
-    let mirrored = about
+    let mirrored = source
         .mirrors
         .into_iter()
         .flat_map(|(mirrors, request)| mirrors.headers(request.raw.as_str(), request.params.arguments));

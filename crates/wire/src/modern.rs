@@ -28,8 +28,8 @@ pub const IDENTITY: &str =
 pub const FRESHNESS: &str = r#","ttlMs":0,"cacheScope":"private""#;
 
 /// Reports whether a request declares its protocol version. These requests need no session.
-pub fn is_visit(request: &Request) -> bool {
-    request.params.said.version.is_some()
+pub fn is_stateless(request: &Request) -> bool {
+    request.params.known_meta.version.is_some()
 }
 
 /// The spans of these members, and of the progress token.
@@ -44,7 +44,7 @@ pub struct Meta {
 
 impl Meta {
     /// Records a member of `_meta` if it is known. If a key occurs twice, the first member counts.
-    pub(super) fn see(&mut self, text: &str, member: Member) {
+    pub(super) fn record(&mut self, text: &str, member: Member) {
         let written = member.key.get(text);
         let slot = match written.strip_prefix(RESERVED_QUOTED) {
             // The key may contain escapes, so decode it first.
@@ -84,7 +84,7 @@ mod tests {
     fn srv2_what_a_request_says_of_itself_is_found() {
         let text = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"x":1,"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"roots":{}},"progressToken":7}}}"#;
         let Ok(Message::Request(request)) = Message::parse(text.into()) else { panic!("a request") };
-        let meta = request.params.said;
+        let meta = request.params.known_meta;
         let get = |span: Option<Span>| span.map(|span| span.get(text));
         assert_eq!(get(meta.version), Some("\"2026-07-28\""));
         assert_eq!(get(meta.capabilities), Some(r#"{"roots":{}}"#));
@@ -92,7 +92,7 @@ mod tests {
         assert_eq!((get(meta.client_info), get(meta.level)), (None, None));
         let text = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol\/logLevel":"info","progress\u0054oken":8,"io.modelcontextprotocol/logLevels":1,"io.modelcontextprotocol/clientInfo":{},"Xprogresstoken":2}}}"#;
         let Ok(Message::Request(request)) = Message::parse(text.into()) else { panic!("a request") };
-        let meta = request.params.said;
+        let meta = request.params.known_meta;
         let get = |span: Option<Span>| span.map(|span| span.get(text));
         assert_eq!((get(meta.level), get(meta.progress_token)), (Some("\"info\""), Some("8")));
         assert_eq!((get(meta.client_info), meta.version), (Some("{}"), None));

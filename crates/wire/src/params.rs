@@ -20,7 +20,7 @@ pub struct Params {
     pub level: Option<Span>,
     pub meta: Option<Span>,
     /// The known members of `_meta`, if `_meta` is an object.
-    pub said: Meta,
+    pub known_meta: Meta,
     pub request_id: Option<Span>,
     pub progress_token: Option<Span>,
     pub protocol_version: Option<Span>,
@@ -49,7 +49,7 @@ impl Params {
         while let Some(key) = members.next_key() {
             let key = json::string(text, key).unwrap_or_default();
             let value = match &*key {
-                "_meta" => members.next_object(|member| params.said.see(text, member)),
+                "_meta" => members.next_object(|member| params.known_meta.record(text, member)),
                 _ => members.next_value(),
             };
             let Some(value) = value else { break };
@@ -72,13 +72,13 @@ impl Params {
                 "taskId" => &mut params.task_id,
                 _ => {
                     if !others.insert(key.clone()) {
-                        return Err(format!("the member {} stands twice in params", json::quote(&key)));
+                        return Err(format!("the member {} occurs twice in params", json::quote(&key)));
                     }
                     continue;
                 }
             };
             if slot.replace(value).is_some() {
-                return Err(format!("the member {} stands twice in params", json::quote(&key)));
+                return Err(format!("the member {} occurs twice in params", json::quote(&key)));
             }
         }
         Ok(params)
@@ -116,8 +116,8 @@ pub fn required<'a>(text: &'a str, span: Option<Span>, key: &str) -> Result<Cow<
     Ok(value)
 }
 
-/// Returns the request that a `notifications/cancelled` names, and the sender's reason or else `default`. Returns `None`
-/// if it names no valid id.
+/// Returns the request that a `notifications/cancelled` names, and the sender's reason or else `default`. Returns
+/// `None` if it names no valid id.
 pub fn cancelled<'a>(notification: &'a Notification, default: &'static str) -> Option<(Id, Cow<'a, str>)> {
     let (params, text) = (&notification.params, notification.raw.as_str());
     let id = Id::parse(notification.raw.bytes(), params.request_id?)?;

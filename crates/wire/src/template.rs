@@ -99,8 +99,8 @@ impl Template {
     /// Every occurrence of a variable may have another value: `{a}/{a}` also matches `x/y`. Matching such templates
     /// exactly is NP-hard, and a backend checks the URIs that it gets.
     ///
-    /// Returns false although values exist if the template itself is encoded unusually. Examples are a literal with half
-    /// a character (`%C3{+x}`) or an exploded name that is not canonical (`{?a%2f*}`).
+    /// Returns false although values exist if the template itself is encoded unusually. Examples are a literal with
+    /// half a character (`%C3{+x}`) or an exploded name that is not canonical (`{?a%2f*}`).
     pub fn matches(&self, uri: &str) -> bool {
         self.matches_within(uri, &mut MatchBudget::new(usize::MAX))
     }
@@ -110,8 +110,8 @@ impl Template {
         fits_within(&self.steps, uri, budget)
     }
 
-    /// Tries a wider match for a `{var}` at the very end of the template, within `budget`. The variable then matches the
-    /// rest of a path including `/`: everything that `{+var}` matches except `?` and `#`. `file:///{path}` matches
+    /// Tries a wider match for a `{var}` at the very end of the template, within `budget`. The variable then matches
+    /// the rest of a path including `/`: everything that `{+var}` matches except `?` and `#`. `file:///{path}` matches
     /// `file:///a/b` in this way.
     pub fn matches_widened(&self, uri: &str, budget: &mut MatchBudget) -> bool {
         self.lenient_steps.as_deref().is_some_and(|steps| fits_within(steps, uri, budget))
@@ -122,7 +122,7 @@ fn fits_within(steps: &[Step], uri: &str, budget: &mut MatchBudget) -> bool {
     if uri.len() > MAX_URI_BYTES || budget.is_spent() {
         return false;
     }
-    let Some((steps, place)) = behind_literal(steps, uri) else {
+    let Some((steps, place)) = after_literal(steps, uri) else {
         budget.spend(STEPS_PER_TRY);
         return false;
     };
@@ -133,7 +133,7 @@ fn fits_within(steps: &[Step], uri: &str, budget: &mut MatchBudget) -> bool {
 
 /// Returns the steps after a literal start, and their place in the URI. Returns `None` if the literal text at the start
 /// or the end differs. This check avoids most passes over a whole URI.
-fn behind_literal<'a>(steps: &'a [Step], uri: &str) -> Option<(&'a [Step], usize)> {
+fn after_literal<'a>(steps: &'a [Step], uri: &str) -> Option<(&'a [Step], usize)> {
     let (steps, place) = match steps.split_first() {
         Some((Step::Literal(text), rest)) => (rest, uri.starts_with(text).then_some(text.len())?),
         Some((Step::Variable(_), _)) | None => (steps, 0),
@@ -153,9 +153,9 @@ pub enum TemplateError {
     TooLong { length: usize },
     #[error("template has more than {MAX_VARIABLES} variables")]
     TooManyVariables,
-    #[error("character {character:?} at byte {position} must not stand in a template")]
+    #[error("character {character:?} at byte {position} is not allowed in a template")]
     Character { character: char, position: usize },
-    #[error("percent sign at byte {position} has no two hex digits after it")]
+    #[error("percent sign at byte {position} is not followed by two hex digits")]
     Percent { position: usize },
     #[error("opening brace at byte {position} is never closed")]
     NotClosed { position: usize },

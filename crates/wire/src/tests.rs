@@ -19,7 +19,7 @@ fn only_what_must_change_changes() {
     let request = request(raw);
     let mut edits = Splice::new();
     edits.replace(request.params.name.expect("a name"), "\"native\"");
-    edits.replace(request.params.said.progress_token.expect("a token"), "7");
+    edits.replace(request.params.known_meta.progress_token.expect("a token"), "7");
     let sent = request.rekeyed(&Id::from(7), edits);
     assert_eq!(sent, raw.replace("\"n\"", "\"native\"").replace("\"p\"", "7").replace("\"i\"", "7"));
 }
@@ -94,11 +94,11 @@ fn hard2_a_message_beyond_the_depth_keeps_its_id_and_its_kind() {
     let deep = nested(MAX_DEPTH - 2);
     let request = request(&call(&deep));
     assert_eq!(request.raw.get(request.params.arguments.expect("arguments")), deep);
-    let answer = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{}}}"#, nested(100_000));
-    for (text, is_answer) in [(call(&nested(MAX_DEPTH - 1)), false), (answer, true)] {
-        let malformed = parse(&text).expect_err("it is too deep");
+    let response = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{}}}"#, nested(100_000));
+    for (text, is_response) in [(call(&nested(MAX_DEPTH - 1)), false), (response, true)] {
+        let malformed = parse(&text).expect_err("too deep");
         assert!(matches!(malformed.error, Error::LimitExceeded { limit: "jsonDepth", value: MAX_DEPTH }));
-        assert_eq!((malformed.id, malformed.is_answer), (Some(Id::from(1)), is_answer));
+        assert_eq!((malformed.id, malformed.is_response), (Some(Id::from(1)), is_response));
     }
 }
 
@@ -106,8 +106,8 @@ fn hard2_a_message_beyond_the_depth_keeps_its_id_and_its_kind() {
 fn hard2_a_batch_has_a_longest_length() {
     let split = |text: String| Message::split_batch(&text.into()).expect("a batch");
     let ones = |count: usize| format!("[{}1]", "1,".repeat(count - 1));
-    assert_eq!(split(ones(MAX_BATCH)).expect("exactly so many fit").len(), MAX_BATCH);
-    let malformed = split(ones(MAX_BATCH + 1)).expect_err("one too many");
+    assert_eq!(split(ones(MAX_BATCH)).expect("the maximum fits").len(), MAX_BATCH);
+    let malformed = split(ones(MAX_BATCH + 1)).expect_err("above the maximum");
     assert!(matches!(malformed.error, Error::LimitExceeded { limit: "batchMessages", value: MAX_BATCH }));
     assert!(matches!(split("[1,".to_owned()).expect_err("cut off").error, Error::Parse(_)));
     assert!(matches!(split("[1]]".to_owned()).expect_err("too much").error, Error::Parse(_)));

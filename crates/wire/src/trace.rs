@@ -14,7 +14,7 @@ use crate::{Keyword, Message, Request};
 
 const TRACEPARENT: &str = "traceparent";
 const TRACESTATE: &str = "tracestate";
-static WORD: Keyword = Keyword::new(TRACEPARENT);
+static KEYWORD: Keyword = Keyword::new(TRACEPARENT);
 const PARENT: HeaderName = HeaderName::from_static(TRACEPARENT);
 const STATE: HeaderName = HeaderName::from_static(TRACESTATE);
 const BAGGAGE: HeaderName = HeaderName::from_static("baggage");
@@ -72,9 +72,9 @@ impl fmt::Display for TraceContext {
 pub fn read(request: &Request) -> Option<(TraceContext, String)> {
     let text = request.raw.as_str();
     let meta = meta(request)?;
-    let word = |name| json::member(text, meta, name).and_then(|at| json::string(text, at));
-    let context = TraceContext::parse(&word(TRACEPARENT)?)?;
-    let state = word(TRACESTATE).filter(|state| state.len() <= MAX_VALUE_LENGTH);
+    let string = |name| json::member(text, meta, name).and_then(|at| json::string(text, at));
+    let context = TraceContext::parse(&string(TRACEPARENT)?)?;
+    let state = string(TRACESTATE).filter(|state| state.len() <= MAX_VALUE_LENGTH);
     Some((context, state.unwrap_or_default().into_owned()))
 }
 
@@ -82,7 +82,7 @@ pub fn read(request: &Request) -> Option<(TraceContext, String)> {
 fn meta(request: &Request) -> Option<Span> {
     let meta = request.params.meta?;
     let text = meta.get(request.raw.as_str());
-    (WORD.is_in(text) && text.starts_with('{')).then_some(meta)
+    (KEYWORD.is_in(text) && text.starts_with('{')).then_some(meta)
 }
 
 /// Moves the trace context from the headers into `_meta`, unless `_meta` already has one.
@@ -91,16 +91,16 @@ pub fn take_headers(request: &mut Request, headers: &HeaderMap) {
     if TraceContext::parse(parent).is_none() || meta(request).is_some() {
         return;
     }
-    let mut words = vec![(TRACEPARENT, quote(parent))];
+    let mut members = vec![(TRACEPARENT, quote(parent))];
     // A trace state may be split over several headers.
     let state: Vec<_> = headers.get_all(STATE).iter().filter_map(|state| state.to_str().ok()).collect();
     let state = state.join(",");
     if !state.is_empty() && state.len() <= MAX_VALUE_LENGTH {
-        words.push((TRACESTATE, quote(&state)));
+        members.push((TRACESTATE, quote(&state)));
     }
     // Baggage may contain private data, so the gateway does not copy it from headers. A client that wants a server to
     // receive it writes it into `_meta`.
-    set(request, &words);
+    set(request, &members);
 }
 
 /// Sets the trace context of a request.
@@ -122,14 +122,14 @@ pub fn headers(request: &Request) -> impl Iterator<Item = (HeaderName, HeaderVal
 }
 
 /// Sets members of `_meta`. Leaves the request unchanged if it has no params object or its `_meta` is not an object.
-fn set(request: &mut Request, words: &[(&str, String)]) {
+fn set(request: &mut Request, members: &[(&str, String)]) {
     let text = request.raw.as_str();
     let mut edits = Splice::new();
     match (request.params.meta, request.params.whole) {
-        (Some(meta), _) if meta.get(text).starts_with('{') => json::set_members(text, meta, words, &mut edits),
+        (Some(meta), _) if meta.get(text).starts_with('{') => json::set_members(text, meta, members, &mut edits),
         (None, Some(params)) => {
-            let words: Vec<_> = words.iter().map(|(key, value)| format!("\"{key}\":{value}")).collect();
-            json::prepend(text, params, &format!("\"_meta\":{{{}}}", words.join(",")), &mut edits);
+            let members: Vec<_> = members.iter().map(|(key, value)| format!("\"{key}\":{value}")).collect();
+            json::prepend(text, params, &format!("\"_meta\":{{{}}}", members.join(",")), &mut edits);
         }
         _ => return,
     }
@@ -189,10 +189,10 @@ mod tests {
             take_headers(&mut request, &headers);
             assert_eq!(params(&request), after.replace('P', EXAMPLE));
         };
-        let said = r#""traceparent":"P","tracestate":"a=\"1\",b=2""#;
-        check(r#"{"name":"t"}"#, &format!(r#"{{"_meta":{{{said}}},"name":"t"}}"#));
-        check(r#"{"name":"t","_meta":{}}"#, &format!(r#"{{"name":"t","_meta":{{{said}}}}}"#));
-        check(r#"{"_meta":{"x":1.0}}"#, &format!(r#"{{"_meta":{{{said},"x":1.0}}}}"#));
+        let context = r#""traceparent":"P","tracestate":"a=\"1\",b=2""#;
+        check(r#"{"name":"t"}"#, &format!(r#"{{"_meta":{{{context}}},"name":"t"}}"#));
+        check(r#"{"name":"t","_meta":{}}"#, &format!(r#"{{"name":"t","_meta":{{{context}}}}}"#));
+        check(r#"{"_meta":{"x":1.0}}"#, &format!(r#"{{"_meta":{{{context},"x":1.0}}}}"#));
         check(r#"{"_meta":{"traceparent":"theirs"}}"#, r#"{"_meta":{"traceparent":"theirs"}}"#);
         check(r#"{"_meta":7}"#, r#"{"_meta":7}"#);
         check(r#"{"_meta":"traceparent"}"#, r#"{"_meta":"traceparent"}"#);
@@ -206,7 +206,7 @@ mod tests {
     fn a_request_is_of_the_step_that_was_written_last() {
         let mut request =
             request(&format!(r#"{{"_meta":{{"tracestate":"a=1","traceparent":"{EXAMPLE}"}},"name":"t"}}"#));
-        let (parent, state) = read(&request).expect("it has one");
+        let (parent, state) = read(&request).expect("a trace context");
         assert_eq!(state, "a=1");
         let own = TraceContext::after(Some(parent), (1, 2));
         write(&mut request, own);

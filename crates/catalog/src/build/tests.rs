@@ -60,8 +60,8 @@ pub(crate) fn resources<'a>(id: &'a str, uris: &[&str], templates: &[&str]) -> B
     BackendFixture { id, settings: "", tools: vec![], resources: owned(uris), templates: owned(templates) }
 }
 
-fn owned(words: &[&str]) -> Vec<String> {
-    words.iter().map(|word| (*word).to_owned()).collect()
+fn owned(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|text| (*text).to_owned()).collect()
 }
 
 pub(crate) fn with<'a>(settings: &'a str, offer: BackendFixture<'a>) -> BackendFixture<'a> {
@@ -78,7 +78,7 @@ fn definitions(list: List, natives: &[String]) -> Arc<Vec<Definition>> {
 }
 
 /// Returns the settings of a gateway that does not list its own tools.
-pub(crate) fn terms() -> CatalogSettings {
+pub(crate) fn catalog_settings() -> CatalogSettings {
     let mut config = Config::default();
     config.meta_tools.enabled = false;
     CatalogSettings::new(&config)
@@ -104,7 +104,7 @@ fn source(offer: &BackendFixture<'_>) -> Source {
 }
 
 pub(crate) fn catalog(offers: &[BackendFixture<'_>]) -> Catalog {
-    build(1, &terms(), offers.iter().map(source).collect())
+    build(1, &catalog_settings(), offers.iter().map(source).collect())
 }
 
 /// Returns the owner of `uri` as `id native`, or the candidates if it is ambiguous.
@@ -125,7 +125,7 @@ fn d4_a_contested_name_means_nothing() {
     let catalog = catalog(&[tools("a", &["b_c"]), tools("a_b", &["c"])]);
     let view = catalog.view(CLIENT);
     let Err(goblin_wire::Error::ToolNotFound { candidates, .. }) = view.tool("a_b_c") else {
-        panic!("the bare name must not be anybody's")
+        panic!("the bare name must have no owner")
     };
     assert_eq!(candidates.len(), 2);
     let owners: Vec<_> =
@@ -158,7 +158,7 @@ fn d3_what_a_client_may_send() {
         resources("fs", &["file:///a b", "file:///logs/app.log", "both:1"], &[]),
         resources("db", &["both:1"], &[]),
     ]);
-    for (sent, found) in [
+    for (sent, expected) in [
         ("fs+file:///a b", "fs file:///a b"),
         ("fs+:file:///a b", "fs file:///a b"),
         ("fs+file:///a%20b", "fs file:///a b"),
@@ -173,7 +173,7 @@ fn d3_what_a_client_may_send() {
         ("nobody+both:1", ""),
         ("", ""),
     ] {
-        assert_eq!(owner(&catalog, sent), found, "{sent}");
+        assert_eq!(owner(&catalog, sent), expected, "{sent}");
     }
 }
 
@@ -237,30 +237,37 @@ fn d13_a_uri_that_was_handed_out_is_offered() {
 
 #[test]
 fn srv6_instructions_are_joined_under_headings_and_cuts_are_stated() {
-    let hello = |words: String| {
+    let hello = |text: String| {
         let dialect = Dialect::V2025_11_25;
         let capabilities = goblin_wire::Capabilities::default();
         Arc::new(goblin_wire::Hello {
             dialect,
             capabilities,
-            instructions: Some(words),
+            instructions: Some(text),
             extensions: None,
             lists_handshake: false,
             software: String::new(),
         })
     };
-    let speaking = |id: &str, words: String| {
+    let with_instructions = |id: &str, text: String| {
         let mut source = source(&tools(id, &[]));
-        source.listing = Arc::new(Listing { hello: Some(hello(words)), ..Listing::default() });
+        source.listing = Arc::new(Listing { hello: Some(hello(text)), ..Listing::default() });
         source
     };
-    let sources =
-        [speaking("a", "Be kind.".into()), speaking("b", "x".repeat(MAX_INSTRUCTIONS)), speaking("c", "Bye.".into())];
-    let joined = instructions(&sources, &ListedTools::All, &terms().meta).expect("instructions");
-    let expected = "## a\n\nBe kind.\n\n## c\n\nBye.\n\n(Left out for length: the instructions of b.)";
+    let sources = [
+        with_instructions("a", "Be kind.".into()),
+        with_instructions("b", "x".repeat(MAX_INSTRUCTIONS)),
+        with_instructions("c", "Bye.".into()),
+    ];
+    let joined = instructions(&sources, &ListedTools::All, &catalog_settings().meta).expect("instructions");
+    let expected = "## a\n\nBe kind.\n\n## c\n\nBye.\n\n(Omitted for length: the instructions of b.)";
     assert_eq!(joined, quote(expected));
-    let found = instructions::<TestServer>(&[], &ListedTools::Pinned { places: vec![], reveal: false }, &terms().meta);
-    assert!(found.is_some_and(|words| words.contains("search_tools")));
+    let found = instructions::<TestServer>(
+        &[],
+        &ListedTools::Pinned { positions: vec![], reveal: false },
+        &catalog_settings().meta,
+    );
+    assert!(found.is_some_and(|text| text.contains("search_tools")));
 }
 
 fn offers() -> impl Strategy<Value = Vec<(String, Vec<String>, Vec<String>)>> {
@@ -285,7 +292,7 @@ proptest! {
         let sources: Vec<_> = offers.iter().map(|(id, names, uris)| source(&BackendFixture {
             id, settings: "", tools: names.clone(), resources: uris.clone(), templates: vec![],
         })).collect();
-        let catalog = build(1, &terms(), sources);
+        let catalog = build(1, &catalog_settings(), sources);
         let view = catalog.view(CLIENT);
         let listed: usize = offers.iter().map(|(_, names, _)| names.len()).sum();
         prop_assert_eq!(catalog.tools.entries.len(), listed);
@@ -311,7 +318,7 @@ proptest! {
             let sources = offers.iter().map(|(id, names, uris)| source(&BackendFixture {
                 id, settings: "", tools: names.clone(), resources: uris.clone(), templates: vec![],
             }));
-            let catalog = build(1, &terms(), sources.collect());
+            let catalog = build(1, &catalog_settings(), sources.collect());
             let tools = catalog.tools.entries.iter().map(|entry| entry.definition.clone());
             let mut all: Vec<_> = tools.chain(catalog.resources.entries.iter().map(|entry| entry.definition.clone())).collect();
             all.sort();

@@ -38,7 +38,7 @@ fn schemas_state_the_limits_of_results() {
         let expected =
             if entry.tool.as_str().starts_with("search") { ResultLimit::SEARCH } else { ResultLimit::CATALOG };
         if !limit.is_null() {
-            assert_eq!((&limit["default"], &limit["maximum"]), (&expected.default.into(), &expected.most.into()));
+            assert_eq!((&limit["default"], &limit["maximum"]), (&expected.default.into(), &expected.max.into()));
         }
     }
     // All three searches and all four catalogs have a limit.

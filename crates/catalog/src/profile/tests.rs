@@ -4,7 +4,7 @@ use goblin_config::glob::Glob;
 use goblin_wire::Error;
 
 use super::*;
-use crate::build::tests::{CLIENT, Catalog, catalog, owner, resources, terms, tools, with};
+use crate::build::tests::{CLIENT, Catalog, catalog, catalog_settings, owner, resources, tools, with};
 use crate::listing::List;
 
 fn globs(texts: &[&str]) -> Vec<Glob> {
@@ -38,10 +38,10 @@ fn reg5_what_a_profile_hides_is_not_there() {
         resources: UriFilter::new(only(&["r+file:///open", "r+file:///{name}", "r+file:///sh*"])),
         ..Profile::default()
     };
-    let narrowed = narrow(&whole, &profile, &terms());
+    let narrowed = narrow(&whole, &profile, &catalog_settings());
     assert_eq!(narrowed.sources.len(), 2);
     assert_eq!(names(&narrowed), ["a_read"]);
-    assert_eq!(&*narrowed.view(CLIENT).tool("a_read").expect("it is shown").1.native, "read");
+    assert_eq!(&*narrowed.view(CLIENT).tool("a_read").expect("a visible tool").1.native, "read");
     for hidden in ["a_write", "b_read"] {
         assert!(narrowed.view(CLIENT).tool(hidden).is_err(), "{hidden}");
     }
@@ -69,13 +69,13 @@ fn d4_candidates_are_named_only_as_far_as_they_are_shown() {
     let whole = catalog(&[tools("a", &["b_c"]), tools("a_b", &["c"])]);
     let candidates = |catalog: &Catalog| match catalog.view(CLIENT).tool("a_b_c") {
         Err(Error::ToolNotFound { candidates, .. }) => candidates,
-        _ => panic!("the bare name is nobody's"),
+        _ => panic!("the bare name has no owner"),
     };
     let all = candidates(&whole);
     assert_eq!(all.len(), 2);
-    let narrowed = narrow(&whole, &Profile { servers: globs(&["a"]), ..Profile::default() }, &terms());
+    let narrowed = narrow(&whole, &Profile { servers: globs(&["a"]), ..Profile::default() }, &catalog_settings());
     assert_eq!(candidates(&narrowed), all[..1]);
-    let nothing = narrow(&whole, &Profile { servers: Vec::new(), ..Profile::default() }, &terms());
+    let nothing = narrow(&whole, &Profile { servers: Vec::new(), ..Profile::default() }, &catalog_settings());
     assert_eq!(candidates(&nothing), Vec::<String>::new());
 }
 
@@ -87,7 +87,7 @@ fn reg9_a_profile_renames_and_describes_and_conflicts_are_settled() {
         describe: [("a_t".into(), "Goes \"there\".".into())].into(),
         ..ProfileTools::default()
     };
-    let narrowed = narrow(&whole, &Profile { tools: rules, ..Profile::default() }, &terms());
+    let narrowed = narrow(&whole, &Profile { tools: rules, ..Profile::default() }, &catalog_settings());
     assert_eq!(names(&narrowed)[0], "go");
     assert!(narrowed.view(CLIENT).tool("a_t").is_err() && narrowed.view(CLIENT).tool("a_v").is_err());
     assert_eq!(narrowed.tools.contested["a_v"].len(), 2);
@@ -107,7 +107,7 @@ fn res6_a_hidden_resource_is_not_taken_for_another_of_the_same_name() {
     let whole =
         catalog(&[with(none, resources("a", &["file:///x"], &[])), with(none, resources("b", &["file:///x"], &[]))]);
     let profile = Profile { resources: UriFilter::new(only(&["a+file:///x"])), ..Profile::default() };
-    let narrowed = narrow(&whole, &profile, &terms());
+    let narrowed = narrow(&whole, &profile, &catalog_settings());
     assert_eq!(narrowed.resources.expose(1, "file:///x"), "b+file:///x");
     assert_eq!(owner(&narrowed, "b+file:///x"), "");
     assert_eq!(owner(&narrowed, "file:///x"), "a file:///x");
@@ -121,7 +121,7 @@ fn hard1_a_hidden_resource_is_found_in_no_spelling_whatever_its_exposed_uri() {
         let whole = catalog(&[with(settings, resources("a", &["file:///secret", "file:///open"], &["file:{+path}"]))]);
         let deny = Filter { deny: globs(&[pattern]), ..Filter::default() };
         let profile = Profile { resources: UriFilter::new(deny), ..Profile::default() };
-        let narrowed = narrow(&whole, &profile, &terms());
+        let narrowed = narrow(&whole, &profile, &catalog_settings());
         assert_eq!(narrowed.resources.entries.len(), 1, "{pattern}");
         assert_eq!(owner(&narrowed, "a+file:///o%70en"), "a file:///o%70en", "{pattern}");
         for spelling in
@@ -139,8 +139,8 @@ fn reg6_only_what_is_pinned_is_listed_and_all_can_be_called() {
     let whole = catalog(&[tools("a", &["t", "u", "v"])]);
     let check = |mode, auto_above, expected: &[&str]| {
         let exposure = Exposure { mode, pinned: globs(&["*_u"]), auto_above, reveal: true };
-        let terms = CatalogSettings { exposure, ..terms() };
-        let narrowed = narrow(&whole, &Profile::default(), &terms);
+        let settings = CatalogSettings { exposure, ..catalog_settings() };
+        let narrowed = narrow(&whole, &Profile::default(), &settings);
         let page = page(&narrowed, List::Tools);
         let value: serde_json::Value = serde_json::from_str(&page).expect("JSON");
         let listed: Vec<_> = value["tools"]

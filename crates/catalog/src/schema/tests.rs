@@ -9,7 +9,7 @@ fn check(schema: &str, arguments: &str, expected: Result<Option<&str>, Validatio
     let problem = compile(schema).and_then(|schema| schema.problem(arguments));
     match (&problem, expected) {
         (Ok(Some(problem)), Ok(Some(part))) => assert!(problem.contains(part), "{problem}"),
-        (problem, expected) => assert_eq!(problem.clone(), expected.map(|it| it.map(str::to_owned)), "{schema}"),
+        (problem, expected) => assert_eq!(problem.clone(), expected.map(|part| part.map(str::to_owned)), "{schema}"),
     }
 }
 
@@ -85,8 +85,8 @@ fn hard4_a_recursive_schema_still_validates() {
 fn hard4_recursion_in_two_alternatives_stays_linear() {
     let schema = r##"{"type":"object","properties":{"a":{"oneOf":[{"$ref":"#"},{"$ref":"#"},{"type":"integer"}]}}}"##;
     let nested = |leaf: &str| (0..60).fold(leaf.to_owned(), |inner, _| format!(r#"{{"a":{inner}}}"#));
-    check(schema, &nested("1"), Ok(Some("arguments: they do not fit the input schema")));
-    check(schema, &nested("{}"), Ok(Some("arguments: they do not fit the input schema")));
+    check(schema, &nested("1"), Ok(Some("arguments: not valid for the input schema")));
+    check(schema, &nested("{}"), Ok(Some("arguments: not valid for the input schema")));
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn hard4_a_problem_of_many_alternatives_is_told_without_its_place() {
     let schema = format!(r#"{{"properties":{{"a":{{"anyOf":[{alternatives}]}}}}}}"#);
     let arguments = |count: usize| format!(r#"{{"a":[{}]}}"#, vec![r#""x""#; count].join(","));
     check(&schema, &arguments(2), Ok(Some("/a: ")));
-    check(&schema, &arguments(2_000), Ok(Some("arguments: they do not fit the input schema")));
+    check(&schema, &arguments(2_000), Ok(Some("arguments: not valid for the input schema")));
 }
 
 #[test]
@@ -114,20 +114,20 @@ fn hard4_patterns_run_on_the_linear_engine_and_have_a_size() {
 #[test]
 fn hard4_long_or_deep_arguments_are_left_to_the_backend() {
     let enumerated = format!(r#"{{"items":{{"enum":[{}]}}}}"#, vec!["1"; 5_000].join(","));
-    let schema = compile(&enumerated).expect("it is small enough");
+    let schema = compile(&enumerated).expect("a small schema");
     assert!(schema.is_quick(9) && !schema.is_quick(100));
     assert_eq!(schema.problem(&format!("[{}]", vec!["1"; 100].join(","))), Ok(None));
     assert_eq!(schema.problem(&format!("[{}]", vec!["1"; 20_000].join(","))), Err(ValidationSkip::TooMuchWork));
     // Each level of the arguments uses all levels of the schema, and each level uses stack space.
     let deep = (0..50)
         .fold(r##"{"properties":{"a":{"$ref":"#"}}}"##.to_owned(), |inner, _| format!(r#"{{"allOf":[{inner}]}}"#));
-    let schema = compile(&deep).expect("it is small enough");
+    let schema = compile(&deep).expect("a small schema");
     assert!(!schema.is_quick(1));
     let nested = |depth: usize| (0..depth).fold("1".to_owned(), |inner, _| format!(r#"{{"a":{inner}}}"#));
-    let judged = std::thread::Builder::new().stack_size(2 * 1024 * 1024).spawn(move || {
-        let most = MAX_LEVELS / schema.size.levels - 1;
-        assert_eq!(schema.problem(&nested(most)), Ok(None));
-        assert_eq!(schema.problem(&nested(most + 1)), Err(ValidationSkip::TooMuchWork));
+    let thread = std::thread::Builder::new().stack_size(2 * 1024 * 1024).spawn(move || {
+        let max = MAX_LEVELS / schema.size.levels - 1;
+        assert_eq!(schema.problem(&nested(max)), Ok(None));
+        assert_eq!(schema.problem(&nested(max + 1)), Err(ValidationSkip::TooMuchWork));
     });
-    judged.expect("a thread").join().expect("the stack suffices");
+    thread.expect("a thread").join().expect("the stack suffices");
 }

@@ -42,38 +42,38 @@ impl Dictionary {
 
     /// Returns the number of a text. Returns the smallest number if the text has several.
     pub(crate) fn find(&self, text: &str) -> Option<u32> {
-        let place = self.entries.partition_point(|entry| self.text_of(*entry) < text);
-        self.entries.get(place).filter(|entry| self.text_of(**entry) == text).map(|entry| entry.value)
+        let start_index = self.entries.partition_point(|entry| self.text_of(*entry) < text);
+        self.entries.get(start_index).filter(|entry| self.text_of(**entry) == text).map(|entry| entry.value)
     }
 
     /// Iterates over all texts that begin with `prefix`, in order.
     pub(crate) fn starting_with<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a str, u32)> {
-        let place = self.entries.partition_point(|entry| self.text_of(*entry) < prefix);
-        let pairs = self.entries[place..].iter().map(|entry| (self.text_of(*entry), entry.value));
+        let start_index = self.entries.partition_point(|entry| self.text_of(*entry) < prefix);
+        let pairs = self.entries[start_index..].iter().map(|entry| (self.text_of(*entry), entry.value));
         pairs.take_while(move |(text, _)| text.starts_with(prefix))
     }
 
-    /// Returns the numbers of all texts with at most `MOST` typos relative to `word`.
-    pub(crate) fn near<const MOST: usize>(&self, word: &str) -> Vec<u32> {
-        let wanted = word.chars().collect::<Vec<_>>();
+    /// Returns the numbers of all texts with at most `MAX` typos relative to `word`.
+    pub(crate) fn near<const MAX: usize>(&self, word: &str) -> Vec<u32> {
+        let characters = word.chars().collect::<Vec<_>>();
         let pattern = BitPattern::new(word);
-        let is_near = |other: &str| match pattern.as_ref().and_then(|pattern| pattern.slips(other)) {
-            Some(slips) => slips <= MOST,
-            None => distance(&wanted, &other.chars().collect::<Vec<_>>(), MOST).is_some(),
+        let is_near = |other: &str| match pattern.as_ref().and_then(|pattern| pattern.typos(other)) {
+            Some(typos) => typos <= MAX,
+            None => distance(&characters, &other.chars().collect::<Vec<_>>(), MAX).is_some(),
         };
-        let candidates = self.alike::<MOST>(letters(word));
-        let candidates = candidates.filter(|entry| usize::from(entry.length).abs_diff(word.len()) <= MOST);
+        let candidates = self.similar::<MAX>(letters(word));
+        let candidates = candidates.filter(|entry| usize::from(entry.length).abs_diff(word.len()) <= MAX);
         candidates.filter(|entry| is_near(self.text_of(**entry))).map(|entry| entry.value).collect()
     }
 
-    /// Iterates over the entries with letters that permit at most `MOST` typos. Most entries have other letters, so
+    /// Iterates over the entries with letters that permit at most `MAX` typos. Most entries have other letters, so
     /// most chunks are skipped as a whole.
-    fn alike<const MOST: usize>(&self, own: u32) -> impl Iterator<Item = &DictionaryEntry> {
-        let is_alike = move |letters: &u32| may_be_near::<MOST>(*letters, own);
+    fn similar<const MAX: usize>(&self, own: u32) -> impl Iterator<Item = &DictionaryEntry> {
+        let is_similar = move |letters: &u32| may_be_near::<MAX>(*letters, own);
         let chunks = self.letters.chunks(CHUNK).zip(self.entries.chunks(CHUNK));
-        let chunks = chunks.filter(move |(letters, _)| letters.iter().fold(false, |any, one| any | is_alike(one)));
+        let chunks = chunks.filter(move |(letters, _)| letters.iter().fold(false, |any, one| any | is_similar(one)));
         let pairs = chunks.flat_map(|(letters, entries)| letters.iter().zip(entries));
-        pairs.filter(move |(letters, _)| is_alike(letters)).map(|(_, entry)| entry)
+        pairs.filter(move |(letters, _)| is_similar(letters)).map(|(_, entry)| entry)
     }
 
     /// Returns the size in bytes.

@@ -1,12 +1,12 @@
-//! The number of typos between two words. [`distance`] handles any words, [`BitPattern`] is faster for short ASCII words,
-//! and [`letters`] excludes most words without a comparison.
+//! The number of typos between two words. [`distance`] handles any words, [`BitPattern`] is faster for short ASCII
+//! words, and [`letters`] excludes most words without a comparison.
 
 /// The maximum length of a word. Longer words are not compared. Names are shorter.
 const MAX_WORD_LENGTH: usize = 128;
 
-/// Returns the number of inserted, deleted, changed or swapped letters. Returns `None` if it exceeds `most`.
-pub(crate) fn distance(one: &[char], other: &[char], most: usize) -> Option<usize> {
-    if one.len().abs_diff(other.len()) > most || one.len().max(other.len()) > MAX_WORD_LENGTH {
+/// Returns the number of inserted, deleted, changed or swapped letters. Returns `None` if it exceeds `max`.
+pub(crate) fn distance(one: &[char], other: &[char], max: usize) -> Option<usize> {
+    if one.len().abs_diff(other.len()) > max || one.len().max(other.len()) > MAX_WORD_LENGTH {
         return None;
     }
     // Three rows of the table are enough, because a swap refers to the row before the previous one.
@@ -18,7 +18,7 @@ pub(crate) fn distance(one: &[char], other: &[char], most: usize) -> Option<usiz
     for (index, letter) in one.iter().enumerate() {
         let (here, before, earlier) = ((index + 1) % 3, index % 3, (index + 2) % 3);
         rows[here][0] = index as u8 + 1;
-        let mut least = rows[here][0];
+        let mut lowest = rows[here][0];
         for column in 1..width {
             let same = *letter == other[column - 1];
             let replaced = rows[before][column - 1] + u8::from(!same);
@@ -27,14 +27,14 @@ pub(crate) fn distance(one: &[char], other: &[char], most: usize) -> Option<usiz
                 cost = cost.min(rows[earlier][column - 2] + 1);
             }
             rows[here][column] = cost;
-            least = least.min(cost);
+            lowest = lowest.min(cost);
         }
-        if usize::from(least) > most {
+        if usize::from(lowest) > max {
             return None;
         }
     }
     let cost = usize::from(rows[one.len() % 3][width - 1]);
-    (cost <= most).then_some(cost)
+    (cost <= max).then_some(cost)
 }
 
 /// A short ASCII word that is compared with many others. One bit per letter computes a column of the table at a time
@@ -42,28 +42,28 @@ pub(crate) fn distance(one: &[char], other: &[char], most: usize) -> Option<usiz
 pub(crate) struct BitPattern {
     length: u32,
     /// The positions of each letter in the word, as bits.
-    places: [u64; 128],
+    positions: [u64; 128],
 }
 
 impl BitPattern {
     /// Returns `None` if the word is empty, longer than 64 bytes or not ASCII.
     pub(crate) fn new(word: &str) -> Option<BitPattern> {
         let length = u32::try_from(word.len()).ok().filter(|length| word.is_ascii() && (1..=64).contains(length))?;
-        let mut places = [0; 128];
-        for (place, letter) in word.bytes().enumerate() {
-            places[usize::from(letter)] |= 1 << place;
+        let mut positions = [0; 128];
+        for (position, letter) in word.bytes().enumerate() {
+            positions[usize::from(letter)] |= 1 << position;
         }
-        Some(BitPattern { length, places })
+        Some(BitPattern { length, positions })
     }
 
     /// Returns the same number as [`distance`]. Returns `None` if `other` is not ASCII.
-    pub(crate) fn slips(&self, other: &str) -> Option<usize> {
+    pub(crate) fn typos(&self, other: &str) -> Option<usize> {
         // The differences between neighbours in a column: one more, one less.
         let (mut more, mut less) = (!0_u64, 0_u64);
         let (mut diagonal, mut before) = (0_u64, 0_u64);
         let (mut cost, last) = (self.length as usize, self.length - 1);
         for letter in other.bytes() {
-            let here = *self.places.get(usize::from(letter))?;
+            let here = *self.positions.get(usize::from(letter))?;
             let swapped = ((!diagonal & here) << 1) & before;
             diagonal = ((here & more).wrapping_add(more) ^ more) | here | less | swapped;
             let (row_more, row_less) = (less | !(diagonal | more), diagonal & more);
@@ -88,15 +88,15 @@ pub(crate) fn letters(word: &str) -> u32 {
     })
 }
 
-/// Reports whether the letters of two words permit at most `MOST` typos.
-pub(crate) fn may_be_near<const MOST: usize>(one: u32, other: u32) -> bool {
-    has_at_most::<MOST>(one & !other) && has_at_most::<MOST>(other & !one)
+/// Reports whether the letters of two words permit at most `MAX` typos.
+pub(crate) fn may_be_near<const MAX: usize>(one: u32, other: u32) -> bool {
+    has_at_most::<MAX>(one & !other) && has_at_most::<MAX>(other & !one)
 }
 
-/// Reports whether at most `MOST` bits are set. Clearing bits is faster than counting them on processors without a
+/// Reports whether at most `MAX` bits are set. Clearing bits is faster than counting them on processors without a
 /// count instruction.
-fn has_at_most<const MOST: usize>(bits: u32) -> bool {
-    (0..MOST).fold(bits, |bits, _| bits & bits.wrapping_sub(1)) == 0
+fn has_at_most<const MAX: usize>(bits: u32) -> bool {
+    (0..MAX).fold(bits, |bits, _| bits & bits.wrapping_sub(1)) == 0
 }
 
 #[cfg(test)]
@@ -105,15 +105,15 @@ mod tests {
 
     use super::*;
 
-    fn between(one: &str, other: &str, most: usize) -> Option<usize> {
-        distance(&one.chars().collect::<Vec<_>>(), &other.chars().collect::<Vec<_>>(), most)
+    fn between(one: &str, other: &str, max: usize) -> Option<usize> {
+        distance(&one.chars().collect::<Vec<_>>(), &other.chars().collect::<Vec<_>>(), max)
     }
 
     #[test]
     fn slips_are_counted() {
-        let check = |one: &str, other: &str, most, expected| {
-            assert_eq!(between(one, other, most), expected, "{one} {other}");
-            assert_eq!(between(other, one, most), expected, "{other} {one}");
+        let check = |one: &str, other: &str, max, expected| {
+            assert_eq!(between(one, other, max), expected, "{one} {other}");
+            assert_eq!(between(other, one, max), expected, "{other} {one}");
         };
         check("issue", "issue", 0, Some(0));
         check("isue", "issue", 1, Some(1));
@@ -129,11 +129,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_agrees_with_a_plain_one_and_letters_lose_nothing(one in "[a-f0-9é]{0,9}", other in "[a-f0-9é]{0,9}", most in 0_usize..4) {
+        fn it_agrees_with_a_plain_one_and_letters_lose_nothing(one in "[a-f0-9é]{0,9}", other in "[a-f0-9é]{0,9}", max in 0_usize..4) {
             let plain = strsim::osa_distance(&one, &other);
-            prop_assert_eq!(between(&one, &other, most), (plain <= most).then_some(plain));
-            let slips = BitPattern::new(&one).and_then(|pattern| pattern.slips(&other));
-            prop_assert_eq!(slips, (one.is_ascii() && other.is_ascii() && !one.is_empty()).then_some(plain));
+            prop_assert_eq!(between(&one, &other, max), (plain <= max).then_some(plain));
+            let typos = BitPattern::new(&one).and_then(|pattern| pattern.typos(&other));
+            prop_assert_eq!(typos, (one.is_ascii() && other.is_ascii() && !one.is_empty()).then_some(plain));
             let (one, other) = (letters(&one), letters(&other));
             prop_assert!(plain > 1 || may_be_near::<1>(one, other));
             prop_assert!(plain > 2 || may_be_near::<2>(one, other));

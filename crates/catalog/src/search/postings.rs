@@ -39,7 +39,7 @@ const RARITY: f32 = 0.75;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Posting {
     /// The document number, with one bit for the name and one for the server. The packing keeps postings small.
-    place: u32,
+    packed: u32,
     /// The weight, between 0 and 1.
     pub weight: f32,
 }
@@ -49,17 +49,17 @@ const IN_SERVER: u32 = 1 << 30;
 
 impl Posting {
     pub(crate) fn document(self) -> usize {
-        (self.place & !(IN_NAME | IN_SERVER)) as usize
+        (self.packed & !(IN_NAME | IN_SERVER)) as usize
     }
 
     /// Reports whether the name has the word.
     pub(crate) fn is_in_name(self) -> bool {
-        self.place & IN_NAME != 0
+        self.packed & IN_NAME != 0
     }
 
     /// Reports whether the server's id has the word.
     pub(crate) fn is_in_server(self) -> bool {
-        self.place & IN_SERVER != 0
+        self.packed & IN_SERVER != 0
     }
 }
 
@@ -115,7 +115,7 @@ pub(crate) struct Builder {
     stems: HashMap<Box<str>, u32>,
     documents: u32,
     /// The words of the current document.
-    at_hand: Vec<(u32, DocumentField)>,
+    current: Vec<(u32, DocumentField)>,
     /// The occurrences of all finished documents, in document order.
     occurrences: Vec<Occurrence>,
     lengths: Vec<[u16; FIELDS]>,
@@ -146,20 +146,20 @@ impl Builder {
     /// Adds a word to a field of the current document.
     pub(crate) fn word(&mut self, word: &str, field: DocumentField) {
         let concept = self.concept(word);
-        self.at_hand.push((concept, field));
+        self.current.push((concept, field));
     }
 
     /// Finishes the current document.
     pub(crate) fn end_document(&mut self) {
         let mut lengths = [0_u16; FIELDS];
-        self.at_hand.sort_unstable();
-        for same in self.at_hand.chunk_by(|one, other| one == other) {
+        self.current.sort_unstable();
+        for same in self.current.chunk_by(|one, other| one == other) {
             let (concept, field) = same[0];
             let count = u16::try_from(same.len()).unwrap_or(u16::MAX);
             lengths[field as usize] = lengths[field as usize].saturating_add(count);
             self.occurrences.push(Occurrence { concept, document: self.documents, count, field });
         }
-        self.at_hand.clear();
+        self.current.clear();
         self.lengths.push(lengths);
         self.documents += 1;
     }
@@ -169,23 +169,23 @@ impl Builder {
     pub(crate) fn build(mut self) -> (Vec<(Box<str>, u32)>, Postings) {
         // The sort must be stable to keep the documents of a concept in order.
         self.occurrences.sort_by_key(|occurrence| occurrence.concept);
-        let usual = usual_lengths(&self.lengths);
+        let average = average_lengths(&self.lengths);
         let mut starts = Vec::with_capacity(self.stems.len() + 1);
         let mut postings: Vec<Posting> = Vec::new();
         let mut lengths = vec![(0_u16, 0_u16); self.lengths.len()];
-        let same_place =
+        let is_same_entry =
             |one: &Occurrence, other: &Occurrence| (one.concept, one.document) == (other.concept, other.document);
-        for occurrences in self.occurrences.chunk_by(same_place) {
+        for occurrences in self.occurrences.chunk_by(is_same_entry) {
             let Occurrence { concept, document, .. } = occurrences[0];
             starts.resize(starts.len().max(concept as usize + 1), postings.len() as u32);
-            let sum = occurrences.iter().map(|one| one.weight(&self.lengths[document as usize], &usual)).sum::<f32>();
+            let sum = occurrences.iter().map(|one| one.weight(&self.lengths[document as usize], &average)).sum::<f32>();
             let is_in = |field| occurrences.iter().any(|one| one.field == field);
             let (name, server) = &mut lengths[document as usize];
             *name += u16::from(is_in(DocumentField::Name));
             *server += u16::from(is_in(DocumentField::Server));
             let in_name = if is_in(DocumentField::Name) { IN_NAME } else { 0 };
             let in_server = if is_in(DocumentField::Server) { IN_SERVER } else { 0 };
-            postings.push(Posting { place: document | in_name | in_server, weight: sum / (sum + SATURATION) });
+            postings.push(Posting { packed: document | in_name | in_server, weight: sum / (sum + SATURATION) });
         }
         starts.resize(self.stems.len() + 1, postings.len() as u32);
         postings.shrink_to_fit();
@@ -204,15 +204,15 @@ fn rarity(all: usize, with: u32) -> f32 {
 }
 
 impl Occurrence {
-    fn weight(&self, lengths: &[u16; FIELDS], usual: &[f32; FIELDS]) -> f32 {
+    fn weight(&self, lengths: &[u16; FIELDS], average: &[f32; FIELDS]) -> f32 {
         let field = self.field as usize;
-        let length = 1.0 - BY_LENGTH + BY_LENGTH * f32::from(lengths[field]) / usual[field];
+        let length = 1.0 - BY_LENGTH + BY_LENGTH * f32::from(lengths[field]) / average[field];
         WEIGHTS[field] * f32::from(self.count) / length
     }
 }
 
 /// Returns the average length of each field over the documents that have it.
-fn usual_lengths(lengths: &[[u16; FIELDS]]) -> [f32; FIELDS] {
+fn average_lengths(lengths: &[[u16; FIELDS]]) -> [f32; FIELDS] {
     std::array::from_fn(|field| {
         let of_field = lengths.iter().map(|lengths| f32::from(lengths[field])).filter(|length| *length > 0.0);
         let (sum, count) = of_field.fold((0.0, 0.0), |(sum, count), length| (sum + length, count + 1.0));

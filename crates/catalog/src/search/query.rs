@@ -1,4 +1,4 @@
-//! Interprets a query: finds the concepts that each word may mean, and how sure each meaning is. Meanings include
+//! Interprets a query: finds the concepts that each word may mean, and the confidence in each meaning. Meanings include
 //! compounds, synonyms, prefixes and corrected typos. The limits here bound the cost of a query of any length.
 
 use std::collections::HashMap;
@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use crate::search::dictionary::Dictionary;
 use crate::search::postings::Postings;
-use crate::search::stem::{may_order, stem};
+use crate::search::stem::{may_be_imperative, stem};
 use crate::search::words;
 
 /// The limits for one query: bytes and terms.
@@ -18,10 +18,10 @@ const MAX_MEANINGS: usize = 48;
 /// The maximum number of longer words that one word may be the beginning of.
 const MAX_PREFIX_MATCHES: usize = 24;
 
-/// The sureness of a synonym, of a longer word with the same beginning, and of a corrected typo.
+/// The confidence of a synonym, of a longer word with the same beginning, and of a corrected typo.
 const SYNONYM: f32 = 0.5;
 const BEGINNING: f32 = 0.8;
-const SLIPPED: f32 = 0.8;
+const TYPO: f32 = 0.8;
 
 /// The minimum length for prefix matches. Shorter words begin too many others.
 const MIN_PREFIX: usize = 3;
@@ -38,7 +38,7 @@ const MIN_SPLIT_PART: usize = 3;
 pub(crate) struct Term {
     pub rarity: f32,
     /// True if the word is in imperative form, provided that it is a verb.
-    pub may_order: bool,
+    pub may_be_imperative: bool,
     pub meanings: SmallVec<[Meaning; 8]>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Term {
 pub(crate) struct Meaning {
     pub concept: u32,
     /// The confidence in this meaning, at most 1.
-    pub sureness: f32,
+    pub confidence: f32,
 }
 
 /// The tables for interpreting queries.
@@ -137,37 +137,38 @@ impl Lexicon<'_> {
         let concept = self.concept(word);
         let known = self.known(word);
         if let Some(concept) = known {
-            self.mean(concept, 1.0, &mut meanings);
+            self.add_meaning(concept, 1.0, &mut meanings);
         }
         // Documents may write the two words as one, or the two may have their own meaning: `time zone`, `set up`.
         let long_enough =
             |(one, other): &(&str, &str)| one.len() >= MIN_COMPOUND_PART && other.len() >= MIN_COMPOUND_PART;
         let compounds = pairs.filter(long_enough).filter_map(|(one, other)| self.words.find(&format!("{one}{other}")));
         for compound in compounds {
-            self.mean(compound, 1.0, &mut meanings);
-            self.mean_synonyms(compound, &mut meanings);
+            self.add_meaning(compound, 1.0, &mut meanings);
+            self.add_synonyms(compound, &mut meanings);
         }
         if let Some(concept) = concept {
-            self.mean_synonyms(concept, &mut meanings);
+            self.add_synonyms(concept, &mut meanings);
         }
         if word.len() >= MIN_PREFIX && word.is_ascii() {
             for (_, longer) in self.words.starting_with(word).take(MAX_PREFIX_MATCHES) {
-                self.mean(longer, BEGINNING, &mut meanings);
+                self.add_meaning(longer, BEGINNING, &mut meanings);
             }
         }
         if meanings.is_empty() {
-            self.mean_near(word, &mut meanings);
+            self.add_similar(word, &mut meanings);
         }
-        // The rarity of an unknown word is that of its surest meanings.
-        let surest = meanings.iter().map(|meaning| meaning.sureness).fold(0.0, f32::max);
-        let sure = meanings.iter().filter(|meaning| meaning.sureness == surest).map(|meaning| meaning.concept);
-        let rarities = sure.map(|concept| self.postings.rarity(concept)).fold(0.0, f32::max);
+        // The rarity of an unknown word is that of its most confident meanings.
+        let most_confident = meanings.iter().map(|meaning| meaning.confidence).fold(0.0, f32::max);
+        let best =
+            meanings.iter().filter(|meaning| meaning.confidence == most_confident).map(|meaning| meaning.concept);
+        let rarities = best.map(|concept| self.postings.rarity(concept)).fold(0.0, f32::max);
         let rarity = known.map_or(rarities, |concept| self.postings.rarity(concept));
-        (!meanings.is_empty()).then_some(Term { rarity, may_order: may_order(word), meanings })
+        (!meanings.is_empty()).then_some(Term { rarity, may_be_imperative: may_be_imperative(word), meanings })
     }
 
     /// Adds the words that an unknown word may be a typo of.
-    fn mean_near(&self, word: &str, meanings: &mut SmallVec<[Meaning; 8]>) {
+    fn add_similar(&self, word: &str, meanings: &mut SmallVec<[Meaning; 8]>) {
         if word.bytes().any(|byte| byte.is_ascii_digit()) {
             return;
         }
@@ -177,25 +178,25 @@ impl Lexicon<'_> {
             _ => return,
         };
         for concept in near.into_iter().take(MAX_MEANINGS) {
-            self.mean(concept, SLIPPED, meanings);
+            self.add_meaning(concept, TYPO, meanings);
         }
     }
 
-    fn mean_synonyms(&self, concept: u32, meanings: &mut SmallVec<[Meaning; 8]>) {
+    fn add_synonyms(&self, concept: u32, meanings: &mut SmallVec<[Meaning; 8]>) {
         for other in self.synonyms.get(&concept).into_iter().flatten() {
-            self.mean(*other, SYNONYM, meanings);
+            self.add_meaning(*other, SYNONYM, meanings);
         }
     }
 
-    /// Adds a meaning if any document has the concept. Keeps the highest sureness of a repeated concept.
-    fn mean(&self, concept: u32, sureness: f32, meanings: &mut SmallVec<[Meaning; 8]>) {
+    /// Adds a meaning if any document has the concept. Keeps the highest confidence of a repeated concept.
+    fn add_meaning(&self, concept: u32, confidence: f32, meanings: &mut SmallVec<[Meaning; 8]>) {
         if self.postings.of(concept).is_empty() {
             return;
         }
         if let Some(meaning) = meanings.iter_mut().find(|meaning| meaning.concept == concept) {
-            meaning.sureness = meaning.sureness.max(sureness);
+            meaning.confidence = meaning.confidence.max(confidence);
         } else if meanings.len() < MAX_MEANINGS {
-            meanings.push(Meaning { concept, sureness });
+            meanings.push(Meaning { concept, confidence });
         }
     }
 }

@@ -38,7 +38,7 @@ pub(crate) fn stem(word: &mut String) {
 }
 
 /// Reports whether a verb in this form may be an imperative: `create` and `creating`, but not `created` or `changes`.
-pub(crate) fn may_order(word: &str) -> bool {
+pub(crate) fn may_be_imperative(word: &str) -> bool {
     let is_plural = word.ends_with('s') && !word.ends_with("ss");
     let is_past = word.ends_with("ed") && !word.ends_with("eed");
     !is_plural && !is_past && regular(word).is_none()
@@ -57,7 +57,7 @@ fn strip_plural(word: &mut String) {
 
 fn strip_verb(word: &mut String) {
     let length = word.len();
-    let left = if word.ends_with("eed") {
+    let rest_length = if word.ends_with("eed") {
         return;
     } else if word.ends_with("ied") && length > 4 {
         return word.truncate(length - 1);
@@ -68,10 +68,10 @@ fn strip_verb(word: &mut String) {
     } else {
         return;
     };
-    if left < 2 || !has_vowel(&word[..left]) {
+    if rest_length < 2 || !has_vowel(&word[..rest_length]) {
         return;
     }
-    word.truncate(left);
+    word.truncate(rest_length);
     let bytes = word.as_bytes();
     if let [.., before, last] = bytes
         && before == last
@@ -202,10 +202,10 @@ mod tests {
     #[test]
     fn an_order_has_the_plain_form_of_a_verb() {
         for word in ["create", "creating", "send", "process", "feed", "delte", "天气", ""] {
-            assert!(may_order(word), "{word}");
+            assert!(may_be_imperative(word), "{word}");
         }
         for word in ["created", "creates", "changes", "sent", "built"] {
-            assert!(!may_order(word), "{word}");
+            assert!(!may_be_imperative(word), "{word}");
         }
     }
 
@@ -213,7 +213,7 @@ mod tests {
     fn each_line_of_irregular_forms_is_a_pair_of_words() {
         for line in include_str!("irregular.txt").lines() {
             let (form, plain) = line.split_once(' ').expect(line);
-            assert_eq!(regular(form), Some(plain), "{form} stands twice");
+            assert_eq!(regular(form), Some(plain), "{form} occurs twice");
             assert!(!plain.contains(' ') && !plain.is_empty(), "{line}");
         }
     }

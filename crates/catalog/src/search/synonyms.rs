@@ -20,7 +20,7 @@ mod tests {
             assert!(group.len() > 1, "{group:?}");
             for (index, word) in group.iter().enumerate() {
                 assert!(word.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit()), "{word}");
-                assert!(!group[..index].contains(word), "{word} stands twice in {group:?}");
+                assert!(!group[..index].contains(word), "{word} occurs twice in {group:?}");
             }
         }
     }

@@ -180,7 +180,8 @@ fn only_the_beginning_of_long_texts_counts() {
 #[test]
 fn names_that_do_not_exist_have_neighbours() {
     let names = ["github_search", "github_search_code", "gitlab_search", "files_read", "Weather-Now"];
-    let check = |wrong: &str, expected: &[&str]| assert_eq!(nearest(wrong, names.into_iter(), 2), expected, "{wrong}");
+    let check =
+        |unknown: &str, expected: &[&str]| assert_eq!(nearest(unknown, names.into_iter(), 2), expected, "{unknown}");
     check("githb_search", &["github_search", "gitlab_search"]);
     check("github-search", &["github_search", "gitlab_search"]);
     check("search", &["github_search", "gitlab_search"]);

@@ -100,9 +100,9 @@ pub(crate) fn fold(part: &str, word: &mut String) {
     }
 }
 
-/// Returns the beginning of `text`, at most `most` bytes.
-pub(crate) fn cut(text: &str, most: usize) -> &str {
-    &text[..text.floor_char_boundary(most)]
+/// Returns the beginning of `text`, at most `max` bytes.
+pub(crate) fn cut(text: &str, max: usize) -> &str {
+    &text[..text.floor_char_boundary(max)]
 }
 
 /// Reports whether a part is a single letter. A letter split from a word, as in `iPhone`, has no meaning by itself.
@@ -127,9 +127,9 @@ fn is_boundary(characters: &[(usize, char)], index: usize) -> bool {
     }
     if before.is_uppercase() && here.is_uppercase() {
         // The last of several capitals belongs to the following letters, except before a plural `s`: `URLs`.
-        let follows = after(1).is_some_and(char::is_lowercase);
+        let is_before_lower_case = after(1).is_some_and(char::is_lowercase);
         let is_plural = after(1) == Some('s') && !after(2).is_some_and(char::is_lowercase);
-        return follows && !is_plural;
+        return is_before_lower_case && !is_plural;
     }
     before.is_lowercase() && here.is_uppercase()
 }

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use goblin_telemetry::clean;
 use goblin_wire::json::{self, Splice};
-use goblin_wire::modern::is_visit;
+use goblin_wire::modern::is_stateless;
 use goblin_wire::{Id, MalformedMessage, Message, Method, Notification, Outcome, Request, Response};
 
 /// A message of the client.
@@ -48,7 +48,7 @@ impl ClientMessage {
             Some(Ok(messages)) => ClientMessageKind::Batch(messages.into_iter().filter_map(request_id).collect()),
             Some(Err(_)) => ClientMessageKind::Broken,
             None => match Message::parse(body.clone()) {
-                Ok(Message::Request(request)) if is_visit(&request) => ClientMessageKind::Visit(Box::new(request)),
+                Ok(Message::Request(request)) if is_stateless(&request) => ClientMessageKind::Visit(Box::new(request)),
                 Ok(Message::Request(request)) => ClientMessageKind::Request(request.id, request.method),
                 Ok(Message::Notification(notification)) => notification_kind(&notification),
                 Ok(Message::Response(answer)) => ClientMessageKind::Answer(answer.id),

@@ -93,7 +93,7 @@ fn headers(request: &Request, tools: &ToolMirrors) -> HeaderMap {
     let mirrors = tool.and_then(|tool| tools.get(tool)).map(|mirrors| (mirrors, request));
     let repeated = mirrored::headers(HeaderSource { method: &request.method, name: name.as_deref(), mirrors });
     let mut headers: HeaderMap = repeated.into_iter().collect();
-    let version = request.params.said.version.and_then(|at| json::string(text, at));
+    let version = request.params.known_meta.version.and_then(|at| json::string(text, at));
     let version = version.and_then(|version| HeaderValue::try_from(&*encode(&version)).ok());
     headers.extend(version.map(|version| (PROTOCOL_VERSION, version)));
     headers
@@ -112,7 +112,7 @@ fn named(request: &Request) -> Option<Span> {
 /// Returns a `tools/list` request with the version and capabilities of `request`.
 fn listing(request: &Request, cursor: Option<&str>) -> Option<Request> {
     let text = request.raw.as_str();
-    let meta = request.params.said;
+    let meta = request.params.known_meta;
     let (version, capabilities) = (meta.version?.get(text), meta.capabilities?.get(text));
     let cursor = cursor.map(|cursor| format!(r#","cursor":{cursor}"#)).unwrap_or_default();
     let params = format!(r#"{{"_meta":{{"{VERSION_KEY}":{version},"{CLIENT_CAPABILITIES}":{capabilities}}}{cursor}}}"#);

@@ -84,7 +84,7 @@ fn to_json(value: &impl serde::Serialize) -> String {
 #[cfg(test)]
 mod tests {
     use goblin_admin::api::EventInfo;
-    use goblin_telemetry::feed::KEPT;
+    use goblin_telemetry::feed::MAX_RECORDS;
     use goblin_telemetry::{Event, Observe};
     use http::HeaderValue;
 
@@ -93,13 +93,13 @@ mod tests {
     #[test]
     fn what_was_missed_is_told_before_the_rest() {
         let observe = Observe::default();
-        for _ in 0..KEPT + 3 {
+        for _ in 0..MAX_RECORDS + 3 {
             observe.emit(&Event::ConnectionsCut);
         }
         let text = told(&observe.feed().read_from(2));
         let text = std::str::from_utf8(&text).expect("it is text");
         assert!(text.starts_with("event: missed\ndata: {\"missed\":2}\n\nid: 4\ndata: {\"seq\":4,"), "{text:.200}");
-        assert_eq!(text.matches("\n\n").count(), KEPT + 1);
+        assert_eq!(text.matches("\n\n").count(), MAX_RECORDS + 1);
         assert!(!told(&observe.feed().read_from(4)).starts_with(b"event"));
     }
 

@@ -73,8 +73,8 @@ mod tests {
         let meter = Meter::default();
         let nothing = Latency::default();
         assert_eq!(latency(&meter), nothing);
-        meter.took(MethodLabel::ToolsCall, Duration::from_millis(2));
-        meter.took(MethodLabel::ResourcesRead, Duration::from_millis(4));
+        meter.record_duration(MethodLabel::ToolsCall, Duration::from_millis(2));
+        meter.record_duration(MethodLabel::ResourcesRead, Duration::from_millis(4));
         let Latency { count, mean_ms, p50_ms, p99_ms, .. } = latency(&meter);
         assert_eq!((count, mean_ms, p50_ms), (2, Some(3.0), Some(2.5)));
         assert!(p99_ms.is_some_and(|p99| p99 > 2.5 && p99 <= 5.0), "{p99_ms:?}");

@@ -96,7 +96,7 @@ fn server(backend: &Arc<Backend>, catalog: &Catalog, counts: &[[usize; 4]]) -> S
         .to_owned(),
         in_flight: backend.calls_in_flight(),
         client_links: backend.own_links(),
-        restarts: backend.meter.count_of_restarts(),
+        restarts: backend.meter.restart_count(),
         subscriptions: backend.count_of_subscriptions(),
         entries: place.map(|place| counts[place]).unwrap_or_default().into(),
         calls: calls(&backend.meter),
@@ -106,7 +106,7 @@ fn server(backend: &Arc<Backend>, catalog: &Catalog, counts: &[[usize; 4]]) -> S
 }
 
 fn calls(meter: &Meter) -> Calls {
-    let count = |ending| MethodLabel::ALL.iter().map(|asked| meter.count_of_ended(*asked, ending)).sum();
+    let count = |ending| MethodLabel::ALL.iter().map(|asked| meter.outcome_count(*asked, ending)).sum();
     Calls {
         ok: count(RequestOutcome::Ok),
         error: count(RequestOutcome::Error),
@@ -140,14 +140,14 @@ fn metrics(backends: &[Arc<Backend>], subscriptions: usize) -> Metrics {
     for backend in backends {
         let server_id = || backend.id.to_string();
         for (mime, status) in Mime::ALL.iter().flat_map(|mime| ReadStatus::ALL.iter().map(move |it| (mime, it))) {
-            let value = backend.meter.count_of_reads(*mime, *status);
+            let value = backend.meter.read_count(*mime, *status);
             let (mime_type, status) = (mime.as_str().to_owned(), status.as_str().to_owned());
             metrics.mcp_resource_reads_total.push(ReadCount { server_id: server_id(), mime_type, status, value });
         }
         for (asked, ending) in
             MethodLabel::ALL.iter().flat_map(|asked| RequestOutcome::ALL.iter().map(move |it| (asked, it)))
         {
-            let value = backend.meter.count_of_ended(*asked, *ending);
+            let value = backend.meter.outcome_count(*asked, *ending);
             let (method, outcome) = (asked.as_str().to_owned(), ending.as_str().to_owned());
             metrics.mcp_requests_total.push(RequestCount { server_id: server_id(), method, outcome, value });
         }

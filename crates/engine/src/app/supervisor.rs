@@ -108,7 +108,7 @@ impl BackendSupervisor {
         let Some(server) = state.config.servers.get(id).cloned() else { return false };
         let Some(old) = state.running.shift_remove(id) else { return false };
         let new = self.replace(&old.backend, &server);
-        new.backend.meter.restarted();
+        new.backend.meter.count_restart();
         new.backend.take_over(old.backend.hand_over());
         state.running.insert(id.clone(), new);
         state.leaving.extend(old.end());

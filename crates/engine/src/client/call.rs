@@ -137,7 +137,7 @@ struct CallClock {
 
 impl Call {
     pub fn new(caller: Caller, client: Arc<Client>, request: Request, progress_token: Option<Bytes>) -> Call {
-        let origin = if caller.dialect.has_asks() { client.id } else { ClientId::next() };
+        let origin = if caller.dialect.has_server_requests() { client.id } else { ClientId::next() };
         Call {
             caller,
             request,

@@ -146,7 +146,7 @@ impl Trace {
         ];
         let attributes = attributes.into_iter().filter_map(|(key, value)| Some((key, value?.to_owned()))).collect();
         let Trace { spans, begun, context, parent, state } = self;
-        spans.push(CallSpan { context, parent, state, name, begun, took: told.took, attributes, error });
+        spans.push(CallSpan { context, parent, state, name, started: begun, took: told.took, attributes, error });
     }
 }
 
@@ -188,7 +188,7 @@ fn client(call: &Call) -> Option<String> {
         return Some(clean(name));
     }
     let text = call.request.raw.as_str();
-    let info = call.request.params.said.client_info?;
+    let info = call.request.params.known_meta.client_info?;
     json::member(text, info, "name").and_then(|at| json::string(text, at)).map(|name| clean(&name))
 }
 

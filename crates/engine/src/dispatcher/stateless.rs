@@ -75,7 +75,7 @@ impl Dispatcher {
 
     /// Returns the sender of a request. Returns an error if its `_meta` is too long or not valid.
     fn caller(&self, guest: &StatelessClient, request: &Request) -> Result<Caller, Error> {
-        check_client_info(&self.router.observe, request.params.said.capabilities.into_iter())?;
+        check_client_info(&self.router.observe, request.params.known_meta.capabilities.into_iter())?;
         caller(guest, request)
     }
 
@@ -102,7 +102,7 @@ impl Dispatcher {
         // A token is a string or a number. Ignore anything else.
         let is_token =
             |at: &Span| at.get(request.raw.as_str()).starts_with(|first: char| matches!(first, '"' | '-' | '0'..='9'));
-        let token = request.params.said.progress_token.filter(is_token).map(|at| at.slice(request.raw.bytes()));
+        let token = request.params.known_meta.progress_token.filter(is_token).map(|at| at.slice(request.raw.bytes()));
         if let Some(id) = self.parked(&caller, &request)? {
             return self.resume(id, &request, token);
         }
@@ -143,7 +143,7 @@ impl Dispatcher {
 }
 
 fn caller(guest: &StatelessClient, request: &Request) -> Result<Caller, Error> {
-    let (text, meta) = (request.raw.as_str(), &request.params.said);
+    let (text, meta) = (request.raw.as_str(), &request.params.known_meta);
     let level = match meta.level.map(|at| json::string(text, at)) {
         None => None,
         Some(Some(name)) => Some(parse_level(&name)?),
@@ -164,7 +164,7 @@ fn caller(guest: &StatelessClient, request: &Request) -> Result<Caller, Error> {
 
 /// Checks `_meta` of a request without a session. Returns an error if a required entry is missing.
 pub(crate) fn check_meta(request: &Request) -> Result<(), Error> {
-    let (text, meta) = (request.raw.as_str(), &request.params.said);
+    let (text, meta) = (request.raw.as_str(), &request.params.known_meta);
     let missing = |what: &str| Err(Error::MissingMeta(format!("_meta must have {what}")));
     match (meta.version, meta.capabilities) {
         (Some(version), _) if json::string(text, version).is_none() => missing("the protocol version as a string"),
@@ -176,7 +176,7 @@ pub(crate) fn check_meta(request: &Request) -> Result<(), Error> {
 /// Returns an error unless the request names a version that works without a handshake.
 pub(crate) fn check_version(request: &Request) -> Result<(), Error> {
     let requested =
-        request.params.said.version.and_then(|at| json::string(request.raw.as_str(), at)).unwrap_or_default();
+        request.params.known_meta.version.and_then(|at| json::string(request.raw.as_str(), at)).unwrap_or_default();
     if Dialect::parse(&requested).is_some_and(|dialect| !dialect.has_handshake()) {
         return Ok(());
     }

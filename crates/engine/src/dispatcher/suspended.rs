@@ -76,7 +76,7 @@ impl Dispatcher {
     pub(crate) async fn next_event(&self, pending: &mut PendingCall) -> CallEvent {
         loop {
             match pending.next().await {
-                CallEvent::Request(request) if !pending.call.caller.dialect.has_asks() => {
+                CallEvent::Request(request) if !pending.call.caller.dialect.has_server_requests() => {
                     self.suspend(pending, request);
                 }
                 event => return event,

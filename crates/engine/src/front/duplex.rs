@@ -9,7 +9,7 @@ use bytes::Bytes;
 use goblin_config::exposure::ProfileName;
 use goblin_telemetry::Observe;
 use goblin_wire::json::Pieces;
-use goblin_wire::modern::is_visit;
+use goblin_wire::modern::is_stateless;
 use goblin_wire::params::cancelled;
 use goblin_wire::{Dialect, Error, MalformedMessage, Message, Method, Notification, Request};
 use parking_lot::{Mutex, MutexGuard};
@@ -118,7 +118,7 @@ impl DuplexClient {
     pub(crate) fn hear(&self, raw: Bytes) -> Result<MessageOutcome, MalformedMessage> {
         Ok(match Message::parse(raw).map_err(|malformed| self.refused(malformed))? {
             Message::Request(request) => match &self.guest {
-                Some(guest) if is_visit(&request) => {
+                Some(guest) if is_stateless(&request) => {
                     let id = request.id.clone();
                     self.on_visit(guest, request).unwrap_or_else(|error| {
                         MessageOutcome::Answer(goblin_wire::error_reply(Some(&id), &error.to_json()))

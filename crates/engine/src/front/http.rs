@@ -16,7 +16,7 @@ use goblin_config::exposure::ProfileName;
 use goblin_telemetry::{Event, Observe};
 use goblin_wire::headers::{LAST_EVENT_ID, PROTOCOL_VERSION, SESSION_ID};
 use goblin_wire::json::Pieces;
-use goblin_wire::modern::is_visit;
+use goblin_wire::modern::is_stateless;
 use goblin_wire::{Dialect, Era, Error, MalformedMessage, Message, Method, Request, error_reply, trace};
 use http::header::{HeaderMap, HeaderName, ORIGIN, VARY};
 use http::{HeaderValue, Method as Verb, Response, StatusCode};
@@ -172,7 +172,7 @@ impl HttpFront {
     /// Counts a response that rejects its request.
     fn count_rejected(&self, response: Response<Body>) -> Response<Body> {
         if response.status().is_client_error() {
-            self.observe.emit(&Event::ClientRefused { status: response.status().as_u16() });
+            self.observe.emit(&Event::RequestRejected { status: response.status().as_u16() });
         }
         response
     }
@@ -302,7 +302,7 @@ impl HttpFront {
             Message::Request(mut request) => {
                 trace::take_headers(&mut request, &parts.headers);
                 let headers = &parts.headers;
-                if is_visit(&request) {
+                if is_stateless(&request) {
                     return self.visit(headers, request, accepted).await;
                 }
                 if names_sessionless(headers) {

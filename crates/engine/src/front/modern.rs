@@ -70,7 +70,7 @@ pub(crate) fn missing_meta() -> Error {
 fn check(headers: &HeaderMap, request: &Request) -> Result<(), Error> {
     let text = request.raw.as_str();
     check_meta(request)?;
-    let version = request.params.said.version.and_then(|at| text_json::string(text, at)).unwrap_or_default();
+    let version = request.params.known_meta.version.and_then(|at| text_json::string(text, at)).unwrap_or_default();
     check_equal(headers, &PROTOCOL_VERSION, Some(&version))?;
     check_version(request)?;
     check_equal(headers, &METHOD, Some(request.method.as_str()))?;
@@ -100,7 +100,7 @@ fn check_equal(headers: &HeaderMap, name: &HeaderName, expected: Option<&str>) -
         return Ok(());
     }
     let plain = headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim_ascii);
-    let said = mirror::sole(name.as_str(), values()).map_err(Error::HeaderMismatch)?;
+    let said = mirror::decode_single(name.as_str(), values()).map_err(Error::HeaderMismatch)?;
     match said.filter(|said| *name == NAME || Some(&**said) == plain) {
         None => Err(Error::HeaderMismatch(format!("the header {name} is missing"))),
         Some(value) if Some(&*value) == expected => Ok(()),

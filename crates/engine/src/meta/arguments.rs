@@ -58,7 +58,7 @@ fn limit_of(tool: MetaTool) -> ResultLimit {
 }
 
 /// Reads the limit. An integer out of range is clamped, and the note reports it, so the agent need not repeat the call.
-fn take_limit(value: &mut Value, ResultLimit { default, most }: ResultLimit) -> (usize, Option<String>) {
+fn take_limit(value: &mut Value, ResultLimit { default, max: most }: ResultLimit) -> (usize, Option<String>) {
     let Some(asked) = value.get_mut("limit") else { return (default, None) };
     let Some(number) = asked.as_f64().filter(|number| number.fract() == 0.0) else { return (default, None) };
     let taken = number.clamp(1.0, most as f64);

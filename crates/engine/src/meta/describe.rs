@@ -81,9 +81,9 @@ impl MetaCall<'_> {
     /// Adds a tool to the client's own list if the configuration enables this. The client needs a session to receive
     /// the change notification.
     fn reveal(&self, place: usize, exposed: &str) {
-        let ListedTools::Pinned { places, reveal: true } = &self.catalog.listed else { return };
+        let ListedTools::Pinned { positions, reveal: true } = &self.catalog.listed else { return };
         let caller = &self.call.caller;
-        if caller.session.is_some() && caller.dialect.has_handshake() && !places.contains(&place) {
+        if caller.session.is_some() && caller.dialect.has_handshake() && !positions.contains(&place) {
             self.call.client.reveal(exposed);
         }
     }

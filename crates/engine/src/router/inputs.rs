@@ -36,11 +36,11 @@ impl Router {
     pub(crate) fn open_state(&self, exchange: Exchange<'_>, edits: &mut Splice) -> Result<(), Error> {
         let Exchange { backend, caller, request } = exchange;
         let params = &request.params;
-        if caller.dialect.has_asks() || params.request_state.is_none() && params.input_responses.is_none() {
+        if caller.dialect.has_server_requests() || params.request_state.is_none() && params.input_responses.is_none() {
             return Ok(());
         }
         let text = request.raw.as_str();
-        let has_asks = backend.listing().hello.as_ref().is_some_and(|hello| hello.dialect.has_asks());
+        let has_asks = backend.listing().hello.as_ref().is_some_and(|hello| hello.dialect.has_server_requests());
         let Some(at) = params.request_state else {
             // A backend may give no state. A legacy backend keeps the call open instead, so a request without a state
             // is stale.
@@ -84,7 +84,13 @@ impl Router {
             let method = json::member(text, member.value, "method").and_then(|at| json::string(text, at));
             let params = json::member(text, member.value, "params");
             if let (Some(method), Some(params)) = (method, params) {
-                edits.append(content::ask_edits(caller.dialect, &Method::parse(&method), text, params, &mut expose));
+                edits.append(content::server_request_edits(
+                    caller.dialect,
+                    &Method::parse(&method),
+                    text,
+                    params,
+                    &mut expose,
+                ));
             }
         }
     }
@@ -95,7 +101,7 @@ impl Router {
         let Exchange { caller, request, .. } = exchange;
         let text = response.raw.as_str();
         let is_it = json::member(text, error, "code").is_some_and(|code| code.get(text) == URL_ELICITATION_REQUIRED);
-        if caller.dialect.has_asks() || !is_it {
+        if caller.dialect.has_server_requests() || !is_it {
             return None;
         }
         if !caller.abilities.elicitation_url {

@@ -25,8 +25,8 @@ const MAX_LISTED: usize = 10_000;
 
 /// Returns what the client asked for beyond the protocol.
 fn options(subscription: &Subscription) -> Options {
-    let DeliveryOptions { min_interval, batch, priority } = subscription.pace();
-    let terms = subscription.terms();
+    let DeliveryOptions { min_interval, batch, priority } = subscription.delivery();
+    let terms = subscription.options();
     let selection = terms.as_ref().and_then(|terms| terms.selection.as_ref());
     let millis = |duration: Duration| Some(duration.as_millis()).filter(|millis| *millis > 0);
     Options {
@@ -149,8 +149,8 @@ fn info(found: &SubscriptionDetails) -> SubscriptionInfo {
         created: date::iso(seconds.cast_signed()),
         options: options(subscription),
         state: Cow::Borrowed(state),
-        delivered: subscription.receipt.delivered.load(Ordering::Relaxed),
-        coalesced: subscription.receipt.coalesced.load(Ordering::Relaxed),
+        delivered: subscription.counts.delivered.load(Ordering::Relaxed),
+        coalesced: subscription.counts.coalesced.load(Ordering::Relaxed),
     }
 }
 

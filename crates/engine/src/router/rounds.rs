@@ -152,7 +152,8 @@ impl Router {
     fn params_for(&self, call: &Call, backend: &Backend, method: &Method, params: &str, ask: u64) -> Option<String> {
         let dialect = call.caller.dialect;
         let whole = json::whole(params);
-        let mut edits = content::ask_edits(dialect, method, params, whole, |native| backend.inbox.expose(native));
+        let mut edits =
+            content::server_request_edits(dialect, method, params, whole, |native| backend.inbox.expose(native));
         if *method == Method::Elicit {
             let is_url = json::member(params, whole, "mode").is_some_and(|mode| mode.get(params) == "\"url\"");
             if is_url && json::member(params, whole, "elicitationId").is_none() {

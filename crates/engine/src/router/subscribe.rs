@@ -52,7 +52,7 @@ impl Router {
             SubscribeOutcome::Subscribed => "subscribed",
             SubscribeOutcome::Tracked => "tracked",
             SubscribeOutcome::Pending => "pending",
-            SubscribeOutcome::Refused(response) => return Ok(refusal(request, &response, &subscription)),
+            SubscribeOutcome::Rejected(response) => return Ok(refusal(request, &response, &subscription)),
             SubscribeOutcome::Failed(reason) => {
                 let (server, reason) = (backend.id.to_string(), public(&reason));
                 return Err(Error::BackendUnavailable { server, reason, sent: true }.into());
@@ -88,7 +88,7 @@ impl Router {
             native: found.native,
             exposed: found.exposed,
             pattern: found.pattern,
-            terms,
+            options: terms,
         };
         let subscribed = register.subscribe(wish, || self.place(client)).await;
         subscribed.map_err(|why| self.unsubscribable(why, backend))
@@ -122,7 +122,7 @@ impl Router {
             SubscribeOutcome::Subscribed => "subscribed",
             SubscribeOutcome::Tracked => "tracked",
             SubscribeOutcome::Pending => "pending",
-            SubscribeOutcome::Refused(_) | SubscribeOutcome::Failed(_) | SubscribeOutcome::Late(_) => "refused",
+            SubscribeOutcome::Rejected(_) | SubscribeOutcome::Failed(_) | SubscribeOutcome::Late(_) => "refused",
         };
         let (server, session) = (server.as_str(), &*client.session_name());
         self.observe.emit(&Event::Subscribed { server, uri, session, state });

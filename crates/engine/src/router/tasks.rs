@@ -237,7 +237,7 @@ impl TaskRequest<'_> {
         if let Some(at) = request.params.task_id {
             edits.replace(at, quote(native));
         }
-        let progress_token_at = request.params.said.progress_token;
+        let progress_token_at = request.params.known_meta.progress_token;
         let outgoing = self.outgoing(request, edits, progress_token_at);
         let answered = self.backend.call(&outgoing, call, self.patience(&request.method)).await?;
         Ok(self.passed(&answered))
@@ -309,8 +309,8 @@ impl TaskRequest<'_> {
         let mut edits = content::edits(caller.dialect, &Method::ToolsCall, text, result, expose);
         match (caller.dialect.has_result_types(), answered.dialect.has_result_types()) {
             (true, true) => {}
-            (true, false) => content::add_kind(&Method::ToolsCall, text, result, &mut edits),
-            (false, has_kind) => content::cut_foreign(has_kind, &Method::ToolsCall, text, result, &mut edits),
+            (true, false) => content::add_result_type(&Method::ToolsCall, text, result, &mut edits),
+            (false, has_kind) => content::remove_foreign(has_kind, &Method::ToolsCall, text, result, &mut edits),
         }
         edits
     }

@@ -47,7 +47,7 @@ impl Backend {
         patience: CallTimeouts,
     ) -> Result<BackendResponse, CallEnd> {
         let ended = self.call_uncounted(outgoing, call, patience).await;
-        self.meter.ended(MethodLabel::from(&call.request.method), ending(&ended));
+        self.meter.count_outcome(MethodLabel::from(&call.request.method), ending(&ended));
         ended
     }
 
@@ -145,7 +145,7 @@ impl Backend {
             answer = link.request(id, body, about, Some(call)) => {
                 if answer.is_ok() {
                     let took = begun.elapsed();
-                    self.meter.took(MethodLabel::from(&request.method), took);
+                    self.meter.record_duration(MethodLabel::from(&request.method), took);
                     call.count_upstream(took);
                 }
                 Ok(answer.map(|response| BackendResponse { response, dialect }))

@@ -141,7 +141,7 @@ impl BackendEvents {
     /// Returns the changes that a server request needs before it goes to a client.
     pub(crate) fn translate_ask(&self, ask: &Request, dialect: Dialect) -> Splice {
         let Some(params) = ask.params.whole else { return Splice::new() };
-        content::ask_edits(dialect, &ask.method, ask.raw.as_str(), params, |native| self.expose(native))
+        content::server_request_edits(dialect, &ask.method, ask.raw.as_str(), params, |native| self.expose(native))
     }
 
     /// Returns the exposed URI for a URI that the backend named, and remembers it.

@@ -180,7 +180,7 @@ impl InboundHandler {
     /// Counts and reports bytes that are not a valid message.
     pub(crate) fn report_malformed(&self, malformed: &MalformedMessage, reason: &str) {
         self.inbox.observe().count_limit(&malformed.error);
-        self.emit(&Event::BackendGarbage { server: self.server(), reason });
+        self.emit(&Event::InvalidOutput { server: self.server(), reason });
     }
 
     /// Handles a notification other than progress. Calls `whose` only for notifications that need an owner.
@@ -230,7 +230,7 @@ impl InboundHandler {
         let level = level.and_then(|name| Level::parse(&name)).unwrap_or(Level::Emergency);
         let wanted = match (&whose, &self.own) {
             (Attribution::Calls(calls), _) => calls.first().map_or(Some(Level::DEFAULT), |call| call.caller.level),
-            (_, Some(owner)) => owner.caller.dialect.has_asks().then(|| owner.client.level()),
+            (_, Some(owner)) => owner.caller.dialect.has_server_requests().then(|| owner.client.level()),
             (Attribution::Nobodys | Attribution::Unsure, None) => {
                 return self.emit(&Event::BackendLog { server: self.server(), line: notification.raw.as_str() });
             }
@@ -247,14 +247,15 @@ impl InboundHandler {
         let message = json::single_line(edits.apply(notification.raw.bytes()));
         // A client without server requests gets only the log messages of its calls. Its protocol version knows no other
         // unsolicited notification.
-        let takes = |call: &Arc<Call>| call.caller.dialect.has_asks() || notification.method == Method::LogMessage;
+        let takes =
+            |call: &Arc<Call>| call.caller.dialect.has_server_requests() || notification.method == Method::LogMessage;
         match (whose, &self.own) {
             (Attribution::Calls(calls), _) => {
                 calls.iter().filter(|call| takes(call)).any(|call| call.offer(message.clone()))
             }
             // A client without server requests has no stream for messages outside of a call, so the message would stay
             // in its queue for ever.
-            (_, Some(owner)) => owner.caller.dialect.has_asks() && owner.client.post(message),
+            (_, Some(owner)) => owner.caller.dialect.has_server_requests() && owner.client.post(message),
             (Attribution::Nobodys | Attribution::Unsure, None) => false,
         }
     }
@@ -304,7 +305,7 @@ impl InboundHandler {
                 // The backend repeated the request on a resumed stream, or reused the id against the protocol. A
                 // rejection would answer the open request, so only report it.
                 let (server, method) = (self.server(), ask.method.as_str());
-                return self.emit(&Event::BackendAskRefused { server, method, reason: "its id is in use" });
+                return self.emit(&Event::ServerRequestRejected { server, method, reason: "its id is in use" });
             }
             Err(error) => return reply_sink.say(self.refusal(&ask, &error)),
         };
@@ -343,7 +344,7 @@ impl InboundHandler {
     /// Reports a rejection and returns the error response.
     pub(crate) fn refusal(&self, ask: &Request, error: &Error) -> Bytes {
         let (server, method, reason) = (self.server(), ask.method.as_str(), error.to_string());
-        self.emit(&Event::BackendAskRefused { server, method, reason: &reason });
+        self.emit(&Event::ServerRequestRejected { server, method, reason: &reason });
         goblin_wire::error_reply(Some(&ask.id_as_written()), &error.to_json()).concat()
     }
 
@@ -357,7 +358,7 @@ impl InboundHandler {
                 let dialect = first.caller.dialect;
                 Recipient { client, abilities, dialect, is_own: own.is_some(), calls }
             }
-            (_, Some(owner)) if !owner.caller.dialect.has_asks() => {
+            (_, Some(owner)) if !owner.caller.dialect.has_server_requests() => {
                 return Err(unavailable("it can be asked by the answer to a call alone, and nothing says to which"));
             }
             (_, Some(owner)) => Recipient {

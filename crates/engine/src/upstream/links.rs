@@ -449,7 +449,7 @@ impl LinkTable {
         };
         if is_there && slot.notices.try_send(notification.clone()).is_err() {
             let inbox = &self.home.inbox;
-            inbox.emit(&Event::AsideDropped { server: inbox.server() });
+            inbox.emit(&Event::ReplyDropped { server: inbox.server() });
         }
     }
 

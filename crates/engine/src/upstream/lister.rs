@@ -204,7 +204,7 @@ impl Lister<'_> {
         }
         self.backend.set_left_out(left_out);
         for SkippedTool { tool, reason } in &fresh {
-            self.emit(&Event::ToolLeftOut { server: self.backend.id.as_str(), tool, reason });
+            self.emit(&Event::ToolOmitted { server: self.backend.id.as_str(), tool, reason });
         }
         Some(tools)
     }

@@ -243,7 +243,7 @@ impl LinkRequests {
 
     /// Reports that an oversized message was dropped. Fails the request that it answers, if its id can still be read.
     pub(crate) fn on_too_long(&self, head: &[u8]) {
-        self.inbound.emit(&Event::BackendTooLong { server: self.inbound.server() });
+        self.inbound.emit(&Event::MessageTooLarge { server: self.inbound.server() });
         if let Some(open) = id_in(head).and_then(|id| self.take(id)) {
             open.waiter.answer(Err(LinkError::too_large()));
         }
@@ -325,7 +325,7 @@ pub(crate) fn is_answer(head: &[u8]) -> bool {
 /// Returns the error for a complete response that exceeds a limit.
 pub(crate) fn beyond_limit(malformed: &MalformedMessage) -> Option<LinkError> {
     let Error::LimitExceeded { limit, value } = malformed.error else { return None };
-    malformed.is_answer.then(|| LinkError::Protocol(format!("its answer is nested too deep: {limit} is {value}")))
+    malformed.is_response.then(|| LinkError::Protocol(format!("its answer is nested too deep: {limit} is {value}")))
 }
 
 /// Returns the id of a response from its first bytes. The id must precede the payload, which may contain other ids.

@@ -66,7 +66,7 @@ impl RequestMeta<'_> {
         let mut changed = None;
         let is_unwelcome = !self.tasks.welcome && names_tasks(&self.caller.abilities.raw);
         if !self.declare.sampling || !self.declare.elicitation || is_unwelcome {
-            let at = self.request.params.said.capabilities;
+            let at = self.request.params.known_meta.capabilities;
             changed = at.map(|at| (at, capabilities(at.get(text), self.declare, self.tasks)));
         }
         let mut edits = self.token_alone();
@@ -277,7 +277,7 @@ mod tests {
             level: None,
             abilities: Arc::new(Abilities { raw: raw.into(), ..Abilities::default() }),
         };
-        let token = request.params.said.progress_token.map(|at| (at, Bytes::from_static(b"9")));
+        let token = request.params.known_meta.progress_token.map(|at| (at, Bytes::from_static(b"9")));
         let edits = RequestMeta { request: &request, caller: &caller, level, declare, token, tasks }.edits(to);
         let text = edits.apply(request.raw.bytes());
         assert!(Message::parse(text.clone()).is_ok(), "{params}: {text:?}");

@@ -51,7 +51,7 @@ impl Recipient {
 
     /// Notifies the client that the server request with `id` was cancelled.
     pub(crate) fn tell_cancelled(&self, id: u64, reason: &str) {
-        if !self.dialect.has_asks() {
+        if !self.dialect.has_server_requests() {
             // The client got the question as the result of a call. Its protocol version has no message that cancels
             // such a question.
             return;
@@ -114,7 +114,7 @@ pub(crate) fn relay(
     };
     // The backend announces the end of an elicitation later. Only clients with a stream for unsolicited messages can
     // receive that.
-    if request.method == Method::Elicit && !recipient.is_own && recipient.dialect.has_asks() {
+    if request.method == Method::Elicit && !recipient.is_own && recipient.dialect.has_server_requests() {
         inbound.inbox.remember_elicited(&request, &recipient.client);
     }
     // Send before the link reads its next message, to preserve the order.
@@ -152,7 +152,7 @@ fn answer_to(request: &Request, ended: Result<Bytes, ServerRequestEnd>, inbound:
 /// Returns the request for the client, with the gateway's id. A progress token is replaced by one of the gateway.
 fn outgoing(request: &Request, id: u64, mut edits: Splice) -> Bytes {
     let id = Id::from(id);
-    if let Some(at) = request.params.said.progress_token {
+    if let Some(at) = request.params.known_meta.progress_token {
         edits.replace(at, id.token());
     }
     json::single_line(request.rekeyed(&id, edits))
@@ -206,7 +206,7 @@ async fn wait(
 /// Returns the client's progress notification with the backend's token. A client that received no token sends no
 /// progress.
 fn progress_for(request: &Request, progress: &Notification) -> Bytes {
-    let token = request.params.said.progress_token;
+    let token = request.params.known_meta.progress_token;
     let mut edits = Splice::new();
     if let (Some(at), Some(token)) = (progress.params.progress_token, token) {
         edits.replace(at, token.slice(request.raw.bytes()));

@@ -172,7 +172,7 @@ impl SseLinkInner {
         let body = self.peer.inbound.hold(whole_body(response.into_body(), self.peer.limit).await?);
         match Message::parse(body) {
             Ok(Message::Response(response)) => Ok(Some(response)),
-            Err(malformed) if malformed.is_answer => {
+            Err(malformed) if malformed.is_response => {
                 self.peer.open.on_malformed(&malformed, &malformed.error.to_string());
                 Ok(None)
             }

@@ -144,7 +144,7 @@ impl StdioLinkInner {
     /// Reports a line of stderr and keeps the last ones.
     fn hear_stderr(&self, line: &str) {
         let repeated = self.is_retry && !self.spoke.load(Ordering::Relaxed);
-        self.inbound.emit(&Event::BackendLine { server: self.inbound.server(), line, repeated });
+        self.inbound.emit(&Event::BackendStderr { server: self.inbound.server(), line, repeated });
         let line = quotable(line);
         let mut said = self.said.lock();
         if !line.is_empty() {
@@ -218,14 +218,14 @@ impl StdioLinkInner {
 impl ReplySink for StdioLinkInner {
     fn say(&self, message: Bytes) {
         if self.try_send(&message).is_err() {
-            self.inbound.emit(&Event::AsideDropped { server: self.inbound.server() });
+            self.inbound.emit(&Event::ReplyDropped { server: self.inbound.server() });
         }
     }
 
     fn answer(&self, message: Bytes) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             if let Err(LinkError::Overloaded) = self.send(message).await {
-                self.inbound.emit(&Event::AsideDropped { server: self.inbound.server() });
+                self.inbound.emit(&Event::ReplyDropped { server: self.inbound.server() });
             }
         })
     }

@@ -129,19 +129,19 @@ impl SubscriptionManager {
             Some(pattern) => self.find_covered(vec![Arc::clone(pattern)]).await,
             None => None,
         };
-        let SubscriptionEntry { subscription, standing, .. } = self.enter(wish, covered, place)?;
+        let SubscriptionEntry { subscription, status, .. } = self.enter(wish, covered, place)?;
         // If the client cancels the request, this guard withdraws the subscription.
         let _waiter = SubscribeGuard { register: self, subscription: &subscription };
         if !self.hold(&client) {
             self.book().table.end(&subscription);
             return Err(SubscribeError::Gone);
         }
-        client.set_pace(&subscription.receipt, &subscription.name.exposed, subscription.pace());
+        client.set_pace(&subscription.counts, &subscription.name.exposed, subscription.delivery());
         self.bell.notify_one();
-        let outcome = match standing {
+        let outcome = match status {
             SubscribeStatus::Settled(outcome) => outcome,
             // Wait only for the timeout of one request, however many earlier requests the backend must answer first.
-            SubscribeStatus::Asked(mut asked) => match tokio::time::timeout(self.patience(), &mut asked).await {
+            SubscribeStatus::InFlight(mut asked) => match tokio::time::timeout(self.patience(), &mut asked).await {
                 Ok(Ok(outcome)) => outcome,
                 Ok(Err(_)) if client.is_closed() => return Err(SubscribeError::Gone),
                 // The client unsubscribed while the subscribe was in progress. Its subscribe request still needs a
@@ -222,7 +222,7 @@ impl SubscriptionManager {
     fn end_those(&self, client: &Client, is_meant: impl Fn(&Subscription) -> bool) -> bool {
         let found: Vec<_> = {
             let book = self.book();
-            book.table.of(client).iter().filter(|subscription| is_meant(subscription)).cloned().collect()
+            book.table.subscriptions_of(client).iter().filter(|subscription| is_meant(subscription)).cloned().collect()
         };
         found.iter().filter(|subscription| self.end(subscription)).count() > 0
     }
@@ -233,8 +233,8 @@ impl SubscriptionManager {
         let was_there = book.table.end(subscription);
         // Drop queued updates under the lock. Otherwise a new update for another subscription of the client could be
         // dropped with them.
-        let (receipt, uri) = (&subscription.receipt, &subscription.name.exposed);
-        client.updates.drop_of(receipt, uri, |native| book.table.wants(client, native));
+        let (receipt, uri) = (&subscription.counts, &subscription.name.exposed);
+        client.updates.discard(receipt, uri, |native| book.table.wants(client, native));
         drop(book);
         self.bell.notify_one();
         was_there
@@ -281,13 +281,14 @@ impl SubscriptionManager {
             None => Arc::new(ResourceName { native: native.into(), exposed: self.home.inbox.expose(native).into() }),
         };
         let message = message(&name.exposed);
-        let event = Event::UpdateHeard { server: self.home.inbox.server(), uri: &name.exposed, count: affected.len() };
+        let event =
+            Event::UpdateReceived { server: self.home.inbox.server(), uri: &name.exposed, count: affected.len() };
         let (mut once, mut asking) = (NotifiedClients::default(), Vec::new());
         for affected in &affected {
             match self.judge(affected, native, update, &offered) {
                 selective::UpdateDecision::Deliver if once.is_first(affected) => put(affected, &name, &message),
                 selective::UpdateDecision::Deliver | selective::UpdateDecision::Suppress => {}
-                selective::UpdateDecision::AskListing => asking.push(affected),
+                selective::UpdateDecision::AwaitListing => asking.push(affected),
             }
         }
         if asking.into_iter().any(|affected| once.is_first(affected)) {
@@ -349,7 +350,7 @@ impl SubscriptionManager {
     /// Sends one update per subscription, because notifications may have been lost on a connection that continues.
     pub fn doubt(&self) {
         let mut book = self.book();
-        let notices = book.table.doubt();
+        let notices = book.table.mark_stale();
         self.tell(&book, &notices);
     }
 
@@ -394,8 +395,8 @@ impl SubscriptionManager {
         let exposed = ExposedListing::new(&offered, &self.home.inbox, covered.as_ref());
         let relisted = match &covered {
             // Patterns that were added meanwhile were matched against this list when they were added.
-            Some(covered) => book.table.relisted(&exposed, covered.came()),
-            None => book.table.relisted(&exposed, offered.came_since(&before)),
+            Some(covered) => book.table.handle_listing(&exposed, covered.came()),
+            None => book.table.handle_listing(&exposed, offered.came_since(&before)),
         };
         if has_resources {
             self.tell_news(&book.table, &offered);
@@ -430,7 +431,7 @@ impl SubscriptionManager {
         self.tell(&book, &notices);
         // A resource that the new configuration hides counts as deleted.
         for native in names.iter().filter(|native| !offered.admits(native)) {
-            let hidden = book.table.vanished(native, &exposed);
+            let hidden = book.table.mark_deleted(native, &exposed);
             self.tell_deleted(&book, &hidden.deleted);
         }
         drop(book);
@@ -503,8 +504,8 @@ fn put(affected: &AffectedSubscription<'_>, name: &Arc<ResourceName>, message: &
         native: &name.native,
         uri: &name.exposed,
         message,
-        pace: subscription.pace(),
-        receipt: &subscription.receipt,
+        delivery: subscription.delivery(),
+        counts: &subscription.counts,
         inside: affected.within.map(|within| UpdateScope {
             native: &within.native,
             uri: &within.exposed,
@@ -539,7 +540,7 @@ impl ClientRegistry for SubscriptionManager {
             name: Arc::clone(&subscription.name),
             subscription: Arc::clone(subscription),
         };
-        let notices: Vec<_> = book.table.of(client).iter().map(notice).collect();
+        let notices: Vec<_> = book.table.subscriptions_of(client).iter().map(notice).collect();
         self.tell(&book, &notices);
     }
 }

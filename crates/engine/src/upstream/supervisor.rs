@@ -220,7 +220,7 @@ impl Supervisor {
             place = self.place() => place.map_err(LinkExit::Refused)?,
         };
         if std::mem::replace(&mut self.has_dialled, true) && self.slot.owner.is_none() {
-            self.table.meter.restarted();
+            self.table.meter.count_restart();
         }
         let (slot, config, patience) = (&self.slot, &self.table.home.config, self.table.deps.policies.ask_timeout);
         let greeting = DialParams {
@@ -354,13 +354,13 @@ impl Supervisor {
                 self.trouble = Some(reason.clone());
             }
             (LinkExit::Lost(reason), Some(session)) => {
-                self.emit(&Event::OwnLinkLost { server, session, reason });
+                self.emit(&Event::ClientLinkLost { server, session, reason });
                 self.rest(reason.clone());
                 self.go_down(reason);
             }
             (LinkExit::Forgotten, Some(session)) => {
                 let reason = "it forgot the session";
-                self.emit(&Event::OwnLinkLost { server, session, reason });
+                self.emit(&Event::ClientLinkLost { server, session, reason });
                 // The backend is alive, so no pause is due. Forgetting a new session at once counts as a failure.
                 if lasted < MIN_SESSION {
                     self.rest(reason.to_owned());
@@ -369,7 +369,7 @@ impl Supervisor {
             }
             (LinkExit::Stopped, Some(session)) => {
                 self.slot.publish(BackendState::Stopped);
-                self.emit(&Event::OwnLinkEnded { server, session });
+                self.emit(&Event::ClientLinkEnded { server, session });
             }
             _ => {}
         }
@@ -421,7 +421,7 @@ impl Supervisor {
         let repeated = self.trouble.as_deref() == Some(&*reason);
         if let Some(owner) = &self.slot.owner {
             let (server, session) = (self.table.home.inbox.server(), &*owner.id.short());
-            self.emit(&Event::OwnLinkFailed { server, session, reason: &reason, repeated });
+            self.emit(&Event::ClientLinkFailed { server, session, reason: &reason, repeated });
         }
         let error = self.slot.unavailable_because(&reason);
         self.rest(reason);
@@ -453,7 +453,7 @@ impl Supervisor {
     fn report_connected(&self, connected: &ConnectedLink, took: Duration) {
         let server = self.table.home.inbox.server();
         match &self.slot.owner {
-            Some(owner) => self.emit(&Event::OwnLinkOpened { server, session: &owner.id.short(), took }),
+            Some(owner) => self.emit(&Event::ClientLinkOpened { server, session: &owner.id.short(), took }),
             None => {
                 let (transport, version) = (connected.link.transport(), connected.hello.dialect.as_str());
                 self.emit(&Event::BackendReady { server, transport, version, took });
@@ -490,7 +490,7 @@ async fn pass_on(slot: &LinkSlot, notices: &mut mpsc::Receiver<Bytes>, connected
                 let Some(message) = message else { return };
                 // A version without a handshake has no state that a client's notification could change.
                 if connected.hello.dialect.has_handshake() && connected.link.notify(message).await.is_err() {
-                    inbox.emit(&Event::AsideDropped { server: inbox.server() });
+                    inbox.emit(&Event::ReplyDropped { server: inbox.server() });
                 }
             }
             () = slot.level.notified() => {

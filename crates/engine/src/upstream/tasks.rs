@@ -352,7 +352,7 @@ pub(crate) fn inlined(inbox: &BackendEvents, told: &TaskDescription<'_>, client_
     for asked in asked.map(|member| member.value) {
         let method = json::member(text, asked, "method").and_then(|at| json::string(text, at));
         if let (Some(method), Some(params)) = (method, json::member(text, asked, "params")) {
-            edits.append(content::ask_edits(dialect, &Method::parse(&method), text, params, expose));
+            edits.append(content::server_request_edits(dialect, &Method::parse(&method), text, params, expose));
         }
     }
     edits

@@ -145,7 +145,7 @@ fn cut<'a>(catalog: &'a Catalog, kind: &'static str, names: &'a NameTable) -> im
             _ => (&server.prompts.rename, server.namespacing.prompts),
         };
         let endless = Namespacing { max_length: usize::MAX, ..server.namespacing.clone() };
-        let whole = name::wish(policy, &endless, &server.prefix, &backend.id, &entry.native);
+        let whole = name::claimed_name(policy, &endless, &server.prefix, &backend.id, &entry.native);
         let is_cut = !rename.contains_key(&*entry.native) && whole.len() > server.namespacing.max_length;
         is_cut.then(|| ShortenedName {
             kind,

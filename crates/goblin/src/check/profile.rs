@@ -98,7 +98,7 @@ impl EntryCounts {
             tools,
             listed: match &catalog.listed {
                 ListedTools::All => tools,
-                ListedTools::Pinned { places, .. } => places.len(),
+                ListedTools::Pinned { positions, .. } => positions.len(),
             },
             prompts: catalog.prompts.entries.len(),
             resources: catalog.resources.entries.len(),

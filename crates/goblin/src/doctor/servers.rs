@@ -129,7 +129,7 @@ fn by_hand(server: &ServerReport) -> String {
 /// Warns about servers that write invalid messages to stdout. Quotes the first one of each server.
 pub(crate) fn noise(news: &FeedBatch, findings: &mut Findings) {
     let mut told = BTreeSet::new();
-    for record in news.records.iter().filter(|record| record.kind == "backend_garbage") {
+    for record in news.records.iter().filter(|record| record.kind == "invalid_output") {
         let Some(server) = record.server.as_deref().filter(|server| told.insert(server.to_owned())) else { continue };
         let reason = record.fields.get("reason").map(String::as_str).unwrap_or_default();
         let what = format!("it writes to stdout what is no message, first {reason}");

@@ -77,13 +77,9 @@ fn hard1_a_uri_that_servers_may_read_in_two_ways_is_ambiguous() {
 
 #[test]
 fn hard1_readings_are_what_other_servers_make_of_a_uri() {
-    let check = |uri: &str, wholes: &[&str], stems: &[&str], rare: &[&str]| {
-        let readings = readings(uri).unwrap_or_else(|why| panic!("{uri}: {why}"));
-        assert_eq!(
-            (readings.wholes, readings.stems, readings.rare),
-            (owned(wholes), owned(stems), owned(rare)),
-            "{uri}"
-        );
+    let check = |uri: &str, forms: &[&str], stems: &[&str], rare: &[&str]| {
+        let readings = readings(uri).unwrap_or_else(|ambiguity| panic!("{uri}: {ambiguity}"));
+        assert_eq!((readings.forms, readings.stems, readings.rare), (owned(forms), owned(stems), owned(rare)), "{uri}");
     };
     check("file:///a/b", &["file:///a/b"], &[], &[]);
     check("file:///a%3Fb", &["file:///a?b"], &["file:///a"], &[]);
@@ -174,14 +170,14 @@ proptest! {
     fn hard1_readings_begin_with_the_canonical_form(uri in prop_oneof![any::<String>(), dense()]) {
         if let Ok(readings) = readings(&uri) {
             let form = canonical(&uri);
-            prop_assert_eq!(form.as_deref(), Ok(readings.wholes[0].as_str()));
+            prop_assert_eq!(form.as_deref(), Ok(readings.forms[0].as_str()));
         }
     }
 
     #[test]
     fn hard1_a_plain_uri_is_its_only_reading(uri in prop_oneof![dense(), "[a-z+.-]{1,4}://[a-z.-]{0,3}/[a-zA-Z./ {}+-]{0,9}"]) {
         if is_plain(&uri) {
-            let only = Readings { wholes: vec![uri.clone()], ..Readings::default() };
+            let only = Readings { forms: vec![uri.clone()], ..Readings::default() };
             prop_assert_eq!(readings(&uri), Ok(only));
         }
     }

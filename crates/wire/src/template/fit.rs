@@ -1,5 +1,5 @@
-//! Decides whether a template fits a URI. One pass runs from the end of the URI to its start and finds for each step the
-//! places from which the rest fits.
+//! Decides whether a template fits a URI. One pass runs from the end of the URI to its start and finds for each step
+//! the places from which the rest fits.
 //!
 //! The pass treats every occurrence of a variable as independent. Its work depends only on the sizes of template and
 //! URI.
@@ -105,12 +105,12 @@ impl<'a> UriSets<'a> {
         if !variable.operator.is_named() {
             return values.or(ends);
         }
-        let behind_name = if variable.operator.drops_equals() {
+        let after_name = if variable.operator.drops_equals() {
             self.back_over(b"=", values).or(ends)
         } else {
             self.back_over(b"=", values.or(ends))
         };
-        self.back_over(variable.name.as_bytes(), behind_name)
+        self.back_over(variable.name.as_bytes(), after_name)
     }
 
     /// Returns the places where a non-empty value or a list can begin.
@@ -138,9 +138,8 @@ impl<'a> UriSets<'a> {
         });
         let pairs = &self.pairs[index].1;
         self.work += 2 * pairs.bytes.words();
-        let on_the_way = ends.clone().and(&pairs.ends).back_through(&pairs.bytes);
-        let begins =
-            if operator.drops_equals() { on_the_way } else { on_the_way.back(self.byte(b'=')).back_through(units) };
+        let reached = ends.clone().and(&pairs.ends).back_through(&pairs.bytes);
+        let begins = if operator.drops_equals() { reached } else { reached.back(self.byte(b'=')).back_through(units) };
         begins.without(&self.inside)
     }
 
@@ -151,7 +150,7 @@ impl<'a> UriSets<'a> {
     }
 
     fn byte(&self, byte: u8) -> &Bytes {
-        self.bytes[usize::from(byte)].as_ref().expect("steps tell all bytes that they ask for")
+        self.bytes[usize::from(byte)].as_ref().expect("`Step::bytes` returns every byte that the steps need")
     }
 }
 
@@ -175,18 +174,18 @@ impl Pairs {
         let mut last = None;
         let mut before = None;
         for (index, &byte) in uri.iter().enumerate() {
-            let is_mark = byte == b'=' || byte == separator;
-            let goes_on = match operator {
-                _ if !is_mark => units.contains(index + 1),
+            let is_delimiter = byte == b'=' || byte == separator;
+            let continues = match operator {
+                _ if !is_delimiter => units.contains(index + 1),
                 // An empty value must not follow `=`. Empty pairs and pairs without `=` are allowed.
                 Operator::Parameter if byte == separator => before != Some(b'='),
                 // Names and values may contain the separator too.
                 Operator::Label if byte == separator => true,
                 _ => last != Some(byte),
             };
-            if is_mark {
+            if is_delimiter {
                 last = Some(byte);
-            } else if !goes_on {
+            } else if !continues {
                 last = None;
             }
             let is_end = match operator {
@@ -194,7 +193,7 @@ impl Pairs {
                 Operator::Label => true,
                 _ => last == Some(b'='),
             };
-            if goes_on {
+            if continues {
                 bytes.insert(index + 1);
             }
             if is_end {

@@ -28,8 +28,8 @@ impl Step {
         match self {
             Step::Literal(text) => text.as_bytes().to_vec(),
             Step::Variable(variable) => {
-                let marks = [Some(b'='), variable.joint(), variable.lead(false), variable.lead(true)];
-                marks.into_iter().flatten().chain(variable.fixed_name().bytes()).collect()
+                let delimiters = [Some(b'='), variable.list_separator(), variable.lead(false), variable.lead(true)];
+                delimiters.into_iter().flatten().chain(variable.fixed_name().bytes()).collect()
             }
         }
     }
@@ -58,7 +58,7 @@ impl Variable {
     }
 
     /// Returns the character between the members of a list.
-    pub(super) fn joint(&self) -> Option<u8> {
+    pub(super) fn list_separator(&self) -> Option<u8> {
         match self.modifier {
             Modifier::Plain => Some(b','),
             Modifier::Prefix(_) => None,

@@ -77,7 +77,7 @@ pub(super) async fn keep_listening(shared: &Arc<HttpLinkInner>) {
 async fn listen_once(shared: &Arc<HttpLinkInner>, mut stream: EventStream, position: &mut ResumePosition) {
     while let Ok(Some(event)) = stream.next().await {
         let Frame::Whole(event) = event else {
-            shared.peer.inbound.emit(&Event::BackendTooLong { server: shared.peer.inbound.server() });
+            shared.peer.inbound.emit(&Event::MessageTooLarge { server: shared.peer.inbound.server() });
             continue;
         };
         let is_news = position.note(&event);

@@ -39,7 +39,7 @@ impl HttpLinkInner {
 
     /// Reports whether this is the response to the request `id` and exceeds a limit.
     pub(super) fn answers(&self, malformed: &MalformedMessage, id: u64) -> bool {
-        malformed.is_answer && malformed.id.as_ref().and_then(Id::as_u64) == Some(id)
+        malformed.is_response && malformed.id.as_ref().and_then(Id::as_u64) == Some(id)
     }
 
     pub(super) fn refuse(&self, malformed: &MalformedMessage) -> LinkError {
@@ -54,7 +54,7 @@ impl HttpLinkInner {
                 Ok(Some(event.data).filter(|data| !data.is_empty()).map(|data| self.peer.inbound.hold(data)))
             }
             Frame::TooLong { head } => {
-                self.peer.inbound.emit(&Event::BackendTooLong { server: self.peer.inbound.server() });
+                self.peer.inbound.emit(&Event::MessageTooLarge { server: self.peer.inbound.server() });
                 match is_answer(&head) {
                     true => Err(LinkError::too_large()),
                     false => Ok(None),
@@ -98,7 +98,7 @@ impl HttpLinkInner {
 /// Returns the event for a server request in a version without server requests. No client can answer it.
 fn unasked<'a>(server: &'a str, ask: &'a Request) -> Event<'a> {
     let reason = "in this protocol version servers ask nothing of their own accord";
-    Event::BackendAskRefused { server, method: ask.method.as_str(), reason }
+    Event::ServerRequestRejected { server, method: ask.method.as_str(), reason }
 }
 
 /// Sends messages in the background. No caller waits for them.

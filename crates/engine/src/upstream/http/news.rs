@@ -65,7 +65,7 @@ impl HttpListenStream {
     fn read(&self, event: Frame<SseEvent>) -> Option<ListenEvent> {
         let inbound = &self.shared.peer.inbound;
         let Frame::Whole(event) = event else {
-            inbound.emit(&Event::BackendTooLong { server: inbound.server() });
+            inbound.emit(&Event::MessageTooLarge { server: inbound.server() });
             return None;
         };
         if event.data.is_empty() {

@@ -84,7 +84,7 @@ impl HttpPeer {
     }
 
     fn report_dropped(&self) {
-        self.inbound.emit(&Event::AsideDropped { server: self.inbound.server() });
+        self.inbound.emit(&Event::ReplyDropped { server: self.inbound.server() });
     }
 
     /// Returns the error for a failed request. Closes the link if not even a connection could be opened.

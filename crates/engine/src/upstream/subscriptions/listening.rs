@@ -295,7 +295,7 @@ fn left_out(native: &str) -> UpstreamReply {
     let data = format!(r#"{{"code":"SUBSCRIPTION_FAILED","uri":{}}}"#, quote(native));
     let error = format!(r#"{{"code":-32602,"message":"{REASON}","data":{data}}}"#);
     match Message::parse(goblin_wire::error_reply(None, &error).concat()) {
-        Ok(Message::Response(response)) => UpstreamReply::Refused(Arc::new(response)),
+        Ok(Message::Response(response)) => UpstreamReply::Rejected(Arc::new(response)),
         _ => UpstreamReply::Failed(REASON.into()),
     }
 }

@@ -43,7 +43,7 @@ impl SubscriptionManager {
     pub(crate) fn note(&self, table: &SubscriptionTable, subscription: &Subscription, offered: &ListingView) {
         for native in table.covered(subscription) {
             if let Some(definition) = offered.definition(&native) {
-                subscription.note(&native, definition.raw.as_str());
+                subscription.record_definition(&native, definition.raw.as_str());
             }
         }
     }
@@ -60,7 +60,7 @@ impl SubscriptionManager {
             return UpdateDecision::Deliver;
         }
         let definition = offered.definition(native).map(|definition| definition.raw.as_str());
-        affected.subscription.judge(native, update, definition)
+        affected.subscription.decide(native, update, definition)
     }
 
     /// Processes a new listing: delivers an update to each client with selected fields that changed.
@@ -91,5 +91,5 @@ impl SubscriptionManager {
 /// listed.
 fn is_news(subscription: &Subscription, native: &str, offered: &ListingView) -> Option<bool> {
     let definition = offered.definition(native)?;
-    Some(subscription.judge(native, None, Some(definition.raw.as_str())) == UpdateDecision::Deliver)
+    Some(subscription.decide(native, None, Some(definition.raw.as_str())) == UpdateDecision::Deliver)
 }

@@ -55,7 +55,7 @@ impl ManagerFixture {
             native: native.into(),
             exposed: self.register.home.inbox.expose(native).into(),
             pattern: None,
-            terms: SubscriptionOptions::new(DeliveryOptions::default(), selection),
+            options: SubscriptionOptions::new(DeliveryOptions::default(), selection),
         };
         let tally = Arc::<SubscriptionCount>::default();
         let subscribed = self.register.subscribe(wish, || SubscriptionPermit::new((&tally, 9), (&tally, 9))).await;

@@ -91,7 +91,7 @@ impl SubscriptionManager {
     /// Sends the requests that the subscriptions need. Never returns; the caller drops the future when the link ends.
     pub async fn keep(&self, link: &Arc<Link>, hello: &Hello) -> Infallible {
         let can_subscribe = hello.capabilities.subscribe;
-        let listening = || UpstreamStreams::new(self, hello.told_lists(), can_subscribe, self.opener(link));
+        let listening = || UpstreamStreams::new(self, hello.announced_lists(), can_subscribe, self.opener(link));
         self.keep_with(link, can_subscribe, (!hello.dialect.has_handshake()).then(listening)).await
     }
 
@@ -128,13 +128,13 @@ impl SubscriptionManager {
     }
 
     fn next_chore(&self, listening: Option<&mut UpstreamStreams<'_>>) -> Option<UpkeepRequest> {
-        let next_job = || self.book().table.next_job();
+        let next_request = || self.book().table.next_request();
         let chore = match listening {
             Some(listening) => {
-                std::iter::from_fn(next_job).for_each(|job| listening.take(job));
+                std::iter::from_fn(next_request).for_each(|job| listening.take(job));
                 listening.settled().map(|(job, reply)| UpkeepRequest::Settled(job, reply))
             }
-            None => next_job().map(UpkeepRequest::Job),
+            None => next_request().map(UpkeepRequest::Job),
         };
         chore.or_else(|| self.chores().next())
     }
@@ -211,7 +211,7 @@ impl SubscriptionManager {
 
     pub(crate) fn on_said(&self, job: &UpstreamRequest, reply: UpstreamReply) {
         let mut book = self.book();
-        let notices = book.table.answered(job, reply);
+        let notices = book.table.handle_reply(job, reply);
         self.tell(&book, &notices);
     }
 
@@ -220,7 +220,7 @@ impl SubscriptionManager {
     fn on_late_answer(&self, job: &UpstreamRequest, answer: Result<Response, LinkError>) {
         if answer.is_ok_and(|answer| matches!(answer.outcome, Answer::Result(_))) {
             let mut book = self.book();
-            let notices = book.table.answered_late(job);
+            let notices = book.table.handle_late_reply(job);
             self.tell(&book, &notices);
         }
     }
@@ -248,7 +248,7 @@ impl SubscriptionManager {
     fn on_gone(&self, native: &str) {
         let mut book = self.book();
         let offered = self.home.offered.load_full();
-        let vanished = book.table.vanished(native, &self.exposed(&offered));
+        let vanished = book.table.mark_deleted(native, &self.exposed(&offered));
         self.tell_deleted(&book, &vanished.deleted);
         self.tell(&book, &vanished.notices);
     }
@@ -256,7 +256,7 @@ impl SubscriptionManager {
     /// Queues a read of every subscribed resource, unless reads of the previous round are still queued.
     fn begin_round(&self) {
         let book = self.book();
-        let (wanted, is_list_wanted) = (book.table.standing_topics(), book.table.wants_list());
+        let (wanted, is_list_wanted) = (book.table.active_resources(), book.table.wants_list());
         drop(book);
         let mut chores = self.chores();
         if chores.polled.is_empty() {
@@ -308,7 +308,7 @@ async fn reply_in(link: &Link, answer: Result<Response, LinkError>) -> Option<Up
             if code == Some(METHOD_NOT_FOUND) {
                 UpstreamReply::Unknown
             } else {
-                UpstreamReply::Refused(Arc::new(answer))
+                UpstreamReply::Rejected(Arc::new(answer))
             }
         }
     })

@@ -58,7 +58,7 @@ fn write_item(variable: &Variable, value: &Value, uri: &mut String) {
         }),
         (Value::Map(map), Modifier::Explode) => write_joined(map, separator, uri, |(name, text), uri| {
             write(name, uri);
-            write_behind_equals(variable, uri, |uri| write(text, uri));
+            write_after_equals(variable, uri, |uri| write(text, uri));
         }),
         (Value::List(list), _) => write_under_name(variable, uri, |uri| {
             write_joined(list, ',', uri, |text, uri| write(text, uri));
@@ -72,13 +72,13 @@ fn write_item(variable: &Variable, value: &Value, uri: &mut String) {
 fn write_under_name(variable: &Variable, uri: &mut String, write: impl FnOnce(&mut String)) {
     if variable.operator.is_named() {
         uri.push_str(&variable.name);
-        write_behind_equals(variable, uri, write);
+        write_after_equals(variable, uri, write);
     } else {
         write(uri);
     }
 }
 
-fn write_behind_equals(variable: &Variable, uri: &mut String, write: impl FnOnce(&mut String)) {
+fn write_after_equals(variable: &Variable, uri: &mut String, write: impl FnOnce(&mut String)) {
     uri.push('=');
     let start = uri.len();
     write(uri);
@@ -135,12 +135,12 @@ pub(super) fn read_item(variable: &Variable, text: &str) -> Value {
 fn split_pairs(text: &str, separator: char) -> Vec<(&str, &str)> {
     let mut pairs = Vec::new();
     let mut rest = text;
-    while let Some((name, behind)) = rest.split_once('=') {
-        let until = behind.find('=').unwrap_or(behind.len());
-        let end = if until == behind.len() { None } else { behind[..until].rfind(separator) };
+    while let Some((name, rest_after)) = rest.split_once('=') {
+        let until = rest_after.find('=').unwrap_or(rest_after.len());
+        let end = if until == rest_after.len() { None } else { rest_after[..until].rfind(separator) };
         let (value, next) = match end {
-            Some(end) => (&behind[..end], &behind[end + separator.len_utf8()..]),
-            None => (behind, ""),
+            Some(end) => (&rest_after[..end], &rest_after[end + separator.len_utf8()..]),
+            None => (rest_after, ""),
         };
         pairs.push((name, value));
         rest = next;
@@ -168,13 +168,13 @@ fn encode(variable: &Variable, value: &str, uri: &mut String) {
         let Some(character) = rest.chars().next() else { break };
         let passes = charset != Charset::Unreserved && character == '%' && Charset::Reserved.unit(rest.as_bytes()) > 0;
         let length = if passes { Charset::Reserved.unit(rest.as_bytes()) } else { character.len_utf8() };
-        let (unit, behind) = rest.split_at(length);
+        let (unit, rest_after) = rest.split_at(length);
         if passes || is_plain(charset, character) {
             uri.push_str(unit);
         } else {
             uri.extend(utf8_percent_encode(unit, NON_ALPHANUMERIC));
         }
-        rest = behind;
+        rest = rest_after;
     }
 }
 
@@ -186,7 +186,7 @@ fn decode(charset: Charset, text: &str) -> String {
     while let Some(start) = rest.find('%') {
         let (plain, encoded) = rest.split_at(start);
         value.push_str(plain);
-        let (unit, behind) = encoded.split_at(Charset::Reserved.unit(encoded.as_bytes()).max(1));
+        let (unit, rest_after) = encoded.split_at(Charset::Reserved.unit(encoded.as_bytes()).max(1));
         let is_canonical = Charset::Unreserved.unit(encoded.as_bytes()) > 0;
         let character = percent_decode_str(unit).decode_utf8_lossy().chars().next();
         let restored = character.filter(|character| {
@@ -196,7 +196,7 @@ fn decode(charset: Charset, text: &str) -> String {
             Some(character) => value.push(character),
             None => value.push_str(unit),
         }
-        rest = behind;
+        rest = rest_after;
     }
     value.push_str(rest);
     value

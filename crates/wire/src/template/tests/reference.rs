@@ -84,7 +84,7 @@ struct ItemCursor {
     place: usize,
     readings: u8,
     /// The number of units that a prefix may still have.
-    left: usize,
+    remaining: usize,
 }
 
 impl ItemCursor {
@@ -97,7 +97,7 @@ impl ItemCursor {
             Modifier::Explode if variable.has_pairs() => TEXT | HEAD,
             Modifier::Explode | Modifier::Plain | Modifier::Prefix(_) => TEXT,
         };
-        let cursor = ItemCursor { place: place + name.len(), readings, left: expand::limit(variable) };
+        let cursor = ItemCursor { place: place + name.len(), readings, remaining: expand::limit(variable) };
         uri[place..].starts_with(name).then_some(cursor)
     }
 
@@ -112,7 +112,7 @@ impl ItemCursor {
         let byte = *rest.first()?;
         let unit = variable.operator.charset().unit(rest);
         let is_unit = unit > 0;
-        let is_joint = Some(byte) == variable.joint();
+        let is_separator = Some(byte) == variable.list_separator();
         let explodes = variable.modifier == Modifier::Explode;
         let drops_equals = variable.operator.drops_equals();
         let value = if explodes { PAIR } else { TEXT };
@@ -123,13 +123,13 @@ impl ItemCursor {
                 readings |= to;
             }
         };
-        open(TEXT, is_unit || is_joint, TEXT);
-        open(HEAD, explodes && (is_unit || (is_joint && drops_equals)), HEAD);
+        open(TEXT, is_unit || is_separator, TEXT);
+        open(HEAD, explodes && (is_unit || (is_separator && drops_equals)), HEAD);
         open(HEAD, byte == b'=', if drops_equals { START } else { value });
-        open(START, is_unit || (is_joint && !explodes), value);
+        open(START, is_unit || (is_separator && !explodes), value);
         open(PAIR, is_unit, PAIR);
-        open(PAIR, is_joint, HEAD);
-        let left = if is_unit { self.left.checked_sub(1)? } else { self.left };
-        (readings != 0).then_some(ItemCursor { place: self.place + unit.max(1), readings, left })
+        open(PAIR, is_separator, HEAD);
+        let remaining = if is_unit { self.remaining.checked_sub(1)? } else { self.remaining };
+        (readings != 0).then_some(ItemCursor { place: self.place + unit.max(1), readings, remaining })
     }
 }

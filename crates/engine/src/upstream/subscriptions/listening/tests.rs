@@ -133,7 +133,7 @@ async fn sub2_what_is_wanted_meanwhile_is_gathered_and_stands_when_it_is_acknowl
     assert_eq!(stage.acknowledge(&["a:3"]).await, all);
     let [second, third] = rest.try_into().expect("two");
     assert!(matches!(second.await, Ok(SubscribeOutcome::Subscribed)));
-    let Ok(SubscribeOutcome::Refused(refusal)) = third.await else { panic!("it was left out") };
+    let Ok(SubscribeOutcome::Rejected(refusal)) = third.await else { panic!("it was left out") };
     assert!(refusal.raw.as_str().contains(r#""uri":"a:3""#), "{}", refusal.raw.as_str());
     assert_eq!(stage.open(), [TOOLS, r#"{"resourceSubscriptions":["a:1","a:2"]}"#]);
     // No event happens while time passes.

@@ -1,9 +1,9 @@
-//! The kind of action that a tool performs, derived from the verb in its name, and the kind that a query asks for.
+//! The kind of action that a tool performs, derived from the verb in its name, and the kind that a query requests.
 //!
-//! A query that asks for a list should not find a tool that deletes the list, even if all other words match. A document
+//! A query for a list should not find a tool that deletes the list, even if all other words match. A document
 //! with a different kind of action loses a part of its score. The loss grows with the distance between the two kinds:
 //! changing is closer to reading than destroying is. The first verb of a query in imperative form counts. A query
-//! without such a verb asks to read.
+//! without such a verb requests a read.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use crate::search::query::Term;
 use crate::search::words;
 
 /// The fraction of the score that remains for each step between the two kinds of action.
-const UNASKED: f32 = 0.85;
+const KIND_PENALTY: f32 = 0.85;
 
 /// The kinds of action, in the order of their impact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub(crate) struct ActionTable {
 impl ActionTable {
     pub(crate) fn new(builder: &mut Builder) -> ActionTable {
         ActionTable {
-            verbs: verbs().map(|(word, deed)| (builder.concept(word), deed)).collect(),
+            verbs: verbs().map(|(word, kind)| (builder.concept(word), kind)).collect(),
             documents: Vec::new(),
         }
     }
@@ -52,24 +52,24 @@ impl ActionTable {
     pub(crate) fn add(&mut self, name: &str, builder: &mut Builder) {
         let mut found = None;
         words::each_part(name, |word| {
-            let deed = self.verbs.get(&builder.concept(word)).copied();
-            found = if deed == Some(ActionKind::Destroys) { deed } else { found.or(deed) };
+            let kind = self.verbs.get(&builder.concept(word)).copied();
+            found = if kind == Some(ActionKind::Destroys) { kind } else { found.or(kind) };
         });
         self.documents.push(found);
     }
 
     /// Returns the kind of action that a query asks for. Only the words themselves count, not their synonyms.
-    pub(crate) fn asked(&self, terms: &[Term]) -> ActionWeights {
-        let orders = terms.iter().filter(|term| term.may_order).filter_map(|term| term.meanings.first());
-        let asked = orders.filter_map(|meaning| self.verbs.get(&meaning.concept)).next().copied();
-        let asked = asked.unwrap_or(ActionKind::Reads);
-        let fit = |deed: ActionKind| UNASKED.powi((asked as i32 - deed as i32).abs());
+    pub(crate) fn requested(&self, terms: &[Term]) -> ActionWeights {
+        let imperatives = terms.iter().filter(|term| term.may_be_imperative).filter_map(|term| term.meanings.first());
+        let requested = imperatives.filter_map(|meaning| self.verbs.get(&meaning.concept)).next().copied();
+        let requested = requested.unwrap_or(ActionKind::Reads);
+        let fit = |kind: ActionKind| KIND_PENALTY.powi((requested as i32 - kind as i32).abs());
         ActionWeights([fit(ActionKind::Reads), fit(ActionKind::Changes), fit(ActionKind::Destroys)])
     }
 
     /// Returns the fraction of its score that a document keeps.
-    pub(crate) fn fit(&self, asked: &ActionWeights, document: usize) -> f32 {
-        self.documents[document].map_or(1.0, |deed| asked.0[deed as usize])
+    pub(crate) fn fit(&self, requested: &ActionWeights, document: usize) -> f32 {
+        self.documents[document].map_or(1.0, |kind| requested.0[kind as usize])
     }
 
     /// Returns the size in bytes.
