@@ -161,7 +161,9 @@ impl Router {
         let id = &call.request.id;
         match (era, told.era) {
             (Era::Legacy, Era::Legacy) | (Era::Modern, Era::Modern) => response.rekeyed(id, told.edits(&task.id)),
-            (Era::Legacy, Era::Modern) => goblin_wire::reply(id, format!(r#"{{"task":{}}}"#, told.to_legacy(&task.id))),
+            (Era::Legacy, Era::Modern) => {
+                goblin_wire::reply(id, format!(r#"{{"task":{}}}"#, told.legacy_form(&task.id)))
+            }
             (Era::Modern, Era::Legacy) => goblin_wire::reply(id, newer_result("task", &told.modern_members(&task.id))),
         }
         .into()

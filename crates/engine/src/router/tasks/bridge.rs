@@ -51,7 +51,7 @@ impl TaskRequest<'_> {
         let Outcome::Result(task) = answered.response.outcome else { return self.failed(answered) };
         let told = TaskDescription { text: answered.response.raw.as_str(), task, era: Era::Modern };
         self.note(&told);
-        goblin_wire::reply(&self.call.request.id, told.to_legacy(&self.task.id)).into()
+        goblin_wire::reply(&self.call.request.id, told.legacy_form(&self.task.id)).into()
     }
 
     /// Cancels a task. In 2025-11-25 the answer means that the task is cancelled, and an ended task cannot be. In the

@@ -90,13 +90,13 @@ impl<'a> TaskDescription<'a> {
     }
 
     /// Returns the task in the form of 2025-11-25.
-    pub(crate) fn to_legacy(&self, id: &str) -> String {
+    pub(crate) fn legacy_form(&self, id: &str) -> String {
         format!("{{{}}}", self.members(id, ("ttl", "pollInterval")))
     }
 
     /// Returns the same form, shortened to [`MAX_DESCRIPTION`] bytes for the task list.
     pub(crate) fn summary(&self, id: &str) -> Box<str> {
-        let whole = self.to_legacy(id);
+        let whole = self.legacy_form(id);
         if whole.len() <= MAX_DESCRIPTION {
             return whole.into();
         }
@@ -173,7 +173,7 @@ mod tests {
         let legacy = r#"{"taskId":"n","status":"working","statusMessage":"a b","ttl":60000,"pollInterval":20}"#;
         let modern = r#"{"taskId":"T","status":"working","statusMessage":"a b","ttlMs":60000,"pollIntervalMs":20}"#;
         assert_eq!(format!("{{{}}}", description(legacy, Era::Legacy).modern_members("T")), modern);
-        let check = |task: &str, expected: &str| assert_eq!(description(task, Era::Modern).to_legacy("T"), expected);
+        let check = |task: &str, expected: &str| assert_eq!(description(task, Era::Modern).legacy_form("T"), expected);
         check(modern, &legacy.replace("\"n\"", "\"T\""));
         check(
             r#"{"resultType":"complete","taskId":"n","status":"completed","ttlMs":1,"result":{"isError":true},"_meta":{}}"#,
