@@ -304,7 +304,7 @@ async fn d12_why_there_is_no_sse_is_told_with_both_attempts() {
     let not_found = "it answered HTTP 404 Not Found (is the url right?)";
     for (server, words) in [
         ("nothing", format!("{not_found}; tried as HTTP+SSE: {not_found}")),
-        ("website", "it answered GET with something else than an event stream (is the url that of".to_owned()),
+        ("website", "it answered GET without an event stream (is the url that of".to_owned()),
         ("streamable", "it answered HTTP 400 Bad Request".to_owned()),
         ("mute", "no endpoint event on its stream within 2s (is the url that of an HTTP+SSE server?".to_owned()),
     ] {

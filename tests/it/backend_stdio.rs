@@ -153,7 +153,7 @@ async fn f1_a_child_that_stays_but_closes_its_output_is_ended_and_started_again(
     let script = format!("exec 1>&-; echo $$ > '{}'; exec sleep 600", file.display());
     let gateway = Gateway::with_servers(json!({ "a": scripted_server(&script, &[]) })).await;
     let pid = pid_in(&file).await;
-    logged(&gateway, &["server=\"a\"", "it closed its output"]).await;
+    logged(&gateway, &["server=\"a\"", "it closed its stdout"]).await;
     is_gone(pid).await;
     next_pid_in(&file, pid).await;
 }

@@ -109,14 +109,14 @@ async fn d14_what_is_wrong_with_a_command_is_told_with_its_cure() {
             "dying",
             die_at_start,
             "exit code 7; goblin status shows more",
-            "exit code 7; its last words: no [31mlicence / call the vendor (run its command by hand",
+            "exit code 7; last lines on stderr: no [31mlicence / call the vendor (run its command by hand",
         ),
         ("silent", never_answer, SILENT, SILENT),
         (
             "babbling",
             babble,
             "no answer to the handshake within 5s; goblin status shows more",
-            "but \"Listening on port 8000\" on stdout, which is no MCP (is it the right command?",
+            "but \"Listening on port 8000\" on stdout, which is not an MCP message (is it the right command?",
         ),
     ];
     let scratch = Scratch::new();
@@ -144,7 +144,7 @@ const REFUSALS: [(&str, &str, &str); 5] = [
     ("forbidden", "403 Forbidden", "HTTP 403 Forbidden (check its headers in the configuration)"),
     ("moved", "404 Not Found", "HTTP 404 Not Found (is the url right?)"),
     ("website", "200 OK", "it answered with a web page (is the url right?"),
-    ("ill", "503 Service Unavailable", "HTTP 503 Service Unavailable (its own log should say why)"),
+    ("ill", "503 Service Unavailable", "HTTP 503 Service Unavailable (see its own log)"),
 ];
 
 /// Accepts a session at first, and rejects everything after it is broken.

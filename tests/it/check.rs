@@ -250,7 +250,7 @@ async fn srv2_connecting_tells_which_eras_a_server_knows_and_what_it_leaves_out(
     assert_eq!(b["seen"]["era"], "legacy");
     assert!(a["seen"]["pingMs"].is_f64(), "{a}");
     let warning = report["warnings"].to_string();
-    assert!(warning.contains("the tool headed_badly is left out: x-mcp-header"), "{report}");
+    assert!(warning.contains("tool headed_badly is skipped: x-mcp-header"), "{report}");
 }
 
 #[tokio::test]

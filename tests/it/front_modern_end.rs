@@ -77,7 +77,7 @@ async fn route3_a_late_call_is_cancelled_and_told() {
         let answer = scene.client.send_draft(&scene.client.draft("tools/call", json!({"name": "a_hang"}))).await;
         assert_eq!(answer.status, 200, "{answer:?}");
         assert_eq!(answer.json()["error"]["data"]["code"], "TIMEOUT", "{answer:?}");
-        assert!(scene.backend.told("notifications/cancelled").await.contains("time-out"));
+        assert!(scene.backend.told("notifications/cancelled").await.contains("timeout"));
         scene.gauge_becomes(IN_FLIGHT, 0).await;
     }
 }

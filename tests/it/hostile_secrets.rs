@@ -235,7 +235,7 @@ fn noisy_server(more: Value) -> Value {
 /// Asserts that a response for a client quotes no output or command of the server.
 fn assert_quotes_nothing(answer: &Value) {
     let text = answer.to_string();
-    for words in NOISE.into_iter().chain(["last words", "sh -c", "--crash-after"]) {
+    for words in NOISE.into_iter().chain(["last lines", "sh -c", "--crash-after"]) {
         assert!(!text.contains(words), "{words}: {text}");
     }
 }
@@ -269,7 +269,7 @@ async fn hard7_clients_read_no_stderr_no_stdout_and_no_command_line() {
         assert_quotes_nothing(&client.request(method, params).await);
     }
     // Operators can read all of it.
-    let told = eventually("an operator reads the last words", || async {
+    let told = eventually("an operator reads the last lines", || async {
         let status = look(&client, "/api/servers/shared").await;
         status.body.contains(NOISE[0]).then_some(status)
     })

@@ -252,7 +252,7 @@ impl Admin {
         let catalog = directory.catalog();
         let server = |backend: &Arc<Backend>| ServerReading {
             id: backend.id.clone(),
-            state: Availability::of(backend).word(),
+            state: Availability::of(backend).as_str(),
             requests_in_flight: backend.calls_in_flight(),
             client_links: backend.own_links(),
             meter: Arc::clone(&backend.meter),

@@ -94,7 +94,7 @@ impl App {
             exe,
             proxies,
             tasks: Arc::clone(&router.tasks),
-            bell: Arc::clone(&directory.bell),
+            listing_changed: Arc::clone(&directory.bell),
             level: sessions.levels.watch(),
         };
         let stop_catalog = watch::Sender::new(false);

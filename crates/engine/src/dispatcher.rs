@@ -303,7 +303,7 @@ impl Dispatcher {
             Method::RootsChanged | Method::TaskStatus | Method::Other(_) => {
                 if let Some(id) = session.session {
                     let backends = self.router.directory.backends();
-                    backends.iter().for_each(|backend| backend.tell_own(id, notification.raw.bytes()));
+                    backends.iter().for_each(|backend| backend.notify_own_link(id, notification.raw.bytes()));
                 }
             }
             _ => {}

@@ -137,7 +137,7 @@ impl MetaCall<'_> {
     fn list_servers(&self) -> MetaResult {
         let (mut servers, mut lines) = (Vec::new(), Vec::new());
         for (source, counts) in self.catalog.sources.iter().zip(self.catalog.counts()) {
-            let (id, state) = (source.backend.id.as_str(), Availability::of(&source.backend).word());
+            let (id, state) = (source.backend.id.as_str(), Availability::of(&source.backend).as_str());
             let counts = List::ALL.map(|list| (format!("{}s", list.noun()), counts[list as usize]));
             let members = ObjectBuilder::default().string("serverId", id).string("state", state);
             let members = counts.iter().fold(members, |members, (kind, count)| members.raw(kind, Some(count)));

@@ -37,7 +37,7 @@ use crate::client::caller::Caller;
 use crate::router::inputs::Exchange;
 use crate::router::state::RequestStateCipher;
 use crate::router::tasks::{TaskOutcome, makes_tasks};
-use crate::upstream::call::ending;
+use crate::upstream::call::outcome_label;
 use crate::upstream::tasks::TaskTable;
 use crate::upstream::{Backend, BackendResponse, CallEnd, OutgoingRequest};
 
@@ -206,7 +206,7 @@ impl Router {
             backend.meter.count_read(mime, if success { ReadStatus::Success } else { ReadStatus::Failure });
         }
         if let Some(endings) = route.target.endings(&catalog) {
-            endings.add(ending(&called));
+            endings.add(outcome_label(&called));
         }
         let mut answered = called?;
         if wish.may_come_true(request, &answered) {
@@ -218,7 +218,7 @@ impl Router {
         if let Outcome::Error(error) = answered.response.outcome
             && call.caller.dialect.has_server_requests()
         {
-            backend.inbox.remember_required(answered.response.raw.as_str(), error, &call.client);
+            backend.events.remember_required(answered.response.raw.as_str(), error, &call.client);
         }
         Ok(self.translate(&catalog, route.source, request, &call.caller, &answered))
     }

@@ -2,8 +2,8 @@
 //!
 //! A [`Backend`] is the handle that the rest of the gateway shares. It publishes the last listing and, in a
 //! [`LinkSlot`], the link and its state, which a supervisor owns. Calls go over the link directly, not through the
-//! supervisor. A backend that lost its connection keeps its listing, and its calls fail at once instead of being queued.
-//! If each client has a link of its own, calls use that link and the shared link only fetches the lists.
+//! supervisor. A backend that lost its connection keeps its listing, and its calls fail at once instead of being
+//! queued. If each client has a link of its own, calls use that link and the shared link only fetches the lists.
 
 pub mod availability;
 pub(crate) mod call;
@@ -21,9 +21,9 @@ pub(crate) mod inbound;
 pub(crate) mod link;
 pub(crate) mod links;
 pub(crate) mod listen;
+pub(crate) mod listen_message;
 pub(crate) mod lister;
 pub(crate) mod listing_view;
-pub(crate) mod news;
 pub(crate) mod open_requests;
 pub(crate) mod problem;
 pub(crate) mod request_meta;
@@ -67,21 +67,21 @@ use crate::upstream::subscriptions::{ManagerContext, SubscriptionManager};
 pub struct Backend {
     pub id: ServerId,
     pub config: Arc<Server>,
-    pub inbox: Arc<BackendEvents>,
+    pub events: Arc<BackendEvents>,
     pub meter: Arc<Meter>,
     /// The link that clients share, or that only fetches the lists if each client has a link of its own.
     pub shared: Arc<LinkSlot>,
     /// The other links. `None` in tests without a supervisor.
     links: Option<Arc<LinkTable>>,
     listing: ArcSwap<Listing>,
-    home: ManagerContext,
+    context: ManagerContext,
     defects: Mutex<ListDefects>,
     /// Whether the lister is fetching lists.
     refreshing: AtomicBool,
     /// Becomes `true` when the first listing is complete or the first attempt has failed.
     settled: watch::Sender<bool>,
     slots: Semaphore,
-    most_calls: usize,
+    max_calls: usize,
     known_uris: Arc<Mutex<KnownUris>>,
     /// The backend that replaces this one after a reload, once it is ready.
     pub successor: ArcSwapOption<Backend>,
@@ -137,8 +137,8 @@ pub struct OutgoingRequest<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaskPolicy {
     /// The client accepts tasks. The request declares this, in versions that declare capabilities per request.
-    pub welcome: bool,
-    /// The tool only runs as a task. The request asks for one, in versions that have such a request member.
+    pub accepted: bool,
+    /// The tool only runs as a task. The request then requests one, in versions that have such a request member.
     pub required: bool,
 }
 
@@ -155,33 +155,33 @@ struct ListDefects {
     /// The lists that failed, each with the reason.
     failed: Vec<(List, String)>,
     /// The tools that cannot be called over this link because of their definition.
-    left_out: Vec<SkippedTool>,
+    skipped_tools: Vec<SkippedTool>,
 }
 
 impl Backend {
-    pub fn new(id: ServerId, config: Arc<Server>, policies: &Policies, inbox: BackendEvents) -> Backend {
-        let home = ManagerContext {
-            inbox: Arc::new(inbox),
+    pub fn new(id: ServerId, config: Arc<Server>, policies: &Policies, events: BackendEvents) -> Backend {
+        let context = ManagerContext {
+            events: Arc::new(events),
             offered: Arc::new(ArcSwap::from_pointee(ListingView::new(Arc::clone(&config), Arc::default()))),
             config,
-            most_upstream: policies.subscriptions.upstream,
+            max_upstream: policies.subscriptions.upstream,
         };
-        let most_calls = policies.max_in_flight_per_backend;
+        let max_calls = policies.max_in_flight_per_backend;
         Backend {
             id,
-            config: Arc::clone(&home.config),
-            inbox: Arc::clone(&home.inbox),
+            config: Arc::clone(&context.config),
+            events: Arc::clone(&context.events),
             meter: Arc::default(),
-            shared: Arc::new(LinkSlot::shared(Arc::new(SubscriptionManager::new(home.clone())))),
+            shared: Arc::new(LinkSlot::shared(Arc::new(SubscriptionManager::new(context.clone())))),
             links: None,
             listing: ArcSwap::default(),
-            known_uris: Arc::new(Mutex::new(KnownUris::new(&home.inbox.observe().memory))),
-            home,
+            known_uris: Arc::new(Mutex::new(KnownUris::new(&context.events.observe().memory))),
+            context,
             defects: Mutex::default(),
             refreshing: AtomicBool::new(true),
             settled: watch::Sender::new(false),
-            slots: Semaphore::new(most_calls),
-            most_calls,
+            slots: Semaphore::new(max_calls),
+            max_calls,
             successor: ArcSwapOption::empty(),
         }
     }
@@ -200,12 +200,12 @@ impl Backend {
     }
 
     /// Waits until the first attempt to connect has ended. Returns the state.
-    pub async fn begun(&self) -> BackendState {
-        self.shared.begun().await
+    pub async fn first_attempt(&self) -> BackendState {
+        self.shared.first_attempt().await
     }
 
     /// Returns the links of single clients. Returns `None` if clients share one link.
-    fn own(&self) -> Option<&Arc<LinkTable>> {
+    fn client_links(&self) -> Option<&Arc<LinkTable>> {
         self.links.as_ref().filter(|links| links.is_per_client())
     }
 
@@ -215,12 +215,12 @@ impl Backend {
     }
 
     /// Returns the tools that are not offered because of their definition.
-    pub fn left_out(&self) -> Vec<SkippedTool> {
-        self.defects.lock().left_out.clone()
+    pub fn skipped_tools(&self) -> Vec<SkippedTool> {
+        self.defects.lock().skipped_tools.clone()
     }
 
-    fn set_left_out(&self, left_out: Vec<SkippedTool>) {
-        self.defects.lock().left_out = left_out;
+    fn set_skipped_tools(&self, tools: Vec<SkippedTool>) {
+        self.defects.lock().skipped_tools = tools;
     }
 
     fn set_failed(&self, list: List, reason: Option<String>) {
@@ -241,110 +241,110 @@ impl Backend {
 
     /// Reports whether lists are being fetched or are marked for a fetch.
     pub(crate) fn is_refreshing(&self) -> bool {
-        self.refreshing.load(Ordering::Acquire) || self.inbox.has_changes()
+        self.refreshing.load(Ordering::Acquire) || self.events.has_changes()
     }
 
-    /// Returns the register that keeps the subscriptions of the calling client. If clients have their own links,
-    /// connects the client's link first. A link that cannot connect now is no error: the register makes the client's
+    /// Returns the manager that keeps the subscriptions of the calling client. If clients have their own links,
+    /// connects the client's link first. A link that cannot connect now is no error: the manager makes the client's
     /// task dial again later.
-    pub(crate) async fn register_for(&self, call: &Call) -> Result<Arc<SubscriptionManager>, Error> {
-        let Some(own) = self.own() else { return Ok(Arc::clone(&self.shared.register)) };
-        let slot = own.slot_of(call)?;
+    pub(crate) async fn manager_for(&self, call: &Call) -> Result<Arc<SubscriptionManager>, Error> {
+        let Some(links) = self.client_links() else { return Ok(Arc::clone(&self.shared.subscriptions)) };
+        let slot = links.slot_of(call)?;
         match slot.next_link(None).await {
             Ok(_) | Err(Error::BackendUnavailable { .. }) if slot.state() != BackendState::Stopped => {
-                Ok(Arc::clone(&slot.register))
+                Ok(Arc::clone(&slot.subscriptions))
             }
             Ok(_) | Err(Error::BackendUnavailable { .. }) => Err(self.shared.unavailable()),
             Err(error) => Err(error),
         }
     }
 
-    /// Returns the register for `session` without connecting a link. Returns `None` if the client has no link of its
+    /// Returns the manager for `session` without connecting a link. Returns `None` if the client has no link of its
     /// own yet.
-    pub(crate) fn known_register(&self, session: Option<SessionId>) -> Option<Arc<SubscriptionManager>> {
-        match (self.own(), session) {
-            (Some(own), Some(session)) => own.register(session),
-            _ => Some(Arc::clone(&self.shared.register)),
+    pub(crate) fn existing_manager(&self, session: Option<SessionId>) -> Option<Arc<SubscriptionManager>> {
+        match (self.client_links(), session) {
+            (Some(links), Some(session)) => links.manager(session),
+            _ => Some(Arc::clone(&self.shared.subscriptions)),
         }
     }
 
     /// Reports whether the backend can notify of resource updates, or the gateway polls it for them.
-    pub(crate) fn can_tell(&self) -> bool {
+    pub(crate) fn can_notify(&self) -> bool {
         let hello = self.listing().hello.clone();
         self.config.poll.is_some() || hello.is_none_or(|hello| hello.capabilities.subscribe)
     }
 
     /// Returns every subscription to this backend's resources, each with its status.
     pub fn subscriptions(&self) -> Vec<(Arc<Subscription>, &'static str)> {
-        self.registers().flat_map(|register| register.all()).collect()
+        self.managers().flat_map(|manager| manager.all()).collect()
     }
 
-    pub(crate) fn count_of_subscriptions(&self) -> usize {
-        self.registers().map(|register| register.count()).sum()
+    pub(crate) fn subscription_count(&self) -> usize {
+        self.managers().map(|manager| manager.count()).sum()
     }
 
-    pub(crate) fn registers(&self) -> impl Iterator<Item = Arc<SubscriptionManager>> {
-        let own = self.own().map(|own| own.registers()).unwrap_or_default();
-        std::iter::once(Arc::clone(&self.shared.register)).chain(own)
+    pub(crate) fn managers(&self) -> impl Iterator<Item = Arc<SubscriptionManager>> {
+        let clients = self.client_links().map(|links| links.managers()).unwrap_or_default();
+        std::iter::once(Arc::clone(&self.shared.subscriptions)).chain(clients)
     }
 
-    /// Publishes a new listing, and through `home.offered` the view of it that the registers use.
+    /// Publishes a new listing, and through `context.offered` the view of it that the managers use.
     fn set_listing(&self, listing: Listing) {
         let listing = Arc::new(listing);
-        self.home.offered.store(Arc::new(ListingView::new(Arc::clone(&self.config), Arc::clone(&listing))));
+        self.context.offered.store(Arc::new(ListingView::new(Arc::clone(&self.config), Arc::clone(&listing))));
         self.listing.store(listing);
     }
 
     /// Prepares for a new link, which fetches all lists.
-    fn list_connected(&self) {
-        self.registers().for_each(|register| register.list_connected());
+    fn prepare_lists(&self) {
+        self.managers().for_each(|manager| manager.discard_checks());
         self.refreshing.store(true, Ordering::Release);
         // The first fetch covers all lists, so marks from before are obsolete.
-        self.inbox.take_changes();
+        self.events.take_changes();
     }
 
     /// Removes and returns all subscriptions, for the backend that replaces this one.
     pub fn hand_over(&self) -> Vec<SubscriptionHandover> {
-        let own = self.own().map(|own| own.hand_over()).unwrap_or_default();
-        let shared = SubscriptionHandover { client: None, subscriptions: self.shared.register.hand_over() };
-        std::iter::once(shared).chain(own).filter(|known_uris| !known_uris.subscriptions.is_empty()).collect()
+        let clients = self.client_links().map(|links| links.hand_over()).unwrap_or_default();
+        let shared = SubscriptionHandover { client: None, subscriptions: self.shared.subscriptions.hand_over() };
+        std::iter::once(shared).chain(clients).filter(|handover| !handover.subscriptions.is_empty()).collect()
     }
 
     /// Adds subscriptions from the replaced backend. Shared subscriptions end here if clients now have their own links:
     /// the gateway dials such a link only for a client that makes a call.
-    pub(crate) fn take_over(&self, known_uris: Vec<SubscriptionHandover>) {
-        if !known_uris.is_empty() {
+    pub(crate) fn take_over(&self, handovers: Vec<SubscriptionHandover>) {
+        if !handovers.is_empty() {
             // An earlier listing of this backend was not compared with these subscriptions, so fetch it again.
-            self.inbox.mark(&[List::Resources]);
+            self.events.mark(&[List::Resources]);
         }
-        for SubscriptionHandover { client, subscriptions } in known_uris {
-            match (self.own(), client) {
-                (None, _) => self.shared.register.take_over(subscriptions),
-                (Some(own), Some(client)) => own.take_over(&client, subscriptions),
-                (Some(_), None) => self.shared.register.disown(subscriptions),
+        for SubscriptionHandover { client, subscriptions } in handovers {
+            match (self.client_links(), client) {
+                (None, _) => self.shared.subscriptions.take_over(subscriptions),
+                (Some(links), Some(client)) => links.take_over(&client, subscriptions),
+                (Some(_), None) => self.shared.subscriptions.announce_deleted(subscriptions),
             }
         }
     }
 
     /// Ends all subscriptions. The gateway calls this when the server is removed from the configuration.
     pub(crate) fn close_subscriptions(&self) {
-        self.registers().for_each(|register| register.close());
+        self.managers().for_each(|manager| manager.close());
     }
 
     /// Returns the number of client calls in progress.
     pub(crate) fn calls_in_flight(&self) -> usize {
-        self.most_calls - self.slots.available_permits()
+        self.max_calls - self.slots.available_permits()
     }
 
     /// Remembers a URI that the backend returned in a result.
     pub fn remember(&self, native: &str) {
-        self.inbox.remember(&self.known_uris, native);
+        self.events.remember(&self.known_uris, native);
     }
 
     /// Publishes the names of this backend's resources in a new catalog, which has it as its `source`.
     pub(crate) fn set_uris(&self, table: Arc<ResourceTable>, source: usize) {
         let known = Arc::clone(&self.known_uris);
-        self.inbox.uris.store(Some(Arc::new(ExposedUris { table, source, known })));
+        self.events.uris.store(Some(Arc::new(ExposedUris { table, source, known })));
     }
 
     /// Returns the URIs that the backend returned in results.
@@ -355,8 +355,8 @@ impl Backend {
     /// Checks that the backend answers, with a request of the gateway itself.
     pub async fn ping(&self) -> Result<(), Error> {
         let link = self.shared.link().ok_or_else(|| self.shared.unavailable())?;
-        let question = if link.dialect().has_handshake() { Method::Ping } else { Method::Discover };
-        link.ask(&question, "{}").await.map(drop).map_err(|error| self.explain(error))
+        let method = if link.dialect().has_handshake() { Method::Ping } else { Method::Discover };
+        link.query(&method, "{}").await.map(drop).map_err(|error| self.explain(error))
     }
 
     /// Reports whether the backend is known to speak protocol versions with a handshake and versions without one.
@@ -367,20 +367,20 @@ impl Backend {
 
     /// Returns the number of clients that have a link of their own. Returns `None` if clients share one link.
     pub fn own_links(&self) -> Option<usize> {
-        self.own().map(|own| own.count())
+        self.client_links().map(|links| links.count())
     }
 
     /// Forwards a client's notification over the client's own link. Does nothing if clients share a link.
-    pub(crate) fn tell_own(&self, session: SessionId, notification: &Bytes) {
-        if let Some(own) = self.own() {
-            own.tell(session, notification);
+    pub(crate) fn notify_own_link(&self, session: SessionId, notification: &Bytes) {
+        if let Some(links) = self.client_links() {
+            links.notify(session, notification);
         }
     }
 
     /// Makes the client's own link send the new log level, which the client stores.
     pub(crate) fn level_changed(&self, session: SessionId) {
-        if let Some(own) = self.own() {
-            own.level_changed(session);
+        if let Some(links) = self.client_links() {
+            links.level_changed(session);
         }
     }
 
@@ -392,12 +392,13 @@ impl Backend {
             LinkError::SessionLost => {
                 Error::BackendUnavailable { server, reason: "it keeps forgetting the session".to_owned(), sent: false }
             }
-            LinkError::Protocol(reason) | LinkError::Refused { error: reason, .. } => {
+            LinkError::Protocol(reason) | LinkError::Rejected { error: reason, .. } => {
                 Error::BackendProtocol { server, reason: public(&reason) }
             }
         }
     }
 }
+
 impl Upstream for Backend {
     type Calls = OutcomeCounts;
 

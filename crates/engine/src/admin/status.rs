@@ -17,7 +17,7 @@ use goblin_wire::{Mime, date};
 use crate::admin::latency::latency;
 use crate::admin::{Admin, process};
 use crate::catalog_store::Catalog;
-use crate::upstream::availability::{Availability, ServerDescription, lacking};
+use crate::upstream::availability::{Availability, ServerDescription, defects};
 use crate::upstream::{Backend, BackendState};
 
 impl Admin {
@@ -83,7 +83,7 @@ fn server(backend: &Arc<Backend>, catalog: &Catalog, counts: &[[usize; 4]]) -> S
     };
     ServerStatus {
         id: backend.id.to_string(),
-        state: Availability::of(backend).word().to_owned(),
+        state: Availability::of(backend).as_str().to_owned(),
         reason,
         transport: backend.transport().map(str::to_owned),
         protocol: seen.as_ref().map(|seen| seen.protocol.to_owned()),
@@ -97,11 +97,11 @@ fn server(backend: &Arc<Backend>, catalog: &Catalog, counts: &[[usize; 4]]) -> S
         in_flight: backend.calls_in_flight(),
         client_links: backend.own_links(),
         restarts: backend.meter.restart_count(),
-        subscriptions: backend.count_of_subscriptions(),
+        subscriptions: backend.subscription_count(),
         entries: place.map(|place| counts[place]).unwrap_or_default().into(),
         calls: calls(&backend.meter),
         latency: latency(&backend.meter),
-        lacking: lacking(backend),
+        lacking: defects(backend),
     }
 }
 

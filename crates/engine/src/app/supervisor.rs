@@ -130,7 +130,7 @@ impl BackendSupervisor {
 
     /// Starts the replacement of a backend, which continues its counters and shares its published names.
     fn replace(&self, old: &Backend, server: &Arc<Server>) -> Running {
-        self.start(&old.id, server, Arc::clone(&old.meter), Arc::clone(&old.inbox.uris))
+        self.start(&old.id, server, Arc::clone(&old.meter), Arc::clone(&old.events.uris))
     }
 
     fn change(self: &Arc<BackendSupervisor>, state: &mut SupervisorState, change: &ServerChange) {

@@ -67,7 +67,7 @@ impl Dispatcher {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             self.suspended.forget_late(Instant::now());
-            self.router.tasks.forget_late(Instant::now());
+            self.router.tasks.remove_expired(Instant::now());
         }
     }
 

@@ -83,7 +83,7 @@ impl Router {
         }));
         tokio::select! {
             biased;
-            end = call.ended() => Err(backend.cut(end, call).1),
+            end = call.ended() => Err(backend.abort_outcome(end, call).1),
             said = all => Ok(said),
         }
     }
@@ -115,7 +115,7 @@ impl Router {
             calls: SmallVec::from_elem(Arc::clone(call), 1),
             is_own: false,
         };
-        if !recipient.ask(&message) {
+        if !recipient.send(&message) {
             return refusal(&method, "it is gone, or has no open stream to be asked on");
         }
         let late = async {
@@ -129,7 +129,7 @@ impl Router {
             let word = tokio::select! {
                 word = ask.next() => word,
                 () = &mut late => {
-                    recipient.tell_cancelled(ask.id, "the gateway's time-out");
+                    recipient.notify_cancelled(ask.id, "the gateway's time-out");
                     return refusal(&method, "it did not answer in time");
                 }
             };
@@ -153,7 +153,7 @@ impl Router {
         let dialect = call.caller.dialect;
         let whole = json::whole(params);
         let mut edits =
-            content::server_request_edits(dialect, method, params, whole, |native| backend.inbox.expose(native));
+            content::server_request_edits(dialect, method, params, whole, |native| backend.events.expose(native));
         if *method == Method::Elicit {
             let is_url = json::member(params, whole, "mode").is_some_and(|mode| mode.get(params) == "\"url\"");
             if is_url && json::member(params, whole, "elicitationId").is_none() {

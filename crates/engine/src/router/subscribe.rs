@@ -82,7 +82,7 @@ impl Router {
         found: SubscribeTarget,
         terms: SubscriptionOptions,
     ) -> Result<SubscribeResult, CallEnd> {
-        let register = backend.register_for(call).await?;
+        let manager = backend.manager_for(call).await?;
         let wish = SubscribeRequest {
             subscriber: Arc::clone(client),
             native: found.native,
@@ -90,7 +90,7 @@ impl Router {
             pattern: found.pattern,
             options: terms,
         };
-        let subscribed = register.subscribe(wish, || self.place(client)).await;
+        let subscribed = manager.subscribe(wish, || self.place(client)).await;
         subscribed.map_err(|why| self.unsubscribable(why, backend))
     }
 
@@ -104,7 +104,7 @@ impl Router {
         let Ok(SubscribeOptions { pattern, .. }) = SubscribeOptions::read(&call.request) else { return false };
         let catalog = self.directory.catalog_of(call.caller.profile.as_ref());
         let found = find(catalog.view(call.caller.dialect), uri, pattern);
-        found.is_ok_and(|found| catalog.source(found.source).backend.can_tell())
+        found.is_ok_and(|found| catalog.source(found.source).backend.can_notify())
     }
 
     /// Subscribes a `subscriptions/listen` stream to a URI. Returns `false` if the backend does not accept it.
@@ -129,11 +129,11 @@ impl Router {
         state != "refused"
     }
 
-    /// Returns the error for a subscription that the register did not accept.
+    /// Returns the error for a subscription that the manager did not accept.
     fn unsubscribable(&self, why: SubscribeError, backend: &Backend) -> CallEnd {
         let limits = self.policies.subscriptions;
         let (limit, value) = match why {
-            SubscribeError::Gone => return CallEnd::Cancelled,
+            SubscribeError::Disconnected => return CallEnd::Cancelled,
             SubscribeError::Closed => {
                 let reason = "its configuration has just changed".to_owned();
                 return Error::BackendUnavailable { server: backend.id.to_string(), reason, sent: false }.into();
@@ -157,11 +157,11 @@ impl Router {
         let uri = required(request.raw.as_str(), request.params.uri, "uri")?;
         let (session, client) = (call.caller.session, &*call.client);
         let ended = match uri.parse::<SubscriptionId>() {
-            Ok(id) => self.unsubscribe_known(call, |register| register.unsubscribe_id(client, id)),
+            Ok(id) => self.unsubscribe_known(call, |manager| manager.unsubscribe_id(client, id)),
             // The URI may have the current exposed name, or the one at the time of the subscription.
             Err(()) => self
                 .unsubscribe_offered(call, &uri)
-                .or_else(|| self.unsubscribe_known(call, |register| register.unsubscribe_exposed(client, &uri)))
+                .or_else(|| self.unsubscribe_known(call, |manager| manager.unsubscribe_exposed(client, &uri)))
                 .or_else(|| self.unsubscribe_pattern(call, &uri)),
         };
         if let (Some(backend), Some(session)) = (ended, session) {
@@ -170,11 +170,11 @@ impl Router {
         Ok(goblin_wire::reply(&request.id, "{}"))
     }
 
-    /// Calls `end` for each backend's register until it returns `true`. Returns that backend.
+    /// Calls `end` for each backend's manager until it returns `true`. Returns that backend.
     fn unsubscribe_known(&self, call: &Call, end: impl Fn(&SubscriptionManager) -> bool) -> Option<Arc<Backend>> {
-        let has_ended = |register: Arc<SubscriptionManager>| end(&register);
+        let has_ended = |manager: Arc<SubscriptionManager>| end(&manager);
         let backends = self.directory.backends();
-        backends.iter().find(|backend| backend.known_register(call.caller.session).is_some_and(has_ended)).cloned()
+        backends.iter().find(|backend| backend.existing_manager(call.caller.session).is_some_and(has_ended)).cloned()
     }
 
     /// Ends a pattern subscription with a URI that has another exposed form by now.
@@ -183,8 +183,8 @@ impl Router {
         [PatternKind::Template, PatternKind::Glob].into_iter().find_map(|kind| {
             let found = find(catalog.view(call.caller.dialect), uri, Some(kind)).ok()?;
             let backend = &catalog.source(found.source).backend;
-            let register = backend.known_register(call.caller.session)?;
-            register.unsubscribe_pattern(&call.client, &found.native).then(|| Arc::clone(backend))
+            let manager = backend.existing_manager(call.caller.session)?;
+            manager.unsubscribe_pattern(&call.client, &found.native).then(|| Arc::clone(backend))
         })
     }
 
@@ -193,8 +193,8 @@ impl Router {
         let catalog = Arc::clone(&self.directory.catalog_of(call.caller.profile.as_ref()));
         let owner = find_resource(catalog.view(call.caller.dialect), uri).ok()?;
         let backend = &catalog.source(owner.source).backend;
-        let register = backend.known_register(call.caller.session)?;
-        register.unsubscribe(&call.client, &owner.native).then(|| Arc::clone(backend))
+        let manager = backend.existing_manager(call.caller.session)?;
+        manager.unsubscribe(&call.client, &owner.native).then(|| Arc::clone(backend))
     }
 }
 

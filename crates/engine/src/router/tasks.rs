@@ -25,7 +25,7 @@ use crate::client::caller::Caller;
 use crate::router::inputs::Exchange;
 use crate::router::{Reply, RouteTarget, Router};
 use crate::upstream::tasks::description::{self, TaskDescription};
-use crate::upstream::tasks::{NativeTask, NewTask, Task, TaskOwner, TaskPermit, inlined};
+use crate::upstream::tasks::{NativeTask, NewTask, Task, TaskOwner, TaskPermit, included_edits};
 use crate::upstream::{Backend, BackendResponse, CallEnd, OutgoingRequest, TaskPolicy};
 
 /// The code of a backend that needs a task for a call that does not declare support for tasks.
@@ -52,7 +52,7 @@ impl TaskOptions {
         let Outcome::Result(result) = answered.response.outcome else { return false };
         request.method == Method::ToolsCall
             && answered.dialect.has_result_types()
-            && description::made(text, result, Era::Modern).is_some()
+            && description::created_task(text, result, Era::Modern).is_some()
     }
 }
 
@@ -93,15 +93,15 @@ impl Router {
                 return Ok(TaskOptions::default());
             }
             let place = self.tasks.reserve(TaskOwner::of(caller), Instant::now())?;
-            let tasks = TaskPolicy { welcome: true, required: false };
+            let tasks = TaskPolicy { accepted: true, required: false };
             return Ok(TaskOptions { tasks, place: Some(place), full: None });
         }
         let required = requires_task(&entry.definition);
         if !knows_extension(caller) {
-            return Ok(TaskOptions { tasks: TaskPolicy { welcome: false, required }, ..TaskOptions::default() });
+            return Ok(TaskOptions { tasks: TaskPolicy { accepted: false, required }, ..TaskOptions::default() });
         }
         let place = self.tasks.reserve(TaskOwner::of(caller), Instant::now());
-        let tasks = TaskPolicy { welcome: place.is_ok(), required };
+        let tasks = TaskPolicy { accepted: place.is_ok(), required };
         Ok(match place {
             Ok(place) => TaskOptions { tasks, place: Some(place), full: None },
             Err(error) => TaskOptions { tasks, place: None, full: Some(error) },
@@ -127,7 +127,7 @@ impl Router {
                 };
             }
         };
-        let Some(told) = description::made(text, result, era) else { return Ok(TaskOutcome::Result(answered)) };
+        let Some(told) = description::created_task(text, result, era) else { return Ok(TaskOutcome::Result(answered)) };
         let id = told.id().unwrap_or_default();
         match wish.place {
             Some(place) => {
@@ -155,14 +155,16 @@ impl Router {
         BackendResponse { response, .. }: &BackendResponse,
     ) -> Reply {
         let era = call.caller.dialect.era();
-        let made = NewTask { native, era, life: told.life(), client: &call.client };
-        let task = self.tasks.enter(place, made, Instant::now());
-        task.note(told.life(), told.kept(&task.id));
+        let made = NewTask { native, era, lifetime: told.lifetime(), client: &call.client };
+        let task = self.tasks.insert(place, made, Instant::now());
+        task.record(told.lifetime(), told.summary(&task.id));
         let id = &call.request.id;
         match (era, told.era) {
             (Era::Legacy, Era::Legacy) | (Era::Modern, Era::Modern) => response.rekeyed(id, told.edits(&task.id)),
-            (Era::Legacy, Era::Modern) => goblin_wire::reply(id, format!(r#"{{"task":{}}}"#, told.for_older(&task.id))),
-            (Era::Modern, Era::Legacy) => goblin_wire::reply(id, newer_result("task", &told.newer_members(&task.id))),
+            (Era::Legacy, Era::Modern) => {
+                goblin_wire::reply(id, format!(r#"{{"task":{}}}"#, told.legacy_form(&task.id)))
+            }
+            (Era::Modern, Era::Legacy) => goblin_wire::reply(id, newer_result("task", &told.modern_members(&task.id))),
         }
         .into()
     }
@@ -207,7 +209,7 @@ impl Router {
         let Some(at) = related_task(text, holder) else { return edits };
         let own = if backend.own_links().is_some() { caller.session } else { None };
         let native = json::string(text, at).unwrap_or_default();
-        let id = self.tasks.shown(&backend.id, own, &native).filter(|_| caller.dialect.has_tasks());
+        let id = self.tasks.exposed_id(&backend.id, own, &native).filter(|_| caller.dialect.has_tasks());
         match id {
             Some(id) => edits.replace(at, quote(&id)),
             None => {
@@ -222,7 +224,7 @@ impl Router {
     pub(crate) fn unrelate(&self, backend: &Backend, request: &Request, edits: &mut Splice) {
         let text = request.raw.as_str();
         let Some(at) = request.params.whole.and_then(|params| related_task(text, params)) else { return };
-        if let Some(native) = json::string(text, at).and_then(|id| self.tasks.native(&backend.id, &id)) {
+        if let Some(native) = json::string(text, at).and_then(|id| self.tasks.native_id(&backend.id, &id)) {
             edits.replace(at, quote(&native));
         }
     }
@@ -251,7 +253,7 @@ impl TaskRequest<'_> {
         progress_token_at: Option<Span>,
     ) -> OutgoingRequest<'a> {
         let name = Some(&*self.task.native.id);
-        let tasks = TaskPolicy { welcome: true, required: false };
+        let tasks = TaskPolicy { accepted: true, required: false };
         OutgoingRequest { request, edits, progress_token_at, name, mirrors: None, tasks }
     }
 
@@ -278,7 +280,7 @@ impl TaskRequest<'_> {
                 let told = TaskDescription { text, task: result, era };
                 self.note(&told);
                 let mut edits = told.edits(&self.task.id);
-                edits.append(inlined(&self.backend.inbox, &told, self.task.era));
+                edits.append(included_edits(&self.backend.events, &told, self.task.era));
                 edits
             }
             _ => Splice::new(),
@@ -298,14 +300,14 @@ impl TaskRequest<'_> {
     /// Records the state of the task. Answers that describe no task are ignored.
     fn note(&self, told: &TaskDescription<'_>) {
         if told.id().is_some() {
-            self.task.note(told.life(), told.kept(&self.task.id));
+            self.task.record(told.lifetime(), told.summary(&self.task.id));
         }
     }
 
     /// Returns the changes to the tool result at `result` for this client.
     fn result_edits(&self, answered: &BackendResponse, result: Span) -> Splice {
         let (text, caller) = (answered.response.raw.as_str(), &self.call.caller);
-        let expose = |native: &str| self.backend.inbox.expose(native);
+        let expose = |native: &str| self.backend.events.expose(native);
         let mut edits = content::edits(caller.dialect, &Method::ToolsCall, text, result, expose);
         match (caller.dialect.has_result_types(), answered.dialect.has_result_types()) {
             (true, true) => {}

@@ -1,4 +1,4 @@
-//! The status of a server in the words that operators and agents see.
+//! The status of a server as operators and agents see it.
 
 use goblin_telemetry::clean;
 use goblin_wire::Era;
@@ -15,10 +15,10 @@ pub enum Availability {
 
 impl Availability {
     pub fn of(backend: &Backend) -> Availability {
-        Availability::judge(&backend.state(), backend.has_settled())
+        Availability::from_state(&backend.state(), backend.has_settled())
     }
 
-    fn judge(state: &BackendState, has_settled: bool) -> Availability {
+    fn from_state(state: &BackendState, has_settled: bool) -> Availability {
         match state {
             // Connected, but the first listing is not complete.
             BackendState::Ready if !has_settled => Availability::Starting,
@@ -28,7 +28,7 @@ impl Availability {
         }
     }
 
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Availability::Ready => "ready",
             Availability::Starting => "starting",
@@ -61,20 +61,20 @@ impl ServerDescription {
     }
 }
 
-/// Returns the defects of a server in words: lists that failed, tools that were left out, and a new configuration that
+/// Returns the defects of a server as texts: lists that failed, tools that were skipped, and a new configuration that
 /// does not work yet.
-pub fn lacking(backend: &Backend) -> Vec<String> {
+pub fn defects(backend: &Backend) -> Vec<String> {
     let failed = backend.failed_lists().into_iter();
     let failed = failed.map(|(list, reason)| format!("{} failed: {}", list.method(), clean(&reason)));
-    let left_out = backend.left_out().into_iter();
-    let left_out =
-        left_out.map(|left_out| format!("the tool {} is left out: {}", clean(&left_out.tool), clean(&left_out.reason)));
+    let skipped = backend.skipped_tools().into_iter();
+    let skipped =
+        skipped.map(|skipped| format!("tool {} is skipped: {}", clean(&skipped.tool), clean(&skipped.reason)));
     let successor = backend.successor.load();
-    let unready = successor.as_ref().map(|successor| match successor.state() {
+    let replacement = successor.as_ref().map(|successor| match successor.state() {
         BackendState::Lost(reason) => format!("its new configuration is not in force: {}", clean(&reason)),
         _ => "its new configuration is not in force yet".to_owned(),
     });
-    failed.chain(left_out).chain(unready).collect()
+    failed.chain(skipped).chain(replacement).collect()
 }
 
 #[cfg(test)]
@@ -83,8 +83,8 @@ mod tests {
 
     #[test]
     fn a_server_is_ready_when_it_is_connected_and_listed() {
-        let lost = BackendState::Lost("gone".to_owned());
-        for (state, has_settled, standing) in [
+        let lost = BackendState::Lost("exited".to_owned());
+        for (state, has_settled, expected) in [
             (&BackendState::Starting, false, Availability::Starting),
             (&BackendState::Ready, false, Availability::Starting),
             (&BackendState::Ready, true, Availability::Ready),
@@ -92,7 +92,7 @@ mod tests {
             (&lost, false, Availability::Failed),
             (&BackendState::Stopped, true, Availability::Failed),
         ] {
-            assert_eq!(Availability::judge(state, has_settled), standing, "{state:?} {has_settled}");
+            assert_eq!(Availability::from_state(state, has_settled), expected, "{state:?} {has_settled}");
         }
     }
 }

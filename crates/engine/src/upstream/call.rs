@@ -1,8 +1,8 @@
 //! One call of a client to a backend: picks the link, sends the request and waits for the response.
 //!
-//! The call uses the client's own link, if the client has one. Otherwise it uses the shared link, or the second
-//! one if the shared link is of the other protocol generation. A request is sent a second time only if the backend certainly did
-//! not process it, and only once.
+//! The call uses the client's own link, if the client has one. Otherwise it uses the shared link, or the second one if
+//! the shared link is of the other protocol generation. A request is sent a second time only if the backend certainly
+//! did not process it, and only once.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -39,15 +39,15 @@ const FIRST_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const HEADER_MISMATCH: &str = "-32020";
 
 impl Backend {
-    /// Sends a client's request and waits for its response within `patience`. Counts the outcome.
+    /// Sends a client's request and waits for its response within `timeouts`. Counts the outcome.
     pub async fn call(
         &self,
         outgoing: &OutgoingRequest<'_>,
         call: &Arc<Call>,
-        patience: CallTimeouts,
+        timeouts: CallTimeouts,
     ) -> Result<BackendResponse, CallEnd> {
-        let ended = self.call_uncounted(outgoing, call, patience).await;
-        self.meter.count_outcome(MethodLabel::from(&call.request.method), ending(&ended));
+        let ended = self.call_uncounted(outgoing, call, timeouts).await;
+        self.meter.count_outcome(MethodLabel::from(&call.request.method), outcome_label(&ended));
         ended
     }
 
@@ -55,24 +55,24 @@ impl Backend {
         &self,
         outgoing: &OutgoingRequest<'_>,
         call: &Arc<Call>,
-        patience: CallTimeouts,
+        timeouts: CallTimeouts,
     ) -> Result<BackendResponse, CallEnd> {
         // Get the link before the slot. A call that waits for its client's own link must not occupy a slot that other
         // clients could use.
-        let link = match self.link_now(call) {
+        let link = match self.current_link(call) {
             Some(link) => link,
-            None => Box::pin(self.link_after(None, call)).await?,
+            None => Box::pin(self.wait_for_link(None, call)).await?,
         };
         let _slot = self.slot().await?;
-        match self.carry(&link, outgoing, call, patience).await? {
-            Err(error) if self.may_go_again(&error) => {
+        match self.send(&link, outgoing, call, timeouts).await? {
+            Err(error) if self.may_retry(&error) => {
                 // Boxed because it is rare: an inlined future would make every call's future larger.
-                let link = Box::pin(self.link_after(Some(&link), call)).await?;
-                let again = Box::pin(self.carry(&link, outgoing, call, patience)).await?;
-                again.map_err(|error| self.explain(error).into())
+                let link = Box::pin(self.wait_for_link(Some(&link), call)).await?;
+                let retried = Box::pin(self.send(&link, outgoing, call, timeouts)).await?;
+                retried.map_err(|error| self.explain(error).into())
             }
             Ok(answered) if link.repeats_arguments() && is_header_mismatch(&answered.response) => {
-                Box::pin(self.carry_refreshed(&link, outgoing, call, patience, answered)).await
+                Box::pin(self.resend_refreshed(&link, outgoing, call, timeouts, answered)).await
             }
             answer => answer.map_err(|error| self.explain(error).into()),
         }
@@ -81,30 +81,30 @@ impl Backend {
     /// Sends a call again after the backend rejected its headers, because the tool's definition may have changed. Waits
     /// for a new tool list first. A rejection has no side effects, so the retry is safe. Returns the rejection if the
     /// tool is no longer listed.
-    async fn carry_refreshed(
+    async fn resend_refreshed(
         &self,
         link: &Arc<Link>,
         outgoing: &OutgoingRequest<'_>,
         call: &Arc<Call>,
-        patience: CallTimeouts,
-        refused: BackendResponse,
+        timeouts: CallTimeouts,
+        rejected: BackendResponse,
     ) -> Result<BackendResponse, CallEnd> {
-        self.inbox.mark(&[List::Tools]);
+        self.events.mark(&[List::Tools]);
         let mut settled = self.settled.subscribe();
         let refreshed = async { while self.is_refreshing() && settled.changed().await.is_ok() {} };
         tokio::select! {
             // After a timeout, retry with the tool list known so far.
             _ = tokio::time::timeout(REFRESH_TIMEOUT, refreshed) => {}
-            end = call.ended() => return Err(self.cut(end, call).1),
+            end = call.ended() => return Err(self.abort_outcome(end, call).1),
         }
         let listing = self.listing();
         let tool = listing
             .get(List::Tools)
             .iter()
             .find(|tool| outgoing.request.method == Method::ToolsCall && Some(&*tool.native) == outgoing.name);
-        let Some(Ok(mirrors)) = tool.map(|tool| Mirrors::read(tool.raw.as_str())) else { return Ok(refused) };
-        let again = OutgoingRequest { edits: outgoing.edits.clone(), mirrors: Some(&mirrors), ..*outgoing };
-        self.carry(link, &again, call, patience).await?.map_err(|error| self.explain(error).into())
+        let Some(Ok(mirrors)) = tool.map(|tool| Mirrors::read(tool.raw.as_str())) else { return Ok(rejected) };
+        let refreshed = OutgoingRequest { edits: outgoing.edits.clone(), mirrors: Some(&mirrors), ..*outgoing };
+        self.send(link, &refreshed, call, timeouts).await?.map_err(|error| self.explain(error).into())
     }
 
     /// Acquires one of the backend's call slots. Returns [`Error::Overloaded`] if none is free within
@@ -121,45 +121,46 @@ impl Backend {
 
     /// Sends the request over `link` and waits for the response, the cancellation or the timeout. The outer error ends
     /// the call; the inner error may allow a retry.
-    async fn carry(
+    async fn send(
         &self,
         link: &Arc<Link>,
         outgoing: &OutgoingRequest<'_>,
         call: &Arc<Call>,
-        patience: CallTimeouts,
+        timeouts: CallTimeouts,
     ) -> Result<Result<BackendResponse, LinkError>, CallEnd> {
         if let Some(end) = call.end_so_far() {
-            return Err(self.cut(end, call).1);
+            return Err(self.abort_outcome(end, call).1);
         }
         let id = link.next_id();
         let upstream = Id::from(id);
         let OutgoingRequest { request, name, mirrors, .. } = *outgoing;
         let dialect = link.dialect();
         let mut edits = outgoing.edits.clone();
-        edits.append(self.stamp(outgoing, call, dialect, upstream.token()));
+        edits.append(self.meta_edits(outgoing, call, dialect, upstream.token()));
         let body = request.rekeyed(&upstream, edits);
-        let about = HeaderSource { method: &request.method, name, mirrors: mirrors.map(|mirrors| (mirrors, request)) };
-        let begun = call.start_clock(patience);
+        let header_source =
+            HeaderSource { method: &request.method, name, mirrors: mirrors.map(|mirrors| (mirrors, request)) };
+        let started = call.start_clock(timeouts);
         tokio::select! {
             biased;
-            answer = link.request(id, body, about, Some(call)) => {
+            answer = link.request(id, body, header_source, Some(call)) => {
                 if answer.is_ok() {
-                    let took = begun.elapsed();
+                    let took = started.elapsed();
                     self.meter.record_duration(MethodLabel::from(&request.method), took);
                     call.count_upstream(took);
                 }
                 Ok(answer.map(|response| BackendResponse { response, dialect }))
             }
             end = call.ended() => {
-                let (reason, end) = self.cut(end, call);
-                tell_cancelled(link, id, &reason);
+                let (reason, end) = self.abort_outcome(end, call);
+                notify_cancelled(link, id, &reason);
                 Err(end)
             }
         }
     }
 
     /// Returns the changes that the link's protocol version requires in the request.
-    fn stamp(&self, outgoing: &OutgoingRequest<'_>, call: &Call, dialect: Dialect, token: Bytes) -> Splice {
+    fn meta_edits(&self, outgoing: &OutgoingRequest<'_>, call: &Call, dialect: Dialect, token: Bytes) -> Splice {
         let request_meta = RequestMeta {
             request: outgoing.request,
             caller: &call.caller,
@@ -175,25 +176,25 @@ impl Backend {
     /// no such streams.
     pub async fn listen(&self, call: &Call, filter: &ListenFilter) -> Result<ListenHandle, LinkError> {
         let closed = || LinkError::Closed { reason: "it is not connected".to_owned(), sent: false };
-        self.link_now(call).ok_or_else(closed)?.listen(filter).await
+        self.current_link(call).ok_or_else(closed)?.listen(filter).await
     }
 
     /// Returns the cancellation reason for the backend and the outcome for the client, for a call that ends without a
     /// response.
-    pub fn cut(&self, end: AbortReason, call: &Call) -> (String, CallEnd) {
+    pub fn abort_outcome(&self, end: AbortReason, call: &Call) -> (String, CallEnd) {
         match end {
             AbortReason::Cancelled(reason) => (reason, CallEnd::Cancelled),
             AbortReason::Late(after) => {
                 let (server, method) = (self.id.to_string(), call.request.method.to_string());
-                ("the gateway's time-out".to_owned(), Error::Timeout { server, method, after }.into())
+                ("the gateway's timeout expired".to_owned(), Error::Timeout { server, method, after }.into())
             }
         }
     }
 
     /// Returns the link for a call, if it is connected.
-    fn link_now(&self, call: &Call) -> Option<Arc<Link>> {
-        if let Some(own) = self.own() {
-            return own.link_of(&call.caller);
+    fn current_link(&self, call: &Call) -> Option<Arc<Link>> {
+        if let Some(links) = self.client_links() {
+            return links.link_of(&call.caller);
         }
         let link = self.shared.link()?;
         match self.calls_only(call, &link) {
@@ -214,51 +215,51 @@ impl Backend {
         let link = self.shared.link();
         if let Some(links) = link.and_then(|link| self.calls_only(call, &link)) {
             let slot = links.calls_only(&self.shared);
-            if tokio::time::timeout(FIRST_CONNECT_TIMEOUT, slot.begun()).await.is_ok()
-                && let Ok(link) = redialled(&slot, old).await
+            if tokio::time::timeout(FIRST_CONNECT_TIMEOUT, slot.first_attempt()).await.is_ok()
+                && let Ok(link) = wait_for_redial(&slot, old).await
             {
                 return Ok(link);
             }
         }
-        redialled(&self.shared, old).await
+        wait_for_redial(&self.shared, old).await
     }
 
     /// Waits for the link of a call that has none, or only `old`, which has ended. Stops waiting when the call ends.
-    async fn link_after(&self, old: Option<&Arc<Link>>, call: &Call) -> Result<Arc<Link>, CallEnd> {
+    async fn wait_for_link(&self, old: Option<&Arc<Link>>, call: &Call) -> Result<Arc<Link>, CallEnd> {
         let link = async {
-            match self.own() {
-                Some(own) => own.slot_of(call)?.next_link(old).await,
+            match self.client_links() {
+                Some(links) => links.slot_of(call)?.next_link(old).await,
                 None => self.next_shared_link(old, call).await,
             }
         };
         tokio::select! {
             biased;
             link = link => Ok(link?),
-            end = call.ended() => Err(self.cut(end, call).1),
-            never = tell_slow(call) => match never {},
+            end = call.ended() => Err(self.abort_outcome(end, call).1),
+            never = mark_slow(call) => match never {},
         }
     }
 
     /// Reports whether a call that the backend did not process is sent again over the next link. A call does not wait
     /// for a lost shared link, which its supervisor redials by itself. It does wait for the client's own link, because
     /// that link is redialled only on demand.
-    fn may_go_again(&self, error: &LinkError) -> bool {
+    fn may_retry(&self, error: &LinkError) -> bool {
         match error {
             LinkError::SessionLost => true,
-            LinkError::Closed { sent, .. } => !sent && self.own().is_some(),
-            LinkError::Overloaded | LinkError::Protocol(_) | LinkError::Refused { .. } => false,
+            LinkError::Closed { sent, .. } => !sent && self.client_links().is_some(),
+            LinkError::Overloaded | LinkError::Protocol(_) | LinkError::Rejected { .. } => false,
         }
     }
 }
 
 /// Waits for the link that follows `old` on a slot that clients share, at most [`REDIAL_TIMEOUT`].
-async fn redialled(slot: &LinkSlot, old: Option<&Arc<Link>>) -> Result<Arc<Link>, Error> {
+async fn wait_for_redial(slot: &LinkSlot, old: Option<&Arc<Link>>) -> Result<Arc<Link>, Error> {
     let link = tokio::time::timeout(REDIAL_TIMEOUT, slot.next_link(old)).await;
     link.unwrap_or_else(|_| Err(slot.unavailable()))
 }
 
 /// Returns the label under which the meter counts this outcome.
-pub(crate) fn ending(ended: &Result<BackendResponse, CallEnd>) -> RequestOutcome {
+pub(crate) fn outcome_label(ended: &Result<BackendResponse, CallEnd>) -> RequestOutcome {
     match ended {
         Ok(answered) => match answered.response.outcome {
             Outcome::Result(_) => RequestOutcome::Ok,
@@ -283,14 +284,14 @@ fn is_header_mismatch(response: &Response) -> bool {
 
 /// Marks a waiting call as slow after [`SLOW_AFTER`], so that the client's stream opens in time. The call's own clock
 /// starts only when the request is sent.
-async fn tell_slow(call: &Call) -> Infallible {
+async fn mark_slow(call: &Call) -> Infallible {
     tokio::time::sleep(SLOW_AFTER).await;
     call.tell_slow();
     std::future::pending().await
 }
 
 /// Notifies the backend of a cancellation, in the background. A failure is ignored: no task depends on it.
-fn tell_cancelled(link: &Arc<Link>, id: u64, reason: &str) {
+fn notify_cancelled(link: &Arc<Link>, id: u64, reason: &str) {
     let params = format!(r#"{{"requestId":{id},"reason":{}}}"#, quote(reason));
     let message = goblin_wire::notification(&Method::Cancelled, Some(&params));
     let link = Arc::clone(link);
@@ -314,8 +315,8 @@ mod tests {
         let id = ServerId::new("a").expect("a valid id");
         let transport = goblin_config::Transport::Files(goblin_config::Files::at("/".into()));
         let config = Arc::new(Server::new("a", transport, Default::default()));
-        let inbox = BackendEvents::new(id.clone(), Arc::default(), Arc::default(), Arc::default());
-        Backend::new(id, config, &Policies::default(), inbox)
+        let events = BackendEvents::new(id.clone(), Arc::default(), Arc::default(), Arc::default());
+        Backend::new(id, config, &Policies::default(), events)
     }
 
     #[tokio::test(start_paused = true)]
@@ -323,9 +324,9 @@ mod tests {
         let backend = backend();
         let all = u32::try_from(backend.slots.available_permits()).expect("a small number");
         let busy = backend.slots.try_acquire_many(all).expect("all slots are free");
-        let begin = tokio::time::Instant::now();
+        let started = tokio::time::Instant::now();
         assert!(backend.slot().await.is_err_and(|error| matches!(error, Error::Overloaded { .. })));
-        assert_eq!(begin.elapsed(), SLOT_TIMEOUT);
+        assert_eq!(started.elapsed(), SLOT_TIMEOUT);
         let free = async {
             tokio::time::sleep(SLOT_TIMEOUT / 2).await;
             drop(busy);
@@ -340,11 +341,11 @@ mod tests {
         let backend = backend();
         backend.shared.publish(BackendState::Ready);
         let call = Arc::new(Call::example());
-        let patience = CallTimeouts { idle: Some(Duration::ZERO), most: None };
-        call.start_clock(patience);
+        let timeouts = CallTimeouts { idle: Some(Duration::ZERO), most: None };
+        call.start_clock(timeouts);
         call.look_at_clock(Instant::now());
         let is_late = |end: CallEnd| matches!(end, CallEnd::Failed(Error::Timeout { .. }));
-        assert!(backend.link_after(None, &call).await.is_err_and(is_late));
+        assert!(backend.wait_for_link(None, &call).await.is_err_and(is_late));
         let link = HttpLink::new(HttpPeer::example("127.0.0.1:9"));
         let link = Arc::new(Link::new(LinkTransport::Http(link)));
         let (edits, progress_token_at) = (Splice::new(), None);
@@ -356,6 +357,6 @@ mod tests {
             mirrors: None,
             tasks: TaskPolicy::default(),
         };
-        assert!(backend.carry(&link, &outgoing, &call, patience).await.is_err_and(is_late));
+        assert!(backend.send(&link, &outgoing, &call, timeouts).await.is_err_and(is_late));
     }
 }

@@ -1,10 +1,10 @@
 //! The process of a stdio backend, seen from the gateway: started through the [`guard`](super::guard), watched and
 //! ended.
 //!
-//! [`spawn`] returns the three pipes for the protocol and a [`ProcessGroup`] that controls the lifetime. Each process has a
-//! task that owns the guard. The task notices the guard's end, kills the rest of the process group and reaps the guard,
-//! so no caller has to wait for it. Dropping the `ProcessGroup` ends the group as well. This module restarts nothing, reads
-//! no output and knows no protocol.
+//! [`spawn`] returns the three pipes for the protocol and a [`ProcessGroup`] that controls the lifetime. Each process
+//! has a task that owns the guard. The task notices the guard's end, kills the rest of the process group and reaps the
+//! guard, so no caller has to wait for it. Dropping the `ProcessGroup` ends the group as well. This module restarts
+//! nothing, reads no output and knows no protocol.
 //!
 //! Invariant: the gateway signals a process group only while its guard is not yet reaped. Until then the kernel cannot
 //! reuse the number. For this reason `exited` uses `WNOWAIT`, before the wait that reaps.
@@ -45,7 +45,7 @@ const COMMON_WORDS: [&str; 9] = ["mcp", "server", "node", "npx", "npm", "python"
 /// A shorter word is not used as the prefix of a variable.
 const MIN_PREFIX: usize = 3;
 /// The number of variables that one failure names.
-const MAX_MISSED: usize = 3;
+const MAX_MISSING: usize = 3;
 /// The search path of the C library for an environment without `PATH`.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
@@ -86,11 +86,11 @@ impl ChildCommand {
 
     /// Returns names of variables that are set for the gateway, that the command does not get and that the server may
     /// need. A name qualifies if the server's last lines mention it, or if it begins like the server's id or program.
-    pub fn missed(&self, id: &str, last_lines: &[String]) -> Vec<String> {
-        // A variable is not missed if the command gets the same value under another name.
-        let given = |value: &OsString| self.env.iter().any(|(_, own)| own.as_str() == value.as_os_str());
-        let set = std::env::vars_os().filter(|(_, value)| !value.is_empty() && !given(value));
-        missed(self, id, last_lines, set.filter_map(|(name, _)| name.into_string().ok()))
+    pub fn missing_variables(&self, id: &str, last_lines: &[String]) -> Vec<String> {
+        // A variable is not missing if the command gets the same value under another name.
+        let is_passed = |value: &OsString| self.env.iter().any(|(_, own)| own.as_str() == value.as_os_str());
+        let set = std::env::vars_os().filter(|(_, value)| !value.is_empty() && !is_passed(value));
+        missing_variables(self, id, last_lines, set.filter_map(|(name, _)| name.into_string().ok()))
     }
 }
 
@@ -108,7 +108,7 @@ pub struct Child {
 pub struct ProcessGroup {
     id: u32,
     /// Never sent to. Dropping the sender makes the supervising task end the group.
-    leash: Option<oneshot::Sender<Infallible>>,
+    keep_alive: Option<oneshot::Sender<Infallible>>,
     exit: watch::Receiver<Option<Exit>>,
 }
 
@@ -143,19 +143,19 @@ pub fn spawn(guard_exe: &Path, command: &ChildCommand) -> Result<Child, SpawnErr
     // Install the handler before the guard starts, so that no exit is missed.
     let exits = signal(SignalKind::child())?;
     let (mut guard, pipe) = start_guard(guard_exe, command)?;
-    let stdin = guard.stdin.take().expect("stdin was asked for as a pipe");
-    let stdout = guard.stdout.take().expect("stdout was asked for as a pipe");
-    let stderr = guard.stderr.take().expect("stderr was asked for as a pipe");
+    let stdin = guard.stdin.take().expect("stdin is a pipe");
+    let stdout = guard.stdout.take().expect("stdout is a pipe");
+    let stderr = guard.stderr.take().expect("stderr is a pipe");
 
     let id = guard.id();
-    let (leash, dropped) = oneshot::channel();
+    let (keep_alive, dropped) = oneshot::channel();
     let (report, exit) = watch::channel(None);
     worker::spawn(async move {
         let exit = supervise(guard, exits, pipe, dropped).await;
         report.send_replace(Some(exit));
     });
     // From here on, an early return drops `process` and so ends the group.
-    let process = ProcessGroup { id, leash: Some(leash), exit };
+    let process = ProcessGroup { id, keep_alive: Some(keep_alive), exit };
     Ok(Child {
         stdin: ChildStdin::from_std(stdin)?,
         stdout: ChildStdout::from_std(stdout)?,
@@ -179,7 +179,7 @@ impl ProcessGroup {
     /// Waits until the command and its whole group have ended. Cancel safe: a later call continues the wait.
     pub async fn wait(&mut self) -> Exit {
         match self.exit.wait_for(Option::is_some).await {
-            Ok(exit) => exit.expect("waited for an exit"),
+            Ok(exit) => exit.expect("the wait ends with an exit"),
             // The task is gone because the runtime shuts down. That closes the watch pipe, so the guard kills the
             // group.
             Err(_) => Exit::Signal(Signal::KILL.as_raw()),
@@ -193,9 +193,9 @@ impl ProcessGroup {
         if timeout(VOLUNTARY_GRACE, self.wait()).await.is_ok() {
             return;
         }
-        self.leash = None;
+        self.keep_alive = None;
         // Longer than the task waits for the guard. Only a process stuck in the kernel takes longer.
-        let _ = timeout(guard_patience() + GUARD_SLACK, self.wait()).await;
+        let _ = timeout(guard_timeout() + GUARD_SLACK, self.wait()).await;
     }
 }
 
@@ -212,7 +212,7 @@ async fn supervise(
         () = exited(id, &mut exits) => {}
         _ = dropped => {
             drop(pipe);
-            if timeout(guard_patience(), exited(id, &mut exits)).await.is_err() {
+            if timeout(guard_timeout(), exited(id, &mut exits)).await.is_err() {
                 // The guard leaves the group before it ends it, so the guard must be killed by its own id.
                 let _ = rustix::process::kill_process(id, Signal::KILL);
                 exited(id, &mut exits).await;
@@ -228,22 +228,22 @@ async fn supervise(
     }
 }
 
-fn guard_patience() -> Duration {
+fn guard_timeout() -> Duration {
     guard::TERM_GRACE + guard::KILL_GRACE + GUARD_SLACK
 }
 
 /// Waits until the guard has exited, without reaping it.
 async fn exited(guard: Pid, exits: &mut SignalStream) {
-    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-    while let Ok(None) = rustix::process::waitid(WaitId::Pid(guard), look) {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    while let Ok(None) = rustix::process::waitid(WaitId::Pid(guard), options) {
         exits.recv().await;
     }
 }
 
 fn start_guard(guard_exe: &Path, command: &ChildCommand) -> Result<(std::process::Child, PipeWriter), SpawnError> {
-    let in_guard = |source| SpawnError::Guard { path: guard_exe.to_owned(), source };
+    let guard_error = |source| SpawnError::Guard { path: guard_exe.to_owned(), source };
     // The new process resolves a relative path in the command's working directory.
-    let mut guard = std::process::Command::new(std::path::absolute(guard_exe).map_err(in_guard)?);
+    let mut guard = std::process::Command::new(std::path::absolute(guard_exe).map_err(guard_error)?);
 
     let starting = STARTING.lock();
     let (reader, writer) = io::pipe()?;
@@ -264,7 +264,7 @@ fn start_guard(guard_exe: &Path, command: &ChildCommand) -> Result<(std::process
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(in_guard)?;
+        .map_err(guard_error)?;
     drop((reader, starting));
     Ok((guard, writer))
 }
@@ -272,7 +272,7 @@ fn start_guard(guard_exe: &Path, command: &ChildCommand) -> Result<(std::process
 /// Checks the working directory and the program before the start, because the guard could report a failure only as an
 /// exit code.
 pub fn check(command: &ChildCommand) -> Result<(), SpawnError> {
-    let is_directory = std::fs::metadata(&command.cwd).and_then(|it| match it.is_dir() {
+    let is_directory = std::fs::metadata(&command.cwd).and_then(|metadata| match metadata.is_dir() {
         true => Ok(()),
         false => Err(io::ErrorKind::NotADirectory.into()),
     });
@@ -291,38 +291,44 @@ pub fn check(command: &ChildCommand) -> Result<(), SpawnError> {
     } else {
         std::env::split_paths(&path).map(|directory| command.cwd.join(directory).join(program)).collect()
     };
-    let mut refused = None;
+    let mut not_executable = None;
     for candidate in candidates {
         match std::fs::metadata(&candidate) {
             Ok(file) if !file.is_file() => {}
             Ok(file) if file.permissions().mode() & 0o111 != 0 => return Ok(()),
-            Ok(_) => refused = Some(candidate),
+            Ok(_) => not_executable = Some(candidate),
             Err(_) => {}
         }
     }
     // Report the text as written in the configuration: the expanded value may hold a secret.
     let written = mask::text(command.program.written());
-    Err(match refused {
+    Err(match not_executable {
         Some(path) if program == written => SpawnError::NotExecutable { command: path.display().to_string() },
         Some(_) => SpawnError::NotExecutable { command: written },
         None => SpawnError::NotFound { command: written, path },
     })
 }
 
-fn missed(command: &ChildCommand, id: &str, last_lines: &[String], set: impl Iterator<Item = String>) -> Vec<String> {
-    let is_letter = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
-    let named: BTreeSet<&str> = last_lines.iter().flat_map(|line| line.split(|letter| !is_letter(letter))).collect();
+fn missing_variables(
+    command: &ChildCommand,
+    id: &str,
+    last_lines: &[String],
+    set: impl Iterator<Item = String>,
+) -> Vec<String> {
+    let is_name_character = |character: char| character.is_ascii_alphanumeric() || character == '_';
+    let mentioned: BTreeSet<&str> =
+        last_lines.iter().flat_map(|line| line.split(|character| !is_name_character(character))).collect();
     let program = Path::new(command.program.value()).file_name().and_then(OsStr::to_str).unwrap_or_default();
-    let words = id.split(|letter: char| !letter.is_ascii_alphanumeric());
-    let words = words.chain(program.split(|letter: char| !letter.is_ascii_alphanumeric()));
+    let words = id.split(|character: char| !character.is_ascii_alphanumeric());
+    let words = words.chain(program.split(|character: char| !character.is_ascii_alphanumeric()));
     let words = words.filter(|word| word.len() >= MIN_PREFIX && !COMMON_WORDS.contains(word));
     let prefixes: Vec<String> = words.map(|word| format!("{}_", word.to_ascii_uppercase())).collect();
-    let is_wanted = |name: &str| named.contains(name) || prefixes.iter().any(|prefix| name.starts_with(prefix));
-    let is_given =
+    let is_wanted = |name: &str| mentioned.contains(name) || prefixes.iter().any(|prefix| name.starts_with(prefix));
+    let is_passed =
         |name: &str| command.inherit.passes(OsStr::new(name)) || command.env.iter().any(|(own, _)| own == name);
-    let names = set.filter(|name| is_wanted(name) && !is_given(name) && command.inherit.may_name(name));
+    let names = set.filter(|name| is_wanted(name) && !is_passed(name) && command.inherit.may_name(name));
     let names: BTreeSet<String> = names.collect();
-    names.into_iter().take(MAX_MISSED).collect()
+    names.into_iter().take(MAX_MISSING).collect()
 }
 
 impl From<ExitStatus> for Exit {
@@ -376,9 +382,9 @@ mod tests {
         let set =
             ["GITHUB_TOKEN", "ACME_KEY", "PLAIN", "GOBLIN_TOKEN", "PATH", "GIT_HUB", "MCP_X", "OTHER", "bad name"];
         let lines = ["error: PLAIN is not set, nor GOBLIN_TOKEN, PATH, GIT_HUB".to_owned()];
-        let missed = |id, lines: &[String]| missed(&command, id, lines, set.into_iter().map(str::to_owned));
-        assert_eq!(missed("my-github", &lines), ["ACME_KEY", "GITHUB_TOKEN", "PLAIN"]);
-        assert_eq!(missed("x", &[]), ["ACME_KEY"]);
-        assert_eq!(missed("x", &["no PLAINER".to_owned()]), ["ACME_KEY"]);
+        let missing = |id, lines: &[String]| missing_variables(&command, id, lines, set.into_iter().map(str::to_owned));
+        assert_eq!(missing("my-github", &lines), ["ACME_KEY", "GITHUB_TOKEN", "PLAIN"]);
+        assert_eq!(missing("x", &[]), ["ACME_KEY"]);
+        assert_eq!(missing("x", &["no PLAINER".to_owned()]), ["ACME_KEY"]);
     }
 }

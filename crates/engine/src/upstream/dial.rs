@@ -29,7 +29,7 @@ use crate::upstream::stdio::StdioLink;
 use crate::upstream::supervisor::BackendDeps;
 
 /// The time that a process may leave `server/discover` unanswered before the dialler also sends `initialize`.
-const SILENCE: Duration = Duration::from_secs(10);
+const DISCOVER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Opens links to one backend and remembers what worked.
 pub(crate) struct Dialler {
@@ -39,7 +39,7 @@ pub(crate) struct Dialler {
     /// The largest message, in bytes.
     limit: usize,
     /// The timeout of a handshake.
-    patience: Duration,
+    handshake_timeout: Duration,
     client: OnceLock<HttpClient>,
     /// Whether the last connection to a URL of unspecified kind used HTTP+SSE.
     found_sse: AtomicBool,
@@ -51,7 +51,7 @@ pub(crate) struct DialParams<'a, E> {
     pub capabilities: &'a str,
     /// Creates a handler. Called once per link, because one attempt may try two transports.
     pub inbound: E,
-    pub whom: LinkScope,
+    pub scope: LinkScope,
     /// Whether the previous attempt failed.
     pub is_retry: bool,
 }
@@ -60,7 +60,7 @@ pub(crate) struct DialParams<'a, E> {
 #[derive(Clone, Copy)]
 enum DialMethod {
     /// Streamable HTTP with sessions.
-    Usual,
+    Streamable,
     Sse,
     /// Streamable HTTP without sessions.
     Sessionless,
@@ -71,14 +71,14 @@ struct HandshakeError {
     reason: String,
     may_be_sse: bool,
     /// The server answered and rejected the handshake.
-    is_refusal: bool,
+    is_rejection: bool,
     /// The server's process ended.
-    is_end: bool,
+    is_exit: bool,
 }
 
 impl HandshakeError {
     fn new(reason: String) -> HandshakeError {
-        HandshakeError { reason, may_be_sse: false, is_refusal: false, is_end: false }
+        HandshakeError { reason, may_be_sse: false, is_rejection: false, is_exit: false }
     }
 }
 
@@ -102,62 +102,65 @@ impl Dialler {
             exe: deps.exe.clone(),
             proxies: deps.proxies.clone(),
             limit: deps.policies.max_message_size,
-            patience: deps.policies.start_timeout,
+            handshake_timeout: deps.policies.start_timeout,
             client: OnceLock::new(),
             found_sse: AtomicBool::new(false),
         }
     }
 
-    /// Returns an initialized link. Returns `None` if `given_up` resolves first. In that case, and on an error, the
+    /// Returns an initialized link. Returns `None` if `abort` resolves first. In that case, and on an error, the
     /// connection is already closed.
     pub(crate) async fn dial<E: Fn() -> InboundHandler>(
         &self,
-        greeting: DialParams<'_, E>,
-        given_up: impl Future<Output = ()>,
+        params: DialParams<'_, E>,
+        abort: impl Future<Output = ()>,
     ) -> Result<Option<ReadyLink>, String> {
-        tokio::pin!(given_up);
-        let dialled = match self.greet(greeting.whom) {
-            HandshakeMode::WithoutHandshake => self.dial_without_handshake(&greeting, &mut given_up).await,
-            HandshakeMode::Ask => self.dial_and_ask(&greeting, &mut given_up).await,
-            HandshakeMode::WithHandshake => match self.dial_with_handshake(&greeting, &mut given_up).await {
+        tokio::pin!(abort);
+        let outcome = match self.handshake_mode(params.scope) {
+            HandshakeMode::WithoutHandshake => self.dial_without_handshake(&params, &mut abort).await,
+            HandshakeMode::Discover => self.dial_and_discover(&params, &mut abort).await,
+            HandshakeMode::WithHandshake => match self.dial_with_handshake(&params, &mut abort).await {
                 // The backend rejects the handshake, so it may be of the newer generation: send `server/discover`
                 // instead.
-                Err(failure) if failure.is_refusal && greeting.whom != LinkScope::HandshakeOnly && self.may_ask() => {
-                    self.eras.refuses_handshake(Instant::now());
-                    self.dial_and_ask(&greeting, &mut given_up).await
+                Err(failure)
+                    if failure.is_rejection && params.scope != LinkScope::HandshakeOnly && self.may_discover() =>
+                {
+                    self.eras.record_handshake_rejected(Instant::now());
+                    self.dial_and_discover(&params, &mut abort).await
                 }
-                Err(failure) if failure.is_refusal => {
-                    self.eras.refuses_handshake(Instant::now());
+                Err(failure) if failure.is_rejection => {
+                    self.eras.record_handshake_rejected(Instant::now());
                     Err(failure)
                 }
-                dialled => dialled,
+                outcome => outcome,
             },
         };
-        let dialled = dialled.map_err(|failure| failure.reason)?;
-        Ok(dialled.map(|(link, hello)| (Arc::new(link), Arc::new(hello))))
+        let outcome = outcome.map_err(|failure| failure.reason)?;
+        Ok(outcome.map(|(link, hello)| (Arc::new(link), Arc::new(hello))))
     }
 
-    fn greet(&self, whom: LinkScope) -> HandshakeMode {
-        if self.may_ask() { self.eras.greet(whom, Instant::now()) } else { HandshakeMode::WithHandshake }
+    fn handshake_mode(&self, scope: LinkScope) -> HandshakeMode {
+        if self.may_discover() { self.eras.handshake_mode(scope, Instant::now()) } else { HandshakeMode::WithHandshake }
     }
 
-    /// Reports whether the backend may be asked with `server/discover`. File backends, HTTP+SSE and servers configured
+    /// Reports whether the backend may receive `server/discover`. File backends, HTTP+SSE and servers configured
     /// as legacy always use the handshake.
-    pub(crate) fn may_ask(&self) -> bool {
-        let is_old = matches!(self.config.transport, Transport::Files(_) | Transport::Http { kind: HttpKind::Sse, .. });
-        !is_old && self.config.protocol != Protocol::Legacy
+    pub(crate) fn may_discover(&self) -> bool {
+        let is_legacy =
+            matches!(self.config.transport, Transport::Files(_) | Transport::Http { kind: HttpKind::Sse, .. });
+        !is_legacy && self.config.protocol != Protocol::Legacy
     }
 
-    fn is_kind_unsaid(&self) -> bool {
+    fn is_kind_unspecified(&self) -> bool {
         matches!(self.config.transport, Transport::Http { kind: HttpKind::Unsaid, .. })
     }
 
     /// Returns the transport to try first: the one that worked last time.
-    fn first_way(&self) -> DialMethod {
+    fn first_method(&self) -> DialMethod {
         match &self.config.transport {
             Transport::Http { kind: HttpKind::Sse, .. } => DialMethod::Sse,
             Transport::Http { kind: HttpKind::Unsaid, .. } if self.found_sse.load(Ordering::Relaxed) => DialMethod::Sse,
-            _ => DialMethod::Usual,
+            _ => DialMethod::Streamable,
         }
     }
 
@@ -165,53 +168,58 @@ impl Dialler {
     /// that only supports HTTP+SSE, tries that transport as well.
     async fn dial_with_handshake<E: Fn() -> InboundHandler>(
         &self,
-        greeting: &DialParams<'_, E>,
-        given_up: &mut (impl Future<Output = ()> + Unpin),
+        params: &DialParams<'_, E>,
+        abort: &mut (impl Future<Output = ()> + Unpin),
     ) -> DialResult {
-        let shaken = match self.shake_hands(self.first_way(), greeting, given_up).await {
-            Err(failure) if failure.may_be_sse && self.is_kind_unsaid() => {
-                let second = self.shake_hands(DialMethod::Sse, greeting, given_up).await;
+        let outcome = match self.perform_handshake(self.first_method(), params, abort).await {
+            Err(failure) if failure.may_be_sse && self.is_kind_unspecified() => {
+                let second = self.perform_handshake(DialMethod::Sse, params, abort).await;
                 second.map_err(|second| {
-                    let reason = BackendProblem::NeitherWay(&failure.reason, &second.reason).to_string();
+                    let reason = BackendProblem::NeitherTransport(&failure.reason, &second.reason).to_string();
                     HandshakeError { reason, ..failure }
                 })
             }
-            shaken => shaken,
+            outcome => outcome,
         };
         // After a failure, the next attempt starts with Streamable HTTP again.
-        let is_sse = matches!(&shaken, Ok(Some((link, _))) if matches!(link.wire(), LinkTransport::Sse(_)));
+        let is_sse = matches!(&outcome, Ok(Some((link, _))) if matches!(link.wire(), LinkTransport::Sse(_)));
         self.found_sse.store(is_sse, Ordering::Relaxed);
-        if matches!(shaken, Ok(Some(_))) {
-            self.eras.shaken();
+        if matches!(outcome, Ok(Some(_))) {
+            self.eras.record_handshake();
         }
-        shaken
+        outcome
     }
 
     /// Opens one link and performs the handshake. Closes the link if the handshake fails.
-    async fn shake_hands<E: Fn() -> InboundHandler>(
+    async fn perform_handshake<E: Fn() -> InboundHandler>(
         &self,
-        way: DialMethod,
-        greeting: &DialParams<'_, E>,
-        given_up: &mut (impl Future<Output = ()> + Unpin),
+        method: DialMethod,
+        params: &DialParams<'_, E>,
+        abort: &mut (impl Future<Output = ()> + Unpin),
     ) -> DialResult {
-        let link = self.connect(way, greeting).map_err(HandshakeError::new)?;
+        let link = self.connect(method, params).map_err(HandshakeError::new)?;
         let hello = tokio::select! {
-            () = given_up => None,
-            hello = tokio::time::timeout(self.patience, link.initialize(greeting.capabilities)) => Some(hello),
+            () = abort => None,
+            hello = tokio::time::timeout(self.handshake_timeout, link.initialize(params.capabilities)) => Some(hello),
         };
         // A process that once worked without a handshake may exit or stay silent on `initialize`. Both count as a
         // rejection.
-        let (is_process, is_known) = (matches!(link.wire(), LinkTransport::Stdio(_)), self.eras.has_done_without());
+        let (is_process, is_known) =
+            (matches!(link.wire(), LinkTransport::Stdio(_)), self.eras.has_worked_without_handshake());
         let mut failure = match hello {
             Some(Ok(Ok(hello))) => return Ok(Some((link, hello))),
             Some(Ok(Err(error))) => {
-                let is_end = is_process && matches!(error, LinkError::Closed { .. });
-                let is_refusal = matches!(error, LinkError::Protocol(_)) && is_evidence(&link) || is_end && is_known;
-                Some(HandshakeError { is_end, is_refusal, ..HandshakeError::new(error.to_string()) })
+                let is_exit = is_process && matches!(error, LinkError::Closed { .. });
+                let is_rejection =
+                    matches!(error, LinkError::Protocol(_)) && is_conclusive(&link) || is_exit && is_known;
+                Some(HandshakeError { is_exit, is_rejection, ..HandshakeError::new(error.to_string()) })
             }
             Some(Err(_)) => {
-                let is_refusal = is_process && is_known;
-                Some(HandshakeError { is_refusal, ..HandshakeError::new(link.silence(self.patience)) })
+                let is_rejection = is_process && is_known;
+                Some(HandshakeError {
+                    is_rejection,
+                    ..HandshakeError::new(link.explain_timeout(self.handshake_timeout))
+                })
             }
             None => None,
         };
@@ -223,27 +231,27 @@ impl Dialler {
     /// Connects without a handshake, because the configuration demands it.
     async fn dial_without_handshake<E: Fn() -> InboundHandler>(
         &self,
-        greeting: &DialParams<'_, E>,
-        given_up: &mut (impl Future<Output = ()> + Unpin),
+        params: &DialParams<'_, E>,
+        abort: &mut (impl Future<Output = ()> + Unpin),
     ) -> DialResult {
-        let link = self.connect(DialMethod::Sessionless, greeting).map_err(HandshakeError::new)?;
-        let asked = tokio::select! {
-            () = given_up => None,
-            said = tokio::time::timeout(self.patience, discover(&link, greeting.capabilities)) => Some(said),
+        let link = self.connect(DialMethod::Sessionless, params).map_err(HandshakeError::new)?;
+        let reply = tokio::select! {
+            () = abort => None,
+            reply = tokio::time::timeout(self.handshake_timeout, discover(&link, params.capabilities)) => Some(reply),
         };
-        let reason = match asked {
+        let reason = match reply {
             Some(Ok(Ok(DiscoverReply::Hello(hello)))) => {
-                return Ok(Some(without_handshake(link, *hello, greeting.capabilities)));
+                return Ok(Some(ready_without_handshake(link, *hello, params.capabilities)));
             }
-            Some(Ok(Ok(DiscoverReply::Otherwise(said) | DiscoverReply::Unknown(said)))) => {
-                BackendProblem::Undiscovered(&said).to_string()
+            Some(Ok(Ok(DiscoverReply::Rejected(details) | DiscoverReply::UnknownVersions(details)))) => {
+                BackendProblem::DiscoverRejected(&details).to_string()
             }
-            Some(Ok(Ok(DiscoverReply::Foreign(said)))) => BackendProblem::NeedsHandshake(&said).to_string(),
-            Some(Ok(Err(LinkError::Protocol(said)))) if is_evidence(&link) => {
-                BackendProblem::NeedsHandshake(&said).to_string()
+            Some(Ok(Ok(DiscoverReply::Legacy(details)))) => BackendProblem::NeedsHandshake(&details).to_string(),
+            Some(Ok(Err(LinkError::Protocol(details)))) if is_conclusive(&link) => {
+                BackendProblem::NeedsHandshake(&details).to_string()
             }
             Some(Ok(Err(error))) => error.to_string(),
-            Some(Err(_)) => link.silence(self.patience),
+            Some(Err(_)) => link.explain_timeout(self.handshake_timeout),
             None => String::new(),
         };
         link.close().await;
@@ -252,40 +260,40 @@ impl Dialler {
 
     /// Sends `server/discover` and connects without a handshake if the backend supports that. A backend that does not
     /// know the method gets a handshake.
-    async fn dial_and_ask<E: Fn() -> InboundHandler>(
+    async fn dial_and_discover<E: Fn() -> InboundHandler>(
         &self,
-        greeting: &DialParams<'_, E>,
-        given_up: &mut (impl Future<Output = ()> + Unpin),
+        params: &DialParams<'_, E>,
+        abort: &mut (impl Future<Output = ()> + Unpin),
     ) -> DialResult {
-        let link = self.connect(DialMethod::Sessionless, greeting).map_err(HandshakeError::new)?;
-        let asked = tokio::select! {
-            () = &mut *given_up => None,
-            asked = tokio::time::timeout(self.patience, self.ask(&link, greeting.capabilities)) => Some(asked),
+        let link = self.connect(DialMethod::Sessionless, params).map_err(HandshakeError::new)?;
+        let reply = tokio::select! {
+            () = &mut *abort => None,
+            reply = tokio::time::timeout(self.handshake_timeout, self.probe(&link, params.capabilities)) => Some(reply),
         };
-        let reason = match asked {
+        let reason = match reply {
             Some(Ok(DiscoverOutcome::Hello(hello))) if hello.dialect.has_handshake() => {
-                self.eras.needs_handshake(Instant::now());
+                self.eras.record_handshake_needed(Instant::now());
                 return Ok(Some((link, hello)));
             }
             Some(Ok(DiscoverOutcome::Hello(hello))) => {
-                self.eras.does_without();
-                return Ok(Some(without_handshake(link, hello, greeting.capabilities)));
+                self.eras.record_discovered();
+                return Ok(Some(ready_without_handshake(link, hello, params.capabilities)));
             }
             Some(Ok(DiscoverOutcome::HandshakeNeeded)) => {
                 link.close().await;
                 // The process starts a second time and repeats its output, so log that output as a retry.
-                let (capabilities, inbound, whom) = (greeting.capabilities, &greeting.inbound, greeting.whom);
-                let again = DialParams { capabilities, inbound, whom, is_retry: true };
-                let shaken = self.dial_with_handshake(&again, given_up).await;
-                match &shaken {
-                    Ok(Some(_)) => self.eras.needs_handshake(Instant::now()),
-                    Err(failure) if failure.is_end => self.eras.ends_anyway(),
+                let (capabilities, inbound, scope) = (params.capabilities, &params.inbound, params.scope);
+                let retry = DialParams { capabilities, inbound, scope, is_retry: true };
+                let outcome = self.dial_with_handshake(&retry, abort).await;
+                match &outcome {
+                    Ok(Some(_)) => self.eras.record_handshake_needed(Instant::now()),
+                    Err(failure) if failure.is_exit => self.eras.record_exit(),
                     _ => {}
                 }
-                return shaken;
+                return outcome;
             }
             Some(Ok(DiscoverOutcome::Failed(reason))) => Some(reason),
-            Some(Err(_)) => Some(link.silence(self.patience)),
+            Some(Err(_)) => Some(link.explain_timeout(self.handshake_timeout)),
             None => None,
         };
         link.close().await;
@@ -293,63 +301,67 @@ impl Dialler {
     }
 
     /// Sends `server/discover` and, over pipes, possibly `initialize` on the same link.
-    async fn ask(&self, link: &Link, capabilities: &str) -> DiscoverOutcome {
+    async fn probe(&self, link: &Link, capabilities: &str) -> DiscoverOutcome {
         match link.wire() {
-            LinkTransport::Stdio(_) => self.ask_process(link, capabilities).await,
+            LinkTransport::Stdio(_) => self.probe_process(link, capabilities).await,
             _ => match discover(link, capabilities).await {
-                Err(LinkError::Protocol(reason)) if !is_evidence(link) => DiscoverOutcome::Failed(reason),
+                Err(LinkError::Protocol(reason)) if !is_conclusive(link) => DiscoverOutcome::Failed(reason),
                 Err(LinkError::Protocol(_)) => DiscoverOutcome::HandshakeNeeded,
                 Err(error) => DiscoverOutcome::Failed(error.to_string()),
-                Ok(said) => understand(said),
+                Ok(reply) => discover_outcome(reply),
             },
         }
     }
 
-    /// Sends `server/discover` to a process. After [`SILENCE`], also sends `initialize`, because some processes start
-    /// slowly and a few never answer an unknown method. The first successful response decides.
-    async fn ask_process(&self, link: &Link, capabilities: &str) -> DiscoverOutcome {
+    /// Sends `server/discover` to a process. After [`DISCOVER_TIMEOUT`], also sends `initialize`, because some
+    /// processes start slowly and a few never answer an unknown method. The first successful response decides.
+    async fn probe_process(&self, link: &Link, capabilities: &str) -> DiscoverOutcome {
         let discovered = discover(link, capabilities);
         tokio::pin!(discovered);
-        let silence = if self.eras.has_done_without() { self.patience } else { SILENCE.min(self.patience / 2) };
-        let said = tokio::select! {
-            said = &mut discovered => said,
-            () = tokio::time::sleep(silence) => {
-                let shaken = link.initialize(capabilities);
-                tokio::pin!(shaken);
+        let discover_timeout = if self.eras.has_worked_without_handshake() {
+            self.handshake_timeout
+        } else {
+            DISCOVER_TIMEOUT.min(self.handshake_timeout / 2)
+        };
+        let reply = tokio::select! {
+            reply = &mut discovered => reply,
+            () = tokio::time::sleep(discover_timeout) => {
+                let initialized = link.initialize(capabilities);
+                tokio::pin!(initialized);
                 tokio::select! {
-                    said = &mut discovered => match said {
-                        Ok(DiscoverReply::Foreign(_)) => return shaken_hands(shaken.await),
-                        said => said,
+                    reply = &mut discovered => match reply {
+                        Ok(DiscoverReply::Legacy(_)) => return handshake_outcome(initialized.await),
+                        reply => reply,
                     },
-                    hello = &mut shaken => match hello {
+                    hello = &mut initialized => match hello {
                         Err(LinkError::Protocol(_)) => discovered.await,
-                        hello => return shaken_hands(hello),
+                        hello => return handshake_outcome(hello),
                     },
                 }
             }
         };
-        match said {
+        match reply {
             // Some processes exit if the first message is not `initialize`.
             Err(LinkError::Closed { .. }) => DiscoverOutcome::HandshakeNeeded,
             Err(error) => DiscoverOutcome::Failed(error.to_string()),
-            Ok(DiscoverReply::Foreign(_)) => shaken_hands(link.initialize(capabilities).await),
-            Ok(said) => understand(said),
+            Ok(DiscoverReply::Legacy(_)) => handshake_outcome(link.initialize(capabilities).await),
+            Ok(reply) => discover_outcome(reply),
         }
     }
 
     /// Creates a link without sending anything. A stdio link starts its process here.
     fn connect<E: Fn() -> InboundHandler>(
         &self,
-        way: DialMethod,
-        greeting: &DialParams<'_, E>,
+        method: DialMethod,
+        params: &DialParams<'_, E>,
     ) -> Result<Link, String> {
-        let inbound = Arc::new((greeting.inbound)());
+        let inbound = Arc::new((params.inbound)());
         match &self.config.transport {
             Transport::Stdio { .. } => {
-                let command = ChildCommand::of(&self.config.transport).expect("it starts a process");
-                let link = StdioLink::start(&self.exe, command, self.limit, inbound, greeting.is_retry);
+                let command = ChildCommand::of(&self.config.transport).expect("a stdio transport starts a process");
+                let link = StdioLink::start(&self.exe, command, self.limit, inbound, params.is_retry);
                 link.map(|link| Link::new(LinkTransport::Stdio(link)))
-                    .map_err(|error| BackendProblem::Unstartable(&error).to_string())
+                    .map_err(|error| BackendProblem::CannotStart(&error).to_string())
             }
             Transport::Http { url, headers, ca, kind: _ } => {
                 let url: http::Uri = url.parse().map_err(|error| format!("url: {error}"))?;
@@ -362,8 +374,8 @@ impl Dialler {
                     }
                 };
                 let peer = HttpPeer::new(client, url, header_map(headers)?, self.limit, inbound);
-                Ok(Link::new(match way {
-                    DialMethod::Usual => LinkTransport::Http(HttpLink::new(peer)),
+                Ok(Link::new(match method {
+                    DialMethod::Streamable => LinkTransport::Http(HttpLink::new(peer)),
                     DialMethod::Sessionless => LinkTransport::Http(HttpLink::sessionless(peer)),
                     DialMethod::Sse => LinkTransport::Sse(SseLink::new(peer)),
                 }))
@@ -378,26 +390,28 @@ impl Dialler {
 
 /// Sends `server/discover`, a second time if the backend understood it but rejected its form.
 async fn discover(link: &Link, capabilities: &str) -> Result<DiscoverReply, LinkError> {
-    match era::judge(&link.discover(capabilities).await?) {
-        DiscoverReply::Otherwise(_) => link.discover(capabilities).await.map(|answer| era::judge(&answer)),
-        said => Ok(said),
+    match era::interpret(&link.discover(capabilities).await?) {
+        DiscoverReply::Rejected(_) => link.discover(capabilities).await.map(|answer| era::interpret(&answer)),
+        reply => Ok(reply),
     }
 }
 
-fn understand(said: DiscoverReply) -> DiscoverOutcome {
-    match said {
+fn discover_outcome(reply: DiscoverReply) -> DiscoverOutcome {
+    match reply {
         DiscoverReply::Hello(hello) => DiscoverOutcome::Hello(*hello),
-        DiscoverReply::Otherwise(said) => DiscoverOutcome::Failed(BackendProblem::Undiscovered(&said).to_string()),
-        DiscoverReply::Foreign(_) | DiscoverReply::Unknown(_) => DiscoverOutcome::HandshakeNeeded,
+        DiscoverReply::Rejected(details) => {
+            DiscoverOutcome::Failed(BackendProblem::DiscoverRejected(&details).to_string())
+        }
+        DiscoverReply::Legacy(_) | DiscoverReply::UnknownVersions(_) => DiscoverOutcome::HandshakeNeeded,
     }
 }
 
-fn shaken_hands(shaken: Result<Hello, LinkError>) -> DiscoverOutcome {
-    shaken.map_or_else(|error| DiscoverOutcome::Failed(error.to_string()), DiscoverOutcome::Hello)
+fn handshake_outcome(result: Result<Hello, LinkError>) -> DiscoverOutcome {
+    result.map_or_else(|error| DiscoverOutcome::Failed(error.to_string()), DiscoverOutcome::Hello)
 }
 
-fn without_handshake(link: Link, hello: Hello, capabilities: &str) -> (Link, Hello) {
-    link.speak(hello.dialect, capabilities.to_owned());
+fn ready_without_handshake(link: Link, hello: Hello, capabilities: &str) -> (Link, Hello) {
+    link.set_dialect(hello.dialect, capabilities.to_owned());
     (link, hello)
 }
 
@@ -407,11 +421,11 @@ fn may_be_sse(link: &Link) -> bool {
 
 /// Reports whether an error response shows which protocol generation a server speaks. Statuses such as 401 or 503 show
 /// nothing about that.
-fn is_evidence(link: &Link) -> bool {
+fn is_conclusive(link: &Link) -> bool {
     let LinkTransport::Http(link) = link.wire() else { return true };
-    let tells =
+    let conclusive =
         [StatusCode::BAD_REQUEST, StatusCode::NOT_FOUND, StatusCode::METHOD_NOT_ALLOWED, StatusCode::NOT_IMPLEMENTED];
-    link.refused().is_none_or(|status| tells.contains(&status))
+    link.rejection_status().is_none_or(|status| conclusive.contains(&status))
 }
 
 fn header_map(headers: &[(String, Secret)]) -> Result<HeaderMap, String> {

@@ -1,8 +1,8 @@
 //! Handles the notifications of a backend that belong to no call, from all of its links.
 //!
 //! Links call this module from their reading tasks, so no function here waits. A changed list is one bit in a set,
-//! however often the backend announces it. The lister takes the set when it is ready to fetch. The inbox also remembers
-//! which client received which URL elicitation, to notify only that client of the end.
+//! however often the backend announces it. The lister takes the set when it is ready to fetch. This module also
+//! remembers which client received which URL elicitation, to notify only that client of the end.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -31,7 +31,7 @@ const MAX_ELICITATION_ID: usize = 1024;
 /// The URL elicitations that have not ended, at most [`MAX_ELICITATIONS`].
 #[derive(Default)]
 struct OpenElicitations {
-    asked: HashMap<String, Weak<Client>>,
+    clients: HashMap<String, Weak<Client>>,
     order: VecDeque<String>,
 }
 
@@ -40,19 +40,19 @@ impl OpenElicitations {
         if id.len() > MAX_ELICITATION_ID {
             return;
         }
-        if self.asked.insert(id.clone(), Arc::downgrade(client)).is_none() {
+        if self.clients.insert(id.clone(), Arc::downgrade(client)).is_none() {
             self.order.push_back(id);
         }
         while self.order.len() > MAX_ELICITATIONS {
             let oldest = self.order.pop_front();
-            oldest.and_then(|oldest| self.asked.remove(&oldest));
+            oldest.and_then(|oldest| self.clients.remove(&oldest));
         }
     }
 
     /// Returns the client that received the elicitation, if its session still exists. The id stays in `order` until it
     /// is the oldest.
     fn remove(&mut self, id: &str) -> Option<Arc<Client>> {
-        self.asked.remove(id)?.upgrade()
+        self.clients.remove(id)?.upgrade()
     }
 }
 
@@ -73,9 +73,9 @@ pub struct BackendEvents {
     pub uris: Arc<ArcSwapOption<ExposedUris>>,
     /// The tasks of all clients.
     pub tasks: Arc<TaskTable>,
-    elicited: Mutex<OpenElicitations>,
+    elicitations: Mutex<OpenElicitations>,
     changed: AtomicU8,
-    bell: Notify,
+    wakeup: Notify,
 }
 
 impl BackendEvents {
@@ -90,9 +90,9 @@ impl BackendEvents {
             observe,
             uris,
             tasks,
-            elicited: Mutex::default(),
+            elicitations: Mutex::default(),
             changed: AtomicU8::new(0),
-            bell: Notify::new(),
+            wakeup: Notify::new(),
         }
     }
 
@@ -114,11 +114,11 @@ impl BackendEvents {
 
     /// Remembers the client of a URL elicitation. The user completes it elsewhere, and the backend announces the end
     /// later. Only this client may receive that notification.
-    pub(crate) fn remember_elicited(&self, ask: &Request, client: &Arc<Client>) {
-        let text = ask.raw.as_str();
-        let id = ask.params.whole.and_then(|params| json::member(text, params, "elicitationId"));
+    pub(crate) fn remember_elicitation(&self, request: &Request, client: &Arc<Client>) {
+        let text = request.raw.as_str();
+        let id = request.params.whole.and_then(|params| json::member(text, params, "elicitationId"));
         if let Some(id) = id.and_then(|at| json::string(text, at)) {
-            self.elicited().insert(id.into_owned(), client);
+            self.elicitations().insert(id.into_owned(), client);
         }
     }
 
@@ -133,15 +133,15 @@ impl BackendEvents {
         let required = required.into_iter().flat_map(|required| json::elements(text, required));
         for id in required.filter_map(|elicitation| json::member(text, elicitation, "elicitationId")) {
             if let Some(id) = json::string(text, id) {
-                self.elicited().insert(id.into_owned(), client);
+                self.elicitations().insert(id.into_owned(), client);
             }
         }
     }
 
     /// Returns the changes that a server request needs before it goes to a client.
-    pub(crate) fn translate_ask(&self, ask: &Request, dialect: Dialect) -> Splice {
-        let Some(params) = ask.params.whole else { return Splice::new() };
-        content::server_request_edits(dialect, &ask.method, ask.raw.as_str(), params, |native| self.expose(native))
+    pub(crate) fn translate_request(&self, request: &Request, dialect: Dialect) -> Splice {
+        let Some(params) = request.params.whole else { return Splice::new() };
+        content::server_request_edits(dialect, &request.method, request.raw.as_str(), params, |native| self.expose(native))
     }
 
     /// Returns the exposed URI for a URI that the backend named, and remembers it.
@@ -170,28 +170,30 @@ impl BackendEvents {
         }
     }
 
-    /// Forwards the end of a URL elicitation to its client. Reports the notification if the client is unknown or gone.
-    pub(crate) fn hear_elicited(&self, notification: &Notification) {
+    /// Forwards the end of a URL elicitation to its client. Reports the notification if the client is unknown or
+    /// disconnected.
+    pub(crate) fn on_elicitation_complete(&self, notification: &Notification) {
         let text = notification.raw.as_str();
         let id = notification.params.whole.and_then(|params| json::member(text, params, "elicitationId"));
-        let client = id.and_then(|at| json::string(text, at)).and_then(|id| self.elicited().remove(&id));
-        let told = client.is_some_and(|client| client.post(json::single_line(notification.raw.bytes().clone())));
-        if !told {
+        let client = id.and_then(|at| json::string(text, at)).and_then(|id| self.elicitations().remove(&id));
+        let is_delivered =
+            client.is_some_and(|client| client.post(json::single_line(notification.raw.bytes().clone())));
+        if !is_delivered {
             let event = Event::BackendNotification { server: self.server(), method: notification.method.as_str() };
             self.emit(&event);
         }
     }
 
     /// Takes the lock. Code that holds it cannot panic, so a poisoned lock is usable.
-    fn elicited(&self) -> MutexGuard<'_, OpenElicitations> {
-        self.elicited.lock()
+    fn elicitations(&self) -> MutexGuard<'_, OpenElicitations> {
+        self.elicitations.lock()
     }
 
     /// Marks lists as changed and wakes the lister.
     pub fn mark(&self, lists: &[List]) {
         let bits = lists.iter().fold(0, |bits, list| bits | list.bit());
         self.changed.fetch_or(bits, Ordering::AcqRel);
-        self.bell.notify_one();
+        self.wakeup.notify_one();
     }
 
     pub(crate) fn has_changes(&self) -> bool {
@@ -199,9 +201,9 @@ impl BackendEvents {
     }
 
     /// Waits until a list is marked. Does not clear the marks.
-    pub async fn changes(&self) {
+    pub async fn wait_for_changes(&self) {
         while !self.has_changes() {
-            self.bell.notified().await;
+            self.wakeup.notified().await;
         }
     }
 
@@ -218,23 +220,23 @@ mod tests {
 
     use super::*;
 
-    fn inbox() -> BackendEvents {
+    fn events() -> BackendEvents {
         BackendEvents::new(ServerId::new("a").expect("a valid id"), Arc::default(), Arc::default(), Arc::default())
     }
 
     #[tokio::test]
     async fn reg3_a_burst_is_one_change() {
-        let inbox = inbox();
+        let events = events();
         for _ in 0..10_000 {
-            inbox.mark(&[List::Tools]);
+            events.mark(&[List::Tools]);
         }
-        inbox.mark(&[List::Resources, List::Templates]);
-        inbox.changes().await;
-        assert_eq!(inbox.take_changes(), [List::Tools, List::Resources, List::Templates]);
-        assert!(inbox.take_changes().is_empty());
+        events.mark(&[List::Resources, List::Templates]);
+        events.wait_for_changes().await;
+        assert_eq!(events.take_changes(), [List::Tools, List::Resources, List::Templates]);
+        assert!(events.take_changes().is_empty());
     }
 
-    fn ask(id: &str) -> Request {
+    fn elicitation(id: &str) -> Request {
         let params = format!(r#"{{"mode":"url","elicitationId":"{id}"}}"#);
         match Message::parse(
             format!(r#"{{"jsonrpc":"2.0","id":1,"method":"elicitation/create","params":{params}}}"#).into(),
@@ -256,33 +258,33 @@ mod tests {
 
     #[test]
     fn ask_the_end_of_an_elicitation_reaches_who_was_asked_once() {
-        let inbox = inbox();
+        let events = events();
         let client = || Arc::new(Client::passing(Default::default()));
         let (one, two) = (client(), client());
-        inbox.remember_elicited(&ask("x"), &one);
-        inbox.remember_elicited(&ask("y"), &two);
-        inbox.hear_elicited(&complete("x"));
-        inbox.hear_elicited(&complete("x"));
-        inbox.hear_elicited(&complete("z"));
+        events.remember_elicitation(&elicitation("x"), &one);
+        events.remember_elicitation(&elicitation("y"), &two);
+        events.on_elicitation_complete(&complete("x"));
+        events.on_elicitation_complete(&complete("x"));
+        events.on_elicitation_complete(&complete("z"));
         assert!(one.try_next().is_some_and(|message| message.ends_with(br#"{"elicitationId":"x"}}"#)));
         assert!(one.try_next().is_none() && two.try_next().is_none());
     }
 
     #[test]
     fn ask_only_so_many_elicitations_are_remembered() {
-        let inbox = inbox();
+        let events = events();
         let client = Arc::new(Client::passing(Default::default()));
         for number in 0..=MAX_ELICITATIONS {
-            inbox.remember_elicited(&ask(&number.to_string()), &client);
+            events.remember_elicitation(&elicitation(&number.to_string()), &client);
         }
-        inbox.hear_elicited(&complete("0"));
+        events.on_elicitation_complete(&complete("0"));
         assert!(client.try_next().is_none());
-        inbox.hear_elicited(&complete("1"));
+        events.on_elicitation_complete(&complete("1"));
         assert!(client.try_next().is_some());
-        assert!(inbox.elicited().order.len() <= MAX_ELICITATIONS);
+        assert!(events.elicitations().order.len() <= MAX_ELICITATIONS);
         let long = "x".repeat(MAX_ELICITATION_ID + 1);
-        inbox.remember_elicited(&ask(&long), &client);
-        inbox.hear_elicited(&complete(&long));
+        events.remember_elicitation(&elicitation(&long), &client);
+        events.on_elicitation_complete(&complete(&long));
         assert!(client.try_next().is_none());
     }
 }

@@ -49,13 +49,13 @@ impl FetchBudget {
     }
 
     /// Counts received bytes. Returns an error beyond [`MAX_LIST_BYTES`].
-    fn take(&self, bytes: usize) -> Result<(), ListingError> {
+    fn add(&self, bytes: usize) -> Result<(), ListingError> {
         let before = self.fetched.fetch_add(bytes, Ordering::Relaxed);
         if before + bytes > MAX_LIST_BYTES { Err(ListingError::too_large()) } else { Ok(()) }
     }
 
     /// Returns an empty list, for a list that the backend does not offer.
-    pub(crate) fn nothing(&self) -> FetchedList {
+    pub(crate) fn empty_list(&self) -> FetchedList {
         FetchedList { entries: Vec::new(), reserved: self.memory.hold(BufferKind::Listings, 0) }
     }
 }
@@ -90,7 +90,7 @@ impl ListingError {
 
     fn no_memory(max: usize) -> ListingError {
         let reason = format!(
-            "the gateway has no room for its lists: maxMemory is {max} bytes (raise gateway.maxMemory, or remove servers; \
+            "the gateway has no memory left for its lists: maxMemory is {max} bytes (raise gateway.maxMemory, or remove servers; \
              its last lists stay)"
         );
         ListingError::TooLarge { limit: Limit::MaxMemory, reason }
@@ -103,25 +103,25 @@ impl From<LinkError> for ListingError {
     }
 }
 
-/// Fetches all pages of one list. Each page must arrive within `patience`.
+/// Fetches all pages of one list. Each page must arrive within `timeout`.
 pub(crate) async fn fetch(
     link: &Link,
     list: List,
-    patience: Duration,
+    timeout: Duration,
     budget: &FetchBudget,
 ) -> Result<FetchedList, ListingError> {
-    let FetchedList { mut entries, mut reserved } = budget.nothing();
+    let FetchedList { mut entries, mut reserved } = budget.empty_list();
     let mut cursor: Option<String> = None;
     for _ in 0..MAX_PAGES {
         let params =
             cursor.as_deref().map_or_else(|| "{}".to_owned(), |cursor| format!("{{\"cursor\":{}}}", quote(cursor)));
-        let answer = tokio::time::timeout(patience, link.ask(&list.method(), &params)).await;
-        let answer = answer.map_err(|_| LinkError::Protocol(format!("no answer within {patience:?}")))??;
+        let answer = tokio::time::timeout(timeout, link.query(&list.method(), &params)).await;
+        let answer = answer.map_err(|_| LinkError::Protocol(format!("no answer within {timeout:?}")))??;
         let text = answer.raw.as_str();
         let result = match answer.outcome {
             Outcome::Result(span) => span,
             // A backend may declare a capability without this list. The list then counts as empty.
-            Outcome::Error(span) if is_unknown_method(text, span) => return Ok(budget.nothing()),
+            Outcome::Error(span) if is_unknown_method(text, span) => return Ok(budget.empty_list()),
             Outcome::Error(span) => return Err(LinkError::Protocol(span.get(text).to_owned()).into()),
         };
         let before = entries.len();
@@ -133,13 +133,13 @@ pub(crate) async fn fetch(
             return Err(LinkError::Protocol(format!("it lists more than {MAX_LIST_ENTRIES} entries")).into());
         }
         let kept = weight(&entries[before..]);
-        budget.take(kept.max(text.len()))?;
+        budget.add(kept.max(text.len()))?;
         reserved.grow(COPIES * kept).map_err(|full| ListingError::no_memory(full.value))?;
         let next = json::member(text, result, "nextCursor").and_then(|span| json::string(text, span)).map(String::from);
         match next {
             None => return Ok(FetchedList { entries: sorted(list, entries).await?, reserved }),
             same if same == cursor => {
-                return Err(LinkError::Protocol("its pages go round in a circle".to_owned()).into());
+                return Err(LinkError::Protocol("its nextCursor repeats the cursor of the same page".to_owned()).into());
             }
             next => cursor = next,
         }
@@ -156,16 +156,16 @@ pub struct SkippedTool {
 
 /// Removes the tools with invalid header annotations and returns them. The protocol forbids calls of such tools over
 /// HTTP.
-pub(crate) fn leave_out_misannotated(tools: &mut Vec<Definition>) -> Vec<SkippedTool> {
-    let mut left_out = Vec::new();
+pub(crate) fn remove_misannotated(tools: &mut Vec<Definition>) -> Vec<SkippedTool> {
+    let mut skipped = Vec::new();
     tools.retain(|definition| match Mirrors::read(definition.raw.as_str()) {
         Ok(_) => true,
         Err(reason) => {
-            left_out.push(SkippedTool { tool: definition.native.clone(), reason });
+            skipped.push(SkippedTool { tool: definition.native.clone(), reason });
             false
         }
     });
-    left_out
+    skipped
 }
 
 fn is_unknown_method(text: &str, error: Span) -> bool {

@@ -52,7 +52,7 @@ pub(crate) const SIGNAL_OFFSET: i32 = 128;
 
 /// The interval at which the guard checks whether the group is gone. Orphans of the group need not be children of the
 /// guard, so no event reports their end.
-const LOOK: Duration = Duration::from_millis(10);
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 const EXEC_STEP: &str = "exec";
 
 /// Runs the hidden mode with the arguments after [`MODE`] and returns the exit code.
@@ -75,7 +75,7 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> i32 {
 enum GuardError {
     #[error("{MODE} is started by the gateway, not by hand: {0}")]
     Usage(&'static str),
-    #[error("cannot watch the gateway through descriptor {descriptor}: {source} (is /dev/fd there?)")]
+    #[error("cannot watch the gateway through descriptor {descriptor}: {source} (does /dev/fd exist?)")]
     Watch { descriptor: u32, source: io::Error },
     #[error("cannot set up the guard: {0}")]
     Setup(#[from] io::Error),
@@ -158,17 +158,17 @@ fn guard(watch: u32, descriptors: Option<u64>, command: &CommandLine) -> Result<
         // Do everything that can fail before the command starts. The signal handlers come first too: without them the
         // guard would die of the SIGTERM that it sends to its own group.
         let mut watch = open_watch(watch)?;
-        let mut stops =
+        let mut stop_signals =
             [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?];
         let mut exits = signal(SignalKind::child())?;
-        let nowhere = OpenOptions::new().read(true).write(true).open("/dev/null")?;
+        let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
         prepare(command);
 
-        let refuge = rustix::process::getppid().and_then(|it| rustix::process::getpgid(Some(it)).ok());
-        let mut group = Group::led_by_us(refuge, &start(command)?);
-        let_go_of_stdio(&nowhere)?;
+        let gateway_group = rustix::process::getppid().and_then(|parent| rustix::process::getpgid(Some(parent)).ok());
+        let mut group = Group::new(gateway_group, &start(command)?);
+        release_stdio(&null)?;
 
-        let [terminate, interrupt, hangup] = &mut stops;
+        let [terminate, interrupt, hangup] = &mut stop_signals;
         tokio::select! {
             biased;
             () = group.command_exited(&mut exits) => {}
@@ -204,10 +204,10 @@ async fn closed(watch: &mut pipe::Receiver) {
 
 /// Replaces the guard's stdio with `/dev/null`. The command has its own copies. If the guard kept these, neither side
 /// would notice that the other closed its end.
-fn let_go_of_stdio(nowhere: &File) -> io::Result<()> {
-    rustix::stdio::dup2_stdin(nowhere)?;
-    rustix::stdio::dup2_stdout(nowhere)?;
-    rustix::stdio::dup2_stderr(nowhere)?;
+fn release_stdio(null: &File) -> io::Result<()> {
+    rustix::stdio::dup2_stdin(null)?;
+    rustix::stdio::dup2_stdout(null)?;
+    rustix::stdio::dup2_stderr(null)?;
     Ok(())
 }
 
@@ -215,7 +215,7 @@ fn let_go_of_stdio(nowhere: &File) -> io::Result<()> {
 struct Group {
     id: Pid,
     /// The gateway's process group, into which the guard moves before it ends its own group.
-    refuge: Option<Pid>,
+    gateway_group: Option<Pid>,
     /// Whether the guard has moved out of the group.
     is_outside: bool,
     command: Pid,
@@ -226,10 +226,10 @@ struct Group {
 }
 
 impl Group {
-    fn led_by_us(refuge: Option<Pid>, command: &Child) -> Group {
+    fn new(gateway_group: Option<Pid>, command: &Child) -> Group {
         Group {
             id: rustix::process::getpid(),
-            refuge,
+            gateway_group,
             is_outside: false,
             command: Pid::from_child(command),
             status: None,
@@ -258,12 +258,13 @@ impl Group {
 
     /// Ends all processes: SIGTERM, then SIGKILL after [`TERM_GRACE`].
     async fn end(&mut self) {
-        self.is_outside = self.refuge.is_some_and(|refuge| rustix::process::setpgid(None, Some(refuge)).is_ok());
-        if self.is_gone() {
+        self.is_outside =
+            self.gateway_group.is_some_and(|gateway_group| rustix::process::setpgid(None, Some(gateway_group)).is_ok());
+        if self.has_ended() {
             return;
         }
         self.signal(Signal::TERM);
-        if self.is_gone_within(TERM_GRACE, Group::terminate_leavers).await {
+        if self.ends_within(TERM_GRACE, Group::terminate_escaped).await {
             return;
         }
         // Inside of the group, this signal would also kill the guard, before it has killed the processes that left the
@@ -271,14 +272,14 @@ impl Group {
         if self.is_outside || children().is_none() {
             self.signal(Signal::KILL);
         }
-        self.is_gone_within(KILL_GRACE, Group::kill_children).await;
+        self.ends_within(KILL_GRACE, Group::kill_children).await;
     }
 
     /// Sends SIGTERM once to each child that left the group. The others received the signal with the group.
-    fn terminate_leavers(&mut self) {
+    fn terminate_escaped(&mut self) {
         for child in children().unwrap_or_default() {
-            let has_left = rustix::process::getpgid(Some(child)).is_ok_and(|group| group != self.id);
-            if has_left && self.terminated.insert(child) {
+            let has_escaped = rustix::process::getpgid(Some(child)).is_ok_and(|group| group != self.id);
+            if has_escaped && self.terminated.insert(child) {
                 let _ = rustix::process::kill_process(child, Signal::TERM);
             }
         }
@@ -297,26 +298,26 @@ impl Group {
         let _ = rustix::process::kill_process_group(self.id, signal);
     }
 
-    fn is_gone(&mut self) -> bool {
+    fn has_ended(&mut self) -> bool {
         self.reap();
-        let is_group_gone = || rustix::process::test_kill_process_group(self.id).is_err();
+        let is_group_empty = || rustix::process::test_kill_process_group(self.id).is_err();
         match children() {
             // While the guard is inside of the group, the group is never empty.
-            Some(children) => children.is_empty() && (!self.is_outside || is_group_gone()),
-            None => is_group_gone(),
+            Some(children) => children.is_empty() && (!self.is_outside || is_group_empty()),
+            None => is_group_empty(),
         }
     }
 
     /// Waits until all processes are gone and calls `act` in each round. Returns `false` if the grace period ends
     /// first.
-    async fn is_gone_within(&mut self, grace: Duration, act: fn(&mut Group)) -> bool {
+    async fn ends_within(&mut self, grace: Duration, act: fn(&mut Group)) -> bool {
         let deadline = Instant::now() + grace;
-        while !self.is_gone() {
+        while !self.has_ended() {
             act(self);
             if Instant::now() >= deadline {
                 return false;
             }
-            sleep(LOOK).await;
+            sleep(CHECK_INTERVAL).await;
         }
         true
     }
@@ -400,7 +401,7 @@ fn become_command(parent: u32, command: &CommandLine) -> GuardError {
     }
     // If the parent died before the request, the kernel sends no signal.
     if std::os::unix::process::parent_id() != parent {
-        return GuardError::Setup(io::Error::other("the guard ended before its command began"));
+        return GuardError::Setup(io::Error::other("the guard ended before its command started"));
     }
     let error = Command::new(&command.program).args(&command.arguments).exec();
     GuardError::start(&command.program, error)

@@ -83,13 +83,13 @@ mod tests {
     #[test]
     fn a_crash_loop_of_200_starts_is_spread_over_more_than_an_hour() {
         let mut health = Health::default();
-        let begin = Instant::now();
-        let mut now = begin;
+        let started = Instant::now();
+        let mut now = started;
         for _ in 0..200 {
             health.connected(now);
             now += health.failed(now, 0.0);
         }
-        assert!(now - begin > Duration::from_secs(3600));
+        assert!(now - started > Duration::from_secs(3600));
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! A backend over Streamable HTTP. Each message is one POST, responses are JSON or an event stream, and a GET stream
 //! carries unsolicited messages.
 //!
-//! - `listen`: the GET stream.
+//! - `get_stream`: the GET stream.
 //! - `messages`: messages of the backend in event streams.
-//! - `news`: notification streams, in versions without sessions.
+//! - `listen`: notification streams, in versions without sessions.
 //! - `peer`: the parts that HTTP+SSE shares.
 //! - `resume`: a response in a stream, and the rest of one that ended too early.
 //!
@@ -13,9 +13,9 @@
 //! In versions without sessions a link is only a destination for requests. It has no GET stream, no DELETE and nothing
 //! to resume, and closing the connection cancels a request.
 
+mod get_stream;
 mod listen;
 mod messages;
-mod news;
 pub(crate) mod peer;
 mod resume;
 
@@ -37,12 +37,12 @@ use http_body_util::Full;
 use tokio::sync::watch;
 
 use crate::client::call::Call;
-use crate::upstream::http::listen::keep_listening;
-use crate::upstream::http::peer::{ASIDE, HttpPeer, error_body, is_session_unknown, request, response_in};
+use crate::upstream::http::get_stream::keep_stream_open;
+use crate::upstream::http::peer::{BACKGROUND_TIMEOUT, HttpPeer, error_body, is_session_unknown, request, response_in};
 use crate::upstream::http::resume::StreamedRequest;
 use crate::upstream::inbound::InboundHandler;
 use crate::upstream::link::{LinkEnd, LinkError};
-use crate::upstream::open_requests::beyond_limit;
+use crate::upstream::open_requests::limit_error;
 use crate::upstream::problem::BackendProblem;
 
 pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -61,15 +61,15 @@ struct HttpLinkInner {
     peer: HttpPeer,
     has_sessions: bool,
     /// The headers after the handshake, which add the session and the version.
-    settled: OnceLock<HeaderMap>,
+    fixed_headers: OnceLock<HeaderMap>,
     session: OnceLock<HeaderValue>,
     dialect: OnceLock<Dialect>,
     /// The status of the first error response that named no request.
-    refused: OnceLock<StatusCode>,
+    rejection_status: OnceLock<StatusCode>,
     /// Becomes `true` when the GET stream is open or an attempt has failed.
-    tried_stream: watch::Sender<bool>,
+    stream_attempted: watch::Sender<bool>,
     /// Whether the link went into use before the attempt to open the GET stream had finished.
-    is_deaf: AtomicBool,
+    is_used_early: AtomicBool,
 }
 
 impl HttpLink {
@@ -88,37 +88,38 @@ impl HttpLink {
     /// Reports whether the server rejected the handshake like one that only supports HTTP+SSE. Other statuses, such as
     /// 401 or 503, show nothing about that.
     pub(crate) fn may_be_sse(&self) -> bool {
-        let tells = [StatusCode::BAD_REQUEST, StatusCode::NOT_FOUND, StatusCode::METHOD_NOT_ALLOWED];
-        self.shared.dialect.get().is_none() && self.refused().is_some_and(|status| tells.contains(&status))
+        let conclusive = [StatusCode::BAD_REQUEST, StatusCode::NOT_FOUND, StatusCode::METHOD_NOT_ALLOWED];
+        self.shared.dialect.get().is_none()
+            && self.rejection_status().is_some_and(|status| conclusive.contains(&status))
     }
 
     /// Returns the status of the first error response that named no request.
-    pub fn refused(&self) -> Option<StatusCode> {
-        self.shared.refused.get().copied()
+    pub fn rejection_status(&self) -> Option<StatusCode> {
+        self.shared.rejection_status.get().copied()
     }
 
     /// Fixes the protocol version.
-    pub fn speak(&self, dialect: Dialect) {
+    pub fn set_dialect(&self, dialect: Dialect) {
         self.shared.dialect.get_or_init(|| dialect);
         if !self.shared.has_sessions {
-            self.shared.settled.get_or_init(|| self.shared.peer.headers.clone());
+            self.shared.fixed_headers.get_or_init(|| self.shared.peer.headers.clone());
         }
     }
 
     /// Opens the GET stream for the life of the link, after the handshake. Returns when the stream is open, has failed
     /// or is late. The gateway fetches the lists only after that, so it does not miss their changes.
-    pub(crate) async fn listen_to_get(&self) {
-        self.shared.settled.get_or_init(|| self.shared.headers_so_far());
+    pub(crate) async fn open_get_stream(&self) {
+        self.shared.fixed_headers.get_or_init(|| self.shared.current_headers());
         let shared = Arc::clone(&self.shared);
         worker::spawn(async move {
             tokio::select! {
-                () = keep_listening(&shared) => {}
+                () = keep_stream_open(&shared) => {}
                 _ = shared.peer.open.closed() => {}
             }
         });
-        let mut tried = self.shared.tried_stream.subscribe();
-        if tokio::time::timeout(STREAM_TIMEOUT, tried.wait_for(|tried| *tried)).await.is_err() {
-            self.shared.is_deaf.store(true, Ordering::Relaxed);
+        let mut attempted = self.shared.stream_attempted.subscribe();
+        if tokio::time::timeout(STREAM_TIMEOUT, attempted.wait_for(|attempted| *attempted)).await.is_err() {
+            self.shared.is_used_early.store(true, Ordering::Relaxed);
         }
     }
 
@@ -131,11 +132,11 @@ impl HttpLink {
         headers: MirrorHeaders,
         call: Option<&Arc<Call>>,
     ) -> impl Future<Output = Result<Response, LinkError>> {
-        let entered = call.map(|call| self.shared.peer.open.enter(id, call));
-        let posted = self.shared.post_with(body, headers);
-        posted.and_then(move |response| self.answer(id, response, call)).map(move |answer| {
-            if let (Some(entered), Ok(_)) = (entered, &answer) {
-                entered.answered();
+        let entry = call.map(|call| self.shared.peer.open.add(id, call));
+        let response = self.shared.post_with(body, headers);
+        response.and_then(move |response| self.answer(id, response, call)).map(move |answer| {
+            if let (Some(entry), Ok(_)) = (entry, &answer) {
+                entry.answered();
             }
             answer
         })
@@ -150,7 +151,7 @@ impl HttpLink {
     ) -> Result<Response, LinkError> {
         // Boxed because it is rare: an inlined future would make every call's future larger.
         if !response.status().is_success() {
-            return Box::pin(self.shared.refusal(id, response)).await;
+            return Box::pin(self.shared.read_rejection(id, response)).await;
         }
         if self.shared.has_sessions
             && self.shared.session.get().is_none()
@@ -166,9 +167,10 @@ impl HttpLink {
     }
 
     pub async fn notify(&self, body: Bytes) -> Result<(), LinkError> {
-        let response = tokio::time::timeout(ASIDE, self.shared.post(body)).await;
-        let response =
-            response.map_err(|_| LinkError::Protocol("it did not take a notification in time".to_owned()))??;
+        let response = tokio::time::timeout(BACKGROUND_TIMEOUT, self.shared.post(body)).await;
+        let response = response.map_err(|_| {
+            LinkError::Protocol(format!("it did not accept a notification within {BACKGROUND_TIMEOUT:?}"))
+        })??;
         match response.status() {
             StatusCode::NOT_FOUND if self.shared.session.get().is_some() => Err(self.shared.lose_session()),
             status if status.is_success() => Ok(()),
@@ -183,10 +185,10 @@ impl HttpLink {
     /// Closes the link and ends the session with a DELETE. The outcome of the DELETE is ignored.
     pub async fn close(&self) {
         let was_open = self.shared.peer.open.end().is_none();
-        self.shared.peer.open.close(LinkEnd::Lost("the gateway closed it".to_owned()));
+        self.shared.peer.open.close(LinkEnd::Lost("the gateway closed the connection".to_owned()));
         if was_open && self.shared.session.get().is_some() {
             let request = self.shared.build(Verb::DELETE, Bytes::new());
-            let _ = tokio::time::timeout(ASIDE, self.shared.peer.client.request(request)).await;
+            let _ = tokio::time::timeout(BACKGROUND_TIMEOUT, self.shared.peer.client.request(request)).await;
         }
     }
 }
@@ -198,21 +200,21 @@ impl HttpLinkInner {
         HttpLinkInner {
             peer,
             has_sessions: true,
-            settled: OnceLock::new(),
+            fixed_headers: OnceLock::new(),
             session: OnceLock::new(),
             dialect: OnceLock::new(),
-            refused: OnceLock::new(),
-            tried_stream: watch::Sender::new(false),
-            is_deaf: AtomicBool::new(false),
+            rejection_status: OnceLock::new(),
+            stream_attempted: watch::Sender::new(false),
+            is_used_early: AtomicBool::new(false),
         }
     }
 
     fn build(&self, verb: Verb, body: Bytes) -> HttpRequest<Full<Bytes>> {
-        let headers = self.settled.get().cloned().unwrap_or_else(|| self.headers_so_far());
+        let headers = self.fixed_headers.get().cloned().unwrap_or_else(|| self.current_headers());
         request(verb, &self.peer.url, headers, body)
     }
 
-    /// Builds a GET for the standing stream, or for the rest of the stream after `last_event_id`.
+    /// Builds the request for the GET stream, or for the rest of the stream after `last_event_id`.
     fn stream_request(&self, last_event_id: Option<&HeaderValue>) -> HttpRequest<Full<Bytes>> {
         let mut request = self.build(Verb::GET, Bytes::new());
         let headers = request.headers_mut();
@@ -224,7 +226,7 @@ impl HttpLinkInner {
         request
     }
 
-    fn headers_so_far(&self) -> HeaderMap {
+    fn current_headers(&self) -> HeaderMap {
         let mut headers = self.peer.headers.clone();
         if let Some(session) = self.session.get() {
             headers.insert(SESSION_ID, session.clone());
@@ -257,14 +259,14 @@ impl HttpLinkInner {
     }
 
     /// Interprets an error status. Returns a JSON-RPC error in the body as the response, and explains any other body.
-    async fn refusal(&self, id: u64, response: HttpResponse<ResponseBody>) -> Result<Response, LinkError> {
+    async fn read_rejection(&self, id: u64, response: HttpResponse<ResponseBody>) -> Result<Response, LinkError> {
         let status = response.status();
         let body = error_body(response).await;
         let answer = response_in(body.clone());
-        let named = answer.as_ref().and_then(|answer| answer.id.as_ref()).and_then(Id::as_u64);
-        let names_request = named == Some(id);
+        let id_in_answer = answer.as_ref().and_then(|answer| answer.id.as_ref()).and_then(Id::as_u64);
+        let names_request = id_in_answer == Some(id);
         if !names_request {
-            self.refused.get_or_init(|| status);
+            self.rejection_status.get_or_init(|| status);
         }
         match answer {
             // A response with this id proves that the backend processed the request.
@@ -278,12 +280,12 @@ impl HttpLinkInner {
             // A server with this transport accepts POST. This server is a different one, so close the link and dial
             // again.
             _ if status == StatusCode::METHOD_NOT_ALLOWED => {
-                self.peer.open.close(LinkEnd::Lost(BackendProblem::Refused(status).to_string()));
+                self.peer.open.close(LinkEnd::Lost(BackendProblem::HttpStatus(status).to_string()));
             }
             Some(answer) if answer.id.is_none() => return Ok(answer),
             _ => {}
         }
-        Err(LinkError::Protocol(BackendProblem::Refused(status).to_string()))
+        Err(LinkError::Protocol(BackendProblem::HttpStatus(status).to_string()))
     }
 }
 
@@ -296,7 +298,7 @@ fn is_other_server(status: StatusCode) -> bool {
 pub(crate) async fn whole_body(mut body: ResponseBody, limit: usize) -> Result<Bytes, LinkError> {
     body.whole(limit).await.map_err(|error| match error {
         WholeBodyError::Broken(error) => {
-            LinkError::Closed { reason: format!("its answer broke off: {error}"), sent: true }
+            LinkError::Closed { reason: format!("its answer was cut off: {error}"), sent: true }
         }
         WholeBodyError::TooLong => LinkError::too_large(),
     })
@@ -307,13 +309,15 @@ fn parse_answer(id: u64, body: Bytes, inbound: &InboundHandler) -> Result<Respon
     if body.trim_ascii_start().first() == Some(&b'<') {
         return Err(LinkError::Protocol(BackendProblem::WebPage.to_string()));
     }
-    match Message::parse(inbound.hold(body)) {
-        Ok(Message::Response(answer)) if answer.id.as_ref().is_none_or(|answered| answered.as_u64() == Some(id)) => {
+    match Message::parse(inbound.charge(body)) {
+        Ok(Message::Response(answer))
+            if answer.id.as_ref().is_none_or(|id_in_answer| id_in_answer.as_u64() == Some(id)) =>
+        {
             Ok(answer)
         }
         Ok(_) => Err(LinkError::Protocol("its answer belongs to another request".to_owned())),
-        Err(malformed) => Err(beyond_limit(&malformed).map_or_else(
-            || LinkError::Protocol(format!("its answer is no message: {}", malformed.error)),
+        Err(malformed) => Err(limit_error(&malformed).map_or_else(
+            || LinkError::Protocol(format!("its answer is not a valid message: {}", malformed.error)),
             |error| {
                 inbound.report_malformed(&malformed, &malformed.error.to_string());
                 error

@@ -39,25 +39,25 @@ const MAX_RECENT_IDS: usize = 1024;
 
 /// The handler of incoming messages of one link.
 pub struct InboundHandler {
-    pub inbox: Arc<BackendEvents>,
+    pub events: Arc<BackendEvents>,
     /// The subscriptions over this link.
-    pub register: Arc<SubscriptionManager>,
+    pub subscriptions: Arc<SubscriptionManager>,
     /// The client that owns the link. `None` if clients share it.
     own: Option<LinkOwner>,
     declare: Declare,
     /// The configured roots, with which a shared link answers `roots/list`.
     roots: Vec<Root>,
     /// The timeout for a client's response to a server request.
-    pub(crate) patience: Option<Duration>,
+    pub(crate) response_timeout: Option<Duration>,
     requests: Mutex<InboundRequests>,
     /// Limits the server requests that wait for a response or for its delivery.
-    room: Arc<Semaphore>,
+    capacity: Arc<Semaphore>,
 }
 
 /// The server requests of one link.
 struct InboundRequests {
-    /// The open ones by the backend's ids. Sending a reason on the channel cancels the request. `None` once the link has
-    /// ended.
+    /// The open ones by the backend's ids. Sending a reason on the channel cancels the request. `None` once the link
+    /// has ended.
     open: Option<HashMap<Id, oneshot::Sender<String>>>,
     recent: RecentIds,
 }
@@ -70,23 +70,23 @@ struct RecentIds {
 }
 
 impl RecentIds {
-    fn note(&mut self, id: &Id) {
+    fn record(&mut self, id: &Id) {
         if self.ids.len() >= MAX_RECENT_IDS {
             self.ids.pop_front();
         }
         self.ids.push_back(self.state.hash_one(id));
     }
 
-    fn has(&self, id: &Id) -> bool {
+    fn contains(&self, id: &Id) -> bool {
         self.ids.contains(&self.state.hash_one(id))
     }
 }
 
 /// A server request that is registered under the backend's id.
 pub(crate) struct InboundRequest {
-    pub withdrawn: oneshot::Receiver<String>,
+    pub cancelled: oneshot::Receiver<String>,
     /// The slot of the request. Held until the response is sent.
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 /// A client that owns a link.
@@ -102,29 +102,29 @@ pub struct LinkOwner {
 pub enum Attribution {
     /// One client. The message belongs to one of these calls of the client.
     Calls(SmallVec<[Arc<Call>; 2]>),
-    Nobodys,
+    None,
     /// Several clients have calls on the shared link.
-    Unsure,
+    Ambiguous,
 }
 
 impl Attribution {
     /// Returns the owner of a message that came on the stream of `call`.
     pub fn of(call: Option<&Arc<Call>>) -> Attribution {
-        call.map_or(Attribution::Nobodys, |call| Attribution::Calls(SmallVec::from_elem(Arc::clone(call), 1)))
+        call.map_or(Attribution::None, |call| Attribution::Calls(SmallVec::from_elem(Arc::clone(call), 1)))
     }
 
     /// Determines the owner from all open calls of a link. Stops at the first call of a second client.
     pub fn among<'a>(calls: impl Iterator<Item = &'a Arc<Call>> + Clone) -> Attribution {
-        let Some(first) = calls.clone().next() else { return Attribution::Nobodys };
+        let Some(first) = calls.clone().next() else { return Attribution::None };
         let same = |call: &Arc<Call>| call.origin == first.origin;
-        if calls.clone().all(same) { Attribution::Calls(calls.cloned().collect()) } else { Attribution::Unsure }
+        if calls.clone().all(same) { Attribution::Calls(calls.cloned().collect()) } else { Attribution::Ambiguous }
     }
 }
 
 /// Sends messages back over a link.
 pub trait ReplySink: Send + Sync {
     /// Queues a message without waiting. Drops and reports the message if the queue is full.
-    fn say(&self, message: Bytes);
+    fn send_or_drop(&self, message: Bytes);
 
     /// Sends a response that the backend waits for. Waits for space in the queue, as a request does.
     fn answer(&self, message: Bytes) -> BoxFuture<'_, ()>;
@@ -133,22 +133,22 @@ pub trait ReplySink: Send + Sync {
 impl InboundHandler {
     /// Creates the handler of a link. `own` is the client that owns it.
     pub fn new(
-        register: Arc<SubscriptionManager>,
+        subscriptions: Arc<SubscriptionManager>,
         config: &Server,
         own: Option<LinkOwner>,
-        patience: Option<Duration>,
+        response_timeout: Option<Duration>,
     ) -> InboundHandler {
         let requests = InboundRequests { open: Some(HashMap::new()), recent: RecentIds::default() };
-        let room = Arc::new(Semaphore::new(MAX_SERVER_REQUESTS));
+        let capacity = Arc::new(Semaphore::new(MAX_SERVER_REQUESTS));
         InboundHandler {
-            inbox: Arc::clone(register.inbox()),
-            register,
+            events: Arc::clone(subscriptions.events()),
+            subscriptions,
             roots: if own.is_some() { Vec::new() } else { config.roots.clone() },
             own,
             declare: config.declare,
-            patience,
+            response_timeout,
             requests: Mutex::new(requests),
-            room,
+            capacity,
         }
     }
 
@@ -159,49 +159,49 @@ impl InboundHandler {
         let transport = goblin_config::Transport::Files(goblin_config::Files::at("/".into()));
         let config = Arc::new(Server::new("a", transport, Default::default()));
         let policies = goblin_config::Policies::default();
-        let inbox = BackendEvents::new(server.clone(), Arc::default(), Arc::default(), Arc::default());
-        let backend = crate::upstream::Backend::new(server, Arc::clone(&config), &policies, inbox);
-        InboundHandler::new(Arc::clone(&backend.shared.register), &config, None, None)
+        let events = BackendEvents::new(server.clone(), Arc::default(), Arc::default(), Arc::default());
+        let backend = crate::upstream::Backend::new(server, Arc::clone(&config), &policies, events);
+        InboundHandler::new(Arc::clone(&backend.shared.subscriptions), &config, None, None)
     }
 
     pub fn server(&self) -> &str {
-        self.inbox.server()
+        self.events.server()
     }
 
     pub fn emit(&self, event: &Event<'_>) {
-        self.inbox.emit(event);
+        self.events.emit(event);
     }
 
     /// Charges a message of the backend to the memory account until its last slice is dropped.
-    pub fn hold(&self, message: Bytes) -> Bytes {
-        self.inbox.observe().memory.hold_message(BufferKind::Answers, message)
+    pub fn charge(&self, message: Bytes) -> Bytes {
+        self.events.observe().memory.hold_message(BufferKind::Answers, message)
     }
 
     /// Counts and reports bytes that are not a valid message.
     pub(crate) fn report_malformed(&self, malformed: &MalformedMessage, reason: &str) {
-        self.inbox.observe().count_limit(&malformed.error);
+        self.events.observe().count_limit(&malformed.error);
         self.emit(&Event::InvalidOutput { server: self.server(), reason });
     }
 
-    /// Handles a notification other than progress. Calls `whose` only for notifications that need an owner.
-    pub fn hear(&self, notification: &Notification, whose: impl FnOnce() -> Attribution) {
+    /// Handles a notification other than progress. Calls `attribution` only for notifications that need an owner.
+    pub fn on_notification(&self, notification: &Notification, attribution: impl FnOnce() -> Attribution) {
         match &notification.method {
-            Method::ToolsChanged => self.inbox.mark(&[List::Tools]),
-            Method::PromptsChanged => self.inbox.mark(&[List::Prompts]),
-            Method::ResourcesChanged => self.inbox.mark(&[List::Resources, List::Templates]),
-            Method::Cancelled => self.withdraw(notification),
-            Method::LogMessage => self.hear_log(notification, whose()),
+            Method::ToolsChanged => self.events.mark(&[List::Tools]),
+            Method::PromptsChanged => self.events.mark(&[List::Prompts]),
+            Method::ResourcesChanged => self.events.mark(&[List::Resources, List::Templates]),
+            Method::Cancelled => self.cancel_request(notification),
+            Method::LogMessage => self.on_log_message(notification, attribution()),
             // On a client's own link the last arm forwards it to that client.
-            Method::ElicitationComplete if self.own.is_none() => self.inbox.hear_elicited(notification),
-            Method::ResourceUpdated => self.register.hear(notification),
+            Method::ElicitationComplete if self.own.is_none() => self.events.on_elicitation_complete(notification),
+            Method::ResourceUpdated => self.subscriptions.on_update(notification),
             Method::TaskStatus | Method::TaskChanged => {
-                if !self.inbox.tasks.hear(&self.inbox, self.own_session(), notification) {
-                    self.tell_unheard(notification);
+                if !self.events.tasks.on_notification(&self.events, self.own_session(), notification) {
+                    self.report_undelivered(notification);
                 }
             }
             _ => {
-                if !self.pass_on(notification, whose()) {
-                    self.tell_unheard(notification);
+                if !self.forward(notification, attribution()) {
+                    self.report_undelivered(notification);
                 }
             }
         }
@@ -209,14 +209,14 @@ impl InboundHandler {
 
     /// Handles progress of `call`. Restarts the call's idle timeout, and forwards the notification if the client sent a
     /// progress token.
-    pub(crate) fn hear_progress(&self, notification: &Notification, call: &Call) {
+    pub(crate) fn on_progress(&self, notification: &Notification, call: &Call) {
         let (Some(token), Some(at)) = (call.show_life(), notification.params.progress_token) else { return };
         let text = notification.raw.as_str();
         let progress = notification.params.whole.and_then(|params| json::member(text, params, "progress"));
         let progress: Option<f64> = progress.and_then(|at| at.get(text).parse().ok());
         let mut edits = Splice::new();
         edits.replace(at, token);
-        self.relate(text, notification.params.whole, &mut edits);
+        self.expose_related_task(text, notification.params.whole, &mut edits);
         let message = json::single_line(edits.apply(notification.raw.bytes()));
         if !progress.is_none_or(|progress| call.advance(progress)) || !call.offer(message) {
             self.emit(&Event::ProgressDropped { server: self.server() });
@@ -225,38 +225,38 @@ impl InboundHandler {
 
     /// Forwards a log message if the client's log level includes it. A message without a clear owner goes to the
     /// gateway's log.
-    fn hear_log(&self, notification: &Notification, whose: Attribution) {
+    fn on_log_message(&self, notification: &Notification, attribution: Attribution) {
         let level = notification.params.level.and_then(|span| json::string(notification.raw.as_str(), span));
         let level = level.and_then(|name| Level::parse(&name)).unwrap_or(Level::Emergency);
-        let wanted = match (&whose, &self.own) {
+        let min_level = match (&attribution, &self.own) {
             (Attribution::Calls(calls), _) => calls.first().map_or(Some(Level::DEFAULT), |call| call.caller.level),
             (_, Some(owner)) => owner.caller.dialect.has_server_requests().then(|| owner.client.level()),
-            (Attribution::Nobodys | Attribution::Unsure, None) => {
+            (Attribution::None | Attribution::Ambiguous, None) => {
                 return self.emit(&Event::BackendLog { server: self.server(), line: notification.raw.as_str() });
             }
         };
-        if wanted.is_some_and(|wanted| level >= wanted) && !self.pass_on(notification, whose) {
+        if min_level.is_some_and(|min_level| level >= min_level) && !self.forward(notification, attribution) {
             self.emit(&Event::LogDropped { server: self.server() });
         }
     }
 
     /// Forwards a notification unchanged except for task ids. Returns whether a client received it.
-    fn pass_on(&self, notification: &Notification, whose: Attribution) -> bool {
+    fn forward(&self, notification: &Notification, attribution: Attribution) -> bool {
         let mut edits = Splice::new();
-        self.relate(notification.raw.as_str(), notification.params.whole, &mut edits);
+        self.expose_related_task(notification.raw.as_str(), notification.params.whole, &mut edits);
         let message = json::single_line(edits.apply(notification.raw.bytes()));
         // A client without server requests gets only the log messages of its calls. Its protocol version knows no other
         // unsolicited notification.
-        let takes =
+        let accepts =
             |call: &Arc<Call>| call.caller.dialect.has_server_requests() || notification.method == Method::LogMessage;
-        match (whose, &self.own) {
+        match (attribution, &self.own) {
             (Attribution::Calls(calls), _) => {
-                calls.iter().filter(|call| takes(call)).any(|call| call.offer(message.clone()))
+                calls.iter().filter(|call| accepts(call)).any(|call| call.offer(message.clone()))
             }
             // A client without server requests has no stream for messages outside of a call, so the message would stay
             // in its queue for ever.
             (_, Some(owner)) => owner.caller.dialect.has_server_requests() && owner.client.post(message),
-            (Attribution::Nobodys | Attribution::Unsure, None) => false,
+            (Attribution::None | Attribution::Ambiguous, None) => false,
         }
     }
 
@@ -266,92 +266,97 @@ impl InboundHandler {
     }
 
     /// Replaces the native id of a related task with the id that the client sees.
-    pub(crate) fn relate(&self, text: &str, params: Option<Span>, edits: &mut Splice) {
+    pub(crate) fn expose_related_task(&self, text: &str, params: Option<Span>, edits: &mut Splice) {
         let Some(at) = params.and_then(|params| related_task(text, params)) else { return };
         let id = json::string(text, at);
-        let id = id.and_then(|native| self.inbox.tasks.shown(self.inbox.id(), self.own_session(), &native));
+        let id = id.and_then(|native| self.events.tasks.exposed_id(self.events.id(), self.own_session(), &native));
         if let Some(id) = id {
             edits.replace(at, quote(&id));
         }
     }
 
     /// Returns the edit that replaces the task id in a client's response with the native one.
-    pub(crate) fn unrelate(&self, text: &str, result: Span) -> Splice {
+    pub(crate) fn restore_related_task(&self, text: &str, result: Span) -> Splice {
         let mut edits = Splice::new();
         let Some(at) = related_task(text, result) else { return edits };
-        if let Some(native) = json::string(text, at).and_then(|id| self.inbox.tasks.native(self.inbox.id(), &id)) {
+        if let Some(native) = json::string(text, at).and_then(|id| self.events.tasks.native_id(self.events.id(), &id)) {
             edits.replace(at, quote(&native));
         }
         edits
     }
 
-    fn tell_unheard(&self, notification: &Notification) {
+    fn report_undelivered(&self, notification: &Notification) {
         let event = Event::BackendNotification { server: self.server(), method: notification.method.as_str() };
         self.emit(&event);
     }
 
     /// Handles a server request: answers it, rejects it, or relays it to its client.
-    pub fn take_ask(self: &Arc<InboundHandler>, ask: Request, whose: Attribution, reply_sink: Arc<dyn ReplySink>) {
-        if ask.method == Method::Ping {
-            return reply_sink.say(goblin_wire::reply(&ask.id_as_written(), "{}").concat());
+    pub fn on_request(
+        self: &Arc<InboundHandler>,
+        request: Request,
+        attribution: Attribution,
+        reply_sink: Arc<dyn ReplySink>,
+    ) {
+        if request.method == Method::Ping {
+            return reply_sink.send_or_drop(goblin_wire::reply(&request.id_as_written(), "{}").concat());
         }
-        if ask.method == Method::RootsList && self.own.is_none() && !self.roots.is_empty() {
-            return reply_sink.say(goblin_wire::reply(&ask.id_as_written(), roots(&self.roots)).concat());
+        if request.method == Method::RootsList && self.own.is_none() && !self.roots.is_empty() {
+            return reply_sink.send_or_drop(goblin_wire::reply(&request.id_as_written(), roots(&self.roots)).concat());
         }
-        self.requests.lock().recent.note(&ask.id);
-        let opened = match self.enter(&ask.id) {
+        self.requests.lock().recent.record(&request.id);
+        let opened = match self.add_request(&request.id) {
             Ok(Some(opened)) => opened,
             Ok(None) => {
                 // The backend repeated the request on a resumed stream, or reused the id against the protocol. A
                 // rejection would answer the open request, so only report it.
-                let (server, method) = (self.server(), ask.method.as_str());
+                let (server, method) = (self.server(), request.method.as_str());
                 return self.emit(&Event::ServerRequestRejected { server, method, reason: "its id is in use" });
             }
-            Err(error) => return reply_sink.say(self.refusal(&ask, &error)),
+            Err(error) => return reply_sink.send_or_drop(self.rejection(&request, &error)),
         };
-        match self.recipient(&ask, whose) {
-            Ok(recipient) => server_request::relay(self, ask, recipient, opened, reply_sink),
-            Err(error) => self.refuse(&ask, &error, &*reply_sink),
+        match self.recipient(&request, attribution) {
+            Ok(recipient) => server_request::relay(self, request, recipient, opened, reply_sink),
+            Err(error) => self.reject(&request, &error, &*reply_sink),
         }
     }
 
     /// Handles a server request on a resumed stream. A server may repeat a request that another client answered
     /// earlier. That client's call may be over, and a different client may now be alone on the link, so such a request
     /// is rejected.
-    pub(crate) fn take_replayed_ask(
+    pub(crate) fn on_replayed_request(
         self: &Arc<InboundHandler>,
-        ask: Request,
-        whose: Attribution,
+        request: Request,
+        attribution: Attribution,
         reply_sink: Arc<dyn ReplySink>,
     ) {
         let requests = self.requests.lock();
-        let is_open = requests.open.as_ref().is_some_and(|open| open.contains_key(&ask.id));
-        let is_repeated = requests.recent.has(&ask.id) && !is_open;
+        let is_open = requests.open.as_ref().is_some_and(|open| open.contains_key(&request.id));
+        let is_repeated = requests.recent.contains(&request.id) && !is_open;
         drop(requests);
         if is_repeated && self.own.is_none() {
-            let reason = "this was asked before, and nothing says whom it is for".to_owned();
-            return reply_sink.say(self.refusal(&ask, &Error::ClientUnavailable { reason }));
+            let reason = "the request is a repetition and does not identify its client".to_owned();
+            return reply_sink.send_or_drop(self.rejection(&request, &Error::ClientUnavailable { reason }));
         }
-        self.take_ask(ask, whose, reply_sink);
+        self.on_request(request, attribution, reply_sink);
     }
 
     /// Rejects a registered server request.
-    pub(crate) fn refuse(&self, ask: &Request, error: &Error, reply_sink: &dyn ReplySink) {
-        self.leave(&ask.id);
-        reply_sink.say(self.refusal(ask, error));
+    pub(crate) fn reject(&self, request: &Request, error: &Error, reply_sink: &dyn ReplySink) {
+        self.remove_request(&request.id);
+        reply_sink.send_or_drop(self.rejection(request, error));
     }
 
     /// Reports a rejection and returns the error response.
-    pub(crate) fn refusal(&self, ask: &Request, error: &Error) -> Bytes {
-        let (server, method, reason) = (self.server(), ask.method.as_str(), error.to_string());
+    pub(crate) fn rejection(&self, request: &Request, error: &Error) -> Bytes {
+        let (server, method, reason) = (self.server(), request.method.as_str(), error.to_string());
         self.emit(&Event::ServerRequestRejected { server, method, reason: &reason });
-        goblin_wire::error_reply(Some(&ask.id_as_written()), &error.to_json()).concat()
+        goblin_wire::error_reply(Some(&request.id_as_written()), &error.to_json()).concat()
     }
 
     /// Returns the client for a server request. Returns an error if the client is unclear or lacks the capability.
-    fn recipient(&self, ask: &Request, whose: Attribution) -> Result<Recipient, Error> {
+    fn recipient(&self, request: &Request, attribution: Attribution) -> Result<Recipient, Error> {
         let unavailable = |reason: &str| Error::ClientUnavailable { reason: reason.to_owned() };
-        let recipient = match (whose, &self.own) {
+        let recipient = match (attribution, &self.own) {
             (Attribution::Calls(calls), own) => {
                 let first = calls.first().ok_or_else(|| unavailable("no client has a call on this connection"))?;
                 let (client, abilities) = (Arc::clone(&first.client), Arc::clone(&first.caller.abilities));
@@ -359,7 +364,9 @@ impl InboundHandler {
                 Recipient { client, abilities, dialect, is_own: own.is_some(), calls }
             }
             (_, Some(owner)) if !owner.caller.dialect.has_server_requests() => {
-                return Err(unavailable("it can be asked by the answer to a call alone, and nothing says to which"));
+                return Err(unavailable(
+                    "it receives server requests only in the result of a call, and this request names no call",
+                ));
             }
             (_, Some(owner)) => Recipient {
                 client: Arc::clone(&owner.client),
@@ -368,61 +375,61 @@ impl InboundHandler {
                 calls: SmallVec::new(),
                 is_own: true,
             },
-            (Attribution::Nobodys, None) => {
-                return Err(unavailable("no client has a call on this connection, so nobody can be asked"));
+            (Attribution::None, None) => {
+                return Err(unavailable("no client has a call on this connection"));
             }
-            (Attribution::Unsure, None) => {
+            (Attribution::Ambiguous, None) => {
                 return Err(unavailable(
-                    "several clients share this connection and nothing says whom this is for; \
-                     give each its own with \"session\": \"per-client\" in the gateway's configuration",
+                    "several clients share this connection and the request does not identify its client; \
+                     give each client its own connection with \"session\": \"per-client\" in the gateway's configuration",
                 ));
             }
         };
-        self.check_declared(ask)?;
-        check_ability(ask, &recipient.abilities).map(|()| recipient)
+        self.check_declared(request)?;
+        check_ability(request, &recipient.abilities).map(|()| recipient)
     }
 
     /// Returns an error if the gateway did not declare the capability for this request on the link.
-    fn check_declared(&self, ask: &Request) -> Result<(), Error> {
-        let missing = match ask.method {
+    fn check_declared(&self, request: &Request) -> Result<(), Error> {
+        let missing = match request.method {
             Method::Sample if !self.declare.sampling => "sampling",
             Method::Elicit if !self.declare.elicitation => "elicitation",
             // The roots of one client must not apply to another client's calls.
             Method::RootsList if self.own.is_none() => "roots",
             _ => return Ok(()),
         };
-        Err(Error::MethodNotFound(format!("{} (this connection does not declare {missing})", ask.method)))
+        Err(Error::MethodNotFound(format!("{} (this connection does not declare {missing})", request.method)))
     }
 
     /// Registers a server request under the backend's id. Returns `None` if the id is in use, and an error if the limit
     /// is reached or the link has ended.
-    fn enter(&self, id: &Id) -> Result<Option<InboundRequest>, Error> {
-        let (withdraw, withdrawn) = oneshot::channel();
+    fn add_request(&self, id: &Id) -> Result<Option<InboundRequest>, Error> {
+        let (cancel, cancelled) = oneshot::channel();
         let mut requests = self.requests.lock();
-        let closed = || Error::ClientUnavailable { reason: "the connection is over".to_owned() };
+        let closed = || Error::ClientUnavailable { reason: "the connection ended".to_owned() };
         let open = requests.open.as_mut().ok_or_else(closed)?;
         if open.contains_key(id) {
             return Ok(None);
         }
-        let place = Arc::clone(&self.room).try_acquire_owned();
-        let _place = place.map_err(|_| Error::LimitExceeded { limit: "asks", value: MAX_SERVER_REQUESTS })?;
-        open.insert(id.clone(), withdraw);
-        Ok(Some(InboundRequest { withdrawn, _place }))
+        let permit = Arc::clone(&self.capacity).try_acquire_owned();
+        let _permit = permit.map_err(|_| Error::LimitExceeded { limit: "asks", value: MAX_SERVER_REQUESTS })?;
+        open.insert(id.clone(), cancel);
+        Ok(Some(InboundRequest { cancelled, _permit }))
     }
 
-    pub(crate) fn leave(&self, id: &Id) {
+    pub(crate) fn remove_request(&self, id: &Id) {
         if let Some(open) = &mut self.requests.lock().open {
             open.remove(id);
         }
     }
 
     /// Handles the cancellation of a server request by the backend.
-    fn withdraw(&self, notification: &Notification) {
-        let Some((id, reason)) = cancelled(notification, "the server took it back") else { return };
-        let withdraw = self.requests.lock().open.as_mut().and_then(|open| open.remove(&id));
-        if let Some(withdraw) = withdraw {
+    fn cancel_request(&self, notification: &Notification) {
+        let Some((id, reason)) = cancelled(notification, "the server cancelled the request") else { return };
+        let cancel = self.requests.lock().open.as_mut().and_then(|open| open.remove(&id));
+        if let Some(cancel) = cancel {
             // An error means that the relaying task has already ended.
-            let _ = withdraw.send(reason.into_owned());
+            let _ = cancel.send(reason.into_owned());
         }
     }
 
@@ -434,10 +441,10 @@ impl InboundHandler {
 
 /// Returns an error if the client did not declare the capability for a server request. Unknown methods pass: the client
 /// decides on them.
-pub(crate) fn check_ability(ask: &Request, abilities: &Abilities) -> Result<(), Error> {
-    let text = ask.raw.as_str();
-    let member = |key| ask.params.whole.and_then(|params| json::member(text, params, key));
-    let missing = match ask.method {
+pub(crate) fn check_ability(request: &Request, abilities: &Abilities) -> Result<(), Error> {
+    let text = request.raw.as_str();
+    let member = |key| request.params.whole.and_then(|params| json::member(text, params, key));
+    let missing = match request.method {
         Method::Sample if !abilities.sampling => "sampling",
         Method::Sample if member("tools").is_some() && !abilities.sampling_tools => "sampling.tools",
         Method::Elicit => {
@@ -451,7 +458,7 @@ pub(crate) fn check_ability(ask: &Request, abilities: &Abilities) -> Result<(), 
         Method::RootsList if !abilities.roots => "roots",
         _ => return Ok(()),
     };
-    Err(Error::MethodNotFound(format!("{} (the client does not declare {missing})", ask.method)))
+    Err(Error::MethodNotFound(format!("{} (the client does not declare {missing})", request.method)))
 }
 
 fn roots(roots: &[Root]) -> String {
@@ -472,11 +479,11 @@ impl Host for InboundHandler {
     }
 
     fn resources_changed(&self) {
-        self.inbox.mark(&[List::Resources]);
+        self.events.mark(&[List::Resources]);
     }
 
     fn updated(&self, notification: &Notification) {
-        self.register.hear(notification);
+        self.subscriptions.on_update(notification);
     }
 }
 
@@ -488,34 +495,34 @@ mod tests {
 
     #[test]
     fn ask_two_clients_are_told_apart_without_a_look_at_every_call() {
-        let of_one = Arc::new(Call::example());
-        let mut calls = vec![Arc::clone(&of_one), of_one];
-        let looks = Cell::new(0);
+        let first_call = Arc::new(Call::example());
+        let mut calls = vec![Arc::clone(&first_call), first_call];
+        let inspected = Cell::new(0);
         let among = |calls: &[Arc<Call>]| {
-            looks.set(0);
-            Attribution::among(calls.iter().inspect(|_| looks.set(looks.get() + 1)))
+            inspected.set(0);
+            Attribution::among(calls.iter().inspect(|_| inspected.set(inspected.get() + 1)))
         };
-        assert!(matches!(among(&[]), Attribution::Nobodys));
+        assert!(matches!(among(&[]), Attribution::None));
         assert!(matches!(among(&calls), Attribution::Calls(calls) if calls.len() == 2));
         calls.extend((0..1000).map(|_| Arc::new(Call::example())));
-        assert!(matches!(among(&calls), Attribution::Unsure));
-        assert!(looks.get() <= 4, "{} looks", looks.get());
+        assert!(matches!(among(&calls), Attribution::Ambiguous));
+        assert!(inspected.get() <= 4, "{} calls inspected", inspected.get());
     }
 
     #[test]
     fn ask_exactly_so_many_are_open_and_each_id_once() {
         let inbound = InboundHandler::example();
         let mut open: Vec<_> =
-            (0..MAX_SERVER_REQUESTS as u64).map(|id| inbound.enter(&Id::from(id)).ok().flatten()).collect();
+            (0..MAX_SERVER_REQUESTS as u64).map(|id| inbound.add_request(&Id::from(id)).ok().flatten()).collect();
         assert!(open.iter().all(Option::is_some));
-        assert!(matches!(inbound.enter(&Id::from(0)), Ok(None)));
-        let full = || matches!(inbound.enter(&Id::from(999)), Err(Error::LimitExceeded { .. }));
+        assert!(matches!(inbound.add_request(&Id::from(0)), Ok(None)));
+        let full = || matches!(inbound.add_request(&Id::from(999)), Err(Error::LimitExceeded { .. }));
         assert!(full());
-        inbound.leave(&Id::from(0));
-        assert!(full(), "its answer is still on its way");
+        inbound.remove_request(&Id::from(0));
+        assert!(full(), "its response is not sent yet");
         open.pop();
-        assert!(matches!(inbound.enter(&Id::from(999)), Ok(Some(_))));
+        assert!(matches!(inbound.add_request(&Id::from(999)), Ok(Some(_))));
         inbound.close();
-        assert!(inbound.enter(&Id::from(1000)).is_err());
+        assert!(inbound.add_request(&Id::from(1000)).is_err());
     }
 }

@@ -31,7 +31,7 @@ const LISTEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// A connection to a backend, with the protocol version it speaks.
 pub struct Link {
     wire: LinkTransport,
-    voice: OnceLock<LinkProtocol>,
+    protocol: OnceLock<LinkProtocol>,
     /// The id of the next request.
     next: Arc<AtomicU64>,
 }
@@ -71,7 +71,7 @@ pub enum LinkError {
     Protocol(String),
     /// The backend answered a request for a notification stream with an error.
     #[error("{error}")]
-    Refused {
+    Rejected {
         code: Option<i64>,
         /// The JSON-RPC error object.
         error: String,
@@ -103,7 +103,7 @@ impl LinkError {
 
 impl Link {
     pub fn new(wire: LinkTransport) -> Link {
-        Link { wire, voice: OnceLock::new(), next: Arc::new(AtomicU64::new(1)) }
+        Link { wire, protocol: OnceLock::new(), next: Arc::new(AtomicU64::new(1)) }
     }
 
     /// Returns the transport's name in the configuration.
@@ -122,7 +122,7 @@ impl Link {
 
     /// Returns the protocol version. Before the handshake, returns the newest version with a handshake.
     pub fn dialect(&self) -> Dialect {
-        self.voice.get().map_or(Dialect::NEWEST_WITH_HANDSHAKE, |voice| voice.dialect)
+        self.protocol.get().map_or(Dialect::NEWEST_WITH_HANDSHAKE, |protocol| protocol.dialect)
     }
 
     /// Reports whether requests over this link repeat tool arguments in headers.
@@ -140,13 +140,13 @@ impl Link {
         &self,
         id: u64,
         body: Bytes,
-        about: HeaderSource<'_>,
+        header_source: HeaderSource<'_>,
         call: Option<&Arc<Call>>,
     ) -> impl Future<Output = Result<Response, LinkError>> {
         match &self.wire {
             LinkTransport::Stdio(link) => Either::Right(Either::Left(link.request(id, body, call))),
             LinkTransport::Http(link) => {
-                let mut headers = self.headers(about);
+                let mut headers = self.headers(header_source);
                 if let Some(call) = call {
                     headers.extend(trace::headers(&call.request));
                 }
@@ -162,10 +162,10 @@ impl Link {
     }
 
     /// Returns the headers that repeat parts of a request. Versions with a handshake have none.
-    fn headers(&self, about: HeaderSource<'_>) -> MirrorHeaders {
+    fn headers(&self, header_source: HeaderSource<'_>) -> MirrorHeaders {
         match self.dialect().has_handshake() {
             true => MirrorHeaders::new(),
-            false => mirrored::headers(about),
+            false => mirrored::headers(header_source),
         }
     }
 
@@ -182,18 +182,20 @@ impl Link {
     }
 
     /// Sends a request of the gateway itself and waits for the response.
-    pub async fn ask(&self, method: &Method, params: &str) -> Result<Response, LinkError> {
-        match self.voice.get().filter(|voice| !voice.dialect.has_handshake()) {
-            Some(voice) => self.ask_plainly(method, &own_params(voice.dialect, &voice.declared, params)).await,
-            None => self.ask_plainly(method, params).await,
+    pub async fn query(&self, method: &Method, params: &str) -> Result<Response, LinkError> {
+        match self.protocol.get().filter(|protocol| !protocol.dialect.has_handshake()) {
+            Some(protocol) => {
+                self.query_without_meta(method, &own_params(protocol.dialect, &protocol.declared, params)).await
+            }
+            None => self.query_without_meta(method, params).await,
         }
     }
 
     /// Sends a request without the `_meta` members that versions without a handshake require.
-    async fn ask_plainly(&self, method: &Method, params: &str) -> Result<Response, LinkError> {
-        let (id, name) = (self.next_id(), named(method, params));
-        let about = HeaderSource { method, name: name.as_deref(), mirrors: None };
-        self.request(id, goblin_wire::request(&Id::from(id), method, params), about, None).await
+    async fn query_without_meta(&self, method: &Method, params: &str) -> Result<Response, LinkError> {
+        let (id, name) = (self.next_id(), header_name(method, params));
+        let header_source = HeaderSource { method, name: name.as_deref(), mirrors: None };
+        self.request(id, goblin_wire::request(&Id::from(id), method, params), header_source, None).await
     }
 
     /// Opens a notification stream, on a link without a handshake. The link handles messages of the stream like any
@@ -201,24 +203,25 @@ impl Link {
     /// `LISTEN_TIMEOUT`.
     pub async fn listen(&self, filter: &ListenFilter) -> Result<ListenHandle, LinkError> {
         let params = format!(r#"{{"notifications":{}}}"#, filter.to_json());
-        let Some(voice) = self.voice.get().filter(|voice| !voice.dialect.has_handshake()) else {
-            return Err(LinkError::Protocol("this connection has no streams of news".to_owned()));
+        let Some(protocol) = self.protocol.get().filter(|protocol| !protocol.dialect.has_handshake()) else {
+            return Err(LinkError::Protocol("this connection has no notification streams".to_owned()));
         };
-        let declared = if filter.tasks.is_empty() { voice.declared.clone() } else { declaring_tasks(&voice.declared) };
-        let (id, params) = (self.next_id(), own_params(voice.dialect, &declared, &params));
+        let declared =
+            if filter.tasks.is_empty() { protocol.declared.clone() } else { declaring_tasks(&protocol.declared) };
+        let (id, params) = (self.next_id(), own_params(protocol.dialect, &declared, &params));
         let body = goblin_wire::request(&Id::from(id), &Method::Listen, &params);
-        let about = HeaderSource { method: &Method::Listen, name: None, mirrors: None };
+        let header_source = HeaderSource { method: &Method::Listen, name: None, mirrors: None };
         let listen = async {
             match &self.wire {
                 LinkTransport::Stdio(link) => link.listen(id, body).await,
-                LinkTransport::Http(link) => link.listen(id, body, self.headers(about)).await,
+                LinkTransport::Http(link) => link.listen(id, body, self.headers(header_source)).await,
                 LinkTransport::Sse(_) | LinkTransport::Files(_) => {
-                    Err(LinkError::Protocol("this connection has no streams of news".to_owned()))
+                    Err(LinkError::Protocol("this connection has no notification streams".to_owned()))
                 }
             }
         };
-        let late = |_| LinkError::Protocol(format!("no acknowledgement within {LISTEN_TIMEOUT:?}"));
-        tokio::time::timeout(LISTEN_TIMEOUT, listen).await.map_err(late)?
+        let timed_out = |_| LinkError::Protocol(format!("no acknowledgement within {LISTEN_TIMEOUT:?}"));
+        tokio::time::timeout(LISTEN_TIMEOUT, listen).await.map_err(timed_out)?
     }
 
     /// Waits until the connection ends and returns the reason.
@@ -227,22 +230,22 @@ impl Link {
             LinkTransport::Stdio(link) => link.closed().await,
             LinkTransport::Http(link) => link.closed().await,
             LinkTransport::Sse(link) => link.closed().await,
-            // A directory does not hang up. A root that vanished answers its calls with errors.
+            // A directory never closes the connection. A removed root answers its calls with errors.
             LinkTransport::Files(_) => std::future::pending().await,
         }
     }
 
-    /// Returns an explanation for a handshake that got no response within `patience`.
-    pub fn silence(&self, patience: Duration) -> String {
-        let trouble = |place| BackendProblem::Silent { patience, place }.to_string();
+    /// Returns an explanation for a handshake that got no response within `timeout`.
+    pub fn explain_timeout(&self, timeout: Duration) -> String {
+        let problem = |kind| BackendProblem::Silent { timeout, kind }.to_string();
         match &self.wire {
-            LinkTransport::Stdio(link) => match link.babble() {
-                Some(line) => BackendProblem::Babbles { patience, line: &line }.to_string(),
-                None => trouble(ConnectionKind::Pipe),
+            LinkTransport::Stdio(link) => match link.stray_line() {
+                Some(line) => BackendProblem::StrayOutput { timeout, line: &line }.to_string(),
+                None => problem(ConnectionKind::Pipe),
             },
-            LinkTransport::Sse(link) if !link.has_endpoint() => BackendProblem::NoEndpoint { patience }.to_string(),
-            LinkTransport::Http(_) | LinkTransport::Sse(_) => trouble(ConnectionKind::Url),
-            LinkTransport::Files(_) => format!("no answer within {patience:?}"),
+            LinkTransport::Sse(link) if !link.has_endpoint() => BackendProblem::NoEndpoint { timeout }.to_string(),
+            LinkTransport::Http(_) | LinkTransport::Sse(_) => problem(ConnectionKind::Url),
+            LinkTransport::Files(_) => format!("no answer within {timeout:?}"),
         }
     }
 
@@ -267,41 +270,41 @@ impl Link {
         if let LinkTransport::Sse(link) = &self.wire {
             link.open(Arc::clone(&self.next)).await?;
         }
-        let answer = self.ask_plainly(&Method::Initialize, &params).await?;
+        let answer = self.query_without_meta(&Method::Initialize, &params).await?;
         let hello = read_hello(&answer).map_err(LinkError::Protocol)?;
-        self.speak(hello.dialect, String::new());
+        self.set_dialect(hello.dialect, String::new());
         self.notify(goblin_wire::notification(&Method::Initialized, None)).await?;
         if let LinkTransport::Http(link) = &self.wire {
-            link.listen_to_get().await;
+            link.open_get_stream().await;
         }
         Ok(hello)
     }
 
     /// Sends `server/discover` in the newest version without a handshake. Returns the response unread;
-    /// [`era::judge`](super::era::judge) interprets it.
+    /// [`era::interpret`](super::era::interpret) interprets it.
     pub async fn discover(&self, capabilities: &str) -> Result<Response, LinkError> {
         let dialect = Dialect::NEWEST;
         let (id, method) = (self.next_id(), Method::Discover);
         let body = goblin_wire::request(&Id::from(id), &method, &own_params(dialect, capabilities, "{}"));
-        let about = HeaderSource { method: &method, name: None, mirrors: None };
+        let header_source = HeaderSource { method: &method, name: None, mirrors: None };
         match &self.wire {
-            LinkTransport::Http(link) => link.request(id, body, mirrored::headers(about), None).await,
-            _ => self.request(id, body, about, None).await,
+            LinkTransport::Http(link) => link.request(id, body, mirrored::headers(header_source), None).await,
+            _ => self.request(id, body, header_source, None).await,
         }
     }
 
     /// Fixes the protocol version. `declared` holds the capabilities for the gateway's own requests, in versions that
     /// declare them per request.
-    pub fn speak(&self, dialect: Dialect, declared: String) {
-        self.voice.get_or_init(|| LinkProtocol { dialect, declared });
+    pub fn set_dialect(&self, dialect: Dialect, declared: String) {
+        self.protocol.get_or_init(|| LinkProtocol { dialect, declared });
         if let LinkTransport::Http(link) = &self.wire {
-            link.speak(dialect);
+            link.set_dialect(dialect);
         }
     }
 }
 
 /// Returns the tool, prompt or URI that a request of the gateway names.
-fn named(method: &Method, params: &str) -> Option<String> {
+fn header_name(method: &Method, params: &str) -> Option<String> {
     let key = match method {
         Method::ResourcesRead => "uri",
         Method::ToolsCall | Method::PromptsGet => "name",
@@ -323,15 +326,15 @@ pub(crate) fn shared_capabilities(config: &Server) -> String {
     format!("{{{}}}", parts.join(","))
 }
 
-/// From the answer to `initialize`.
+/// Reads the response to `initialize`.
 fn read_hello(answer: &Response) -> Result<Hello, String> {
     let text = answer.raw.as_str();
     let result = match answer.outcome {
         Outcome::Result(span) => span,
-        Outcome::Error(span) => return Err(BackendProblem::RefusedHandshake(span.get(text)).to_string()),
+        Outcome::Error(span) => return Err(BackendProblem::HandshakeRejected(span.get(text)).to_string()),
     };
-    let word = |of, key| json::member(text, of, key).and_then(|span| json::string(text, span));
-    let version = word(result, "protocolVersion").ok_or("its handshake names no protocolVersion")?;
+    let string = |of, key| json::member(text, of, key).and_then(|span| json::string(text, span));
+    let version = string(result, "protocolVersion").ok_or("its handshake names no protocolVersion")?;
     let dialect = Dialect::parse(&version).filter(|dialect| dialect.has_handshake());
     let dialect = dialect
         .ok_or_else(|| format!("it speaks protocol version {}, which this gateway does not know", quote(&version)))?;

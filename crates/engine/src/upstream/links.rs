@@ -42,18 +42,18 @@ const MAX_QUEUED_NOTIFICATIONS: usize = 64;
 /// The idle time after which a link of clients without a session is closed.
 const UNUSED_AFTER: Duration = Duration::from_secs(300);
 /// The number of references to a link that no call uses: one of its supervisor, one in its slot.
-const HOLDERS: usize = 2;
+const IDLE_REFERENCES: usize = 2;
 
 /// One link of a backend, connected or not. Only its supervisor publishes the link and the state.
 pub struct LinkSlot {
     /// The subscriptions over the link. A second link has those of the first link and sends no requests for them.
-    pub register: Arc<SubscriptionManager>,
+    pub subscriptions: Arc<SubscriptionManager>,
     /// The client that the link belongs to. `None` if clients share it.
     pub owner: Option<LinkOwner>,
     link: ArcSwapOption<Link>,
     status: watch::Sender<LinkStatus>,
     /// The client's notifications for the backend.
-    notices: mpsc::Sender<Bytes>,
+    notifications: mpsc::Sender<Bytes>,
     /// Notified when the client requests another log level.
     pub level: Notify,
     created: Instant,
@@ -66,7 +66,7 @@ pub struct LinkSlot {
 struct LinkStatus {
     state: BackendState,
     /// Whether a call or a subscription needs a client's link that is not connected.
-    is_wanted: bool,
+    is_requested: bool,
     /// The number of failed attempts. A waiting call compares it to learn that its attempt has failed.
     failures: u64,
     /// The error of the last attempt.
@@ -75,18 +75,22 @@ struct LinkStatus {
 
 impl LinkSlot {
     /// Creates the slot of a link that clients share.
-    pub(crate) fn shared(register: Arc<SubscriptionManager>) -> LinkSlot {
-        LinkSlot::new(register, None, mpsc::channel(1).0)
+    pub(crate) fn shared(subscriptions: Arc<SubscriptionManager>) -> LinkSlot {
+        LinkSlot::new(subscriptions, None, mpsc::channel(1).0)
     }
 
-    fn new(register: Arc<SubscriptionManager>, owner: Option<LinkOwner>, notices: mpsc::Sender<Bytes>) -> LinkSlot {
-        let status = LinkStatus { state: BackendState::Starting, is_wanted: false, failures: 0, error: None };
+    fn new(
+        subscriptions: Arc<SubscriptionManager>,
+        owner: Option<LinkOwner>,
+        notifications: mpsc::Sender<Bytes>,
+    ) -> LinkSlot {
+        let status = LinkStatus { state: BackendState::Starting, is_requested: false, failures: 0, error: None };
         LinkSlot {
-            register,
+            subscriptions,
             owner,
             link: ArcSwapOption::empty(),
             status: watch::Sender::new(status),
-            notices,
+            notifications,
             level: Notify::new(),
             created: Instant::now(),
             used: AtomicU64::new(0),
@@ -108,7 +112,7 @@ impl LinkSlot {
     }
 
     /// Waits until the first attempt to connect has ended. Returns the state.
-    pub(crate) async fn begun(&self) -> BackendState {
+    pub(crate) async fn first_attempt(&self) -> BackendState {
         // `self` owns the sender, so the channel cannot close during the wait.
         let _ = self.status.subscribe().wait_for(|status| status.state != BackendState::Starting).await;
         self.state()
@@ -119,9 +123,9 @@ impl LinkSlot {
     /// a client's own link, and returns an error if that attempt fails.
     pub(crate) async fn next_link(&self, old: Option<&Arc<Link>>) -> Result<Arc<Link>, Error> {
         let mut status = self.status.subscribe();
-        let mut known = None;
+        let mut seen_failures = None;
         loop {
-            let LinkStatus { state, is_wanted, failures, error } = status.borrow_and_update().clone();
+            let LinkStatus { state, is_requested, failures, error } = status.borrow_and_update().clone();
             if let Some(link) = self.link().filter(|link| !old.is_some_and(|old| Arc::ptr_eq(old, link))) {
                 return Ok(link);
             }
@@ -130,12 +134,12 @@ impl LinkSlot {
                 BackendState::Ready => {}
                 BackendState::Stopped => return Err(self.unavailable()),
                 _ if self.owner.is_none() => return Err(self.unavailable()),
-                _ if is_wanted => known = known.or(Some(failures)),
-                _ => match error.filter(|_| known.is_some_and(|known| known != failures)) {
+                _ if is_requested => seen_failures = seen_failures.or(Some(failures)),
+                _ => match error.filter(|_| seen_failures.is_some_and(|seen| seen != failures)) {
                     Some(error) => return Err(error),
                     None => {
-                        known = Some(failures);
-                        self.want();
+                        seen_failures = Some(failures);
+                        self.request();
                     }
                 },
             }
@@ -148,68 +152,68 @@ impl LinkSlot {
     /// Returns the error for a call that has no link.
     pub(crate) fn unavailable(&self) -> Error {
         match &self.status.borrow().state {
-            BackendState::Starting => self.unavailable_because("it is starting"),
-            BackendState::Ready => self.unavailable_because("it is reconnecting"),
-            BackendState::Lost(reason) => self.unavailable_because(reason),
-            BackendState::Stopped => self.unavailable_because("it was stopped"),
+            BackendState::Starting => self.unavailable_error("it is starting"),
+            BackendState::Ready => self.unavailable_error("it is reconnecting"),
+            BackendState::Lost(reason) => self.unavailable_error(reason),
+            BackendState::Stopped => self.unavailable_error("it was stopped"),
         }
     }
 
-    pub(crate) fn unavailable_because(&self, reason: &str) -> Error {
-        let server = self.register.inbox().server().to_owned();
+    pub(crate) fn unavailable_error(&self, reason: &str) -> Error {
+        let server = self.subscriptions.events().server().to_owned();
         Error::BackendUnavailable { server, reason: public(reason), sent: false }
     }
 
     /// Requests a client's link from its supervisor, unless it is already connected or requested.
-    pub(crate) fn want(&self) {
+    pub(crate) fn request(&self) {
         self.status.send_if_modified(|status| {
-            let is_down = !matches!(status.state, BackendState::Ready | BackendState::Stopped);
-            is_down && !std::mem::replace(&mut status.is_wanted, true)
+            let is_disconnected = !matches!(status.state, BackendState::Ready | BackendState::Stopped);
+            is_disconnected && !std::mem::replace(&mut status.is_requested, true)
         });
     }
 
     /// Waits until a call or a subscription needs the client's link. A subscription waits for `pause_ends`.
-    pub(crate) async fn wanted(&self, pause_ends: Instant) {
+    pub(crate) async fn requested(&self, pause_ends: Instant) {
         let mut status = self.status.subscribe();
         let subscribed = async {
-            self.register.wanted().await;
+            self.subscriptions.subscribed().await;
             tokio::time::sleep_until(pause_ends.into()).await;
         };
         tokio::select! {
             biased;
             // `self` owns the sender, so the channel cannot close during the wait.
-            _ = status.wait_for(|status| status.is_wanted) => {}
+            _ = status.wait_for(|status| status.is_requested) => {}
             // A subscribed client needs the link for updates, even if it makes no call.
-            () = subscribed => self.want(),
+            () = subscribed => self.request(),
         }
     }
 
     /// Publishes a connected link.
-    pub(crate) fn up(&self, link: &Arc<Link>) {
+    pub(crate) fn publish_link(&self, link: &Arc<Link>) {
         self.link.store(Some(Arc::clone(link)));
         self.status.send_modify(|status| {
             *status =
-                LinkStatus { state: BackendState::Ready, is_wanted: false, error: None, failures: status.failures };
+                LinkStatus { state: BackendState::Ready, is_requested: false, error: None, failures: status.failures };
         });
     }
 
-    /// Takes the link back, which has ended. The state is published separately.
-    pub(crate) fn take_back(&self) {
+    /// Removes the link, which has ended. The state is published separately.
+    pub(crate) fn remove_link(&self) {
         self.link.store(None);
     }
 
     /// Publishes a state without a link.
     pub(crate) fn publish(&self, state: BackendState) {
         self.status.send_modify(|status| {
-            *status = LinkStatus { state, is_wanted: false, error: None, failures: status.failures };
+            *status = LinkStatus { state, is_requested: false, error: None, failures: status.failures };
         });
     }
 
     /// Publishes that an attempt to connect a client's link failed.
-    pub(crate) fn failed(&self, error: Error) {
+    pub(crate) fn publish_failure(&self, error: Error) {
         let state = BackendState::Lost(error.to_string());
         self.status.send_modify(|status| {
-            *status = LinkStatus { state, is_wanted: false, error: Some(error), failures: status.failures + 1 };
+            *status = LinkStatus { state, is_requested: false, error: Some(error), failures: status.failures + 1 };
         });
     }
 
@@ -236,8 +240,8 @@ impl LinkSlot {
         loop {
             tokio::time::sleep(UNUSED_AFTER / 5).await;
             let used = self.created + Duration::from_millis(self.used.load(Ordering::Relaxed));
-            let is_lent = matches!(&*self.link.load(), Some(link) if Arc::strong_count(link) > HOLDERS);
-            if !is_lent && used.elapsed() >= UNUSED_AFTER && self.register.is_empty() {
+            let is_in_use = matches!(&*self.link.load(), Some(link) if Arc::strong_count(link) > IDLE_REFERENCES);
+            if !is_in_use && used.elapsed() >= UNUSED_AFTER && self.subscriptions.is_empty() {
                 return;
             }
         }
@@ -246,17 +250,17 @@ impl LinkSlot {
 
 /// The links of one backend beside its shared link, and the dependencies of their supervisors.
 pub(crate) struct LinkTable {
-    pub home: ManagerContext,
+    pub context: ManagerContext,
     pub meter: Arc<Meter>,
     pub deps: BackendDeps,
     pub dialler: Dialler,
     pub stop: watch::Receiver<bool>,
     /// Limits the links of clients that are connecting, connected or closing. Each of them may be a process.
-    pub room: Arc<Semaphore>,
+    pub capacity: Arc<Semaphore>,
     /// Each supervisor in the table holds a receiver, so the channel closes when the last of them ends.
     pub alive: watch::Sender<()>,
     links: Mutex<LinkIndex>,
-    node: RunId,
+    run: RunId,
 }
 
 #[derive(Default)]
@@ -284,39 +288,39 @@ impl LinkIndex {
 
 impl LinkTable {
     pub(crate) fn new(
-        home: ManagerContext,
+        context: ManagerContext,
         meter: Arc<Meter>,
         deps: BackendDeps,
         stop: watch::Receiver<bool>,
     ) -> LinkTable {
         LinkTable {
-            dialler: Dialler::new(Arc::clone(&home.config), &deps),
-            room: Arc::new(Semaphore::new(home.config.max_clients.min(Semaphore::MAX_PERMITS))),
-            home,
+            dialler: Dialler::new(Arc::clone(&context.config), &deps),
+            capacity: Arc::new(Semaphore::new(context.config.max_clients.min(Semaphore::MAX_PERMITS))),
+            context,
             meter,
             deps,
             stop,
             alive: watch::Sender::new(()),
             links: Mutex::default(),
-            node: RunId::random(),
+            run: RunId::random(),
         }
     }
 
     /// Returns the number of clients' links that are connecting, connected or closing.
     pub(crate) fn count(&self) -> usize {
-        self.most() - self.room.available_permits()
+        self.max_clients() - self.capacity.available_permits()
     }
 
-    fn most(&self) -> usize {
-        self.home.config.max_clients.min(Semaphore::MAX_PERMITS)
+    fn max_clients(&self) -> usize {
+        self.context.config.max_clients.min(Semaphore::MAX_PERMITS)
     }
 
     pub(crate) fn is_per_client(&self) -> bool {
-        self.home.config.session == Sharing::PerClient
+        self.context.config.session == Sharing::PerClient
     }
 
-    pub(crate) fn full(&self) -> Error {
-        Error::LimitExceeded { limit: "maxClients", value: self.home.config.max_clients }
+    pub(crate) fn full_error(&self) -> Error {
+        Error::LimitExceeded { limit: "maxClients", value: self.context.config.max_clients }
     }
 
     /// Returns the caller's own link, if it is connected.
@@ -330,7 +334,7 @@ impl LinkTable {
     /// of clients is reached.
     pub(crate) fn slot_of(self: &Arc<LinkTable>, call: &Call) -> Result<Arc<LinkSlot>, Error> {
         let caller = &call.caller;
-        let slot = self.find_or_begin(caller, |id| {
+        let slot = self.find_or_start(caller, |id| {
             let client = match caller.session {
                 Some(_) => Arc::clone(&call.client),
                 // The link outlives the call, so it needs a client of its own.
@@ -346,7 +350,7 @@ impl LinkTable {
         Ok(slot)
     }
 
-    fn find_or_begin(
+    fn find_or_start(
         self: &Arc<LinkTable>,
         caller: &Caller,
         owner: impl FnOnce(SessionId) -> LinkOwner,
@@ -357,12 +361,12 @@ impl LinkTable {
         }
         let id = match caller.session {
             Some(session) => session,
-            None if links.by_abilities.len() < self.most() => SessionId::new(self.node),
-            None => return Err(self.full()),
+            None if links.by_abilities.len() < self.max_clients() => SessionId::new(self.run),
+            None => return Err(self.full_error()),
         };
-        let (notices, waiting) = mpsc::channel(MAX_QUEUED_NOTIFICATIONS);
-        let register = Arc::new(SubscriptionManager::new(self.home.clone()));
-        let slot = Arc::new(LinkSlot::new(register, Some(owner(id)), notices));
+        let (notifications, queued) = mpsc::channel(MAX_QUEUED_NOTIFICATIONS);
+        let subscriptions = Arc::new(SubscriptionManager::new(self.context.clone()));
+        let slot = Arc::new(LinkSlot::new(subscriptions, Some(owner(id)), notifications));
         match caller.session {
             Some(session) => links.by_session.insert(session, Arc::clone(&slot)),
             None => links.by_abilities.insert(caller.abilities.raw.clone(), Arc::clone(&slot)),
@@ -370,13 +374,13 @@ impl LinkTable {
         // Release the lock before the spawn. A runtime that shuts down drops the supervisor at once, and its `Drop`
         // takes this lock.
         drop(links);
-        worker::spawn(Supervisor::new(self, &slot, LinkPolicy::Client(waiting)).run());
+        worker::spawn(Supervisor::new(self, &slot, LinkPolicy::Client(queued)).run());
         Ok(slot)
     }
 
     /// Reports whether the backend may support a handshake beside its shared link without one.
     pub(crate) fn may_have_calls_only(&self) -> bool {
-        self.dialler.may_ask() && self.dialler.eras.may_have_both(Instant::now())
+        self.dialler.may_discover() && self.dialler.eras.may_support_both(Instant::now())
     }
 
     /// Reports whether the second link is connected.
@@ -391,9 +395,9 @@ impl LinkTable {
         if let Some(slot) = &links.calls_only {
             return Arc::clone(slot);
         }
-        let slot = Arc::new(LinkSlot::shared(Arc::clone(&shared.register)));
+        let slot = Arc::new(LinkSlot::shared(Arc::clone(&shared.subscriptions)));
         links.calls_only = Some(Arc::clone(&slot));
-        // As in `find_or_begin`.
+        // As in `find_or_start`.
         drop(links);
         worker::spawn(Supervisor::new(self, &slot, LinkPolicy::CallsOnly).run());
         slot
@@ -412,12 +416,12 @@ impl LinkTable {
     }
 
     /// Returns the subscriptions of a client. Returns `None` if the client has made no call yet.
-    pub(crate) fn register(&self, session: SessionId) -> Option<Arc<SubscriptionManager>> {
-        self.find(session).map(|slot| Arc::clone(&slot.register))
+    pub(crate) fn manager(&self, session: SessionId) -> Option<Arc<SubscriptionManager>> {
+        self.find(session).map(|slot| Arc::clone(&slot.subscriptions))
     }
 
-    pub(crate) fn registers(&self) -> Vec<Arc<SubscriptionManager>> {
-        self.links.lock().clients().map(|slot| Arc::clone(&slot.register)).collect()
+    pub(crate) fn managers(&self) -> Vec<Arc<SubscriptionManager>> {
+        self.links.lock().clients().map(|slot| Arc::clone(&slot.subscriptions)).collect()
     }
 
     /// Removes and returns the subscriptions of all clients, for the backend that replaces this one.
@@ -425,7 +429,7 @@ impl LinkTable {
         let clients: Vec<_> = self.links.lock().clients().cloned().collect();
         let handover = |slot: Arc<LinkSlot>| SubscriptionHandover {
             client: slot.owner.clone(),
-            subscriptions: slot.register.hand_over(),
+            subscriptions: slot.subscriptions.hand_over(),
         };
         clients.into_iter().map(handover).collect()
     }
@@ -433,23 +437,23 @@ impl LinkTable {
     /// Adds the subscriptions of one client and so makes its supervisor connect.
     pub(crate) fn take_over(self: &Arc<LinkTable>, client: &LinkOwner, subscriptions: Vec<Arc<Subscription>>) {
         if client.caller.session.is_some()
-            && let Ok(slot) = self.find_or_begin(&client.caller, |_| client.clone())
+            && let Ok(slot) = self.find_or_start(&client.caller, |_| client.clone())
         {
-            slot.register.take_over(subscriptions);
+            slot.subscriptions.take_over(subscriptions);
         }
     }
 
     /// Queues a client's notification for its link. Ignores the notification if the link is neither connected nor
     /// requested.
-    pub(crate) fn tell(&self, session: SessionId, notification: &Bytes) {
+    pub(crate) fn notify(&self, session: SessionId, notification: &Bytes) {
         let Some(slot) = self.find(session) else { return };
-        let is_there = {
+        let is_expected = {
             let status = slot.status.borrow();
-            status.state == BackendState::Ready || status.is_wanted
+            status.state == BackendState::Ready || status.is_requested
         };
-        if is_there && slot.notices.try_send(notification.clone()).is_err() {
-            let inbox = &self.home.inbox;
-            inbox.emit(&Event::ReplyDropped { server: inbox.server() });
+        if is_expected && slot.notifications.try_send(notification.clone()).is_err() {
+            let events = &self.context.events;
+            events.emit(&Event::ReplyDropped { server: events.server() });
         }
     }
 

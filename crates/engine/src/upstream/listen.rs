@@ -9,11 +9,11 @@ use crate::upstream::link::LinkError;
 /// A stream that the backend has acknowledged. Dropping it closes the stream.
 pub struct ListenHandle {
     /// The part of the filter that the backend acknowledged.
-    pub honoured: ListenFilter,
+    pub acknowledged: ListenFilter,
     /// Resolves when the stream ends. An error means that the link ended.
-    pub over: oneshot::Receiver<ListenOutcome>,
+    pub ended: oneshot::Receiver<ListenOutcome>,
     /// Closes the stream when dropped.
-    pub hold: oneshot::Sender<()>,
+    pub close_guard: oneshot::Sender<()>,
 }
 
 /// The end of a stream.
@@ -41,13 +41,13 @@ pub(crate) trait ListenSource: Send + 'static {
 
 /// Waits for the acknowledgement of a stream. Then a task runs the stream until it ends or its handle is dropped.
 pub(crate) async fn listen(mut source: impl ListenSource) -> Result<ListenHandle, LinkError> {
-    let honoured = match source.next().await {
-        ListenEvent::Acknowledged(honoured) => honoured,
+    let acknowledged = match source.next().await {
+        ListenEvent::Acknowledged(filter) => filter,
         ListenEvent::Ended(error) | ListenEvent::Lost(error) => return Err(error),
     };
-    let ((told, over), (hold, mut held)) = (oneshot::channel(), oneshot::channel());
+    let ((report, ended), (close_guard, mut closed)) = (oneshot::channel(), oneshot::channel());
     worker::spawn(async move {
-        let over = loop {
+        let outcome = loop {
             tokio::select! {
                 biased;
                 event = source.next() => match event {
@@ -55,11 +55,11 @@ pub(crate) async fn listen(mut source: impl ListenSource) -> Result<ListenHandle
                     ListenEvent::Ended(_) => break ListenOutcome::Ended,
                     ListenEvent::Lost(error) => break ListenOutcome::Lost(error.to_string()),
                 },
-                _ = &mut held => return,
+                _ = &mut closed => return,
             }
         };
         // The holder of the stream may no longer wait for its end.
-        let _ = told.send(over);
+        let _ = report.send(outcome);
     });
-    Ok(ListenHandle { honoured, over, hold })
+    Ok(ListenHandle { acknowledged, ended, close_guard })
 }

@@ -62,11 +62,11 @@ impl ListingView {
     }
 
     /// Returns the admitted URIs that were not listed `before`. Walks both sorted lists once, because both may be long.
-    pub(crate) fn came_since<'a>(&'a self, before: &'a ListingView) -> impl Iterator<Item = &'a str> + 'a {
+    pub(crate) fn added_since<'a>(&'a self, before: &'a ListingView) -> impl Iterator<Item = &'a str> + 'a {
         let is_same = Arc::ptr_eq(self.resources(), before.resources());
-        let ours = if is_same { &[] } else { self.order() };
+        let current = if is_same { &[] } else { self.order() };
         let mut old = before.order().iter().map(|index| &*before.resources()[*index].native).peekable();
-        let natives = ours.iter().map(|index| &*self.resources()[*index].native);
+        let natives = current.iter().map(|index| &*self.resources()[*index].native);
         let is_new = move |native: &&str| {
             while old.next_if(|old| old < native).is_some() {}
             old.peek() != Some(native)
@@ -87,9 +87,9 @@ impl ListingView {
     /// Returns the indexes of the listed resources that match one of the patterns.
     fn covered(&self, patterns: &[Arc<Pattern>]) -> Vec<usize> {
         let is_covered = |native: &str| patterns.iter().any(|pattern| pattern.matches(native));
-        let places = self.resources().iter().enumerate();
-        let covered = places.filter(|(_, it)| is_covered(&it.native) && self.admits(&it.native));
-        covered.map(|(place, _)| place).collect()
+        let indexes = self.resources().iter().enumerate();
+        let covered = indexes.filter(|(_, resource)| is_covered(&resource.native) && self.admits(&resource.native));
+        covered.map(|(index, _)| index).collect()
     }
 
     fn has_template(&self, native: &str, budget: &mut MatchBudget) -> bool {
@@ -114,7 +114,7 @@ pub(crate) struct PatternMatches {
     /// Indexes into the list.
     listed: Vec<usize>,
     /// Those in `listed` that were not listed before.
-    came: Vec<usize>,
+    added: Vec<usize>,
 }
 
 impl PatternMatches {
@@ -125,8 +125,8 @@ impl PatternMatches {
     ) -> PatternMatches {
         let listed = offered.covered(patterns);
         let resources = offered.resources();
-        let came = listed.iter().copied().filter(|place| before.definition(&resources[*place].native).is_none());
-        PatternMatches { came: came.collect(), listed, offered, before }
+        let added = listed.iter().copied().filter(|index| before.definition(&resources[*index].native).is_none());
+        PatternMatches { added: added.collect(), listed, offered, before }
     }
 
     /// Reports whether the lists are still the ones that were compared.
@@ -134,19 +134,19 @@ impl PatternMatches {
         Arc::ptr_eq(&self.offered, offered) && Arc::ptr_eq(&self.before, before)
     }
 
-    pub(crate) fn came(&self) -> impl Iterator<Item = &str> {
-        self.natives(&self.came)
+    pub(crate) fn added(&self) -> impl Iterator<Item = &str> {
+        self.natives(&self.added)
     }
 
-    fn natives<'a>(&'a self, places: &'a [usize]) -> impl Iterator<Item = &'a str> {
-        places.iter().map(|place| &*self.offered.resources()[*place].native)
+    fn natives<'a>(&'a self, indexes: &'a [usize]) -> impl Iterator<Item = &'a str> {
+        indexes.iter().map(|index| &*self.offered.resources()[*index].native)
     }
 }
 
 /// The offers of a backend under their exposed names.
 pub(crate) struct ExposedListing<'a> {
     pub offered: &'a ListingView,
-    pub inbox: &'a BackendEvents,
+    pub events: &'a BackendEvents,
     /// If present, the listed resources are limited to these.
     pub covered: Option<&'a PatternMatches>,
     /// The steps left for matching templates, over all resources. Once they are used up, a resource counts as not
@@ -157,11 +157,11 @@ pub(crate) struct ExposedListing<'a> {
 impl<'a> ExposedListing<'a> {
     pub(crate) fn new(
         offered: &'a ListingView,
-        inbox: &'a BackendEvents,
+        events: &'a BackendEvents,
         covered: Option<&'a PatternMatches>,
     ) -> ExposedListing<'a> {
         let budget = RefCell::new(MatchBudget::new(TEMPLATE_LOOKUPS * MAX_MATCH_STEPS));
-        ExposedListing { offered, inbox, covered, budget }
+        ExposedListing { offered, events, covered, budget }
     }
 }
 
@@ -179,6 +179,6 @@ impl OfferedResources for ExposedListing<'_> {
     }
 
     fn expose(&self, native: &str) -> Arc<str> {
-        self.inbox.expose_listed(native).into()
+        self.events.expose_listed(native).into()
     }
 }

@@ -22,7 +22,9 @@ use crate::client::call::Call;
 use crate::upstream::inbound::{Attribution, InboundHandler};
 use crate::upstream::link::{LinkEnd, LinkError};
 use crate::upstream::listen::ListenEvent;
-use crate::upstream::news::{cancelled_request, honoured, refusal_in, subscription_of, unsubscribed};
+use crate::upstream::listen_message::{
+    acknowledged_filter, cancelled_request, rejection_error, subscription_id, without_subscription_id,
+};
 
 /// The time for which a cancelled call still counts as open.
 const LINGER: Duration = Duration::from_secs(5);
@@ -40,7 +42,7 @@ struct CancelledCall {
 }
 
 impl CancelledCalls {
-    fn note(&mut self, request: u64, call: &Arc<Call>, now: Instant) {
+    fn add(&mut self, request: u64, call: &Arc<Call>, now: Instant) {
         if self.0.len() == MAX_CANCELLED_CALLS {
             self.0.pop_front();
         }
@@ -49,15 +51,15 @@ impl CancelledCalls {
 
     /// Removes a call, because the backend answered it after all.
     fn forget(&mut self, request: u64) {
-        self.0.retain(|gone| gone.request != request);
+        self.0.retain(|call| call.request != request);
     }
 
-    /// Turns a clear owner into [`Attribution::Unsure`] if a cancelled call of another client is recent.
-    fn judge(&self, whose: Attribution, now: Instant) -> Attribution {
-        let Attribution::Calls(calls) = &whose else { return whose };
-        let Some(sole) = calls.first().map(|call| call.origin) else { return whose };
-        let is_other = |gone: &CancelledCall| gone.client != sole && now.duration_since(gone.at) < LINGER;
-        if self.0.iter().any(is_other) { Attribution::Unsure } else { whose }
+    /// Turns a clear owner into [`Attribution::Ambiguous`] if a cancelled call of another client is recent.
+    fn refine(&self, attribution: Attribution, now: Instant) -> Attribution {
+        let Attribution::Calls(calls) = &attribution else { return attribution };
+        let Some(sole) = calls.first().map(|call| call.origin) else { return attribution };
+        let is_other = |call: &CancelledCall| call.client != sole && now.duration_since(call.at) < LINGER;
+        if self.0.iter().any(is_other) { Attribution::Ambiguous } else { attribution }
     }
 }
 
@@ -71,7 +73,7 @@ pub(crate) struct LinkRequests {
 #[derive(Default)]
 struct RequestTable {
     requests: HashMap<u64, OpenRequest>,
-    left: CancelledCalls,
+    cancelled: CancelledCalls,
     closed: bool,
 }
 
@@ -97,9 +99,9 @@ impl Waiter {
     fn answer(self, answer: Result<Response, LinkError>) {
         match self {
             Waiter::Connection => {}
-            Waiter::Answer(waiting) => drop(waiting.send(answer)),
+            Waiter::Answer(sender) => drop(sender.send(answer)),
             Waiter::Stream { events, .. } => drop(events.try_send(match answer {
-                Ok(answer) => ListenEvent::Ended(refusal_in(&answer)),
+                Ok(answer) => ListenEvent::Ended(rejection_error(&answer)),
                 Err(error) => ListenEvent::Lost(error),
             })),
         }
@@ -128,7 +130,7 @@ impl Drop for LinkRequestGuard<'_> {
         let mut table = self.open.table.lock();
         let open = table.requests.remove(&self.id);
         if let Some(call) = open.and_then(|open| open.call).filter(|_| !self.is_answered) {
-            table.left.note(self.id, &call, Instant::now());
+            table.cancelled.add(self.id, &call, Instant::now());
         }
     }
 }
@@ -139,7 +141,7 @@ impl LinkRequests {
     }
 
     /// Adds a request that reads its response from its own connection.
-    pub(crate) fn enter(&self, id: u64, call: &Arc<Call>) -> LinkRequestGuard<'_> {
+    pub(crate) fn add(&self, id: u64, call: &Arc<Call>) -> LinkRequestGuard<'_> {
         let open = OpenRequest { waiter: Waiter::Connection, call: Some(Arc::clone(call)) };
         self.table.lock().requests.insert(id, open);
         LinkRequestGuard { open: self, id, is_answered: false }
@@ -147,13 +149,13 @@ impl LinkRequests {
 
     /// Adds a request with a response on the stream of the link. Returns an error if the link is closed.
     pub(crate) fn expect_answer(&self, id: u64, call: Option<&Arc<Call>>) -> Result<ExpectedAnswer<'_>, LinkError> {
-        let (waiting, answered) = oneshot::channel();
-        self.insert(id, OpenRequest { waiter: Waiter::Answer(waiting), call: call.cloned() })?;
+        let (sender, answered) = oneshot::channel();
+        self.insert(id, OpenRequest { waiter: Waiter::Answer(sender), call: call.cloned() })?;
         Ok((LinkRequestGuard { open: self, id, is_answered: false }, answered))
     }
 
     /// Adds the request of a notification stream. Returns an error if the link is closed.
-    pub(crate) fn expect_news(&self, id: u64) -> Result<mpsc::Receiver<ListenEvent>, LinkError> {
+    pub(crate) fn expect_stream(&self, id: u64) -> Result<mpsc::Receiver<ListenEvent>, LinkError> {
         let (events, receiver) = mpsc::channel(2);
         self.insert(id, OpenRequest { waiter: Waiter::Stream { events, is_acknowledged: false }, call: None })?;
         Ok(receiver)
@@ -162,7 +164,7 @@ impl LinkRequests {
     fn insert(&self, id: u64, open: OpenRequest) -> Result<(), LinkError> {
         let mut table = self.table.lock();
         if table.closed {
-            return Err(self.lost(false));
+            return Err(self.lost_error(false));
         }
         table.requests.insert(id, open);
         Ok(())
@@ -185,7 +187,7 @@ impl LinkRequests {
     pub(crate) fn on_response(&self, response: Response) {
         let open = response.id.as_ref().and_then(Id::as_u64).and_then(|id| {
             let mut table = self.table.lock();
-            table.left.forget(id);
+            table.cancelled.forget(id);
             table.requests.remove(&id)
         });
         match open {
@@ -196,38 +198,42 @@ impl LinkRequests {
 
     /// Handles a notification. Progress belongs to the call with the token, on any stream. The closure returns the
     /// owner of any other one.
-    pub(crate) fn on_notification(&self, notification: &Notification, whose: impl FnOnce() -> Attribution) {
+    pub(crate) fn on_notification(&self, notification: &Notification, attribution: impl FnOnce() -> Attribution) {
         if notification.method != Method::Progress {
-            return self.inbound.hear(notification, whose);
+            return self.inbound.on_notification(notification, attribution);
         }
         let call = |id| self.table.lock().requests.get(&id).and_then(|open| open.call.clone());
         match request_of(notification).and_then(call) {
-            Some(call) => self.inbound.hear_progress(notification, &call),
+            Some(call) => self.inbound.on_progress(notification, &call),
             None => self.inbound.emit(&Event::ProgressDropped { server: self.inbound.server() }),
         }
     }
 
     /// Handles a notification of a stream. Returns `false` if it belongs to none.
-    pub(crate) fn on_news(&self, news: &Notification) -> bool {
-        if news.method == Method::Cancelled {
-            let Some(events) = cancelled_request(news).and_then(|id| self.remove_stream(id)) else { return false };
+    pub(crate) fn on_stream_notification(&self, notification: &Notification) -> bool {
+        if notification.method == Method::Cancelled {
+            let Some(events) = cancelled_request(notification).and_then(|id| self.remove_stream(id)) else {
+                return false;
+            };
             let ended = LinkError::Protocol("it ended the stream instead of acknowledging it".to_owned());
             // The receiver may be dropped at this moment.
             let _ = events.try_send(ListenEvent::Ended(ended));
             return true;
         }
-        let Some(id) = subscription_of(news) else { return false };
-        if news.method == Method::Acknowledged {
+        let Some(id) = subscription_id(notification) else { return false };
+        if notification.method == Method::Acknowledged {
             if let Some(OpenRequest { waiter: Waiter::Stream { events, is_acknowledged }, .. }) =
                 self.table.lock().requests.get_mut(&id)
                 && !std::mem::replace(is_acknowledged, true)
             {
                 // The receiver may be dropped at this moment.
-                let _ = events.try_send(ListenEvent::Acknowledged(honoured(news)));
+                let _ = events.try_send(ListenEvent::Acknowledged(acknowledged_filter(notification)));
             }
             return true;
         }
-        self.inbound.hear(unsubscribed(news).as_ref().unwrap_or(news), || Attribution::Nobodys);
+        self.inbound.on_notification(without_subscription_id(notification).as_ref().unwrap_or(notification), || {
+            Attribution::None
+        });
         true
     }
 
@@ -251,7 +257,7 @@ impl LinkRequests {
 
     /// Reports an invalid message for `reason`. Fails the request if it is a response that exceeds a limit.
     pub(crate) fn on_malformed(&self, malformed: &MalformedMessage, reason: &str) {
-        if let Some(error) = beyond_limit(malformed)
+        if let Some(error) = limit_error(malformed)
             && let Some(id) = malformed.id.as_ref().and_then(Id::as_u64)
             && let Some(open) = self.take(id)
         {
@@ -267,14 +273,14 @@ impl LinkRequests {
             first.get_or_insert(end);
             is_first
         });
-        let orphans: Vec<_> = {
+        let failed: Vec<_> = {
             let mut table = self.table.lock();
             table.closed = true;
             // A request with its own connection may still get its response.
             table.requests.extract_if(|_, open| !matches!(open.waiter, Waiter::Connection)).collect()
         };
-        let lost = self.lost(true);
-        for (_, open) in orphans {
+        let lost = self.lost_error(true);
+        for (_, open) in failed {
             open.waiter.answer(Err(lost.clone()));
         }
         self.inbound.close();
@@ -294,7 +300,7 @@ impl LinkRequests {
     }
 
     /// Returns the error for a request that got no response. `sent` states whether the backend may have received it.
-    pub(crate) fn lost(&self, sent: bool) -> LinkError {
+    pub(crate) fn lost_error(&self, sent: bool) -> LinkError {
         let reason = match &*self.end.borrow() {
             Some(LinkEnd::Forgotten) if !sent => return LinkError::SessionLost,
             Some(end) => end.reason(),
@@ -304,10 +310,10 @@ impl LinkRequests {
     }
 
     /// Determines the owner of a message that names no call.
-    pub(crate) fn whose(&self) -> Attribution {
+    pub(crate) fn attribution(&self) -> Attribution {
         let table = self.table.lock();
-        let whose = Attribution::among(table.requests.values().filter_map(|open| open.call.as_ref()));
-        table.left.judge(whose, Instant::now())
+        let attribution = Attribution::among(table.requests.values().filter_map(|open| open.call.as_ref()));
+        table.cancelled.refine(attribution, Instant::now())
     }
 }
 
@@ -318,12 +324,12 @@ pub(crate) fn request_of(progress: &Notification) -> Option<u64> {
 
 /// Reports whether a message with this beginning is a response and not a request or notification.
 pub(crate) fn is_answer(head: &[u8]) -> bool {
-    let asks = find(head, "\"method\"").min(find(head, "\"params\""));
-    payload(head) < asks
+    let request_at = find(head, "\"method\"").min(find(head, "\"params\""));
+    payload(head) < request_at
 }
 
 /// Returns the error for a complete response that exceeds a limit.
-pub(crate) fn beyond_limit(malformed: &MalformedMessage) -> Option<LinkError> {
+pub(crate) fn limit_error(malformed: &MalformedMessage) -> Option<LinkError> {
     let Error::LimitExceeded { limit, value } = malformed.error else { return None };
     malformed.is_response.then(|| LinkError::Protocol(format!("its answer is nested too deep: {limit} is {value}")))
 }
@@ -345,8 +351,8 @@ fn payload(head: &[u8]) -> usize {
     find(head, "\"result\"").min(find(head, "\"error\""))
 }
 
-fn find(head: &[u8], word: &str) -> usize {
-    memchr::memmem::find(head, word.as_bytes()).unwrap_or(usize::MAX)
+fn find(head: &[u8], member: &str) -> usize {
+    memchr::memmem::find(head, member.as_bytes()).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]
@@ -364,28 +370,28 @@ mod tests {
     fn p2_while_a_call_of_another_was_just_cancelled_nothing_is_certain() {
         let open = requests();
         let (one, two) = (Arc::new(Call::example()), Arc::new(Call::example()));
-        let is_certain = || matches!(open.whose(), Attribution::Calls(_));
-        let held = open.enter(1, &one);
-        let answered = open.enter(2, &two);
+        let is_certain = || matches!(open.attribution(), Attribution::Calls(_));
+        let held = open.add(1, &one);
+        let answered = open.add(2, &two);
         answered.answered();
         assert!(is_certain());
-        drop(open.enter(3, &one));
-        assert!(is_certain(), "it was the same client's");
-        drop(open.enter(4, &two));
+        drop(open.add(3, &one));
+        assert!(is_certain(), "the cancelled call is of the same client");
+        drop(open.add(4, &two));
         assert!(!is_certain());
         drop(held);
-        assert!(matches!(open.whose(), Attribution::Nobodys));
+        assert!(matches!(open.attribution(), Attribution::None));
         let long_ago = Instant::now().checked_sub(LINGER).expect("the machine runs for longer");
-        let mut left = CancelledCalls::default();
+        let mut cancelled = CancelledCalls::default();
         for number in 0..99 {
-            left.note(number, &two, long_ago);
+            cancelled.add(number, &two, long_ago);
         }
-        assert_eq!(left.0.len(), MAX_CANCELLED_CALLS);
-        assert!(matches!(left.judge(Attribution::of(Some(&one)), Instant::now()), Attribution::Calls(_)));
+        assert_eq!(cancelled.0.len(), MAX_CANCELLED_CALLS);
+        assert!(matches!(cancelled.refine(Attribution::of(Some(&one)), Instant::now()), Attribution::Calls(_)));
     }
 
     /// Returns a call of a client that receives server requests only as the result of a call.
-    fn passing(client: &Arc<Client>) -> Arc<Call> {
+    fn stateless_call(client: &Arc<Client>) -> Arc<Call> {
         let Call { mut caller, request, .. } = Call::example();
         caller.dialect = Dialect::NEWEST;
         Arc::new(Call::new(caller, Arc::clone(client), request, None))
@@ -394,20 +400,20 @@ mod tests {
     #[test]
     fn p2_of_calls_that_are_asked_by_their_answers_none_is_guessed() {
         let (open, client) = (requests(), Arc::clone(&Call::example().client));
-        let (one, two) = (passing(&client), passing(&client));
-        let _held = open.enter(1, &one);
-        assert!(matches!(open.whose(), Attribution::Calls(_)));
-        let other = open.enter(2, &two);
-        assert!(matches!(open.whose(), Attribution::Unsure), "they are of one client");
+        let (one, two) = (stateless_call(&client), stateless_call(&client));
+        let _held = open.add(1, &one);
+        assert!(matches!(open.attribution(), Attribution::Calls(_)));
+        let other = open.add(2, &two);
+        assert!(matches!(open.attribution(), Attribution::Ambiguous), "both calls are of one client");
         drop(other);
-        assert!(matches!(open.whose(), Attribution::Unsure), "the other was just cancelled");
-        // One that is gone must not be taken for another.
+        assert!(matches!(open.attribution(), Attribution::Ambiguous), "the other call was just cancelled");
+        // A dropped call must not be taken for another.
         for _ in 0..100 {
             let open = requests();
-            drop(open.enter(1, &passing(&Arc::clone(&Call::example().client))));
-            let next = passing(&Arc::clone(&Call::example().client));
-            let _held = open.enter(2, &next);
-            assert!(matches!(open.whose(), Attribution::Unsure));
+            drop(open.add(1, &stateless_call(&Arc::clone(&Call::example().client))));
+            let next = stateless_call(&Arc::clone(&Call::example().client));
+            let _held = open.add(2, &next);
+            assert!(matches!(open.attribution(), Attribution::Ambiguous));
         }
     }
 
@@ -415,8 +421,8 @@ mod tests {
     async fn p2_a_call_that_has_its_answer_says_no_more_on_the_same_stream() {
         let open = requests();
         let (one, two) = (Arc::new(Call::example()), Arc::new(Call::example()));
-        let is_certain = || matches!(open.whose(), Attribution::Calls(_));
-        let _held = open.expect_answer(1, Some(&one)).expect("it is open");
+        let is_certain = || matches!(open.attribution(), Attribution::Calls(_));
+        let _held = open.expect_answer(1, Some(&one)).expect("the link is open");
         let answer = |id: u64| {
             let answer = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#);
             match goblin_wire::Message::parse(answer.into()) {
@@ -424,14 +430,14 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         };
-        let answered = open.expect_answer(2, Some(&two)).expect("it is open");
+        let answered = open.expect_answer(2, Some(&two)).expect("the link is open");
         answer(2);
         drop(answered);
         assert!(is_certain());
         drop(open.expect_answer(3, Some(&two)));
-        assert!(!is_certain(), "it may still be at work for the one that was cancelled");
+        assert!(!is_certain(), "the backend may still work on the cancelled call");
         answer(3);
-        assert!(is_certain(), "it answered all the same");
+        assert!(is_certain(), "the backend answered the cancelled call");
     }
 
     #[test]

@@ -32,10 +32,10 @@ impl RequestMeta<'_> {
     pub(crate) fn edits(self, dialect: Dialect) -> Splice {
         let (request, tasks) = (self.request, self.tasks);
         let mut edits = match (self.caller.dialect.has_handshake(), dialect.has_handshake()) {
-            (true, true) => self.token_alone(),
-            (false, false) => self.less_capabilities(),
-            (true, false) => self.introduced(dialect),
-            (false, true) => self.anonymous(),
+            (true, true) => self.replace_token(),
+            (false, false) => self.reduce_capabilities(),
+            (true, false) => self.add_introduction(dialect),
+            (false, true) => self.remove_introduction(),
         };
         let text = request.raw.as_str();
         match request.params.whole {
@@ -43,7 +43,7 @@ impl RequestMeta<'_> {
                 json::prepend(text, params, r#""task":{}"#, &mut edits);
             }
             // In this version a capability replaces the request for a task.
-            Some(params) if tasks.welcome && !dialect.has_handshake() && request.params.task.is_some() => {
+            Some(params) if tasks.accepted && !dialect.has_handshake() && request.params.task.is_some() => {
                 json::cut_members(text, params, |key| key == "task", &mut edits);
             }
             _ => {}
@@ -51,7 +51,7 @@ impl RequestMeta<'_> {
         edits
     }
 
-    fn token_alone(self) -> Splice {
+    fn replace_token(self) -> Splice {
         let mut edits = Splice::new();
         if let Some((at, token)) = self.token {
             edits.replace(at, token);
@@ -61,15 +61,15 @@ impl RequestMeta<'_> {
 
     /// Reduces the declared capabilities. The client's `_meta` is complete, but it may declare more capabilities than
     /// the gateway permits here.
-    fn less_capabilities(self) -> Splice {
+    fn reduce_capabilities(self) -> Splice {
         let text = self.request.raw.as_str();
         let mut changed = None;
-        let is_unwelcome = !self.tasks.welcome && names_tasks(&self.caller.abilities.raw);
-        if !self.declare.sampling || !self.declare.elicitation || is_unwelcome {
+        let must_remove_tasks = !self.tasks.accepted && names_tasks(&self.caller.abilities.raw);
+        if !self.declare.sampling || !self.declare.elicitation || must_remove_tasks {
             let at = self.request.params.known_meta.capabilities;
             changed = at.map(|at| (at, capabilities(at.get(text), self.declare, self.tasks)));
         }
-        let mut edits = self.token_alone();
+        let mut edits = self.replace_token();
         if let Some((at, capabilities)) = changed {
             edits.replace(at, capabilities);
         }
@@ -77,16 +77,16 @@ impl RequestMeta<'_> {
     }
 
     /// Adds the data that the client sent in its handshake.
-    fn introduced(self, dialect: Dialect) -> Splice {
+    fn add_introduction(self, dialect: Dialect) -> Splice {
         let (text, params) = (self.request.raw.as_str(), &self.request.params);
-        let mut said = introduction(dialect, &capabilities(&self.caller.abilities.raw, self.declare, self.tasks));
+        let mut members = introduction(dialect, &capabilities(&self.caller.abilities.raw, self.declare, self.tasks));
         if let Some(level) = self.level {
-            said.push((LOG_LEVEL, quote(level.as_str())));
+            members.push((LOG_LEVEL, quote(level.as_str())));
         }
         let whole = params.whole;
         let meta = params.meta.filter(|meta| meta.get(text).starts_with('{'));
         let mut edits = match meta {
-            Some(_) => self.token_alone(),
+            Some(_) => self.replace_token(),
             None => Splice::new(),
         };
         match (meta, params.meta, whole) {
@@ -94,14 +94,14 @@ impl RequestMeta<'_> {
                 // Members of these names have no meaning in the client's version, so replace them.
                 for member in json::members(text, meta) {
                     let key = member.key(text);
-                    if let Some(place) = said.iter().position(|(name, _)| *name == key) {
-                        edits.replace(member.value, said.swap_remove(place).1);
+                    if let Some(index) = members.iter().position(|(name, _)| *name == key) {
+                        edits.replace(member.value, members.swap_remove(index).1);
                     }
                 }
-                insert_members(&mut edits, text, meta, &said);
+                insert_members(&mut edits, text, meta, &members);
             }
-            (None, Some(at), _) => edits.replace(at, object(&said)),
-            (None, None, Some(params)) => insert_members(&mut edits, text, params, &[("_meta", object(&said))]),
+            (None, Some(at), _) => edits.replace(at, object(&members)),
+            (None, None, Some(params)) => insert_members(&mut edits, text, params, &[("_meta", object(&members))]),
             // Requests to a backend always have params.
             (None, None, None) => {}
         }
@@ -109,9 +109,9 @@ impl RequestMeta<'_> {
     }
 
     /// Removes the data that the link's handshake already covered.
-    fn anonymous(self) -> Splice {
+    fn remove_introduction(self) -> Splice {
         let text = self.request.raw.as_str();
-        let Some(meta) = self.request.params.meta else { return self.token_alone() };
+        let Some(meta) = self.request.params.meta else { return self.replace_token() };
         let kept = json::members(text, meta).filter(|member| !member.key(text).starts_with(RESERVED));
         let kept: Vec<_> = kept
             .map(|member| {
@@ -144,13 +144,13 @@ fn capabilities(raw: &str, declare: Declare, tasks: TaskPolicy) -> String {
     let mut members = permitted(raw, declare, |key, value| match key {
         // In this version tasks are an extension, not a capability.
         "tasks" => None,
-        "extensions" if names_tasks(value) && !tasks.welcome => Some(without_tasks(value)),
-        "extensions" if tasks.welcome => None,
+        "extensions" if names_tasks(value) && !tasks.accepted => Some(without_tasks(value)),
+        "extensions" if tasks.accepted => None,
         // The gateway does not forward changes of roots, so omit `listChanged`.
         "roots" if value.starts_with('{') => Some("{}".to_owned()),
         _ => Some(value.to_owned()),
     });
-    if tasks.welcome {
+    if tasks.accepted {
         let extensions = json::member(raw, json::whole(raw), "extensions").map_or("{}", |at| at.get(raw));
         members.push(format!(r#""extensions":{}"#, with_tasks(extensions)));
     }
@@ -167,8 +167,8 @@ pub(crate) fn own_capabilities(raw: &str, declare: Declare) -> String {
 fn permitted(raw: &str, declare: Declare, value_of: impl Fn(&str, &str) -> Option<String>) -> Vec<String> {
     let member = |member: json::Member| {
         let key = member.key(raw);
-        let is_left_out = key == "sampling" && !declare.sampling || key == "elicitation" && !declare.elicitation;
-        let value = if is_left_out { None } else { value_of(&key, member.value.get(raw)) };
+        let is_disabled = key == "sampling" && !declare.sampling || key == "elicitation" && !declare.elicitation;
+        let value = if is_disabled { None } else { value_of(&key, member.value.get(raw)) };
         Some(format!("{}:{}", member.key.get(raw), value?))
     };
     json::members(raw, json::whole(raw)).filter_map(member).collect()
@@ -187,7 +187,11 @@ fn with_tasks(extensions: &str) -> String {
 
 /// Returns the gateway's own capabilities with tasks added, to receive task notifications.
 pub(crate) fn declaring_tasks(declared: &str) -> String {
-    capabilities(declared, Declare { sampling: true, elicitation: true }, TaskPolicy { welcome: true, required: false })
+    capabilities(
+        declared,
+        Declare { sampling: true, elicitation: true },
+        TaskPolicy { accepted: true, required: false },
+    )
 }
 
 fn names_tasks(capabilities: &str) -> bool {
@@ -249,7 +253,7 @@ mod tests {
 
     /// Returns the params as the backend receives them. The gateway's progress token is 9, and reserved names are
     /// shortened.
-    fn request_meta(
+    fn edited_params(
         params: &str,
         from: Dialect,
         to: Dialect,
@@ -257,10 +261,10 @@ mod tests {
         level: Option<Level>,
         declare: Declare,
     ) -> String {
-        stamped_with(params, (from, to), raw, level, declare, TaskPolicy::default())
+        edited_params_with(params, (from, to), raw, level, declare, TaskPolicy::default())
     }
 
-    fn stamped_with(
+    fn edited_params_with(
         params: &str,
         (from, to): (Dialect, Dialect),
         raw: &str,
@@ -281,18 +285,18 @@ mod tests {
         let edits = RequestMeta { request: &request, caller: &caller, level, declare, token, tasks }.edits(to);
         let text = edits.apply(request.raw.bytes());
         assert!(Message::parse(text.clone()).is_ok(), "{params}: {text:?}");
-        let text = String::from_utf8(text.to_vec()).expect("it was text");
+        let text = String::from_utf8(text.to_vec()).expect("UTF-8");
         let info = format!(r#","{CLIENT_INFO}":{{"name":"goblin","version":"{}"}}"#, env!("CARGO_PKG_VERSION"));
         let version = format!(r#""{PROTOCOL_VERSION}":"2026-07-28""#);
         let text = text.replace(&info, "").replace(&version, "V").replace(RESERVED, "r/");
-        let start = text.find("\"params\":").expect("it has params") + "\"params\":".len();
+        let start = text.find("\"params\":").expect("params") + "\"params\":".len();
         text[start..text.len() - 1].to_owned()
     }
 
     #[test]
     fn srv2_within_an_era_only_the_token_changes() {
         let check = |params: &str, expected: &str| {
-            assert_eq!(request_meta(params, LEGACY, LEGACY, "{}", Some(Level::Info), ALL), expected, "{params}");
+            assert_eq!(edited_params(params, LEGACY, LEGACY, "{}", Some(Level::Info), ALL), expected, "{params}");
         };
         check(r#"{"name":"t"}"#, r#"{"name":"t"}"#);
         check(
@@ -301,7 +305,7 @@ mod tests {
         );
         let modern = format!(r#"{{"_meta":{{"{CLIENT_CAPABILITIES}":{{"roots":{{}}, "x":1.0}} ,"progressToken":1}}}}"#);
         let expected = r#"{"_meta":{"r/clientCapabilities":{"roots":{}, "x":1.0} ,"progressToken":9}}"#;
-        assert_eq!(request_meta(&modern, MODERN, MODERN, r#"{"roots":{}, "x":1.0}"#, None, ALL), expected);
+        assert_eq!(edited_params(&modern, MODERN, MODERN, r#"{"roots":{}, "x":1.0}"#, None, ALL), expected);
     }
 
     #[test]
@@ -311,7 +315,7 @@ mod tests {
         let check = |sampling, elicitation, expected: &str| {
             let declare = Declare { sampling, elicitation };
             let expected = format!(r#"{{"_meta":{{"r/clientCapabilities":{expected},"progressToken":9}}}}"#);
-            assert_eq!(request_meta(&params, MODERN, MODERN, &raw, None, declare), expected);
+            assert_eq!(edited_params(&params, MODERN, MODERN, &raw, None, declare), expected);
         };
         check(true, true, r#"{"sampling":{},"elicitation":{},"extensions":{"a/b":{}}}"#);
         check(false, true, r#"{"elicitation":{},"extensions":{"a/b":{}}}"#);
@@ -321,7 +325,7 @@ mod tests {
     #[test]
     fn srv2_a_client_with_a_handshake_is_introduced() {
         let check = |params: &str, raw: &str, level, expected: &str| {
-            assert_eq!(request_meta(params, LEGACY, MODERN, raw, level, ALL), expected, "{params}");
+            assert_eq!(edited_params(params, LEGACY, MODERN, raw, level, ALL), expected, "{params}");
         };
         let none = r#"V,"r/clientCapabilities":{}"#;
         check(r#"{"name":"t"}"#, "", None, &format!(r#"{{"_meta":{{{none}}},"name":"t"}}"#));
@@ -347,7 +351,7 @@ mod tests {
         let check = |meta: &str, expected: &str| {
             let params = format!(r#"{{"name":"t","_meta":{meta},"x":1}}"#);
             let expected = format!(r#"{{"name":"t","_meta":{expected},"x":1}}"#);
-            assert_eq!(request_meta(&params, MODERN, LEGACY, "{}", None, ALL), expected);
+            assert_eq!(edited_params(&params, MODERN, LEGACY, "{}", None, ALL), expected);
         };
         check("{}", "{}");
         check(&format!(r#"{{"{PROTOCOL_VERSION}":"2026-07-28","{CLIENT_CAPABILITIES}":{{}}}}"#), "{}");
@@ -355,33 +359,33 @@ mod tests {
             &format!(r#"{{"{LOG_LEVEL}":"info","a":1.0,"{CLIENT_INFO}":{{}},"progressToken":"z","b":[1, 2]}}"#),
             r#"{"a":1.0,"progressToken":9,"b":[1, 2]}"#,
         );
-        assert_eq!(request_meta(r#"{"name":"t"}"#, MODERN, LEGACY, "{}", None, ALL), r#"{"name":"t"}"#);
+        assert_eq!(edited_params(r#"{"name":"t"}"#, MODERN, LEGACY, "{}", None, ALL), r#"{"name":"t"}"#);
     }
 
     #[test]
     fn task1_a_wish_for_a_task_is_said_in_the_words_of_the_link() {
-        let welcome = TaskPolicy { welcome: true, required: false };
-        let required = TaskPolicy { welcome: false, required: true };
+        let accepted = TaskPolicy { accepted: true, required: false };
+        let required = TaskPolicy { accepted: false, required: true };
         let check = |from, to, raw: &str, params: &str, tasks, expected: &str| {
-            assert_eq!(stamped_with(params, (from, to), raw, None, ALL, tasks), expected, "{params}");
+            assert_eq!(edited_params_with(params, (from, to), raw, None, ALL, tasks), expected, "{params}");
         };
-        let asked = r#"{"name":"t","task":{"ttl":5}}"#;
-        check(LEGACY, LEGACY, "{}", asked, welcome, asked);
+        let with_task = r#"{"name":"t","task":{"ttl":5}}"#;
+        check(LEGACY, LEGACY, "{}", with_task, accepted, with_task);
         check(
             LEGACY,
             MODERN,
             r#"{"tasks":{},"extensions":{"a/b":{}}}"#,
-            asked,
-            welcome,
+            with_task,
+            accepted,
             r#"{"_meta":{V,"r/clientCapabilities":{"extensions":{"a/b":{},"r/tasks":{}}}},"name":"t"}"#,
         );
         let raw = format!(r#"{{"extensions":{{"{TASKS}":{{}}}}}}"#);
         let params = format!(r#"{{"name":"t","_meta":{{"{CLIENT_CAPABILITIES}":{raw}}}}}"#);
         let declared = r#"{"name":"t","_meta":{"r/clientCapabilities":{"extensions":{"r/tasks":{}}}}}"#;
-        check(MODERN, MODERN, &raw, &params, welcome, declared);
+        check(MODERN, MODERN, &raw, &params, accepted, declared);
         check(MODERN, MODERN, &raw, &params, TaskPolicy::default(), &declared.replace(r#""r/tasks":{}"#, ""));
         check(MODERN, LEGACY, &raw, &params, required, r#"{"task":{},"name":"t","_meta":{}}"#);
-        check(MODERN, LEGACY, &raw, &params, welcome, r#"{"name":"t","_meta":{}}"#);
+        check(MODERN, LEGACY, &raw, &params, accepted, r#"{"name":"t","_meta":{}}"#);
         check(Dialect::V2024_11_05, LEGACY, "{}", r#"{"name":"t"}"#, required, r#"{"task":{},"name":"t"}"#);
         assert_eq!(declaring_tasks("{}"), goblin_wire::modern::TASKS_DECLARED);
     }
@@ -389,11 +393,11 @@ mod tests {
     #[test]
     fn srv2_requests_of_our_own_say_who_we_are() {
         let check = |params: &str, rest: &str| {
-            let said = own_params(MODERN, r#"{"roots":{}}"#, params);
+            let params = own_params(MODERN, r#"{"roots":{}}"#, params);
             let start = format!(
                 r#"{{"_meta":{{"{PROTOCOL_VERSION}":"2026-07-28","{CLIENT_CAPABILITIES}":{{"roots":{{}}}},"{CLIENT_INFO}""#
             );
-            assert!(said.starts_with(&start) && said.ends_with(rest), "{said}");
+            assert!(params.starts_with(&start) && params.ends_with(rest), "{params}");
         };
         check("{}", r#""}}}"#);
         check(r#"{"cursor":"x"}"#, r#""}},"cursor":"x"}"#);

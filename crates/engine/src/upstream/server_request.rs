@@ -34,32 +34,32 @@ pub(crate) struct Recipient {
 /// The reason why a server request ended without a response from the client.
 enum ServerRequestEnd {
     /// The backend cancelled the request or its link ended. The backend expects no response.
-    Withdrawn(String),
+    Cancelled(String),
     /// The call was cancelled or timed out. The backend was notified of that, but it may still wait for this response.
-    Abandoned,
-    Late,
-    Gone,
+    CallEnded,
+    TimedOut,
+    ClientDisconnected,
 }
 
 impl Recipient {
     /// Sends the request on the stream of one of the calls, or else on the session's stream. Returns whether a stream
     /// took it.
-    pub(crate) fn ask(&self, message: &Bytes) -> bool {
+    pub(crate) fn send(&self, message: &Bytes) -> bool {
         self.calls.iter().any(|call| call.ask(message.clone()))
             || self.client.has_stream() && self.client.post(message.clone())
     }
 
     /// Notifies the client that the server request with `id` was cancelled.
-    pub(crate) fn tell_cancelled(&self, id: u64, reason: &str) {
+    pub(crate) fn notify_cancelled(&self, id: u64, reason: &str) {
         if !self.dialect.has_server_requests() {
-            // The client got the question as the result of a call. Its protocol version has no message that cancels
-            // such a question.
+            // The client got the request as the result of a call. Its protocol version has no message that cancels
+            // such a request.
             return;
         }
         let params = format!(r#"{{"requestId":{id},"reason":{}}}"#, quote(reason));
         let message = goblin_wire::notification(&Method::Cancelled, Some(&params));
-        let told = self.calls.iter().any(|call| call.offer(message.clone()));
-        if !told {
+        let is_sent = self.calls.iter().any(|call| call.offer(message.clone()));
+        if !is_sent {
             // If the client's queue is full, the client learns of the cancellation when its response has no effect.
             self.client.post(message);
         }
@@ -102,32 +102,32 @@ pub(crate) fn relay(
     mut opened: InboundRequest,
     reply_sink: Arc<dyn ReplySink>,
 ) {
-    let ask = match recipient.client.open_request() {
-        Ok(ask) => ask,
-        Err(refused) => {
-            let error = match refused {
+    let open = match recipient.client.open_request() {
+        Ok(open) => open,
+        Err(error) => {
+            let error = match error {
                 ServerRequestError::Full => Error::LimitExceeded { limit: "asks", value: MAX_SERVER_REQUESTS },
-                ServerRequestError::Closed => gone(),
+                ServerRequestError::Closed => disconnected(),
             };
-            return inbound.refuse(&request, &error, &*reply_sink);
+            return inbound.reject(&request, &error, &*reply_sink);
         }
     };
     // The backend announces the end of an elicitation later. Only clients with a stream for unsolicited messages can
     // receive that.
     if request.method == Method::Elicit && !recipient.is_own && recipient.dialect.has_server_requests() {
-        inbound.inbox.remember_elicited(&request, &recipient.client);
+        inbound.events.remember_elicitation(&request, &recipient.client);
     }
     // Send before the link reads its next message, to preserve the order.
-    let mut edits = inbound.inbox.translate_ask(&request, recipient.dialect);
-    inbound.relate(request.raw.as_str(), request.params.whole, &mut edits);
-    if !recipient.ask(&outgoing(&request, ask.id, edits)) {
-        return inbound.refuse(&request, &gone(), &*reply_sink);
+    let mut edits = inbound.events.translate_request(&request, recipient.dialect);
+    inbound.expose_related_task(request.raw.as_str(), request.params.whole, &mut edits);
+    if !recipient.send(&outgoing(&request, open.id, edits)) {
+        return inbound.reject(&request, &disconnected(), &*reply_sink);
     }
     let inbound = Arc::clone(inbound);
     worker::spawn(async move {
-        let ended = wait(&inbound, &request, &recipient, ask, &mut opened.withdrawn, &*reply_sink).await;
-        inbound.leave(&request.id);
-        if let Some(answer) = answer_to(&request, ended, &inbound) {
+        let ended = wait(&inbound, &request, &recipient, open, &mut opened.cancelled, &*reply_sink).await;
+        inbound.remove_request(&request.id);
+        if let Some(answer) = response_for(&request, ended, &inbound) {
             reply_sink.answer(answer).await;
         }
         // Free the slot only after the response is sent, so that the slots also limit responses in transit.
@@ -136,17 +136,18 @@ pub(crate) fn relay(
 }
 
 /// Returns the response to the backend. Returns `None` if the backend expects none.
-fn answer_to(request: &Request, ended: Result<Bytes, ServerRequestEnd>, inbound: &InboundHandler) -> Option<Bytes> {
+fn response_for(request: &Request, ended: Result<Bytes, ServerRequestEnd>, inbound: &InboundHandler) -> Option<Bytes> {
     let error = match ended {
         Ok(answer) => return Some(answer),
-        Err(ServerRequestEnd::Withdrawn(_)) => return None,
-        Err(ServerRequestEnd::Abandoned) => Error::ClientUnavailable { reason: "its call was cancelled".to_owned() },
-        Err(ServerRequestEnd::Late) => {
-            Error::Unanswered { method: request.method.to_string(), after: inbound.patience.unwrap_or_default() }
-        }
-        Err(ServerRequestEnd::Gone) => gone(),
+        Err(ServerRequestEnd::Cancelled(_)) => return None,
+        Err(ServerRequestEnd::CallEnded) => Error::ClientUnavailable { reason: "its call was cancelled".to_owned() },
+        Err(ServerRequestEnd::TimedOut) => Error::Unanswered {
+            method: request.method.to_string(),
+            after: inbound.response_timeout.unwrap_or_default(),
+        },
+        Err(ServerRequestEnd::ClientDisconnected) => disconnected(),
     };
-    Some(inbound.refusal(request, &error))
+    Some(inbound.rejection(request, &error))
 }
 
 /// Returns the request for the client, with the gateway's id. A progress token is replaced by one of the gateway.
@@ -164,41 +165,42 @@ async fn wait(
     inbound: &InboundHandler,
     request: &Request,
     recipient: &Recipient,
-    mut ask: OpenServerRequest,
-    withdrawn: &mut oneshot::Receiver<String>,
+    mut open: OpenServerRequest,
+    cancelled: &mut oneshot::Receiver<String>,
     reply_sink: &dyn ReplySink,
 ) -> Result<Bytes, ServerRequestEnd> {
-    let _held = ClockPause::new(&recipient.calls);
-    let late = async {
-        match inbound.patience {
-            Some(patience) => tokio::time::sleep(patience).await,
+    let _clock_pause = ClockPause::new(&recipient.calls);
+    let timed_out = async {
+        match inbound.response_timeout {
+            Some(timeout) => tokio::time::sleep(timeout).await,
             None => std::future::pending().await,
         }
     };
-    tokio::pin!(late);
+    tokio::pin!(timed_out);
     let ended = loop {
         tokio::select! {
             biased;
-            word = ask.next() => match word {
+            event = open.next() => match event {
                 ServerRequestEvent::Answer(answer) => {
-                    let edits = inbound.unrelate(answer.raw.as_str(), answer.outcome.span());
+                    let edits = inbound.restore_related_task(answer.raw.as_str(), answer.outcome.span());
                     return Ok(answer.rekeyed(&request.id_as_written(), edits).concat());
                 }
-                ServerRequestEvent::Progress(progress) => reply_sink.say(progress_for(request, &progress)),
-                ServerRequestEvent::Nothing => break ServerRequestEnd::Gone,
+                ServerRequestEvent::Progress(progress) => reply_sink.send_or_drop(progress_for(request, &progress)),
+                ServerRequestEvent::Nothing => break ServerRequestEnd::ClientDisconnected,
             },
-            reason = &mut *withdrawn => {
-                break ServerRequestEnd::Withdrawn(reason.unwrap_or_else(|_| "the connection to the server is over".to_owned()));
+            reason = &mut *cancelled => {
+                let link_ended = |_| "the connection to the server ended".to_owned();
+                break ServerRequestEnd::Cancelled(reason.unwrap_or_else(link_ended));
             }
-            () = recipient.abandoned() => break ServerRequestEnd::Abandoned,
-            () = &mut late => break ServerRequestEnd::Late,
+            () = recipient.abandoned() => break ServerRequestEnd::CallEnded,
+            () = &mut timed_out => break ServerRequestEnd::TimedOut,
         }
     };
     match &ended {
-        ServerRequestEnd::Withdrawn(reason) => recipient.tell_cancelled(ask.id, reason),
-        ServerRequestEnd::Abandoned => recipient.tell_cancelled(ask.id, "its call was cancelled"),
-        ServerRequestEnd::Late => recipient.tell_cancelled(ask.id, "the gateway's time-out"),
-        ServerRequestEnd::Gone => {}
+        ServerRequestEnd::Cancelled(reason) => recipient.notify_cancelled(open.id, reason),
+        ServerRequestEnd::CallEnded => recipient.notify_cancelled(open.id, "its call was cancelled"),
+        ServerRequestEnd::TimedOut => recipient.notify_cancelled(open.id, "the gateway's timeout expired"),
+        ServerRequestEnd::ClientDisconnected => {}
     }
     Err(ended)
 }
@@ -214,6 +216,6 @@ fn progress_for(request: &Request, progress: &Notification) -> Bytes {
     edits.apply(progress.raw.bytes())
 }
 
-fn gone() -> Error {
-    Error::ClientUnavailable { reason: "it is gone, or has no open stream to be asked on".to_owned() }
+fn disconnected() -> Error {
+    Error::ClientUnavailable { reason: "it disconnected, or has no open stream for server requests".to_owned() }
 }

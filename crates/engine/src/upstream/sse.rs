@@ -6,7 +6,8 @@
 //! sent twice.
 //!
 //! A peer that vanished leaves the stream open and silent. Any bytes, even comments, prove that the peer is alive.
-//! After [`SILENCE`] without bytes and without open requests, which have timeouts of their own, the link sends a ping.
+//! After [`IDLE_BEFORE_PING`] without bytes and without open requests, which have timeouts of their own, the link sends
+//! a ping.
 
 mod endpoint;
 
@@ -27,18 +28,20 @@ use hyper::body::Body;
 use tokio::time::timeout;
 
 use crate::client::call::Call;
-use crate::upstream::http::peer::{ASIDE, HttpPeer, error_body, finish, is_session_unknown, request, response_in};
+use crate::upstream::http::peer::{
+    BACKGROUND_TIMEOUT, HttpPeer, error_body, finish, is_session_unknown, request, response_in,
+};
 use crate::upstream::http::{JSON, STREAM, whole_body};
 use crate::upstream::inbound::ReplySink;
 use crate::upstream::link::{LinkEnd, LinkError};
 use crate::upstream::problem::BackendProblem;
 
 /// The time without bytes and open requests after which the link sends a ping.
-const SILENCE: Duration = Duration::from_secs(30);
+const IDLE_BEFORE_PING: Duration = Duration::from_secs(30);
 /// The time that the backend has to send any bytes after a ping.
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
 /// After the end of the stream, the time for which a POST may still report the fate of its request.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+const POST_GRACE: Duration = Duration::from_millis(500);
 
 /// A link over HTTP+SSE.
 pub struct SseLink {
@@ -57,14 +60,14 @@ impl SseLink {
     }
 
     /// Opens the stream and waits for its `endpoint` event. From then on a task reads the stream for the life of the
-    /// link. Pings take their ids from `next`.
-    pub async fn open(&self, next: Arc<AtomicU64>) -> Result<(), LinkError> {
+    /// link. Pings take their ids from `next_id`.
+    pub async fn open(&self, next_id: Arc<AtomicU64>) -> Result<(), LinkError> {
         let (endpoint, stream) = self.shared.open_stream().await?;
         self.shared.endpoint.get_or_init(|| endpoint);
         let shared = Arc::clone(&self.shared);
         worker::spawn(async move {
             tokio::select! {
-                end = hear(&shared, stream, &next) => shared.peer.open.close(end),
+                end = read_stream(&shared, stream, &next_id) => shared.peer.open.close(end),
                 _ = shared.peer.open.closed() => {}
             }
         });
@@ -80,9 +83,10 @@ impl SseLink {
     }
 
     pub async fn notify(&self, body: Bytes) -> Result<(), LinkError> {
-        let taken = timeout(ASIDE, Arc::clone(&self.shared).post(body)).await;
-        let late = |_| LinkError::Protocol("it did not take a notification in time".to_owned());
-        taken.map_err(late)?.map(drop)
+        let accepted = timeout(BACKGROUND_TIMEOUT, Arc::clone(&self.shared).post(body)).await;
+        let timed_out =
+            |_| LinkError::Protocol(format!("it did not accept a notification within {BACKGROUND_TIMEOUT:?}"));
+        accepted.map_err(timed_out)?.map(drop)
     }
 
     pub async fn closed(&self) -> LinkEnd {
@@ -91,7 +95,7 @@ impl SseLink {
 
     /// Closes the link. The transport has no message for that; closing the stream is enough.
     pub fn close(&self) {
-        self.shared.peer.open.close(LinkEnd::Lost("the gateway closed it".to_owned()));
+        self.shared.peer.open.close(LinkEnd::Lost("the gateway closed the connection".to_owned()));
     }
 }
 
@@ -102,16 +106,16 @@ impl SseLinkInner {
         let mut request = request(Verb::GET, url, headers.clone(), Bytes::new());
         request.headers_mut().insert(ACCEPT, STREAM);
         let response = client.request(request).await.map_err(|error| self.peer.unreachable(&error))?;
-        let protocol = |trouble: BackendProblem<'_>| LinkError::Protocol(trouble.to_string());
+        let protocol = |problem: BackendProblem<'_>| LinkError::Protocol(problem.to_string());
         if !response.status().is_success() {
-            return Err(protocol(BackendProblem::Refused(response.status())));
+            return Err(protocol(BackendProblem::HttpStatus(response.status())));
         }
         if !is_event_stream(response.headers()) {
             return Err(protocol(BackendProblem::NoStream));
         }
         let mut stream = EventStream::new(response.into_body(), *limit);
         loop {
-            let event = stream.next().await.map_err(|error| self.peer.fail(broken(&error)))?;
+            let event = stream.next().await.map_err(|error| self.peer.fail(broken_stream(&error)))?;
             let ended = || self.peer.fail("its stream ended before it named an endpoint".to_owned());
             if let Frame::Whole(event) = event.ok_or_else(ended)?
                 && event.name.as_deref() == Some("endpoint")
@@ -136,17 +140,17 @@ impl SseLinkInner {
             biased;
             answer = &mut answered => match answer {
                 Ok(Ok(answer)) => {
-                    worker::spawn(timeout(ASIDE, post));
+                    worker::spawn(timeout(BACKGROUND_TIMEOUT, post));
                     Ok(answer)
                 }
-                lost => match timeout(self.last_words(), post).await {
+                failure => match timeout(self.post_grace(), post).await {
                     Ok(Err(error)) => Err(error),
-                    _ => lost.unwrap_or_else(|_| Err(self.peer.open.lost(true))),
+                    _ => failure.unwrap_or_else(|_| Err(self.peer.open.lost_error(true))),
                 },
             },
-            taken = &mut post => match taken? {
-                None => answered.await.unwrap_or_else(|_| Err(self.peer.open.lost(true))),
-                Some(answer) if answer.id.as_ref().is_none_or(|named| named.as_u64() == Some(id)) => Ok(answer),
+            accepted = &mut post => match accepted? {
+                None => answered.await.unwrap_or_else(|_| Err(self.peer.open.lost_error(true))),
+                Some(answer) if answer.id.as_ref().is_none_or(|other| other.as_u64() == Some(id)) => Ok(answer),
                 Some(_) => Err(LinkError::Protocol("its answer belongs to another request".to_owned())),
             },
         };
@@ -157,19 +161,19 @@ impl SseLinkInner {
     /// Posts one message. The response usually comes on the stream; some servers return it in the POST's response
     /// instead.
     async fn post(self: Arc<SseLinkInner>, body: Bytes) -> Result<Option<Response>, LinkError> {
-        let endpoint = self.endpoint.get().ok_or_else(|| self.peer.open.lost(false))?;
+        let endpoint = self.endpoint.get().ok_or_else(|| self.peer.open.lost_error(false))?;
         let mut request = request(Verb::POST, endpoint, self.peer.headers.clone(), body);
         request.headers_mut().insert(CONTENT_TYPE, JSON);
         request.headers_mut().insert(ACCEPT, JSON);
         let response = self.peer.client.request(request).await.map_err(|error| self.peer.unreachable(&error))?;
         if !response.status().is_success() {
-            return self.refusal(response).await;
+            return self.read_rejection(response).await;
         }
         if !has_content_type(response.headers(), "application/json") {
             finish(response.into_body()).await;
             return Ok(None);
         }
-        let body = self.peer.inbound.hold(whole_body(response.into_body(), self.peer.limit).await?);
+        let body = self.peer.inbound.charge(whole_body(response.into_body(), self.peer.limit).await?);
         match Message::parse(body) {
             Ok(Message::Response(response)) => Ok(Some(response)),
             Err(malformed) if malformed.is_response => {
@@ -181,9 +185,9 @@ impl SseLinkInner {
     }
 
     /// Interprets an error status. Returns a JSON-RPC response in the body, if there is one.
-    async fn refusal(&self, response: HttpResponse<ResponseBody>) -> Result<Option<Response>, LinkError> {
+    async fn read_rejection(&self, response: HttpResponse<ResponseBody>) -> Result<Option<Response>, LinkError> {
         let status = response.status();
-        let body = timeout(ASIDE, error_body(response)).await.unwrap_or_default();
+        let body = timeout(BACKGROUND_TIMEOUT, error_body(response)).await.unwrap_or_default();
         match response_in(body.clone()) {
             Some(answer) if answer.id.is_some() => Ok(Some(answer)),
             _ if is_session_unknown(status, &body) => {
@@ -191,15 +195,15 @@ impl SseLinkInner {
                 Err(LinkError::SessionLost)
             }
             Some(answer) => Ok(Some(answer)),
-            None => Err(LinkError::Protocol(BackendProblem::Refused(status).to_string())),
+            None => Err(LinkError::Protocol(BackendProblem::HttpStatus(status).to_string())),
         }
     }
 
     /// Returns the time to wait for a POST after the end of the stream. A backend that forgot the session is alive and
     /// rejects every POST, so its answer is worth a longer wait.
-    fn last_words(&self) -> Duration {
+    fn post_grace(&self) -> Duration {
         let forgotten = self.peer.open.end() == Some(LinkEnd::Forgotten);
-        if forgotten { ASIDE } else { LAST_WORDS }
+        if forgotten { BACKGROUND_TIMEOUT } else { POST_GRACE }
     }
 
     fn on_event(self: &Arc<SseLinkInner>, event: Frame<SseEvent>) {
@@ -211,11 +215,11 @@ impl SseLinkInner {
         if event.data.is_empty() || event.name.is_some_and(|name| name != "message") {
             return;
         }
-        match Message::parse(self.peer.inbound.hold(event.data)) {
+        match Message::parse(self.peer.inbound.charge(event.data)) {
             Ok(Message::Response(response)) => open.on_response(response),
-            Ok(Message::Notification(notification)) => open.on_notification(&notification, || open.whose()),
-            Ok(Message::Request(ask)) => {
-                self.peer.inbound.take_ask(ask, open.whose(), Arc::new(SseReplySink(Arc::clone(self))));
+            Ok(Message::Notification(notification)) => open.on_notification(&notification, || open.attribution()),
+            Ok(Message::Request(request)) => {
+                self.peer.inbound.on_request(request, open.attribution(), Arc::new(SseReplySink(Arc::clone(self))));
             }
             Err(malformed) => open.on_malformed(&malformed, &malformed.error.to_string()),
         }
@@ -232,8 +236,8 @@ impl SseLinkInner {
 struct SseReplySink(Arc<SseLinkInner>);
 
 impl ReplySink for SseReplySink {
-    fn say(&self, message: Bytes) {
-        self.0.peer.say(Arc::clone(&self.0).post(message));
+    fn send_or_drop(&self, message: Bytes) {
+        self.0.peer.send_in_background(Arc::clone(&self.0).post(message));
     }
 
     fn answer(&self, message: Bytes) -> BoxFuture<'_, ()> {
@@ -242,7 +246,7 @@ impl ReplySink for SseReplySink {
 }
 
 /// Reads the stream to its end and returns the reason.
-async fn hear<B>(shared: &Arc<SseLinkInner>, mut stream: EventStream<B>, next: &AtomicU64) -> LinkEnd
+async fn read_stream<B>(shared: &Arc<SseLinkInner>, mut stream: EventStream<B>, next_id: &AtomicU64) -> LinkEnd
 where
     B: Body<Data = Bytes, Error: std::error::Error> + Unpin,
 {
@@ -251,24 +255,24 @@ where
         while let Some(event) = stream.take() {
             shared.on_event(event);
         }
-        match timeout(if pinged { PING_TIMEOUT } else { SILENCE }, stream.read()).await {
+        match timeout(if pinged { PING_TIMEOUT } else { IDLE_BEFORE_PING }, stream.read()).await {
             Ok(Ok(true)) => pinged = false,
             Ok(Ok(false)) => return LinkEnd::Lost("its stream ended".to_owned()),
-            Ok(Err(error)) => return LinkEnd::Lost(broken(&error)),
+            Ok(Err(error)) => return LinkEnd::Lost(broken_stream(&error)),
             Err(_) if pinged => {
                 return LinkEnd::Lost(format!("its stream is silent, and it answered no ping within {PING_TIMEOUT:?}"));
             }
             Err(_) if shared.peer.open.is_empty() => {
                 pinged = true;
-                worker::spawn(Arc::clone(shared).ping(next.fetch_add(1, Ordering::Relaxed)));
+                worker::spawn(Arc::clone(shared).ping(next_id.fetch_add(1, Ordering::Relaxed)));
             }
             Err(_) => {}
         }
     }
 }
 
-fn broken(error: &impl std::error::Error) -> String {
-    format!("its stream broke off: {error}")
+fn broken_stream(error: &impl std::error::Error) -> String {
+    format!("its stream was cut off: {error}")
 }
 
 #[cfg(test)]
@@ -282,25 +286,25 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn f7_a_stream_is_silent_for_long_only_while_something_is_open() {
         let shared = SseLink::new(HttpPeer::example("127.0.0.1:9")).shared;
-        let begin = tokio::time::Instant::now();
+        let started = tokio::time::Instant::now();
         let (sender, receiver) = mpsc::channel(1);
         let frames = unfold(receiver, async |mut receiver: mpsc::Receiver<Bytes>| {
             let bytes = receiver.recv().await?;
             Some((Ok::<_, hyper::Error>(hyper::body::Frame::data(bytes)), receiver))
         });
         let body = StreamBody::new(Box::pin(frames));
-        let hearing = tokio::spawn({
+        let reading = tokio::spawn({
             let shared = Arc::clone(&shared);
-            async move { hear(&shared, EventStream::new(body, 1024), &AtomicU64::new(1)).await }
+            async move { read_stream(&shared, EventStream::new(body, 1024), &AtomicU64::new(1)).await }
         });
-        let busy = shared.peer.open.expect_answer(7, None).expect("it is open");
-        tokio::time::sleep(10 * SILENCE).await;
-        assert!(!hearing.is_finished(), "the call's own deadline counts");
-        drop(busy);
-        sender.send(Bytes::from_static(b": a comment\n\n")).await.expect("it is heard");
-        let heard = begin.elapsed();
-        let LinkEnd::Lost(reason) = hearing.await.expect("no panic") else { panic!("forgotten") };
+        let open_request = shared.peer.open.expect_answer(7, None).expect("the link is open");
+        tokio::time::sleep(10 * IDLE_BEFORE_PING).await;
+        assert!(!reading.is_finished(), "the call's own timeout applies");
+        drop(open_request);
+        sender.send(Bytes::from_static(b": a comment\n\n")).await.expect("the stream is read");
+        let received = started.elapsed();
+        let LinkEnd::Lost(reason) = reading.await.expect("no panic") else { panic!("forgotten") };
         assert!(reason.contains("silent"), "{reason}");
-        assert_eq!(begin.elapsed() - heard, SILENCE + PING_TIMEOUT);
+        assert_eq!(started.elapsed() - received, IDLE_BEFORE_PING + PING_TIMEOUT);
     }
 }

@@ -1,13 +1,13 @@
 //! A backend as a child process, with one message per line on stdin and stdout.
 //!
 //! Each link has four tasks: the writer, the readers of stdout and stderr, and one that watches the process. Each
-//! notification stream has one more (`news`). The reader never waits for the writer, so the gateway still receives
+//! notification stream has one more (`listen`). The reader never waits for the writer, so the gateway still receives
 //! messages of a child that stops reading.
 //!
 //! If the queue to the child is full, a request waits for [`QUEUE_TIMEOUT`] and then fails as overloaded. A response
 //! to a server request waits as long and is then dropped. Other messages are dropped at once.
 
-mod news;
+mod listen;
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -47,7 +47,7 @@ const MAX_STDERR_LINE: usize = 16 * 1024;
 /// The number of bytes of an invalid line that are examined for quoting it.
 const MAX_QUOTED_BYTES: usize = 4 * 1024;
 /// The wait for the last output of a process that exited, and for the exit of a process that closed a pipe.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A link to a child process.
 pub struct StdioLink {
@@ -60,21 +60,21 @@ struct StdioLinkInner {
     inbound: Arc<InboundHandler>,
     command: ChildCommand,
     queue: mpsc::Sender<QueuedLine>,
-    room: Arc<Semaphore>,
+    capacity: Arc<Semaphore>,
     open: LinkRequests,
     is_retry: bool,
     /// Whether the process has sent a response and so is an MCP server.
-    spoke: AtomicBool,
-    said: Mutex<ProcessOutput>,
+    has_responded: AtomicBool,
+    output: Mutex<ProcessOutput>,
 }
 
 /// Output of the process besides protocol messages. It helps to explain why the process ended.
 #[derive(Default)]
 struct ProcessOutput {
     /// The last lines on stderr.
-    last_words: VecDeque<String>,
+    last_lines: VecDeque<String>,
     /// The first line on stdout that was not a message.
-    babble: Option<String>,
+    stray_line: Option<String>,
 }
 
 type QueuedLine = (Bytes, OwnedSemaphorePermit);
@@ -96,17 +96,17 @@ impl StdioLink {
             inbound,
             command,
             queue,
-            room: Arc::new(Semaphore::new(QUEUE_UNITS as usize)),
+            capacity: Arc::new(Semaphore::new(QUEUE_UNITS as usize)),
             is_retry,
-            spoke: AtomicBool::new(false),
-            said: Mutex::default(),
+            has_responded: AtomicBool::new(false),
+            output: Mutex::default(),
         });
         let writer = worker::spawn(write(queued, child.stdin));
         let reader = worker::spawn(read(Arc::clone(&shared), child.stdout, limit));
         let stderr = worker::spawn(read_stderr(Arc::clone(&shared), child.stderr));
         let (stop, stopped) = watch::channel(false);
-        let ears = OutputTasks { stdout: reader, stderr };
-        worker::spawn(watch_over(Arc::clone(&shared), child.process, writer, ears, stopped));
+        let output = OutputTasks { stdout: reader, stderr };
+        worker::spawn(watch_process(Arc::clone(&shared), child.process, writer, output, stopped));
         Ok(StdioLink { shared, stop })
     }
 
@@ -114,7 +114,7 @@ impl StdioLink {
     pub async fn request(&self, id: u64, body: Bytes, call: Option<&Arc<Call>>) -> Result<Response, LinkError> {
         let (slot, answered) = self.shared.open.expect_answer(id, call)?;
         self.shared.send(body).await?;
-        let answer = answered.await.unwrap_or_else(|_| Err(self.shared.open.lost(true)));
+        let answer = answered.await.unwrap_or_else(|_| Err(self.shared.open.lost_error(true)));
         drop(slot);
         answer
     }
@@ -124,8 +124,8 @@ impl StdioLink {
     }
 
     /// Returns the first line on stdout that was not a message, if any.
-    pub fn babble(&self) -> Option<String> {
-        self.shared.said.lock().babble.clone()
+    pub fn stray_line(&self) -> Option<String> {
+        self.shared.output.lock().stray_line.clone()
     }
 
     pub async fn closed(&self) -> LinkEnd {
@@ -142,72 +142,75 @@ impl StdioLink {
 
 impl StdioLinkInner {
     /// Reports a line of stderr and keeps the last ones.
-    fn hear_stderr(&self, line: &str) {
-        let repeated = self.is_retry && !self.spoke.load(Ordering::Relaxed);
+    fn on_stderr_line(&self, line: &str) {
+        let repeated = self.is_retry && !self.has_responded.load(Ordering::Relaxed);
         self.inbound.emit(&Event::BackendStderr { server: self.inbound.server(), line, repeated });
         let line = quotable(line);
-        let mut said = self.said.lock();
+        let mut output = self.output.lock();
         if !line.is_empty() {
-            said.last_words.push_back(line);
+            output.last_lines.push_back(line);
         }
-        if said.last_words.len() > MAX_QUOTED_LINES {
-            said.last_words.pop_front();
+        if output.last_lines.len() > MAX_QUOTED_LINES {
+            output.last_lines.pop_front();
         }
     }
 
     /// Returns an explanation for the end of the process.
-    fn ended(&self, exit: Exit) -> String {
-        let last_words: Vec<_> = self.said.lock().last_words.iter().cloned().collect();
-        let missed = self.command.missed(self.inbound.server(), &last_words);
-        BackendProblem::Ended { exit, last_words: &last_words, missed: &missed }.to_string()
+    fn explain_exit(&self, exit: Exit) -> String {
+        let last_lines: Vec<_> = self.output.lock().last_lines.iter().cloned().collect();
+        let missing = self.command.missing_variables(self.inbound.server(), &last_lines);
+        BackendProblem::Ended { exit, last_lines: &last_lines, missing: &missing }.to_string()
     }
 
     /// Queues a message and waits for space for at most [`QUEUE_TIMEOUT`].
     async fn send(&self, body: Bytes) -> Result<(), LinkError> {
         match self.try_send(&body) {
             Err(LinkError::Overloaded) => {}
-            settled => return settled,
+            outcome => return outcome,
         }
         let waited = tokio::time::timeout(QUEUE_TIMEOUT, async {
-            let permit = Arc::clone(&self.room).acquire_many_owned(units(&body)).await.ok()?;
+            let permit = Arc::clone(&self.capacity).acquire_many_owned(units(&body)).await.ok()?;
             self.queue.send((single_line(body), permit)).await.ok()
         });
         match waited.await {
             Ok(Some(())) => Ok(()),
-            Ok(None) => Err(self.open.lost(false)),
+            Ok(None) => Err(self.open.lost_error(false)),
             Err(_) => Err(LinkError::Overloaded),
         }
     }
 
     /// Queues a message without waiting.
     fn try_send(&self, body: &Bytes) -> Result<(), LinkError> {
-        let permit = Arc::clone(&self.room).try_acquire_many_owned(units(body)).map_err(|_| LinkError::Overloaded)?;
+        let permit =
+            Arc::clone(&self.capacity).try_acquire_many_owned(units(body)).map_err(|_| LinkError::Overloaded)?;
         self.queue.try_send((single_line(body.clone()), permit)).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => LinkError::Overloaded,
-            mpsc::error::TrySendError::Closed(_) => self.open.lost(false),
+            mpsc::error::TrySendError::Closed(_) => self.open.lost_error(false),
         })
     }
 
     /// Handles one line of stdout.
     fn on_line(self: &Arc<StdioLinkInner>, line: Bytes) {
-        let kept = (!self.spoke.load(Ordering::Relaxed)).then(|| line.clone());
-        match Message::parse(self.inbound.hold(line)) {
+        let quoted = (!self.has_responded.load(Ordering::Relaxed)).then(|| line.clone());
+        match Message::parse(self.inbound.charge(line)) {
             Ok(Message::Response(response)) => {
-                self.spoke.store(true, Ordering::Relaxed);
+                self.has_responded.store(true, Ordering::Relaxed);
                 self.open.on_response(response);
             }
             Ok(Message::Notification(notification)) => {
-                if !self.open.on_news(&notification) {
-                    self.open.on_notification(&notification, || self.open.whose());
+                if !self.open.on_stream_notification(&notification) {
+                    self.open.on_notification(&notification, || self.open.attribution());
                 }
             }
-            Ok(Message::Request(ask)) => self.inbound.take_ask(ask, self.open.whose(), Arc::clone(self) as _),
+            Ok(Message::Request(request)) => {
+                self.inbound.on_request(request, self.open.attribution(), Arc::clone(self) as _)
+            }
             Err(malformed) => {
                 let mut reason = malformed.error.to_string();
-                if let Some(line) = kept {
+                if let Some(line) = quoted {
                     let line = quotable(&String::from_utf8_lossy(&line[..line.len().min(MAX_QUOTED_BYTES)]));
                     let _ = write!(reason, ": {line:?}");
-                    self.said.lock().babble.get_or_insert(line);
+                    self.output.lock().stray_line.get_or_insert(line);
                 }
                 self.open.on_malformed(&malformed, &reason);
             }
@@ -216,7 +219,7 @@ impl StdioLinkInner {
 }
 
 impl ReplySink for StdioLinkInner {
-    fn say(&self, message: Bytes) {
+    fn send_or_drop(&self, message: Bytes) {
         if self.try_send(&message).is_err() {
             self.inbound.emit(&Event::ReplyDropped { server: self.inbound.server() });
         }
@@ -268,7 +271,7 @@ async fn read(shared: Arc<StdioLinkInner>, stdout: ChildStdout, limit: usize) {
 async fn read_stderr(shared: Arc<StdioLinkInner>, stderr: ChildStderr) {
     each_line(stderr, MAX_STDERR_LINE, |frame| {
         let (Frame::Whole(line) | Frame::TooLong { head: line }) = frame;
-        shared.hear_stderr(&String::from_utf8_lossy(&line));
+        shared.on_stderr_line(&String::from_utf8_lossy(&line));
     })
     .await;
 }
@@ -283,30 +286,32 @@ async fn each_line(mut source: impl AsyncRead + Unpin, limit: usize, mut on_line
 }
 
 /// Watches the process until it ends, closes a pipe or is stopped. Then closes the link and ends the process.
-async fn watch_over(
+async fn watch_process(
     shared: Arc<StdioLinkInner>,
     mut process: ProcessGroup,
     mut writer: JoinHandle<()>,
-    mut ears: OutputTasks,
+    mut output: OutputTasks,
     mut stopped: watch::Receiver<bool>,
 ) {
     let reason = tokio::select! {
         exit = process.wait() => {
-            ears.hear_out().await;
-            shared.ended(exit)
+            output.drain().await;
+            shared.explain_exit(exit)
         }
-        _ = &mut ears.stdout => {
+        _ = &mut output.stdout => {
             let exit = exit_of(&mut process).await;
             // A process that ended has closed both pipes.
-            let _ = tokio::time::timeout(LAST_WORDS, &mut ears.stderr).await;
-            exit.map_or_else(|| "it closed its output".to_owned(), |exit| shared.ended(exit))
+            let _ = tokio::time::timeout(DRAIN_TIMEOUT, &mut output.stderr).await;
+            exit.map_or_else(|| "it closed its stdout".to_owned(), |exit| shared.explain_exit(exit))
         }
         _ = &mut writer => {
             let exit = exit_of(&mut process).await;
-            ears.hear_out().await;
-            exit.map_or_else(|| "it closed its input".to_owned(), |exit| shared.ended(exit))
+            output.drain().await;
+            exit.map_or_else(|| "it closed its stdin".to_owned(), |exit| shared.explain_exit(exit))
         }
-        () = async { drop(stopped.wait_for(|stopped| *stopped).await) } => "the gateway closed it".to_owned(),
+        () = async { drop(stopped.wait_for(|stopped| *stopped).await) } => {
+            "the gateway closed the connection".to_owned()
+        }
     };
     shared.open.close(LinkEnd::Lost(reason));
     // A closed stdin is the protocol's request to exit.
@@ -315,7 +320,7 @@ async fn watch_over(
         let _ = writer.await;
     }
     process.end().await;
-    ears.stdout.abort();
+    output.stdout.abort();
 }
 
 /// The tasks that read the output of a process.
@@ -325,17 +330,17 @@ struct OutputTasks {
 }
 
 impl OutputTasks {
-    /// Waits until all remaining output is read, for at most [`LAST_WORDS`].
-    async fn hear_out(&mut self) {
+    /// Waits until all remaining output is read, for at most [`DRAIN_TIMEOUT`].
+    async fn drain(&mut self) {
         let both = async { tokio::join!(&mut self.stdout, &mut self.stderr) };
-        let _ = tokio::time::timeout(LAST_WORDS, both).await;
+        let _ = tokio::time::timeout(DRAIN_TIMEOUT, both).await;
     }
 }
 
 /// Waits briefly for the exit of a process that closed a pipe. A process that ends closes its pipes first, and its exit
 /// status is the better explanation.
 async fn exit_of(process: &mut ProcessGroup) -> Option<Exit> {
-    tokio::time::timeout(LAST_WORDS, process.wait()).await.ok()
+    tokio::time::timeout(DRAIN_TIMEOUT, process.wait()).await.ok()
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 //!
 //! Each link has one supervisor, which owns the connection and alone publishes it in its [`LinkSlot`]. No other task
 //! waits for it, so a slow or hanging backend delays only its own callers. The [`LinkPolicy`] decides when the link is
-//! connected and what is done with it. When the backend stops, or the client of the link is gone, the supervisor closes
-//! the link and ends.
+//! connected and what is done with it. When the backend stops, or the client of the link has disconnected, the
+//! supervisor closes the link and ends.
 
 use std::convert::Infallible;
 use std::ops::ControlFlow;
@@ -57,7 +57,7 @@ pub(crate) struct BackendDeps {
     /// The tasks of all clients.
     pub tasks: Arc<TaskTable>,
     /// Notified when a listing changed.
-    pub bell: Arc<Notify>,
+    pub listing_changed: Arc<Notify>,
     /// The lowest log level that a client requested.
     pub level: watch::Receiver<Option<Level>>,
 }
@@ -72,10 +72,10 @@ pub(crate) fn start(
     deps: BackendDeps,
     stop: watch::Receiver<bool>,
 ) -> (Arc<Backend>, JoinHandle<()>) {
-    let inbox = BackendEvents::new(id.clone(), Arc::clone(&deps.observe), uris, Arc::clone(&deps.tasks));
-    let mut backend = Backend::new(id, config, &deps.policies, inbox);
+    let events = BackendEvents::new(id.clone(), Arc::clone(&deps.observe), uris, Arc::clone(&deps.tasks));
+    let mut backend = Backend::new(id, config, &deps.policies, events);
     backend.meter = meter;
-    let table = Arc::new(LinkTable::new(backend.home.clone(), Arc::clone(&backend.meter), deps, stop));
+    let table = Arc::new(LinkTable::new(backend.context.clone(), Arc::clone(&backend.meter), deps, stop));
     backend.links = Some(Arc::clone(&table));
     let backend = Arc::new(backend);
     let supervisor = Supervisor::new(&table, &backend.shared, LinkPolicy::Shared(Arc::clone(&backend)));
@@ -103,7 +103,7 @@ pub(crate) struct Supervisor {
     /// The number of short sessions in a row.
     short_sessions: u32,
     /// The last failure since the last successful connection.
-    trouble: Option<String>,
+    last_failure: Option<String>,
     has_dialled: bool,
     /// Held by all supervisors except the one of the shared link, which waits for the others.
     _alive: Option<watch::Receiver<()>>,
@@ -113,17 +113,17 @@ pub(crate) struct Supervisor {
 struct ConnectedLink {
     link: Arc<Link>,
     hello: Arc<Hello>,
-    begin: Instant,
+    since: Instant,
     /// The slot of a client's link, and the guard that keeps the client's session.
-    _place: Option<(OwnedSemaphorePermit, Presence)>,
+    _permit: Option<(OwnedSemaphorePermit, Presence)>,
 }
 
 /// The reason why a supervisor has no link.
 enum LinkExit {
-    /// The backend stops, or the client of the link is gone.
+    /// The backend stops, or the client of the link has disconnected.
     Stopped,
     /// There was no attempt, because of a long pause or a limit.
-    Refused(Error),
+    NotAttempted(Error),
     /// The attempt failed.
     Failed(String),
     /// The connection was lost.
@@ -140,9 +140,9 @@ impl Drop for Supervisor {
             self.table.remove(&self.slot);
         }
         if self.slot.owner.is_some() {
-            // A caller may have found this register just before. Close it, so that no subscription is added without a
-            // supervisor.
-            self.slot.register.close();
+            // A caller may have found this subscription manager just before. Close it, so that no subscription is added
+            // without a supervisor.
+            self.slot.subscriptions.close();
         }
     }
 }
@@ -157,7 +157,7 @@ impl Supervisor {
             health: Health::default(),
             pause_ends: Instant::now(),
             short_sessions: 0,
-            trouble: None,
+            last_failure: None,
             has_dialled: false,
             _alive: (!is_shared).then(|| table.alive.subscribe()),
         }
@@ -165,12 +165,12 @@ impl Supervisor {
 
     /// Connects and serves until the supervisor must end. The supervisor of the shared link then waits for the others.
     pub(crate) async fn run(mut self) {
-        while self.wanted().await {
+        while self.next_attempt().await {
             let exit = match self.connect().await {
-                Ok(connected) => self.hold(connected).await,
+                Ok(connected) => self.run_link(connected).await,
                 Err(exit) => exit,
             };
-            if self.after(exit).is_break() {
+            if self.handle_exit(exit).is_break() {
                 break;
             }
         }
@@ -182,24 +182,24 @@ impl Supervisor {
 
     /// Waits until the next attempt is due. Returns `false` if the supervisor must end. A link that clients share is
     /// due after the pause, a client's own link when a call or a subscription needs it.
-    async fn wanted(&self) -> bool {
+    async fn next_attempt(&self) -> bool {
         let due = async {
             match self.policy {
                 LinkPolicy::Shared(_) | LinkPolicy::CallsOnly => {
                     tokio::time::sleep_until(self.pause_ends.into()).await;
                 }
-                LinkPolicy::Client(_) => self.slot.wanted(self.pause_ends).await,
+                LinkPolicy::Client(_) => self.slot.requested(self.pause_ends).await,
             }
         };
         tokio::select! {
             biased;
-            () = self.over() => false,
+            () = self.ended() => false,
             () = due => true,
         }
     }
 
-    /// Waits until the backend stops, the client of the link is gone or its link is idle.
-    fn over(&self) -> impl Future<Output = ()> + use<> {
+    /// Waits until the backend stops, the client of the link has disconnected or its link is idle.
+    fn ended(&self) -> impl Future<Output = ()> + use<> {
         let (mut stop, slot) = (self.table.stop.clone(), Arc::clone(&self.slot));
         async move {
             tokio::select! {
@@ -211,44 +211,47 @@ impl Supervisor {
 
     /// Connects the link. A client's link also gets its log level before calls use it.
     async fn connect(&mut self) -> Result<ConnectedLink, LinkExit> {
-        let begin = Instant::now();
-        let over = self.over();
-        tokio::pin!(over);
-        let place = tokio::select! {
+        let started = Instant::now();
+        let ended = self.ended();
+        tokio::pin!(ended);
+        let permit = tokio::select! {
             biased;
-            () = &mut over => return Err(LinkExit::Stopped),
-            place = self.place() => place.map_err(LinkExit::Refused)?,
+            () = &mut ended => return Err(LinkExit::Stopped),
+            permit = self.acquire_slot() => permit.map_err(LinkExit::NotAttempted)?,
         };
         if std::mem::replace(&mut self.has_dialled, true) && self.slot.owner.is_none() {
             self.table.meter.count_restart();
         }
-        let (slot, config, patience) = (&self.slot, &self.table.home.config, self.table.deps.policies.ask_timeout);
-        let greeting = DialParams {
+        let (slot, config, response_timeout) =
+            (&self.slot, &self.table.context.config, self.table.deps.policies.ask_timeout);
+        let params = DialParams {
             capabilities: &match &slot.owner {
                 Some(owner) => own_capabilities(&owner.caller.abilities.raw, config.declare),
                 None => shared_capabilities(config),
             },
-            inbound: || InboundHandler::new(Arc::clone(&slot.register), config, slot.owner.clone(), patience),
-            whom: match (&self.policy, &slot.owner) {
+            inbound: || {
+                InboundHandler::new(Arc::clone(&slot.subscriptions), config, slot.owner.clone(), response_timeout)
+            },
+            scope: match (&self.policy, &slot.owner) {
                 (LinkPolicy::CallsOnly, _) => LinkScope::HandshakeOnly,
                 (_, Some(owner)) if owner.caller.dialect.has_handshake() => LinkScope::WithHandshake,
                 _ => LinkScope::All,
             },
-            is_retry: self.trouble.is_some(),
+            is_retry: self.last_failure.is_some(),
         };
-        let (link, hello) = match self.table.dialler.dial(greeting, &mut over).await {
+        let (link, hello) = match self.table.dialler.dial(params, &mut ended).await {
             Ok(dialled) => dialled.ok_or(LinkExit::Stopped)?,
             Err(reason) => return Err(LinkExit::Failed(reason)),
         };
-        let _place = place.zip(slot.owner.as_ref().map(|owner| owner.client.hold()));
-        let connected = ConnectedLink { link, hello, begin: Instant::now(), _place };
-        self.health.connected(connected.begin);
-        self.trouble = None;
-        self.report_connected(&connected, begin.elapsed());
+        let _permit = permit.zip(slot.owner.as_ref().map(|owner| owner.client.hold()));
+        let connected = ConnectedLink { link, hello, since: Instant::now(), _permit };
+        self.health.connected(connected.since);
+        self.last_failure = None;
+        self.report_connected(&connected, started.elapsed());
         if let Some(owner) = &self.slot.owner {
             tokio::select! {
                 // `serve` checks the same condition again.
-                () = &mut over => {}
+                () = &mut ended => {}
                 _ = tokio::time::timeout(SET_LEVEL_TIMEOUT, set_own_level(owner, &connected)) => {}
             }
         }
@@ -257,30 +260,30 @@ impl Supervisor {
 
     /// Waits for the pause after earlier failures of a client's link, and for a free slot. Returns an error if the
     /// pause is long or no slot becomes free. A link that clients share needs no slot.
-    async fn place(&self) -> Result<Option<OwnedSemaphorePermit>, Error> {
+    async fn acquire_slot(&self) -> Result<Option<OwnedSemaphorePermit>, Error> {
         if self.slot.owner.is_none() {
             return Ok(None);
         }
         let pause = self.pause_ends.saturating_duration_since(Instant::now());
         if pause > MAX_PAUSE {
-            let reason = self.trouble.as_deref().unwrap_or("it fails too often");
-            return Err(self.slot.unavailable_because(reason));
+            let reason = self.last_failure.as_deref().unwrap_or("it fails too often");
+            return Err(self.slot.unavailable_error(reason));
         }
         tokio::time::sleep(pause).await;
-        let room = Arc::clone(&self.table.room).acquire_owned();
-        match tokio::time::timeout(SLOT_TIMEOUT, room).await {
-            Ok(Ok(place)) => Ok(Some(place)),
-            _ => Err(self.table.full()),
+        let slot = Arc::clone(&self.table.capacity).acquire_owned();
+        match tokio::time::timeout(SLOT_TIMEOUT, slot).await {
+            Ok(Ok(permit)) => Ok(Some(permit)),
+            _ => Err(self.table.full_error()),
         }
     }
 
     /// Serves a link until it ends, publishes the end and closes the link.
-    async fn hold(&mut self, connected: ConnectedLink) -> LinkExit {
+    async fn run_link(&mut self, connected: ConnectedLink) -> LinkExit {
         let exit = self.serve(&connected).await;
-        let exit = self.judge(exit, connected.begin.elapsed());
-        self.slot.take_back();
+        let exit = self.classify_exit(exit, connected.since.elapsed());
+        self.slot.remove_link();
         // Publish the end before closing the link, which can take seconds. Calls must fail at once.
-        self.publish_end(&exit, connected.begin.elapsed());
+        self.publish_end(&exit, connected.since.elapsed());
         connected.link.close().await;
         exit
     }
@@ -288,17 +291,17 @@ impl Supervisor {
     /// Publishes the link and does the work of its policy until the link ends.
     async fn serve(&mut self, connected: &ConnectedLink) -> LinkExit {
         let ConnectedLink { link, hello, .. } = connected;
-        let over = self.over();
+        let ended = self.ended();
         let (table, slot, policy) = (&self.table, &self.slot, &mut self.policy);
-        let register = &slot.register;
+        let subscriptions = &slot.subscriptions;
         let keeps_subscriptions = !matches!(policy, LinkPolicy::CallsOnly);
         if let LinkPolicy::Shared(backend) = policy {
-            backend.list_connected();
+            backend.prepare_lists();
         }
         if keeps_subscriptions {
-            register.link_up(hello.capabilities.subscribe);
+            subscriptions.link_up(hello.capabilities.subscribe);
         }
-        slot.up(link);
+        slot.publish_link(link);
         let work = async {
             match policy {
                 LinkPolicy::Shared(backend) => {
@@ -306,20 +309,20 @@ impl Supervisor {
                     tokio::select! {
                         biased;
                         reason = lister.run() => LinkExit::Lost(reason),
-                        never = register.keep(link, hello) => match never {},
+                        never = subscriptions.keep(link, hello) => match never {},
                         never = follow_level(table, connected) => match never {},
                     }
                 }
                 LinkPolicy::CallsOnly => match follow_level(table, connected).await {},
-                LinkPolicy::Client(notices) => tokio::select! {
-                    () = pass_on(slot, notices, connected) => LinkExit::Stopped,
-                    never = register.keep(link, hello) => match never {},
+                LinkPolicy::Client(notifications) => tokio::select! {
+                    () = forward_notifications(slot, notifications, connected) => LinkExit::Stopped,
+                    never = subscriptions.keep(link, hello) => match never {},
                 },
             }
         };
         let exit = tokio::select! {
             biased;
-            () = over => LinkExit::Stopped,
+            () = ended => LinkExit::Stopped,
             end = link.closed() => match end {
                 LinkEnd::Lost(reason) => LinkExit::Lost(reason),
                 LinkEnd::Forgotten => LinkExit::Forgotten,
@@ -327,18 +330,18 @@ impl Supervisor {
             exit = work => exit,
         };
         if keeps_subscriptions {
-            register.link_down();
+            subscriptions.link_down();
         }
         exit
     }
 
     /// Turns the second short session in a row into a loss. A backend that forgets every session at once is unusable,
     /// and the supervisor would reconnect without a pause for ever. A client's own link pauses after the first one.
-    fn judge(&mut self, exit: LinkExit, lasted: Duration) -> LinkExit {
+    fn classify_exit(&mut self, exit: LinkExit, lasted: Duration) -> LinkExit {
         let is_short = matches!(exit, LinkExit::Forgotten) && lasted < MIN_SESSION;
         self.short_sessions = if is_short { self.short_sessions.saturating_add(1) } else { 0 };
         match self.short_sessions {
-            2.. if self.slot.owner.is_none() => LinkExit::Lost("it forgets every session at once".to_owned()),
+            2.. if self.slot.owner.is_none() => LinkExit::Lost("it forgets every session immediately".to_owned()),
             _ => exit,
         }
     }
@@ -346,26 +349,27 @@ impl Supervisor {
     /// Publishes and reports the end of a connection. A link that clients share stays [`BackendState::Ready`] while it
     /// replaces a forgotten session.
     fn publish_end(&mut self, exit: &LinkExit, lasted: Duration) {
-        let (server, session) = (self.table.home.inbox.server(), self.slot.owner.as_ref().map(|it| it.id.short()));
+        let (server, session) =
+            (self.table.context.events.server(), self.slot.owner.as_ref().map(|owner| owner.id.short()));
         match (exit, session.as_deref()) {
             (LinkExit::Lost(reason), None) => {
                 self.slot.publish(BackendState::Lost(reason.clone()));
                 self.emit(&Event::BackendLost { server, reason });
-                self.trouble = Some(reason.clone());
+                self.last_failure = Some(reason.clone());
             }
             (LinkExit::Lost(reason), Some(session)) => {
                 self.emit(&Event::ClientLinkLost { server, session, reason });
-                self.rest(reason.clone());
-                self.go_down(reason);
+                self.record_failure(reason.clone());
+                self.publish_lost(reason);
             }
             (LinkExit::Forgotten, Some(session)) => {
                 let reason = "it forgot the session";
                 self.emit(&Event::ClientLinkLost { server, session, reason });
                 // The backend is alive, so no pause is due. Forgetting a new session at once counts as a failure.
                 if lasted < MIN_SESSION {
-                    self.rest(reason.to_owned());
+                    self.record_failure(reason.to_owned());
                 }
-                self.go_down(reason);
+                self.publish_lost(reason);
             }
             (LinkExit::Stopped, Some(session)) => {
                 self.slot.publish(BackendState::Stopped);
@@ -376,19 +380,19 @@ impl Supervisor {
     }
 
     /// Decides whether there is another attempt, and computes the pause before it.
-    fn after(&mut self, exit: LinkExit) -> ControlFlow<()> {
+    fn handle_exit(&mut self, exit: LinkExit) -> ControlFlow<()> {
         let is_client = self.slot.owner.is_some();
         match exit {
             LinkExit::Stopped => return ControlFlow::Break(()),
             // The backend rejects the handshake, so this second link cannot exist. A later call starts a supervisor.
             _ if matches!(self.policy, LinkPolicy::CallsOnly)
-                && !self.table.dialler.eras.may_have_both(Instant::now()) =>
+                && !self.table.dialler.eras.may_support_both(Instant::now()) =>
             {
                 return ControlFlow::Break(());
             }
-            LinkExit::Refused(error) => {
-                self.drop_notices();
-                self.slot.failed(error);
+            LinkExit::NotAttempted(error) => {
+                self.drop_notifications();
+                self.slot.publish_failure(error);
             }
             LinkExit::Failed(reason) if is_client => self.on_own_failure(reason),
             // `publish_end` has done the rest.
@@ -403,9 +407,9 @@ impl Supervisor {
     /// Reports a failure of a link that clients share.
     fn on_failure(&mut self, reason: String) {
         // A repetition is logged at a lower level.
-        let repeated = self.trouble.as_deref().map(problem::gist) == Some(problem::gist(&reason));
-        let pause = self.rest(reason.clone());
-        let server = self.table.home.inbox.server();
+        let repeated = self.last_failure.as_deref().map(problem::stable_part) == Some(problem::stable_part(&reason));
+        let pause = self.record_failure(reason.clone());
+        let server = self.table.context.events.server();
         self.emit(&Event::BackendFailed { server, reason: &reason, retry_in: pause, repeated });
         if let LinkPolicy::Shared(backend) = &self.policy {
             backend.refreshing.store(false, Ordering::Release);
@@ -418,40 +422,40 @@ impl Supervisor {
 
     /// Reports a failed attempt to connect a client's own link.
     fn on_own_failure(&mut self, reason: String) {
-        let repeated = self.trouble.as_deref() == Some(&*reason);
+        let repeated = self.last_failure.as_deref() == Some(&*reason);
         if let Some(owner) = &self.slot.owner {
-            let (server, session) = (self.table.home.inbox.server(), &*owner.id.short());
+            let (server, session) = (self.table.context.events.server(), &*owner.id.short());
             self.emit(&Event::ClientLinkFailed { server, session, reason: &reason, repeated });
         }
-        let error = self.slot.unavailable_because(&reason);
-        self.rest(reason);
-        self.drop_notices();
-        self.slot.failed(error);
+        let error = self.slot.unavailable_error(&reason);
+        self.record_failure(reason);
+        self.drop_notifications();
+        self.slot.publish_failure(error);
     }
 
     /// Records a failure. Returns the pause before the next attempt.
-    fn rest(&mut self, reason: String) -> Duration {
+    fn record_failure(&mut self, reason: String) -> Duration {
         let now = Instant::now();
         let pause = self.health.failed(now, health::jitter());
         self.pause_ends = now + pause;
-        self.trouble = Some(reason);
+        self.last_failure = Some(reason);
         pause
     }
 
-    fn go_down(&mut self, reason: &str) {
-        self.drop_notices();
+    fn publish_lost(&mut self, reason: &str) {
+        self.drop_notifications();
         self.slot.publish(BackendState::Lost(reason.to_owned()));
     }
 
     /// Drops queued notifications of the client, because they refer to the old connection.
-    fn drop_notices(&mut self) {
-        if let LinkPolicy::Client(notices) = &mut self.policy {
-            while notices.try_recv().is_ok() {}
+    fn drop_notifications(&mut self) {
+        if let LinkPolicy::Client(notifications) = &mut self.policy {
+            while notifications.try_recv().is_ok() {}
         }
     }
 
     fn report_connected(&self, connected: &ConnectedLink, took: Duration) {
-        let server = self.table.home.inbox.server();
+        let server = self.table.context.events.server();
         match &self.slot.owner {
             Some(owner) => self.emit(&Event::ClientLinkOpened { server, session: &owner.id.short(), took }),
             None => {
@@ -474,23 +478,23 @@ async fn follow_level(table: &LinkTable, ConnectedLink { link, hello, .. }: &Con
     level.mark_changed();
     while can_set && level.changed().await.is_ok() {
         let Some(lowest) = *level.borrow_and_update() else { continue };
-        let (link, patience) = (Arc::clone(link), table.deps.policies.start_timeout);
-        worker::spawn(async move { tokio::time::timeout(patience, set_level(&link, lowest)).await });
+        let (link, timeout) = (Arc::clone(link), table.deps.policies.start_timeout);
+        worker::spawn(async move { tokio::time::timeout(timeout, set_level(&link, lowest)).await });
     }
     std::future::pending().await
 }
 
 /// Forwards the client's notifications in order. Drops and counts those that the link rejects.
-async fn pass_on(slot: &LinkSlot, notices: &mut mpsc::Receiver<Bytes>, connected: &ConnectedLink) {
-    let (Some(owner), inbox) = (&slot.owner, slot.register.inbox()) else { return };
+async fn forward_notifications(slot: &LinkSlot, notifications: &mut mpsc::Receiver<Bytes>, connected: &ConnectedLink) {
+    let (Some(owner), events) = (&slot.owner, slot.subscriptions.events()) else { return };
     loop {
         tokio::select! {
             biased;
-            message = notices.recv() => {
+            message = notifications.recv() => {
                 let Some(message) = message else { return };
                 // A version without a handshake has no state that a client's notification could change.
                 if connected.hello.dialect.has_handshake() && connected.link.notify(message).await.is_err() {
-                    inbox.emit(&Event::ReplyDropped { server: inbox.server() });
+                    events.emit(&Event::ReplyDropped { server: events.server() });
                 }
             }
             () = slot.level.notified() => {
@@ -512,7 +516,7 @@ async fn set_own_level(owner: &LinkOwner, ConnectedLink { link, hello, .. }: &Co
 /// Sends a log level. A rejection is harmless: the gateway filters log messages by the client's level in any case.
 async fn set_level(link: &Link, level: Level) {
     let params = format!(r#"{{"level":"{}"}}"#, level.as_str());
-    let _ = link.ask(&Method::SetLevel, &params).await;
+    let _ = link.query(&Method::SetLevel, &params).await;
 }
 
 /// Waits until `stop` is `true`.

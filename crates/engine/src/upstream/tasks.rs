@@ -69,10 +69,10 @@ pub struct Task {
     pub era: Era,
     /// The client of its session, for notifications.
     pub client: Weak<Client>,
-    /// The client that has to be there for the task to stay.
+    /// The client with which the task is removed.
     client_id: Option<ClientId>,
-    made: Instant,
-    known: Mutex<TaskState>,
+    created: Instant,
+    state: Mutex<TaskState>,
     /// The collector of the task's server requests, if its client needs one.
     pub input_relay: OnceLock<Arc<TaskInputRelay>>,
 }
@@ -89,47 +89,47 @@ struct TaskState {
 struct TaskListener {
     client: Weak<Client>,
     /// The last notification sent. Two streams of one client make the backend notify twice.
-    told: Option<Bytes>,
+    last_sent: Option<Bytes>,
 }
 
 impl Task {
     /// Records the state that the backend reported, and the lifetime since the task was made.
-    pub fn note(&self, life: Duration, last: Box<str>) {
-        let mut known = self.known.lock();
-        known.expires = self.made + life;
-        known.last = last;
+    pub fn record(&self, lifetime: Duration, last: Box<str>) {
+        let mut state = self.state.lock();
+        state.expires = self.created + lifetime;
+        state.last = last;
     }
 
-    fn is_over(&self, now: Instant) -> bool {
-        self.known.lock().expires <= now
+    fn has_expired(&self, now: Instant) -> bool {
+        self.state.lock().expires <= now
     }
 
     /// Adds `client` to the listeners of the task.
     pub fn listen(&self, client: &Arc<Client>) {
-        let mut known = self.known.lock();
-        known.listeners.retain(|listener| listener.client.strong_count() > 0);
-        known.listeners.push(TaskListener { client: Arc::downgrade(client), told: None });
+        let mut state = self.state.lock();
+        state.listeners.retain(|listener| listener.client.strong_count() > 0);
+        state.listeners.push(TaskListener { client: Arc::downgrade(client), last_sent: None });
     }
 
     /// Sends a notification to the listeners. Returns `false` if there are none.
-    pub fn tell(&self, message: &Bytes) -> bool {
-        let mut known = self.known.lock();
-        let mut told = false;
-        for listener in &mut known.listeners {
+    pub fn notify(&self, message: &Bytes) -> bool {
+        let mut state = self.state.lock();
+        let mut has_listener = false;
+        for listener in &mut state.listeners {
             let Some(client) = listener.client.upgrade() else { continue };
-            told = true;
-            if listener.told.as_ref() != Some(message) && client.post(message.clone()) {
-                listener.told = Some(message.clone());
+            has_listener = true;
+            if listener.last_sent.as_ref() != Some(message) && client.post(message.clone()) {
+                listener.last_sent = Some(message.clone());
             }
         }
-        told
+        has_listener
     }
 }
 
 impl Drop for Task {
     fn drop(&mut self) {
         if let Some(input_relay) = self.input_relay.get() {
-            input_relay.dismiss();
+            input_relay.close();
         }
     }
 }
@@ -152,16 +152,16 @@ struct TaskIndex {
 impl TaskIndex {
     fn remove(&mut self, id: &str) -> Option<Arc<Task>> {
         let task = self.by_id.remove(id)?;
-        if self.by_native.get(&task.native).is_some_and(|named| *named == task.id) {
+        if self.by_native.get(&task.native).is_some_and(|id| *id == task.id) {
             self.by_native.remove(&task.native);
         }
         self.free(task.owner);
         Some(task)
     }
 
-    fn remove_all(&mut self, is_gone: impl Fn(&Task) -> bool) -> Vec<Arc<Task>> {
-        let gone: Vec<_> = self.by_id.values().filter(|task| is_gone(task)).map(|task| task.id.clone()).collect();
-        gone.iter().filter_map(|id| self.remove(id)).collect()
+    fn remove_all(&mut self, is_removed: impl Fn(&Task) -> bool) -> Vec<Arc<Task>> {
+        let removed: Vec<_> = self.by_id.values().filter(|task| is_removed(task)).map(|task| task.id.clone()).collect();
+        removed.iter().filter_map(|id| self.remove(id)).collect()
     }
 
     /// Frees a place. An owner without places is removed from the counts.
@@ -176,7 +176,7 @@ impl TaskIndex {
     }
 
     /// Returns an error if the owner or all owners together have reached the limit.
-    fn has_room(&self, owner: TaskOwner) -> Result<(), Error> {
+    fn check_capacity(&self, owner: TaskOwner) -> Result<(), Error> {
         let full = |value| Err(Error::LimitExceeded { limit: "tasks", value });
         match (self.counts.get(&owner), self.count) {
             (Some(MAX_TASKS_PER_CLIENT..), _) => full(MAX_TASKS_PER_CLIENT),
@@ -188,15 +188,15 @@ impl TaskIndex {
 
 /// A reserved place for one task. Dropping it frees the place.
 pub struct TaskPermit {
-    book: Arc<TaskTable>,
+    table: Arc<TaskTable>,
     owner: TaskOwner,
-    is_taken: bool,
+    is_used: bool,
 }
 
 impl Drop for TaskPermit {
     fn drop(&mut self) {
-        if !self.is_taken {
-            self.book.tasks.lock().free(self.owner);
+        if !self.is_used {
+            self.table.tasks.lock().free(self.owner);
         }
     }
 }
@@ -205,7 +205,7 @@ impl Drop for TaskPermit {
 pub struct NewTask<'a> {
     pub native: NativeTask,
     pub era: Era,
-    pub life: Duration,
+    pub lifetime: Duration,
     pub client: &'a Arc<Client>,
 }
 
@@ -213,46 +213,46 @@ impl TaskTable {
     /// Reserves a place for a task that a call may make. Removes expired tasks if the table is full.
     pub fn reserve(self: &Arc<TaskTable>, owner: TaskOwner, now: Instant) -> Result<TaskPermit, Error> {
         let mut tasks = self.tasks.lock();
-        let mut late = Vec::new();
-        if tasks.has_room(owner).is_err() {
-            late = tasks.remove_all(|task| task.is_over(now));
+        let mut expired = Vec::new();
+        if tasks.check_capacity(owner).is_err() {
+            expired = tasks.remove_all(|task| task.has_expired(now));
         }
-        let room = tasks.has_room(owner);
-        if room.is_ok() {
+        let capacity = tasks.check_capacity(owner);
+        if capacity.is_ok() {
             tasks.count += 1;
             *tasks.counts.entry(owner).or_default() += 1;
         }
         drop(tasks);
-        drop(late);
-        room.map(|()| TaskPermit { book: Arc::clone(self), owner, is_taken: false })
+        drop(expired);
+        capacity.map(|()| TaskPermit { table: Arc::clone(self), owner, is_used: false })
     }
 
     /// Adds a task. If the backend reused an id, the older task is removed, because the id may now name another
     /// client's task.
-    pub fn enter(self: &Arc<TaskTable>, mut place: TaskPermit, made: NewTask<'_>, now: Instant) -> Arc<Task> {
-        let NewTask { native, era, life, client } = made;
-        let owner = place.owner;
+    pub fn insert(self: &Arc<TaskTable>, mut permit: TaskPermit, new: NewTask<'_>, now: Instant) -> Arc<Task> {
+        let NewTask { native, era, lifetime, client } = new;
+        let owner = permit.owner;
         let has_session = matches!(owner, TaskOwner::Session(_));
         let task = Arc::new(Task {
-            id: mint(),
+            id: new_id(),
             native: native.clone(),
             owner,
             era,
             client: if has_session { Arc::downgrade(client) } else { Weak::new() },
             client_id: has_session.then_some(client.id),
-            made: now,
-            known: Mutex::new(TaskState { expires: now + life, last: Box::default(), listeners: Vec::new() }),
+            created: now,
+            state: Mutex::new(TaskState { expires: now + lifetime, last: Box::default(), listeners: Vec::new() }),
             input_relay: OnceLock::new(),
         });
         let mut tasks = self.tasks.lock();
-        let before = tasks.by_native.get(&native).cloned().and_then(|before| tasks.remove(&before));
+        let replaced = tasks.by_native.get(&native).cloned().and_then(|id| tasks.remove(&id));
         tasks.by_native.insert(native, task.id.clone());
         tasks.by_id.insert(task.id.clone(), Arc::clone(&task));
-        place.is_taken = true;
+        permit.is_used = true;
         drop(tasks);
-        drop(before);
-        let holder: Arc<dyn ClientRegistry> = Arc::<TaskTable>::clone(self);
-        if has_session && !client.register(&holder) {
+        drop(replaced);
+        let registry: Arc<dyn ClientRegistry> = Arc::<TaskTable>::clone(self);
+        if has_session && !client.register(&registry) {
             self.release(client);
         }
         task
@@ -266,43 +266,49 @@ impl TaskTable {
     /// Returns a task of this client. Returns `None` if it is unknown, expired or of another client.
     pub fn find(&self, id: &str, caller: &Caller, now: Instant) -> Option<Arc<Task>> {
         let task = self.tasks.lock().by_id.get(id).cloned()?;
-        (task.owner == TaskOwner::of(caller) && !task.is_over(now)).then_some(task)
+        (task.owner == TaskOwner::of(caller) && !task.has_expired(now)).then_some(task)
     }
 
     /// Returns the task with this identity at its backend.
-    pub fn named(&self, native: &NativeTask) -> Option<Arc<Task>> {
+    pub fn find_native(&self, native: &NativeTask) -> Option<Arc<Task>> {
         let tasks = self.tasks.lock();
         tasks.by_native.get(native).and_then(|id| tasks.by_id.get(id)).cloned()
     }
 
     /// Returns the id at `server` of the task that clients know as `id`.
-    pub fn native(&self, server: &ServerId, id: &str) -> Option<String> {
+    pub fn native_id(&self, server: &ServerId, id: &str) -> Option<String> {
         let tasks = self.tasks.lock();
         tasks.by_id.get(id).filter(|task| task.native.server == *server).map(|task| task.native.id.to_string())
     }
 
-    /// Returns the id that clients know of a task at `server`. `own` is the session of the client if the link is its own.
-    pub fn shown(&self, server: &ServerId, own: Option<SessionId>, native: &str) -> Option<String> {
+    /// Returns the id that clients know of a task at `server`. `own` is the session of the client if the link is its
+    /// own.
+    pub fn exposed_id(&self, server: &ServerId, own: Option<SessionId>, native: &str) -> Option<String> {
         // Only versions with sessions name a task inside other messages.
         let native = NativeTask { server: server.clone(), own, era: Era::Legacy, id: native.into() };
-        self.named(&native).map(|task| task.id.to_string())
+        self.find_native(&native).map(|task| task.id.to_string())
     }
 
     /// Handles a task notification of a backend. Returns `false` if no client receives it.
-    pub(crate) fn hear(&self, inbox: &BackendEvents, own: Option<SessionId>, notification: &Notification) -> bool {
+    pub(crate) fn on_notification(
+        &self,
+        events: &BackendEvents,
+        own: Option<SessionId>,
+        notification: &Notification,
+    ) -> bool {
         let text = notification.raw.as_str();
         let Some(params) = notification.params.whole else { return false };
         let era = if notification.method == Method::TaskStatus { Era::Legacy } else { Era::Modern };
-        let told = TaskDescription { text, task: params, era };
-        let id = told.id().unwrap_or_default();
-        let native = NativeTask { server: inbox.id().clone(), own, era, id: (*id).into() };
-        let Some(task) = self.named(&native) else { return false };
-        task.note(told.life(), told.kept(&task.id));
-        let mut edits = told.edits(&task.id);
-        edits.append(inlined(inbox, &told, task.era));
+        let description = TaskDescription { text, task: params, era };
+        let id = description.id().unwrap_or_default();
+        let native = NativeTask { server: events.id().clone(), own, era, id: (*id).into() };
+        let Some(task) = self.find_native(&native) else { return false };
+        task.record(description.lifetime(), description.summary(&task.id));
+        let mut edits = description.edits(&task.id);
+        edits.append(included_edits(events, &description, task.era));
         let message = json::single_line(edits.apply(notification.raw.bytes()));
         match (era, task.era) {
-            (Era::Modern, Era::Modern) => task.tell(&message),
+            (Era::Modern, Era::Modern) => task.notify(&message),
             (Era::Legacy, Era::Legacy) => {
                 let client = task.client.upgrade().filter(|client| client.has_stream());
                 client.is_some_and(|client| client.post(message))
@@ -316,42 +322,43 @@ impl TaskTable {
     pub fn list(&self, caller: &Caller, now: Instant) -> Vec<Box<str>> {
         let owner = TaskOwner::of(caller);
         let tasks = self.tasks.lock();
-        let mut own: Vec<_> = tasks.by_id.values().filter(|task| task.owner == owner && !task.is_over(now)).collect();
-        own.sort_by(|one, other| (one.made, &one.id).cmp(&(other.made, &other.id)));
-        own.iter().map(|task| task.known.lock().last.clone()).filter(|last| !last.is_empty()).collect()
+        let mut own: Vec<_> =
+            tasks.by_id.values().filter(|task| task.owner == owner && !task.has_expired(now)).collect();
+        own.sort_by(|one, other| (one.created, &one.id).cmp(&(other.created, &other.id)));
+        own.iter().map(|task| task.state.lock().last.clone()).filter(|last| !last.is_empty()).collect()
     }
 
     /// Removes expired tasks.
-    pub(crate) fn forget_late(&self, now: Instant) {
-        let late = self.tasks.lock().remove_all(|task| task.is_over(now));
-        drop(late);
+    pub(crate) fn remove_expired(&self, now: Instant) {
+        let expired = self.tasks.lock().remove_all(|task| task.has_expired(now));
+        drop(expired);
     }
 }
 
 impl ClientRegistry for TaskTable {
     fn release(&self, client: &Client) {
-        let gone = self.tasks.lock().remove_all(|task| task.client_id == Some(client.id));
-        drop(gone);
+        let removed = self.tasks.lock().remove_all(|task| task.client_id == Some(client.id));
+        drop(removed);
     }
 
     fn tell_missed(&self, _: &Client) {}
 }
 
 /// Returns the changes to the result or the input requests that a task includes.
-pub(crate) fn inlined(inbox: &BackendEvents, told: &TaskDescription<'_>, client_era: Era) -> Splice {
+pub(crate) fn included_edits(events: &BackendEvents, description: &TaskDescription<'_>, client_era: Era) -> Splice {
     let mut edits = Splice::new();
-    if (told.era, client_era) != (Era::Modern, Era::Modern) {
+    if (description.era, client_era) != (Era::Modern, Era::Modern) {
         return edits;
     }
-    let (text, dialect) = (told.text, Dialect::NEWEST);
-    let expose = |native: &str| inbox.expose(native);
-    if let Some(result) = told.outcome("result") {
+    let (text, dialect) = (description.text, Dialect::NEWEST);
+    let expose = |native: &str| events.expose(native);
+    if let Some(result) = description.outcome("result") {
         edits.append(content::edits(dialect, &Method::ToolsCall, text, result, expose));
     }
-    let asked = told.outcome("inputRequests").into_iter().flat_map(|asked| json::members(text, asked));
-    for asked in asked.map(|member| member.value) {
-        let method = json::member(text, asked, "method").and_then(|at| json::string(text, at));
-        if let (Some(method), Some(params)) = (method, json::member(text, asked, "params")) {
+    let requests = description.outcome("inputRequests").into_iter().flat_map(|requests| json::members(text, requests));
+    for request in requests.map(|member| member.value) {
+        let method = json::member(text, request, "method").and_then(|at| json::string(text, at));
+        if let (Some(method), Some(params)) = (method, json::member(text, request, "params")) {
             edits.append(content::server_request_edits(dialect, &Method::parse(&method), text, params, expose));
         }
     }
@@ -359,16 +366,16 @@ pub(crate) fn inlined(inbox: &BackendEvents, told: &TaskDescription<'_>, client_
 }
 
 /// Creates a request of the gateway about a task, on behalf of a call.
-pub(crate) fn about(method: &Method, native: &str, more: &str) -> Request {
+pub(crate) fn task_request(method: &Method, native: &str, more: &str) -> Request {
     let params = format!(r#"{{"taskId":{}{more}}}"#, quote(native));
     match Message::parse(goblin_wire::request(&Id::from(0), method, &params)) {
         Ok(Message::Request(request)) => request,
-        _ => unreachable!("it was written as a request"),
+        _ => unreachable!("the text is a request"),
     }
 }
 
 /// Returns a new random task id.
-fn mint() -> Box<str> {
+fn new_id() -> Box<str> {
     let mut bytes = [0; 16];
     getrandom::fill(&mut bytes).expect("the system has a random source");
     format!("task-{:032x}", u128::from_ne_bytes(bytes)).into()
@@ -380,7 +387,7 @@ mod tests {
     use crate::client::call::Call;
     use crate::client::caller::RunId;
 
-    const LIFE: Duration = Duration::from_secs(60);
+    const LIFETIME: Duration = Duration::from_secs(60);
 
     fn client() -> Arc<Client> {
         Arc::new(Client::passing(Default::default()))
@@ -394,80 +401,80 @@ mod tests {
         NativeTask { server: ServerId::new("a").expect("a valid id"), own, era: Era::Legacy, id: id.into() }
     }
 
-    fn enter(
-        book: &Arc<TaskTable>,
+    fn insert(
+        table: &Arc<TaskTable>,
         caller: &Caller,
         client: &Arc<Client>,
         native: NativeTask,
         now: Instant,
     ) -> Arc<Task> {
-        let place = book.reserve(TaskOwner::of(caller), now).expect("there is room");
-        book.enter(place, NewTask { native, era: Era::Legacy, life: LIFE, client }, now)
+        let permit = table.reserve(TaskOwner::of(caller), now).expect("the table has capacity");
+        table.insert(permit, NewTask { native, era: Era::Legacy, lifetime: LIFETIME, client }, now)
     }
 
     #[test]
     fn task1_a_task_is_found_by_its_own_client_for_as_long_as_it_lives() {
-        let (book, now) = (Arc::<TaskTable>::default(), Instant::now());
+        let (table, now) = (Arc::<TaskTable>::default(), Instant::now());
         let (one, other, client) = (session(), session(), client());
-        let task = enter(&book, &one, &client, native(None, "1"), now);
+        let task = insert(&table, &one, &client, native(None, "1"), now);
         assert!(task.id.len() == 37 && task.id.starts_with("task-"), "{}", task.id);
-        assert!(book.find(&task.id, &one, now).is_some());
-        assert!(book.find(&task.id, &other, now).is_none());
-        assert!(book.find("1", &one, now).is_none());
-        assert!(book.find(&task.id, &one, now + LIFE).is_none());
-        task.note(2 * LIFE, "{}".into());
-        assert!(book.find(&task.id, &one, now + LIFE).is_some());
-        book.forget_late(now + 2 * LIFE);
+        assert!(table.find(&task.id, &one, now).is_some());
+        assert!(table.find(&task.id, &other, now).is_none());
+        assert!(table.find("1", &one, now).is_none());
+        assert!(table.find(&task.id, &one, now + LIFETIME).is_none());
+        task.record(2 * LIFETIME, "{}".into());
+        assert!(table.find(&task.id, &one, now + LIFETIME).is_some());
+        table.remove_expired(now + 2 * LIFETIME);
         assert!(
-            book.tasks.lock().by_id.is_empty()
-                && book.tasks.lock().by_native.is_empty()
-                && book.tasks.lock().count == 0
+            table.tasks.lock().by_id.is_empty()
+                && table.tasks.lock().by_native.is_empty()
+                && table.tasks.lock().count == 0
         );
     }
 
     #[test]
     fn task1_tasks_go_with_their_session() {
-        let (book, now) = (Arc::<TaskTable>::default(), Instant::now());
+        let (table, now) = (Arc::<TaskTable>::default(), Instant::now());
         let (one, other) = ((session(), client()), (session(), client()));
-        let gone = enter(&book, &one.0, &one.1, native(None, "1"), now);
-        let kept = enter(&book, &other.0, &other.1, native(None, "2"), now);
+        let removed = insert(&table, &one.0, &one.1, native(None, "1"), now);
+        let kept = insert(&table, &other.0, &other.1, native(None, "2"), now);
         one.1.close();
-        assert!(book.find(&gone.id, &one.0, now).is_none());
-        assert!(book.find(&kept.id, &other.0, now).is_some());
-        let late = enter(&book, &one.0, &one.1, native(None, "3"), now);
-        assert!(book.find(&late.id, &one.0, now).is_none(), "made while its session ended");
-        assert_eq!(book.tasks.lock().count, 1);
+        assert!(table.find(&removed.id, &one.0, now).is_none());
+        assert!(table.find(&kept.id, &other.0, now).is_some());
+        let after_close = insert(&table, &one.0, &one.1, native(None, "3"), now);
+        assert!(table.find(&after_close.id, &one.0, now).is_none(), "created while its session ended");
+        assert_eq!(table.tasks.lock().count, 1);
     }
 
     #[test]
     fn task1_a_name_that_is_given_again_means_the_newer_task() {
-        let (book, now) = (Arc::<TaskTable>::default(), Instant::now());
+        let (table, now) = (Arc::<TaskTable>::default(), Instant::now());
         let (one, other, client) = (session(), session(), client());
-        let older = enter(&book, &one, &client, native(None, "1"), now);
-        let newer = enter(&book, &other, &client, native(None, "1"), now);
-        assert!(book.find(&older.id, &one, now).is_none());
-        assert_eq!(book.named(&native(None, "1")).map(|task| task.id.clone()), Some(newer.id.clone()));
-        let own = enter(&book, &one, &client, native(one.session, "1"), now);
-        assert!(book.find(&newer.id, &other, now).is_some(), "over links of their own names do not meet");
-        assert_eq!(book.named(&native(one.session, "1")).map(|task| task.id.clone()), Some(own.id.clone()));
+        let older = insert(&table, &one, &client, native(None, "1"), now);
+        let newer = insert(&table, &other, &client, native(None, "1"), now);
+        assert!(table.find(&older.id, &one, now).is_none());
+        assert_eq!(table.find_native(&native(None, "1")).map(|task| task.id.clone()), Some(newer.id.clone()));
+        let own = insert(&table, &one, &client, native(one.session, "1"), now);
+        assert!(table.find(&newer.id, &other, now).is_some(), "ids on a client's own link are separate");
+        assert_eq!(table.find_native(&native(one.session, "1")).map(|task| task.id.clone()), Some(own.id.clone()));
     }
 
     #[test]
     fn task1_exactly_so_many_have_room() {
-        let (book, now, client) = (Arc::<TaskTable>::default(), Instant::now(), client());
+        let (table, now, client) = (Arc::<TaskTable>::default(), Instant::now(), client());
         let one = session();
-        let mut places: Vec<_> =
-            (0..MAX_TASKS_PER_CLIENT - 1).filter_map(|_| book.reserve(TaskOwner::of(&one), now).ok()).collect();
-        enter(&book, &one, &client, native(None, "1"), now);
-        assert_eq!(places.len(), MAX_TASKS_PER_CLIENT - 1);
-        assert!(book.reserve(TaskOwner::of(&one), now).is_err());
-        assert!(book.reserve(TaskOwner::of(&one), now + LIFE).is_ok(), "what is over makes room");
-        places.pop();
-        assert!(book.reserve(TaskOwner::of(&one), now).is_ok());
-        drop(places);
-        let all: Vec<_> = (0..=MAX_TASKS).map_while(|_| book.reserve(TaskOwner::of(&session()), now).ok()).collect();
+        let mut permits: Vec<_> =
+            (0..MAX_TASKS_PER_CLIENT - 1).filter_map(|_| table.reserve(TaskOwner::of(&one), now).ok()).collect();
+        insert(&table, &one, &client, native(None, "1"), now);
+        assert_eq!(permits.len(), MAX_TASKS_PER_CLIENT - 1);
+        assert!(table.reserve(TaskOwner::of(&one), now).is_err());
+        assert!(table.reserve(TaskOwner::of(&one), now + LIFETIME).is_ok(), "expired tasks are removed");
+        permits.pop();
+        assert!(table.reserve(TaskOwner::of(&one), now).is_ok());
+        drop(permits);
+        let all: Vec<_> = (0..=MAX_TASKS).map_while(|_| table.reserve(TaskOwner::of(&session()), now).ok()).collect();
         assert_eq!(all.len(), MAX_TASKS);
         drop(all);
-        assert!(book.tasks.lock().counts.is_empty() && book.tasks.lock().count == 0);
+        assert!(table.tasks.lock().counts.is_empty() && table.tasks.lock().count == 0);
     }
 }

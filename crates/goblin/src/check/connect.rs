@@ -15,7 +15,7 @@ use goblin_config::problem::Problem;
 use goblin_config::{Config, NamePolicy, Namespacing};
 use goblin_engine::app::App;
 use goblin_engine::catalog_store::{Catalog, NameTable, Source};
-use goblin_engine::upstream::availability::{self, lacking};
+use goblin_engine::upstream::availability::{self, defects};
 use goblin_engine::upstream::child::own_executable;
 use goblin_engine::upstream::{Backend, BackendState};
 use goblin_telemetry::{Observe, clean};
@@ -49,7 +49,7 @@ pub(crate) async fn connect(config: Config, observe: Arc<Observe>, report: &mut 
                 server.state = CheckState::Ready;
                 server.transport = answer.transport.unwrap_or(server.transport);
                 server.seen = see(&catalog, index, &answer);
-                report.warnings.extend(lacking(backend).into_iter().map(|message| Problem {
+                report.warnings.extend(defects(backend).into_iter().map(|message| Problem {
                     path: format!("mcpServers.{}", backend.id),
                     message,
                     ..Problem::default()
@@ -102,7 +102,7 @@ async fn ask(backend: &Backend, begin: Instant, patience: Duration) -> Result<Co
         BackendState::Stopped => Some("it was stopped".to_owned()),
         BackendState::Starting | BackendState::Ready => None,
     };
-    if let Some(reason) = lost(&backend.begun().await) {
+    if let Some(reason) = lost(&backend.first_attempt().await) {
         return Err(reason);
     }
     let handshake = begin.elapsed();

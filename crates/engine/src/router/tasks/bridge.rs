@@ -14,9 +14,9 @@ use crate::client::call::Reply;
 use crate::router::inputs::inside;
 use crate::router::rounds::InputResponse;
 use crate::router::tasks::{TaskRequest, newer_result};
-use crate::upstream::tasks::about;
 use crate::upstream::tasks::description::TaskDescription;
 use crate::upstream::tasks::input_relay::TaskInputRelay;
+use crate::upstream::tasks::task_request;
 use crate::upstream::{BackendResponse, CallEnd};
 
 /// The code that a legacy backend returns if it cannot cancel a task because the task has ended.
@@ -25,7 +25,7 @@ const INVALID_PARAMS: &str = "-32602";
 impl TaskRequest<'_> {
     /// Sends a request of the gateway about the task, on behalf of the client's call.
     async fn ask(&self, method: &Method, more: &str) -> Result<BackendResponse, CallEnd> {
-        let request = about(method, &self.task.native.id, more);
+        let request = task_request(method, &self.task.native.id, more);
         let outgoing = self.outgoing(&request, Splice::new(), None);
         self.backend.call(&outgoing, self.call, self.patience(method)).await
     }
@@ -51,7 +51,7 @@ impl TaskRequest<'_> {
         let Outcome::Result(task) = answered.response.outcome else { return self.failed(answered) };
         let told = TaskDescription { text: answered.response.raw.as_str(), task, era: Era::Modern };
         self.note(&told);
-        goblin_wire::reply(&self.call.request.id, told.for_older(&self.task.id)).into()
+        goblin_wire::reply(&self.call.request.id, told.legacy_form(&self.task.id)).into()
     }
 
     /// Cancels a task. In 2025-11-25 the answer means that the task is cancelled, and an ended task cannot be. In the
@@ -60,7 +60,7 @@ impl TaskRequest<'_> {
         let before = self.ask(&Method::TasksGet, "").await?;
         let Outcome::Result(task) = before.response.outcome else { return Ok(self.failed(&before)) };
         let told = TaskDescription { text: before.response.raw.as_str(), task, era: Era::Modern };
-        if told.is_over() {
+        if told.has_ended() {
             let reason = format!("the task is over: it is {}", told.status());
             return Err(Error::InvalidParams(reason).into());
         }
@@ -101,7 +101,7 @@ impl TaskRequest<'_> {
     async fn pause(&self, time: Duration) -> Result<(), CallEnd> {
         tokio::select! {
             biased;
-            end = self.call.ended() => Err(self.backend.cut(end, self.call).1),
+            end = self.call.ended() => Err(self.backend.abort_outcome(end, self.call).1),
             () = tokio::time::sleep(time) => Ok(()),
         }
     }
@@ -145,7 +145,7 @@ impl TaskRequest<'_> {
             Method::TasksGet => self.newer_get().await,
             Method::TasksUpdate => {
                 if let Some(input_relay) = self.task.input_relay.get() {
-                    input_relay.answer(&self.call.request);
+                    input_relay.deliver_responses(&self.call.request);
                 }
                 Ok(self.acknowledged())
             }
@@ -176,7 +176,7 @@ impl TaskRequest<'_> {
         let Outcome::Result(task) = answered.response.outcome else { return Ok(self.failed(&answered)) };
         let told = TaskDescription { text: answered.response.raw.as_str(), task, era: Era::Legacy };
         self.note(&told);
-        let mut members = told.newer_members(&self.task.id);
+        let mut members = told.modern_members(&self.task.id);
         match &*told.status() {
             // A tool error is a result too. The extension calls such a task completed, and 2025-11-25 calls it failed.
             "completed" | "failed" => {
@@ -195,8 +195,8 @@ impl TaskRequest<'_> {
             }
             "input_required" => {
                 let input_relay = self.task.input_relay.get_or_init(|| Arc::new(TaskInputRelay::new()));
-                input_relay.begin(&self.call.caller, self.backend, &self.task.native.id);
-                let asked = input_relay.asked().await;
+                input_relay.start(&self.call.caller, self.backend, &self.task.native.id);
+                let asked = input_relay.open_requests().await;
                 members.push_str(&format!(r#","inputRequests":{{{asked}}}"#));
             }
             _ => {}

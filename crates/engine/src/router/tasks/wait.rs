@@ -12,8 +12,8 @@ use goblin_wire::{Era, Method, Outcome};
 
 use crate::client::call::{Call, CallTimeouts};
 use crate::router::Router;
-use crate::upstream::tasks::about;
 use crate::upstream::tasks::description::TaskDescription;
+use crate::upstream::tasks::task_request;
 use crate::upstream::{Backend, BackendResponse, CallEnd, OutgoingRequest, TaskPolicy};
 
 /// The timeouts of a cancel request. No client waits for its answer.
@@ -48,13 +48,13 @@ async fn follow(
     loop {
         tokio::select! {
             biased;
-            end = call.ended() => return Err(backend.cut(end, call).1),
+            end = call.ended() => return Err(backend.abort_outcome(end, call).1),
             () = tokio::time::sleep(interval) => {}
         }
         let answered = ask(call, backend, &Method::TasksGet, native, left()).await?;
         let Outcome::Result(result) = answered.response.outcome else { return Ok(answered) };
         let told = TaskDescription { text: answered.response.raw.as_str(), task: result, era: Era::Legacy };
-        if told.is_over() || told.status() == "input_required" {
+        if told.has_ended() || told.status() == "input_required" {
             break;
         }
         interval = told.interval();
@@ -71,7 +71,7 @@ async fn ask(
     native: &str,
     patience: CallTimeouts,
 ) -> Result<BackendResponse, CallEnd> {
-    let request = about(method, native, "");
+    let request = task_request(method, native, "");
     let (edits, tasks) = (Splice::new(), TaskPolicy::default());
     let outgoing =
         OutgoingRequest { request: &request, edits, progress_token_at: None, name: Some(native), mirrors: None, tasks };
@@ -80,7 +80,7 @@ async fn ask(
 
 /// Cancels the task in the background, because the caller is gone or already has its error.
 fn cancel(call: &Call, backend: &Arc<Backend>, native: &str) {
-    let request = about(&Method::TasksCancel, native, "");
+    let request = task_request(&Method::TasksCancel, native, "");
     let call = Arc::new(Call::new(call.caller.clone(), Arc::clone(&call.client), request, None));
     let (backend, native) = (Arc::clone(backend), native.to_owned());
     worker::spawn(async move { ask(&call, &backend, &Method::TasksCancel, &native, CANCEL_TIMEOUTS).await.map(drop) });

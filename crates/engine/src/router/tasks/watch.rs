@@ -59,13 +59,13 @@ async fn watch(call: &Call, backend: &Backend, filter: &ListenFilter) {
     let mut pause = FIRST_PAUSE;
     loop {
         match backend.listen(call, filter).await {
-            Ok(ListenHandle { over, hold, .. }) => {
+            Ok(ListenHandle { ended, close_guard, .. }) => {
                 pause = FIRST_PAUSE;
                 // The stream is reopened after any kind of end.
-                let _ = over.await;
-                drop(hold);
+                let _ = ended.await;
+                drop(close_guard);
             }
-            Err(LinkError::Refused { .. }) => return,
+            Err(LinkError::Rejected { .. }) => return,
             Err(_) => {}
         }
         tokio::time::sleep(pause).await;

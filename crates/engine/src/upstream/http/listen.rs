@@ -1,102 +1,96 @@
-//! The standing GET stream of a link, which carries unsolicited messages.
-//!
-//! The stream is resumed if the backend gives its events ids. Only the backend knows whether it replays everything.
-//! After a gap, all lists are therefore fetched again and each subscriber gets one update.
+//! Notification streams over HTTP: a `subscriptions/listen` request with an event stream that stays open until one side
+//! ends it.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use goblin_catalog::listing::List;
-use goblin_client::events::{EventStream, ResumePosition, is_event_stream, is_passing};
+use bytes::Bytes;
+use goblin_client::events::{EventStream, is_event_stream};
 use goblin_telemetry::Event;
-use goblin_wire::framing::Frame;
-use goblin_wire::{MalformedMessage, Message, Method};
-use http::StatusCode;
+use goblin_wire::framing::{Frame, SseEvent};
+use goblin_wire::mirrored::MirrorHeaders;
+use goblin_wire::{Id, Message, Method};
 
-use crate::upstream::http::HttpLinkInner;
-use crate::upstream::http::resume::{pace, start};
-use crate::upstream::link::LinkEnd;
+use crate::upstream::http::{HttpLink, HttpLinkInner, parse_answer, whole_body};
+use crate::upstream::inbound::Attribution;
+use crate::upstream::link::LinkError;
+use crate::upstream::listen::{ListenEvent, ListenHandle, ListenSource, listen};
+use crate::upstream::listen_message::{
+    acknowledged_filter, cancelled_request, rejection_error, without_subscription_id,
+};
 
-/// The number of failed reconnects in a row after which the backend counts as lost.
-const RECONNECTS_BEFORE_LOST: u32 = 2;
-
-/// Keeps the stream open for as long as the backend offers it.
-pub(super) async fn keep_listening(shared: &Arc<HttpLinkInner>) {
-    let (mut position, mut pace) = (start(), pace());
-    let (mut unreachable, mut has_gap, mut was_open) = (0, false, false);
-    loop {
-        let response = shared.peer.client.request(shared.stream_request(position.last())).await;
-        shared.tried_stream.send_replace(true);
-        has_gap |= shared.is_deaf.swap(false, Ordering::Relaxed);
-        match response {
-            Ok(response) if response.status().is_success() && is_event_stream(response.headers()) => {
-                pace.reset();
-                (unreachable, was_open) = (0, true);
-                // Mark the lists only now: from here on the stream reports further changes.
-                if has_gap {
-                    shared.peer.inbound.inbox.mark(&List::ALL);
-                    shared.peer.inbound.register.doubt();
-                }
-                listen_once(shared, EventStream::new(response.into_body(), shared.peer.limit), &mut position).await;
-                position.gap();
-            }
-            Ok(response) if response.status() == StatusCode::NOT_FOUND && shared.session.get().is_some() => {
-                shared.lose_session();
-                return;
-            }
-            // The backend offered a stream before, so it was replaced by another server, perhaps one without sessions.
-            Ok(response) if response.status() == StatusCode::METHOD_NOT_ALLOWED && was_open => {
-                shared.lose_session();
-                return;
-            }
-            Ok(response) if response.status().is_client_error() && !is_passing(response.status()) => {
-                // The backend may only have forgotten the event.
-                if !position.forget() {
-                    if has_gap {
-                        shared.peer.inbound.inbox.mark(&List::ALL);
-                        shared.peer.inbound.register.doubt();
-                    }
-                    // The backend offers no such stream.
-                    return;
-                }
-            }
-            Ok(_) => {}
-            Err(error) => {
-                unreachable += 1;
-                if unreachable >= RECONNECTS_BEFORE_LOST && error.is_safe_to_retry() {
-                    return shared.peer.open.close(LinkEnd::Lost(error.to_string()));
-                }
-            }
+impl HttpLink {
+    /// Requests a stream and waits for its acknowledgement.
+    pub async fn listen(&self, id: u64, body: Bytes, headers: MirrorHeaders) -> Result<ListenHandle, LinkError> {
+        let response = self.shared.post_with(body, headers).await?;
+        if !response.status().is_success() {
+            return Err(rejection_error(&self.shared.read_rejection(id, response).await?));
         }
-        has_gap = true;
-        tokio::time::sleep(pace.pause_from(position.retry())).await;
+        let (is_stream, body) = (is_event_stream(response.headers()), response.into_body());
+        if !is_stream {
+            let body = whole_body(body, self.shared.peer.limit).await?;
+            return Err(rejection_error(&parse_answer(id, body, &self.shared.peer.inbound)?));
+        }
+        let stream = EventStream::new(body, self.shared.peer.limit);
+        listen(HttpListenStream { shared: Arc::clone(&self.shared), id, stream }).await
     }
 }
 
-/// Reads one stream to its end.
-async fn listen_once(shared: &Arc<HttpLinkInner>, mut stream: EventStream, position: &mut ResumePosition) {
-    while let Ok(Some(event)) = stream.next().await {
+/// An open stream. Dropping it closes its connection, which ends it for the backend.
+struct HttpListenStream {
+    shared: Arc<HttpLinkInner>,
+    id: u64,
+    stream: EventStream,
+}
+
+impl ListenSource for HttpListenStream {
+    async fn next(&mut self) -> ListenEvent {
+        let lost = |reason| ListenEvent::Lost(LinkError::Closed { reason, sent: true });
+        let shared = Arc::clone(&self.shared);
+        loop {
+            let event = tokio::select! {
+                event = self.stream.next() => event,
+                end = shared.peer.open.closed() => return lost(end.reason()),
+            };
+            let event = match event {
+                Ok(Some(event)) => self.read(event),
+                Ok(None) => return lost("its stream ended".to_owned()),
+                Err(error) => return lost(format!("its stream was cut off: {error}")),
+            };
+            if let Some(event) = event {
+                return event;
+            }
+        }
+    }
+}
+
+impl HttpListenStream {
+    fn read(&self, event: Frame<SseEvent>) -> Option<ListenEvent> {
+        let inbound = &self.shared.peer.inbound;
         let Frame::Whole(event) = event else {
-            shared.peer.inbound.emit(&Event::MessageTooLarge { server: shared.peer.inbound.server() });
-            continue;
+            inbound.emit(&Event::MessageTooLarge { server: inbound.server() });
+            return None;
         };
-        let is_news = position.note(&event);
         if event.data.is_empty() {
-            continue;
+            return None;
         }
-        let message = Message::parse(event.data);
-        if is_news || is_level(&message) {
-            HttpLinkInner::on_other(shared, message);
+        match Message::parse(event.data) {
+            Ok(Message::Notification(notification)) if notification.method == Method::Acknowledged => {
+                return Some(ListenEvent::Acknowledged(acknowledged_filter(&notification)));
+            }
+            Ok(Message::Notification(notification)) if cancelled_request(&notification) == Some(self.id) => {
+                return Some(ListenEvent::Ended(LinkError::Protocol("it ended the stream".to_owned())));
+            }
+            Ok(Message::Notification(notification)) => {
+                inbound
+                    .on_notification(without_subscription_id(&notification).as_ref().unwrap_or(&notification), || {
+                        Attribution::None
+                    });
+            }
+            Ok(Message::Response(answer)) if answer.id.as_ref().and_then(Id::as_u64) == Some(self.id) => {
+                return Some(ListenEvent::Ended(rejection_error(&answer)));
+            }
+            other => HttpLinkInner::on_other(&self.shared, other),
         }
+        None
     }
-}
-
-/// Reports whether a repetition of this message is harmless. Some servers restart their event ids on every stream, so a
-/// new message can look like a repeated one and would be lost.
-fn is_level(message: &Result<Message, MalformedMessage>) -> bool {
-    let Ok(Message::Notification(notification)) = message else { return false };
-    matches!(
-        notification.method,
-        Method::ToolsChanged | Method::PromptsChanged | Method::ResourcesChanged | Method::ResourceUpdated
-    )
 }

@@ -12,7 +12,7 @@ use crate::client::call::Call;
 use crate::upstream::http::HttpLinkInner;
 use crate::upstream::inbound::{Attribution, ReplySink};
 use crate::upstream::link::LinkError;
-use crate::upstream::open_requests::{beyond_limit, is_answer};
+use crate::upstream::open_requests::{is_answer, limit_error};
 
 impl HttpLinkInner {
     /// Handles one event on the stream of a request. Returns the response if the event holds it.
@@ -30,28 +30,28 @@ impl HttpLinkInner {
             Ok(Message::Notification(notification)) => {
                 shared.peer.open.on_notification(&notification, || Attribution::of(call))
             }
-            Ok(Message::Request(ask)) => HttpLinkInner::on_ask(shared, ask, Attribution::of(call)),
-            Err(malformed) if shared.answers(&malformed, id) => return Err(shared.refuse(&malformed)),
+            Ok(Message::Request(request)) => HttpLinkInner::on_request(shared, request, Attribution::of(call)),
+            Err(malformed) if shared.is_response_to(&malformed, id) => return Err(shared.malformed_error(&malformed)),
             other => HttpLinkInner::on_other(shared, other),
         }
         Ok(None)
     }
 
     /// Reports whether this is the response to the request `id` and exceeds a limit.
-    pub(super) fn answers(&self, malformed: &MalformedMessage, id: u64) -> bool {
+    pub(super) fn is_response_to(&self, malformed: &MalformedMessage, id: u64) -> bool {
         malformed.is_response && malformed.id.as_ref().and_then(Id::as_u64) == Some(id)
     }
 
-    pub(super) fn refuse(&self, malformed: &MalformedMessage) -> LinkError {
+    pub(super) fn malformed_error(&self, malformed: &MalformedMessage) -> LinkError {
         self.peer.inbound.report_malformed(malformed, &malformed.error.to_string());
-        beyond_limit(malformed).unwrap_or_else(|| LinkError::Protocol(malformed.error.to_string()))
+        limit_error(malformed).unwrap_or_else(|| LinkError::Protocol(malformed.error.to_string()))
     }
 
     /// Returns the data of an event on the stream of a request. Returns `None` for an event without data.
     pub(super) fn data(&self, event: Frame<SseEvent>) -> Result<Option<Bytes>, LinkError> {
         match event {
             Frame::Whole(event) => {
-                Ok(Some(event.data).filter(|data| !data.is_empty()).map(|data| self.peer.inbound.hold(data)))
+                Ok(Some(event.data).filter(|data| !data.is_empty()).map(|data| self.peer.inbound.charge(data)))
             }
             Frame::TooLong { head } => {
                 self.peer.inbound.emit(&Event::MessageTooLarge { server: self.peer.inbound.server() });
@@ -64,17 +64,17 @@ impl HttpLinkInner {
     }
 
     /// Handles a server request. Versions without sessions have none, so it is only reported there.
-    fn on_ask(shared: &Arc<HttpLinkInner>, ask: Request, whose: Attribution) {
+    fn on_request(shared: &Arc<HttpLinkInner>, request: Request, attribution: Attribution) {
         if !shared.has_sessions {
-            return shared.peer.inbound.emit(&unasked(shared.peer.inbound.server(), &ask));
+            return shared.peer.inbound.emit(&unexpected_request(shared.peer.inbound.server(), &request));
         }
-        shared.peer.inbound.take_ask(ask, whose, Arc::new(HttpReplySink(Arc::clone(shared))));
+        shared.peer.inbound.on_request(request, attribution, Arc::new(HttpReplySink(Arc::clone(shared))));
     }
 
-    pub(super) fn on_replayed_ask(shared: &Arc<HttpLinkInner>, ask: Request) {
-        shared.peer.inbound.take_replayed_ask(
-            ask,
-            shared.peer.open.whose(),
+    pub(super) fn on_replayed_request(shared: &Arc<HttpLinkInner>, request: Request) {
+        shared.peer.inbound.on_replayed_request(
+            request,
+            shared.peer.open.attribution(),
             Arc::new(HttpReplySink(Arc::clone(shared))),
         );
     }
@@ -83,10 +83,10 @@ impl HttpLinkInner {
     pub(super) fn on_other(shared: &Arc<HttpLinkInner>, message: Result<Message, MalformedMessage>) {
         let server = shared.peer.inbound.server();
         match message {
-            Ok(Message::Request(ask)) => HttpLinkInner::on_ask(shared, ask, shared.peer.open.whose()),
+            Ok(Message::Request(request)) => HttpLinkInner::on_request(shared, request, shared.peer.open.attribution()),
             Ok(Message::Response(_)) => shared.peer.inbound.emit(&Event::AnswerWithoutCall { server }),
             Ok(Message::Notification(notification)) => {
-                shared.peer.open.on_notification(&notification, || shared.peer.open.whose())
+                shared.peer.open.on_notification(&notification, || shared.peer.open.attribution())
             }
             Err(malformed) => {
                 shared.peer.inbound.report_malformed(&malformed, &malformed.error.to_string());
@@ -96,18 +96,18 @@ impl HttpLinkInner {
 }
 
 /// Returns the event for a server request in a version without server requests. No client can answer it.
-fn unasked<'a>(server: &'a str, ask: &'a Request) -> Event<'a> {
-    let reason = "in this protocol version servers ask nothing of their own accord";
-    Event::ServerRequestRejected { server, method: ask.method.as_str(), reason }
+fn unexpected_request<'a>(server: &'a str, request: &'a Request) -> Event<'a> {
+    let reason = "this protocol version has no server requests";
+    Event::ServerRequestRejected { server, method: request.method.as_str(), reason }
 }
 
 /// Sends messages in the background. No caller waits for them.
 struct HttpReplySink(Arc<HttpLinkInner>);
 
 impl ReplySink for HttpReplySink {
-    fn say(&self, message: Bytes) {
+    fn send_or_drop(&self, message: Bytes) {
         let shared = Arc::clone(&self.0);
-        self.0.peer.say(async move { shared.post(message).await });
+        self.0.peer.send_in_background(async move { shared.post(message).await });
     }
 
     fn answer(&self, message: Bytes) -> BoxFuture<'_, ()> {
@@ -130,15 +130,15 @@ mod tests {
     async fn ask_on_the_stream_of_a_request_of_our_own_is_no_clients() {
         let shared = HttpLink::new(HttpPeer::example("127.0.0.1:9")).shared;
         let call = Arc::new(Call::example());
-        let _entered = shared.peer.open.enter(1, &call);
-        let ask = |id: u64, call| {
+        let _entry = shared.peer.open.add(1, &call);
+        let receive = |id: u64, call| {
             let data = Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"method":"vendor/ask"}"#);
             let event = Frame::Whole(SseEvent { data, ..SseEvent::default() });
             assert!(matches!(HttpLinkInner::on_event(&shared, id, event, call), Ok(None)));
         };
-        ask(2, None);
+        receive(2, None);
         assert!(call.try_next().is_none());
-        ask(1, Some(&call));
+        receive(1, Some(&call));
         assert!(call.try_next().is_some());
     }
 
@@ -154,15 +154,15 @@ mod tests {
     #[tokio::test]
     async fn ask_an_answer_is_not_dropped_for_want_of_room() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
-        let address = listener.local_addr().expect("it is bound");
+        let address = listener.local_addr().expect("the listener is bound");
         let reply_sink = HttpReplySink(HttpLink::new(HttpPeer::example(&address.to_string())).shared);
-        (0..MAX_BACKGROUND_MESSAGES).for_each(|_| reply_sink.say(Bytes::from_static(b"aside")));
-        let heard = async {
+        (0..MAX_BACKGROUND_MESSAGES).for_each(|_| reply_sink.send_or_drop(Bytes::from_static(b"progress")));
+        let received = async {
             let mut open = Vec::new();
             loop {
                 let (mut stream, _) = listener.accept().await.expect("a connection");
                 let mut bytes = Vec::new();
-                while !bytes.ends_with(b"aside") && !bytes.ends_with(b"answer") {
+                while !bytes.ends_with(b"progress") && !bytes.ends_with(b"answer") {
                     stream.read_buf(&mut bytes).await.expect("a request");
                 }
                 if bytes.ends_with(b"answer") {
@@ -172,8 +172,8 @@ mod tests {
             }
         };
         tokio::select! {
-            () = reply_sink.answer(Bytes::from_static(b"answer")) => panic!("nobody has answered the POST"),
-            heard = tokio::time::timeout(Duration::from_secs(10), heard) => heard.expect("the answer comes"),
+            () = reply_sink.answer(Bytes::from_static(b"answer")) => panic!("the POST has no response"),
+            received = tokio::time::timeout(Duration::from_secs(10), received) => received.expect("the answer arrives"),
         }
     }
 }

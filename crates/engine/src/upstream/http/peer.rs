@@ -18,7 +18,7 @@ use crate::upstream::link::{LinkEnd, LinkError};
 use crate::upstream::open_requests::LinkRequests;
 
 /// The timeout of messages that no caller waits for: notifications and the end of a session.
-pub(crate) const ASIDE: Duration = Duration::from_secs(5);
+pub(crate) const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(5);
 /// The limit of background messages in progress. Further ones are dropped.
 pub(crate) const MAX_BACKGROUND_MESSAGES: usize = 64;
 /// The number of bytes of an error response that are read.
@@ -68,17 +68,17 @@ impl HttpPeer {
     }
 
     /// Runs `post` in the background. Drops and reports it if too many run already.
-    pub(crate) fn say<T: Send>(&self, post: impl Future<Output = T> + Send + 'static) {
+    pub(crate) fn send_in_background<T: Send>(&self, post: impl Future<Output = T> + Send + 'static) {
         let Ok(permit) = Arc::clone(&self.background).try_acquire_owned() else { return self.report_dropped() };
         worker::spawn(async move {
-            let _ = timeout(ASIDE, post).await;
+            let _ = timeout(BACKGROUND_TIMEOUT, post).await;
             drop(permit);
         });
     }
 
     /// Runs `post`, which sends a response. Reports it if the backend does not take it in time.
     pub(crate) async fn answer<T>(&self, post: impl Future<Output = T>) {
-        if timeout(ASIDE, post).await.is_err() {
+        if timeout(BACKGROUND_TIMEOUT, post).await.is_err() {
             self.report_dropped();
         }
     }
@@ -137,7 +137,7 @@ pub(crate) fn is_session_unknown(status: StatusCode, body: &[u8]) -> bool {
 /// Reads the rest of a body after the response, so that the connection can be reused.
 pub(crate) async fn finish(body: ResponseBody) {
     let rest = Limited::new(body, MAX_TRAILING_BYTES).collect();
-    let _ = timeout(ASIDE, rest).await;
+    let _ = timeout(BACKGROUND_TIMEOUT, rest).await;
 }
 
 #[cfg(test)]

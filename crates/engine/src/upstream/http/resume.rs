@@ -2,11 +2,11 @@
 //!
 //! A backend may close the stream before the response, and the network may cut it. If an event had an id, the rest is
 //! fetched by GET as often as necessary; nothing is posted twice. The caller limits the wait by dropping the future.
-//! The standing stream is separate and continues meanwhile.
+//! The GET stream is separate and continues meanwhile.
 //!
 //! Some servers replay the events of all streams, and some of those never send live events afterwards. On a resumed
 //! stream, only the response and the progress of this request are therefore attributed to it. Other messages are
-//! treated as if they came on the standing stream. A quiet stream is requested again.
+//! treated as if they arrived on the GET stream. A quiet stream is requested again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,14 +21,14 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::client::call::Call;
 use crate::upstream::http::HttpLinkInner;
-use crate::upstream::http::peer::{ASIDE, error_body, finish, is_session_unknown};
+use crate::upstream::http::peer::{BACKGROUND_TIMEOUT, error_body, finish, is_session_unknown};
 use crate::upstream::link::LinkError;
 use crate::upstream::open_requests::request_of;
 
 /// The number of fruitless attempts in a row after which the request fails.
 const MAX_FRUITLESS_ATTEMPTS: u32 = 3;
 /// The longest time without an event on a resumed stream.
-const QUIET: Duration = Duration::from_secs(15);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
 const FIRST_RECONNECT: Duration = Duration::from_secs(1);
 /// The shortest pause before a reconnect, even if the backend asks for a shorter one.
 const FASTEST_RECONNECT: Duration = Duration::from_millis(500);
@@ -37,12 +37,12 @@ const SLOWEST_RECONNECT: Duration = Duration::from_secs(30);
 const MAX_REMEMBERED: usize = 1024;
 
 /// Returns the position before the first event of a stream.
-pub(super) fn start() -> ResumePosition {
+pub(super) fn start_position() -> ResumePosition {
     ResumePosition::new(FASTEST_RECONNECT..=SLOWEST_RECONNECT, MAX_REMEMBERED)
 }
 
-/// Returns the pace of new connections for a stream.
-pub(super) fn pace() -> Backoff {
+/// Returns the backoff of new connections for a stream.
+pub(super) fn backoff() -> Backoff {
     Backoff::new(FIRST_RECONNECT, SLOWEST_RECONNECT)
 }
 
@@ -59,50 +59,50 @@ pub(super) struct StreamedRequest<'a> {
 enum ReadOutcome {
     Answer(Response),
     /// The connection ended before the response.
-    Stopped {
+    Ended {
         reason: String,
-        /// Whether the connection brought an event that is not a repetition.
-        brought_news: bool,
+        /// Whether the connection sent an event that is not a repetition.
+        has_new_event: bool,
     },
 }
 
 /// The reason why a stream could not be resumed.
 enum ResumeError {
-    ForNow(String),
-    ForGood(String),
+    Temporary(String),
+    Permanent(String),
 }
 
 impl<'a> StreamedRequest<'a> {
     pub(super) fn new(shared: &'a Arc<HttpLinkInner>, id: u64, call: Option<&'a Arc<Call>>) -> StreamedRequest<'a> {
-        StreamedRequest { shared, id, call, position: start(), is_resumed: false }
+        StreamedRequest { shared, id, call, position: start_position(), is_resumed: false }
     }
 
     /// Reads the response from `body`, and resumes the stream if it ends too early.
     pub(super) async fn answer(mut self, body: ResponseBody) -> Result<Response, LinkError> {
-        match self.hear(body).await? {
+        match self.read(body).await? {
             ReadOutcome::Answer(answer) => Ok(answer),
-            ReadOutcome::Stopped { reason, .. } if !self.shared.has_sessions || self.position.last().is_none() => {
-                Err(lost(reason))
+            ReadOutcome::Ended { reason, .. } if !self.shared.has_sessions || self.position.last().is_none() => {
+                Err(lost_error(reason))
             }
             // Boxed because it is rare.
-            ReadOutcome::Stopped { reason, .. } => Box::pin(self.resume(reason)).await,
+            ReadOutcome::Ended { reason, .. } => Box::pin(self.resume(reason)).await,
         }
     }
 
     /// Reads one connection to the response or to its end.
-    async fn hear(&mut self, body: ResponseBody) -> Result<ReadOutcome, LinkError> {
+    async fn read(&mut self, body: ResponseBody) -> Result<ReadOutcome, LinkError> {
         let mut stream = EventStream::new(body, self.shared.peer.limit);
-        let mut brought_news = false;
+        let mut has_new_event = false;
         let reason = loop {
             let next = match self.is_resumed {
-                true => timeout(QUIET, stream.next()).await,
+                true => timeout(IDLE_TIMEOUT, stream.next()).await,
                 false => Ok(stream.next().await),
             };
             let event = match next {
                 Ok(Ok(Some(event))) => event,
                 Ok(Ok(None)) => break "its stream ended without an answer".to_owned(),
-                Ok(Err(error)) => break format!("its stream broke off: {error}"),
-                Err(_) => break "its stream is quiet".to_owned(),
+                Ok(Err(error)) => break format!("its stream was cut off: {error}"),
+                Err(_) => break format!("its stream sent no event within {IDLE_TIMEOUT:?}"),
             };
             // A repeated event without data shows that the backend still works on the request.
             if let Frame::Whole(event) = &event
@@ -111,7 +111,7 @@ impl<'a> StreamedRequest<'a> {
             {
                 continue;
             }
-            brought_news = true;
+            has_new_event = true;
             let answer = match self.is_resumed {
                 true => self.on_replayed(event)?,
                 false => HttpLinkInner::on_event(self.shared, self.id, event, self.call)?,
@@ -123,7 +123,7 @@ impl<'a> StreamedRequest<'a> {
         };
         self.position.gap();
         self.is_resumed = true;
-        Ok(ReadOutcome::Stopped { reason, brought_news })
+        Ok(ReadOutcome::Ended { reason, has_new_event })
     }
 
     /// Handles one event on a resumed stream. Returns the response if the event holds it.
@@ -133,9 +133,11 @@ impl<'a> StreamedRequest<'a> {
             Ok(Message::Response(answer)) if answer.id.as_ref().and_then(Id::as_u64) == Some(self.id) => {
                 return Ok(Some(answer));
             }
-            Ok(Message::Request(ask)) => HttpLinkInner::on_replayed_ask(self.shared, ask),
-            Err(malformed) if self.shared.answers(&malformed, self.id) => return Err(self.shared.refuse(&malformed)),
-            // Progress of other calls already came on their own streams.
+            Ok(Message::Request(request)) => HttpLinkInner::on_replayed_request(self.shared, request),
+            Err(malformed) if self.shared.is_response_to(&malformed, self.id) => {
+                return Err(self.shared.malformed_error(&malformed));
+            }
+            // Progress of other calls already arrived on their own streams.
             Ok(Message::Notification(notification))
                 if notification.method == Method::Progress && request_of(&notification) != Some(self.id) => {}
             other => HttpLinkInner::on_other(self.shared, other),
@@ -143,27 +145,27 @@ impl<'a> StreamedRequest<'a> {
         Ok(None)
     }
 
-    /// Resumes a stream that ended for the reason `stopped`.
-    async fn resume(mut self, stopped: String) -> Result<Response, LinkError> {
-        let mut pace = pace();
+    /// Resumes a stream that ended for the reason `end_reason`.
+    async fn resume(mut self, end_reason: String) -> Result<Response, LinkError> {
+        let mut backoff = backoff();
         loop {
-            let reason = match self.reopen(pace.pause_from(self.position.retry())).await {
+            let reason = match self.reopen(backoff.pause_from(self.position.retry())).await {
                 Ok(body) => {
-                    let begun = Instant::now();
-                    match self.hear(body).await? {
+                    let started = Instant::now();
+                    match self.read(body).await? {
                         ReadOutcome::Answer(answer) => return Ok(answer),
-                        ReadOutcome::Stopped { brought_news, .. } if brought_news || begun.elapsed() >= LASTING => {
-                            pace.reset();
+                        ReadOutcome::Ended { has_new_event, .. } if has_new_event || started.elapsed() >= LASTING => {
+                            backoff.reset();
                             continue;
                         }
-                        ReadOutcome::Stopped { reason, .. } => reason,
+                        ReadOutcome::Ended { reason, .. } => reason,
                     }
                 }
-                Err(ResumeError::ForNow(reason)) => reason,
-                Err(ResumeError::ForGood(reason)) => return Err(not_resumed(&stopped, &reason)),
+                Err(ResumeError::Temporary(reason)) => reason,
+                Err(ResumeError::Permanent(reason)) => return Err(not_resumed(&end_reason, &reason)),
             };
-            if pace.attempts() == MAX_FRUITLESS_ATTEMPTS {
-                return Err(not_resumed(&stopped, &reason));
+            if backoff.attempts() == MAX_FRUITLESS_ATTEMPTS {
+                return Err(not_resumed(&end_reason, &reason));
             }
         }
     }
@@ -175,31 +177,31 @@ impl<'a> StreamedRequest<'a> {
             self.shared.peer.client.request(self.shared.stream_request(self.position.last())).await
         };
         let response = tokio::select! {
-            response = request => response.map_err(|error| ResumeError::ForNow(error.to_string()))?,
-            end = self.shared.peer.open.closed() => return Err(ResumeError::ForGood(end.reason())),
+            response = request => response.map_err(|error| ResumeError::Temporary(error.to_string()))?,
+            end = self.shared.peer.open.closed() => return Err(ResumeError::Permanent(end.reason())),
         };
         match response.status() {
             status if status.is_success() && is_event_stream(response.headers()) => Ok(response.into_body()),
-            status if is_passing(status) => Err(ResumeError::ForNow(format!("it answered HTTP {status}"))),
-            _ => Err(ResumeError::ForGood(self.refusal(response).await)),
+            status if is_passing(status) => Err(ResumeError::Temporary(format!("it answered HTTP {status}"))),
+            _ => Err(ResumeError::Permanent(self.explain_rejection(response).await)),
         }
     }
 
-    async fn refusal(&self, response: HttpResponse<ResponseBody>) -> String {
+    async fn explain_rejection(&self, response: HttpResponse<ResponseBody>) -> String {
         let status = response.status();
-        let body = timeout(ASIDE, error_body(response)).await.unwrap_or_default();
+        let body = timeout(BACKGROUND_TIMEOUT, error_body(response)).await.unwrap_or_default();
         if self.shared.session.get().is_some() && is_session_unknown(status, &body) {
             return self.shared.lose_session().to_string();
         }
-        format!("it answered HTTP {status}, which is no stream")
+        format!("it answered HTTP {status} instead of a stream")
     }
 }
 
 /// Returns an error for a request that the backend has received and may have acted on.
-fn lost(reason: String) -> LinkError {
+fn lost_error(reason: String) -> LinkError {
     LinkError::Closed { reason, sent: true }
 }
 
-fn not_resumed(stopped: &str, reason: &str) -> LinkError {
-    lost(format!("{stopped}, and it could not be resumed: {reason}"))
+fn not_resumed(end_reason: &str, reason: &str) -> LinkError {
+    lost_error(format!("{end_reason}, and it could not be resumed: {reason}"))
 }

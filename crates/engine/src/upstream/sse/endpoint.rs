@@ -11,27 +11,27 @@ const MAX_ENDPOINT_URL: usize = 8 * 1024;
 /// Resolves `reference` against `base`. Returns an error for another origin, which would receive the configured headers
 /// and the clients' messages.
 pub(crate) fn resolve(base: &Uri, reference: &str) -> Result<Uri, String> {
-    let bad = || BackendProblem::BadEndpoint(&quotable(reference)).to_string();
+    let invalid = || BackendProblem::BadEndpoint(&quotable(reference)).to_string();
     let reference = reference.trim();
     let reference = reference.split('#').next().unwrap_or(reference);
     if reference.is_empty() || reference.len() > MAX_ENDPOINT_URL {
-        return Err(bad());
+        return Err(invalid());
     }
     let scheme = base.scheme_str().unwrap_or_default();
     let (path, foreign) = if has_scheme(reference) {
-        split_origin(reference).ok_or_else(bad)?
+        split_origin(reference).ok_or_else(invalid)?
     } else if reference.starts_with("//") {
-        split_origin(&format!("{scheme}:{reference}")).ok_or_else(bad)?
+        split_origin(&format!("{scheme}:{reference}")).ok_or_else(invalid)?
     } else {
-        (merged(base, reference), None)
+        (merge(base, reference), None)
     };
     let own = origin(base).unwrap_or_default();
     if let Some(foreign) = foreign.filter(|foreign| *foreign != own) {
         return Err(BackendProblem::ForeignEndpoint { endpoint: &foreign, url: &own }.to_string());
     }
     let mut parts = base.clone().into_parts();
-    parts.path_and_query = Some(PathAndQuery::try_from(without_dots(&path)).map_err(|_| bad())?);
-    Uri::from_parts(parts).map_err(|_| bad())
+    parts.path_and_query = Some(PathAndQuery::try_from(without_dots(&path)).map_err(|_| invalid())?);
+    Uri::from_parts(parts).map_err(|_| invalid())
 }
 
 fn has_scheme(reference: &str) -> bool {
@@ -46,7 +46,7 @@ fn split_origin(absolute: &str) -> Option<(String, Option<String>)> {
     Some((path, Some(origin(&uri)?)))
 }
 
-fn merged(base: &Uri, reference: &str) -> String {
+fn merge(base: &Uri, reference: &str) -> String {
     let path = base.path();
     match reference.as_bytes().first() {
         Some(b'/') => reference.to_owned(),
@@ -77,7 +77,7 @@ mod tests {
 
     fn check(base: &str, reference: &str, expected: &str) {
         let resolved = resolve(&base.parse().expect("a url"), reference).map(|uri| uri.to_string());
-        assert_eq!(resolved.as_deref(), Ok(expected), "{reference} seen from {base}");
+        assert_eq!(resolved.as_deref(), Ok(expected), "{reference} relative to {base}");
     }
 
     #[test]
@@ -99,26 +99,26 @@ mod tests {
     #[test]
     fn another_origin_and_what_is_no_url_are_refused() {
         let base: Uri = "https://x.example/sse".parse().expect("a url");
-        let refused = |reference: &str| resolve(&base, reference).expect_err(reference);
-        for (reference, place) in [
+        let reject = |reference: &str| resolve(&base, reference).expect_err(reference);
+        for (reference, origin) in [
             ("http://x.example/m", "http://x.example"),
             ("https://x.example:8443/m", "https://x.example:8443"),
             ("https://y.example/m", "https://y.example"),
             ("//y.example/m", "https://y.example"),
             ("https://x.example@y.example/m", "https://y.example"),
         ] {
-            let words = refused(reference);
+            let reason = reject(reference);
             assert!(
-                words.starts_with(&format!("its endpoint is at {place}, but the url is at https://x.example (")),
-                "{words}"
+                reason.starts_with(&format!("its endpoint is at {origin}, but the url is at https://x.example (")),
+                "{reason}"
             );
         }
         for reference in
             ["", "#a", "/a b", "/\u{1b}[31m", "ftp://x.example/m", "https://", &"/".repeat(MAX_ENDPOINT_URL + 1)]
         {
-            let words = refused(reference);
-            assert!(words.starts_with("its endpoint event holds \""), "{words}");
-            assert!(words.len() < 1000 && !words.contains('\u{1b}'), "{words}");
+            let reason = reject(reference);
+            assert!(reason.starts_with("its endpoint event holds \""), "{reason}");
+            assert!(reason.len() < 1000 && !reason.contains('\u{1b}'), "{reason}");
         }
     }
 }

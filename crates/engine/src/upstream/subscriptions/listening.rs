@@ -1,10 +1,10 @@
 //! Subscriptions over a link without sessions. Notification streams replace the subscribe request there.
 //!
-//! [`StreamPlan`] decides which URI is on which stream; this module opens and closes the streams. Nothing is replayed after a
-//! stream ends. All streams are then reopened after a pause, all lists are fetched again, and each subscriber gets one
-//! update, as after a lost link. The link itself stays connected, because a backend behind a proxy that cuts streams
-//! can still answer calls. Closing the link would end a child process and its calls. If the whole backend is gone,
-//! reopening a stream detects that and the link ends by itself.
+//! [`StreamPlan`] decides which URI is on which stream; this module opens and closes the streams. Nothing is replayed
+//! after a stream ends. All streams are then reopened after a pause, all lists are fetched again, and each subscriber
+//! gets one update, as after a lost link. The link itself stays connected, because a backend behind a proxy that cuts
+//! streams can still answer calls. Closing the link would end a child process and its calls. If the whole backend is
+//! unreachable, reopening a stream detects that and the link ends by itself.
 
 #[cfg(test)]
 mod tests;
@@ -45,14 +45,14 @@ type UpstreamResult = (UpstreamRequest, UpstreamReply);
 
 /// The notification streams of one link.
 pub(crate) struct UpstreamStreams<'a> {
-    register: &'a SubscriptionManager,
+    manager: &'a SubscriptionManager,
     opener: Opener<'a>,
     can_subscribe: bool,
     plan: StreamPlan,
     /// The jobs that wait for an acknowledgement.
-    asked: HashMap<Arc<str>, UpstreamRequest>,
+    pending: HashMap<Arc<str>, UpstreamRequest>,
     /// The jobs with URIs on an open stream.
-    heard: HashMap<Arc<str>, UpstreamRequest>,
+    active: HashMap<Arc<str>, UpstreamRequest>,
     base: Option<ListenHandle>,
     delta: Option<ListenHandle>,
     opening: Option<(StreamRole, BoxFuture<'a, Result<ListenHandle, ListenError>>)>,
@@ -63,7 +63,7 @@ pub(crate) struct UpstreamStreams<'a> {
     has_gap: bool,
     health: Health,
     /// Whether the lack of a stream was reported since the last stream.
-    is_told: bool,
+    is_reported: bool,
 }
 
 enum ListenState {
@@ -71,24 +71,24 @@ enum ListenState {
     /// All streams are reopened at this time.
     Paused(Instant),
     /// The backend does not support streams.
-    Deaf,
+    Unsupported,
 }
 
 impl<'a> UpstreamStreams<'a> {
     /// Creates the state without opening a stream. `lists` names the lists that the backend announces changes of.
     pub(crate) fn new(
-        register: &'a SubscriptionManager,
+        manager: &'a SubscriptionManager,
         lists: ListenFilter,
         can_subscribe: bool,
         opener: Opener<'a>,
     ) -> UpstreamStreams<'a> {
         UpstreamStreams {
-            register,
+            manager,
             opener,
             can_subscribe,
             plan: StreamPlan::new(lists),
-            asked: HashMap::new(),
-            heard: HashMap::new(),
+            pending: HashMap::new(),
+            active: HashMap::new(),
             base: None,
             delta: None,
             opening: None,
@@ -96,25 +96,25 @@ impl<'a> UpstreamStreams<'a> {
             state: ListenState::On,
             has_gap: false,
             health: Health::default(),
-            is_told: false,
+            is_reported: false,
         }
     }
 
-    /// Accepts a job. [`settled`](Listening::settled) returns its outcome later.
+    /// Accepts a job. [`settled`](UpstreamStreams::settled) returns its outcome later.
     pub(crate) fn take(&mut self, job: UpstreamRequest) {
         let reply = match self.state {
             _ if !job.subscribes => {
-                self.heard.remove(&job.native);
-                self.plan.unwant(&job.native, now());
+                self.active.remove(&job.native);
+                self.plan.remove(&job.native, now());
                 UpstreamReply::Done
             }
             _ if !self.can_subscribe => UpstreamReply::Done,
-            ListenState::Deaf => UpstreamReply::Unknown,
+            ListenState::Unsupported => UpstreamReply::Unknown,
             ListenState::On | ListenState::Paused(_) => {
-                let is_heard = self.plan.want(&job.native);
-                let place = if is_heard { &mut self.heard } else { &mut self.asked };
-                place.insert(Arc::clone(&job.native), job.clone());
-                if !is_heard {
+                let is_served = self.plan.add(&job.native);
+                let jobs = if is_served { &mut self.active } else { &mut self.pending };
+                jobs.insert(Arc::clone(&job.native), job.clone());
+                if !is_served {
                     return;
                 }
                 UpstreamReply::Done
@@ -137,13 +137,13 @@ impl<'a> UpstreamStreams<'a> {
                     tokio::time::sleep_until(until.into()).await;
                     return self.resume();
                 }
-                ListenState::Deaf => std::future::pending().await,
+                ListenState::Unsupported => std::future::pending().await,
             }
             tokio::select! {
                 opened = opened(&mut self.opening) => return self.on_opened(opened),
-                over = over(&mut self.base) => return self.on_over(over),
-                over = over(&mut self.delta) => return self.on_over(over),
-                () = passed(self.plan.due()) => {}
+                outcome = ended(&mut self.base) => return self.on_ended(outcome),
+                outcome = ended(&mut self.delta) => return self.on_ended(outcome),
+                () = sleep_until(self.plan.due()) => {}
             }
         }
     }
@@ -162,28 +162,28 @@ impl<'a> UpstreamStreams<'a> {
         let is_first = self.base.is_none();
         match opened {
             Ok(listen) => {
-                let settled = self.plan.opened(&listen.honoured, now());
+                let settled = self.plan.opened(&listen.acknowledged, now());
                 if is_first {
-                    self.on_first(&listen.honoured);
+                    self.on_first(&listen.acknowledged);
                 }
-                let useful = Some(listen).filter(|listen| !listen.honoured.is_empty());
+                let stream = Some(listen).filter(|listen| !listen.acknowledged.is_empty());
                 match role {
-                    StreamRole::Base => (self.base, self.delta) = (useful, None),
-                    StreamRole::Delta => self.delta = useful,
+                    StreamRole::Base => (self.base, self.delta) = (stream, None),
+                    StreamRole::Delta => self.delta = stream,
                 }
-                self.settle(settled, left_out);
+                self.settle(settled, omitted);
             }
             Err(ListenError::Unknown) if is_first => {
                 self.plan.reset();
-                self.state = ListenState::Deaf;
-                self.settled.extend(self.asked.drain().map(|(_, job)| (job, UpstreamReply::Unknown)));
+                self.state = ListenState::Unsupported;
+                self.settled.extend(self.pending.drain().map(|(_, job)| (job, UpstreamReply::Unknown)));
             }
-            Err(unopened) => self.on_failed(unopened),
+            Err(error) => self.on_failed(error),
         }
     }
 
-    fn on_failed(&mut self, unopened: ListenError) {
-        let (reason, reply) = match unopened {
+    fn on_failed(&mut self, error: ListenError) {
+        let (reason, reply) = match error {
             ListenError::Unknown => ("it does not know subscriptions/listen any more".into(), None),
             ListenError::Late(after) => {
                 (format!("no answer within {after:?}").into(), Some(UpstreamReply::Late(after)))
@@ -192,52 +192,54 @@ impl<'a> UpstreamStreams<'a> {
         };
         let settled = self.plan.failed(now());
         self.settle(settled, |_| reply.clone().unwrap_or_else(|| UpstreamReply::Failed(Arc::clone(&reason))));
-        let repeated = std::mem::replace(&mut self.is_told, true);
-        let inbox = self.register.inbox();
-        inbox.emit(&Event::ListenFailed { server: inbox.server(), reason: &reason, repeated });
+        let repeated = std::mem::replace(&mut self.is_reported, true);
+        let events = self.manager.events();
+        events.emit(&Event::ListenFailed { server: events.server(), reason: &reason, repeated });
         if self.base.is_none() {
             // Clients that wait for this stream get the error before all subscribers get the update for the gap.
-            self.settled.drain(..).for_each(|(job, reply)| self.register.on_said(&job, reply));
+            self.settled.drain(..).for_each(|(job, reply)| self.manager.on_reply(&job, reply));
             self.pause();
         }
     }
 
     /// Handles the first stream after none was open. Earlier changes were not announced, so fetch the lists again.
-    fn on_first(&mut self, honoured: &ListenFilter) {
+    fn on_first(&mut self, acknowledged: &ListenFilter) {
         self.health.connected(now());
-        self.is_told = false;
-        let told = [(honoured.tools, List::Tools), (honoured.prompts, List::Prompts)];
-        let told = told.into_iter().chain([List::Resources, List::Templates].map(|list| (honoured.resources, list)));
-        let lists: Vec<_> = told.filter(|(is_told, _)| *is_told || self.has_gap).map(|(_, list)| list).collect();
+        self.is_reported = false;
+        let announced = [(acknowledged.tools, List::Tools), (acknowledged.prompts, List::Prompts)];
+        let announced =
+            announced.into_iter().chain([List::Resources, List::Templates].map(|list| (acknowledged.resources, list)));
+        let lists: Vec<_> =
+            announced.filter(|(is_announced, _)| *is_announced || self.has_gap).map(|(_, list)| list).collect();
         self.has_gap = false;
         if !lists.is_empty() {
-            self.register.inbox().mark(&lists);
+            self.manager.events().mark(&lists);
         }
     }
 
-    /// Records the outcome of a stream. The URIs in `settled.heard` are subscribed; `unheard` returns the reply for the
-    /// others.
-    fn settle(&mut self, settled: StreamOutcome, unheard: impl Fn(&str) -> UpstreamReply) {
-        for native in settled.heard {
-            if let Some(job) = self.asked.remove(&native) {
-                self.heard.insert(native, job.clone());
+    /// Records the outcome of a stream. The URIs in `settled.served` are subscribed; `reply_for` returns the reply for
+    /// the others.
+    fn settle(&mut self, settled: StreamOutcome, reply_for: impl Fn(&str) -> UpstreamReply) {
+        for native in settled.served {
+            if let Some(job) = self.pending.remove(&native) {
+                self.active.insert(native, job.clone());
                 self.settled.push_back((job, UpstreamReply::Done));
             }
         }
-        for native in settled.unheard {
+        for native in settled.unserved {
             // The URI may have been on an earlier stream.
-            let job = self.asked.remove(&native).or_else(|| self.heard.remove(&native));
-            self.settled.extend(job.map(|job| (job, unheard(&native))));
+            let job = self.pending.remove(&native).or_else(|| self.active.remove(&native));
+            self.settled.extend(job.map(|job| (job, reply_for(&native))));
         }
     }
 
-    fn on_over(&mut self, over: ListenOutcome) {
-        let reason = match over {
-            ListenOutcome::Ended => "the backend ended it".to_owned(),
+    fn on_ended(&mut self, outcome: ListenOutcome) {
+        let reason = match outcome {
+            ListenOutcome::Ended => "the server ended the stream".to_owned(),
             ListenOutcome::Lost(reason) => reason,
         };
-        let inbox = self.register.inbox();
-        inbox.emit(&Event::ListenLost { server: inbox.server(), reason: &reason });
+        let events = self.manager.events();
+        events.emit(&Event::ListenLost { server: events.server(), reason: &reason });
         self.pause();
     }
 
@@ -245,11 +247,11 @@ impl<'a> UpstreamStreams<'a> {
     fn pause(&mut self) {
         (self.base, self.delta, self.opening) = (None, None, None);
         self.plan.reset();
-        self.asked.clear();
-        self.heard.clear();
+        self.pending.clear();
+        self.active.clear();
         self.has_gap = true;
         if self.can_subscribe {
-            self.register.link_down();
+            self.manager.link_down();
         }
         self.state = ListenState::Paused(now() + self.health.failed(now(), health::jitter()));
     }
@@ -257,7 +259,7 @@ impl<'a> UpstreamStreams<'a> {
     fn resume(&mut self) {
         self.state = ListenState::On;
         if self.can_subscribe {
-            self.register.link_up(true);
+            self.manager.link_up(true);
         }
     }
 }
@@ -274,14 +276,14 @@ async fn opened<T>(opening: &mut Option<(StreamRole, BoxFuture<'_, T>)>) -> T {
     }
 }
 
-async fn over(listen: &mut Option<ListenHandle>) -> ListenOutcome {
+async fn ended(listen: &mut Option<ListenHandle>) -> ListenOutcome {
     match listen {
-        Some(listen) => (&mut listen.over).await.unwrap_or_else(|_| ListenOutcome::Lost("its link is over".to_owned())),
+        Some(listen) => (&mut listen.ended).await.unwrap_or_else(|_| ListenOutcome::Lost("its link ended".to_owned())),
         None => std::future::pending().await,
     }
 }
 
-async fn passed(at: Option<Instant>) {
+async fn sleep_until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at.into()).await,
         None => std::future::pending().await,
@@ -290,8 +292,8 @@ async fn passed(at: Option<Instant>) {
 
 /// Returns the reply for a URI that the acknowledgement omits. The backend gives no reason, so the reply names the
 /// resource.
-fn left_out(native: &str) -> UpstreamReply {
-    const REASON: &str = "the backend does not tell of changes of this resource";
+fn omitted(native: &str) -> UpstreamReply {
+    const REASON: &str = "the server does not announce changes of this resource";
     let data = format!(r#"{{"code":"SUBSCRIPTION_FAILED","uri":{}}}"#, quote(native));
     let error = format!(r#"{{"code":-32602,"message":"{REASON}","data":{data}}}"#);
     match Message::parse(goblin_wire::error_reply(None, &error).concat()) {

@@ -1,4 +1,5 @@
-//! [`StreamPlan`] decides which notification streams to open on a link without sessions. It does no I/O and has no clock.
+//! [`StreamPlan`] decides which notification streams to open on a link without sessions. It does no I/O and has no
+//! clock.
 //!
 //! The filter of a stream cannot change. The base stream therefore holds most URIs, and a small delta stream holds the
 //! recent ones. A new URI repeats only the delta. To replace a stream, the caller opens its successor and closes the
@@ -41,9 +42,9 @@ pub(crate) enum StreamAction {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct StreamOutcome {
     /// The URIs that are on an open stream.
-    pub heard: Vec<Arc<str>>,
+    pub served: Vec<Arc<str>>,
     /// The URIs that the backend does not serve. The plan no longer wants them.
-    pub unheard: Vec<Arc<str>>,
+    pub unserved: Vec<Arc<str>>,
 }
 
 /// The wanted URIs and the streams that serve them.
@@ -59,7 +60,7 @@ pub(crate) struct StreamPlan {
     opening: Option<(StreamRole, Uris)>,
     merge_at: Option<Instant>,
     /// A merge failed. Until the next attempt, new URIs go into the delta without regard to its size.
-    is_merge_late: bool,
+    has_merge_failed: bool,
 }
 
 impl StreamPlan {
@@ -73,7 +74,7 @@ impl StreamPlan {
             delta: None,
             opening: None,
             merge_at: None,
-            is_merge_late: false,
+            has_merge_failed: false,
         }
     }
 
@@ -82,26 +83,26 @@ impl StreamPlan {
         *self = StreamPlan::new(std::mem::take(&mut self.lists));
     }
 
-    /// Adds a URI. Returns `true` if an open stream serves it already. Otherwise [`StreamPlan::opened`] or [`StreamPlan::failed`]
-    /// returns it later.
-    pub(crate) fn want(&mut self, uri: &Arc<str>) -> bool {
+    /// Adds a URI. Returns `true` if an open stream serves it already. Otherwise [`StreamPlan::opened`] or
+    /// [`StreamPlan::failed`] returns it later.
+    pub(crate) fn add(&mut self, uri: &Arc<str>) -> bool {
         self.wanted.insert(Arc::clone(uri));
         let has = |uris: &Option<Uris>| uris.as_ref().is_some_and(|uris| uris.contains(uri));
         let (in_base, in_delta) = (has(&self.base), has(&self.delta));
-        let (stays, comes) = match &self.opening {
+        let (is_served, is_opening) = match &self.opening {
             // The new base replaces both streams, and one of them may be the only one with this URI.
             Some((StreamRole::Base, uris)) => (false, uris.contains(uri)),
             Some((StreamRole::Delta, uris)) => (in_base, uris.contains(uri)),
             None => (in_base || in_delta, false),
         };
-        if !stays && !comes {
+        if !is_served && !is_opening {
             self.waiting.insert(Arc::clone(uri));
         }
-        stays
+        is_served
     }
 
     /// Removes a URI. It stays on its stream until the next merge.
-    pub(crate) fn unwant(&mut self, uri: &str, now: Instant) {
+    pub(crate) fn remove(&mut self, uri: &str, now: Instant) {
         self.wanted.remove(uri);
         self.waiting.remove(uri);
         let opening = self.opening.as_ref().map(|(_, uris)| uris);
@@ -114,7 +115,7 @@ impl StreamPlan {
         self.base.iter().chain(&self.delta)
     }
 
-    fn is_unwanted_heard(&self) -> bool {
+    fn serves_unwanted(&self) -> bool {
         self.streams().any(|uris| !uris.is_subset(&self.wanted))
     }
 
@@ -123,7 +124,7 @@ impl StreamPlan {
         self.merge_at.get_or_insert(now + MERGE_AFTER);
     }
 
-    /// Returns the time at which to call [`next`](Plan::next) if nothing else happens before.
+    /// Returns the time at which to call [`next`](StreamPlan::next) if nothing else happens before.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.merge_at.filter(|_| self.opening.is_none())
     }
@@ -137,9 +138,9 @@ impl StreamPlan {
             return (!self.is_idle()).then(|| self.open(StreamRole::Base, self.wanted.clone()));
         }
         let is_due = self.merge_at.is_some_and(|at| at <= now);
-        let apart: Uris = self.delta.iter().flatten().filter(|uri| self.wanted.contains(*uri)).cloned().collect();
-        let apart = &apart | &self.waiting;
-        if is_due && self.delta.is_none() && self.waiting.is_empty() && !self.is_unwanted_heard() {
+        let delta_uris: Uris = self.delta.iter().flatten().filter(|uri| self.wanted.contains(*uri)).cloned().collect();
+        let delta_uris = &delta_uris | &self.waiting;
+        if is_due && self.delta.is_none() && self.waiting.is_empty() && !self.serves_unwanted() {
             // The unwanted URIs are wanted again, so no merge is needed.
             self.merge_at = None;
             return None;
@@ -148,10 +149,10 @@ impl StreamPlan {
             self.reset();
             return Some(StreamAction::Close);
         }
-        if is_due || apart.len() >= MAX_DELTA_URIS && !self.waiting.is_empty() && !self.is_merge_late {
+        if is_due || delta_uris.len() >= MAX_DELTA_URIS && !self.waiting.is_empty() && !self.has_merge_failed {
             return Some(self.open(StreamRole::Base, self.wanted.clone()));
         }
-        (!self.waiting.is_empty()).then(|| self.open(StreamRole::Delta, apart))
+        (!self.waiting.is_empty()).then(|| self.open(StreamRole::Delta, delta_uris))
     }
 
     /// Reports whether no list and no URI is wanted.
@@ -169,25 +170,26 @@ impl StreamPlan {
 
     /// Records the acknowledgement of the stream that was being opened. A base replaces both streams and a delta
     /// replaces the delta; the caller closes the old ones. The caller also closes a new stream that serves nothing.
-    pub(crate) fn opened(&mut self, honoured: &ListenFilter, now: Instant) -> StreamOutcome {
-        let Some((role, asked)) = self.opening.take() else { return StreamOutcome::default() };
-        let (heard, unheard): (Uris, Uris) = asked.into_iter().partition(|uri| honoured.uris.contains(uri));
-        self.wanted.retain(|uri| !unheard.contains(uri));
-        let settled = StreamOutcome { heard: heard.iter().cloned().collect(), unheard: unheard.into_iter().collect() };
+    pub(crate) fn opened(&mut self, acknowledged: &ListenFilter, now: Instant) -> StreamOutcome {
+        let Some((role, requested)) = self.opening.take() else { return StreamOutcome::default() };
+        let (served, unserved): (Uris, Uris) = requested.into_iter().partition(|uri| acknowledged.uris.contains(uri));
+        self.wanted.retain(|uri| !unserved.contains(uri));
+        let settled =
+            StreamOutcome { served: served.iter().cloned().collect(), unserved: unserved.into_iter().collect() };
         match role {
             StreamRole::Base => {
-                if honoured.is_empty() {
+                if acknowledged.is_empty() {
                     // A second attempt would get the same answer.
                     self.lists = ListenFilter::default();
                 }
-                (self.base, self.delta) = ((!honoured.is_empty()).then_some(heard), None);
-                (self.merge_at, self.is_merge_late) = (None, false);
-                if self.is_unwanted_heard() {
+                (self.base, self.delta) = ((!acknowledged.is_empty()).then_some(served), None);
+                (self.merge_at, self.has_merge_failed) = (None, false);
+                if self.serves_unwanted() {
                     self.merge_within(now);
                 }
             }
             StreamRole::Delta => {
-                self.delta = (!heard.is_empty()).then_some(heard);
+                self.delta = (!served.is_empty()).then_some(served);
                 self.merge_within(now);
             }
         }
@@ -197,16 +199,16 @@ impl StreamPlan {
     /// Records that the stream could not be opened. After a failed merge, the new URIs go into a delta at once and are
     /// merged later.
     pub(crate) fn failed(&mut self, now: Instant) -> StreamOutcome {
-        let Some((role, asked)) = self.opening.take() else { return StreamOutcome::default() };
-        let is_heard = |uri: &Arc<str>| self.streams().any(|uris| uris.contains(uri));
-        let (heard, unheard): (Uris, Uris) = asked.into_iter().partition(is_heard);
-        let heard = heard.into_iter().collect();
+        let Some((role, requested)) = self.opening.take() else { return StreamOutcome::default() };
+        let is_served = |uri: &Arc<str>| self.streams().any(|uris| uris.contains(uri));
+        let (served, unserved): (Uris, Uris) = requested.into_iter().partition(is_served);
+        let served = served.into_iter().collect();
         if role == StreamRole::Base && self.base.is_some() {
-            self.waiting.extend(unheard.intersection(&self.wanted).cloned());
-            (self.merge_at, self.is_merge_late) = (Some(now + MERGE_AFTER), true);
-            return StreamOutcome { heard, unheard: Vec::new() };
+            self.waiting.extend(unserved.intersection(&self.wanted).cloned());
+            (self.merge_at, self.has_merge_failed) = (Some(now + MERGE_AFTER), true);
+            return StreamOutcome { served, unserved: Vec::new() };
         }
-        self.wanted.retain(|uri| !unheard.contains(uri));
-        StreamOutcome { heard, unheard: unheard.into_iter().collect() }
+        self.wanted.retain(|uri| !unserved.contains(uri));
+        StreamOutcome { served, unserved: unserved.into_iter().collect() }
     }
 }

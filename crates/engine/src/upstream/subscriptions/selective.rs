@@ -1,6 +1,6 @@
 //! Subscriptions to selected fields of a resource.
 //!
-//! If an update does not contain the fields, the register holds it until a listing shows whether they changed.
+//! If an update does not contain the fields, the manager holds it until a listing shows whether they changed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use goblin_wire::json::Span;
 
 use crate::client::subscriptions::{AffectedSubscription, Subscription, SubscriptionTable};
 use crate::upstream::listing_view::ListingView;
-use crate::upstream::subscriptions::{NotifiedClients, SubscriptionManager, put, updated};
+use crate::upstream::subscriptions::{NotifiedClients, SubscriptionManager, queue_update, updated};
 
 /// Updates that wait for a listing. Only the newest update of each resource is held.
 #[derive(Default)]
@@ -19,7 +19,7 @@ pub(crate) struct DeferredUpdates {
     /// Updates held since the last listing began. That listing may be older than the update.
     fresh: HashMap<Arc<str>, Bytes>,
     /// Updates that the listing in progress decides.
-    asked: HashMap<Arc<str>, Bytes>,
+    in_progress: HashMap<Arc<str>, Bytes>,
 }
 
 impl DeferredUpdates {
@@ -28,19 +28,24 @@ impl DeferredUpdates {
     }
 
     /// Assigns the held updates to a listing that now begins.
-    pub(crate) fn ask(&mut self) {
-        self.asked.extend(self.fresh.drain());
+    pub(crate) fn assign_to_listing(&mut self) {
+        self.in_progress.extend(self.fresh.drain());
     }
 
     /// Removes and returns the updates that the finished listing decides.
     pub(crate) fn take(&mut self) -> HashMap<Arc<str>, Bytes> {
-        std::mem::take(&mut self.asked)
+        std::mem::take(&mut self.in_progress)
     }
 }
 
 impl SubscriptionManager {
     /// Stores the current fields as the baseline of a new subscription.
-    pub(crate) fn note(&self, table: &SubscriptionTable, subscription: &Subscription, offered: &ListingView) {
+    pub(crate) fn record_baseline(
+        &self,
+        table: &SubscriptionTable,
+        subscription: &Subscription,
+        offered: &ListingView,
+    ) {
         for native in table.covered(subscription) {
             if let Some(definition) = offered.definition(&native) {
                 subscription.record_definition(&native, definition.raw.as_str());
@@ -49,7 +54,7 @@ impl SubscriptionManager {
     }
 
     /// Decides whether an update is delivered to a client.
-    pub(crate) fn judge(
+    pub(crate) fn decide(
         &self,
         affected: &AffectedSubscription<'_>,
         native: &str,
@@ -64,23 +69,23 @@ impl SubscriptionManager {
     }
 
     /// Processes a new listing: delivers an update to each client with selected fields that changed.
-    pub(crate) fn tell_news(&self, table: &SubscriptionTable, offered: &ListingView) {
+    pub(crate) fn deliver_changed_fields(&self, table: &SubscriptionTable, offered: &ListingView) {
         // Match by `affected` and not by `covered`: a subscribed resource may contain the updated one.
         for (native, message) in self.held().take() {
-            let mut once = NotifiedClients::default();
+            let mut notified = NotifiedClients::default();
             let affected = table.affected(&native);
             for affected in affected.iter().filter(|affected| affected.subscription.is_selective()) {
-                if is_news(affected.subscription, &native, offered).unwrap_or(true) && once.is_first(affected) {
-                    put(affected, &self.name_of(affected, &native), &message);
+                if has_changed(affected.subscription, &native, offered).unwrap_or(true) && notified.is_first(affected) {
+                    queue_update(affected, &self.name_of(affected, &native), &message);
                 }
             }
         }
         for (subscription, _) in table.all().filter(|(subscription, _)| subscription.is_selective()) {
             for native in table.covered(subscription) {
-                if is_news(subscription, &native, offered) == Some(true) {
+                if has_changed(subscription, &native, offered) == Some(true) {
                     let affected = AffectedSubscription { subscription, within: None, is_next: false };
                     let name = self.name_of(&affected, &native);
-                    put(&affected, &name, &updated(&name.exposed));
+                    queue_update(&affected, &name, &updated(&name.exposed));
                 }
             }
         }
@@ -89,7 +94,7 @@ impl SubscriptionManager {
 
 /// Reports whether the selected fields changed according to the current listing. Returns `None` if the resource is not
 /// listed.
-fn is_news(subscription: &Subscription, native: &str, offered: &ListingView) -> Option<bool> {
+fn has_changed(subscription: &Subscription, native: &str, offered: &ListingView) -> Option<bool> {
     let definition = offered.definition(native)?;
     Some(subscription.decide(native, None, Some(definition.raw.as_str())) == UpdateDecision::Deliver)
 }

@@ -1,8 +1,8 @@
 //! Sends the requests that subscriptions need while a link is connected.
 //!
 //! There are three kinds: subscribe and unsubscribe requests; reads that check whether an unlisted resource still
-//! exists; and, with `poll`, reads that detect changes. The owner of the link polls [`SubscriptionManager::keep`] for as long as
-//! the link is connected.
+//! exists; and, with `poll`, reads that detect changes. The owner of the link polls [`SubscriptionManager::keep`] for
+//! as long as the link is connected.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::convert::Infallible;
@@ -35,7 +35,7 @@ const LINK_LOSS_TIMEOUT: Duration = Duration::from_millis(200);
 const METHOD_NOT_FOUND: i64 = -32601;
 
 /// The params of an update that the gateway creates. They contain no fields.
-const NOTHING_SAID: (&str, Span) = ("{}", Span { start: 0, end: 2 });
+const EMPTY_PARAMS: (&str, Span) = ("{}", Span { start: 0, end: 2 });
 
 /// The queued reads. Their number is bounded by the number of subscriptions.
 #[derive(Default)]
@@ -50,7 +50,7 @@ pub(crate) struct ReadQueue {
 }
 
 impl ReadQueue {
-    pub(crate) fn suspect(&mut self, suspects: Vec<Arc<str>>) {
+    pub(crate) fn set_suspects(&mut self, suspects: Vec<Arc<str>>) {
         self.suspects = suspects.into();
     }
 
@@ -60,7 +60,7 @@ impl ReadQueue {
     }
 
     /// Stores the hash of a resource's contents. Returns `true` if the contents changed or were unknown.
-    fn note(&mut self, native: &Arc<str>, contents: &str) -> bool {
+    fn record(&mut self, native: &Arc<str>, contents: &str) -> bool {
         let now = self.hasher.hash_one(contents);
         self.known.insert(Arc::clone(native), now) != Some(now)
     }
@@ -80,7 +80,7 @@ type ResponseFuture<'a> = BoxFuture<'a, Result<Response, LinkError>>;
 
 /// The outcome of a request. `None` in a variant means that the request or the link failed.
 enum UpkeepOutcome<'a> {
-    Said(UpstreamRequest, Option<UpstreamReply>),
+    Replied(UpstreamRequest, Option<UpstreamReply>),
     /// No response within this time. A response may still arrive.
     Late(UpstreamRequest, Duration, ResponseFuture<'a>),
     Checked(Arc<str>, Option<Response>),
@@ -91,93 +91,93 @@ impl SubscriptionManager {
     /// Sends the requests that the subscriptions need. Never returns; the caller drops the future when the link ends.
     pub async fn keep(&self, link: &Arc<Link>, hello: &Hello) -> Infallible {
         let can_subscribe = hello.capabilities.subscribe;
-        let listening = || UpstreamStreams::new(self, hello.announced_lists(), can_subscribe, self.opener(link));
-        self.keep_with(link, can_subscribe, (!hello.dialect.has_handshake()).then(listening)).await
+        let streams = || UpstreamStreams::new(self, hello.announced_lists(), can_subscribe, self.opener(link));
+        self.keep_with(link, can_subscribe, (!hello.dialect.has_handshake()).then(streams)).await
     }
 
-    /// Does the work of [`keep`](SubscriptionManager::keep). Uses `listening` instead of subscribe requests, if given.
+    /// Does the work of [`keep`](SubscriptionManager::keep). Uses `streams` instead of subscribe requests, if given.
     pub(crate) async fn keep_with<'a>(
         &'a self,
         link: &'a Arc<Link>,
         can_subscribe: bool,
-        mut listening: Option<UpstreamStreams<'a>>,
+        mut streams: Option<UpstreamStreams<'a>>,
     ) -> Infallible {
         let (mut jobs, mut late) = (FuturesUnordered::new(), FuturesUnordered::new());
-        let mut round = self.home.config.poll.map(rounds);
+        let mut poll = self.context.config.poll.map(poll_interval);
         loop {
             while jobs.len() < MAX_CONCURRENT_REQUESTS {
-                let Some(chore) = self.next_chore(listening.as_mut()) else { break };
-                jobs.push(self.carry_out(chore, link, can_subscribe));
+                let Some(request) = self.next_request(streams.as_mut()) else { break };
+                jobs.push(self.perform(request, link, can_subscribe));
             }
             tokio::select! {
-                () = listen(listening.as_mut()) => {}
+                () = next_stream_event(streams.as_mut()) => {}
                 Some(done) = jobs.next(), if !jobs.is_empty() => match done {
-                    UpkeepOutcome::Late(job, after, asked) => {
-                        self.on_said(&job, UpstreamReply::Late(after));
+                    UpkeepOutcome::Late(job, after, response) => {
+                        self.on_reply(&job, UpstreamReply::Late(after));
                         if late.len() < MAX_LATE_REQUESTS {
-                            late.push(async move { (job, asked.await) });
+                            late.push(async move { (job, response.await) });
                         }
                     }
                     done => self.on_done(done),
                 },
                 Some((job, answer)) = late.next(), if !late.is_empty() => self.on_late_answer(&job, answer),
-                () = self.bell.notified() => {}
-                () = next_round(&mut round) => self.begin_round(),
+                () = self.wakeup.notified() => {}
+                () = next_poll(&mut poll) => self.start_poll_round(),
             }
         }
     }
 
-    fn next_chore(&self, listening: Option<&mut UpstreamStreams<'_>>) -> Option<UpkeepRequest> {
-        let next_request = || self.book().table.next_request();
-        let chore = match listening {
-            Some(listening) => {
-                std::iter::from_fn(next_request).for_each(|job| listening.take(job));
-                listening.settled().map(|(job, reply)| UpkeepRequest::Settled(job, reply))
+    fn next_request(&self, streams: Option<&mut UpstreamStreams<'_>>) -> Option<UpkeepRequest> {
+        let next_request = || self.state().table.next_request();
+        let request = match streams {
+            Some(streams) => {
+                std::iter::from_fn(next_request).for_each(|job| streams.take(job));
+                streams.settled().map(|(job, reply)| UpkeepRequest::Settled(job, reply))
             }
             None => next_request().map(UpkeepRequest::Job),
         };
-        chore.or_else(|| self.chores().next())
+        request.or_else(|| self.reads().next())
     }
 
     /// Returns a function that opens notification streams over a link.
     fn opener<'a>(&self, link: &'a Arc<Link>) -> Opener<'a> {
-        let patience = self.patience();
+        let timeout = self.request_timeout();
         Box::new(move |filter| {
             Box::pin(async move {
-                match tokio::time::timeout(patience, link.listen(&filter)).await {
+                match tokio::time::timeout(timeout, link.listen(&filter)).await {
                     Ok(Ok(listen)) => Ok(listen),
-                    Ok(Err(LinkError::Refused { code: Some(METHOD_NOT_FOUND), .. })) => Err(ListenError::Unknown),
-                    Ok(Err(error)) => match is_over(link, &error).await {
+                    Ok(Err(LinkError::Rejected { code: Some(METHOD_NOT_FOUND), .. })) => Err(ListenError::Unknown),
+                    Ok(Err(error)) => match has_link_failed(link, &error).await {
                         // The link ended. The caller drops this future once it notices that.
                         true => std::future::pending().await,
                         false => Err(ListenError::Failed(error.to_string().into())),
                     },
-                    Err(_) => Err(ListenError::Late(patience)),
+                    Err(_) => Err(ListenError::Late(timeout)),
                 }
             })
         })
     }
 
     /// Sends one request and waits for its response.
-    async fn carry_out<'a>(
+    async fn perform<'a>(
         &'a self,
-        chore: UpkeepRequest,
+        request: UpkeepRequest,
         link: &'a Arc<Link>,
         can_subscribe: bool,
     ) -> UpkeepOutcome<'a> {
-        match chore {
+        match request {
             UpkeepRequest::Job(job) => {
                 let mut reply = Some(UpstreamReply::Done);
                 if can_subscribe {
-                    let (mut asked, patience) = (ask(link, &job), self.patience());
-                    match tokio::time::timeout(patience, &mut asked).await {
+                    let (mut response, timeout) = (send_job(link, &job), self.request_timeout());
+                    match tokio::time::timeout(timeout, &mut response).await {
                         Ok(answer) => reply = reply_in(link, answer).await,
-                        Err(_) => return UpkeepOutcome::Late(job, patience, asked),
+                        Err(_) => return UpkeepOutcome::Late(job, timeout, response),
                     }
                 }
-                self.with_look(link, job, reply).await
+                self.complete(link, job, reply).await
             }
-            UpkeepRequest::Settled(job, reply) => self.with_look(link, job, Some(reply)).await,
+            UpkeepRequest::Settled(job, reply) => self.complete(link, job, Some(reply)).await,
             UpkeepRequest::Check(native) => UpkeepOutcome::Checked(native.clone(), self.read(link, &native).await),
             UpkeepRequest::Poll(native) => UpkeepOutcome::Polled(native.clone(), self.read(link, &native).await),
         }
@@ -185,110 +185,110 @@ impl SubscriptionManager {
 
     /// Completes a job. A polled resource is read here first, and the read replaces the subscription if the backend
     /// supports none.
-    async fn with_look<'a>(
+    async fn complete<'a>(
         &'a self,
         link: &Link,
         job: UpstreamRequest,
         mut reply: Option<UpstreamReply>,
     ) -> UpkeepOutcome<'a> {
-        if self.home.config.poll.is_some() && matches!(reply, Some(UpstreamReply::Done | UpstreamReply::Unknown)) {
-            self.look(link, &job).await;
+        if self.context.config.poll.is_some() && matches!(reply, Some(UpstreamReply::Done | UpstreamReply::Unknown)) {
+            self.read_baseline(link, &job).await;
             reply = Some(UpstreamReply::Done);
         }
-        UpkeepOutcome::Said(job, reply)
+        UpkeepOutcome::Replied(job, reply)
     }
 
     /// Stores the contents of a polled resource at the start of a subscription.
-    async fn look(&self, link: &Link, job: &UpstreamRequest) {
-        self.chores().known.remove(&job.native);
+    async fn read_baseline(&self, link: &Link, job: &UpstreamRequest) {
+        self.reads().known.remove(&job.native);
         if job.subscribes
             && let Some(answer) = self.read(link, &job.native).await
             && let Some(contents) = contents(&answer)
         {
-            self.chores().note(&job.native, contents);
+            self.reads().record(&job.native, contents);
         }
     }
 
-    pub(crate) fn on_said(&self, job: &UpstreamRequest, reply: UpstreamReply) {
-        let mut book = self.book();
-        let notices = book.table.handle_reply(job, reply);
-        self.tell(&book, &notices);
+    pub(crate) fn on_reply(&self, job: &UpstreamRequest, reply: UpstreamReply) {
+        let mut state = self.state();
+        let notices = state.table.handle_reply(job, reply);
+        self.send_updates(&state, &notices);
     }
 
     /// Handles a response that arrived after the timeout. The waiting clients already received an error, so an unwanted
     /// late subscription is cancelled.
     fn on_late_answer(&self, job: &UpstreamRequest, answer: Result<Response, LinkError>) {
         if answer.is_ok_and(|answer| matches!(answer.outcome, Answer::Result(_))) {
-            let mut book = self.book();
-            let notices = book.table.handle_late_reply(job);
-            self.tell(&book, &notices);
+            let mut state = self.state();
+            let notices = state.table.handle_late_reply(job);
+            self.send_updates(&state, &notices);
         }
     }
 
     fn on_done(&self, done: UpkeepOutcome<'_>) {
         match done {
-            UpkeepOutcome::Said(job, Some(reply)) => self.on_said(&job, reply),
-            UpkeepOutcome::Late(job, after, _) => self.on_said(&job, UpstreamReply::Late(after)),
-            UpkeepOutcome::Checked(native, Some(answer)) if answer.is_not_found() => self.on_gone(&native),
+            UpkeepOutcome::Replied(job, Some(reply)) => self.on_reply(&job, reply),
+            UpkeepOutcome::Late(job, after, _) => self.on_reply(&job, UpstreamReply::Late(after)),
+            UpkeepOutcome::Checked(native, Some(answer)) if answer.is_not_found() => self.on_deleted(&native),
             UpkeepOutcome::Polled(native, Some(answer)) => match contents(&answer) {
-                Some(contents) if self.chores().note(&native, contents) => {
-                    self.spread(&native, Some(NOTHING_SAID), updated);
+                Some(contents) if self.reads().record(&native, contents) => {
+                    self.distribute(&native, Some(EMPTY_PARAMS), updated);
                 }
                 Some(_) => {}
-                // The lists decide whether the resource is gone. A backend that needs polling may not announce list
+                // The lists decide whether the resource was deleted. A backend that needs polling may not announce list
                 // changes, so fetch the lists.
-                None if answer.is_not_found() => self.home.inbox.mark(&[List::Resources, List::Templates]),
+                None if answer.is_not_found() => self.context.events.mark(&[List::Resources, List::Templates]),
                 None => {}
             },
-            UpkeepOutcome::Said(_, None) | UpkeepOutcome::Checked(..) | UpkeepOutcome::Polled(_, None) => {}
+            UpkeepOutcome::Replied(_, None) | UpkeepOutcome::Checked(..) | UpkeepOutcome::Polled(_, None) => {}
         }
     }
 
     /// Handles a resource that is neither listed nor readable: notifies its subscribers of the deletion.
-    fn on_gone(&self, native: &str) {
-        let mut book = self.book();
-        let offered = self.home.offered.load_full();
-        let vanished = book.table.mark_deleted(native, &self.exposed(&offered));
-        self.tell_deleted(&book, &vanished.deleted);
-        self.tell(&book, &vanished.notices);
+    fn on_deleted(&self, native: &str) {
+        let mut state = self.state();
+        let offered = self.context.offered.load_full();
+        let vanished = state.table.mark_deleted(native, &self.exposed(&offered));
+        self.send_deletions(&state, &vanished.deleted);
+        self.send_updates(&state, &vanished.notices);
     }
 
     /// Queues a read of every subscribed resource, unless reads of the previous round are still queued.
-    fn begin_round(&self) {
-        let book = self.book();
-        let (wanted, is_list_wanted) = (book.table.active_resources(), book.table.wants_list());
-        drop(book);
-        let mut chores = self.chores();
-        if chores.polled.is_empty() {
-            let is_wanted: HashSet<_> = wanted.iter().collect();
-            chores.known.retain(|native, _| is_wanted.contains(native));
-            chores.polled = wanted.into();
+    fn start_poll_round(&self) {
+        let state = self.state();
+        let (wanted, is_list_wanted) = (state.table.active_resources(), state.table.wants_list());
+        drop(state);
+        let mut reads = self.reads();
+        if reads.polled.is_empty() {
+            let wanted_set: HashSet<_> = wanted.iter().collect();
+            reads.known.retain(|native, _| wanted_set.contains(native));
+            reads.polled = wanted.into();
         }
-        drop(chores);
+        drop(reads);
         if is_list_wanted {
             // A backend that needs polling may not announce list changes either.
-            self.home.inbox.mark(&[List::Resources, List::Templates]);
+            self.context.events.mark(&[List::Resources, List::Templates]);
         }
     }
 
     /// Returns the timeout of one request.
-    pub(crate) fn patience(&self) -> Duration {
-        let configured = self.home.config.timeout.and_then(|timeout| timeout.duration());
+    pub(crate) fn request_timeout(&self) -> Duration {
+        let configured = self.context.config.timeout.and_then(|timeout| timeout.duration());
         configured.unwrap_or(REQUEST_TIMEOUT)
     }
 
     /// Reads a resource. Returns `None` on a timeout or if the link failed.
     async fn read(&self, link: &Link, native: &str) -> Option<Response> {
         let params = format!(r#"{{"uri":{}}}"#, quote(native));
-        let answer = tokio::time::timeout(self.patience(), link.ask(&Method::ResourcesRead, &params)).await;
+        let answer = tokio::time::timeout(self.request_timeout(), link.query(&Method::ResourcesRead, &params)).await;
         answer.ok()?.ok()
     }
 }
 
-fn ask<'a>(link: &'a Link, job: &UpstreamRequest) -> ResponseFuture<'a> {
+fn send_job<'a>(link: &'a Link, job: &UpstreamRequest) -> ResponseFuture<'a> {
     let method = if job.subscribes { Method::Subscribe } else { Method::Unsubscribe };
     let params = format!(r#"{{"uri":{}}}"#, quote(&job.native));
-    Box::pin(async move { link.ask(&method, &params).await })
+    Box::pin(async move { link.query(&method, &params).await })
 }
 
 /// Interprets the response to a subscribe or unsubscribe request. Returns `None` if the link ended.
@@ -296,8 +296,8 @@ async fn reply_in(link: &Link, answer: Result<Response, LinkError>) -> Option<Up
     let answer = match answer {
         Ok(answer) => answer,
         Err(error) => {
-            let is_over = is_over(link, &error).await;
-            return (!is_over).then(|| UpstreamReply::Failed(error.to_string().into()));
+            let has_failed = has_link_failed(link, &error).await;
+            return (!has_failed).then(|| UpstreamReply::Failed(error.to_string().into()));
         }
     };
     Some(match answer.outcome {
@@ -315,13 +315,13 @@ async fn reply_in(link: &Link, answer: Result<Response, LinkError>) -> Option<Up
 }
 
 /// Reports whether the whole link failed and not just one request.
-async fn is_over(link: &Link, error: &LinkError) -> bool {
+async fn has_link_failed(link: &Link, error: &LinkError) -> bool {
     matches!(error, LinkError::SessionLost) || tokio::time::timeout(LINK_LOSS_TIMEOUT, link.closed()).await.is_ok()
 }
 
-async fn listen(listening: Option<&mut UpstreamStreams<'_>>) {
-    match listening {
-        Some(listening) => listening.next().await,
+async fn next_stream_event(streams: Option<&mut UpstreamStreams<'_>>) {
+    match streams {
+        Some(streams) => streams.next().await,
         None => std::future::pending().await,
     }
 }
@@ -333,15 +333,15 @@ fn contents(answer: &Response) -> Option<&str> {
     Some(json::member(text, result, "contents")?.get(text))
 }
 
-fn rounds(period: Duration) -> tokio::time::Interval {
-    let mut rounds = tokio::time::interval_at(tokio::time::Instant::now() + period, period);
-    rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    rounds
+fn poll_interval(period: Duration) -> tokio::time::Interval {
+    let mut interval = tokio::time::interval_at(tokio::time::Instant::now() + period, period);
+    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    interval
 }
 
-async fn next_round(round: &mut Option<tokio::time::Interval>) {
-    match round {
-        Some(round) => drop(round.tick().await),
+async fn next_poll(poll: &mut Option<tokio::time::Interval>) {
+    match poll {
+        Some(poll) => drop(poll.tick().await),
         None => std::future::pending().await,
     }
 }

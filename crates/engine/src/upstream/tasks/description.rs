@@ -40,13 +40,13 @@ impl<'a> TaskDescription<'a> {
         self.member("status").and_then(|at| json::string(self.text, at)).unwrap_or_default()
     }
 
-    pub(crate) fn is_over(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         matches!(&*self.status(), "completed" | "failed" | "cancelled")
     }
 
     /// Returns the time that the task is kept here. An unlimited lifetime becomes [`MAX_LIFETIME`].
-    pub(crate) fn life(&self) -> Duration {
-        self.milliseconds(self.life_key()).map_or(MAX_LIFETIME, |life| life.min(MAX_LIFETIME))
+    pub(crate) fn lifetime(&self) -> Duration {
+        self.milliseconds(self.lifetime_key()).map_or(MAX_LIFETIME, |lifetime| lifetime.min(MAX_LIFETIME))
     }
 
     /// Returns the time until the next poll.
@@ -58,7 +58,7 @@ impl<'a> TaskDescription<'a> {
         self.milliseconds(key).unwrap_or(INTERVAL).clamp(MIN_INTERVAL, MAX_INTERVAL)
     }
 
-    fn life_key(&self) -> &'static str {
+    fn lifetime_key(&self) -> &'static str {
         match self.era {
             Era::Legacy => "ttl",
             Era::Modern => "ttlMs",
@@ -81,70 +81,71 @@ impl<'a> TaskDescription<'a> {
         if let Some(at) = self.member("taskId") {
             edits.replace(at, quote(id));
         }
-        if let Some(at) = self.member(self.life_key())
-            && self.milliseconds(self.life_key()) != Some(self.life())
+        if let Some(at) = self.member(self.lifetime_key())
+            && self.milliseconds(self.lifetime_key()) != Some(self.lifetime())
         {
-            edits.replace(at, self.life().as_millis().to_string());
+            edits.replace(at, self.lifetime().as_millis().to_string());
         }
         edits
     }
 
     /// Returns the task in the form of 2025-11-25.
-    pub(crate) fn for_older(&self, id: &str) -> String {
+    pub(crate) fn legacy_form(&self, id: &str) -> String {
         format!("{{{}}}", self.members(id, ("ttl", "pollInterval")))
     }
 
     /// Returns the same form, shortened to [`MAX_DESCRIPTION`] bytes for the task list.
-    pub(crate) fn kept(&self, id: &str) -> Box<str> {
-        let whole = self.for_older(id);
+    pub(crate) fn summary(&self, id: &str) -> Box<str> {
+        let whole = self.legacy_form(id);
         if whole.len() <= MAX_DESCRIPTION {
             return whole.into();
         }
-        let life = self.life().as_millis();
-        let (status, id) = (quote(&self.older_status()), quote(id));
-        let moment = |key| self.member(key).map(|at| at.get(self.text)).filter(|moment| moment.len() < 64);
-        let (created, updated) = (moment("createdAt"), moment("lastUpdatedAt"));
-        let moments = [("createdAt", created), ("lastUpdatedAt", updated)];
-        let moments = moments.iter().filter_map(|(key, moment)| Some(format!(r#","{key}":{}"#, (*moment)?)));
-        format!(r#"{{"taskId":{id},"status":{status},"ttl":{life}{}}}"#, moments.collect::<String>()).into()
+        let lifetime = self.lifetime().as_millis();
+        let (status, id) = (quote(&self.legacy_status()), quote(id));
+        let timestamp = |key| self.member(key).map(|at| at.get(self.text)).filter(|timestamp| timestamp.len() < 64);
+        let (created, updated) = (timestamp("createdAt"), timestamp("lastUpdatedAt"));
+        let timestamps = [("createdAt", created), ("lastUpdatedAt", updated)];
+        let timestamps =
+            timestamps.iter().filter_map(|(key, timestamp)| Some(format!(r#","{key}":{}"#, (*timestamp)?)));
+        format!(r#"{{"taskId":{id},"status":{status},"ttl":{lifetime}{}}}"#, timestamps.collect::<String>()).into()
     }
 
     /// Returns the members of the task in the form of the extension.
-    pub(crate) fn newer_members(&self, id: &str) -> String {
+    pub(crate) fn modern_members(&self, id: &str) -> String {
         self.members(id, ("ttlMs", "pollIntervalMs"))
     }
 
     /// Writes the members of a task with the names of one protocol. Adds a lifetime if the task has none.
-    fn members(&self, id: &str, (life_key, interval_key): (&str, &str)) -> String {
+    fn members(&self, id: &str, (lifetime_key, interval_key): (&str, &str)) -> String {
         let member = |member: json::Member| match &*member.key(self.text) {
             "taskId" => Some(format!(r#""taskId":{}"#, quote(id))),
-            "ttl" | "ttlMs" => Some(format!(r#""{life_key}":{}"#, self.life().as_millis())),
+            "ttl" | "ttlMs" => Some(format!(r#""{lifetime_key}":{}"#, self.lifetime().as_millis())),
             "pollInterval" | "pollIntervalMs" => Some(format!(r#""{interval_key}":{}"#, member.value.get(self.text))),
-            "status" if life_key == "ttl" => Some(format!(r#""status":{}"#, quote(&self.older_status()))),
+            "status" if lifetime_key == "ttl" => Some(format!(r#""status":{}"#, quote(&self.legacy_status()))),
             "resultType" | "_meta" | "result" | "error" | "inputRequests" => None,
             _ => Some(member.written(self.text)),
         };
         let mut members: Vec<_> = json::members(self.text, self.task).filter_map(member).collect();
-        if self.member(self.life_key()).is_none() {
-            members.push(format!(r#""{life_key}":{}"#, self.life().as_millis()));
+        if self.member(self.lifetime_key()).is_none() {
+            members.push(format!(r#""{lifetime_key}":{}"#, self.lifetime().as_millis()));
         }
         members.join(",")
     }
 
     /// Returns the status in 2025-11-25, which calls a task with a tool error failed. The extension calls it completed.
-    fn older_status(&self) -> Cow<'a, str> {
-        let complains =
-            self.era == Era::Modern && self.outcome("result").is_some_and(|result| is_complaint(self.text, result));
-        if complains { Cow::Borrowed("failed") } else { self.status() }
+    fn legacy_status(&self) -> Cow<'a, str> {
+        let has_tool_error =
+            self.era == Era::Modern && self.outcome("result").is_some_and(|result| is_tool_error(self.text, result));
+        if has_tool_error { Cow::Borrowed("failed") } else { self.status() }
     }
 }
 
-fn is_complaint(text: &str, result: Span) -> bool {
+fn is_tool_error(text: &str, result: Span) -> bool {
     json::member(text, result, "isError").is_some_and(|is_error| is_error.get(text) == "true")
 }
 
 /// Returns the task that answers a call instead of a result. Returns `None` if the result is not a task.
-pub(crate) fn made(text: &str, result: Span, era: Era) -> Option<TaskDescription<'_>> {
+pub(crate) fn created_task(text: &str, result: Span, era: Era) -> Option<TaskDescription<'_>> {
     static ID: Keyword = Keyword::new("taskId");
     if !ID.is_in(result.get(text)) {
         return None;
@@ -155,15 +156,15 @@ pub(crate) fn made(text: &str, result: Span, era: Era) -> Option<TaskDescription
             .is_some_and(|kind| kind.get(text) == "\"task\"")
             .then_some(result)?,
     };
-    let told = TaskDescription { text, task, era };
-    told.id().map(|_| told)
+    let description = TaskDescription { text, task, era };
+    description.id().map(|_| description)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn told(text: &str, era: Era) -> TaskDescription<'_> {
+    fn description(text: &str, era: Era) -> TaskDescription<'_> {
         TaskDescription { text, task: json::whole(text), era }
     }
 
@@ -171,8 +172,8 @@ mod tests {
     fn task1_a_task_is_told_in_the_words_of_the_client() {
         let legacy = r#"{"taskId":"n","status":"working","statusMessage":"a b","ttl":60000,"pollInterval":20}"#;
         let modern = r#"{"taskId":"T","status":"working","statusMessage":"a b","ttlMs":60000,"pollIntervalMs":20}"#;
-        assert_eq!(format!("{{{}}}", told(legacy, Era::Legacy).newer_members("T")), modern);
-        let check = |task: &str, expected: &str| assert_eq!(told(task, Era::Modern).for_older("T"), expected);
+        assert_eq!(format!("{{{}}}", description(legacy, Era::Legacy).modern_members("T")), modern);
+        let check = |task: &str, expected: &str| assert_eq!(description(task, Era::Modern).legacy_form("T"), expected);
         check(modern, &legacy.replace("\"n\"", "\"T\""));
         check(
             r#"{"resultType":"complete","taskId":"n","status":"completed","ttlMs":1,"result":{"isError":true},"_meta":{}}"#,
@@ -184,14 +185,14 @@ mod tests {
         );
         let long =
             format!(r#"{{"taskId":"n","status":"working","statusMessage":"{}","createdAt":"c"}}"#, "x".repeat(9999));
-        let kept = r#"{"taskId":"T","status":"working","ttl":86400000,"createdAt":"c"}"#;
-        assert_eq!(&*told(&long, Era::Legacy).kept("T"), kept);
+        let summary = r#"{"taskId":"T","status":"working","ttl":86400000,"createdAt":"c"}"#;
+        assert_eq!(&*description(&long, Era::Legacy).summary("T"), summary);
     }
 
     #[test]
     fn task1_within_a_version_only_the_id_and_a_life_without_end_change() {
         let check = |era, task: &str, expected: &str| {
-            let changed = told(task, era).edits("T").apply(&task.to_owned().into());
+            let changed = description(task, era).edits("T").apply(&task.to_owned().into());
             assert_eq!(String::from_utf8_lossy(&changed), expected);
         };
         check(Era::Legacy, r#"{"taskId": "n","ttl":6e4,"x":1.0}"#, r#"{"taskId": "T","ttl":6e4,"x":1.0}"#);
@@ -203,8 +204,8 @@ mod tests {
     #[test]
     fn task1_only_a_task_is_taken_for_one() {
         let check = |era, result: &str, expected: Option<&str>| {
-            let made = made(result, json::whole(result), era).and_then(|told| told.id());
-            assert_eq!(made.as_deref(), expected, "{result}");
+            let id = created_task(result, json::whole(result), era).and_then(|description| description.id());
+            assert_eq!(id.as_deref(), expected, "{result}");
         };
         check(Era::Legacy, r#"{"task":{"taskId":"n"}}"#, Some("n"));
         check(Era::Legacy, r#"{"task":{"taskId":7}}"#, None);

@@ -19,7 +19,7 @@ use crate::client::Client;
 use crate::client::call::{Call, CallEvent, CallTimeouts};
 use crate::client::caller::{Caller, Introduction};
 use crate::client::input_request::{InputRequest, question};
-use crate::upstream::tasks::about;
+use crate::upstream::tasks::task_request;
 use crate::upstream::{Backend, OutgoingRequest, TaskPolicy};
 
 /// The longest time that `tasks/get` waits for the backend to send its requests.
@@ -29,7 +29,7 @@ pub struct TaskInputRelay {
     /// The client that assigns the ids of the requests, so that each id is used once.
     client: Arc<Client>,
     state: Mutex<RelayState>,
-    bell: Notify,
+    changed: Notify,
 }
 
 #[derive(Default)]
@@ -42,24 +42,24 @@ struct RelayState {
 impl TaskInputRelay {
     pub(crate) fn new() -> TaskInputRelay {
         let client = Client::passing(Introduction::default());
-        TaskInputRelay { client: Arc::new(client), state: Mutex::default(), bell: Notify::new() }
+        TaskInputRelay { client: Arc::new(client), state: Mutex::default(), changed: Notify::new() }
     }
 
     /// Cancels the call and closes its client, because the task was removed.
-    pub(crate) fn dismiss(&self) {
+    pub(crate) fn close(&self) {
         if let Some(call) = self.state.lock().call.take() {
-            call.cancel("its task is forgotten");
+            call.cancel("its task was removed");
         }
         self.client.close();
     }
 
-    /// Begins a call for the task's result, unless one is open.
-    pub(crate) fn begin(self: &Arc<TaskInputRelay>, caller: &Caller, backend: &Arc<Backend>, native: &str) {
+    /// Starts a call for the task's result, unless one is open.
+    pub(crate) fn start(self: &Arc<TaskInputRelay>, caller: &Caller, backend: &Arc<Backend>, native: &str) {
         let mut state = self.state.lock();
         if state.call.is_some() {
             return;
         }
-        let request = about(&Method::TasksResult, native, "");
+        let request = task_request(&Method::TasksResult, native, "");
         let call = Arc::new(Call::new(caller.clone(), Arc::clone(&self.client), request, None));
         state.call = Some(Arc::clone(&call));
         drop(state);
@@ -81,53 +81,53 @@ impl TaskInputRelay {
                     biased;
                     // The result is not kept. A client that wants it requests it later.
                     _ = &mut answer => break,
-                    said = call.next() => input_relay.hear(&call, said),
+                    event = call.next() => input_relay.on_event(&call, event),
                 }
             }
             call.finish();
             *input_relay.state.lock() = RelayState::default();
-            input_relay.bell.notify_waiters();
+            input_relay.changed.notify_waiters();
         });
     }
 
-    fn hear(&self, call: &Call, said: CallEvent) {
-        let CallEvent::Request(ask) = said else { return };
-        match question(ask) {
-            Ok(question) => self.state.lock().open.push(question),
-            Err(refused) => call.refuse(refused.as_ref(), "it cannot be asked this without a session"),
+    fn on_event(&self, call: &Call, event: CallEvent) {
+        let CallEvent::Request(request) = event else { return };
+        match question(request) {
+            Ok(request) => self.state.lock().open.push(request),
+            Err(id) => call.refuse(id.as_ref(), "it cannot receive this request without a session"),
         }
-        self.bell.notify_waiters();
+        self.changed.notify_waiters();
     }
 
     /// Returns the open requests as members of an object. Waits at most [`INPUT_TIMEOUT`] for the first one.
-    pub(crate) async fn asked(&self) -> String {
-        let heard = async {
+    pub(crate) async fn open_requests(&self) -> String {
+        let ready = async {
             loop {
-                let rung = self.bell.notified();
-                if self.has_news() {
+                let notified = self.changed.notified();
+                if self.is_ready() {
                     return;
                 }
-                rung.await;
+                notified.await;
             }
         };
         // If the backend sends no request in time, a later `tasks/get` returns it.
-        let _ = tokio::time::timeout(INPUT_TIMEOUT, heard).await;
+        let _ = tokio::time::timeout(INPUT_TIMEOUT, ready).await;
         let state = self.state.lock();
-        let is_open = |question: &&InputRequest| state.call.as_ref().is_some_and(|call| question.is_open(call));
-        let asked: Vec<_> = state.open.iter().filter(is_open).map(|question| question.asked.as_str()).collect();
-        asked.join(",")
+        let is_open = |request: &&InputRequest| state.call.as_ref().is_some_and(|call| request.is_open(call));
+        let members: Vec<_> = state.open.iter().filter(is_open).map(|request| request.asked.as_str()).collect();
+        members.join(",")
     }
 
-    fn has_news(&self) -> bool {
+    fn is_ready(&self) -> bool {
         let state = self.state.lock();
         state.call.is_none() || !state.open.is_empty()
     }
 
     /// Delivers the client's responses to the backend.
-    pub(crate) fn answer(&self, request: &Request) {
+    pub(crate) fn deliver_responses(&self, update: &Request) {
         let mut state = self.state.lock();
         if let RelayState { call: Some(call), open } = &mut *state {
-            open.retain(|question| !question.answer(call, request) && question.is_open(call));
+            open.retain(|request| !request.answer(call, update) && request.is_open(call));
         }
     }
 }

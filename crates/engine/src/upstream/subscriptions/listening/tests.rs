@@ -22,13 +22,13 @@ struct StreamRequest {
 /// An open stream.
 struct TestStream {
     filter: ListenFilter,
-    over: Option<oneshot::Sender<ListenOutcome>>,
+    end: Option<oneshot::Sender<ListenOutcome>>,
     held: oneshot::Receiver<()>,
 }
 
 struct ListeningFixture {
-    dispatcher: ManagerFixture,
-    asked: mpsc::Receiver<StreamRequest>,
+    subscriber: ManagerFixture,
+    requests: mpsc::Receiver<StreamRequest>,
     streams: Mutex<Vec<TestStream>>,
     link_task: JoinHandle<()>,
 }
@@ -40,55 +40,58 @@ impl Drop for ListeningFixture {
 }
 
 impl ListeningFixture {
-    /// Creates a register over a link with a backend that announces changes of its tools.
+    /// Creates a manager over a link with a backend that announces changes of its tools.
     fn new() -> ListeningFixture {
-        ListeningFixture::telling(ListenFilter { tools: true, ..ListenFilter::default() })
+        ListeningFixture::with_lists(ListenFilter { tools: true, ..ListenFilter::default() })
     }
 
-    fn telling(lists: ListenFilter) -> ListeningFixture {
-        let dispatcher = ManagerFixture::new();
+    fn with_lists(lists: ListenFilter) -> ListeningFixture {
+        let subscriber = ManagerFixture::new();
         let link = LinkTransport::Http(HttpLink::new(HttpPeer::example("127.0.0.1:9")));
         let link = Arc::new(Link::new(link));
-        let (wanted, asked) = mpsc::channel(9);
-        dispatcher.register.link_up(true);
-        let register = Arc::clone(&dispatcher.register);
+        let (sender, requests) = mpsc::channel(9);
+        subscriber.manager.link_up(true);
+        let manager = Arc::clone(&subscriber.manager);
         let link_task = worker::spawn(async move {
             let opener: Opener<'_> = Box::new(move |filter| {
-                let wanted = wanted.clone();
+                let sender = sender.clone();
                 Box::pin(async move {
                     let (answer, answered) = oneshot::channel();
-                    wanted.send(StreamRequest { filter, answer }).await.unwrap_or_else(|_| panic!("nobody is asked"));
+                    sender
+                        .send(StreamRequest { filter, answer })
+                        .await
+                        .unwrap_or_else(|_| panic!("the fixture is dropped"));
                     answered.await.unwrap_or_else(|_| panic!("no answer"))
                 })
             });
-            let listening = UpstreamStreams::new(&register, lists, true, opener);
-            match register.keep_with(&link, true, Some(listening)).await {}
+            let streams = UpstreamStreams::new(&manager, lists, true, opener);
+            match manager.keep_with(&link, true, Some(streams)).await {}
         });
-        ListeningFixture { dispatcher, asked, streams: Mutex::default(), link_task }
+        ListeningFixture { subscriber, requests, streams: Mutex::default(), link_task }
     }
 
-    async fn asked(&mut self) -> StreamRequest {
-        let asked = tokio::time::timeout(Duration::from_secs(60), self.asked.recv()).await;
-        asked.expect("a stream is asked for").expect("the task runs")
+    async fn next_request(&mut self) -> StreamRequest {
+        let request = tokio::time::timeout(Duration::from_secs(60), self.requests.recv()).await;
+        request.expect("a stream is requested").expect("the task runs")
     }
 
-    /// Acknowledges the next requested stream except for the URIs in `left_out`. Returns the requested filter.
-    async fn acknowledge(&mut self, left_out: &[&str]) -> String {
-        let StreamRequest { filter, answer } = self.asked().await;
+    /// Acknowledges the next requested stream except for the URIs in `omitted`. Returns the requested filter.
+    async fn acknowledge(&mut self, omitted: &[&str]) -> String {
+        let StreamRequest { filter, answer } = self.next_request().await;
         let text = filter.to_json();
-        let mut honoured = filter;
-        honoured.uris.retain(|uri| !left_out.contains(&&**uri));
-        let ((over, is_over), (hold, held)) = (oneshot::channel(), oneshot::channel());
-        let stream = TestStream { filter: honoured.clone(), over: Some(over), held };
+        let mut acknowledged = filter;
+        acknowledged.uris.retain(|uri| !omitted.contains(&&**uri));
+        let ((end, ended), (close_guard, held)) = (oneshot::channel(), oneshot::channel());
+        let stream = TestStream { filter: acknowledged.clone(), end: Some(end), held };
         self.streams.lock().push(stream);
-        let listen = ListenHandle { honoured, over: is_over, hold };
-        answer.send(Ok(listen)).unwrap_or_else(|_| panic!("nobody waits"));
-        self.rest().await;
+        let listen = ListenHandle { acknowledged, ended, close_guard };
+        answer.send(Ok(listen)).unwrap_or_else(|_| panic!("no task waits"));
+        self.settle().await;
         text
     }
 
     /// Lets all tasks run until they are idle.
-    async fn rest(&self) {
+    async fn settle(&self) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 
@@ -99,18 +102,18 @@ impl ListeningFixture {
         streams.iter().map(|stream| stream.filter.to_json()).collect()
     }
 
-    fn end(&self, which: usize) {
-        let over = self.streams.lock()[which].over.take();
-        over.expect("it is open").send(ListenOutcome::Ended).expect("somebody holds it");
+    fn end(&self, index: usize) {
+        let end = self.streams.lock()[index].end.take();
+        end.expect("the stream is open").send(ListenOutcome::Ended).expect("the handle is held");
     }
 
     fn subscribe(&self, native: &str) -> JoinHandle<SubscribeOutcome> {
-        let (dispatcher, native) = (self.dispatcher.clone(), native.to_owned());
-        worker::spawn(async move { dispatcher.enter(&native, None).await })
+        let (subscriber, native) = (self.subscriber.clone(), native.to_owned());
+        worker::spawn(async move { subscriber.try_subscribe(&native, None).await })
     }
 
     fn marked(&self) -> Vec<List> {
-        self.dispatcher.register.inbox().take_changes()
+        self.subscriber.manager.events().take_changes()
     }
 }
 
@@ -118,150 +121,150 @@ const TOOLS: &str = r#"{"toolsListChanged":true}"#;
 
 #[tokio::test(start_paused = true)]
 async fn sub2_what_is_wanted_meanwhile_is_gathered_and_stands_when_it_is_acknowledged() {
-    let mut stage = ListeningFixture::new();
-    assert_eq!(stage.acknowledge(&[]).await, TOOLS);
-    assert_eq!(stage.marked(), [List::Tools], "they may have changed before");
-    let first = stage.subscribe("a:1");
-    stage.rest().await;
-    let rest: Vec<_> = ["a:2", "a:3"].into_iter().map(|uri| stage.subscribe(uri)).collect();
-    stage.rest().await;
+    let mut fixture = ListeningFixture::new();
+    assert_eq!(fixture.acknowledge(&[]).await, TOOLS);
+    assert_eq!(fixture.marked(), [List::Tools], "the tools may have changed before");
+    let first = fixture.subscribe("a:1");
+    fixture.settle().await;
+    let rest: Vec<_> = ["a:2", "a:3"].into_iter().map(|uri| fixture.subscribe(uri)).collect();
+    fixture.settle().await;
     assert!(!first.is_finished());
-    assert_eq!(stage.acknowledge(&[]).await, r#"{"resourceSubscriptions":["a:1"]}"#);
+    assert_eq!(fixture.acknowledge(&[]).await, r#"{"resourceSubscriptions":["a:1"]}"#);
     assert!(matches!(first.await, Ok(SubscribeOutcome::Subscribed)));
-    assert!(rest.iter().all(|waits| !waits.is_finished()));
+    assert!(rest.iter().all(|subscribe| !subscribe.is_finished()));
     let all = r#"{"resourceSubscriptions":["a:1","a:2","a:3"]}"#;
-    assert_eq!(stage.acknowledge(&["a:3"]).await, all);
+    assert_eq!(fixture.acknowledge(&["a:3"]).await, all);
     let [second, third] = rest.try_into().expect("two");
     assert!(matches!(second.await, Ok(SubscribeOutcome::Subscribed)));
-    let Ok(SubscribeOutcome::Rejected(refusal)) = third.await else { panic!("it was left out") };
-    assert!(refusal.raw.as_str().contains(r#""uri":"a:3""#), "{}", refusal.raw.as_str());
-    assert_eq!(stage.open(), [TOOLS, r#"{"resourceSubscriptions":["a:1","a:2"]}"#]);
+    let Ok(SubscribeOutcome::Rejected(error)) = third.await else { panic!("the URI was omitted") };
+    assert!(error.raw.as_str().contains(r#""uri":"a:3""#), "{}", error.raw.as_str());
+    assert_eq!(fixture.open(), [TOOLS, r#"{"resourceSubscriptions":["a:1","a:2"]}"#]);
     // No event happens while time passes.
     let merged = r#"{"toolsListChanged":true,"resourceSubscriptions":["a:1","a:2"]}"#;
-    assert_eq!(stage.acknowledge(&[]).await, merged);
-    assert_eq!(stage.open(), [merged]);
-    assert!(stage.marked().is_empty(), "nothing was missed");
-    stage.dispatcher.register.unsubscribe(&stage.dispatcher.client, "a:1");
-    let begin = tokio::time::Instant::now();
-    let left = r#"{"toolsListChanged":true,"resourceSubscriptions":["a:2"]}"#;
-    assert_eq!(stage.acknowledge(&["a:2"]).await, left);
-    assert!(begin.elapsed() <= MERGE_AFTER + Duration::from_secs(1));
-    assert_eq!(stage.open(), [TOOLS]);
-    assert!(stage.dispatcher.told().is_empty());
-    assert_eq!(stage.dispatcher.register.all()[0].1, "refused", "the backend has changed its mind");
+    assert_eq!(fixture.acknowledge(&[]).await, merged);
+    assert_eq!(fixture.open(), [merged]);
+    assert!(fixture.marked().is_empty(), "no change was missed");
+    fixture.subscriber.manager.unsubscribe(&fixture.subscriber.client, "a:1");
+    let started = tokio::time::Instant::now();
+    let remaining = r#"{"toolsListChanged":true,"resourceSubscriptions":["a:2"]}"#;
+    assert_eq!(fixture.acknowledge(&["a:2"]).await, remaining);
+    assert!(started.elapsed() <= MERGE_AFTER + Duration::from_secs(1));
+    assert_eq!(fixture.open(), [TOOLS]);
+    assert!(fixture.subscriber.received().is_empty());
+    assert_eq!(fixture.subscriber.manager.all()[0].1, "refused", "the backend now omits the URI");
 }
 
 #[tokio::test(start_paused = true)]
 async fn sub2_so_many_are_a_new_base() {
-    let mut stage = ListeningFixture::new();
-    stage.acknowledge(&[]).await;
-    let all: Vec<_> = (0..MAX_DELTA_URIS).map(|number| stage.subscribe(&format!("a:{number}"))).collect();
-    let text = stage.acknowledge(&[]).await;
-    let mut asked = ListenFilter::read(&text, goblin_wire::json::whole(&text));
-    if !asked.tools {
+    let mut fixture = ListeningFixture::new();
+    fixture.acknowledge(&[]).await;
+    let all: Vec<_> = (0..MAX_DELTA_URIS).map(|number| fixture.subscribe(&format!("a:{number}"))).collect();
+    let text = fixture.acknowledge(&[]).await;
+    let mut requested = ListenFilter::read(&text, goblin_wire::json::whole(&text));
+    if !requested.tools {
         // The first subscription got a stream of its own before the others arrived.
-        let text = stage.acknowledge(&[]).await;
-        asked = ListenFilter::read(&text, goblin_wire::json::whole(&text));
+        let text = fixture.acknowledge(&[]).await;
+        requested = ListenFilter::read(&text, goblin_wire::json::whole(&text));
     }
-    assert!(asked.tools && asked.uris.len() == MAX_DELTA_URIS, "{asked:?}");
+    assert!(requested.tools && requested.uris.len() == MAX_DELTA_URIS, "{requested:?}");
     for one in all {
         assert!(matches!(one.await, Ok(SubscribeOutcome::Subscribed)));
     }
-    assert_eq!(stage.open().len(), 1);
+    assert_eq!(fixture.open().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn sub14_behind_a_gap_all_is_asked_for_again_and_told_once() {
-    let mut stage = ListeningFixture::new();
-    stage.acknowledge(&[]).await;
+    let mut fixture = ListeningFixture::new();
+    fixture.acknowledge(&[]).await;
     for uri in ["a:1", "a:2"] {
-        let subscribed = stage.subscribe(uri);
-        stage.acknowledge(&[]).await;
+        let subscribed = fixture.subscribe(uri);
+        fixture.acknowledge(&[]).await;
         assert!(matches!(subscribed.await, Ok(SubscribeOutcome::Subscribed)));
     }
-    stage.marked();
-    stage.end(0);
-    stage.rest().await;
-    assert!(stage.open().is_empty() && stage.dispatcher.told().is_empty() && stage.marked().is_empty());
-    let meanwhile = stage.subscribe("a:3");
+    fixture.marked();
+    fixture.end(0);
+    fixture.settle().await;
+    assert!(fixture.open().is_empty() && fixture.subscriber.received().is_empty() && fixture.marked().is_empty());
+    let meanwhile = fixture.subscribe("a:3");
     assert!(matches!(meanwhile.await, Ok(SubscribeOutcome::Pending)));
     let all = r#"{"toolsListChanged":true,"resourceSubscriptions":["a:1","a:2","a:3"]}"#;
-    assert_eq!(stage.acknowledge(&[]).await, all);
-    assert_eq!(stage.open(), [all]);
-    assert_eq!(stage.marked(), List::ALL);
-    let mut told = stage.dispatcher.told();
-    told.sort();
-    assert_eq!(told, [r#"{"uri":"a+a:1"}"#, r#"{"uri":"a+a:2"}"#, r#"{"uri":"a+a:3"}"#]);
+    assert_eq!(fixture.acknowledge(&[]).await, all);
+    assert_eq!(fixture.open(), [all]);
+    assert_eq!(fixture.marked(), List::ALL);
+    let mut received = fixture.subscriber.received();
+    received.sort();
+    assert_eq!(received, [r#"{"uri":"a+a:1"}"#, r#"{"uri":"a+a:2"}"#, r#"{"uri":"a+a:3"}"#]);
     tokio::time::sleep(MERGE_AFTER * 9).await;
-    assert!(stage.asked.try_recv().is_err(), "nothing is left to do");
+    assert!(fixture.requests.try_recv().is_err(), "no request is left");
 }
 
 #[tokio::test(start_paused = true)]
 async fn sub14_a_backend_that_ends_every_stream_is_asked_ever_more_seldom() {
-    let mut stage = ListeningFixture::new();
-    let begin = tokio::time::Instant::now();
+    let mut fixture = ListeningFixture::new();
+    let started = tokio::time::Instant::now();
     for _ in 0..20 {
-        stage.acknowledge(&[]).await;
-        stage.open();
-        stage.end(0);
-        stage.rest().await;
+        fixture.acknowledge(&[]).await;
+        fixture.open();
+        fixture.end(0);
+        fixture.settle().await;
     }
-    assert!(begin.elapsed() > Duration::from_secs(300), "{:?}", begin.elapsed());
+    assert!(started.elapsed() > Duration::from_secs(300), "{:?}", started.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
 async fn sub2_a_backend_that_knows_no_streams_is_not_asked_again() {
-    let mut stage = ListeningFixture::new();
-    let subscribed = stage.subscribe("a:1");
-    stage.rest().await;
-    let StreamRequest { answer, .. } = stage.asked().await;
-    answer.send(Err(ListenError::Unknown)).unwrap_or_else(|_| panic!("nobody waits"));
+    let mut fixture = ListeningFixture::new();
+    let subscribed = fixture.subscribe("a:1");
+    fixture.settle().await;
+    let StreamRequest { answer, .. } = fixture.next_request().await;
+    answer.send(Err(ListenError::Unknown)).unwrap_or_else(|_| panic!("no task waits"));
     assert!(matches!(subscribed.await, Ok(SubscribeOutcome::Tracked)));
-    assert!(matches!(stage.subscribe("a:2").await, Ok(SubscribeOutcome::Tracked)));
+    assert!(matches!(fixture.subscribe("a:2").await, Ok(SubscribeOutcome::Tracked)));
     tokio::time::sleep(Duration::from_secs(600)).await;
-    assert!(stage.asked.try_recv().is_err());
+    assert!(fixture.requests.try_recv().is_err());
 }
 
 #[tokio::test(start_paused = true)]
 async fn sub2_a_stream_that_cannot_be_opened_fails_who_waits_and_nobody_else() {
-    let fail = |asked: StreamRequest| {
-        let answer = asked.answer.send(Err(ListenError::Failed("no".into())));
-        answer.unwrap_or_else(|_| panic!("nobody waits"));
-        asked.filter.to_json()
+    let fail = |request: StreamRequest| {
+        let answer = request.answer.send(Err(ListenError::Failed("no".into())));
+        answer.unwrap_or_else(|_| panic!("no task waits"));
+        request.filter.to_json()
     };
     let is_failed = |outcome| matches!(outcome, Ok(SubscribeOutcome::Failed(reason)) if &*reason == "no");
-    let mut silent = ListeningFixture::telling(ListenFilter::default());
+    let mut silent = ListeningFixture::with_lists(ListenFilter::default());
     let fails = silent.subscribe("a:1");
-    let asked = silent.asked().await;
-    assert_eq!(fail(asked), r#"{"resourceSubscriptions":["a:1"]}"#);
-    assert!(is_failed(fails.await) && silent.dispatcher.register.all().is_empty());
+    let request = silent.next_request().await;
+    assert_eq!(fail(request), r#"{"resourceSubscriptions":["a:1"]}"#);
+    assert!(is_failed(fails.await) && silent.subscriber.manager.all().is_empty());
 
-    let mut stage = ListeningFixture::new();
-    stage.acknowledge(&[]).await;
-    let stands = stage.subscribe("a:1");
-    stage.acknowledge(&[]).await;
-    assert!(matches!(stands.await, Ok(SubscribeOutcome::Subscribed)));
-    let fails = stage.subscribe("a:2");
-    let asked = stage.asked().await;
-    assert_eq!(fail(asked), r#"{"resourceSubscriptions":["a:1","a:2"]}"#);
+    let mut fixture = ListeningFixture::new();
+    fixture.acknowledge(&[]).await;
+    let subscribed = fixture.subscribe("a:1");
+    fixture.acknowledge(&[]).await;
+    assert!(matches!(subscribed.await, Ok(SubscribeOutcome::Subscribed)));
+    let fails = fixture.subscribe("a:2");
+    let request = fixture.next_request().await;
+    assert_eq!(fail(request), r#"{"resourceSubscriptions":["a:1","a:2"]}"#);
     assert!(is_failed(fails.await));
     let both = [TOOLS, r#"{"resourceSubscriptions":["a:1"]}"#];
-    assert_eq!(stage.open(), both);
+    assert_eq!(fixture.open(), both);
     // The merge also fails and is repeated.
     let merged = r#"{"toolsListChanged":true,"resourceSubscriptions":["a:1"]}"#;
-    let asked = stage.asked().await;
-    assert_eq!(fail(asked), merged);
-    stage.rest().await;
-    assert_eq!(stage.open(), both);
-    assert_eq!(stage.acknowledge(&[]).await, merged);
-    assert_eq!(stage.open(), [merged]);
-    assert!(stage.dispatcher.told().is_empty());
+    let request = fixture.next_request().await;
+    assert_eq!(fail(request), merged);
+    fixture.settle().await;
+    assert_eq!(fixture.open(), both);
+    assert_eq!(fixture.acknowledge(&[]).await, merged);
+    assert_eq!(fixture.open(), [merged]);
+    assert!(fixture.subscriber.received().is_empty());
     // All streams end, and the first attempt to reopen them fails.
-    stage.end(0);
-    let asked = stage.asked().await;
-    assert_eq!(fail(asked), merged);
-    stage.rest().await;
-    assert!(stage.dispatcher.told().is_empty());
-    assert_eq!(stage.acknowledge(&[]).await, merged);
-    assert_eq!(stage.dispatcher.told(), [r#"{"uri":"a+a:1"}"#]);
+    fixture.end(0);
+    let request = fixture.next_request().await;
+    assert_eq!(fail(request), merged);
+    fixture.settle().await;
+    assert!(fixture.subscriber.received().is_empty());
+    assert_eq!(fixture.acknowledge(&[]).await, merged);
+    assert_eq!(fixture.subscriber.received(), [r#"{"uri":"a+a:1"}"#]);
 }

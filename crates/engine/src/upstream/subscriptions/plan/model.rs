@@ -9,11 +9,11 @@ const URIS: [&str; 4] = ["a:1", "a:2", "a:3", "a:4"];
 /// The events, which may happen in any order.
 #[derive(Clone, Debug)]
 enum PlanEvent {
-    Want(&'static str),
-    Unwant(&'static str),
+    Add(&'static str),
+    Remove(&'static str),
     /// Adds so many URIs that they exceed a delta.
-    WantMany,
-    /// Asks the plan for its next step.
+    AddMany,
+    /// Performs the plan's next step.
     Act,
     /// Acknowledges the stream that is being opened. Each set bit omits one URI; the highest bit omits the lists.
     Acknowledge(u8),
@@ -26,9 +26,9 @@ enum PlanEvent {
 fn event() -> impl Strategy<Value = PlanEvent> {
     let uri = || prop::sample::select(URIS.to_vec());
     prop_oneof![
-        6 => uri().prop_map(PlanEvent::Want),
-        5 => uri().prop_map(PlanEvent::Unwant),
-        1 => Just(PlanEvent::WantMany),
+        6 => uri().prop_map(PlanEvent::Add),
+        5 => uri().prop_map(PlanEvent::Remove),
+        1 => Just(PlanEvent::AddMany),
         10 => Just(PlanEvent::Act),
         6 => Just(PlanEvent::Acknowledge(0)),
         2 => any::<u8>().prop_map(PlanEvent::Acknowledge),
@@ -46,7 +46,7 @@ struct PlanModel {
     /// The URIs that the plan has confirmed.
     promised: Uris,
     /// The URIs that the plan has not answered yet.
-    open_wishes: Uris,
+    pending: Uris,
     base: Option<ListenFilter>,
     delta: Option<ListenFilter>,
     opening: Option<(StreamRole, ListenFilter)>,
@@ -61,18 +61,18 @@ impl PlanModel {
             has_lists,
             wanted: Uris::new(),
             promised: Uris::new(),
-            open_wishes: Uris::new(),
+            pending: Uris::new(),
             base: None,
             delta: None,
             opening: None,
         }
     }
 
-    fn take(&mut self, event: PlanEvent) {
+    fn apply(&mut self, event: PlanEvent) {
         match event {
-            PlanEvent::Want(uri) => self.want(uri.into()),
-            PlanEvent::Unwant(uri) => self.unwant(uri),
-            PlanEvent::WantMany => (0..MAX_DELTA_URIS).for_each(|number| self.want(format!("b:{number}").into())),
+            PlanEvent::Add(uri) => self.add(uri.into()),
+            PlanEvent::Remove(uri) => self.remove(uri),
+            PlanEvent::AddMany => (0..MAX_DELTA_URIS).for_each(|number| self.add(format!("b:{number}").into())),
             PlanEvent::Act => self.act(),
             PlanEvent::Acknowledge(bits) => self.acknowledge(bits),
             PlanEvent::Fail => self.fail(),
@@ -82,28 +82,28 @@ impl PlanModel {
         self.check();
     }
 
-    fn want(&mut self, uri: Arc<str>) {
+    fn add(&mut self, uri: Arc<str>) {
         // Only one request per URI is in progress, but a confirmed URI may be requested again.
-        if self.open_wishes.contains(&uri) {
+        if self.pending.contains(&uri) {
             return;
         }
         self.promised.remove(&uri);
         self.wanted.insert(Arc::clone(&uri));
-        let told = if self.plan.want(&uri) { &mut self.promised } else { &mut self.open_wishes };
-        told.insert(uri);
+        let target = if self.plan.add(&uri) { &mut self.promised } else { &mut self.pending };
+        target.insert(uri);
     }
 
-    fn unwant(&mut self, uri: &str) {
+    fn remove(&mut self, uri: &str) {
         self.wanted.remove(uri);
         self.promised.remove(uri);
-        self.open_wishes.remove(uri);
-        self.plan.unwant(uri, self.now);
+        self.pending.remove(uri);
+        self.plan.remove(uri, self.now);
     }
 
     fn act(&mut self) {
         match self.plan.next(self.now) {
             Some(StreamAction::Open(role, filter)) => {
-                assert!(self.opening.is_none(), "one is opened at a time");
+                assert!(self.opening.is_none(), "one stream is opened at a time");
                 assert_eq!(filter.tools, self.has_lists && role == StreamRole::Base);
                 assert!(!filter.is_empty() && filter.uris.is_subset(&self.wanted), "{filter:?}");
                 assert!(role == StreamRole::Base || self.base.is_some());
@@ -119,9 +119,9 @@ impl PlanModel {
 
     fn acknowledge(&mut self, bits: u8) {
         let Some((role, mut filter)) = self.opening.take() else { return };
-        let left_out =
+        let omitted =
             |uri: &Arc<str>| URIS.iter().position(|known| **known == **uri).is_some_and(|at| bits & 1 << at != 0);
-        filter.uris.retain(|uri| !left_out(uri));
+        filter.uris.retain(|uri| !omitted(uri));
         filter.tools &= bits & 0x80 == 0;
         let settled = self.plan.opened(&filter, self.now);
         let stream = Some(filter.clone()).filter(|filter| !filter.is_empty());
@@ -132,28 +132,28 @@ impl PlanModel {
             }
             StreamRole::Delta => self.delta = stream,
         }
-        assert_eq!(settled.heard, filter.uris.into_iter().collect::<Vec<_>>());
+        assert_eq!(settled.served, filter.uris.into_iter().collect::<Vec<_>>());
         self.settle(settled);
     }
 
     fn fail(&mut self) {
         let Some((role, _)) = self.opening.take() else { return };
         let settled = self.plan.failed(self.now);
-        assert!(settled.unheard.is_empty() || role == StreamRole::Delta || self.base.is_none());
+        assert!(settled.unserved.is_empty() || role == StreamRole::Delta || self.base.is_none());
         self.settle(settled);
     }
 
     /// Records an outcome. Ignores URIs that are no longer wanted.
     fn settle(&mut self, settled: StreamOutcome) {
-        for uri in settled.heard {
-            if self.open_wishes.remove(&uri) {
+        for uri in settled.served {
+            if self.pending.remove(&uri) {
                 self.promised.insert(uri);
             }
         }
-        for uri in settled.unheard {
+        for uri in settled.unserved {
             self.wanted.remove(&uri);
             self.promised.remove(&uri);
-            self.open_wishes.remove(&uri);
+            self.pending.remove(&uri);
         }
     }
 
@@ -161,43 +161,43 @@ impl PlanModel {
         (self.base, self.delta, self.opening) = (None, None, None);
         self.plan.reset();
         self.promised.clear();
-        self.open_wishes.clear();
+        self.pending.clear();
         for uri in std::mem::take(&mut self.wanted) {
-            self.want(uri);
+            self.add(uri);
         }
     }
 
-    fn heard(&self) -> Uris {
+    fn served(&self) -> Uris {
         self.base.iter().chain(&self.delta).flat_map(|filter| filter.uris.iter().cloned()).collect()
     }
 
     fn check(&self) {
-        let heard = self.heard();
-        assert!(self.promised.is_subset(&heard), "{:?} was promised, and {heard:?} is heard", self.promised);
-        let waits = &self.promised | &self.open_wishes;
-        assert_eq!(waits, self.wanted, "whoever wants something was told, or will be");
+        let served = self.served();
+        assert!(self.promised.is_subset(&served), "{:?} is promised, but only {served:?} is served", self.promised);
+        let answered_or_pending = &self.promised | &self.pending;
+        assert_eq!(answered_or_pending, self.wanted, "every wanted URI is promised or pending");
         let due = self.plan.due();
         assert!(due.is_none_or(|due| due <= self.now + MERGE_AFTER));
-        let is_settled = heard.is_subset(&self.wanted) && self.delta.is_none();
-        assert!(is_settled || due.is_some() || self.opening.is_some(), "what is not wanted is heard for ever");
+        let is_settled = served.is_subset(&self.wanted) && self.delta.is_none();
+        assert!(is_settled || due.is_some() || self.opening.is_some(), "an unwanted URI is served for ever");
     }
 
     /// Acknowledges every stream and lets time pass until nothing is left to do.
     fn finish(&mut self) {
         for _ in 0..9 {
-            self.take(PlanEvent::Act);
-            self.take(PlanEvent::Acknowledge(0));
-            self.take(PlanEvent::Act);
+            self.apply(PlanEvent::Act);
+            self.apply(PlanEvent::Acknowledge(0));
+            self.apply(PlanEvent::Act);
             if self.opening.is_none() && self.plan.due().is_none() {
                 break;
             }
             if self.opening.is_none() {
-                assert!(self.open_wishes.is_empty(), "nobody waits for time to pass");
-                self.take(PlanEvent::Wait(10));
+                assert!(self.pending.is_empty(), "no pending URI waits for time to pass");
+                self.apply(PlanEvent::Wait(10));
             }
         }
-        assert!(self.opening.is_none() && self.open_wishes.is_empty() && self.delta.is_none());
-        assert_eq!(self.heard(), self.wanted);
+        assert!(self.opening.is_none() && self.pending.is_empty() && self.delta.is_none());
+        assert_eq!(self.served(), self.wanted);
         assert_eq!(self.base.is_some(), self.has_lists || !self.wanted.is_empty());
     }
 }
@@ -209,15 +209,15 @@ proptest! {
         has_lists in any::<bool>(),
         events in prop::collection::vec(event(), 0..200),
     ) {
-        let mut world = PlanModel::new(has_lists);
+        let mut model = PlanModel::new(has_lists);
         for event in events {
-            world.take(event);
+            model.apply(event);
         }
-        world.finish();
-        for uri in world.wanted.clone() {
-            world.unwant(&uri);
+        model.finish();
+        for uri in model.wanted.clone() {
+            model.remove(&uri);
         }
-        world.finish();
-        prop_assert!(world.heard().is_empty());
+        model.finish();
+        prop_assert!(model.served().is_empty());
     }
 }

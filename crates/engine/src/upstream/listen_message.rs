@@ -9,7 +9,7 @@ use goblin_wire::{Message, Method, Notification, Outcome, Response};
 use crate::upstream::link::LinkError;
 
 /// Returns the filter that an acknowledgement accepts.
-pub(crate) fn honoured(acknowledgement: &Notification) -> ListenFilter {
+pub(crate) fn acknowledged_filter(acknowledgement: &Notification) -> ListenFilter {
     let text = acknowledgement.raw.as_str();
     let filter = acknowledgement.params.whole.and_then(|params| json::member(text, params, "notifications"));
     filter.map_or_else(ListenFilter::default, |filter| ListenFilter::read(text, filter))
@@ -17,17 +17,17 @@ pub(crate) fn honoured(acknowledgement: &Notification) -> ListenFilter {
 
 /// Returns the request of the gateway that a notification cancels. Some servers end a stream this way instead of
 /// answering its request.
-pub(crate) fn cancelled_request(news: &Notification) -> Option<u64> {
-    let named = news.params.request_id.filter(|_| news.method == Method::Cancelled);
-    named.and_then(|at| news.raw.get(at).parse().ok())
+pub(crate) fn cancelled_request(notification: &Notification) -> Option<u64> {
+    let id_at = notification.params.request_id.filter(|_| notification.method == Method::Cancelled);
+    id_at.and_then(|at| notification.raw.get(at).parse().ok())
 }
 
 /// Returns the error for a response that arrived instead of an acknowledgement.
-pub(crate) fn refusal_in(answer: &Response) -> LinkError {
+pub(crate) fn rejection_error(answer: &Response) -> LinkError {
     let text = answer.raw.as_str();
     match answer.outcome {
         Outcome::Result(_) => LinkError::Protocol("it ended the stream instead of acknowledging it".to_owned()),
-        Outcome::Error(error) => LinkError::Refused {
+        Outcome::Error(error) => LinkError::Rejected {
             code: json::member(text, error, "code").and_then(|code| code.get(text).parse().ok()),
             error: error.get(text).to_owned(),
         },
@@ -36,7 +36,7 @@ pub(crate) fn refusal_in(answer: &Response) -> LinkError {
 
 /// Returns the notification without the id of its stream, which only the gateway knows. Returns `None` if it has no
 /// such id.
-pub(crate) fn unsubscribed(notification: &Notification) -> Option<Notification> {
+pub(crate) fn without_subscription_id(notification: &Notification) -> Option<Notification> {
     let text = notification.raw.as_str();
     let (params, meta) = (notification.params.whole?, notification.params.meta?);
     json::member(text, meta, SUBSCRIPTION_ID)?;
@@ -52,7 +52,7 @@ pub(crate) fn unsubscribed(notification: &Notification) -> Option<Notification> 
 }
 
 /// Returns the id of the stream that a notification belongs to: the id of the gateway's request.
-pub(crate) fn subscription_of(notification: &Notification) -> Option<u64> {
+pub(crate) fn subscription_id(notification: &Notification) -> Option<u64> {
     let text = notification.raw.as_str();
     json::member(text, notification.params.meta?, SUBSCRIPTION_ID)?.get(text).parse().ok()
 }
@@ -65,9 +65,9 @@ mod tests {
     fn sub3_the_name_of_a_stream_is_cut_out() {
         let check = |params: &str, expected: &str, id| {
             let text = format!(r#"{{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{params}}}"#);
-            let Ok(Message::Notification(heard)) = Message::parse(text.into()) else { panic!("{params}") };
-            assert_eq!(subscription_of(&heard), id);
-            let cut = unsubscribed(&heard).unwrap_or(heard);
+            let Ok(Message::Notification(notification)) = Message::parse(text.into()) else { panic!("{params}") };
+            assert_eq!(subscription_id(&notification), id);
+            let cut = without_subscription_id(&notification).unwrap_or(notification);
             assert_eq!(cut.params.whole.map(|at| cut.raw.get(at)), Some(expected), "{params}");
         };
         check(r#"{"uri":"a:b"}"#, r#"{"uri":"a:b"}"#, None);
@@ -81,8 +81,8 @@ mod tests {
         let check = |outcome: &str, expected| {
             let text = format!(r#"{{"jsonrpc":"2.0","id":1,{outcome}}}"#);
             let Ok(Message::Response(answer)) = Message::parse(text.into()) else { panic!("{outcome}") };
-            let code = match refusal_in(&answer) {
-                LinkError::Refused { code, .. } => code,
+            let code = match rejection_error(&answer) {
+                LinkError::Rejected { code, .. } => code,
                 _ => None,
             };
             assert_eq!(code, expected, "{outcome}");

@@ -15,7 +15,7 @@ use crate::upstream::stdio::{StdioLink, StdioLinkInner};
 impl StdioLink {
     /// Requests a stream and waits for its acknowledgement.
     pub async fn listen(&self, id: u64, body: Bytes) -> Result<ListenHandle, LinkError> {
-        let events = self.shared.open.expect_news(id)?;
+        let events = self.shared.open.expect_stream(id)?;
         let mut stream = StdioListenStream { shared: Arc::clone(&self.shared), id, events, is_open: false };
         self.shared.send(body).await?;
         stream.is_open = true;
@@ -34,7 +34,7 @@ struct StdioListenStream {
 
 impl ListenSource for StdioListenStream {
     async fn next(&mut self) -> ListenEvent {
-        let lost = || ListenEvent::Lost(self.shared.open.lost(true));
+        let lost = || ListenEvent::Lost(self.shared.open.lost_error(true));
         let event = self.events.recv().await.unwrap_or_else(lost);
         self.is_open = matches!(event, ListenEvent::Acknowledged(_));
         event
@@ -45,8 +45,8 @@ impl Drop for StdioListenStream {
     fn drop(&mut self) {
         self.shared.open.forget(self.id);
         if self.is_open {
-            let params = format!(r#"{{"requestId":{},"reason":"nobody listens any more"}}"#, self.id);
-            self.shared.say(notification(&Method::Cancelled, Some(&params)));
+            let params = format!(r#"{{"requestId":{},"reason":"the gateway no longer needs this stream"}}"#, self.id);
+            self.shared.send_or_drop(notification(&Method::Cancelled, Some(&params)));
         }
     }
 }
