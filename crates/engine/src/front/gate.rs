@@ -100,7 +100,7 @@ impl Gate {
     /// Checks the token that a path needs. The admin API checks its own token.
     pub(crate) fn check_token(&self, path: &str, headers: &HeaderMap) -> Result<(), Box<Response<Body>>> {
         let Some((token, name)) = &self.token else { return Ok(()) };
-        if is_of_operators(path) || has_token(headers, token) {
+        if is_admin_path(path) || has_token(headers, token) {
             return Ok(());
         }
         let mut response = reject(StatusCode::UNAUTHORIZED, &format!("Authorization must be `Bearer` with {name}"));
@@ -149,7 +149,7 @@ impl Gate {
 }
 
 /// Reports whether a path belongs to the admin API, which checks its own token (`admin::permit`).
-fn is_of_operators(path: &str) -> bool {
+fn is_admin_path(path: &str) -> bool {
     path == "/api" || path.starts_with("/api/")
 }
 
@@ -159,7 +159,7 @@ fn check_repeated(headers: &HeaderMap) -> Result<(), Box<Response<Body>>> {
         return Ok(());
     }
     match SINGLE_HEADERS.iter().find(|name| is_repeated(headers, name)) {
-        Some(name) => Err(reject(StatusCode::BAD_REQUEST, &format!("the header {name} may occur once"))),
+        Some(name) => Err(reject(StatusCode::BAD_REQUEST, &format!("the header {name} must not be repeated"))),
         None => Ok(()),
     }
 }

@@ -257,7 +257,7 @@ mod tests {
     #[test]
     fn ask_the_end_of_an_elicitation_reaches_who_was_asked_once() {
         let inbox = inbox();
-        let client = || Arc::new(Client::passing(Default::default()));
+        let client = || Arc::new(Client::stateless(Default::default()));
         let (one, two) = (client(), client());
         inbox.remember_elicited(&ask("x"), &one);
         inbox.remember_elicited(&ask("y"), &two);
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn ask_only_so_many_elicitations_are_remembered() {
         let inbox = inbox();
-        let client = Arc::new(Client::passing(Default::default()));
+        let client = Arc::new(Client::stateless(Default::default()));
         for number in 0..=MAX_ELICITATIONS {
             inbox.remember_elicited(&ask(&number.to_string()), &client);
         }

@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use crate::client::Client;
 use crate::client::call::{Call, CallEvent, CallTimeouts};
 use crate::client::caller::{Caller, Introduction};
-use crate::client::input_request::{InputRequest, question};
+use crate::client::input_request::InputRequest;
 use crate::upstream::tasks::about;
 use crate::upstream::{Backend, OutgoingRequest, TaskPolicy};
 
@@ -41,7 +41,7 @@ struct RelayState {
 
 impl TaskInputRelay {
     pub(crate) fn new() -> TaskInputRelay {
-        let client = Client::passing(Introduction::default());
+        let client = Client::stateless(Introduction::default());
         TaskInputRelay { client: Arc::new(client), state: Mutex::default(), bell: Notify::new() }
     }
 
@@ -74,7 +74,7 @@ impl TaskInputRelay {
                 mirrors: None,
                 tasks,
             };
-            let answer = backend.call(&outgoing, &call, CallTimeouts { idle: None, most: None });
+            let answer = backend.call(&outgoing, &call, CallTimeouts { idle: None, total: None });
             tokio::pin!(answer);
             loop {
                 tokio::select! {
@@ -92,9 +92,9 @@ impl TaskInputRelay {
 
     fn hear(&self, call: &Call, said: CallEvent) {
         let CallEvent::Request(ask) = said else { return };
-        match question(ask) {
+        match InputRequest::from_server_request(ask) {
             Ok(question) => self.state.lock().open.push(question),
-            Err(refused) => call.refuse(refused.as_ref(), "it cannot be asked this without a session"),
+            Err(refused) => call.reject(refused.as_ref(), "it cannot be asked this without a session"),
         }
         self.bell.notify_waiters();
     }
@@ -114,7 +114,7 @@ impl TaskInputRelay {
         let _ = tokio::time::timeout(INPUT_TIMEOUT, heard).await;
         let state = self.state.lock();
         let is_open = |question: &&InputRequest| state.call.as_ref().is_some_and(|call| question.is_open(call));
-        let asked: Vec<_> = state.open.iter().filter(is_open).map(|question| question.asked.as_str()).collect();
+        let asked: Vec<_> = state.open.iter().filter(is_open).map(|question| question.member.as_str()).collect();
         asked.join(",")
     }
 
