@@ -132,7 +132,8 @@ impl Activity {
 /// A notification has no acknowledgement. One that was written just before its stream broke is lost. A new stream that
 /// does not resume from an event therefore repeats the recent notifications.
 struct AnnouncedVersions {
-    /// The versions of the last notification. [`Client::reannounce_recent`] and [`Client::reannounce_all`] set them back.
+    /// The versions of the last notification. [`Client::reannounce_recent`] and [`Client::reannounce_all`] set them
+    /// back.
     last: ListVersions,
     /// The versions that were announced at least [`KEPT_FOR`] ago. The gateway takes them as received.
     received: ListVersions,

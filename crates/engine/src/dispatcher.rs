@@ -1,7 +1,7 @@
 //! Handles the messages of a session, independent of the transport.
 //!
-//! A transport calls [`Dispatcher::begin`] for each request of a client. Requests that need no backend are answered at once.
-//! The others become a [`PendingCall`] call, which the transport polls for messages and for the answer.
+//! A transport calls [`Dispatcher::begin`] for each request of a client. Requests that need no backend are answered at
+//! once. The others become a [`PendingCall`] call, which the transport polls for messages and for the answer.
 //!
 //! A call over Streamable HTTP is not a task, because a task per call costs more than the few calls that need one. A
 //! task takes over only if the connection is lost. The transports with one channel for all answers spawn each call.
@@ -266,7 +266,7 @@ impl Dispatcher {
         let answer = Box::pin(async move {
             // A panic in one call must not end the process, and the client must get an answer.
             let caught = AssertUnwindSafe(router.dispatch(&active)).catch_unwind().await;
-            let answer = caught.unwrap_or_else(|_| Some(router.after_panic(&active)));
+            let answer = caught.unwrap_or_else(|_| Some(router.panic_reply(&active)));
             active.finish();
             if let Some(upstream) = active.upstream() {
                 router.observe.overhead.add(begun.elapsed().saturating_sub(upstream));

@@ -78,8 +78,8 @@ impl Router {
     }
 }
 
-/// Returns the tool name and the arguments in the arguments of `call_tool`. Returns `None` if they do not fit the schema
-/// or have a duplicate key.
+/// Returns the tool name and the arguments in the arguments of `call_tool`. Returns `None` if they do not fit the
+/// schema or have a duplicate key.
 fn inner_call(text: &str, arguments: Span) -> Option<(Span, Option<Span>)> {
     let (mut name, mut inner) = (None, None);
     for member in json::members(text, arguments) {
@@ -151,17 +151,17 @@ impl MetaCall<'_> {
     }
 
     /// Returns the reason why a call of `call_tool` names no valid call.
-    fn reject_call(&self, wanted: &str) -> String {
-        if self.catalog.meta.find(wanted).is_some() {
+    fn reject_call(&self, name: &str) -> String {
+        if self.catalog.meta.find(name).is_some() {
             return format!(
-                "`{wanted}` is one of the gateway's own tools: call it by its name, not with `{}`",
+                "`{name}` is one of the gateway's own tools: call it by its name, not with `{}`",
                 self.entry.name
             );
         }
-        match self.view.tool(wanted) {
-            Err(error) => self.not_found(List::Tools, wanted, &error),
+        match self.view.tool(name) {
+            Err(error) => self.not_found(List::Tools, name, &error),
             // The tool appeared after `unwrap_call`, or a key is duplicated.
-            Ok(_) => format!("`{wanted}` was not called: give name and arguments once each, and try again"),
+            Ok(_) => format!("`{name}` was not called: give name and arguments once each, and try again"),
         }
     }
 }

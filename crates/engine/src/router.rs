@@ -36,7 +36,7 @@ use crate::client::call::{Call, CallTimeouts, Reply};
 use crate::client::caller::Caller;
 use crate::router::inputs::Exchange;
 use crate::router::state::RequestStateCipher;
-use crate::router::tasks::{TaskOutcome, makes_tasks};
+use crate::router::tasks::{TaskOutcome, declares_tasks};
 use crate::upstream::call::ending;
 use crate::upstream::tasks::TaskTable;
 use crate::upstream::{Backend, BackendResponse, CallEnd, OutgoingRequest};
@@ -139,7 +139,7 @@ impl Router {
     }
 
     /// Returns the answer to a request with a handler that panicked, and reports the panic.
-    pub(crate) fn after_panic(&self, call: &Call) -> Reply {
+    pub(crate) fn panic_reply(&self, call: &Call) -> Reply {
         self.observe.emit(&Event::Panic { place: call.request.method.as_str() });
         self.error(&call.request, &call.caller, &Error::Internal("see the gateway's log".to_owned()))
     }
@@ -170,14 +170,14 @@ impl Router {
             }
             _ => {}
         }
-        let looked_up = self.look_up(|view| resolve(view, &self.policies, request), &call.caller).await;
-        let (catalog, mut route) = match looked_up {
+        let found = self.look_up(|view| resolve(view, &self.policies, request), &call.caller).await;
+        let (catalog, mut route) = match found {
             Err(Error::ToolNotFound { name, candidates }) => {
                 let meta = Box::pin(self.meta_result(call, &name)).await;
                 let result = meta.ok_or(Error::ToolNotFound { name, candidates })?;
                 return Ok(self.own_result(&call.caller, request, &result));
             }
-            looked_up => looked_up?,
+            found => found?,
         };
         let backend = &catalog.source(route.source).backend;
         if backend.config.validate
@@ -194,34 +194,33 @@ impl Router {
         self.set_native_related_task(backend, request, &mut route.edits);
         let tasks = options.tasks;
         let outgoing = OutgoingRequest { request, edits: route.edits, progress_token_at, name, mirrors, tasks };
-        let called = match backend.call(&outgoing, call, route.timeouts).await {
-            Ok(answered) if call.caller.dialect.has_asks() && answered.dialect.has_result_types() => {
-                Box::pin(self.run_input_rounds(call, backend, (&outgoing, route.timeouts), answered)).await
+        let outcome = match backend.call(&outgoing, call, route.timeouts).await {
+            Ok(answer) if call.caller.dialect.has_asks() && answer.dialect.has_result_types() => {
+                Box::pin(self.run_input_rounds(call, backend, (&outgoing, route.timeouts), answer)).await
             }
-            called => called,
+            outcome => outcome,
         };
         if let Some(mime) = route.mime {
-            let is_result = |answered: &BackendResponse| matches!(answered.response.outcome, Outcome::Result(_));
-            let success = called.as_ref().is_ok_and(is_result);
+            let is_result = |answer: &BackendResponse| matches!(answer.response.outcome, Outcome::Result(_));
+            let success = outcome.as_ref().is_ok_and(is_result);
             backend.meter.read(mime, if success { ReadStatus::Success } else { ReadStatus::Failure });
         }
         if let Some(counts) = route.target.outcome_counts(&catalog) {
-            counts.ended(ending(&called));
+            counts.ended(ending(&outcome));
         }
-        let mut answered = called?;
-        if options.may_contain_task(request, &answered) {
-            answered =
-                match Box::pin(self.handle_task_answer(call, backend, (options, route.timeouts), answered)).await? {
-                    TaskOutcome::Reply(reply) => return Ok(reply),
-                    TaskOutcome::Result(answered) => answered,
-                };
+        let mut answer = outcome?;
+        if options.may_contain_task(request, &answer) {
+            answer = match Box::pin(self.handle_task_answer(call, backend, (options, route.timeouts), answer)).await? {
+                TaskOutcome::Reply(reply) => return Ok(reply),
+                TaskOutcome::Result(answer) => answer,
+            };
         }
-        if let Outcome::Error(error) = answered.response.outcome
+        if let Outcome::Error(error) = answer.response.outcome
             && call.caller.dialect.has_asks()
         {
-            backend.inbox.remember_required(answered.response.raw.as_str(), error, &call.client);
+            backend.inbox.remember_required(answer.response.raw.as_str(), error, &call.client);
         }
-        Ok(self.translate(&catalog, route.source, request, &call.caller, &answered))
+        Ok(self.translate(&catalog, route.source, request, &call.caller, &answer))
     }
 
     /// Returns an answer with a result of the gateway. `result` has the form of versions with sessions.
@@ -291,9 +290,9 @@ impl Router {
         source: usize,
         request: &Request,
         caller: &Caller,
-        answered: &BackendResponse,
+        answer: &BackendResponse,
     ) -> Reply {
-        let BackendResponse { response, dialect } = answered;
+        let BackendResponse { response, dialect } = answer;
         let text = response.raw.as_str();
         let backend = &catalog.source(source).backend;
         let exchange = Exchange { backend, caller, request };
@@ -310,7 +309,7 @@ impl Router {
                     (false, has_kind) => content::cut_foreign(has_kind, &request.method, text, result, &mut edits),
                 }
                 // Skip the search in large results of backends that make no tasks.
-                if dialect.has_tasks() && makes_tasks(catalog.source(source)) {
+                if dialect.has_tasks() && declares_tasks(catalog.source(source)) {
                     edits.append(self.expose_related_task((backend, caller), text, result));
                 }
                 response.rekeyed(&request.id, edits).into()

@@ -78,7 +78,7 @@ impl Connections {
     /// connection is in use.
     pub(crate) async fn admit(self: &Arc<Connections>) -> Option<Connection> {
         if let Ok(permit) = Arc::clone(&self.room).try_acquire_owned() {
-            return Some(self.enter(permit));
+            return Some(self.insert(permit));
         }
         self.observe.limit_hit(Limit::MaxConnections);
         for _ in 0..MAX_EVICTIONS {
@@ -88,13 +88,13 @@ impl Connections {
             // A connection with a request arriving at this moment stays open. In that case evict the next one.
             let permit = tokio::time::timeout(CLOSE_TIMEOUT, Arc::clone(&self.room).acquire_owned()).await;
             if let Ok(Ok(permit)) = permit {
-                return Some(self.enter(permit));
+                return Some(self.insert(permit));
             }
         }
         None
     }
 
-    fn enter(self: &Arc<Connections>, permit: OwnedSemaphorePermit) -> Connection {
+    fn insert(self: &Arc<Connections>, permit: OwnedSemaphorePermit) -> Connection {
         let activity = ConnectionActivity::new(self.begin);
         let mut table = self.table.lock();
         table.last += 1;

@@ -130,7 +130,7 @@ pub struct CallTimeouts {
 /// would cost more, since most calls end long before a timeout.
 struct CallClock {
     begun: Instant,
-    alive: Instant,
+    last_activity: Instant,
     timeouts: CallTimeouts,
     is_reported_slow: bool,
 }
@@ -260,7 +260,7 @@ impl Call {
     /// Starts the timeouts, because the call is being sent.
     pub(crate) fn start_clock(&self, timeouts: CallTimeouts) -> Instant {
         let now = Instant::now();
-        self.state.lock().clock = Some(CallClock { begun: now, alive: now, timeouts, is_reported_slow: false });
+        self.state.lock().clock = Some(CallClock { begun: now, last_activity: now, timeouts, is_reported_slow: false });
         now
     }
 
@@ -273,7 +273,7 @@ impl Call {
     pub(crate) fn record_activity(&self) -> Option<Bytes> {
         let mut state = self.state.lock();
         if let Some(clock) = &mut state.clock {
-            clock.alive = Instant::now();
+            clock.last_activity = Instant::now();
         }
         state.token.clone()
     }
@@ -299,7 +299,7 @@ impl Call {
         let mut state = self.state.lock();
         state.open_requests -= 1;
         if let Some(clock) = &mut state.clock {
-            clock.alive = Instant::now();
+            clock.last_activity = Instant::now();
         }
     }
 
@@ -346,7 +346,7 @@ impl Call {
         let over =
             |since: Instant, limit: Option<Duration>| limit.is_some_and(|limit| now.duration_since(since) >= limit);
         let taken = now.duration_since(clock.begun);
-        if !is_held && over(clock.alive, clock.timeouts.idle) || over(clock.begun, clock.timeouts.total) {
+        if !is_held && over(clock.last_activity, clock.timeouts.idle) || over(clock.begun, clock.timeouts.total) {
             drop(state);
             return self.end(AbortReason::TimedOut(taken));
         }
@@ -422,7 +422,7 @@ mod tests {
         assert_eq!(end_after(&call(None, None), 1_000_000), None);
         let alive = call(Some(60), Some(90));
         if let Some(clock) = &mut alive.state.lock().clock {
-            clock.alive += Duration::from_secs(50);
+            clock.last_activity += Duration::from_secs(50);
         }
         assert_eq!(end_after(&alive, 60), None);
         assert_eq!(end_after(&alive, 90), timed_out(90));

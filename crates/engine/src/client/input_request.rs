@@ -25,7 +25,7 @@ impl InputRequest {
         let params = request.params.whole.map(|params| {
             // Clients without a session support neither progress of a response nor names for later notifications.
             let is_unknown = |key: &str| matches!(key, "_meta" | "elicitationId" | "task");
-            format!(r#","params":{}"#, without(params.get(request.raw.as_str()), is_unknown))
+            format!(r#","params":{}"#, without_members(params.get(request.raw.as_str()), is_unknown))
         });
         let key = format!("ask-{}", request.id);
         let member =
@@ -54,7 +54,7 @@ impl InputRequest {
 }
 
 /// Returns an object without the members for which `is_cut` returns `true`.
-pub(crate) fn without(object: &str, is_cut: impl Fn(&str) -> bool) -> String {
+pub(crate) fn without_members(object: &str, is_cut: impl Fn(&str) -> bool) -> String {
     let mut edits = Splice::new();
     json::cut_members(object, json::whole(object), is_cut, &mut edits);
     let left = edits.apply(&Bytes::copy_from_slice(object.as_bytes()));

@@ -5,15 +5,15 @@
 //! follow on the same stream. If none can follow, [`Replay::resume`] reports why instead of returning an empty stream:
 //!
 //! - [`ResumeGap`]: the id is foreign, or the session stream has lost an event after it.
-//! - [`StreamResumeOutcome::Lost`]: the call ended, and its answer was discarded. A loss of progress and log messages alone is no
-//!   error, and the rest of the stream is replayed.
+//! - [`StreamResumeOutcome::Lost`]: the call ended, and its answer was discarded. A loss of progress and log messages
+//!   alone is no error, and the rest of the stream is replayed.
 //! - [`StreamResumeOutcome::Complete`]: the stream of the call ended, and the client has all of it.
 //!
 //! The buffer is bounded by [`MAX_EVENTS`], [`MAX_BYTES`] and [`KEPT_FOR`] for all streams of a client together. It
-//! discards the oldest [`ReplayEventKind::Message`] first, because a client can do without those. A server request is kept until its
-//! call ends. All clients together keep [`MAX_TOTAL_BYTES`]. Beyond that each client keeps [`MIN_BYTES`], and larger
-//! events are not kept. An ended stream is remembered while its last event is kept, and [`MAX_ENDED_STREAMS`] others besides.
-//! The number of open calls bounds the open streams.
+//! discards the oldest [`ReplayEventKind::Message`] first, because a client can do without those. A server request is
+//! kept until its call ends. All clients together keep [`MAX_TOTAL_BYTES`]. Beyond that each client keeps
+//! [`MIN_BYTES`], and larger events are not kept. An ended stream is remembered while its last event is kept, and
+//! [`MAX_ENDED_STREAMS`] others besides. The number of open calls bounds the open streams.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::{self, Write as _};
@@ -110,7 +110,7 @@ struct ReplayBuffer {
     streams: HashMap<u64, ReplayStream>,
     last_stream: u64,
     /// The ended streams, the oldest first.
-    over: VecDeque<u64>,
+    ended: VecDeque<u64>,
     closed: bool,
 }
 
@@ -173,7 +173,7 @@ pub enum ReplayRead {
     Events(Bytes),
     Nothing,
     /// The stream ended, or another reader took it over.
-    Over,
+    Ended,
 }
 
 /// The position of a client that resumed a stream.
@@ -215,10 +215,10 @@ impl Replay {
     /// Returns an event without a message, from which the client can resume the stream. It also sets the client's retry
     /// time. The buffer does not keep it.
     pub fn prime(&self, stream: u64) -> Bytes {
-        self.priming(&mut self.ring.lock(), stream)
+        self.prime_event(&mut self.ring.lock(), stream)
     }
 
-    fn priming(&self, ring: &mut ReplayBuffer, stream: u64) -> Bytes {
+    fn prime_event(&self, ring: &mut ReplayBuffer, stream: u64) -> Bytes {
         ring.last += 1;
         let (id, retry) = (self.event_id(stream, ring.last), RETRY.as_millis());
         format!("id: {id}\nretry: {retry}\ndata: \n\n").into()
@@ -277,7 +277,7 @@ impl Replay {
         let stream = ring.streams.entry(SESSION_STREAM).or_default();
         let reader = stream.take(SESSION_STREAM);
         let is_read = stream.last <= reader.seq;
-        let first = is_read.then(|| self.priming(&mut ring, SESSION_STREAM));
+        let first = is_read.then(|| self.prime_event(&mut ring, SESSION_STREAM));
         drop(ring);
         self.notify_new_reader();
         (reader, first)
@@ -336,13 +336,13 @@ impl Replay {
     pub fn read(&self, reader: &mut ReplayReader) -> ReplayRead {
         let mut ring = self.ring.lock();
         let ReplayBuffer { streams, events, .. } = &mut *ring;
-        let Some(stream) = streams.get_mut(&reader.stream) else { return ReplayRead::Over };
+        let Some(stream) = streams.get_mut(&reader.stream) else { return ReplayRead::Ended };
         let is_behind = reader.seq < stream.discarded && reader.discarded < stream.discarded;
         if stream.reader != reader.number || is_behind {
-            return ReplayRead::Over;
+            return ReplayRead::Ended;
         }
         if stream.last <= reader.seq {
-            return if stream.is_over { ReplayRead::Over } else { ReplayRead::Nothing };
+            return if stream.is_over { ReplayRead::Ended } else { ReplayRead::Nothing };
         }
         // Search from the end, because a reader is usually only a few events behind.
         let first = events.len() - events.iter().rev().take_while(|event| event.seq > reader.seq).count();
@@ -370,7 +370,7 @@ impl Replay {
             let woken = self.changed.notified();
             match self.read(reader) {
                 ReplayRead::Events(events) => return Some(events),
-                ReplayRead::Over => return None,
+                ReplayRead::Ended => return None,
                 ReplayRead::Nothing => woken.await,
             }
         }
@@ -475,7 +475,7 @@ impl ReplayBuffer {
                 ReplayEventKind::Message | ReplayEventKind::Request | ReplayEventKind::Answer => self.discard(index),
             }
         }
-        self.trim_over();
+        self.trim_ended();
     }
 
     fn finish(&mut self, number: u64) {
@@ -485,17 +485,17 @@ impl ReplayBuffer {
             return;
         }
         stream.is_over = true;
-        self.over.push_back(number);
-        self.trim_over();
+        self.ended.push_back(number);
+        self.trim_ended();
     }
 
     /// Removes the oldest ended streams with a discarded last event if there are more than [`MAX_ENDED_STREAMS`].
-    fn trim_over(&mut self) {
-        let ReplayBuffer { over, streams, .. } = self;
+    fn trim_ended(&mut self) {
+        let ReplayBuffer { ended, streams, .. } = self;
         let is_discarded = |stream: Option<&ReplayStream>| stream.is_none_or(|stream| stream.discarded == stream.last);
-        let discarded = over.iter().filter(|number| is_discarded(streams.get(number))).count();
+        let discarded = ended.iter().filter(|number| is_discarded(streams.get(number))).count();
         let mut surplus = discarded.saturating_sub(MAX_ENDED_STREAMS);
-        over.retain(|number| {
+        ended.retain(|number| {
             let is_surplus = surplus > 0 && is_discarded(streams.get(number));
             if is_surplus {
                 surplus -= 1;

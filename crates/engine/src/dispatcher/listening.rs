@@ -1,9 +1,9 @@
 //! `subscriptions/listen`: a stream of notifications for a client without a session.
 //!
-//! Each stream is a client of its own and takes a place among the sessions. Its subscriptions are registered like those of
-//! sessions, so both receive the same updates. The acknowledgement lists the subscriptions that the catalog and the
-//! backends accept. It waits at most [`ACKNOWLEDGE_TIMEOUT`] for the backends. If a backend answers later, the client gets one
-//! update of each resource, because earlier changes were not reported.
+//! Each stream is a client of its own and takes a place among the sessions. Its subscriptions are registered like those
+//! of sessions, so both receive the same updates. The acknowledgement lists the subscriptions that the catalog and the
+//! backends accept. It waits at most [`ACKNOWLEDGE_TIMEOUT`] for the backends. If a backend answers later, the client
+//! gets one update of each resource, because earlier changes were not reported.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -125,7 +125,7 @@ impl Trace {
             Some(name) => format!("{} {name}", entry.method),
             None => entry.method.to_owned(),
         };
-        let named = match call.request.method {
+        let name_key = match call.request.method {
             Method::PromptsGet => "gen_ai.prompt.name",
             Method::ToolsCall => "gen_ai.tool.name",
             _ => "goblin.name",
@@ -134,7 +134,7 @@ impl Trace {
         let error = is_error.then(|| entry.code.unwrap_or(entry.outcome).to_owned());
         let attributes = [
             ("mcp.method.name", Some(entry.method)),
-            (named, entry.name),
+            (name_key, entry.name),
             ("mcp.resource.uri", entry.uri),
             ("mcp.protocol.version", Some(call.caller.dialect.as_str())),
             ("jsonrpc.request.id", Some(entry.request)),

@@ -98,11 +98,17 @@ impl Dispatcher {
             }
             return;
         };
-        let reply = self.put(pending.suspend(), pending.id(), open, place);
+        let reply = self.store_suspended(pending.suspend(), pending.id(), open, place);
         pending.reply_with(reply);
     }
 
-    fn put(&self, pending: PendingCall, request: &Id, open: Vec<InputRequest>, place: OwnedSemaphorePermit) -> Reply {
+    fn store_suspended(
+        &self,
+        pending: PendingCall,
+        request: &Id,
+        open: Vec<InputRequest>,
+        place: OwnedSemaphorePermit,
+    ) -> Reply {
         let timeout = self.policies.ask_timeout.unwrap_or(MAX_SUSPENSION).min(MAX_SUSPENSION) + EXTRA_TIMEOUT;
         let id = random();
         let call = &pending.call;
@@ -129,7 +135,7 @@ impl Dispatcher {
         open.extend(input_requests(call, requests));
         Ok(match open.is_empty() {
             true => Begun::Pending(pending),
-            false => Begun::Ready(self.put(pending, &request.id, open, place)),
+            false => Begun::Ready(self.store_suspended(pending, &request.id, open, place)),
         })
     }
 }
@@ -204,7 +210,7 @@ mod tests {
         assert_eq!(call.abort_reason(), None);
         dispatcher.suspended.cancel_expired(Instant::now() + timeout);
         assert!(
-            matches!(call.abort_reason(), Some(AbortReason::Cancelled(reason)) if reason.contains("did not return the requested input"))
+            matches!(call.abort_reason(), Some(AbortReason::Cancelled(reason)) if reason.contains("requested input"))
         );
         assert!(matches!(dispatcher.resume(id, &call.request, None), Err(Error::StaleState)), "the input is too late");
         assert_eq!(dispatcher.suspended.room.available_permits(), MAX_SUSPENDED);

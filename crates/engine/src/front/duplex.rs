@@ -83,7 +83,7 @@ impl DuplexClient {
     /// Returns the session. Returns `None` before the handshake and after the end.
     pub(crate) fn session(&self) -> Option<Arc<Client>> {
         match &*self.state() {
-            DuplexState::Begun(present) => Some(Arc::clone(&present.client)),
+            DuplexState::Begun(presence) => Some(Arc::clone(&presence.client)),
             DuplexState::Waiting(_) | DuplexState::Ended => None,
         }
     }
@@ -95,8 +95,8 @@ impl DuplexClient {
     /// Ends the session and all open requests. A second call has no effect.
     pub(crate) fn end(&self, reason: &str) {
         let before = std::mem::replace(&mut *self.state(), DuplexState::Ended);
-        if let DuplexState::Begun(present) = before {
-            self.dispatcher.sessions.end(&present.client, reason);
+        if let DuplexState::Begun(presence) = before {
+            self.dispatcher.sessions.end(&presence.client, reason);
         }
         if let Some(stateless) = &self.stateless {
             stateless.calls.close("the client disconnected");

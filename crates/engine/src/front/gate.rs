@@ -88,13 +88,13 @@ impl Gate {
             Some(origin) => self.page(origin, host).ok_or_else(reject_origin)?,
         };
         let is_allowed = matches!(source, RequestOrigin::AllowedPage | RequestOrigin::Inspector);
-        if is_allowed || !comes_from_other_site(headers) { Ok(source) } else { Err(reject_site()) }
+        if is_allowed || !is_from_other_site(headers) { Ok(source) } else { Err(reject_site()) }
     }
 
     /// Checks the source of a probe. It may name any host, but pages of other sites are rejected.
     pub(crate) fn check_probe(&self, headers: &HeaderMap) -> Result<(), Box<Response<Body>>> {
         let is_allowed = || single(headers, &ORIGIN).is_some_and(|origin| self.is_allowed_origin(origin));
-        if !comes_from_other_site(headers) || is_allowed() { Ok(()) } else { Err(reject_site()) }
+        if !is_from_other_site(headers) || is_allowed() { Ok(()) } else { Err(reject_site()) }
     }
 
     /// Checks the token that a path needs. The admin API checks its own token.
@@ -169,7 +169,7 @@ pub(crate) fn is_repeated(headers: &HeaderMap, name: &HeaderName) -> bool {
 }
 
 /// Reports whether a browser sent the request for a page of another site, or of another port of this host.
-fn comes_from_other_site(headers: &HeaderMap) -> bool {
+fn is_from_other_site(headers: &HeaderMap) -> bool {
     let is_own = |value: &HeaderValue| [&b"same-origin"[..], b"none"].contains(&value.as_bytes().trim_ascii());
     headers.get_all(SEC_FETCH_SITE).iter().any(|value| !is_own(value))
 }

@@ -34,7 +34,7 @@ use crate::front::body::{self, Body, empty, json, json_error};
 use crate::front::gate::{Gate, RequestOrigin, is_repeated, reject_origin, single};
 use crate::front::modern::{self, missing_meta};
 use crate::front::request::{
-    AcceptedTypes, HttpRequest, Rejection, check_is_json, check_takes_stream, method_not_allowed, read_body,
+    AcceptedTypes, HttpRequest, Rejection, check_accepts_stream, check_is_json, method_not_allowed, read_body,
 };
 use crate::front::sse::{MESSAGES, SSE, SseClients};
 use crate::front::stream::{CallEvents, ListChanges, ResumedCall, SessionStream, into_events};
@@ -223,7 +223,7 @@ impl HttpFront {
     }
 
     fn get(&self, headers: &HeaderMap) -> Result<Response<Body>, Rejection> {
-        check_takes_stream(headers)?;
+        check_accepts_stream(headers)?;
         let session = self.session(headers)?;
         let Some(last_event) = read_id(headers, &LAST_EVENT_ID)? else {
             let is_first = !session.had_stream();
@@ -316,7 +316,7 @@ impl HttpFront {
                 }
                 let session = self.session(headers).map_err(|rejection| rejection.for_request(&request))?;
                 Ok(match self.dispatcher.begin(&session, request) {
-                    Begun::Ready(reply) => answered(StatusCode::OK, reply.pieces, accepted),
+                    Begun::Ready(reply) => ready_response(StatusCode::OK, reply.pieces, accepted),
                     Begun::Pending(pending) => self.respond(pending, accepted).await,
                 })
             }
@@ -442,7 +442,7 @@ fn read_id<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a s
 }
 
 /// Returns an answer that was ready at once.
-pub(super) fn answered(status: StatusCode, answer: Pieces, accepted: AcceptedTypes) -> Response<Body> {
+pub(super) fn ready_response(status: StatusCode, answer: Pieces, accepted: AcceptedTypes) -> Response<Body> {
     match accepted.json {
         true => json(status, answer),
         false => body::events(futures_util::stream::iter([body::event(answer)])),

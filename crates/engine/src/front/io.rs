@@ -27,9 +27,8 @@ const SECOND: Duration = Duration::from_secs(1);
 /// unacknowledged data. If no data is in flight, and on other systems, unanswered keep-alive probes detect it.
 pub(crate) fn set_peer_timeout(stream: &TcpStream, timeout: Duration) -> io::Result<()> {
     let socket = SockRef::from(stream);
-    let (silence, pause) = (timeout / 2, timeout / 2 / PROBES);
-    let probes =
-        TcpKeepalive::new().with_time(silence.max(SECOND)).with_interval(pause.max(SECOND)).with_retries(PROBES);
+    let (idle, pause) = (timeout / 2, timeout / 2 / PROBES);
+    let probes = TcpKeepalive::new().with_time(idle.max(SECOND)).with_interval(pause.max(SECOND)).with_retries(PROBES);
     socket.set_tcp_keepalive(&probes)?;
     #[cfg(any(target_os = "linux", target_os = "android"))]
     socket.set_tcp_user_timeout(Some(timeout))?;
@@ -130,8 +129,8 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let far = TcpStream::connect(listener.local_addr().expect("an address")).await.expect("the listener accepts");
         let (near, _) = listener.accept().await.expect("a connection");
-        let nothing = socket2::SockFilter::new(6, 0, 0, 0);
-        SockRef::from(&far).attach_filter(&[nothing]).expect("a filter");
+        let drop_all = socket2::SockFilter::new(6, 0, 0, 0);
+        SockRef::from(&far).attach_filter(&[drop_all]).expect("a filter");
         (near, far)
     }
 

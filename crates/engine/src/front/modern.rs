@@ -13,7 +13,7 @@ use http::{Response, StatusCode};
 use crate::dispatcher::Begun;
 use crate::dispatcher::stateless::{StatelessClient, check_meta, check_version};
 use crate::front::body::{self, Body};
-use crate::front::http::{HttpFront, answered};
+use crate::front::http::{HttpFront, ready_response};
 use crate::front::request::{AcceptedTypes, Rejection};
 use crate::front::stream::{ListenStream, into_events};
 
@@ -42,7 +42,7 @@ impl HttpFront {
         }
         let id = request.id.clone();
         Ok(match self.dispatcher.begin_stateless(&sender, request) {
-            Ok(Begun::Ready(reply)) => answered(status(reply.code), reply.pieces, accepted),
+            Ok(Begun::Ready(reply)) => ready_response(status(reply.code), reply.pieces, accepted),
             Ok(Begun::Pending(pending)) => self.respond(pending, accepted).await,
             Err(error) => error_response(&id, &error, accepted),
         })
@@ -109,7 +109,7 @@ fn check_equal(headers: &HeaderMap, name: &HeaderName, expected: Option<&str>) -
 }
 
 fn error_response(id: &Id, error: &Error, accepted: AcceptedTypes) -> Response<Body> {
-    answered(status(Some(error.class().code)), goblin_wire::error_reply(Some(id), &error.to_json()), accepted)
+    ready_response(status(Some(error.class().code)), goblin_wire::error_reply(Some(id), &error.to_json()), accepted)
 }
 
 /// Returns the HTTP status of an answer with this error code.

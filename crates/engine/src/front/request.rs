@@ -48,7 +48,7 @@ impl AcceptedTypes {
 }
 
 /// Returns an error unless the client accepts an event stream, the only response to a GET.
-pub(crate) fn check_takes_stream(headers: &HeaderMap) -> Result<(), Rejection> {
+pub(crate) fn check_accepts_stream(headers: &HeaderMap) -> Result<(), Rejection> {
     if AcceptedTypes::read(headers).stream {
         return Ok(());
     }
@@ -64,8 +64,8 @@ pub(crate) fn check_is_json(headers: &HeaderMap) -> Result<(), Rejection> {
     Err(Rejection::status(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Content-Type must be application/json"))
 }
 
-/// Reads the body of a request. Returns an error if it is larger than `max_size` bytes, too slow, or the memory limit is
-/// reached. A large body counts towards that limit until its last slice is dropped, which is after the answer.
+/// Reads the body of a request. Returns an error if it is larger than `max_size` bytes, too slow, or the memory limit
+/// is reached. A large body counts towards that limit until its last slice is dropped, which is after the answer.
 pub(crate) async fn read_body(mut body: Incoming, max_size: usize, observe: &Observe) -> Result<Bytes, Rejection> {
     if body.size_hint().lower() > max_size as u64 {
         return Err(too_large(max_size));
@@ -124,14 +124,14 @@ async fn gather(
         }
         // Most bodies arrive in one piece, which is not copied.
         if before == 0 && body.is_end_stream() {
-            return Ok(Ok(kept(data, reservation)));
+            return Ok(Ok(with_reservation(data, reservation)));
         }
         gathered.extend_from_slice(&data);
     }
-    Ok(Ok(kept(gathered.freeze(), reservation)))
+    Ok(Ok(with_reservation(gathered.freeze(), reservation)))
 }
 
-fn kept(body: Bytes, reservation: Option<Reservation>) -> Bytes {
+fn with_reservation(body: Bytes, reservation: Option<Reservation>) -> Bytes {
     match reservation {
         Some(reservation) => reservation.keep(body),
         None => body,

@@ -24,7 +24,9 @@ use crate::front::body::{self, Body, event};
 use crate::front::duplex::{DuplexClient, MessageOutcome, error_reply};
 use crate::front::http::HttpFront;
 use crate::front::outbound::{EnqueueError, OutboundQueue, OutboundWriter};
-use crate::front::request::{HttpRequest, Rejection, check_is_json, check_takes_stream, method_not_allowed, read_body};
+use crate::front::request::{
+    HttpRequest, Rejection, check_accepts_stream, check_is_json, method_not_allowed, read_body,
+};
 use crate::front::stream::{EventSource, ListChanges, all_events, into_events, next_unsolicited};
 use crate::upstream::supervisor::stopped;
 
@@ -38,7 +40,7 @@ impl HttpFront {
         if request.method() != Verb::GET {
             return Ok(method_not_allowed("GET"));
         }
-        check_takes_stream(request.headers())?;
+        check_accepts_stream(request.headers())?;
         let duplex =
             DuplexClient::new(&self.dispatcher, &self.observe, self.profile.clone()).map_err(|error| match error {
                 Error::LimitExceeded { .. } => Rejection { status: StatusCode::SERVICE_UNAVAILABLE, error, id: None },
@@ -165,7 +167,7 @@ impl SseClient {
             Err(EnqueueError::Full) => {
                 let session = self.duplex.session().and_then(|client| client.session).unwrap_or(self.id);
                 self.observe.emit(&Event::ClientSlow { session: &session.short() });
-                self.end("the client does not read");
+                self.end("the client does not read its messages");
                 false
             }
         }

@@ -218,7 +218,7 @@ impl EventSource for SessionStream {
             match replay.read(&mut self.reader) {
                 ReplayRead::Events(events) => return Some(events),
                 // Another stream took over, or the session has ended.
-                ReplayRead::Over => return None,
+                ReplayRead::Ended => return None,
                 ReplayRead::Nothing => {}
             }
             let messages = tokio::select! {

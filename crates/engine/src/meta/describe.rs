@@ -144,12 +144,12 @@ fn resource_text(definition: &str, exposed: &str, identifier: &str, server: &str
     // `head` has already written these members.
     let rest = json::members(definition, json::whole(definition))
         .filter(|member| !matches!(&*member.key(definition), "uri" | "title" | "description"));
-    let lines_of_rest = rest.map(|member| {
+    let other_lines = rest.map(|member| {
         let value = json::string(definition, member.value);
         let value = value.map_or_else(|| compact(member.value.get(definition)), |text| one_line(&text));
         format!("{}: {value}", member.key(definition))
     });
-    lines.extend(lines_of_rest);
+    lines.extend(other_lines);
     lines.join("\n")
 }
 

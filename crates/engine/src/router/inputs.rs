@@ -13,7 +13,7 @@ use goblin_wire::{Error, Keyword, Method, Request, Response};
 
 use crate::client::call::Reply;
 use crate::client::caller::Caller;
-use crate::client::input_request::without;
+use crate::client::input_request::without_members;
 use crate::router::Router;
 use crate::router::state::RequestState;
 use crate::upstream::Backend;
@@ -115,7 +115,7 @@ impl Router {
             .filter(|params| params.starts_with('{'))
             .enumerate()
             .map(|(number, params)| {
-                let params = without(params, |key| key == "elicitationId");
+                let params = without_members(params, |key| key == "elicitationId");
                 format!(r#""url-{}":{{"method":"elicitation/create","params":{params}}}"#, number + 1)
             })
             .collect();
@@ -143,7 +143,7 @@ pub(crate) fn needs_input(text: &str, result: Span) -> bool {
 }
 
 /// Returns the part of `text` at `span` after applying `edits`, which refer to the whole text.
-pub(crate) fn inside(text: &str, span: Span, edits: Splice) -> String {
+pub(crate) fn edited_slice(text: &str, span: Span, edits: Splice) -> String {
     let whole = edits.apply(&Bytes::copy_from_slice(text.as_bytes()));
     let end = whole.len() - (text.len() - span.end as usize);
     String::from_utf8_lossy(&whole[span.start as usize..end]).into_owned()

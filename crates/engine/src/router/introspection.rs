@@ -1,7 +1,7 @@
 //! The list of subscriptions for operators (SUB-15).
 //!
-//! It reads the subscriptions of all backends one after the other and holds no lock while the list is written. The part of
-//! a session id that it shows identifies a client, but does not give access to its session.
+//! It reads the subscriptions of all backends one after the other and holds no lock while the list is written. The part
+//! of a session id that it shows identifies a client, but does not give access to its session.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};

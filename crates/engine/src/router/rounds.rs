@@ -33,18 +33,18 @@ pub(super) enum InputResponse {
 }
 
 impl Router {
-    /// Sends the input requests of `answered` to the client and repeats the call, until its result is complete.
+    /// Sends the input requests of `answer` to the client and repeats the call, until its result is complete.
     pub(super) async fn run_input_rounds(
         &self,
         call: &Arc<Call>,
         backend: &Backend,
         (first, timeouts): (&OutgoingRequest<'_>, CallTimeouts),
-        mut answered: BackendResponse,
+        mut answer: BackendResponse,
     ) -> Result<BackendResponse, CallEnd> {
         for _ in 0..MAX_ROUNDS {
-            let Some(result) = input_required_result(&answered) else { return Ok(answered) };
-            let inputs = self.request_inputs(call, backend, answered.response.raw.as_str(), result).await?;
-            let text = answered.response.raw.as_str();
+            let Some(result) = input_required_result(&answer) else { return Ok(answer) };
+            let inputs = self.request_inputs(call, backend, answer.response.raw.as_str(), result).await?;
+            let text = answer.response.raw.as_str();
             let mut responses = Vec::new();
             for (key, input) in inputs {
                 match input {
@@ -57,11 +57,11 @@ impl Router {
             let state = state.map(|state| format!(r#","requestState":{}"#, state.get(text))).unwrap_or_default();
             let members = format!(r#""inputResponses":{{{}}}{state}"#, responses.join(","));
             add_params(&call.request, &members, &mut edits);
-            answered = backend.call(&OutgoingRequest { edits, ..first.clone() }, call, timeouts).await?;
+            answer = backend.call(&OutgoingRequest { edits, ..first.clone() }, call, timeouts).await?;
         }
         let reason = format!("the server requests input for the {}th time", MAX_ROUNDS + 1);
-        if input_required_result(&answered).is_none() {
-            return Ok(answered);
+        if input_required_result(&answer).is_none() {
+            return Ok(answer);
         }
         Err(Error::BackendProtocol { server: backend.id.to_string(), reason }.into())
     }
@@ -181,9 +181,9 @@ impl Router {
 }
 
 /// Returns the result of an answer with the type `input_required`.
-fn input_required_result(answered: &BackendResponse) -> Option<Span> {
-    match answered.response.outcome {
-        Outcome::Result(result) if needs_input(answered.response.raw.as_str(), result) => Some(result),
+fn input_required_result(answer: &BackendResponse) -> Option<Span> {
+    match answer.response.outcome {
+        Outcome::Result(result) if needs_input(answer.response.raw.as_str(), result) => Some(result),
         _ => None,
     }
 }

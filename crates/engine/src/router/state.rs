@@ -1,9 +1,9 @@
 //! The encrypted state of a call that its client carries (`requestState`).
 //!
 //! A call that needs input is answered, and the client continues it with another request. The state identifies the
-//! call: a suspended one ([`RequestState::Suspended`]), one with a state of its backend ([`RequestState::Native`]), or one to begin
-//! again ([`RequestState::Restart`]). It is bound to the caller, the method, all arguments and an expiry time. The key exists
-//! only in memory, so a restart makes all states invalid.
+//! call: a suspended one ([`RequestState::Suspended`]), one with a state of its backend ([`RequestState::Native`]), or
+//! one to begin again ([`RequestState::Restart`]). It is bound to the caller, the method, all arguments and an expiry
+//! time. The key exists only in memory, so a restart makes all states invalid.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -1,7 +1,7 @@
 //! Tasks: calls that are answered at once with an id and end later (TASK-1).
 //!
-//! A client knows a task by an id of the gateway (`TaskTable`), which is replaced by the backend's id on the way. If both
-//! sides use the same protocol, everything else passes unchanged. Otherwise `bridge` translates between the two. A
+//! A client knows a task by an id of the gateway (`TaskTable`), which is replaced by the backend's id on the way. If
+//! both sides use the same protocol, everything else passes unchanged. Otherwise `bridge` translates between the two. A
 //! client that does not support tasks waits for the result (`wait`).
 
 mod bridge;
@@ -43,15 +43,15 @@ pub(crate) struct TaskOptions {
 
 impl TaskOptions {
     /// Reports whether the answer may contain a task, or an error because of a missing one.
-    pub(crate) fn may_contain_task(&self, request: &Request, answered: &BackendResponse) -> bool {
+    pub(crate) fn may_contain_task(&self, request: &Request, answer: &BackendResponse) -> bool {
         if self.tasks != TaskPolicy::default() || self.full.is_some() {
             return true;
         }
         // A correct backend returns no task here, but check for it.
-        let text = answered.response.raw.as_str();
-        let Outcome::Result(result) = answered.response.outcome else { return false };
+        let text = answer.response.raw.as_str();
+        let Outcome::Result(result) = answer.response.outcome else { return false };
         request.method == Method::ToolsCall
-            && answered.dialect.has_result_types()
+            && answer.dialect.has_result_types()
             && description::made(text, result, Era::Modern).is_some()
     }
 }
@@ -90,7 +90,7 @@ impl Router {
         let RouteTarget::Tool(index) = target else { return Ok(TaskOptions::default()) };
         let entry = &catalog.tools.entries[*index];
         let (caller, is_requested) = (&call.caller, call.request.params.task.is_some());
-        if !(makes_tasks(catalog.source(entry.source)) || is_requested && caller.dialect.has_tasks()) {
+        if !(declares_tasks(catalog.source(entry.source)) || is_requested && caller.dialect.has_tasks()) {
             return Ok(TaskOptions::default());
         }
         if caller.dialect.has_tasks() {
@@ -102,7 +102,7 @@ impl Router {
             return Ok(TaskOptions { tasks, place: Some(place), full: None });
         }
         let required = requires_task(&entry.definition);
-        if !knows_extension(caller) {
+        if !supports_tasks(caller) {
             return Ok(TaskOptions { tasks: TaskPolicy { welcome: false, required }, ..TaskOptions::default() });
         }
         let place = self.tasks.reserve(TaskOwner::of(caller), Instant::now());
@@ -119,26 +119,26 @@ impl Router {
         call: &Arc<Call>,
         backend: &Arc<Backend>,
         (options, timeouts): (TaskOptions, CallTimeouts),
-        answered: BackendResponse,
+        answer: BackendResponse,
     ) -> Result<TaskOutcome, CallEnd> {
-        let (text, era) = (answered.response.raw.as_str(), answered.dialect.era());
-        let result = match answered.response.outcome {
+        let (text, era) = (answer.response.raw.as_str(), answer.dialect.era());
+        let result = match answer.response.outcome {
             Outcome::Result(result) => result,
             Outcome::Error(error) => {
                 let code = json::member(text, error, "code").map(|code| code.get(text));
                 return match options.full {
                     Some(full) if code == Some(MISSING_CAPABILITY) => Err(full.into()),
-                    _ => Ok(TaskOutcome::Result(answered)),
+                    _ => Ok(TaskOutcome::Result(answer)),
                 };
             }
         };
-        let Some(description) = description::made(text, result, era) else { return Ok(TaskOutcome::Result(answered)) };
+        let Some(description) = description::made(text, result, era) else { return Ok(TaskOutcome::Result(answer)) };
         let id = description.id().unwrap_or_default();
         match options.place {
             Some(place) => {
                 let own = if backend.own_links().is_some() { call.caller.session } else { None };
                 let native = NativeTask { server: backend.id.clone(), own, era, id: (*id).into() };
-                Ok(TaskOutcome::Reply(self.add_task(call, (place, native), &description, &answered)))
+                Ok(TaskOutcome::Reply(self.add_task(call, (place, native), &description, &answer)))
             }
             None if options.tasks.required => {
                 let id = id.into_owned();
@@ -178,8 +178,8 @@ impl Router {
         .into()
     }
 
-    /// Answers `tasks/list` with the last known state of each task. A request to every backend would let a slow or lost one
-    /// block the list. A client can request a single task for its exact state.
+    /// Answers `tasks/list` with the last known state of each task. A request to every backend would let a slow or lost
+    /// one block the list. A client can request a single task for its exact state.
     pub(crate) fn list_tasks(&self, caller: &Caller, request: &Request) -> Result<Pieces, Error> {
         let text = request.raw.as_str();
         if request.params.cursor.is_some_and(|at| at.get(text) != "null") {
@@ -227,7 +227,7 @@ impl Router {
         match id {
             Some(id) => edits.replace(at, quote(&id)),
             None => {
-                let meta = json::member(text, holder, "_meta").expect("it holds the task");
+                let meta = json::member(text, holder, "_meta").expect("_meta holds the task");
                 json::cut_members(text, meta, |key| key == RELATED_TASK, &mut edits);
             }
         }
@@ -255,8 +255,8 @@ impl TaskRequest<'_> {
         }
         let progress_token_at = request.params.said.progress_token;
         let outgoing = self.outgoing(request, edits, progress_token_at);
-        let answered = self.backend.call(&outgoing, call, self.timeouts(&request.method)).await?;
-        Ok(self.translate(&answered))
+        let answer = self.backend.call(&outgoing, call, self.timeouts(&request.method)).await?;
+        Ok(self.translate(&answer))
     }
 
     /// Returns a request about the task for the backend. It declares support for tasks, which modern backends require.
@@ -284,12 +284,12 @@ impl TaskRequest<'_> {
     }
 
     /// Returns the backend's answer for a client of the same protocol.
-    fn translate(&self, answered: &BackendResponse) -> Reply {
+    fn translate(&self, answer: &BackendResponse) -> Reply {
         let (request, caller) = (&self.call.request, &self.call.caller);
-        let text = answered.response.raw.as_str();
-        let Outcome::Result(result) = answered.response.outcome else { return self.translate_error(answered) };
+        let text = answer.response.raw.as_str();
+        let Outcome::Result(result) = answer.response.outcome else { return self.translate_error(answer) };
         let mut edits = match (&request.method, self.task.native.era) {
-            (Method::TasksResult, _) => self.result_edits(answered, result),
+            (Method::TasksResult, _) => self.result_edits(answer, result),
             (Method::TasksGet, era) | (Method::TasksCancel, era @ Era::Legacy) => {
                 let description = TaskDescription { text, task: result, era };
                 self.record(&description);
@@ -302,13 +302,13 @@ impl TaskRequest<'_> {
         if caller.dialect.has_handshake() {
             edits.append(self.router.expose_related_task((self.backend, caller), text, result));
         }
-        answered.response.rekeyed(&request.id, edits).into()
+        answer.response.rekeyed(&request.id, edits).into()
     }
 
     /// Returns the backend's error for the client.
-    fn translate_error(&self, answered: &BackendResponse) -> Reply {
+    fn translate_error(&self, answer: &BackendResponse) -> Reply {
         let exchange = Exchange { backend: self.backend, caller: &self.call.caller, request: &self.call.request };
-        self.router.forward_error(exchange, &answered.response, Splice::new())
+        self.router.forward_error(exchange, &answer.response, Splice::new())
     }
 
     /// Records the state of the task. Answers that describe no task are ignored.
@@ -319,11 +319,11 @@ impl TaskRequest<'_> {
     }
 
     /// Returns the changes to the tool result at `result` for this client.
-    fn result_edits(&self, answered: &BackendResponse, result: Span) -> Splice {
-        let (text, caller) = (answered.response.raw.as_str(), &self.call.caller);
+    fn result_edits(&self, answer: &BackendResponse, result: Span) -> Splice {
+        let (text, caller) = (answer.response.raw.as_str(), &self.call.caller);
         let expose = |native: &str| self.backend.inbox.expose(native);
         let mut edits = content::edits(caller.dialect, &Method::ToolsCall, text, result, expose);
-        match (caller.dialect.has_result_types(), answered.dialect.has_result_types()) {
+        match (caller.dialect.has_result_types(), answer.dialect.has_result_types()) {
             (true, true) => {}
             (true, false) => content::add_kind(&Method::ToolsCall, text, result, &mut edits),
             (false, has_kind) => content::cut_foreign(has_kind, &Method::ToolsCall, text, result, &mut edits),
@@ -333,17 +333,17 @@ impl TaskRequest<'_> {
 }
 
 /// Reports whether a client without a handshake supports tasks.
-fn knows_extension(caller: &Caller) -> bool {
+fn supports_tasks(caller: &Caller) -> bool {
     !caller.dialect.has_handshake() && caller.abilities.tasks
 }
 
 /// Returns an error unless the request declares the tasks extension.
 pub(crate) fn check_declared(caller: &Caller) -> Result<(), Error> {
-    if knows_extension(caller) { Ok(()) } else { Err(Error::MissingCapability { required: TASKS_DECLARED }) }
+    if supports_tasks(caller) { Ok(()) } else { Err(Error::MissingCapability { required: TASKS_DECLARED }) }
 }
 
 /// Reports whether the backend of a source declares tasks.
-pub(crate) fn makes_tasks(source: &Source) -> bool {
+pub(crate) fn declares_tasks(source: &Source) -> bool {
     source.listing.hello.as_ref().is_some_and(|hello| hello.capabilities.tasks)
 }
 

@@ -34,7 +34,7 @@ fn read(replay: &Replay, reader: &mut ReplayReader) -> Vec<String> {
     match replay.read(reader) {
         ReplayRead::Events(events) => text(&events).split_inclusive("\n\n").map(str::to_owned).collect(),
         ReplayRead::Nothing => Vec::new(),
-        ReplayRead::Over => vec!["over".to_owned()],
+        ReplayRead::Ended => vec!["ended".to_owned()],
     }
 }
 
@@ -52,7 +52,7 @@ fn sess2_what_followed_on_a_stream_is_replayed_and_nothing_of_another() {
     replay.finish(one);
     let mut reader = resume(&replay, &id_of(&primed));
     assert_eq!(read(&replay, &mut reader), [text(&first), text(&last)]);
-    assert_eq!(read(&replay, &mut reader), ["over"]);
+    assert_eq!(read(&replay, &mut reader), ["ended"]);
     assert_eq!(replay.resume(&id_of(&last)), Ok(StreamResumeOutcome::Complete));
 }
 
@@ -142,7 +142,7 @@ fn sess2_the_stream_of_a_session_goes_on_where_the_one_before_stopped() {
     let unread = write(&replay, SESSION_STREAM);
     let (mut second, primed) = replay.take_session();
     assert_eq!(primed, None, "its id would be greater than that of the unread event");
-    assert_eq!(read(&replay, &mut first), ["over"]);
+    assert_eq!(read(&replay, &mut first), ["ended"]);
     assert_eq!(read(&replay, &mut second), [text(&unread)]);
     assert_eq!(read(&replay, &mut resume(&replay, &id_of(&read_before))), [text(&unread)]);
 }
@@ -172,20 +172,20 @@ fn sess2_whoever_falls_behind_what_is_kept_reads_no_more() {
     for _ in 0..=MAX_EVENTS {
         write(&replay, stream);
     }
-    assert_eq!(read(&replay, &mut reader), ["over"]);
+    assert_eq!(read(&replay, &mut reader), ["ended"]);
 }
 
 #[test]
 fn sess2_what_a_client_waits_for_does_not_give_way_to_what_it_can_do_without() {
     let replay = Replay::new(7);
-    let (one, two, chatty) = (begin(&replay), begin(&replay), begin(&replay));
+    let (one, two, noisy) = (begin(&replay), begin(&replay), begin(&replay));
     let primed = [one, two].map(|stream| id_of(&replay.prime(stream)));
     let answer = write_as(&replay, one, ReplayEventKind::Answer);
     replay.finish(one);
     write(&replay, two);
     let request = write_as(&replay, two, ReplayEventKind::Request);
     for _ in 0..2 * MAX_EVENTS {
-        write(&replay, chatty);
+        write(&replay, noisy);
         write(&replay, SESSION_STREAM);
     }
     assert_eq!(replay.ring.lock().events.len(), MAX_EVENTS);

@@ -34,8 +34,8 @@ fn hard5_only_a_session_that_holds_nothing_is_evicted() {
     let sessions = sessions(6, Duration::from_secs(60));
     let [streaming, calling, reading, subscribed, requested, idle] = std::array::from_fn(|_| open(&sessions));
     let stream = sessions.open_stream(&streaming);
-    let ticket = calling.calls.admit(None, OpenCall::Call(Arc::new(Call::example())), 1);
-    let present = reading.register_reader();
+    let guard = calling.calls.admit(None, OpenCall::Call(Arc::new(Call::example())), 1);
+    let presence = reading.register_reader();
     let hold = subscribed.hold();
     let request = requested.open_request();
     // `is_held` replaces the table of tasks, which is not part of the sessions.
@@ -43,7 +43,7 @@ fn hard5_only_a_session_that_holds_nothing_is_evicted() {
     assert!(reserve().is_err());
     let place = sessions.reserve(|_| false).expect("the idle session makes room");
     assert!(sessions.find(id_of(&idle)).is_none() && reserve().is_err());
-    drop((place, stream, ticket, present, hold, request));
+    drop((place, stream, guard, presence, hold, request));
     let places: Vec<_> = (0..6).map_while(|_| reserve().ok()).collect();
     assert_eq!((places.len(), sessions.all().len()), (6, 0), "each of them is evicted in the end");
     let counts = sessions.observe.limit_counts();
@@ -62,9 +62,9 @@ fn hard5_the_least_recently_active_session_is_evicted_and_new_ones_go_first() {
         set(index, 100 - index as u64, index > 2);
     }
     let next = || {
-        let before: Vec<_> = opened.iter().filter(|session| sessions.find_quietly(id_of(session))).collect();
+        let before: Vec<_> = opened.iter().filter(|session| sessions.is_open(id_of(session))).collect();
         let place = sessions.reserve(|_| false).expect("each session makes room");
-        let evicted = before.iter().position(|session| !sessions.find_quietly(id_of(session)));
+        let evicted = before.iter().position(|session| !sessions.is_open(id_of(session)));
         std::mem::forget(place);
         evicted.map(|index| opened.iter().position(|session| id_of(session) == id_of(before[index])))
     };
@@ -75,7 +75,7 @@ fn hard5_the_least_recently_active_session_is_evicted_and_new_ones_go_first() {
 
 impl Sessions {
     /// Reports whether a session is open, without recording activity.
-    fn find_quietly(&self, id: SessionId) -> bool {
+    fn is_open(&self, id: SessionId) -> bool {
         self.all().iter().any(|session| id_of(session) == id)
     }
 }
@@ -115,11 +115,11 @@ fn only_what_is_idle_is_swept() {
 fn sess2_whoever_reads_the_rest_of_a_call_is_not_idle() {
     let sessions = sessions(9, Duration::ZERO);
     let session = open(&sessions);
-    let present = session.register_reader();
+    let presence = session.register_reader();
     assert!(!session.has_stream());
     sessions.sweep();
     assert!(sessions.find(id_of(&session)).is_some());
-    drop(present);
+    drop(presence);
     sessions.sweep();
     assert!(sessions.is_empty());
 }

@@ -11,7 +11,7 @@ use goblin_wire::modern::RELATED_TASK;
 use goblin_wire::{Era, Error, Method, Outcome};
 
 use crate::client::call::Reply;
-use crate::router::inputs::inside;
+use crate::router::inputs::edited_slice;
 use crate::router::rounds::InputResponse;
 use crate::router::tasks::{TaskRequest, modern_result};
 use crate::upstream::tasks::about;
@@ -40,16 +40,16 @@ impl TaskRequest<'_> {
             Method::TasksResult => self.legacy_result().await,
             Method::TasksCancel => self.legacy_cancel().await,
             _ => {
-                let answered = self.request(&Method::TasksGet, "").await?;
-                Ok(self.legacy_task(&answered))
+                let answer = self.request(&Method::TasksGet, "").await?;
+                Ok(self.legacy_task(&answer))
             }
         }
     }
 
     /// Returns the task in the form of 2025-11-25.
-    fn legacy_task(&self, answered: &BackendResponse) -> Reply {
-        let Outcome::Result(task) = answered.response.outcome else { return self.translate_error(answered) };
-        let description = TaskDescription { text: answered.response.raw.as_str(), task, era: Era::Modern };
+    fn legacy_task(&self, answer: &BackendResponse) -> Reply {
+        let Outcome::Result(task) = answer.response.outcome else { return self.translate_error(answer) };
+        let description = TaskDescription { text: answer.response.raw.as_str(), task, era: Era::Modern };
         self.record(&description);
         goblin_wire::reply(&self.call.request.id, description.for_older(&self.task.id)).into()
     }
@@ -74,16 +74,16 @@ impl TaskRequest<'_> {
     /// Waits for the end of the task and returns its result. Sends the task's input requests to the client meanwhile.
     async fn legacy_result(&self) -> Result<Reply, CallEnd> {
         loop {
-            let answered = self.request(&Method::TasksGet, "").await?;
-            let Outcome::Result(task) = answered.response.outcome else { return Ok(self.translate_error(&answered)) };
-            let description = TaskDescription { text: answered.response.raw.as_str(), task, era: Era::Modern };
+            let answer = self.request(&Method::TasksGet, "").await?;
+            let Outcome::Result(task) = answer.response.outcome else { return Ok(self.translate_error(&answer)) };
+            let description = TaskDescription { text: answer.response.raw.as_str(), task, era: Era::Modern };
             self.record(&description);
             match &*description.status() {
                 "completed" => {
                     let result = description
                         .outcome("result")
                         .ok_or_else(|| self.protocol_error("a task ended without a result"))?;
-                    return Ok(self.legacy_outcome(&answered, result));
+                    return Ok(self.legacy_outcome(&answer, result));
                 }
                 "failed" => {
                     let error = description
@@ -112,9 +112,9 @@ impl TaskRequest<'_> {
     }
 
     /// Returns the result of the tool with the id of its task in `_meta`, as 2025-11-25 requires.
-    fn legacy_outcome(&self, answered: &BackendResponse, result: Span) -> Reply {
-        let text = answered.response.raw.as_str();
-        let result = inside(text, result, self.result_edits(answered, result));
+    fn legacy_outcome(&self, answer: &BackendResponse, result: Span) -> Reply {
+        let text = answer.response.raw.as_str();
+        let result = edited_slice(text, result, self.result_edits(answer, result));
         let related = format!(r#""{RELATED_TASK}":{{"taskId":{}}}"#, quote(&self.task.id));
         let mut edits = Splice::new();
         let whole = json::whole(&result);
@@ -155,9 +155,9 @@ impl TaskRequest<'_> {
                 Ok(self.acknowledged())
             }
             _ => {
-                let answered = self.request(&Method::TasksCancel, "").await?;
-                let text = answered.response.raw.as_str();
-                let code = match answered.response.outcome {
+                let answer = self.request(&Method::TasksCancel, "").await?;
+                let text = answer.response.raw.as_str();
+                let code = match answer.response.outcome {
                     Outcome::Result(_) => None,
                     Outcome::Error(error) => json::member(text, error, "code").map(|code| code.get(text)),
                 };
@@ -165,7 +165,7 @@ impl TaskRequest<'_> {
                 Ok(if matches!(code, None | Some(INVALID_PARAMS)) {
                     self.acknowledged()
                 } else {
-                    self.translate_error(&answered)
+                    self.translate_error(&answer)
                 })
             }
         }
@@ -177,9 +177,9 @@ impl TaskRequest<'_> {
 
     /// Returns the status of the task with its result, its error or its input requests.
     async fn modern_get(&self) -> Result<Reply, CallEnd> {
-        let answered = self.request(&Method::TasksGet, "").await?;
-        let Outcome::Result(task) = answered.response.outcome else { return Ok(self.translate_error(&answered)) };
-        let description = TaskDescription { text: answered.response.raw.as_str(), task, era: Era::Legacy };
+        let answer = self.request(&Method::TasksGet, "").await?;
+        let Outcome::Result(task) = answer.response.outcome else { return Ok(self.translate_error(&answer)) };
+        let description = TaskDescription { text: answer.response.raw.as_str(), task, era: Era::Legacy };
         self.record(&description);
         let mut members = description.newer_members(&self.task.id);
         match &*description.status() {
@@ -191,7 +191,7 @@ impl TaskRequest<'_> {
                     Outcome::Result(result) => {
                         let mut edits = self.result_edits(&ended, result);
                         edits.append(self.router.expose_related_task((self.backend, &self.call.caller), text, result));
-                        ("completed", format!(r#""result":{}"#, inside(text, result, edits)))
+                        ("completed", format!(r#""result":{}"#, edited_slice(text, result, edits)))
                     }
                     Outcome::Error(error) => ("failed", format!(r#""error":{}"#, error.get(text))),
                 };

@@ -29,11 +29,11 @@ impl Router {
         (native, interval): (&str, Duration),
         timeouts: CallTimeouts,
     ) -> Result<BackendResponse, CallEnd> {
-        let answered = poll_until_end(call, backend, (native, interval), timeouts).await;
-        if answered.is_err() {
+        let answer = poll_until_end(call, backend, (native, interval), timeouts).await;
+        if answer.is_err() {
             cancel(call, backend, native);
         }
-        answered
+        answer
     }
 }
 
@@ -52,9 +52,9 @@ async fn poll_until_end(
             end = call.ended() => return Err(backend.cut(end, call).1),
             () = tokio::time::sleep(interval) => {}
         }
-        let answered = send_request(call, backend, &Method::TasksGet, native, remaining()).await?;
-        let Outcome::Result(result) = answered.response.outcome else { return Ok(answered) };
-        let description = TaskDescription { text: answered.response.raw.as_str(), task: result, era: Era::Legacy };
+        let answer = send_request(call, backend, &Method::TasksGet, native, remaining()).await?;
+        let Outcome::Result(result) = answer.response.outcome else { return Ok(answer) };
+        let description = TaskDescription { text: answer.response.raw.as_str(), task: result, era: Era::Legacy };
         if description.is_over() || description.status() == "input_required" {
             break;
         }
