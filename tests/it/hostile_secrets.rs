@@ -278,7 +278,7 @@ async fn hard7_clients_read_no_stderr_no_stdout_and_no_command_line() {
     for path in ["/api/status", "/api/servers", "/api/servers/shared", "/api/sessions", "/api/events"] {
         let answer = client.send(Method::GET, path, &[], "").await;
         assert_eq!(answer.status, StatusCode::UNAUTHORIZED, "{path}: {answer:?}");
-        assert!(answer.body.contains("the admin token, which stands in"), "{path}: {answer:?}");
+        assert!(answer.body.contains("the admin token, which is in"), "{path}: {answer:?}");
         assert_quotes_nothing(&answer.json());
     }
     let metrics = client.send(Method::GET, "/metrics", &[], "").await;

@@ -88,7 +88,8 @@ async fn hard10_a_peer_of_another_user_is_closed_counted_and_logged_once() {
     let rejected = counter(&client, "goblin_events_total", r#"kind="peer_rejected""#).await;
     assert_eq!(rejected, CONNECTIONS as u64);
     let log = gateway.log();
-    let lines: Vec<_> = log.iter().filter(|line| line.contains(&format!("its uid is {NOBODY}"))).collect();
+    let lines: Vec<_> =
+        log.iter().filter(|line| line.contains(&format!("the uid of the process is {NOBODY}"))).collect();
     assert!(lines.len() == 1 && lines[0].contains("WARN"), "{lines:?}");
     assert!(request_as(0, &socket).starts_with(b"HTTP/1.1 200"), "the own user is served");
     attack.end(MAX_MEMORY_MIB).await;

@@ -21,13 +21,17 @@ fn mistakes() -> Vec<(&'static str, Value, &'static str)> {
         ("search_tools", json!({"query": "x", "limit": 2.5}), r#"/limit: 2.5 is not of type "integer""#),
         ("search_tools", json!({"query": "x", "server": "a"}), "'server' was unexpected"),
         ("search_tools", json!({"query": "x", "serverId": "githb"}), "no server `githb`; did you mean `github`?"),
-        ("search_tools", json!({"query": "x", "serverId": "zzzzzz"}), "no server `zzzzzz`; `list_servers` tells which"),
+        (
+            "search_tools",
+            json!({"query": "x", "serverId": "zzzzzz"}),
+            "no server `zzzzzz`; `list_servers` lists all servers",
+        ),
         ("search_resources", json!({"query": "x", "mimeType": ["a"]}), r#"/mimeType: ["a"] is not of type "string""#),
         ("list_servers", json!({"all": true}), "'all' was unexpected"),
         ("list_servers", json!([]), r#"[] is not of type "object""#),
-        ("catalog_tools", json!({"cursor": "nonsense"}), "no cursor of `catalog_tools`: begin again without one"),
+        ("catalog_tools", json!({"cursor": "nonsense"}), "not a cursor of `catalog_tools`: begin again without one"),
         ("catalog_tools", json!({"cursor": "p0-0-1"}), "the catalog has changed since this cursor was given"),
-        ("catalog_prompts", json!({"cursor": "p0-0-1"}), "no cursor of `catalog_prompts`"),
+        ("catalog_prompts", json!({"cursor": "p0-0-1"}), "not a cursor of `catalog_prompts`"),
         ("catalog_resources", json!({"serverId": "note"}), "no server `note`; did you mean `notes`?"),
         ("describe_tool", json!({"name": "githb_echo"}), "no tool `githb_echo`; did you mean `github_echo`"),
         ("describe_tool", json!({"name": "qqqqqqqqqq"}), "no tool `qqqqqqqqqq`; `search_tools` finds tools"),
@@ -44,7 +48,7 @@ fn mistakes() -> Vec<(&'static str, Value, &'static str)> {
         (
             "describe_resource",
             json!({"uri": "note:///alpha"}),
-            "say which of `github+note:///alpha`, `notes+note:///alpha`",
+            "use one of `github+note:///alpha`, `notes+note:///alpha`",
         ),
         ("describe_resource", json!({"uri": "a\u{1}b"}), "control characters"),
         ("call_tool", json!({}), r#""name" is a required property"#),
@@ -89,11 +93,11 @@ async fn meta5_a_limit_out_of_range_is_brought_into_it_and_told() {
     let gateway = Gateway::start(config()).await;
     for asker in askers(&gateway, &config(), &["github_echo", "notes_echo"]).await {
         for (tool, limit, taken, note) in [
-            ("search_tools", json!(0), Some(1), "limit is from 1 to 100, so 1 was taken"),
-            ("search_tools", json!(-5), Some(1), "so 1 was taken"),
-            ("search_tools", json!(101), None, "limit is from 1 to 100, so 100 was taken"),
-            ("catalog_tools", json!(1001), None, "limit is from 1 to 1000, so 1000 was taken"),
-            ("catalog_tools", json!(0), Some(1), "limit is from 1 to 1000, so 1 was taken"),
+            ("search_tools", json!(0), Some(1), "limit must be from 1 to 100; 1 was used"),
+            ("search_tools", json!(-5), Some(1), "; 1 was used"),
+            ("search_tools", json!(101), None, "limit must be from 1 to 100; 100 was used"),
+            ("catalog_tools", json!(1001), None, "limit must be from 1 to 1000; 1000 was used"),
+            ("catalog_tools", json!(0), Some(1), "limit must be from 1 to 1000; 1 was used"),
         ] {
             let arguments =
                 if tool == "search_tools" { json!({"query": "", "limit": limit}) } else { json!({"limit": limit}) };
@@ -144,7 +148,7 @@ async fn meta5_a_contested_name_is_told_with_the_names_it_may_mean() {
         let result = client.call(tool, json!({"name": "echo"})).await;
         assert_eq!(result["isError"], true, "{result}");
         let words = text(&result);
-        assert!(words.starts_with("`echo` may be any of several tools: say which of "), "{words}");
+        assert!(words.starts_with("`echo` names several tools: use one of "), "{words}");
         assert!(names.iter().all(|name| words.contains(&format!("`{name}`"))), "{words}");
     }
     let result = client.call("call_tool", json!({"name": names[0], "arguments": {"x": 1}})).await;

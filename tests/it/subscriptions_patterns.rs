@@ -174,10 +174,10 @@ async fn subx1_what_is_no_pattern_is_refused_in_words() {
     let long = format!("a+file:///{}*", "x".repeat(2000));
     let stars = format!("a+file:///{}", "*a".repeat(65));
     for (uri, kind, code, words) in [
-        ("a+file:///[", "glob", "INVALID_PARAMS", "uri is no glob"),
-        ("a+file:///[z-a]", "glob", "INVALID_PARAMS", "uri is no glob"),
-        (long.as_str(), "glob", "INVALID_PARAMS", "uri is no glob"),
-        (stars.as_str(), "glob", "INVALID_PARAMS", "uri is no glob"),
+        ("a+file:///[", "glob", "INVALID_PARAMS", "uri is not a valid glob"),
+        ("a+file:///[z-a]", "glob", "INVALID_PARAMS", "uri is not a valid glob"),
+        (long.as_str(), "glob", "INVALID_PARAMS", "uri is not a valid glob"),
+        (stars.as_str(), "glob", "INVALID_PARAMS", "uri is not a valid glob"),
         ("note:///*", "glob", "RESOURCE_NOT_FOUND", "note:///*"),
         ("nope:///*", "glob", "RESOURCE_NOT_FOUND", "nope:///*"),
         ("c+note:///*", "glob", "RESOURCE_NOT_FOUND", "c+note:///*"),

@@ -294,7 +294,7 @@ async fn own_d10_a_server_that_is_shared_no_more_or_from_now_on() {
     assert_eq!(told(&peer, DELETED, 1).await, [json!({"uri": "a+note:///alpha"})]);
     assert_eq!(told(&peer, UPDATED, 1).await, [json!({"uri": "b+note:///alpha"})]);
     states_become(live.address, &[("b+note:///alpha", "subscribed")]).await;
-    live.app.directory().caught_up().await;
+    live.app.catalogs().caught_up().await;
     peer.call_text("b_touch", r#"{"uri":"note:///alpha"}"#).await;
     assert_eq!(short(&told(&peer, UPDATED, 1).await), ["b+note:///alpha 1"]);
     peer.subscribe("a+note:///alpha").await;

@@ -119,7 +119,7 @@ fn serving(admin: &Arc<Admin>, paths: impl Iterator<Item = &'static str>) -> axu
 
 impl Admin {
     async fn serve(self: &Arc<Admin>, request: Request) -> Response {
-        match AssertUnwindSafe(self.find(request)).catch_unwind().await {
+        match AssertUnwindSafe(self.handle(request)).catch_unwind().await {
             Ok(response) => response,
             Err(_) => {
                 self.observe.emit(&Event::Panic { place: "admin" });
@@ -128,40 +128,40 @@ impl Admin {
         }
     }
 
-    async fn find(self: &Arc<Admin>, request: Request) -> Response {
-        if let Err(denied) = self.permitted(&request) {
+    async fn handle(self: &Arc<Admin>, request: Request) -> Response {
+        if let Err(denied) = self.check_permit(&request) {
             return denied.into_response();
         }
         match goblin_admin::routes::find(request.method(), request.uri().path()) {
             RouteMatch::Route(route, id) => {
-                let done = match route.action {
-                    RouteAction::Look(look) => self.look_aside(route, look, id, request).await,
+                let outcome = match route.action {
+                    RouteAction::Look(target) => self.read_offloaded(route, target, id, request).await,
                     RouteAction::Change(change) => self.change(route, change, id, request).await,
                 };
-                done.unwrap_or_else(AdminError::into_response)
+                outcome.unwrap_or_else(AdminError::into_response)
             }
             RouteMatch::OtherVerb(allowed) => {
-                let message = format!("this route takes {allowed} only");
+                let message = format!("this route accepts only {allowed}");
                 let mut response = AdminError::new(StatusCode::METHOD_NOT_ALLOWED, message).into_response();
                 let allowed = HeaderValue::try_from(allowed).expect("verbs are visible ASCII");
                 response.headers_mut().insert(ALLOW, allowed);
                 response
             }
             RouteMatch::Nothing(route) => {
-                let message = format!("there is no such route; the nearest is {} {}", route.verb(), route.path);
+                let message = format!("unknown route; the nearest is {} {}", route.verb(), route.path);
                 AdminError::new(StatusCode::NOT_FOUND, message).into_response()
             }
         }
     }
 
     /// Rejects a request under `/api` without the admin token, even if the route does not exist.
-    fn permitted(&self, request: &Request) -> Result<(), AdminError> {
+    fn check_permit(&self, request: &Request) -> Result<(), AdminError> {
         let path = request.uri().path();
         if path != API.trim_end_matches('/') && !path.starts_with(API) {
             return Ok(());
         }
-        let permitted = self.permit.check(request.headers());
-        permitted.inspect_err(|denied| self.observe.emit(&Event::AdminRejected { status: denied.status.as_u16() }))
+        let checked = self.permit.check(request.headers());
+        checked.inspect_err(|denied| self.observe.emit(&Event::AdminRejected { status: denied.status.as_u16() }))
     }
 
     async fn change(
@@ -175,51 +175,51 @@ impl Admin {
         changes::check_empty(request.into_body()).await?;
         match change {
             ChangeTarget::Configuration => self.reload().await,
-            ChangeTarget::Server(wish) => self.wish(wish, &id.unwrap_or_default()).await,
+            ChangeTarget::Server(action) => self.control_server(action, &id.unwrap_or_default()).await,
         }
     }
 
     /// Builds a response outside of the worker threads, if clients and servers determine its size.
-    async fn look_aside(
+    async fn read_offloaded(
         self: &Arc<Admin>,
         route: &'static Route,
-        look: ReadTarget,
+        target: ReadTarget,
         id: Option<String>,
         request: Request,
     ) -> Result<Response, AdminError> {
         let (parts, _) = request.into_parts();
-        if matches!(look, ReadTarget::Alive | ReadTarget::Ready | ReadTarget::Events | ReadTarget::OpenApi) {
-            return self.look(route, look, id, &parts);
+        if matches!(target, ReadTarget::Alive | ReadTarget::Ready | ReadTarget::Events | ReadTarget::OpenApi) {
+            return self.read(route, target, id, &parts);
         }
         let admin = Arc::clone(self);
-        let looked = worker::offload(move || admin.look(route, look, id, &parts)).await;
-        looked.unwrap_or_else(|| Err(AdminError::new(StatusCode::SERVICE_UNAVAILABLE, "the gateway is shutting down")))
+        let outcome = worker::offload(move || admin.read(route, target, id, &parts)).await;
+        outcome.unwrap_or_else(|| Err(AdminError::new(StatusCode::SERVICE_UNAVAILABLE, "the gateway is shutting down")))
     }
 
-    fn look(
+    fn read(
         &self,
         route: &Route,
-        look: ReadTarget,
+        target: ReadTarget,
         id: Option<String>,
         request: &Parts,
     ) -> Result<Response, AdminError> {
         let parameter = read_query(route, request.uri.query().unwrap_or_default())?;
-        let asked = id.or(parameter);
-        let asked = asked.as_deref();
-        Ok(match look {
+        let filter = id.or(parameter);
+        let filter = filter.as_deref();
+        Ok(match target {
             ReadTarget::Alive => answer(StatusCode::OK, TEXT, "ok\n".to_owned()),
             ReadTarget::Ready => self.ready(),
             ReadTarget::Metrics => answer(StatusCode::OK, metrics::CONTENT_TYPE, self.reading().to_text()),
             ReadTarget::Status => ok(&self.status()),
             ReadTarget::Servers => ok(&ServerList { servers: self.servers() }),
-            ReadTarget::Server => ok(&self.server(asked.unwrap_or_default())?),
+            ReadTarget::Server => ok(&self.server(filter.unwrap_or_default())?),
             ReadTarget::Entries(list) => {
-                if let Some(id) = asked.filter(|id| !self.server_ids().iter().any(|known| known.as_str() == *id)) {
+                if let Some(id) = filter.filter(|id| !self.server_ids().iter().any(|known| known.as_str() == *id)) {
                     return Err(self.unknown(id));
                 }
-                ok(&self.entries(list, asked))
+                ok(&self.entries(list, filter))
             }
-            ReadTarget::Subscriptions => ok(&self.dispatcher.router.subscriptions(asked)),
+            ReadTarget::Subscriptions => ok(&self.dispatcher.router.subscriptions(filter)),
             ReadTarget::Sessions => ok(&self.sessions()),
             ReadTarget::Events => self.events(&request.headers)?,
             ReadTarget::OpenApi => ok(&goblin_admin::openapi::document()),
@@ -228,7 +228,7 @@ impl Admin {
 
     fn ready(&self) -> Response {
         let ready = self.readiness.borrow().is_ready();
-        let backends = self.dispatcher.router.directory.backends();
+        let backends = self.dispatcher.router.catalogs.backends();
         let servers = readiness::count(backends.iter().map(|backend| Availability::of(backend)));
         let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         json(status, &Ready { ready, servers })
@@ -248,8 +248,8 @@ impl Admin {
     }
 
     fn reading(&self) -> Reading {
-        let directory = &self.dispatcher.router.directory;
-        let catalog = directory.catalog();
+        let catalogs = &self.dispatcher.router.catalogs;
+        let catalog = catalogs.catalog();
         let server = |backend: &Arc<Backend>| ServerReading {
             id: backend.id.clone(),
             state: Availability::of(backend).as_str(),
@@ -275,10 +275,10 @@ impl Admin {
                 ("dropped", load(&fates.dropped)),
             ],
             updates_waiting: self.dispatcher.sessions.updates_waiting(),
-            pages: [("ready", load(&directory.pages.ready)), ("made", load(&directory.pages.made))],
+            pages: [("ready", load(&catalogs.pages.ready)), ("made", load(&catalogs.pages.made))],
             overhead: Histogram::from(&self.observe.overhead),
             catalog: List::ALL.map(|list| (list.noun(), catalog.count(list))),
-            servers: directory.backends().iter().map(server).collect(),
+            servers: catalogs.backends().iter().map(server).collect(),
             process: process::measure(),
         }
     }
@@ -291,13 +291,13 @@ fn read_query(route: &Route, query: &str) -> Result<Option<String>, AdminError> 
     let mut parts = query.split('&').filter(|part| !part.is_empty());
     let Some(part) = parts.next().filter(|_| route.path.starts_with(API)) else { return Ok(None) };
     let Some(name) = route.parameter else {
-        return Err(denied("this route takes no query".to_owned()));
+        return Err(denied("this route accepts no query".to_owned()));
     };
     let value = part.strip_prefix(name).and_then(|rest| rest.strip_prefix('=')).filter(|value| !value.is_empty());
     let (Some(value), None) = (value, parts.next()) else {
-        let word = name.to_ascii_uppercase();
+        let value = name.to_ascii_uppercase();
         return Err(denied(format!(
-            "the query may have one {name}={word} and nothing else; & and % in it are written as %26 and %25"
+            "the query may have one {name}={value} and nothing else; & and % in it are written as %26 and %25"
         )));
     };
     let decoded = percent_decode_str(value).decode_utf8().map_err(|_| denied(format!("{name} is not UTF-8")))?;

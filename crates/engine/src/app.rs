@@ -54,14 +54,14 @@ use crate::router::Router;
 use crate::upstream::supervisor::BackendDeps;
 use crate::upstream::{Backend, descriptors};
 
-/// A running gateway: backends, catalog and desk. It serves clients when a front is started.
+/// A running gateway: backends, catalog and dispatcher. It serves clients when a front is started.
 pub struct App {
     started: SystemTime,
     permit: AdminAccess,
     /// The addresses for clients serve the admin API too.
-    has_operators: bool,
+    serves_admin: bool,
     /// The separate address for operators, if there is one.
-    operators_at: Option<SocketAddr>,
+    admin_address: Option<SocketAddr>,
     readiness: Arc<watch::Sender<Readiness>>,
     dispatcher: Arc<Dispatcher>,
     pub observe: Arc<Observe>,
@@ -70,7 +70,7 @@ pub struct App {
     gateway: Gateway,
     supervisor: Arc<BackendSupervisor>,
     configuration: Arc<watch::Sender<Configuration>>,
-    operator: Option<CommandExecutor>,
+    executor: Option<CommandExecutor>,
     commands: mpsc::Sender<AdminCommand>,
     stop_fronts: watch::Sender<bool>,
     background: Vec<JoinHandle<()>>,
@@ -83,35 +83,35 @@ pub struct App {
 impl App {
     /// Starts all servers of `config`. Returns at once: a backend joins the catalog when it is ready.
     pub fn start(config: Config, exe: PathBuf, proxies: ProxyEnvironment, observe: Arc<Observe>) -> App {
-        let directory = Arc::new(CatalogStore::new(&config));
+        let catalogs = Arc::new(CatalogStore::new(&config));
         let gateway = &config.gateway;
         observe.memory.set_max(gateway.max_memory.unwrap_or_else(machine::default_max));
         let sessions = Sessions::new(gateway.max_sessions, gateway.session_idle_timeout, Arc::clone(&observe));
-        let router = Arc::new(Router::new(Arc::clone(&directory), config.policies.clone(), Arc::clone(&observe)));
+        let router = Arc::new(Router::new(Arc::clone(&catalogs), config.policies.clone(), Arc::clone(&observe)));
         let deps = BackendDeps {
             policies: config.policies.clone(),
             observe: Arc::clone(&observe),
             exe,
             proxies,
             tasks: Arc::clone(&router.tasks),
-            listing_changed: Arc::clone(&directory.bell),
+            listing_changed: Arc::clone(&catalogs.changed),
             level: sessions.levels.watch(),
         };
         let stop_catalog = watch::Sender::new(false);
         let (spans, exporter) = telemetry::start(&config.telemetry, &deps.proxies, &observe, &stop_catalog).unzip();
         let mut dispatcher = Dispatcher::new(sessions, router, config.policies.clone());
-        dispatcher.accounts = CallRecorder::new(config.log.audit, spans);
-        let supervisor = BackendSupervisor::new(directory, deps, gateway.grace);
+        dispatcher.recorder = CallRecorder::new(config.log.audit, spans);
+        let supervisor = BackendSupervisor::new(catalogs, deps, gateway.grace);
         let (commands, waiting) = mpsc::channel(MAX_QUEUED_COMMANDS);
         let configuration = Arc::new(watch::Sender::new(Configuration::new(&config)));
-        let operator = CommandExecutor {
+        let executor = CommandExecutor {
             supervisor: Arc::clone(&supervisor),
             observe: Arc::clone(&observe),
             source: None,
             commands: waiting,
             config: config.clone(),
-            switched: BTreeMap::new(),
-            told: Arc::clone(&configuration),
+            overrides: BTreeMap::new(),
+            published: Arc::clone(&configuration),
         };
         let watchdog = Watchdog::start(Arc::clone(&observe));
         let max_connections = connections::bound(gateway.max_sessions, config.servers.len(), descriptors::raise());
@@ -119,8 +119,8 @@ impl App {
         let mut app = App {
             started: SystemTime::now(),
             permit: AdminAccess::new(&config.gateway, &config.admin),
-            has_operators: config.admin.enabled && config.admin.listen.is_none(),
-            operators_at: None,
+            serves_admin: config.admin.enabled && config.admin.listen.is_none(),
+            admin_address: None,
             readiness: Arc::new(watch::Sender::new(Readiness::Starting)),
             dispatcher: Arc::new(dispatcher),
             observe,
@@ -128,7 +128,7 @@ impl App {
             gateway: config.gateway.clone(),
             supervisor,
             configuration,
-            operator: Some(operator),
+            executor: Some(executor),
             commands,
             stop_fronts: watch::Sender::new(false),
             background: Vec::new(),
@@ -137,52 +137,52 @@ impl App {
             _watchdog: watchdog,
         };
         app.spawn_background();
-        app.supervisor.become_as(config);
+        app.supervisor.apply(config);
         app.spawn_settling();
         app
     }
 
     /// Sets the source from which the configuration is reloaded. `shown` is its name for operators.
-    pub fn follow(&mut self, shown: String, source: ConfigSource) {
+    pub fn set_source(&mut self, shown: String, source: ConfigSource) {
         self.configuration.send_modify(|configuration| configuration.status.source = shown);
-        if let Some(operator) = &mut self.operator {
-            operator.source = Some(source);
+        if let Some(executor) = &mut self.executor {
+            executor.source = Some(source);
         }
     }
 
     fn spawn_background(&mut self) {
-        let (directory, observe, stop) =
-            (Arc::clone(self.directory()), Arc::clone(&self.observe), self.stop_catalog.subscribe());
-        self.background.push(worker::spawn(async move { directory.run(&observe, stop).await }));
+        let (catalogs, observe, stop) =
+            (Arc::clone(self.catalogs()), Arc::clone(&self.observe), self.stop_catalog.subscribe());
+        self.background.push(worker::spawn(async move { catalogs.run(&observe, stop).await }));
         let dispatcher = Arc::clone(&self.dispatcher);
-        self.background.push(worker::spawn(async move { dispatcher.sessions.keep_swept().await }));
+        self.background.push(worker::spawn(async move { dispatcher.sessions.sweep_periodically().await }));
         let dispatcher = Arc::clone(&self.dispatcher);
-        self.background.push(worker::spawn(async move { dispatcher.sessions.keep_time().await }));
+        self.background.push(worker::spawn(async move { dispatcher.sessions.check_timeouts_periodically().await }));
         let dispatcher = Arc::clone(&self.dispatcher);
-        self.background.push(worker::spawn(async move { dispatcher.keep_park().await }));
+        self.background.push(worker::spawn(async move { dispatcher.remove_expired_periodically().await }));
     }
 
     /// Starts a task that reports when the servers have settled, and marks the gateway as ready.
     fn spawn_settling(&mut self) {
-        let (directory, observe, readiness) =
-            (Arc::clone(self.directory()), Arc::clone(&self.observe), Arc::clone(&self.readiness));
+        let (catalogs, observe, readiness) =
+            (Arc::clone(self.catalogs()), Arc::clone(&self.observe), Arc::clone(&self.readiness));
         self.background.push(worker::spawn(async move {
-            readiness::settle(&directory, &readiness, &observe).await;
+            readiness::settle(&catalogs, &readiness, &observe).await;
         }));
     }
 
     /// Replaces the configuration of the servers. The settings of the gateway itself do not change.
     pub fn reload(&mut self, config: Config) -> Reloaded {
-        self.supervisor.become_as(config)
+        self.supervisor.apply(config)
     }
 
-    pub fn directory(&self) -> &Arc<CatalogStore> {
-        &self.dispatcher.router.directory
+    pub fn catalogs(&self) -> &Arc<CatalogStore> {
+        &self.dispatcher.router.catalogs
     }
 
     /// Returns the running backends in the order of the configuration.
     pub fn backends(&self) -> Arc<Vec<Arc<Backend>>> {
-        self.directory().backends()
+        self.catalogs().backends()
     }
 
     /// Returns a receiver of the gateway's readiness.
@@ -203,7 +203,7 @@ impl App {
             // Calls with a lost connection are open too. No client can resume them after the shutdown, so they are not
             // waited for.
             if is_late || dispatcher.sessions.open_calls() > 0 {
-                dispatcher.tell_cut(&observe);
+                dispatcher.log_cut_calls(&observe);
             }
         };
         self.end(drained, shutdown()).await
@@ -214,20 +214,20 @@ impl App {
         self.permit = permit;
     }
 
-    /// Runs the operator, which reloads the configuration and executes commands, until `end` completes.
+    /// Runs the executor, which reloads the configuration and executes commands, until `end` completes.
     async fn operate(&mut self, end: impl Future<Output = ()>) {
-        let Some(operator) = self.operator.take() else { return end.await };
+        let Some(executor) = self.executor.take() else { return end.await };
         tokio::select! {
             () = end => {}
-            () = operator.run() => {}
+            () = executor.run() => {}
         }
     }
 
     /// Starts a task for each listener. It ends when the fronts are stopped and their connections have closed.
     pub fn accept_http(&self, listeners: impl Into<Listeners>) -> Result<JoinAll<JoinHandle<()>>> {
         let admin = self.admin();
-        let operators = if self.has_operators { admin::routes(&admin) } else { admin::probes(&admin) };
-        let routes = http::routes().merge(operators);
+        let admin_routes = if self.serves_admin { admin::routes(&admin) } else { admin::probes(&admin) };
+        let routes = http::routes().merge(admin_routes);
         let Listeners { tcp, socket } = listeners.into();
         let mut accepting = Vec::new();
         if let Some(listener) = tcp {
@@ -242,7 +242,7 @@ impl App {
             accepting.push(self.accept(Listener::Socket(listener), AddressRole::Clients, gate, routes));
             self.observe.emit(&Event::Listening { url: &url });
         }
-        if let Some(address) = self.operators_at {
+        if let Some(address) = self.admin_address {
             self.observe.emit(&Event::Listening { url: &format!("http://{address}/api") });
         }
         Ok(join_all(accepting))
@@ -251,7 +251,7 @@ impl App {
     /// Serves operators on a separate address until the gateway stops. Must be called before `accept_http`, which
     /// reports it.
     pub fn accept_operators(&mut self, listener: TcpListener, listen: &ListenAddress) {
-        self.operators_at = listener.local_addr().ok();
+        self.admin_address = listener.local_addr().ok();
         let gateway = Gateway { host: listen.host.clone(), ..self.gateway.clone() };
         let gate = match listen.is_loopback() {
             true => Gate::new(&gateway),
@@ -275,10 +275,10 @@ impl App {
         })
     }
 
-    fn accept(&self, listener: Listener, audience: AddressRole, gate: Gate, routes: axum::Router) -> JoinHandle<()> {
+    fn accept(&self, listener: Listener, role: AddressRole, gate: Gate, routes: axum::Router) -> JoinHandle<()> {
         let front = Arc::new(http::HttpFront {
             dispatcher: Arc::clone(&self.dispatcher),
-            audience,
+            role,
             profile: None,
             gate: Arc::new(gate),
             observe: Arc::clone(&self.observe),
@@ -331,13 +331,13 @@ impl App {
         self.end(drained, shutdown()).await
     }
 
-    /// Stops the gateway: accepts no new work, waits for `drained`, then ends the rest. If `hurry` completes, returns
+    /// Stops the gateway: accepts no new work, waits for `drained`, then ends the rest. If `abort` completes, returns
     /// at once, and the guards end the processes.
-    async fn end(self, drained: impl Future<Output = ()>, hurry: impl Future<Output = ()>) -> Result<()> {
+    async fn end(self, drained: impl Future<Output = ()>, abort: impl Future<Output = ()>) -> Result<()> {
         let begin = Instant::now();
         self.readiness.send_replace(Readiness::Stopping);
         self.stop_fronts.send_replace(true);
-        self.dispatcher.sessions.close_asks();
+        self.dispatcher.sessions.close_server_requests();
         let in_order = async {
             drained.await;
             let drained_in = begin.elapsed();
@@ -349,13 +349,13 @@ impl App {
         tokio::select! {
             biased;
             () = in_order => Ok(()),
-            () = hurry => bail!("ended at once by a second signal; open calls were cut"),
+            () = abort => bail!("ended at once by a second signal; open calls were cut"),
         }
     }
 
     /// Ends all sessions, links and processes.
     pub async fn stop(self) {
-        self.dispatcher.sessions.end_all("the gateway stops");
+        self.dispatcher.sessions.end_all("the gateway is shutting down");
         self.supervisor.stop().await;
         self.stop_catalog.send_replace(true);
         if let Some(exporter) = self.exporter {

@@ -37,7 +37,7 @@ pub type NameTable = goblin_catalog::NameTable<Backend>;
 /// succession while backends start, and a client may read a list slowly.
 const KEPT: usize = 16;
 const KEPT_FOR: Duration = Duration::from_secs(60);
-/// The maximum number of bytes of kept pages per shelf. The oldest pages go first, and their cursors are rejected.
+/// The maximum number of bytes of kept pages per slot. The oldest pages go first, and their cursors are rejected.
 const MAX_KEPT_BYTES: usize = 64 * 1024 * 1024;
 /// Listings that change within this time are published together.
 const GATHER: Duration = Duration::from_millis(20);
@@ -48,13 +48,13 @@ pub struct CatalogStore {
     whole: CatalogSlot,
     profiles: HashMap<ProfileName, (Arc<Profile>, CatalogSlot)>,
     /// The empty catalog of clients with an unknown profile.
-    nothing: CatalogSlot,
+    empty: CatalogSlot,
     /// Counters of pages that were ready and pages that had to be built.
     pub pages: PageCounts,
     /// The running backends, in the order of the configuration.
-    roster: ArcSwap<Vec<Arc<Backend>>>,
-    /// Notified when a listing or the roster changes.
-    pub bell: Arc<Notify>,
+    backends: ArcSwap<Vec<Arc<Backend>>>,
+    /// Notified when a listing or the list of backends changes.
+    pub changed: Arc<Notify>,
 }
 
 /// Counters of the list pages sent to clients.
@@ -75,7 +75,7 @@ struct KeptPages {
 
 /// The current catalog of a group of clients, and the kept pages of earlier ones.
 struct CatalogSlot {
-    terms: CatalogSettings,
+    settings: CatalogSettings,
     current: ArcSwap<Catalog>,
     before: Mutex<VecDeque<KeptPages>>,
     versions: watch::Sender<ListVersions>,
@@ -96,10 +96,10 @@ impl CatalogStore {
             profiles: profiles
                 .map(|(name, profile)| (name.clone(), (Arc::clone(profile), slot(&profile.exposure))))
                 .collect(),
-            nothing: slot(&Exposure::default()),
+            empty: slot(&Exposure::default()),
             pages: PageCounts::default(),
-            roster: ArcSwap::default(),
-            bell: Arc::default(),
+            backends: ArcSwap::default(),
+            changed: Arc::default(),
         }
     }
 
@@ -133,17 +133,17 @@ impl CatalogStore {
     fn slot(&self, profile: Option<&ProfileName>) -> &CatalogSlot {
         match profile {
             None => &self.whole,
-            Some(name) => self.profiles.get(name).map_or(&self.nothing, |(_, slot)| slot),
+            Some(name) => self.profiles.get(name).map_or(&self.empty, |(_, slot)| slot),
         }
     }
 
     pub fn backends(&self) -> Arc<Vec<Arc<Backend>>> {
-        self.roster.load_full()
+        self.backends.load_full()
     }
 
     pub(crate) fn set_backends(&self, backends: Vec<Arc<Backend>>) {
-        self.roster.store(Arc::new(backends));
-        self.bell.notify_one();
+        self.backends.store(Arc::new(backends));
+        self.changed.notify_one();
     }
 
     /// Returns one page of a list. A cursor continues in the catalog that the client began with. Returns an error if
@@ -167,14 +167,14 @@ impl CatalogStore {
 
     fn is_current(&self) -> bool {
         let catalog = self.catalog();
-        let roster = self.roster.load();
-        let holds = |(source, backend): (&Source, &Arc<Backend>)| {
+        let backends = self.backends.load();
+        let has_current = |(source, backend): (&Source, &Arc<Backend>)| {
             Arc::ptr_eq(&source.backend, backend) && Arc::ptr_eq(&source.listing, &backend.listing())
         };
-        catalog.sources.len() == roster.len() && catalog.sources.iter().zip(roster.iter()).all(holds)
+        catalog.sources.len() == backends.len() && catalog.sources.iter().zip(backends.iter()).all(has_current)
     }
 
-    /// Publishes a catalog whenever the bell rings and builds its search indexes. Returns when `stop` is set.
+    /// Publishes a catalog whenever a listing changes and builds its search indexes. Returns when `stop` is set.
     pub async fn run(self: &Arc<CatalogStore>, observe: &Arc<Observe>, mut stop: watch::Receiver<bool>) {
         tokio::select! {
             () = stopped(&mut stop) => {}
@@ -187,9 +187,9 @@ impl CatalogStore {
     /// other task publishes.
     async fn publish_all(self: &Arc<CatalogStore>, observe: &Arc<Observe>) {
         loop {
-            self.bell.notified().await;
-            let (directory, observe) = (Arc::clone(self), Arc::clone(observe));
-            worker::offload(move || directory.publish(&observe)).await;
+            self.changed.notified().await;
+            let (catalogs, observe) = (Arc::clone(self), Arc::clone(observe));
+            worker::offload(move || catalogs.publish(&observe)).await;
             tokio::time::sleep(GATHER).await;
         }
     }
@@ -217,10 +217,10 @@ impl CatalogStore {
     }
 
     fn publish(&self, observe: &Observe) {
-        let roster = self.roster.load();
+        let backends = self.backends.load();
         let source = |backend: &Arc<Backend>| Source { backend: Arc::clone(backend), listing: backend.listing() };
         let version = self.whole.current.load().version + 1;
-        let catalog = build(version, &self.whole.terms, roster.iter().map(source).collect());
+        let catalog = build(version, &self.whole.settings, backends.iter().map(source).collect());
         for name in catalog.tools.contested.keys().chain(catalog.prompts.contested.keys()) {
             observe.emit(&Event::NameConflict { name });
         }
@@ -233,18 +233,18 @@ impl CatalogStore {
             conflicts: catalog.tools.contested.len() + catalog.prompts.contested.len(),
         });
         let resources = Arc::clone(&catalog.resources);
-        let narrowed = self.profiles.values().map(|(profile, slot)| (slot, narrow(&catalog, profile, &slot.terms)));
+        let narrowed = self.profiles.values().map(|(profile, slot)| (slot, narrow(&catalog, profile, &slot.settings)));
         let narrowed: Vec<_> = narrowed.collect();
         let whole = (&self.whole, catalog);
         // Store all catalogs and names before sending any notification. A receiver of a new version may load any of
         // them.
         let changes: Vec<_> =
             narrowed.into_iter().chain([whole]).map(|(slot, catalog)| (slot, slot.put(catalog, observe))).collect();
-        for (source, backend) in roster.iter().enumerate() {
+        for (source, backend) in backends.iter().enumerate() {
             backend.set_uris(Arc::clone(&resources), source);
         }
         for (slot, changed) in changes {
-            slot.tell(changed);
+            slot.notify_watchers(changed);
         }
     }
 }
@@ -257,17 +257,17 @@ struct ListChangeFlags {
 }
 
 impl CatalogSlot {
-    fn new(version: u64, terms: CatalogSettings) -> CatalogSlot {
-        let current = ArcSwap::from_pointee(build(version, &terms, Vec::new()));
-        CatalogSlot { terms, current, before: Mutex::default(), versions: watch::Sender::default() }
+    fn new(version: u64, settings: CatalogSettings) -> CatalogSlot {
+        let current = ArcSwap::from_pointee(build(version, &settings, Vec::new()));
+        CatalogSlot { settings, current, before: Mutex::default(), versions: watch::Sender::default() }
     }
 
     fn page(&self, caller: &Caller, list: List, cursor: Option<&str>) -> Result<Page, Error> {
         let Some(cursor) = cursor else { return self.first_page(caller, list).ok_or(Error::InvalidCursor) };
         let (catalog, cursor) = (self.current.load(), cursor.parse::<Cursor>()?);
         let page = |catalog: &Catalog| {
-            let ours = catalog.version == cursor.version && cursor.list == list;
-            if ours { catalog.view(caller.dialect).find_page(list, cursor.page) } else { None }
+            let is_current = catalog.version == cursor.version && cursor.list == list;
+            if is_current { catalog.view(caller.dialect).find_page(list, cursor.page) } else { None }
         };
         let earlier = || {
             let before = self.before();
@@ -332,8 +332,8 @@ impl CatalogSlot {
         ListChangeFlags { tools, prompts, resources }
     }
 
-    /// Notifies the watchers of this shelf.
-    fn tell(&self, changed: ListChangeFlags) {
+    /// Notifies the watchers of this slot.
+    fn notify_watchers(&self, changed: ListChangeFlags) {
         self.versions.send_modify(|versions| {
             versions.tools += u64::from(changed.tools);
             versions.prompts += u64::from(changed.prompts);
@@ -366,8 +366,8 @@ mod tests {
     fn res11_a_list_goes_on_from_where_it_was_begun_in_whatever_moment_the_catalog_changes() {
         let mut config = Config::default();
         config.policies.page_size = 5;
-        let directory = CatalogStore::new(&config);
-        let (slot, caller, is_over) = (&directory.whole, Call::example().caller, AtomicBool::new(false));
+        let catalogs = CatalogStore::new(&config);
+        let (slot, caller, is_over) = (&catalogs.whole, Call::example().caller, AtomicBool::new(false));
         let read_all = || {
             let (mut pages, mut cursor) = (0, None);
             loop {
@@ -381,12 +381,15 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for version in (2..).take_while(|_| !is_over.load(Ordering::Relaxed)) {
-                    slot.put(build(version, &slot.terms, Vec::new()), &Observe::default());
+                    slot.put(build(version, &slot.settings, Vec::new()), &Observe::default());
                 }
             });
             let outcomes: Vec<_> = (0..1_000).map(|_| read_all()).collect();
             is_over.store(true, Ordering::Relaxed);
-            assert!(outcomes.iter().all(|pages| matches!(pages, Ok(3))), "the gateway's own tools, five a page");
+            assert!(
+                outcomes.iter().all(|pages| matches!(pages, Ok(3))),
+                "the gateway's own tools, with five tools per page"
+            );
         });
     }
 }

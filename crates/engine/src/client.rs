@@ -72,7 +72,7 @@ pub struct Client {
     scope: OnceLock<Arc<Profile>>,
     state: Mutex<ClientState>,
     /// Notified when a stream of the client has something to read, and when the client is closed.
-    bell: Notify,
+    wake: Notify,
     /// The log level that the client set. It changes only under the lock of `state`.
     level: AtomicU8,
     activity: Activity,
@@ -132,10 +132,11 @@ impl Activity {
 /// A notification has no acknowledgement. One that was written just before its stream broke is lost. A new stream that
 /// does not resume from an event therefore repeats the recent notifications.
 struct AnnouncedVersions {
-    /// The versions of the last notification. [`Client::tell_again`] and [`Client::doubt`] set them back.
+    /// The versions of the last notification. [`Client::reannounce_recent`] and [`Client::reannounce_all`] set them
+    /// back.
     last: ListVersions,
     /// The versions that were announced at least [`KEPT_FOR`] ago. The gateway takes them as received.
-    sure: ListVersions,
+    received: ListVersions,
     /// The newest versions ever announced, and the time of that. A repeated notification does not change the time, or
     /// the repetition would never end.
     newest: ListVersions,
@@ -148,7 +149,7 @@ pub(crate) trait ClientRegistry: Send + Sync {
     fn release(&self, client: &Client);
 
     /// Queues an update for each subscription of `client`, which may have missed some.
-    fn tell_missed(&self, client: &Client);
+    fn queue_missed_updates(&self, client: &Client);
 }
 
 impl Client {
@@ -158,7 +159,7 @@ impl Client {
         let state = ClientState {
             queue: VecDeque::new(),
             queued_bytes: 0,
-            announced: AnnouncedVersions { last: now, sure: now, newest: now, at: begin },
+            announced: AnnouncedVersions { last: now, received: now, newest: now, at: begin },
             revealed: VecDeque::new(),
             registries: Vec::new(),
             requests: ServerRequestTable::default(),
@@ -176,19 +177,19 @@ impl Client {
             subscriptions: Arc::default(),
             scope: OnceLock::new(),
             state: Mutex::new(state),
-            bell: Notify::new(),
+            wake: Notify::new(),
             level: AtomicU8::new(NO_LEVEL),
             activity: Activity::new(begin, SystemTime::UNIX_EPOCH, 0),
         }
     }
 
     /// Creates a client that receives only messages of its own requests.
-    pub fn passing(introduction: Introduction) -> Client {
+    pub fn stateless(introduction: Introduction) -> Client {
         Client::new(Dialect::NEWEST, introduction, ListVersions::default(), Replay::new(0))
     }
 
     /// Returns the client under a session id.
-    pub fn of_session(self, session: SessionId, profile: Option<ProfileName>) -> Client {
+    pub fn with_session(self, session: SessionId, profile: Option<ProfileName>) -> Client {
         Client { session: Some(session), profile, ..self }
     }
 
@@ -203,7 +204,7 @@ impl Client {
         let announced = &mut state.announced;
         if announced.newest != now {
             if announced.at.elapsed() >= KEPT_FOR {
-                announced.sure = announced.newest;
+                announced.received = announced.newest;
             }
             announced.newest = now;
             announced.at = Instant::now();
@@ -219,15 +220,15 @@ impl Client {
     }
 
     /// Makes the announcements of the last [`KEPT_FOR`] due again. Called for a new stream that names no last event.
-    pub(crate) fn tell_again(&self) {
+    pub(crate) fn reannounce_recent(&self) {
         let announced = &mut self.state.lock().announced;
         if announced.at.elapsed() < KEPT_FOR {
-            announced.last = announced.sure;
+            announced.last = announced.received;
         }
     }
 
     /// Makes a notification for each list due again, because the client may have missed all of them.
-    pub fn doubt(&self) {
+    pub fn reannounce_all(&self) {
         // No list is ever at this version, so each differs from it.
         let never = u64::MAX;
         let versions = ListVersions { tools: never, prompts: never, resources: never, catalog: never };
@@ -239,17 +240,17 @@ impl Client {
     }
 
     /// Reports whether the client supports the notification of a deleted resource, an extension of the protocol.
-    pub(crate) fn knows_deletion(&self) -> bool {
+    pub(crate) fn supports_deletions(&self) -> bool {
         self.introduction.abilities.subscriptions
     }
 
     /// Returns the lowest level of log messages that the client receives.
     pub fn level(&self) -> Level {
-        self.asked_level().unwrap_or(Level::DEFAULT)
+        self.requested_level().unwrap_or(Level::DEFAULT)
     }
 
     /// Returns the level that the client set, or `None` if it set none.
-    pub(crate) fn asked_level(&self) -> Option<Level> {
+    pub(crate) fn requested_level(&self) -> Option<Level> {
         Level::ALL.get(usize::from(self.level.load(Ordering::Relaxed))).copied()
     }
 
@@ -266,7 +267,7 @@ impl Client {
         // copy it.
         state.queue.push_back(Bytes::copy_from_slice(&message));
         drop(state);
-        self.bell.notify_waiters();
+        self.wake.notify_waiters();
         true
     }
 
@@ -284,7 +285,7 @@ impl Client {
     }
 
     /// Reports whether the client may receive updates of the exposed URI `uri`.
-    pub(crate) fn may_hear_of(&self, uri: &str) -> bool {
+    pub(crate) fn can_see_resource(&self, uri: &str) -> bool {
         self.scope.get().is_none_or(|profile| profile.resources.admits(uri))
     }
 
@@ -312,14 +313,14 @@ impl Client {
     /// Queues an update of a resource for the client's streams.
     pub fn update(&self, update: &Update<'_>) {
         if self.updates.put(update, Instant::now()) {
-            self.bell.notify_waiters();
+            self.wake.notify_waiters();
         }
     }
 
     /// Changes the pace of one subscription, also for its updates that are already queued.
     pub fn set_pace(&self, receipt: &Arc<DeliveryCounts>, uri: &str, pace: DeliveryOptions) {
         if self.updates.set_delivery(receipt, uri, pace, Instant::now()) {
-            self.bell.notify_waiters();
+            self.wake.notify_waiters();
         }
     }
 
@@ -328,7 +329,7 @@ impl Client {
     pub async fn next(&self) -> Vec<Bytes> {
         loop {
             // Register before the check, or a notification between the check and the wait is lost.
-            let rung = self.bell.notified();
+            let woken = self.wake.notified();
             if let Some(message) = self.try_next() {
                 return vec![message];
             }
@@ -337,8 +338,8 @@ impl Client {
                 return due;
             }
             match self.updates.next_due() {
-                Some(due) => drop(tokio::time::timeout_at(due.into(), rung).await),
-                None => rung.await,
+                Some(due) => drop(tokio::time::timeout_at(due.into(), woken).await),
+                None => woken.await,
             }
         }
     }
@@ -355,10 +356,10 @@ impl Client {
     }
 
     /// Queues one update of each subscribed resource, because the client may have missed some.
-    pub(crate) fn tell_missed(&self) {
+    pub(crate) fn queue_missed_updates(&self) {
         let registries: Vec<_> = self.state.lock().registries.iter().filter_map(Weak::upgrade).collect();
         for registry in registries {
-            registry.tell_missed(self);
+            registry.queue_missed_updates(self);
         }
     }
 
@@ -375,14 +376,14 @@ impl Client {
     pub fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
-        let forgotten = (std::mem::take(&mut state.queue), state.requests.close());
+        let discarded = (std::mem::take(&mut state.queue), state.requests.close());
         state.queued_bytes = 0;
         let registries = std::mem::take(&mut state.registries);
         drop(state);
-        drop(forgotten);
+        drop(discarded);
         self.replay.close();
         self.updates.close();
-        self.bell.notify_waiters();
+        self.wake.notify_waiters();
         // The registries come last. Their `release` must find the client closed.
         for registry in registries.iter().filter_map(Weak::upgrade) {
             registry.release(self);
@@ -396,11 +397,11 @@ impl Client {
     /// Waits until the client is closed.
     pub async fn closed(&self) {
         loop {
-            let rung = self.bell.notified();
+            let woken = self.wake.notified();
             if self.is_closed() {
                 return;
             }
-            rung.await;
+            woken.await;
         }
     }
 }
@@ -422,7 +423,7 @@ mod tests {
     use super::*;
 
     fn client() -> Client {
-        Client::passing(Introduction::default())
+        Client::stateless(Introduction::default())
     }
 
     #[test]
@@ -438,7 +439,7 @@ mod tests {
             ]
         );
         assert!(client.take_due(now).is_empty());
-        client.doubt();
+        client.reannounce_all();
         assert_eq!(client.take_due(now).len(), 3);
         assert!(client.take_due(now).is_empty());
     }
@@ -451,20 +452,20 @@ mod tests {
             announced.at = announced.at.checked_sub(KEPT_FOR).expect("the clock is older than that");
         };
         let tools = ListVersions { tools: 1, ..ListVersions::default() };
-        client.tell_again();
-        assert!(client.take_due(ListVersions::default()).is_empty(), "nothing was told");
+        client.reannounce_recent();
+        assert!(client.take_due(ListVersions::default()).is_empty(), "nothing was announced");
         assert_eq!(client.take_due(tools).len(), 1);
         for _ in 0..2 {
-            client.tell_again();
+            client.reannounce_recent();
             assert_eq!(client.take_due(tools).len(), 1);
         }
         long_ago();
-        client.tell_again();
-        assert!(client.take_due(tools).is_empty(), "it is known by now");
+        client.reannounce_recent();
+        assert!(client.take_due(tools).is_empty(), "the client has received it");
         let prompts = ListVersions { prompts: 1, ..tools };
         assert_eq!(client.take_due(prompts).len(), 1);
-        client.tell_again();
-        assert_eq!(client.take_due(prompts).len(), 1, "of the prompts alone");
+        client.reannounce_recent();
+        assert_eq!(client.take_due(prompts).len(), 1, "only that of the prompts");
     }
 
     #[tokio::test]

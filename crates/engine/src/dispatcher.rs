@@ -1,7 +1,7 @@
 //! Handles the messages of a session, independent of the transport.
 //!
-//! A transport calls [`Dispatcher::begin`] for each request of a client. Requests that need no backend are answered at once.
-//! The others become a [`PendingCall`] call, which the transport polls for messages and for the answer.
+//! A transport calls [`Dispatcher::begin`] for each request of a client. Requests that need no backend are answered at
+//! once. The others become a [`PendingCall`] call, which the transport polls for messages and for the answer.
 //!
 //! A call over Streamable HTTP is not a task, because a task per call costs more than the few calls that need one. A
 //! task takes over only if the connection is lost. The transports with one channel for all answers spawn each call.
@@ -55,7 +55,7 @@ const CAPABILITIES: &str = concat!(
 const TASKS: &str = r#""tasks":{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}},"#;
 
 /// The reason of a cancellation in which the client gives none.
-pub(crate) const CANCELLED: &str = "the client cancelled it";
+pub(crate) const CANCELLED: &str = "the client cancelled the request";
 
 /// The limit in bytes of the capabilities, name and version that a client sends.
 pub(crate) const MAX_CLIENT_INFO: usize = 16 * 1024;
@@ -66,7 +66,7 @@ pub struct Dispatcher {
     pub(crate) policies: Policies,
     pub(crate) suspended: SuspendedCalls,
     /// The outputs of call records. `None` if audit and tracing are disabled.
-    pub accounts: Option<CallRecorder>,
+    pub recorder: Option<CallRecorder>,
 }
 
 /// The outcome of beginning a request.
@@ -79,21 +79,21 @@ pub enum Begun {
 
 impl Dispatcher {
     pub fn new(sessions: Sessions, router: Arc<Router>, policies: Policies) -> Dispatcher {
-        Dispatcher { sessions, router, policies, suspended: SuspendedCalls::default(), accounts: None }
+        Dispatcher { sessions, router, policies, suspended: SuspendedCalls::default(), recorder: None }
     }
 
     /// Returns the largest number of open requests per client.
-    pub(crate) fn most_in_flight(&self) -> usize {
+    pub(crate) fn max_in_flight(&self) -> usize {
         self.policies.max_in_flight
     }
 
-    /// Returns a desk without backends that has room for `most` sessions, for tests.
+    /// Returns a dispatcher without backends that has room for `max` sessions, for tests.
     #[cfg(test)]
-    pub fn example(most: usize) -> Dispatcher {
+    pub fn example(max: usize) -> Dispatcher {
         let (policies, observe) = (Policies::default(), Arc::new(goblin_telemetry::Observe::default()));
-        let directory = Arc::new(crate::catalog_store::CatalogStore::new(&goblin_config::Config::default()));
-        let router = Router::new(directory, policies.clone(), Arc::clone(&observe));
-        Dispatcher::new(Sessions::new(most, std::time::Duration::from_secs(60), observe), Arc::new(router), policies)
+        let catalogs = Arc::new(crate::catalog_store::CatalogStore::new(&goblin_config::Config::default()));
+        let router = Router::new(catalogs, policies.clone(), Arc::clone(&observe));
+        Dispatcher::new(Sessions::new(max, std::time::Duration::from_secs(60), observe), Arc::new(router), policies)
     }
 
     /// Returns a place for a new session. Evicts a session that holds nothing if necessary.
@@ -111,22 +111,22 @@ impl Dispatcher {
         place: impl FnOnce() -> Result<SessionPermit, Error>,
     ) -> Result<(Arc<Client>, Pieces), Error> {
         let text = request.raw.as_str();
-        let asked = required(text, request.params.protocol_version, "protocolVersion")?;
-        let dialect = Dialect::negotiate(&asked);
-        let versions = *self.router.directory.watch_of(profile).borrow();
-        let said = [request.params.capabilities, request.params.client_info];
-        check_client_info(&self.router.observe, said.into_iter().flatten())?;
+        let requested = required(text, request.params.protocol_version, "protocolVersion")?;
+        let dialect = Dialect::negotiate(&requested);
+        let versions = *self.router.catalogs.watch_of(profile).borrow();
+        let client_info = [request.params.capabilities, request.params.client_info];
+        check_client_info(&self.router.observe, client_info.into_iter().flatten())?;
         let introduction = Introduction::read(text, &request.params);
         let session = self.sessions.open(place()?, profile.cloned(), dialect, introduction, versions);
-        if let Some(profile) = self.router.directory.profile(profile) {
+        if let Some(profile) = self.router.catalogs.profile(profile) {
             session.confine(profile);
         }
-        Ok((session, goblin_wire::reply(&request.id, self.hello(profile, dialect))))
+        Ok((session, goblin_wire::reply(&request.id, self.initialize_result(profile, dialect))))
     }
 
-    fn hello(&self, profile: Option<&ProfileName>, dialect: Dialect) -> String {
+    fn initialize_result(&self, profile: Option<&ProfileName>, dialect: Dialect) -> String {
         let tasks = if dialect.has_tasks() && self.router.offers_tasks() { TASKS } else { "" };
-        let prefix = json::quote(self.router.directory.catalog_of(profile).meta.prefix());
+        let prefix = json::quote(self.router.catalogs.catalog_of(profile).meta.prefix());
         format!(
             concat!(
                 r#"{{"protocolVersion":"{}","capabilities":{{{},{}"experimental":{{"{}":{},"{}":{{"prefix":{}}}}}}},"#,
@@ -146,7 +146,7 @@ impl Dispatcher {
 
     /// Returns the member with the instructions for the model. It is empty if there are none.
     fn instructions(&self, profile: Option<&ProfileName>) -> String {
-        let catalog = self.router.directory.catalog_of(profile);
+        let catalog = self.router.catalogs.catalog_of(profile);
         catalog.instructions.as_deref().map(|text| format!(r#","instructions":{text}"#)).unwrap_or_default()
     }
 
@@ -178,14 +178,14 @@ impl Dispatcher {
                 Ok(level) => {
                     self.sessions.set_level(session, level);
                     if let Some(id) = session.session {
-                        self.router.directory.backends().iter().for_each(|backend| backend.level_changed(id));
+                        self.router.catalogs.backends().iter().for_each(|backend| backend.level_changed(id));
                     }
                     done()
                 }
                 Err(error) => Some(Err(error)),
             },
             Method::Initialize => {
-                Some(Err(Error::InvalidRequest("this session is initialized already; begin another".to_owned())))
+                Some(Err(Error::InvalidRequest("this session is already initialized; open another session".to_owned())))
             }
             Method::ToolsCall
             | Method::PromptsGet
@@ -206,7 +206,7 @@ impl Dispatcher {
             Some(at) => Some(json::string(text, at).ok_or(Error::InvalidCursor)?),
             None => None,
         };
-        self.router.directory.page(caller, list, cursor.as_deref())
+        self.router.catalogs.page(caller, list, cursor.as_deref())
     }
 
     /// Adds the tools that this client had described to a page of tools.
@@ -215,7 +215,7 @@ impl Dispatcher {
         if revealed.is_empty() {
             return page;
         }
-        let catalog = self.router.directory.catalog_of(caller.profile.as_ref());
+        let catalog = self.router.catalogs.catalog_of(caller.profile.as_ref());
         catalog.view(caller.dialect).with_revealed(page, &revealed)
     }
 
@@ -232,7 +232,7 @@ impl Dispatcher {
             return Begun::Ready(self.router.error(&request, &caller, &error));
         }
         let mut request = self.router.unwrap_call(&caller, &request).unwrap_or(request);
-        let account = self.open_account(&mut request);
+        let record = self.open_record(&mut request);
         let token = request.params.known_meta.progress_token;
         let token = token.map(|at| at.slice(request.raw.bytes()));
         let call = Arc::new(Call::new(caller, Arc::clone(session), request, token));
@@ -242,37 +242,37 @@ impl Dispatcher {
             Err(error) => return Begun::Ready(self.router.error(&call.request, &call.caller, &error)),
         };
         let session = Arc::clone(session);
-        Begun::Pending(self.carry(call, account, OnDrop::Detach(None), move || {
+        Begun::Pending(self.dispatch(call, record, OnDrop::Detach(None), move || {
             session.touch();
             drop(guard);
         }))
     }
 
     /// Opens the record of a call. Returns `None` if audit and tracing are disabled.
-    pub(crate) fn open_account(&self, request: &mut Request) -> Option<Box<CallRecord>> {
-        self.accounts.as_ref().map(|accounts| accounts.open(request))
+    pub(crate) fn open_record(&self, request: &mut Request) -> Option<Box<CallRecord>> {
+        self.recorder.as_ref().map(|recorder| recorder.open(request))
     }
 
     /// Dispatches a call to the router. Calls `done` after its end.
-    pub(crate) fn carry(
+    pub(crate) fn dispatch(
         &self,
         call: Arc<Call>,
-        account: Option<Box<CallRecord>>,
+        record: Option<Box<CallRecord>>,
         on_drop: OnDrop,
         done: impl FnOnce() + Send + 'static,
     ) -> PendingCall {
-        let (router, carried) = (Arc::clone(&self.router), Arc::clone(&call));
+        let (router, active) = (Arc::clone(&self.router), Arc::clone(&call));
         let begun = Instant::now();
         let answer = Box::pin(async move {
             // A panic in one call must not end the process, and the client must get an answer.
-            let dispatched = AssertUnwindSafe(router.dispatch(&carried)).catch_unwind().await;
-            let answer = dispatched.unwrap_or_else(|_| Some(router.after_panic(&carried)));
-            carried.finish();
-            if let Some(upstream) = carried.upstream() {
+            let caught = AssertUnwindSafe(router.dispatch(&active)).catch_unwind().await;
+            let answer = caught.unwrap_or_else(|_| Some(router.panic_reply(&active)));
+            active.finish();
+            if let Some(upstream) = active.upstream() {
                 router.observe.overhead.add(begun.elapsed().saturating_sub(upstream));
             }
-            if let Some(account) = account {
-                account.close(&router, &carried, answer.as_ref());
+            if let Some(record) = record {
+                record.close(&router, &active, answer.as_ref());
             }
             done();
             answer
@@ -281,14 +281,14 @@ impl Dispatcher {
     }
 
     /// Delivers the response to a server request. Reports a response that matches none.
-    pub(crate) fn hear_answer(&self, session: &Client, response: Response) {
+    pub(crate) fn handle_response(&self, session: &Client, response: Response) {
         if !session.answer(response) {
             self.router.observe.emit(&Event::ReplyWithoutRequest { session: &session.session_name() });
         }
     }
 
     /// Handles a notification of a session. Ignores unknown notifications.
-    pub fn hear(&self, session: &Client, notification: &Notification) {
+    pub fn handle_notification(&self, session: &Client, notification: &Notification) {
         match notification.method {
             Method::Progress => {
                 session.progress(notification.clone());
@@ -302,7 +302,7 @@ impl Dispatcher {
             // client alone.
             Method::RootsChanged | Method::TaskStatus | Method::Other(_) => {
                 if let Some(id) = session.session {
-                    let backends = self.router.directory.backends();
+                    let backends = self.router.catalogs.backends();
                     backends.iter().for_each(|backend| backend.notify_own_link(id, notification.raw.bytes()));
                 }
             }
@@ -312,8 +312,8 @@ impl Dispatcher {
 }
 
 /// Returns an error if a client describes itself in more than [`MAX_CLIENT_INFO`] bytes, since its session keeps them.
-pub(crate) fn check_client_info(observe: &Observe, said: impl Iterator<Item = Span>) -> Result<(), Error> {
-    let length: usize = said.map(|span| span.range().len()).sum();
+pub(crate) fn check_client_info(observe: &Observe, parts: impl Iterator<Item = Span>) -> Result<(), Error> {
+    let length: usize = parts.map(|span| span.range().len()).sum();
     if length <= MAX_CLIENT_INFO {
         return Ok(());
     }
@@ -329,6 +329,6 @@ fn read_level(request: &Request) -> Result<Level, Error> {
 pub(crate) fn parse_level(name: &str) -> Result<Level, Error> {
     Level::parse(name).ok_or_else(|| {
         let known: Vec<_> = Level::ALL.iter().map(|level| level.as_str()).collect();
-        Error::InvalidParams(format!("level {} is none of {}", json::quote(name), known.join(", ")))
+        Error::InvalidParams(format!("unknown level {}; use one of {}", json::quote(name), known.join(", ")))
     })
 }

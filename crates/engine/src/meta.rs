@@ -44,18 +44,18 @@ struct MetaCall<'a> {
 impl Router {
     /// Returns the result of a call of one of the gateway's own tools. Returns `None` if `name` is not one of them.
     pub(crate) async fn meta_result(&self, call: &Arc<Call>, name: &str) -> Option<String> {
-        let tool = self.directory.catalog_of(call.caller.profile.as_ref()).meta.find(name)?.tool;
+        let tool = self.catalogs.catalog_of(call.caller.profile.as_ref()).meta.find(name)?.tool;
         if tool == MetaTool::DescribeResource {
             self.await_resource(call).await;
         }
-        let catalog = Arc::clone(&self.directory.catalog_of(call.caller.profile.as_ref()));
+        let catalog = Arc::clone(&self.catalogs.catalog_of(call.caller.profile.as_ref()));
         let (call, name) = (Arc::clone(call), name.to_owned());
-        let looked = worker::compute(move || {
+        let result = worker::compute(move || {
             let entry = catalog.meta.find(&name)?;
-            let look = MetaCall { view: catalog.view(call.caller.dialect), catalog: &catalog, call: &call, entry };
-            Some(look.answer().map_or_else(|words| tool_error(&words), |answer| result(&answer)))
+            let meta_call = MetaCall { view: catalog.view(call.caller.dialect), catalog: &catalog, call: &call, entry };
+            Some(meta_call.answer().map_or_else(|message| tool_error(&message), |answer| tool_result(&answer)))
         });
-        looked.await.unwrap_or_else(|| Some(tool_error("the gateway is shutting down: try again later")))
+        result.await.unwrap_or_else(|| Some(tool_error("the gateway is shutting down: try again later")))
     }
 
     /// Waits for lists that are being fetched if they may contain the requested resource (D13).
@@ -73,13 +73,13 @@ impl Router {
     pub(crate) fn unwrap_call(&self, caller: &Caller, request: &Request) -> Option<Request> {
         let name_at = request.params.name.filter(|_| request.method == Method::ToolsCall)?;
         let name = json::string(request.raw.as_str(), name_at)?;
-        let catalog = self.directory.catalog_of(caller.profile.as_ref());
+        let catalog = self.catalogs.catalog_of(caller.profile.as_ref());
         if catalog.meta.is_call(&name) { unwrap(catalog.view(caller.dialect), request, name_at) } else { None }
     }
 }
 
-/// Returns the tool name and the arguments in the arguments of `call_tool`. Returns `None` if they do not fit the schema
-/// or have a duplicate key.
+/// Returns the tool name and the arguments in the arguments of `call_tool`. Returns `None` if they do not fit the
+/// schema or have a duplicate key.
 fn inner_call(text: &str, arguments: Span) -> Option<(Span, Option<Span>)> {
     let (mut name, mut inner) = (None, None);
     for member in json::members(text, arguments) {
@@ -101,8 +101,8 @@ fn unwrap(view: View<'_>, request: &Request, name_at: Span) -> Option<Request> {
     let arguments_at = request.params.arguments?;
     let (inner_name, inner_arguments) = inner_call(text, arguments_at)?;
     // A continued call was admitted before. If its tool is gone by now, a later step reports that.
-    let goes_on = request.params.request_state.is_some();
-    if !goes_on && view.tool(&json::string(text, inner_name)?).is_err() {
+    let is_continued = request.params.request_state.is_some();
+    if !is_continued && view.tool(&json::string(text, inner_name)?).is_err() {
         return None;
     }
     let slice = |at: Span| at.slice(request.raw.bytes());
@@ -130,7 +130,7 @@ impl MetaCall<'_> {
             MetaTool::DescribeTool => self.describe_tool(&arguments.name),
             MetaTool::DescribePrompt => self.describe_prompt(&arguments.name),
             MetaTool::DescribeResource => self.describe_resource(&arguments.uri),
-            MetaTool::CallTool => Err(self.refuse_call(&arguments.name)),
+            MetaTool::CallTool => Err(self.reject_call(&arguments.name)),
         }
     }
 
@@ -142,8 +142,8 @@ impl MetaCall<'_> {
             let members = ObjectBuilder::default().string("serverId", id).string("state", state);
             let members = counts.iter().fold(members, |members, (kind, count)| members.raw(kind, Some(count)));
             servers.push(members.object());
-            let words: Vec<_> = counts.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
-            lines.push(format!("{id} - {state}: {}", words.join(", ")));
+            let summary: Vec<_> = counts.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+            lines.push(format!("{id} - {state}: {}", summary.join(", ")));
         }
         let structured = ObjectBuilder::default().array("servers", &servers).raw("total", Some(servers.len())).object();
         let text = if lines.is_empty() { "no servers".to_owned() } else { lines.join("\n") };
@@ -151,26 +151,26 @@ impl MetaCall<'_> {
     }
 
     /// Returns the reason why a call of `call_tool` names no valid call.
-    fn refuse_call(&self, wanted: &str) -> String {
-        if self.catalog.meta.find(wanted).is_some() {
+    fn reject_call(&self, name: &str) -> String {
+        if self.catalog.meta.find(name).is_some() {
             return format!(
-                "`{wanted}` is one of the gateway's own tools: call it by its name, not with `{}`",
+                "`{name}` is one of the gateway's own tools: call it by its name, not with `{}`",
                 self.entry.name
             );
         }
-        match self.view.tool(wanted) {
-            Err(error) => self.not_found(List::Tools, wanted, &error),
+        match self.view.tool(name) {
+            Err(error) => self.not_found(List::Tools, name, &error),
             // The tool appeared after `unwrap_call`, or a key is duplicated.
-            Ok(_) => format!("`{wanted}` was not called: say name and arguments once each, and try again"),
+            Ok(_) => format!("`{name}` was not called: give name and arguments once each, and try again"),
         }
     }
 }
 
-fn result(answer: &MetaResult) -> String {
+fn tool_result(answer: &MetaResult) -> String {
     let MetaResult { structured, text } = answer;
     format!(r#"{{"content":[{{"type":"text","text":{}}}],"structuredContent":{structured}}}"#, quote(text))
 }
 
-fn tool_error(words: &str) -> String {
-    format!(r#"{{"content":[{{"type":"text","text":{}}}],"isError":true}}"#, quote(words))
+fn tool_error(message: &str) -> String {
+    format!(r#"{{"content":[{{"type":"text","text":{}}}],"isError":true}}"#, quote(message))
 }

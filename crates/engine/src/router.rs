@@ -36,7 +36,7 @@ use crate::client::call::{Call, CallTimeouts, Reply};
 use crate::client::caller::Caller;
 use crate::router::inputs::Exchange;
 use crate::router::state::RequestStateCipher;
-use crate::router::tasks::{TaskOutcome, makes_tasks};
+use crate::router::tasks::{TaskOutcome, declares_tasks};
 use crate::upstream::call::outcome_label;
 use crate::upstream::tasks::TaskTable;
 use crate::upstream::{Backend, BackendResponse, CallEnd, OutgoingRequest};
@@ -55,7 +55,7 @@ pub(crate) struct RequestRoute {
     pub source: usize,
     /// The replacement of exposed names and URIs by the backend's own.
     pub edits: Splice,
-    pub patience: CallTimeouts,
+    pub timeouts: CallTimeouts,
     /// The MIME type in the definition of a resource to read.
     pub mime: Option<Mime>,
     pub target: RouteTarget,
@@ -73,7 +73,7 @@ pub(crate) enum RouteTarget {
 
 impl RouteTarget {
     /// Returns the counters of call outcomes, which only tools have.
-    fn endings<'a>(&self, catalog: &'a Catalog) -> Option<&'a OutcomeCounts> {
+    fn outcome_counts<'a>(&self, catalog: &'a Catalog) -> Option<&'a OutcomeCounts> {
         match self {
             RouteTarget::Tool(index) => catalog.tools.entries[*index].calls.as_deref(),
             RouteTarget::Prompt(_) | RouteTarget::Uri(_) | RouteTarget::Other => None,
@@ -102,7 +102,7 @@ impl RouteTarget {
 
 /// Routes the requests of all clients. It owns the tasks and the request states.
 pub struct Router {
-    pub directory: Arc<CatalogStore>,
+    pub catalogs: Arc<CatalogStore>,
     policies: Policies,
     pub observe: Arc<Observe>,
     /// The counter of all clients' subscriptions.
@@ -113,9 +113,9 @@ pub struct Router {
 }
 
 impl Router {
-    pub fn new(directory: Arc<CatalogStore>, policies: Policies, observe: Arc<Observe>) -> Router {
+    pub fn new(catalogs: Arc<CatalogStore>, policies: Policies, observe: Arc<Observe>) -> Router {
         let (subscriptions, tasks) = (Arc::default(), Arc::default());
-        Router { directory, policies, observe, subscriptions, states: RequestStateCipher::default(), tasks }
+        Router { catalogs, policies, observe, subscriptions, states: RequestStateCipher::default(), tasks }
     }
 
     /// Sends a request to its backend and returns the answer for the client. Returns `None` if the call was cancelled.
@@ -139,7 +139,7 @@ impl Router {
     }
 
     /// Returns the answer to a request with a handler that panicked, and reports the panic.
-    pub(crate) fn after_panic(&self, call: &Call) -> Reply {
+    pub(crate) fn panic_reply(&self, call: &Call) -> Reply {
         self.observe.emit(&Event::Panic { place: call.request.method.as_str() });
         self.error(&call.request, &call.caller, &Error::Internal("see the gateway's log".to_owned()))
     }
@@ -147,7 +147,7 @@ impl Router {
     /// Returns the server of a call according to the current catalog. Returns `None` if the catalog has no route for
     /// it.
     pub fn server_of(&self, call: &Call) -> Option<ServerId> {
-        let catalog = self.directory.catalog_of(call.caller.profile.as_ref());
+        let catalog = self.catalogs.catalog_of(call.caller.profile.as_ref());
         let (view, request) = (catalog.view(call.caller.dialect), &call.request);
         let source = match request.method {
             Method::Subscribe | Method::Unsubscribe => {
@@ -170,57 +170,57 @@ impl Router {
             }
             _ => {}
         }
-        let looked_up = self.look_up(|view| resolve(view, &self.policies, request), &call.caller).await;
-        let (catalog, mut route) = match looked_up {
+        let found = self.look_up(|view| resolve(view, &self.policies, request), &call.caller).await;
+        let (catalog, mut route) = match found {
             Err(Error::ToolNotFound { name, candidates }) => {
                 let meta = Box::pin(self.meta_result(call, &name)).await;
                 let result = meta.ok_or(Error::ToolNotFound { name, candidates })?;
                 return Ok(self.own_result(&call.caller, request, &result));
             }
-            looked_up => looked_up?,
+            found => found?,
         };
         let backend = &catalog.source(route.source).backend;
         if backend.config.validate
             && let RouteTarget::Tool(tool) = route.target
-            && let Some(refusal) = Box::pin(self.refuse_arguments(&catalog, tool, call)).await
+            && let Some(result) = Box::pin(self.reject_arguments(&catalog, tool, call)).await
         {
-            return Ok(self.own_result(&call.caller, request, &refusal));
+            return Ok(self.own_result(&call.caller, request, &result));
         }
         self.open_state(Exchange { backend, caller: &call.caller, request }, &mut route.edits)?;
         let progress_token_at = request.params.known_meta.progress_token;
         let name = route.target.name(&catalog);
         let mirrors = route.target.mirrors(&catalog);
-        let wish = self.task_wish(call, &catalog, &route.target)?;
-        self.unrelate(backend, request, &mut route.edits);
-        let tasks = wish.tasks;
+        let options = self.task_options(call, &catalog, &route.target)?;
+        self.set_native_related_task(backend, request, &mut route.edits);
+        let tasks = options.tasks;
         let outgoing = OutgoingRequest { request, edits: route.edits, progress_token_at, name, mirrors, tasks };
-        let called = match backend.call(&outgoing, call, route.patience).await {
-            Ok(answered) if call.caller.dialect.has_server_requests() && answered.dialect.has_result_types() => {
-                Box::pin(self.ask_and_call(call, backend, (&outgoing, route.patience), answered)).await
+        let outcome = match backend.call(&outgoing, call, route.timeouts).await {
+            Ok(answer) if call.caller.dialect.has_server_requests() && answer.dialect.has_result_types() => {
+                Box::pin(self.run_input_rounds(call, backend, (&outgoing, route.timeouts), answer)).await
             }
-            called => called,
+            outcome => outcome,
         };
         if let Some(mime) = route.mime {
-            let is_result = |answered: &BackendResponse| matches!(answered.response.outcome, Outcome::Result(_));
-            let success = called.as_ref().is_ok_and(is_result);
+            let is_result = |answer: &BackendResponse| matches!(answer.response.outcome, Outcome::Result(_));
+            let success = outcome.as_ref().is_ok_and(is_result);
             backend.meter.count_read(mime, if success { ReadStatus::Success } else { ReadStatus::Failure });
         }
-        if let Some(endings) = route.target.endings(&catalog) {
-            endings.add(outcome_label(&called));
+        if let Some(counts) = route.target.outcome_counts(&catalog) {
+            counts.add(outcome_label(&outcome));
         }
-        let mut answered = called?;
-        if wish.may_come_true(request, &answered) {
-            answered = match Box::pin(self.came(call, backend, (wish, route.patience), answered)).await? {
+        let mut answer = outcome?;
+        if options.may_contain_task(request, &answer) {
+            answer = match Box::pin(self.handle_task_answer(call, backend, (options, route.timeouts), answer)).await? {
                 TaskOutcome::Reply(reply) => return Ok(reply),
-                TaskOutcome::Result(answered) => answered,
+                TaskOutcome::Result(answer) => answer,
             };
         }
-        if let Outcome::Error(error) = answered.response.outcome
+        if let Outcome::Error(error) = answer.response.outcome
             && call.caller.dialect.has_server_requests()
         {
-            backend.events.remember_required(answered.response.raw.as_str(), error, &call.client);
+            backend.events.remember_required(answer.response.raw.as_str(), error, &call.client);
         }
-        Ok(self.translate(&catalog, route.source, request, &call.caller, &answered))
+        Ok(self.translate(&catalog, route.source, request, &call.caller, &answer))
     }
 
     /// Returns an answer with a result of the gateway. `result` has the form of versions with sessions.
@@ -239,31 +239,32 @@ impl Router {
         find: impl Fn(View<'_>) -> Result<T, Error>,
         caller: &Caller,
     ) -> Result<(Arc<Catalog>, T), Error> {
-        let look = || {
-            let catalog = Arc::clone(&self.directory.catalog_of(caller.profile.as_ref()));
+        let find_now = || {
+            let catalog = Arc::clone(&self.catalogs.catalog_of(caller.profile.as_ref()));
             let found = find(catalog.view(caller.dialect))?;
             Ok((catalog, found))
         };
-        match look() {
+        match find_now() {
             Err(error @ Error::LimitExceeded { .. }) => {
                 self.observe.limit_hit(Limit::MatchSteps);
                 Err(error)
             }
             Err(Error::ResourceNotFound { .. }) => {
                 if self.is_refreshing() {
-                    Box::pin(self.refreshed(|| !matches!(look(), Err(Error::ResourceNotFound { .. })))).await;
+                    Box::pin(self.wait_for_refresh(|| !matches!(find_now(), Err(Error::ResourceNotFound { .. }))))
+                        .await;
                 }
                 // Repeat the lookup even if no list is being fetched, because a new catalog may have been published
                 // since.
-                look()
+                find_now()
             }
             settled => settled,
         }
     }
 
     /// Waits until all lists are fetched or `found` returns `true`, at most [`REFRESH_TIMEOUT`].
-    async fn refreshed(&self, found: impl Fn() -> bool) {
-        let mut versions = self.directory.watch();
+    async fn wait_for_refresh(&self, found: impl Fn() -> bool) {
+        let mut versions = self.catalogs.watch();
         let settled = async {
             while self.is_refreshing() && !found() {
                 if versions.changed().await.is_err() {
@@ -277,9 +278,9 @@ impl Router {
 
     /// Reports whether a list is being fetched, or was fetched and is not in the catalog yet.
     fn is_refreshing(&self) -> bool {
-        let catalog = self.directory.catalog();
+        let catalog = self.catalogs.catalog();
         let stale = |source: &crate::catalog_store::Source| !Arc::ptr_eq(&source.listing, &source.backend.listing());
-        self.directory.backends().iter().any(|backend| backend.is_refreshing()) || catalog.sources.iter().any(stale)
+        self.catalogs.backends().iter().any(|backend| backend.is_refreshing()) || catalog.sources.iter().any(stale)
     }
 
     /// Returns the backend's answer for the client: mapped URIs, sealed state, and the result types of its version.
@@ -289,9 +290,9 @@ impl Router {
         source: usize,
         request: &Request,
         caller: &Caller,
-        answered: &BackendResponse,
+        answer: &BackendResponse,
     ) -> Reply {
-        let BackendResponse { response, dialect } = answered;
+        let BackendResponse { response, dialect } = answer;
         let text = response.raw.as_str();
         let backend = &catalog.source(source).backend;
         let exchange = Exchange { backend, caller, request };
@@ -308,31 +309,31 @@ impl Router {
                     (false, has_kind) => content::remove_foreign(has_kind, &request.method, text, result, &mut edits),
                 }
                 // Skip the search in large results of backends that make no tasks.
-                if dialect.has_tasks() && makes_tasks(catalog.source(source)) {
-                    edits.append(self.related((backend, caller), text, result));
+                if dialect.has_tasks() && declares_tasks(catalog.source(source)) {
+                    edits.append(self.expose_related_task((backend, caller), text, result));
                 }
                 response.rekeyed(&request.id, edits).into()
             }
             Outcome::Error(error) => {
                 let mut edits = Splice::new();
                 if request.method == Method::ResourcesRead && response.is_not_found() {
-                    let uri = asked_uri(catalog, source, request, backend);
+                    let uri = requested_uri(catalog, source, request, backend);
                     edits.replace(error, not_found(text, error, &uri, caller));
                 }
-                self.pass_error(exchange, response, edits)
+                self.forward_error(exchange, response, edits)
             }
         }
     }
 
     /// Returns an error of a backend as the answer. If `edits` is empty, replaces a code that the client's version does
     /// not know.
-    fn pass_error(&self, exchange: Exchange<'_>, response: &Response, mut edits: Splice) -> Reply {
+    fn forward_error(&self, exchange: Exchange<'_>, response: &Response, mut edits: Splice) -> Reply {
         let Exchange { backend, caller, request } = exchange;
         let (text, error) = (response.raw.as_str(), response.outcome.span());
         let method = request.method.as_str();
         self.observe.emit(&Event::BackendError { server: backend.id.as_str(), method, error: error.get(text) });
-        if let Some(required) = self.required_visit(exchange, response, error) {
-            return required;
+        if let Some(reply) = self.convert_url_elicitation(exchange, response, error) {
+            return reply;
         }
         let code_at = json::member(text, error, "code");
         let code = code_at.and_then(|code| code.get(text).parse().ok());
@@ -390,7 +391,7 @@ pub(crate) fn find_resource(view: View<'_>, uri: &str) -> Result<UriOwner, Error
         return Err(Error::InvalidParams(format!("uri must not be longer than {MAX_URI} bytes")));
     }
     if uri.contains(char::is_control) {
-        return Err(Error::InvalidParams("uri must not hold control characters".to_owned()));
+        return Err(Error::InvalidParams("uri must not contain control characters".to_owned()));
     }
     view.catalog.resources.find(&view.catalog.sources, uri)
 }
@@ -446,17 +447,17 @@ fn route(
     if let Some(at) = at.filter(|at| json::string(text, *at) != Some(Cow::Borrowed(native))) {
         edits.replace(at, Bytes::from(quote(native)));
     }
-    let patience = CallTimeouts { idle, most: policies.max_timeout };
-    RequestRoute { source, edits, patience, mime: None, target: RouteTarget::Other }
+    let timeouts = CallTimeouts { idle, total: policies.max_timeout };
+    RequestRoute { source, edits, timeouts, mime: None, target: RouteTarget::Other }
 }
 
 /// Returns the canonical exposed form of the URI in `request`.
-fn asked_uri(catalog: &Catalog, source: usize, request: &Request, backend: &Backend) -> String {
+fn requested_uri(catalog: &Catalog, source: usize, request: &Request, backend: &Backend) -> String {
     let text = request.raw.as_str();
-    let asked = request.params.uri.and_then(|at| json::string(text, at)).unwrap_or_default();
-    match catalog.resources.find(&catalog.sources, &asked) {
+    let requested = request.params.uri.and_then(|at| json::string(text, at)).unwrap_or_default();
+    match catalog.resources.find(&catalog.sources, &requested) {
         Ok(owner) if owner.source == source => catalog.resources.expose(source, &owner.native),
-        _ => uri::expose(&backend.id.folded(), &asked),
+        _ => uri::expose(&backend.id.folded(), &requested),
     }
 }
 
@@ -465,8 +466,8 @@ fn asked_uri(catalog: &Catalog, source: usize, request: &Request, backend: &Back
 fn not_found(text: &str, error: Span, uri: &str, caller: &Caller) -> String {
     let message = json::member(text, error, "message").map_or("\"Resource not found\"", |at| at.get(text));
     let mut data = format!(r#""code":"RESOURCE_NOT_FOUND","uri":{}"#, quote(uri));
-    let theirs = json::member(text, error, "data").into_iter().flat_map(|data| json::members(text, data));
-    for member in theirs.filter(|member| !matches!(&*member.key(text), "code" | "uri")) {
+    let members = json::member(text, error, "data").into_iter().flat_map(|data| json::members(text, data));
+    for member in members.filter(|member| !matches!(&*member.key(text), "code" | "uri")) {
         data.push_str(&format!(",{}:{}", member.key.get(text), member.value.get(text)));
     }
     let other = json::member(text, error, "data").filter(|data| !data.get(text).starts_with('{'));

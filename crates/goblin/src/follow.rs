@@ -62,12 +62,12 @@ fn read(flag: Option<&Path>, amend: &ConfigOverride, record: &SharedRecord) -> R
     let record = Arc::clone(record);
     let warnings = given.warnings.iter().map(ToString::to_string).collect();
     let (config, identity, variables) = (given.config, given.identity, given.variables);
-    let in_force = Box::new(move || {
+    let on_applied = Box::new(move || {
         let mut record = record.lock();
         // A failure is harmless: a bridge considers this gateway outdated and starts its own.
         let _ = record.as_mut().map(|published| published.replace(identity, &variables));
     });
-    Ok(NewConfig { config, warnings, in_force })
+    Ok(NewConfig { config, warnings, on_applied })
 }
 
 /// The metadata that reveals a changed file without reading it.

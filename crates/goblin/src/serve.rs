@@ -201,14 +201,14 @@ async fn serve(
     let SourcedConfig { config, from, .. } = given;
     let has_token = config.gateway.token.is_some();
     let mut app = App::start(config, own_executable()?, ProxyEnvironment::from_process(), Arc::new(Observe::default()));
-    app.follow(shown(&from), source);
+    app.set_source(shown(&from), source);
     app.set_permit(doors.permit);
     if let Some((listener, listen)) = doors.operators {
         app.accept_operators(listener, &listen);
     }
     let told = banner.map(|Addresses { url, has_tcp, socket, .. }| {
         let banner = Banner { url: has_tcp.then_some(url), socket, from: shown(&from), has_token };
-        worker::spawn(banner::show(banner, app.readiness(), Arc::clone(app.directory())))
+        worker::spawn(banner::show(banner, app.readiness(), Arc::clone(app.catalogs())))
     });
     let shutdown = async move || {
         terminated().await;

@@ -29,7 +29,7 @@ pub(crate) enum AdminCommand {
     Reload(oneshot::Sender<Result<Reloaded, AdminError>>),
     Server {
         id: ServerId,
-        wish: ServerAction,
+        action: ServerAction,
         done: oneshot::Sender<Result<(), AdminError>>,
     },
 }
@@ -54,9 +54,9 @@ impl Admin {
     }
 
     /// Sends a command about a server. Returns the server's status after the command.
-    pub(super) async fn wish(&self, wish: ServerAction, id: &str) -> Result<Response, AdminError> {
+    pub(super) async fn control_server(&self, action: ServerAction, id: &str) -> Result<Response, AdminError> {
         let server = ServerId::new(id).map_err(|_| self.unknown(id))?;
-        self.command(|done| AdminCommand::Server { id: server, wish, done }).await?;
+        self.command(|done| AdminCommand::Server { id: server, action, done }).await?;
         Ok(ok(&self.server(id)?))
     }
 
@@ -67,11 +67,11 @@ impl Admin {
         let unavailable = |message| AdminError::new(StatusCode::SERVICE_UNAVAILABLE, message);
         let (done, outcome) = oneshot::channel();
         self.commands.try_send(command(done)).map_err(|error| match error {
-            TrySendError::Full(_) => unavailable("too many commands wait; try again later"),
-            TrySendError::Closed(_) => unavailable("the gateway stops"),
+            TrySendError::Full(_) => unavailable("too many commands are queued; try again later"),
+            TrySendError::Closed(_) => unavailable("the gateway is shutting down"),
         })?;
         // The command continues even if the client disconnects here.
-        outcome.await.unwrap_or_else(|_| Err(unavailable("the gateway stops")))
+        outcome.await.unwrap_or_else(|_| Err(unavailable("the gateway is shutting down")))
     }
 }
 

@@ -34,14 +34,15 @@ struct EventStreamClient {
 
 impl Admin {
     pub(super) fn events(&self, headers: &HeaderMap) -> Result<Response, AdminError> {
-        let next = next_wanted(headers)?;
+        let next = start_from(headers)?;
         let place = Arc::clone(&self.readers).try_acquire_owned().map_err(|_| {
-            let message = format!("{MAX_READERS} read the events already; end one of them, or try again later");
+            let message =
+                format!("{MAX_READERS} clients already read the events; close one of them or try again later");
             AdminError::new(StatusCode::SERVICE_UNAVAILABLE, message)
         })?;
         let reader = self.observe.feed().reader(next);
-        let looker = EventStreamClient { reader, readiness: self.readiness.clone(), _place: place };
-        let events = unfold(looker, async |mut looker| Some((looker.next().await?, looker)));
+        let client = EventStreamClient { reader, readiness: self.readiness.clone(), _place: place };
+        let events = unfold(client, async |mut client| Some((client.next().await?, client)));
         Ok(body::events(events).map(Body::new))
     }
 }
@@ -52,26 +53,26 @@ impl EventStreamClient {
         tokio::select! {
             biased;
             _ = self.readiness.wait_for(|readiness| *readiness == Readiness::Stopping) => None,
-            news = self.reader.next() => Some(told(&news)),
+            batch = self.reader.next() => Some(encode(&batch)),
             () = tokio::time::sleep(KEEP_ALIVE_EVERY) => Some(KEEP_ALIVE),
         }
     }
 }
 
 /// Returns the sequence number to start from. Starts with the oldest record if the header is absent.
-fn next_wanted(headers: &HeaderMap) -> Result<u64, AdminError> {
+fn start_from(headers: &HeaderMap) -> Result<u64, AdminError> {
     let Some(last) = headers.get(LAST_EVENT_ID) else { return Ok(0) };
     let last = last.to_str().ok().and_then(|last| last.parse::<u64>().ok());
     last.map(|last| last.saturating_add(1))
         .ok_or_else(|| AdminError::new(StatusCode::BAD_REQUEST, "Last-Event-ID must be the seq of an event"))
 }
 
-fn told(news: &FeedBatch) -> Bytes {
+fn encode(batch: &FeedBatch) -> Bytes {
     let mut text = String::new();
-    if news.missed > 0 {
-        text.push_str(&format!("event: missed\ndata: {}\n\n", to_json(&Missed { missed: news.missed })));
+    if batch.missed > 0 {
+        text.push_str(&format!("event: missed\ndata: {}\n\n", to_json(&Missed { missed: batch.missed })));
     }
-    for record in &news.records {
+    for record in &batch.records {
         text.push_str(&format!("id: {}\ndata: {}\n\n", record.seq, to_json(&**record)));
     }
     text.into()
@@ -96,11 +97,11 @@ mod tests {
         for _ in 0..MAX_RECORDS + 3 {
             observe.emit(&Event::ConnectionsCut);
         }
-        let text = told(&observe.feed().read_from(2));
-        let text = std::str::from_utf8(&text).expect("it is text");
+        let text = encode(&observe.feed().read_from(2));
+        let text = std::str::from_utf8(&text).expect("the stream is text");
         assert!(text.starts_with("event: missed\ndata: {\"missed\":2}\n\nid: 4\ndata: {\"seq\":4,"), "{text:.200}");
         assert_eq!(text.matches("\n\n").count(), MAX_RECORDS + 1);
-        assert!(!told(&observe.feed().read_from(4)).starts_with(b"event"));
+        assert!(!encode(&observe.feed().read_from(4)).starts_with(b"event"));
     }
 
     #[test]
@@ -111,7 +112,7 @@ mod tests {
         let records = observe.feed().read_from(0).records;
         assert_eq!(records.len(), 2);
         for record in records {
-            let info: EventInfo = serde_json::from_str(&to_json(&*record)).expect("it reads back");
+            let info: EventInfo = serde_json::from_str(&to_json(&*record)).expect("the record parses");
             assert_eq!(to_json(&info), to_json(&*record));
             assert_eq!((info.seq, &info.message, &info.server), (record.seq, &record.message, &record.server));
         }
@@ -124,7 +125,7 @@ mod tests {
         {
             let value = |given: &str| (LAST_EVENT_ID, HeaderValue::try_from(given).expect("a header value"));
             let headers = given.map(value).into_iter().collect();
-            assert_eq!(next_wanted(&headers).ok(), expected, "{given:?}");
+            assert_eq!(start_from(&headers).ok(), expected, "{given:?}");
         }
     }
 }

@@ -7,8 +7,8 @@ use goblin_telemetry::meter::{Meter, MethodLabel};
 pub(crate) fn latency(meter: &Meter) -> Latency {
     let mut buckets: Vec<(f64, u64)> = Vec::new();
     let mut sum = 0.0;
-    for asked in MethodLabel::ALL {
-        let durations = meter.durations(*asked);
+    for method in MethodLabel::ALL {
+        let durations = meter.durations(*method);
         sum += durations.sum();
         match buckets.is_empty() {
             true => buckets = durations.buckets(),

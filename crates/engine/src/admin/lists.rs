@@ -20,7 +20,7 @@ pub(crate) const MAX_SESSIONS: usize = 1000;
 impl Admin {
     /// Returns the entries of all servers, or of one server.
     pub(crate) fn entries(&self, list: List, server: Option<&str>) -> EntryList {
-        let catalog = self.dispatcher.router.directory.catalog();
+        let catalog = self.dispatcher.router.catalogs.catalog();
         let wanted = catalog.entries(list).filter(|entry| server.is_none_or(|server| server == entry.server));
         EntryList { version: catalog.number(), entries: wanted.filter_map(|shown| entry(list, shown)).collect() }
     }

@@ -33,7 +33,7 @@ impl AdminAccess {
             Some(token) => (token.clone(), "admin.token"),
             None => {
                 let random = Secret::new(format!("{:032x}{:032x}", random_bits(), random_bits()));
-                let place = "the admin token, which could not be written anywhere; set admin.token or admin.tokenFile";
+                let place = "the admin token, which could not be written to a file; set admin.token or admin.tokenFile";
                 (random, place)
             }
         };
@@ -44,7 +44,7 @@ impl AdminAccess {
     /// Records the file that contains a generated token.
     pub fn written_to(mut self, path: PathBuf) -> AdminAccess {
         if self.is_generated {
-            self.place = format!("the admin token, which stands in {}", path.display());
+            self.place = format!("the admin token, which is in {}", path.display());
         }
         self
     }
@@ -57,7 +57,7 @@ impl AdminAccess {
         let origin = single(headers, &ORIGIN).map(str::to_ascii_lowercase);
         let is_known = origin.is_some_and(|origin| self.origins.contains(&origin));
         if headers.contains_key(ORIGIN) && !is_known {
-            let message = "the admin API does not answer this Origin (gateway.allowedOrigins)";
+            let message = "the admin API does not accept this Origin (gateway.allowedOrigins)";
             return Err(AdminError::new(StatusCode::FORBIDDEN, message));
         }
         if has_token(headers, &self.token) {
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(status(&[("authorization", &token), ("origin", "http://localhost:5173")]), Err(403));
         assert_eq!(status(&[("authorization", &token), ("origin", "null")]), Err(403));
         assert_eq!(status(&[("authorization", &token[..token.len() - 1])]), Err(401));
-        let (_, message) = check(&permit, &[]).expect_err("it has no token");
+        let (_, message) = check(&permit, &[]).expect_err("the request has no token");
         assert!(message.ends_with("/run/x") && !message.contains(permit.token().expose()), "{message}");
     }
 

@@ -33,21 +33,21 @@ impl Readiness {
 
 /// Waits until the servers have settled or the time limit expires. Then marks the gateway as ready and reports the
 /// unsettled servers.
-pub(crate) async fn settle(directory: &CatalogStore, readiness: &watch::Sender<Readiness>, observe: &Observe) {
+pub(crate) async fn settle(catalogs: &CatalogStore, readiness: &watch::Sender<Readiness>, observe: &Observe) {
     let begin = Instant::now();
-    let backends = directory.backends();
+    let backends = catalogs.backends();
     let settled = async {
         for backend in backends.iter() {
             backend.settled().await;
         }
-        directory.caught_up().await;
+        catalogs.caught_up().await;
     };
     // A timeout is not an error. The event reports the unsettled servers.
     let _ = tokio::time::timeout(SETTLE_TIMEOUT, settled).await;
     let waiting = backends.iter().filter(|backend| !backend.has_settled()).map(|backend| backend.id.as_str());
     let (took, waiting) = (begin.elapsed(), waiting.collect::<Vec<_>>().join(", "));
     if become_ready(readiness) {
-        observe.emit(&Event::Ready { took, servers: directory.backends().len(), waiting: &waiting });
+        observe.emit(&Event::Ready { took, servers: catalogs.backends().len(), waiting: &waiting });
     }
 }
 
@@ -82,18 +82,18 @@ mod tests {
 
     #[test]
     fn servers_are_counted_by_standing() {
-        let standings = [Availability::Ready, Availability::Failed, Availability::Ready, Availability::Starting];
-        assert_eq!(count(standings.into_iter()), ServerCounts { total: 4, ready: 2, starting: 1, failed: 1 });
+        let states = [Availability::Ready, Availability::Failed, Availability::Ready, Availability::Starting];
+        assert_eq!(count(states.into_iter()), ServerCounts { total: 4, ready: 2, starting: 1, failed: 1 });
     }
 
     #[test]
     fn stopping_is_for_good() {
-        let cell = watch::Sender::new(Readiness::Starting);
-        assert!(become_ready(&cell));
-        assert!(!become_ready(&cell), "it is ready once");
-        assert!(cell.borrow().is_ready());
-        cell.send_replace(Readiness::Stopping);
-        assert!(!become_ready(&cell));
-        assert!(!cell.borrow().is_ready());
+        let readiness = watch::Sender::new(Readiness::Starting);
+        assert!(become_ready(&readiness));
+        assert!(!become_ready(&readiness), "the gateway becomes ready once");
+        assert!(readiness.borrow().is_ready());
+        readiness.send_replace(Readiness::Stopping);
+        assert!(!become_ready(&readiness));
+        assert!(!readiness.borrow().is_ready());
     }
 }

@@ -42,20 +42,20 @@ impl Admin {
                 streams: sessions.open_streams(),
                 in_flight: sessions.open_calls(),
             },
-            catalog: catalog_status(&self.dispatcher.router.directory.catalog()),
+            catalog: catalog_status(&self.dispatcher.router.catalogs.catalog()),
             subscriptions,
             process: ProcessStatus { resident_bytes, open_descriptors },
-            metrics: metrics(&self.dispatcher.router.directory.backends(), subscriptions),
+            metrics: metrics(&self.dispatcher.router.catalogs.backends(), subscriptions),
         }
     }
 
     /// Returns all servers in the order of the configuration, including disabled ones.
     pub(super) fn servers(&self) -> Vec<ServerStatus> {
-        let directory = &self.dispatcher.router.directory;
-        let catalog = directory.catalog();
+        let catalogs = &self.dispatcher.router.catalogs;
+        let catalog = catalogs.catalog();
         let counts = catalog.counts();
         let mut servers: Vec<_> =
-            directory.backends().iter().map(|backend| server(backend, &catalog, &counts)).collect();
+            catalogs.backends().iter().map(|backend| server(backend, &catalog, &counts)).collect();
         let configured = self.configuration.borrow().servers.clone();
         let disabled = configured.iter().filter(|(_, enabled)| !enabled).map(|(id, _)| ServerStatus {
             id: id.to_string(),
@@ -74,21 +74,21 @@ impl Admin {
 }
 
 fn server(backend: &Arc<Backend>, catalog: &Catalog, counts: &[[usize; 4]]) -> ServerStatus {
-    let seen = ServerDescription::of(backend);
+    let description = ServerDescription::of(backend);
     let place = catalog.sources.iter().position(|source| Arc::ptr_eq(&source.backend, backend));
     let reason = match backend.state() {
         BackendState::Starting | BackendState::Ready => None,
         BackendState::Lost(reason) => Some(clean(&reason)),
-        BackendState::Stopped => Some("it was stopped".to_owned()),
+        BackendState::Stopped => Some("the server was stopped".to_owned()),
     };
     ServerStatus {
         id: backend.id.to_string(),
         state: Availability::of(backend).as_str().to_owned(),
         reason,
         transport: backend.transport().map(str::to_owned),
-        protocol: seen.as_ref().map(|seen| seen.protocol.to_owned()),
-        era: seen.as_ref().map(|seen| seen.era.to_owned()),
-        software: seen.map(|seen| seen.software).unwrap_or_default(),
+        protocol: description.as_ref().map(|description| description.protocol.to_owned()),
+        era: description.as_ref().map(|description| description.era.to_owned()),
+        software: description.map(|description| description.software).unwrap_or_default(),
         session: match backend.config.session {
             Sharing::Shared => "shared",
             Sharing::PerClient => "per-client",
@@ -106,7 +106,7 @@ fn server(backend: &Arc<Backend>, catalog: &Catalog, counts: &[[usize; 4]]) -> S
 }
 
 fn calls(meter: &Meter) -> Calls {
-    let count = |ending| MethodLabel::ALL.iter().map(|asked| meter.outcome_count(*asked, ending)).sum();
+    let count = |outcome| MethodLabel::ALL.iter().map(|method| meter.outcome_count(*method, outcome)).sum();
     Calls {
         ok: count(RequestOutcome::Ok),
         error: count(RequestOutcome::Error),
@@ -139,16 +139,17 @@ fn metrics(backends: &[Arc<Backend>], subscriptions: usize) -> Metrics {
     let mut metrics = Metrics { mcp_resource_subscriptions_active: subscriptions, ..Metrics::default() };
     for backend in backends {
         let server_id = || backend.id.to_string();
-        for (mime, status) in Mime::ALL.iter().flat_map(|mime| ReadStatus::ALL.iter().map(move |it| (mime, it))) {
+        for (mime, status) in Mime::ALL.iter().flat_map(|mime| ReadStatus::ALL.iter().map(move |status| (mime, status)))
+        {
             let value = backend.meter.read_count(*mime, *status);
             let (mime_type, status) = (mime.as_str().to_owned(), status.as_str().to_owned());
             metrics.mcp_resource_reads_total.push(ReadCount { server_id: server_id(), mime_type, status, value });
         }
-        for (asked, ending) in
-            MethodLabel::ALL.iter().flat_map(|asked| RequestOutcome::ALL.iter().map(move |it| (asked, it)))
+        for (method, outcome) in
+            MethodLabel::ALL.iter().flat_map(|method| RequestOutcome::ALL.iter().map(move |outcome| (method, outcome)))
         {
-            let value = backend.meter.outcome_count(*asked, *ending);
-            let (method, outcome) = (asked.as_str().to_owned(), ending.as_str().to_owned());
+            let value = backend.meter.outcome_count(*method, *outcome);
+            let (method, outcome) = (method.as_str().to_owned(), outcome.as_str().to_owned());
             metrics.mcp_requests_total.push(RequestCount { server_id: server_id(), method, outcome, value });
         }
     }

@@ -38,7 +38,7 @@ async fn sess2_it_is_ready_neither_before_the_start_is_over_nor_after_the_stop_b
         readiness.send_replace(state);
         for (path, status) in [("/readyz", status), ("/healthz", 200)] {
             let request = http::Request::get(path).body(Body::empty()).expect("a request");
-            let response = routes.call(request).await.expect("it cannot fail");
+            let response = routes.call(request).await.expect("the service cannot fail");
             assert_eq!(response.status().as_u16(), status, "{path} {state:?}");
         }
     }
@@ -61,7 +61,7 @@ fn sub15_the_query_has_one_uri_or_none() {
         };
         match (read_query(route, query), expected) {
             (Ok(uri), Ok(expected)) => assert_eq!(uri.as_deref(), expected, "{query}"),
-            (Err(denied), Err(words)) => assert!(denied.message.contains(words), "{query}: {}", denied.message),
+            (Err(denied), Err(expected)) => assert!(denied.message.contains(expected), "{query}: {}", denied.message),
             (Ok(uri), Err(_)) => panic!("{query}: {uri:?}"),
             (Err(denied), Ok(_)) => panic!("{query}: {}", denied.message),
         }
@@ -72,7 +72,7 @@ fn sub15_the_query_has_one_uri_or_none() {
 async fn change(admin: &Arc<Admin>, path: &str) -> (u16, Value) {
     let token = format!("Bearer {}", admin.permit.token().expose());
     let request = http::Request::post(path).header("authorization", token).body(Body::empty()).expect("a request");
-    let response = routes(admin).call(request).await.expect("it cannot fail");
+    let response = routes(admin).call(request).await.expect("the service cannot fail");
     let status = response.status().as_u16();
     let body = response.into_body().collect().await.expect("a whole body").to_bytes();
     (status, serde_json::from_slice(&body).expect("JSON"))
@@ -87,43 +87,43 @@ async fn commands_are_passed_on_and_answered_as_they_end() {
     let readiness = watch::Sender::new(Readiness::Starting);
     let (commands, mut waiting) = mpsc::channel(1);
     let admin = Arc::new(admin(&readiness, commands));
-    let mut play = async |path: &str, act: &dyn Fn(AdminCommand)| {
+    let mut execute = async |path: &str, act: &dyn Fn(AdminCommand)| {
         let (answer, ()) = tokio::join!(change(&admin, path), async { act(waiting.recv().await.expect("a command")) });
         answer
     };
     let reloaded = Reloaded { started: vec!["a".to_owned()], unchanged: 2, ..Reloaded::default() };
-    let done = play("/api/reload", &|command| match command {
-        AdminCommand::Reload(done) => done.send(Ok(reloaded.clone())).expect("it is waited for"),
+    let done = execute("/api/reload", &|command| match command {
+        AdminCommand::Reload(done) => done.send(Ok(reloaded.clone())).expect("the route waits for the outcome"),
         AdminCommand::Server { .. } => panic!("another command"),
     })
     .await;
     assert_eq!(done, (200, json!({"started": ["a"], "changed": [], "stopped": [], "unchanged": 2})));
-    let refused = play("/api/reload", &|command| match command {
-        AdminCommand::Reload(done) => {
-            done.send(Err(AdminError::new(StatusCode::UNPROCESSABLE_ENTITY, "bad"))).expect("it is waited for")
-        }
+    let rejected = execute("/api/reload", &|command| match command {
+        AdminCommand::Reload(done) => done
+            .send(Err(AdminError::new(StatusCode::UNPROCESSABLE_ENTITY, "bad")))
+            .expect("the route waits for the outcome"),
         AdminCommand::Server { .. } => panic!("another command"),
     })
     .await;
-    assert_eq!(refused, (422, message("bad")));
-    for wish in ServerAction::ALL {
+    assert_eq!(rejected, (422, message("bad")));
+    for action in ServerAction::ALL {
         for (outcome, status) in [
             (Ok(()), 200),
             (Err(AdminError::new(StatusCode::NOT_FOUND, "none")), 404),
-            (Err(AdminError::new(StatusCode::CONFLICT, "it is")), 409),
+            (Err(AdminError::new(StatusCode::CONFLICT, "conflict")), 409),
         ] {
-            let (status_of, body) = play(&format!("/api/servers/off/{}", wish.word()), &|command| match command {
-                AdminCommand::Server { id, wish: asked, done } => {
-                    assert_eq!((id.as_str(), asked), ("off", wish));
-                    done.send(outcome.clone()).expect("it is waited for");
+            let (status_of, body) = execute(&format!("/api/servers/off/{}", action.word()), &|command| match command {
+                AdminCommand::Server { id, action: received, done } => {
+                    assert_eq!((id.as_str(), received), ("off", action));
+                    done.send(outcome.clone()).expect("the route waits for the outcome");
                 }
                 AdminCommand::Reload(_) => panic!("another command"),
             })
             .await;
-            assert_eq!(status_of, status, "{wish:?} {body}");
+            assert_eq!(status_of, status, "{action:?} {body}");
             match outcome {
                 Ok(()) => assert_eq!((&body["id"], &body["state"]), (&json!("off"), &json!("disabled"))),
-                Err(refusal) => assert_eq!(body, message(&refusal.message)),
+                Err(error) => assert_eq!(body, message(&error.message)),
             }
         }
     }
@@ -136,9 +136,9 @@ async fn a_command_that_nobody_can_take_is_refused_at_once() {
     let (done, _outcome) = tokio::sync::oneshot::channel();
     commands.try_send(AdminCommand::Reload(done)).expect("there is room for one");
     let full = Arc::new(admin(&readiness, commands));
-    assert_eq!(change(&full, "/api/reload").await, (503, message("too many commands wait; try again later")));
+    assert_eq!(change(&full, "/api/reload").await, (503, message("too many commands are queued; try again later")));
     drop(waiting);
-    assert_eq!(change(&full, "/api/servers/off/enable").await, (503, message("the gateway stops")));
+    assert_eq!(change(&full, "/api/servers/off/enable").await, (503, message("the gateway is shutting down")));
     let (status, body) = change(&full, &format!("/api/servers/{}/enable", "x".repeat(65))).await;
     assert!(status == 404 && body.to_string().contains("there is no server"), "{body}");
 }

@@ -25,7 +25,7 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// sent while the gateway closes the connection is lost.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 /// The interval at which both times are checked.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// The pause after a failed accept, such as for lack of descriptors. The next attempt would fail at once as well.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -58,7 +58,7 @@ pub(crate) async fn accept(
         let Some(connection) = connections.admit().await else { continue };
         let (front, routes, stop, open) = (Arc::clone(&front), routes.clone(), stop.clone(), open.subscribe());
         worker::spawn(async move {
-            serve_connection(stream, &connection.attention, front, routes, stop).await;
+            serve_connection(stream, &connection.activity, front, routes, stop).await;
             drop((connection, open));
         });
     }
@@ -68,14 +68,14 @@ pub(crate) async fn accept(
 
 async fn serve_connection(
     stream: Socket,
-    attention: &Arc<ConnectionActivity>,
+    activity: &Arc<ConnectionActivity>,
     front: Arc<http::HttpFront>,
     routes: axum::Router,
     mut stop: watch::Receiver<bool>,
 ) {
     set_options(&stream);
     let service = hyper::service::service_fn(|request| {
-        let (front, routes, work) = (Arc::clone(&front), &routes, attention.begin_work());
+        let (front, routes, work) = (Arc::clone(&front), &routes, activity.begin_work());
         async move {
             let mut response = front.serve(request, routes).await;
             response.body_mut().busy = Some(work);
@@ -84,22 +84,22 @@ async fn serve_connection(
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .max_buf_size(MAX_HEAD)
-        .serve_connection(TokioIo::new(WriteTimeoutStream::new(stream, Arc::clone(attention))), service);
+        .serve_connection(TokioIo::new(WriteTimeoutStream::new(stream, Arc::clone(activity))), service);
     tokio::pin!(connection);
-    let mut look = tokio::time::interval(LOOK_EVERY);
+    let mut check = tokio::time::interval(CHECK_INTERVAL);
     loop {
         tokio::select! {
             biased;
             // An error of one connection concerns only its peer.
             _ = &mut connection => return,
             () = stopped(&mut stop) => break,
-            () = attention.evicted() => {
-                if attention.idle_since().is_some() {
+            () = activity.evicted() => {
+                if activity.idle_since().is_some() {
                     return;
                 }
             }
-            _ = look.tick() => {
-                if attention.is_lost(IDLE_TIMEOUT, HEAD_TIMEOUT) {
+            _ = check.tick() => {
+                if activity.is_timed_out(IDLE_TIMEOUT, HEAD_TIMEOUT) {
                     return;
                 }
             }

@@ -48,7 +48,7 @@ struct ConnectionTable {
 
 /// A connection that counts towards the limit until it is dropped.
 pub(crate) struct Connection {
-    pub attention: Arc<ConnectionActivity>,
+    pub activity: Arc<ConnectionActivity>,
     number: u64,
     connections: Arc<Connections>,
     _permit: OwnedSemaphorePermit,
@@ -78,7 +78,7 @@ impl Connections {
     /// connection is in use.
     pub(crate) async fn admit(self: &Arc<Connections>) -> Option<Connection> {
         if let Ok(permit) = Arc::clone(&self.room).try_acquire_owned() {
-            return Some(self.enter(permit));
+            return Some(self.insert(permit));
         }
         self.observe.limit_hit(Limit::MaxConnections);
         for _ in 0..MAX_EVICTIONS {
@@ -88,20 +88,20 @@ impl Connections {
             // A connection with a request arriving at this moment stays open. In that case evict the next one.
             let permit = tokio::time::timeout(CLOSE_TIMEOUT, Arc::clone(&self.room).acquire_owned()).await;
             if let Ok(Ok(permit)) = permit {
-                return Some(self.enter(permit));
+                return Some(self.insert(permit));
             }
         }
         None
     }
 
-    fn enter(self: &Arc<Connections>, permit: OwnedSemaphorePermit) -> Connection {
-        let attention = ConnectionActivity::new(self.begin);
+    fn insert(self: &Arc<Connections>, permit: OwnedSemaphorePermit) -> Connection {
+        let activity = ConnectionActivity::new(self.begin);
         let mut table = self.table.lock();
         table.last += 1;
         let number = table.last;
-        table.open.insert(number, Arc::clone(&attention));
+        table.open.insert(number, Arc::clone(&activity));
         drop(table);
-        Connection { attention, number, connections: Arc::clone(self), _permit: permit }
+        Connection { activity, number, connections: Arc::clone(self), _permit: permit }
     }
 
     /// Asks the oldest idle connection to close. Returns `false` if there is none.
@@ -109,15 +109,15 @@ impl Connections {
         let ConnectionTable { open, victims, .. } = &mut *self.table.lock();
         loop {
             while let Some(victim) = victims.pop() {
-                let attention = open.get(&victim.key).filter(|it| it.idle_since() == Some(victim.since));
-                if let Some(attention) = attention {
-                    attention.evict();
+                let activity = open.get(&victim.key).filter(|activity| activity.idle_since() == Some(victim.since));
+                if let Some(activity) = activity {
+                    activity.evict();
                     return true;
                 }
             }
-            let candidate = |(number, attention): (&u64, &Arc<ConnectionActivity>)| {
-                let since = attention.idle_since()?;
-                Some(EvictionCandidate { key: *number, is_new: attention.is_new(since), since })
+            let candidate = |(number, activity): (&u64, &Arc<ConnectionActivity>)| {
+                let since = activity.idle_since()?;
+                Some(EvictionCandidate { key: *number, is_new: activity.is_new(since), since })
             };
             if !victims.refill(self.max, Instant::now(), || open.iter().filter_map(candidate).collect()) {
                 return false;
@@ -149,18 +149,18 @@ mod tests {
         let connections = Connections::new(2, Arc::default());
         let (first, second) = (connections.admit().await, connections.admit().await);
         let (first, second) = (first.expect("there is room"), second.expect("there is room"));
-        let work = first.attention.begin_work();
+        let work = first.activity.begin_work();
         let closing = async {
-            second.attention.evicted().await;
+            second.activity.evicted().await;
             drop(second);
         };
         let (third, ()) = tokio::join!(connections.admit(), closing);
         let third = third.expect("the idle connection has closed");
-        let _busy = third.attention.begin_work();
-        assert!(connections.admit().await.is_none(), "both are at work");
+        let _busy = third.activity.begin_work();
+        assert!(connections.admit().await.is_none(), "both are busy");
         drop(work);
         assert!(connections.evict(), "the first is idle again");
-        first.attention.evicted().await;
+        first.activity.evicted().await;
         assert_eq!(connections.table.lock().open.len(), 2);
         assert!(connections.observe.limit_counts().contains(&("maxConnections", 2)));
     }

@@ -35,7 +35,7 @@ pub struct NewConfig {
     pub config: Config,
     pub warnings: Vec<String>,
     /// A callback to call after the configuration was applied.
-    pub in_force: Box<dyn FnOnce() + Send>,
+    pub on_applied: Box<dyn FnOnce() + Send>,
 }
 
 /// Executes commands and reloads, one after the other.
@@ -47,8 +47,8 @@ pub(super) struct CommandExecutor {
     /// The configuration as it was read last.
     pub config: Config,
     /// The servers that an operator enabled or disabled, regardless of the file.
-    pub switched: BTreeMap<ServerId, bool>,
-    pub told: Arc<watch::Sender<Configuration>>,
+    pub overrides: BTreeMap<ServerId, bool>,
+    pub published: Arc<watch::Sender<Configuration>>,
 }
 
 impl CommandExecutor {
@@ -64,23 +64,23 @@ impl CommandExecutor {
                 // A command is executed even if its sender does not wait for the result any more.
                 Some(command) = self.commands.recv() => match command {
                     AdminCommand::Reload(done) => drop(done.send(self.reload().await)),
-                    AdminCommand::Server { id, wish, done } => drop(done.send(self.grant(&id, wish))),
+                    AdminCommand::Server { id, action, done } => drop(done.send(self.execute(&id, action))),
                 },
             }
         }
     }
 
     async fn reload(&mut self) -> Result<Reloaded, AdminError> {
-        let outcome = self.read().await.and_then(|fresh| self.accept(fresh));
+        let outcome = self.read().await.and_then(|new_config| self.accept(new_config));
         match &outcome {
             Ok(Reloaded { started, changed, stopped, unchanged }) => {
                 let (started, changed, stopped) = (started.len(), changed.len(), stopped.len());
                 self.observe.emit(&Event::ConfigReloaded { started, changed, stopped, unchanged: *unchanged });
             }
-            Err(refusal) => self.observe.emit(&Event::ConfigRejected { reason: &refusal.message }),
+            Err(error) => self.observe.emit(&Event::ConfigRejected { reason: &error.message }),
         }
-        let problem = outcome.as_ref().err().map(|refusal| refusal.message.clone());
-        self.tell(|status| {
+        let problem = outcome.as_ref().err().map(|error| error.message.clone());
+        self.publish(|status| {
             if problem.is_none() {
                 status.loaded = iso(SystemTime::now());
                 status.reloads += 1;
@@ -92,7 +92,7 @@ impl CommandExecutor {
 
     async fn read(&self) -> Result<NewConfig, AdminError> {
         let Some(source) = &self.source else {
-            return Err(conflict("this gateway has no configuration file to read again"));
+            return Err(conflict("this gateway has no configuration file to reload"));
         };
         let read = Arc::clone(&source.read);
         let read = tokio::task::spawn_blocking(move || read()).await;
@@ -100,20 +100,20 @@ impl CommandExecutor {
     }
 
     /// Applies a configuration. Returns an error if it changes a setting that needs a restart.
-    fn accept(&mut self, fresh: NewConfig) -> Result<Reloaded, AdminError> {
-        let NewConfig { config, warnings, in_force } = fresh;
+    fn accept(&mut self, new_config: NewConfig) -> Result<Reloaded, AdminError> {
+        let NewConfig { config, warnings, on_applied } = new_config;
         let frozen = frozen(&self.config, &config);
         if !frozen.is_empty() {
             return Err(rejected(format!(
-                "{} cannot change while the gateway runs: restart it, or take the change back",
+                "{} cannot change while the gateway runs: restart it, or undo the change",
                 frozen.join(", ")
             )));
         }
         let old = std::mem::replace(&mut self.config, config);
         let new = &self.config;
-        self.switched.retain(|id, _| new.servers.contains_key(id) && new.servers.get(id) == old.servers.get(id));
-        let reloaded = self.supervisor.become_as(self.wanted());
-        in_force();
+        self.overrides.retain(|id, _| new.servers.contains_key(id) && new.servers.get(id) == old.servers.get(id));
+        let reloaded = self.supervisor.apply(self.effective_config());
+        on_applied();
         for warning in &warnings {
             self.observe.emit(&Event::ConfigWarning { warning });
         }
@@ -121,22 +121,22 @@ impl CommandExecutor {
     }
 
     /// Executes a command for one server.
-    fn grant(&mut self, id: &ServerId, wish: ServerAction) -> Result<(), AdminError> {
+    fn execute(&mut self, id: &ServerId, action: ServerAction) -> Result<(), AdminError> {
         if !self.config.servers.contains_key(id) {
             return Err(self.unknown(id));
         }
-        match wish {
+        match action {
             ServerAction::Restart if !self.supervisor.restart(id) => {
                 return Err(conflict(format!("{id} is disabled: enable it first")));
             }
             ServerAction::Restart => {}
             ServerAction::Enable | ServerAction::Disable => {
-                self.switched.insert(id.clone(), wish == ServerAction::Enable);
-                self.supervisor.become_as(self.wanted());
-                self.tell(|_| ());
+                self.overrides.insert(id.clone(), action == ServerAction::Enable);
+                self.supervisor.apply(self.effective_config());
+                self.publish(|_| ());
             }
         }
-        self.observe.emit(&Event::ServerCommand { server: id.as_str(), command: wish.word() });
+        self.observe.emit(&Event::ServerCommand { server: id.as_str(), command: action.word() });
         Ok(())
     }
 
@@ -147,9 +147,9 @@ impl CommandExecutor {
     }
 
     /// Returns the configuration of the file with the servers that operators enabled or disabled.
-    fn wanted(&self) -> Config {
+    fn effective_config(&self) -> Config {
         let mut config = self.config.clone();
-        for (id, enabled) in &self.switched {
+        for (id, enabled) in &self.overrides {
             if let Some(server) = config.servers.get_mut(id) {
                 *server = Arc::new(Server { enabled: *enabled, ..Server::clone(server) });
             }
@@ -158,11 +158,11 @@ impl CommandExecutor {
     }
 
     /// Publishes the servers and a change of the status.
-    fn tell(&self, change: impl FnOnce(&mut ConfigurationStatus)) {
-        let wanted = self.wanted();
-        self.told.send_modify(|told| {
-            told.servers = Configuration::servers_of(&wanted);
-            change(&mut told.status);
+    fn publish(&self, change: impl FnOnce(&mut ConfigurationStatus)) {
+        let effective = self.effective_config();
+        self.published.send_modify(|configuration| {
+            configuration.servers = Configuration::servers_of(&effective);
+            change(&mut configuration.status);
         });
     }
 }

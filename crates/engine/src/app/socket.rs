@@ -111,8 +111,10 @@ impl SocketListener {
             if uid.as_ref().is_ok_and(|uid| is_permitted(*uid, geteuid().as_raw())) {
                 return Ok(stream);
             }
-            let reason =
-                uid.map_or_else(|error| format!("its uid is unknown: {error}"), |uid| format!("its uid is {uid}"));
+            let reason = uid.map_or_else(
+                |error| format!("the uid of the process is unknown: {error}"),
+                |uid| format!("the uid of the process is {uid}"),
+            );
             let repeated = self.has_rejected.swap(true, Ordering::Relaxed);
             observe.emit(&Event::PeerRejected { reason: &reason, repeated });
         }

@@ -25,17 +25,17 @@ use crate::upstream::supervisor::{self, BackendDeps, stopped};
 use crate::upstream::{Backend, BackendState};
 
 /// The time in which a call that already found its server in an old catalog can still be sent.
-const LINGER: Duration = Duration::from_secs(1);
+const STALE_CATALOG_TIME: Duration = Duration::from_secs(1);
 /// The interval at which backends are polled for the end of their calls or for their readiness.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(super) struct BackendSupervisor {
-    directory: Arc<CatalogStore>,
+    catalogs: Arc<CatalogStore>,
     deps: BackendDeps,
     grace: Duration,
     state: Mutex<SupervisorState>,
-    /// Set when the gateway stops. Leaving servers then end at once.
-    hurry: watch::Sender<bool>,
+    /// Set when the gateway stops. Draining servers then end at once.
+    stopping: watch::Sender<bool>,
 }
 
 /// The state of the running servers.
@@ -45,7 +45,7 @@ struct SupervisorState {
     /// The meters of all configured servers. A disabled server keeps its counts until it is enabled again.
     meters: HashMap<ServerId, Arc<Meter>>,
     /// The tasks that end removed or replaced servers.
-    leaving: Vec<JoinHandle<()>>,
+    draining: Vec<JoinHandle<()>>,
 }
 
 struct Running {
@@ -62,25 +62,25 @@ struct Successor {
 }
 
 impl BackendSupervisor {
-    pub(super) fn new(directory: Arc<CatalogStore>, deps: BackendDeps, grace: Duration) -> Arc<BackendSupervisor> {
+    pub(super) fn new(catalogs: Arc<CatalogStore>, deps: BackendDeps, grace: Duration) -> Arc<BackendSupervisor> {
         let state = Mutex::new(SupervisorState {
             config: Config::default(),
             running: IndexMap::new(),
             meters: HashMap::new(),
-            leaving: Vec::new(),
+            draining: Vec::new(),
         });
-        Arc::new(BackendSupervisor { directory, deps, grace, state, hurry: watch::Sender::new(false) })
+        Arc::new(BackendSupervisor { catalogs, deps, grace, state, stopping: watch::Sender::new(false) })
     }
 
     /// Changes the running servers to match `config`. Returns which servers were started, changed and stopped.
-    pub(super) fn become_as(self: &Arc<BackendSupervisor>, config: Config) -> Reloaded {
+    pub(super) fn apply(self: &Arc<BackendSupervisor>, config: Config) -> Reloaded {
         let mut state = self.state.lock();
         let plan = diff(&state.config, &config);
-        state.leaving.retain(|leaving| !leaving.is_finished());
+        state.draining.retain(|draining| !draining.is_finished());
         for id in &plan.stop {
             if let Some(running) = state.running.shift_remove(id) {
                 running.backend.close_subscriptions();
-                state.leaving.push(self.leave(running));
+                state.draining.push(self.drain(running));
             }
         }
         for (id, server) in &plan.start {
@@ -111,7 +111,7 @@ impl BackendSupervisor {
         new.backend.meter.count_restart();
         new.backend.take_over(old.backend.hand_over());
         state.running.insert(id.clone(), new);
-        state.leaving.extend(old.end());
+        state.draining.extend(old.end());
         self.publish_backends(&mut state);
         true
     }
@@ -137,7 +137,7 @@ impl BackendSupervisor {
         let Some(running) = state.running.get_mut(&change.id) else { return };
         // A waiting successor has an outdated configuration.
         let superseded = running.successor.take();
-        state.leaving.extend(superseded.map(|superseded| superseded.give_up()).into_iter().flatten());
+        state.draining.extend(superseded.map(|superseded| superseded.stop()).into_iter().flatten());
         if running.backend.config == change.server {
             return;
         }
@@ -152,11 +152,11 @@ impl BackendSupervisor {
             running.successor = Some(Box::new(Successor { running: new, waiting: waiting.abort_handle() }));
         } else {
             let old = std::mem::replace(running, new);
-            state.leaving.push(self.leave(old));
+            state.draining.push(self.drain(old));
         }
     }
 
-    /// Moves the subscriptions of a leaving server to its replacement. Closes them if there is none.
+    /// Moves the subscriptions of a draining server to its replacement. Closes them if there is none.
     fn hand_over(&self, old: &Backend) {
         match self.state.lock().running.get(&old.id) {
             Some(running) => running.backend.take_over(old.hand_over()),
@@ -171,43 +171,43 @@ impl BackendSupervisor {
         let is_expected = |waiting: &Successor| Arc::ptr_eq(&waiting.running.backend, successor);
         let Some(waiting) = running.successor.take_if(|waiting| is_expected(waiting)) else { return };
         let old = std::mem::replace(running, waiting.running);
-        state.leaving.push(self.leave(old));
+        state.draining.push(self.drain(old));
         self.publish_backends(&mut state);
     }
 
-    /// Publishes the running backends to the catalog directory, in the order of the configuration.
+    /// Publishes the running backends to the catalog store, in the order of the configuration.
     fn publish_backends(&self, state: &mut SupervisorState) {
         let SupervisorState { config, running, .. } = state;
         let order = |id: &ServerId| config.servers.get_index_of(id).unwrap_or(usize::MAX);
         running.sort_by(|one, _, other, _| order(one).cmp(&order(other)));
-        self.directory.set_backends(running.values().map(|running| Arc::clone(&running.backend)).collect());
+        self.catalogs.set_backends(running.values().map(|running| Arc::clone(&running.backend)).collect());
     }
 
     /// Ends a server after its open calls. Its subscriptions stay until the catalog leads to the replacement. Handing
     /// them over sends an update for each, which covers changes before that moment.
-    fn leave(self: &Arc<BackendSupervisor>, mut running: Running) -> JoinHandle<()> {
+    fn drain(self: &Arc<BackendSupervisor>, mut running: Running) -> JoinHandle<()> {
         let successor = running.successor.take();
         let supervisor = Arc::clone(self);
-        let mut hurry = self.hurry.subscribe();
+        let mut stopping = self.stopping.subscribe();
         worker::spawn(async move {
             if let Some(successor) = successor {
-                for task in successor.give_up() {
+                for task in successor.stop() {
                     // The runtime has already reported a panic.
                     let _ = task.await;
                 }
             }
             let drained = async {
-                supervisor.directory.caught_up().await;
+                supervisor.catalogs.caught_up().await;
                 supervisor.hand_over(&running.backend);
-                tokio::time::sleep(LINGER).await;
+                tokio::time::sleep(STALE_CATALOG_TIME).await;
                 while running.backend.calls_in_flight() > 0 {
-                    tokio::time::sleep(LOOK).await;
+                    tokio::time::sleep(POLL_INTERVAL).await;
                 }
             };
             tokio::select! {
                 () = drained => {}
-                () = tokio::time::sleep(supervisor.grace + LINGER) => {}
-                () = stopped(&mut hurry) => {}
+                () = tokio::time::sleep(supervisor.grace + STALE_CATALOG_TIME) => {}
+                () = stopped(&mut stopping) => {}
             }
             drop(supervisor);
             for task in running.end() {
@@ -216,15 +216,15 @@ impl BackendSupervisor {
         })
     }
 
-    /// Ends all servers, including leaving ones, and waits for their tasks.
+    /// Ends all servers, including draining ones, and waits for their tasks.
     pub(super) async fn stop(&self) {
-        self.hurry.send_replace(true);
-        let (running, leaving) = {
-            let SupervisorState { running, leaving, .. } = &mut *self.state.lock();
-            (std::mem::take(running), std::mem::take(leaving))
+        self.stopping.send_replace(true);
+        let (running, draining) = {
+            let SupervisorState { running, draining, .. } = &mut *self.state.lock();
+            (std::mem::take(running), std::mem::take(draining))
         };
         let ending: Vec<_> = running.into_values().flat_map(Running::end).collect();
-        for task in ending.into_iter().chain(leaving) {
+        for task in ending.into_iter().chain(draining) {
             // The runtime has already reported a panic. The guard of the process group ends the processes.
             let _ = task.await;
         }
@@ -235,7 +235,7 @@ impl Running {
     /// Signals the backend to stop. Returns the tasks to wait for.
     fn end(self) -> Vec<JoinHandle<()>> {
         self.stop.send_replace(true);
-        let mut ending = self.successor.map(|successor| successor.give_up()).unwrap_or_default();
+        let mut ending = self.successor.map(|successor| successor.stop()).unwrap_or_default();
         ending.push(self.task);
         ending
     }
@@ -243,7 +243,7 @@ impl Running {
 
 impl Successor {
     /// Stops the successor, because it is not needed any more. Returns the tasks to wait for.
-    fn give_up(self) -> Vec<JoinHandle<()>> {
+    fn stop(self) -> Vec<JoinHandle<()>> {
         self.waiting.abort();
         self.running.end()
     }
@@ -255,7 +255,7 @@ async fn promote_when_ready(supervisor: Weak<BackendSupervisor>, old: Arc<Backen
     // The backend is connected and has fetched all lists.
     let is_serving = || new.state() == BackendState::Ready && new.listing().hello.is_some() && !new.is_refreshing();
     while old.state() == BackendState::Ready && !is_serving() {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     if let Some(supervisor) = supervisor.upgrade() {
         supervisor.promote(&new);

@@ -23,7 +23,7 @@ use crate::upstream::supervisor::stopped;
 const TRACES: &str = "/v1/traces";
 /// The largest number of spans in one request, and the time that the first one waits for others.
 const MAX_BATCH_SPANS: usize = 512;
-const GATHERED_FOR: Duration = Duration::from_secs(1);
+const BATCH_TIME: Duration = Duration::from_secs(1);
 /// The timeout of a request to the collector.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The timeout at shutdown.
@@ -77,13 +77,13 @@ impl Exporter {
             let is_over = tokio::select! {
                 biased;
                 () = stopped(&mut stop) => true,
-                came = gather(&mut spans, &mut batch) => !came,
+                has_spans = gather(&mut spans, &mut batch) => !has_spans,
             };
             if is_over {
                 break;
             }
             let sent = self.send(&batch, EXPORT_TIMEOUT).await;
-            self.note(sent);
+            self.report(sent);
             batch.clear();
         }
         while batch.len() < MAX_BATCH_SPANS
@@ -93,24 +93,24 @@ impl Exporter {
         }
         if !batch.is_empty() {
             let sent = self.send(&batch, SHUTDOWN_TIMEOUT).await;
-            self.note(sent);
+            self.report(sent);
         }
     }
 
-    async fn send(&self, batch: &[CallSpan], patience: Duration) -> Result<()> {
+    async fn send(&self, batch: &[CallSpan], timeout: Duration) -> Result<()> {
         let mut request = Request::new(Full::new(encode(batch)));
         *request.method_mut() = Method::POST;
         *request.uri_mut() = self.url.clone();
         request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        match tokio::time::timeout(patience, self.client.request(request)).await {
+        match tokio::time::timeout(timeout, self.client.request(request)).await {
             Ok(Ok(response)) if response.status().is_success() => Ok(()),
-            Ok(Ok(response)) => bail!("it answered {}", response.status()),
+            Ok(Ok(response)) => bail!("the collector answered {}", response.status()),
             Ok(Err(error)) => bail!(error),
-            Err(_) => bail!("it did not answer in {patience:?}"),
+            Err(_) => bail!("the collector did not answer in {timeout:?}"),
         }
     }
 
-    fn note(&mut self, sent: Result<()>) {
+    fn report(&mut self, sent: Result<()>) {
         let repeated = std::mem::replace(&mut self.is_failing, sent.is_err());
         if let Err(error) = sent {
             self.observe.emit(&Event::SpansFailed { reason: &error.to_string(), repeated });
@@ -118,7 +118,7 @@ impl Exporter {
     }
 }
 
-/// Waits for the first span and up to [`GATHERED_FOR`] for more. Returns `false` if all senders are dropped. If it is
+/// Waits for the first span and up to [`BATCH_TIME`] for more. Returns `false` if all senders are dropped. If it is
 /// cancelled, `batch` keeps the spans.
 async fn gather(spans: &mut mpsc::Receiver<CallSpan>, batch: &mut Vec<CallSpan>) -> bool {
     if spans.recv_many(batch, MAX_BATCH_SPANS).await == 0 {
@@ -128,7 +128,7 @@ async fn gather(spans: &mut mpsc::Receiver<CallSpan>, batch: &mut Vec<CallSpan>)
         while batch.len() < MAX_BATCH_SPANS && spans.recv_many(batch, MAX_BATCH_SPANS - batch.len()).await > 0 {}
     };
     // A timeout sends an incomplete batch.
-    let _ = tokio::time::timeout(GATHERED_FOR, more).await;
+    let _ = tokio::time::timeout(BATCH_TIME, more).await;
     true
 }
 

@@ -87,7 +87,7 @@ struct CallState {
     ended: Option<AbortReason>,
     clock: Option<CallClock>,
     /// The number of open server requests of the call. While it is above zero, the idle timeout does not apply.
-    asks: usize,
+    open_requests: usize,
     /// The client's progress token as JSON. `None` if the client wants no progress.
     token: Option<Bytes>,
     /// The last progress that was sent to the client.
@@ -114,7 +114,7 @@ impl CallState {
 pub enum AbortReason {
     Cancelled(String),
     /// The call reached its timeout after this time.
-    Late(Duration),
+    TimedOut(Duration),
 }
 
 /// The timeouts of a call.
@@ -123,16 +123,16 @@ pub struct CallTimeouts {
     /// The longest time without a sign of life from the backend.
     pub idle: Option<Duration>,
     /// The longest time in total.
-    pub most: Option<Duration>,
+    pub total: Option<Duration>,
 }
 
-/// The times of a call, from the moment it is sent. [`Call::look_at_clock`] checks them periodically. A timer per call
+/// The times of a call, from the moment it is sent. [`Call::check_timeouts`] checks them periodically. A timer per call
 /// would cost more, since most calls end long before a timeout.
 struct CallClock {
     begun: Instant,
-    alive: Instant,
-    patience: CallTimeouts,
-    told_slow: bool,
+    last_activity: Instant,
+    timeouts: CallTimeouts,
+    is_reported_slow: bool,
 }
 
 impl Call {
@@ -177,7 +177,7 @@ impl Call {
             level: Some(crate::client::caller::Level::Info),
             abilities: Arc::default(),
         };
-        let client = Arc::new(Client::passing(Default::default()));
+        let client = Arc::new(Client::stateless(Default::default()));
         let request = br#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}"#;
         match goblin_wire::Message::parse(Bytes::from_static(request)) {
             Ok(goblin_wire::Message::Request(request)) => Call::new(caller, client, request, None),
@@ -194,7 +194,7 @@ impl Call {
 
     /// Queues a server request. Returns `false` if the queue is full or the call is over. The client's table of open
     /// requests bounds their number.
-    pub(crate) fn ask(&self, message: Bytes) -> bool {
+    pub(crate) fn queue_request(&self, message: Bytes) -> bool {
         self.push(QueuedMessage { is_request: true, message }, |state, length| {
             state.queue.is_empty() || state.queued_bytes + length <= MAX_SERVER_REQUEST_BYTES
         })
@@ -233,13 +233,13 @@ impl Call {
     }
 
     /// Wakes the reader once with [`CallEvent::Slow`].
-    pub(crate) fn tell_slow(&self) {
+    pub(crate) fn mark_slow(&self) {
         self.state.lock().is_slow = true;
         self.reader.wake();
     }
 
     /// Rejects a server request with an error to the backend.
-    pub(crate) fn refuse(&self, request: Option<&Id>, reason: &str) {
+    pub(crate) fn reject(&self, request: Option<&Id>, reason: &str) {
         let error = Error::ClientUnavailable { reason: reason.to_owned() };
         let answer = goblin_wire::error_reply(request, &error.to_json()).concat();
         if let Ok(Message::Response(answer)) = Message::parse(answer) {
@@ -253,14 +253,14 @@ impl Call {
     }
 
     /// Returns the reason why the call must end, or `None` if it may go on.
-    pub(crate) fn end_so_far(&self) -> Option<AbortReason> {
+    pub(crate) fn abort_reason(&self) -> Option<AbortReason> {
         self.state.lock().ended.clone()
     }
 
     /// Starts the timeouts, because the call is being sent.
-    pub(crate) fn start_clock(&self, patience: CallTimeouts) -> Instant {
+    pub(crate) fn start_clock(&self, timeouts: CallTimeouts) -> Instant {
         let now = Instant::now();
-        self.state.lock().clock = Some(CallClock { begun: now, alive: now, patience, told_slow: false });
+        self.state.lock().clock = Some(CallClock { begun: now, last_activity: now, timeouts, is_reported_slow: false });
         now
     }
 
@@ -270,10 +270,10 @@ impl Call {
     }
 
     /// Restarts the idle timeout. Returns the client's progress token, or `None` if the client wants no progress.
-    pub(crate) fn show_life(&self) -> Option<Bytes> {
+    pub(crate) fn record_activity(&self) -> Option<Bytes> {
         let mut state = self.state.lock();
         if let Some(clock) = &mut state.clock {
-            clock.alive = Instant::now();
+            clock.last_activity = Instant::now();
         }
         state.token.clone()
     }
@@ -285,20 +285,21 @@ impl Call {
         state.token = token;
         state.progress = None;
         if let Some(clock) = &mut state.clock {
-            clock.told_slow = false;
+            clock.is_reported_slow = false;
         }
     }
 
-    /// Suspends the idle timeout while a server request is open, until [`release_clock`](Call::release_clock).
-    pub(crate) fn hold_clock(&self) {
-        self.state.lock().asks += 1;
+    /// Suspends the idle timeout while a server request is open, until
+    /// [`resume_idle_timeout`](Call::resume_idle_timeout).
+    pub(crate) fn pause_idle_timeout(&self) {
+        self.state.lock().open_requests += 1;
     }
 
-    pub(crate) fn release_clock(&self) {
+    pub(crate) fn resume_idle_timeout(&self) {
         let mut state = self.state.lock();
-        state.asks -= 1;
+        state.open_requests -= 1;
         if let Some(clock) = &mut state.clock {
-            clock.alive = Instant::now();
+            clock.last_activity = Instant::now();
         }
     }
 
@@ -306,11 +307,11 @@ impl Call {
     /// decrease.
     pub fn advance(&self, progress: f64) -> bool {
         let mut state = self.state.lock();
-        let goes_on = state.progress.is_none_or(|last| progress >= last);
-        if goes_on {
+        let is_accepted = state.progress.is_none_or(|last| progress >= last);
+        if is_accepted {
             state.progress = Some(progress);
         }
-        goes_on
+        is_accepted
     }
 
     /// Marks the call as over, with or without an answer. Its queue then rejects messages.
@@ -329,27 +330,27 @@ impl Call {
     pub async fn abandoned(&self) {
         loop {
             // Register before the check, or an end between the check and the wait is lost.
-            let rung = self.over.notified();
+            let woken = self.over.notified();
             if self.is_abandoned() {
                 return;
             }
-            rung.await;
+            woken.await;
         }
     }
 
     /// Ends the call if a timeout has passed, and wakes its reader if the call is slow.
-    pub(crate) fn look_at_clock(&self, now: Instant) {
+    pub(crate) fn check_timeouts(&self, now: Instant) {
         let mut state = self.state.lock();
-        let is_held = state.asks > 0;
+        let is_held = state.open_requests > 0;
         let Some(clock) = &mut state.clock else { return };
         let over =
             |since: Instant, limit: Option<Duration>| limit.is_some_and(|limit| now.duration_since(since) >= limit);
         let taken = now.duration_since(clock.begun);
-        if !is_held && over(clock.alive, clock.patience.idle) || over(clock.begun, clock.patience.most) {
+        if !is_held && over(clock.last_activity, clock.timeouts.idle) || over(clock.begun, clock.timeouts.total) {
             drop(state);
-            return self.end(AbortReason::Late(taken));
+            return self.end(AbortReason::TimedOut(taken));
         }
-        if taken >= SLOW_AFTER && !std::mem::replace(&mut clock.told_slow, true) {
+        if taken >= SLOW_AFTER && !std::mem::replace(&mut clock.is_reported_slow, true) {
             state.is_slow = true;
             drop(state);
             self.reader.wake();
@@ -365,7 +366,7 @@ impl Call {
     pub async fn ended(&self) -> AbortReason {
         poll_fn(|context| {
             self.end.register(context.waker());
-            self.end_so_far().map_or(Poll::Pending, Poll::Ready)
+            self.abort_reason().map_or(Poll::Pending, Poll::Ready)
         })
         .await
     }
@@ -398,51 +399,51 @@ mod tests {
         assert!(!call.offer(Bytes::from_static(b"x")));
     }
 
-    fn call(idle: Option<u64>, most: Option<u64>) -> Call {
+    fn call(idle: Option<u64>, total: Option<u64>) -> Call {
         let call = Call::example();
         let limit = |seconds: Option<u64>| seconds.map(Duration::from_secs);
-        call.start_clock(CallTimeouts { idle: limit(idle), most: limit(most) });
+        call.start_clock(CallTimeouts { idle: limit(idle), total: limit(total) });
         call
     }
 
     /// Returns the end of a call that is checked `seconds` after its start.
     fn end_after(call: &Call, seconds: u64) -> Option<AbortReason> {
         let begun = call.state.lock().clock.as_ref().map(|clock| clock.begun).expect("the clock runs");
-        call.look_at_clock(begun + Duration::from_secs(seconds));
+        call.check_timeouts(begun + Duration::from_secs(seconds));
         call.state.lock().ended.clone()
     }
 
     #[test]
     fn route3_a_call_is_late_without_a_sign_of_life_or_in_all() {
-        let late = |seconds| Some(AbortReason::Late(Duration::from_secs(seconds)));
+        let timed_out = |seconds| Some(AbortReason::TimedOut(Duration::from_secs(seconds)));
         assert_eq!(end_after(&call(Some(60), None), 59), None);
-        assert_eq!(end_after(&call(Some(60), None), 60), late(60));
-        assert_eq!(end_after(&call(None, Some(60)), 60), late(60));
+        assert_eq!(end_after(&call(Some(60), None), 60), timed_out(60));
+        assert_eq!(end_after(&call(None, Some(60)), 60), timed_out(60));
         assert_eq!(end_after(&call(None, None), 1_000_000), None);
         let alive = call(Some(60), Some(90));
         if let Some(clock) = &mut alive.state.lock().clock {
-            clock.alive += Duration::from_secs(50);
+            clock.last_activity += Duration::from_secs(50);
         }
         assert_eq!(end_after(&alive, 60), None);
-        assert_eq!(end_after(&alive, 90), late(90));
+        assert_eq!(end_after(&alive, 90), timed_out(90));
     }
 
     #[tokio::test]
     async fn route3_the_clock_stands_still_while_an_ask_is_open() {
         let held = call(Some(60), Some(600));
-        held.hold_clock();
-        held.hold_clock();
-        held.release_clock();
+        held.pause_idle_timeout();
+        held.pause_idle_timeout();
+        held.resume_idle_timeout();
         assert_eq!(end_after(&held, 599), None);
-        assert_eq!(end_after(&held, 600), Some(AbortReason::Late(Duration::from_secs(600))));
+        assert_eq!(end_after(&held, 600), Some(AbortReason::TimedOut(Duration::from_secs(600))));
         let released = call(Some(60), None);
-        released.hold_clock();
-        released.release_clock();
+        released.pause_idle_timeout();
+        released.resume_idle_timeout();
         assert!(end_after(&released, 61).is_some());
         let answered = call(None, None);
         answered.finish();
         assert!(futures_util::FutureExt::now_or_never(answered.abandoned()).is_none());
-        assert!(!answered.ask(Bytes::from_static(b"x")));
+        assert!(!answered.queue_request(Bytes::from_static(b"x")));
         let cancelled = call(None, None);
         cancelled.cancel("test");
         assert!(futures_util::FutureExt::now_or_never(cancelled.abandoned()).is_none());
@@ -453,18 +454,19 @@ mod tests {
     #[test]
     fn progress_never_goes_back() {
         let call = call(None, None);
-        let told: Vec<_> = [1.0, 1.0, 0.5, 2.0, 1.9].into_iter().filter(|progress| call.advance(*progress)).collect();
-        assert_eq!(told, [1.0, 1.0, 2.0]);
+        let accepted: Vec<_> =
+            [1.0, 1.0, 0.5, 2.0, 1.9].into_iter().filter(|progress| call.advance(*progress)).collect();
+        assert_eq!(accepted, [1.0, 1.0, 2.0]);
     }
 
     #[test]
     fn an_ask_has_more_room_than_what_may_be_dropped() {
         let call = Call::example();
         while call.offer(Bytes::from_static(b"x")) {}
-        assert!(call.ask(Bytes::from_static(b"y")));
-        assert!(!call.ask(vec![b'y'; MAX_SERVER_REQUEST_BYTES].into()));
+        assert!(call.queue_request(Bytes::from_static(b"y")));
+        assert!(!call.queue_request(vec![b'y'; MAX_SERVER_REQUEST_BYTES].into()));
         let call = Call::example();
-        assert!(call.ask(vec![b'y'; MAX_SERVER_REQUEST_BYTES + 1].into()), "alone it always fits");
+        assert!(call.queue_request(vec![b'y'; MAX_SERVER_REQUEST_BYTES + 1].into()), "an empty queue accepts any size");
         assert!(matches!(call.try_next(), Some(CallEvent::Request(_))));
     }
 
@@ -486,6 +488,6 @@ mod tests {
         assert!(!call.state.lock().is_slow);
         call.set_progress_token(None);
         assert_eq!(end_after(&call, 3), None);
-        assert!(matches!(call.next().await, CallEvent::Slow), "to whoever came back to it, it is told again");
+        assert!(matches!(call.next().await, CallEvent::Slow), "the reader that resumes the call is notified again");
     }
 }

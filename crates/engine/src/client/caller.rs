@@ -41,13 +41,13 @@ pub struct Introduction {
 impl Introduction {
     /// Reads the params of `initialize`.
     pub fn read(text: &str, params: &Params) -> Introduction {
-        let word = |key| {
-            let word = params.client_info.and_then(|info| json::member(text, info, key));
-            let word = word.and_then(|at| json::string(text, at)).unwrap_or_default();
-            word.chars().take(MAX_CLIENT_NAME).collect::<String>().into()
+        let field = |key| {
+            let value = params.client_info.and_then(|info| json::member(text, info, key));
+            let value = value.and_then(|at| json::string(text, at)).unwrap_or_default();
+            value.chars().take(MAX_CLIENT_NAME).collect::<String>().into()
         };
         let abilities = Arc::new(Abilities::read(text, params.capabilities));
-        Introduction { abilities, name: word("name"), version: word("version") }
+        Introduction { abilities, name: field("name"), version: field("version") }
     }
 }
 
@@ -71,7 +71,7 @@ pub struct Abilities {
 impl Abilities {
     /// Reads the capabilities of a client that sends them with every request. Shares one value for `{}`, the most
     /// common case.
-    pub fn said(text: &str, capabilities: Option<Span>) -> Arc<Abilities> {
+    pub fn read_shared(text: &str, capabilities: Option<Span>) -> Arc<Abilities> {
         static NONE: LazyLock<Arc<Abilities>> =
             LazyLock::new(|| Arc::new(Abilities::read("{}", Some(Span::new(0, 2)))));
         match capabilities {
@@ -253,7 +253,7 @@ mod tests {
     fn abilities_are_what_was_declared() {
         let check = |text: &str, expected: &str| {
             let read = Abilities::read(text, Some(json::whole(text)));
-            let words = [
+            let names = [
                 (read.sampling, "sampling"),
                 (read.sampling_tools, "tools"),
                 (read.elicitation_form, "form"),
@@ -262,8 +262,8 @@ mod tests {
                 (read.subscriptions, "subscriptions"),
                 (read.tasks, "tasks"),
             ];
-            let words: Vec<_> = words.iter().filter(|(has, _)| *has).map(|(_, word)| *word).collect();
-            assert_eq!(words.join(" "), expected, "{text}");
+            let names: Vec<_> = names.iter().filter(|(has, _)| *has).map(|(_, name)| *name).collect();
+            assert_eq!(names.join(" "), expected, "{text}");
         };
         check("{}", "");
         check("[]", "");

@@ -69,7 +69,7 @@ impl PendingCall {
     /// cancel-safe.
     pub(crate) async fn next(&mut self) -> CallEvent {
         if let Some(event) = self.held.pop_front() {
-            return self.addressed(event);
+            return self.readdress(event);
         }
         let Some(answer) = &mut self.answer else { return CallEvent::Done(None) };
         tokio::select! {
@@ -79,7 +79,7 @@ impl PendingCall {
                 self.answer = None;
                 let done = CallEvent::Done(reply);
                 // Messages may have arrived together with the answer. The queue accepts no more of them.
-                let Some(message) = self.call.try_next() else { return self.addressed(done) };
+                let Some(message) = self.call.try_next() else { return self.readdress(done) };
                 self.held.extend(std::iter::from_fn(|| self.call.try_next()));
                 self.held.push_back(done);
                 message
@@ -88,7 +88,7 @@ impl PendingCall {
     }
 
     /// Returns an answer under the id of the request that resumed the call.
-    fn addressed(&self, event: CallEvent) -> CallEvent {
+    fn readdress(&self, event: CallEvent) -> CallEvent {
         match (event, &self.resumed_by) {
             (CallEvent::Done(Some(Reply { pieces, code })), Some(id)) => {
                 CallEvent::Done(Some(Reply { pieces: pieces.with_id(id), code }))
@@ -98,18 +98,18 @@ impl PendingCall {
     }
 
     /// Puts back an event that [`next`](PendingCall::next) returned and the caller did not write.
-    pub(crate) fn give_back(&mut self, event: CallEvent) {
+    pub(crate) fn put_back(&mut self, event: CallEvent) {
         self.held.push_front(event);
     }
 
     /// Reports a message that was dropped.
-    pub(crate) fn tell_dropped(&self) {
+    pub(crate) fn report_dropped(&self) {
         let session = self.call.caller.session.map_or_else(|| "none".to_owned(), SessionId::short);
         self.observe.emit(&Event::MessageDropped { session: &session });
     }
 
     /// Reports an answer that no client can read.
-    pub(crate) fn tell_unread(&self) {
+    pub(crate) fn report_unread(&self) {
         let session = self.call.caller.session.map(SessionId::short).unwrap_or_default();
         self.observe.emit(&Event::AnswerWithoutReader { session: &session });
     }
@@ -120,8 +120,8 @@ impl PendingCall {
         loop {
             match self.next().await {
                 CallEvent::Done(reply) => return reply,
-                CallEvent::Request(request) => self.ask_elsewhere(request),
-                CallEvent::Message(_) => self.tell_dropped(),
+                CallEvent::Request(request) => self.send_on_session_stream(request),
+                CallEvent::Message(_) => self.report_dropped(),
                 CallEvent::Slow => {}
             }
         }
@@ -129,13 +129,13 @@ impl PendingCall {
 
     /// Sends a server request on the session stream, because this call has no stream. If the session has none either,
     /// the backend gets an error.
-    fn ask_elsewhere(&self, request: Bytes) {
+    fn send_on_session_stream(&self, request: Bytes) {
         let client = &self.call.client;
         if client.has_stream() && client.post(request.clone()) {
             return;
         }
         if let Ok(Message::Request(request)) = Message::parse(request) {
-            self.call.refuse(Some(&request.id), "it has no open stream to be asked on");
+            self.call.reject(Some(&request.id), "no stream for server requests is open");
         }
     }
 }
@@ -171,8 +171,8 @@ impl PendingCall {
         let replay = &self.call.client.replay;
         match event {
             CallEvent::Slow => None,
-            CallEvent::Message(message) => Some(replay.event(stream, ReplayEventKind::Note, message.into())),
-            CallEvent::Request(request) => Some(replay.event(stream, ReplayEventKind::Ask, request.into())),
+            CallEvent::Message(message) => Some(replay.event(stream, ReplayEventKind::Message, message.into())),
+            CallEvent::Request(request) => Some(replay.event(stream, ReplayEventKind::Request, request.into())),
             CallEvent::Done(reply) => {
                 let last = reply.map(|reply| replay.event(stream, ReplayEventKind::Answer, reply.pieces));
                 replay.finish(stream);
@@ -192,7 +192,7 @@ impl PendingCall {
     /// Finishes the call without a stream that the client could resume.
     async fn finish_unread(mut self) {
         if self.answer().await.is_some() {
-            self.tell_unread();
+            self.report_unread();
         }
     }
 }
@@ -292,7 +292,7 @@ pub struct OpenCalls {
 #[derive(Default)]
 pub struct OpenCallCount {
     open: AtomicUsize,
-    begun: Notify,
+    opened: Notify,
 }
 
 impl OpenCallCount {
@@ -301,9 +301,9 @@ impl OpenCallCount {
     }
 
     /// Waits until a call is open.
-    pub async fn begun(&self) {
+    pub async fn wait_for_call(&self) {
         while self.open() == 0 {
-            self.begun.notified().await;
+            self.opened.notified().await;
         }
     }
 }
@@ -326,7 +326,7 @@ enum CallKey {
 /// An open request.
 pub(crate) enum OpenCall {
     /// A request that is about to begin.
-    Begins,
+    Starting,
     Call(Arc<Call>),
     /// A `subscriptions/listen` stream. A reason that is sent here cancels it. Dropping the sender ends the stream.
     Listen(oneshot::Sender<String>),
@@ -346,13 +346,13 @@ impl OpenCalls {
         OpenCalls { table: Mutex::default(), count: Some(Arc::clone(count)) }
     }
 
-    /// Adds a request. Returns an error if the id is in use, `most` requests are open or the client is gone. A request
+    /// Adds a request. Returns an error if the id is in use, `max` requests are open or the client is gone. A request
     /// without an id of its client gets a number.
     pub(crate) fn admit(
         self: &Arc<OpenCalls>,
         id: Option<&Id>,
         open: OpenCall,
-        most: usize,
+        max: usize,
     ) -> Result<OpenCallGuard, Error> {
         let mut table = self.table.lock();
         if table.closed {
@@ -364,22 +364,22 @@ impl OpenCalls {
         if let Some(id) = id.filter(|_| table.open.contains_key(&key)) {
             return Err(Error::InvalidRequest(format!("a request with the id {id} is in flight")));
         }
-        if table.open.len() >= most {
-            return Err(Error::LimitExceeded { limit: "maxInFlight", value: most });
+        if table.open.len() >= max {
+            return Err(Error::LimitExceeded { limit: "maxInFlight", value: max });
         }
         table.open.insert(key.clone(), (number, open));
         drop(table);
         if let Some(count) = &self.count
             && count.open.fetch_add(1, Ordering::AcqRel) == 0
         {
-            count.begun.notify_one();
+            count.opened.notify_one();
         }
         Ok(OpenCallGuard { calls: Arc::clone(self), key, number })
     }
 
     /// Ends calls with an expired timeout.
     pub(crate) fn check_timeouts(&self, now: Instant) {
-        self.table.lock().calls().for_each(|call| call.look_at_clock(now));
+        self.table.lock().calls().for_each(|call| call.check_timeouts(now));
     }
 
     pub(crate) fn calls(&self) -> Vec<Arc<Call>> {
@@ -395,13 +395,13 @@ impl OpenCalls {
     }
 
     /// Cancels a request and frees its id at once. Returns `false` if it is not open.
-    pub(crate) fn withdraw(&self, id: &Id, reason: &str) -> bool {
+    pub(crate) fn cancel_and_free(&self, id: &Id, reason: &str) -> bool {
         let removed = self.table.lock().open.remove(&CallKey::Client(id.clone()));
         match removed {
             Some((_, OpenCall::Call(call))) => call.cancel(reason),
             // The receiver is gone if the stream has just ended.
             Some((_, OpenCall::Listen(cancel))) => drop(cancel.send(reason.to_owned())),
-            Some((_, OpenCall::Begins)) => {}
+            Some((_, OpenCall::Starting)) => {}
             None => return false,
         }
         true
@@ -434,7 +434,7 @@ impl CallTable {
     fn calls(&self) -> impl Iterator<Item = &Arc<Call>> {
         self.open.values().filter_map(|(_, open)| match open {
             OpenCall::Call(call) => Some(call),
-            OpenCall::Begins | OpenCall::Listen(_) => None,
+            OpenCall::Starting | OpenCall::Listen(_) => None,
         })
     }
 }

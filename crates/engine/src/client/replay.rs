@@ -5,15 +5,15 @@
 //! follow on the same stream. If none can follow, [`Replay::resume`] reports why instead of returning an empty stream:
 //!
 //! - [`ResumeGap`]: the id is foreign, or the session stream has lost an event after it.
-//! - [`StreamResumeOutcome::Lost`]: the call ended, and its answer was discarded. A loss of progress and log messages alone is no
-//!   error, and the rest of the stream is replayed.
-//! - [`StreamResumeOutcome::Spent`]: the stream of the call ended, and the client has all of it.
+//! - [`StreamResumeOutcome::Lost`]: the call ended, and its answer was discarded. A loss of progress and log messages
+//!   alone is no error, and the rest of the stream is replayed.
+//! - [`StreamResumeOutcome::Complete`]: the stream of the call ended, and the client has all of it.
 //!
 //! The buffer is bounded by [`MAX_EVENTS`], [`MAX_BYTES`] and [`KEPT_FOR`] for all streams of a client together. It
-//! discards the oldest [`ReplayEventKind::Note`] first, because a client can do without those. A server request is kept until its
-//! call ends. All clients together keep [`MAX_TOTAL_BYTES`]. Beyond that each client keeps [`MIN_BYTES`], and larger
-//! events are not kept. An ended stream is remembered while its last event is kept, and [`MAX_ENDED_STREAMS`] others besides.
-//! The number of open calls bounds the open streams.
+//! discards the oldest [`ReplayEventKind::Message`] first, because a client can do without those. A server request is
+//! kept until its call ends. All clients together keep [`MAX_TOTAL_BYTES`]. Beyond that each client keeps
+//! [`MIN_BYTES`], and larger events are not kept. An ended stream is remembered while its last event is kept, and
+//! [`MAX_ENDED_STREAMS`] others besides. The number of open calls bounds the open streams.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::{self, Write as _};
@@ -55,9 +55,9 @@ pub struct Replay {
     epoch: u32,
     ring: Mutex<ReplayBuffer>,
     /// Notified when a stream with a reader has grown, has ended or has a new reader.
-    bell: Notify,
+    changed: Notify,
     /// Notified when a stream has a new reader.
-    hands: Notify,
+    reader_changed: Notify,
 }
 
 /// The bytes in the buffers of all clients. They count towards `gateway.maxMemory`.
@@ -74,9 +74,9 @@ impl ReplayMemory {
 
     /// Returns the limit of a client that adds `more` bytes. The buffers use at most a quarter of the memory limit,
     /// because new requests matter more.
-    fn most(&self, more: usize) -> usize {
-        let most = MAX_TOTAL_BYTES.min(self.memory.max() / 4);
-        let is_full = self.bytes.load(Ordering::Relaxed) + more > most || self.memory.check().is_err();
+    fn limit(&self, more: usize) -> usize {
+        let max = MAX_TOTAL_BYTES.min(self.memory.max() / 4);
+        let is_full = self.bytes.load(Ordering::Relaxed) + more > max || self.memory.check().is_err();
         if is_full { MIN_BYTES } else { MAX_BYTES }
     }
 
@@ -104,13 +104,13 @@ impl ReplayMemory {
 struct ReplayBuffer {
     events: VecDeque<ReplayEvent>,
     bytes: usize,
-    kept: Arc<ReplayMemory>,
+    memory: Arc<ReplayMemory>,
     /// The last sequence number that was assigned.
     last: u64,
     streams: HashMap<u64, ReplayStream>,
     last_stream: u64,
     /// The ended streams, the oldest first.
-    over: VecDeque<u64>,
+    ended: VecDeque<u64>,
     closed: bool,
 }
 
@@ -128,9 +128,9 @@ struct ReplayEvent {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplayEventKind {
     /// Progress or a log message of a call, or any event of the session stream, which must have no gaps.
-    Note,
+    Message,
     /// A server request during a call.
-    Ask,
+    Request,
     /// The response of a call.
     Answer,
 }
@@ -144,7 +144,7 @@ struct ReplayStream {
     /// The sequence number of the last event.
     last: u64,
     /// The sequence number of the last event that was discarded.
-    forgotten: u64,
+    discarded: u64,
     /// The sequence number of the last event that a reader received.
     read: u64,
     is_over: bool,
@@ -161,7 +161,7 @@ pub struct ResumeGap;
 pub enum StreamResumeOutcome {
     Reader(ReplayReader),
     /// The stream ended, and the client has all of it.
-    Spent,
+    Complete,
     /// The stream ended, but its last event was discarded. Holds the ids of its requests: one, or all of a batch.
     Lost(SmallVec<[Id; 1]>),
 }
@@ -173,7 +173,7 @@ pub enum ReplayRead {
     Events(Bytes),
     Nothing,
     /// The stream ended, or another reader took it over.
-    Over,
+    Ended,
 }
 
 /// The position of a client that resumed a stream.
@@ -183,7 +183,7 @@ pub struct ReplayReader {
     /// An event after the position was discarded before the reader began.
     pub has_gap: bool,
     /// The last discarded event when the reader began. If an unread event is discarded later, the reader ends.
-    forgotten: u64,
+    discarded: u64,
     /// The last event that the reader received.
     seq: u64,
     number: u64,
@@ -191,13 +191,13 @@ pub struct ReplayReader {
 
 impl Replay {
     pub fn new(epoch: u32) -> Replay {
-        Replay::among(epoch, &Arc::default())
+        Replay::with_memory(epoch, &Arc::default())
     }
 
-    /// Creates a buffer that counts its bytes in `kept`, which all clients share.
-    pub fn among(epoch: u32, kept: &Arc<ReplayMemory>) -> Replay {
-        let ring = Mutex::new(ReplayBuffer { kept: Arc::clone(kept), ..ReplayBuffer::default() });
-        Replay { epoch, ring, bell: Notify::new(), hands: Notify::new() }
+    /// Creates a buffer that counts its bytes in `memory`, which all clients share.
+    pub fn with_memory(epoch: u32, memory: &Arc<ReplayMemory>) -> Replay {
+        let ring = Mutex::new(ReplayBuffer { memory: Arc::clone(memory), ..ReplayBuffer::default() });
+        Replay { epoch, ring, changed: Notify::new(), reader_changed: Notify::new() }
     }
 
     /// Begins the stream of a call, or of all calls of a batch, and returns its number.
@@ -215,10 +215,10 @@ impl Replay {
     /// Returns an event without a message, from which the client can resume the stream. It also sets the client's retry
     /// time. The buffer does not keep it.
     pub fn prime(&self, stream: u64) -> Bytes {
-        self.priming(&mut self.ring.lock(), stream)
+        self.prime_event(&mut self.ring.lock(), stream)
     }
 
-    fn priming(&self, ring: &mut ReplayBuffer, stream: u64) -> Bytes {
+    fn prime_event(&self, ring: &mut ReplayBuffer, stream: u64) -> Bytes {
         ring.last += 1;
         let (id, retry) = (self.event_id(stream, ring.last), RETRY.as_millis());
         format!("id: {id}\nretry: {retry}\ndata: \n\n").into()
@@ -237,12 +237,12 @@ impl Replay {
         }
         let end = event.len();
         event.extend_from_slice(EVENT_END);
-        let event = ring.kept.hold(event.freeze());
+        let event = ring.memory.hold(event.freeze());
         let is_followed =
             ring.keep(ReplayEvent { stream, seq, kind, message: event.slice(begin..end), at: Instant::now() });
         drop(ring);
         if is_followed {
-            self.bell.notify_waiters();
+            self.changed.notify_waiters();
         }
         event
     }
@@ -251,18 +251,18 @@ impl Replay {
     pub fn keep(&self, message: Bytes) {
         let message = single_line(message);
         let mut ring = self.ring.lock();
-        let message = ring.kept.hold(message);
+        let message = ring.memory.hold(message);
         ring.last += 1;
         let (stream, seq) = (SESSION_STREAM, ring.last);
-        ring.keep(ReplayEvent { stream, seq, kind: ReplayEventKind::Note, message, at: Instant::now() });
+        ring.keep(ReplayEvent { stream, seq, kind: ReplayEventKind::Message, message, at: Instant::now() });
         drop(ring);
-        self.bell.notify_waiters();
+        self.changed.notify_waiters();
     }
 
     /// Counts one answered request of the stream. The stream ends when all its requests are answered.
     pub fn finish(&self, stream: u64) {
         self.ring.lock().finish(stream);
-        self.bell.notify_waiters();
+        self.changed.notify_waiters();
     }
 
     /// Returns a reader of the session stream that begins at the last event read. If no event is unread, also returns a
@@ -277,9 +277,9 @@ impl Replay {
         let stream = ring.streams.entry(SESSION_STREAM).or_default();
         let reader = stream.take(SESSION_STREAM);
         let is_read = stream.last <= reader.seq;
-        let first = is_read.then(|| self.priming(&mut ring, SESSION_STREAM));
+        let first = is_read.then(|| self.prime_event(&mut ring, SESSION_STREAM));
         drop(ring);
-        self.tell_hands();
+        self.notify_new_reader();
         (reader, first)
     }
 
@@ -296,35 +296,35 @@ impl Replay {
             _ => ring.streams.get_mut(&stream).ok_or(ResumeGap)?,
         };
         if known.is_over && seq >= known.last {
-            return Ok(StreamResumeOutcome::Spent);
+            return Ok(StreamResumeOutcome::Complete);
         }
-        let has_gap = seq < known.forgotten;
+        let has_gap = seq < known.discarded;
         if has_gap && stream == SESSION_STREAM {
             return Err(ResumeGap);
         }
-        if known.is_over && known.forgotten == known.last {
+        if known.is_over && known.discarded == known.last {
             return Ok(StreamResumeOutcome::Lost(known.requests.clone()));
         }
         let reader = ReplayReader { has_gap, seq, ..known.take(stream) };
         drop(ring);
-        self.tell_hands();
+        self.notify_new_reader();
         Ok(StreamResumeOutcome::Reader(reader))
     }
 
-    fn tell_hands(&self) {
-        self.hands.notify_waiters();
-        self.bell.notify_waiters();
+    fn notify_new_reader(&self) {
+        self.reader_changed.notify_waiters();
+        self.changed.notify_waiters();
     }
 
     /// Waits until a resuming client takes over the stream of a call.
     pub async fn taken(&self, stream: u64) {
         loop {
             // Register before the check, or a notification between the check and the wait is lost.
-            let rung = self.hands.notified();
+            let woken = self.reader_changed.notified();
             if self.is_taken(stream) {
                 return;
             }
-            rung.await;
+            woken.await;
         }
     }
 
@@ -336,13 +336,13 @@ impl Replay {
     pub fn read(&self, reader: &mut ReplayReader) -> ReplayRead {
         let mut ring = self.ring.lock();
         let ReplayBuffer { streams, events, .. } = &mut *ring;
-        let Some(stream) = streams.get_mut(&reader.stream) else { return ReplayRead::Over };
-        let is_behind = reader.seq < stream.forgotten && reader.forgotten < stream.forgotten;
+        let Some(stream) = streams.get_mut(&reader.stream) else { return ReplayRead::Ended };
+        let is_behind = reader.seq < stream.discarded && reader.discarded < stream.discarded;
         if stream.reader != reader.number || is_behind {
-            return ReplayRead::Over;
+            return ReplayRead::Ended;
         }
         if stream.last <= reader.seq {
-            return if stream.is_over { ReplayRead::Over } else { ReplayRead::Nothing };
+            return if stream.is_over { ReplayRead::Ended } else { ReplayRead::Nothing };
         }
         // Search from the end, because a reader is usually only a few events behind.
         let first = events.len() - events.iter().rev().take_while(|event| event.seq > reader.seq).count();
@@ -360,37 +360,37 @@ impl Replay {
     }
 
     /// Returns a future that completes when a stream with a reader has grown, has ended or has a new reader.
-    pub(crate) fn rung(&self) -> Notified<'_> {
-        self.bell.notified()
+    pub(crate) fn changed(&self) -> Notified<'_> {
+        self.changed.notified()
     }
 
     /// Waits for the next events. Returns `None` when the stream has ended for this reader. It is cancel-safe.
     pub async fn follow(&self, reader: &mut ReplayReader) -> Option<Bytes> {
         loop {
-            let rung = self.bell.notified();
+            let woken = self.changed.notified();
             match self.read(reader) {
                 ReplayRead::Events(events) => return Some(events),
-                ReplayRead::Over => return None,
-                ReplayRead::Nothing => rung.await,
+                ReplayRead::Ended => return None,
+                ReplayRead::Nothing => woken.await,
             }
         }
     }
 
     /// Discards events older than [`KEPT_FOR`], except the server requests of open calls.
-    pub(crate) fn forget_old(&self, now: Instant) {
-        self.ring.lock().forget_old(now);
+    pub(crate) fn discard_old(&self, now: Instant) {
+        self.ring.lock().discard_old(now);
     }
 
     /// Discards all events and ends all readers, because the client is gone.
     pub fn close(&self) {
         let mut ring = self.ring.lock();
         while !ring.events.is_empty() {
-            ring.forget(0);
+            ring.discard(0);
         }
         *ring =
             ReplayBuffer { closed: true, last: ring.last, last_stream: ring.last_stream, ..ReplayBuffer::default() };
         drop(ring);
-        self.tell_hands();
+        self.notify_new_reader();
     }
 
     fn event_id(&self, stream: u64, seq: u64) -> impl fmt::Display {
@@ -401,7 +401,7 @@ impl Replay {
     /// Writes the text that precedes a message in an event.
     fn begin_event(&self, event: &mut BytesMut, stream: u64, seq: u64) {
         write!(event, "id: {}\nevent: message\ndata: ", self.event_id(stream, seq))
-            .expect("memory takes all that is written");
+            .expect("a write to memory cannot fail");
     }
 
     fn parse(&self, id: &str) -> Option<(u64, u64)> {
@@ -423,8 +423,8 @@ impl ReplayStream {
     /// Registers a new reader that begins at the last event read. The previous reader ends.
     fn take(&mut self, stream: u64) -> ReplayReader {
         self.reader += 1;
-        let (seq, forgotten) = (self.read.max(self.forgotten), self.forgotten);
-        ReplayReader { stream, has_gap: false, forgotten, seq, number: self.reader }
+        let (seq, discarded) = (self.read.max(self.discarded), self.discarded);
+        ReplayReader { stream, has_gap: false, discarded, seq, number: self.reader }
     }
 }
 
@@ -435,47 +435,47 @@ impl ReplayBuffer {
             return false;
         }
         let length = event.message.len();
-        let most = self.kept.most(length);
-        self.make_room(length, most);
+        let max = self.memory.limit(length);
+        self.make_room(length, max);
         let stream = self.streams.entry(event.stream).or_default();
         stream.last = event.seq;
         let is_followed = stream.reader > 0;
-        if length > most && most == MIN_BYTES {
-            stream.forgotten = event.seq;
+        if length > max && max == MIN_BYTES {
+            stream.discarded = event.seq;
             return is_followed;
         }
         self.bytes += length;
-        self.kept.add(length);
+        self.memory.add(length);
         self.events.push_back(event);
         is_followed
     }
 
-    fn make_room(&mut self, length: usize, most: usize) {
-        while !self.events.is_empty() && (self.events.len() >= MAX_EVENTS || self.bytes + length > most) {
-            let first = self.events.iter().position(|event| event.kind == ReplayEventKind::Note);
-            self.forget(first.unwrap_or_default());
+    fn make_room(&mut self, length: usize, max: usize) {
+        while !self.events.is_empty() && (self.events.len() >= MAX_EVENTS || self.bytes + length > max) {
+            let first = self.events.iter().position(|event| event.kind == ReplayEventKind::Message);
+            self.discard(first.unwrap_or_default());
         }
     }
 
-    fn forget(&mut self, index: usize) {
+    fn discard(&mut self, index: usize) {
         let Some(event) = self.events.remove(index) else { return };
         self.bytes -= event.message.len();
-        self.kept.sub(event.message.len());
+        self.memory.sub(event.message.len());
         if let Some(stream) = self.streams.get_mut(&event.stream) {
-            stream.forgotten = stream.forgotten.max(event.seq);
+            stream.discarded = stream.discarded.max(event.seq);
         }
     }
 
-    fn forget_old(&mut self, now: Instant) {
+    fn discard_old(&mut self, now: Instant) {
         let mut index = 0;
         while let Some(event) = self.events.get(index).filter(|event| now.duration_since(event.at) >= KEPT_FOR) {
             let is_open = self.streams.get(&event.stream).is_some_and(|stream| !stream.is_over);
             match event.kind {
-                ReplayEventKind::Ask if is_open => index += 1,
-                ReplayEventKind::Note | ReplayEventKind::Ask | ReplayEventKind::Answer => self.forget(index),
+                ReplayEventKind::Request if is_open => index += 1,
+                ReplayEventKind::Message | ReplayEventKind::Request | ReplayEventKind::Answer => self.discard(index),
             }
         }
-        self.trim_over();
+        self.trim_ended();
     }
 
     fn finish(&mut self, number: u64) {
@@ -485,23 +485,23 @@ impl ReplayBuffer {
             return;
         }
         stream.is_over = true;
-        self.over.push_back(number);
-        self.trim_over();
+        self.ended.push_back(number);
+        self.trim_ended();
     }
 
     /// Removes the oldest ended streams with a discarded last event if there are more than [`MAX_ENDED_STREAMS`].
-    fn trim_over(&mut self) {
-        let ReplayBuffer { over, streams, .. } = self;
-        let is_gone = |stream: Option<&ReplayStream>| stream.is_none_or(|stream| stream.forgotten == stream.last);
-        let gone = over.iter().filter(|number| is_gone(streams.get(number))).count();
-        let mut surplus = gone.saturating_sub(MAX_ENDED_STREAMS);
-        over.retain(|number| {
-            let goes = surplus > 0 && is_gone(streams.get(number));
-            if goes {
+    fn trim_ended(&mut self) {
+        let ReplayBuffer { ended, streams, .. } = self;
+        let is_discarded = |stream: Option<&ReplayStream>| stream.is_none_or(|stream| stream.discarded == stream.last);
+        let discarded = ended.iter().filter(|number| is_discarded(streams.get(number))).count();
+        let mut surplus = discarded.saturating_sub(MAX_ENDED_STREAMS);
+        ended.retain(|number| {
+            let is_surplus = surplus > 0 && is_discarded(streams.get(number));
+            if is_surplus {
                 surplus -= 1;
                 streams.remove(number);
             }
-            !goes
+            !is_surplus
         });
     }
 }

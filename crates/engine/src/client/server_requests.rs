@@ -56,7 +56,7 @@ pub enum ServerRequestEvent {
     Answer(Response),
     Progress(Box<Notification>),
     /// The client is gone.
-    Nothing,
+    Closed,
 }
 
 impl Client {
@@ -85,7 +85,7 @@ impl Client {
     }
 
     /// Reports whether the request with this id waits for its response.
-    pub fn waits_for(&self, id: &Id) -> bool {
+    pub fn is_request_open(&self, id: &Id) -> bool {
         id.as_u64().is_some_and(|id| self.state.lock().requests.open.contains_key(&id))
     }
 
@@ -103,7 +103,7 @@ impl Client {
         !self.state.lock().requests.open.is_empty()
     }
 
-    /// Ends all open requests with [`ServerRequestEvent::Nothing`] and rejects new ones, because the client cannot
+    /// Ends all open requests with [`ServerRequestEvent::Closed`] and rejects new ones, because the client cannot
     /// answer any more.
     pub fn close_requests(&self) {
         let open = self.state.lock().requests.close();
@@ -118,7 +118,7 @@ impl OpenServerRequest {
             biased;
             // Progress that arrived before the response is returned first.
             Some(notification) = self.progress.recv() => ServerRequestEvent::Progress(Box::new(notification)),
-            answer = &mut self.answer => answer.map_or(ServerRequestEvent::Nothing, ServerRequestEvent::Answer),
+            answer = &mut self.answer => answer.map_or(ServerRequestEvent::Closed, ServerRequestEvent::Answer),
         }
     }
 }
@@ -148,23 +148,23 @@ mod tests {
 
     #[tokio::test]
     async fn ask_an_answer_finds_its_question_once() {
-        let client = Arc::new(Client::passing(Default::default()));
+        let client = Arc::new(Client::stateless(Default::default()));
         let (mut first, mut second) = (client.open_request().expect("room"), client.open_request().expect("room"));
         assert!(client.answer(answer(second.id)));
-        assert!(!client.answer(answer(second.id)), "a second answer is nobody's");
+        assert!(!client.answer(answer(second.id)), "a second answer has no open request");
         assert!(!client.answer(answer(99)));
         assert!(!client.answer(response(r#"{"jsonrpc":"2.0","id":"1","result":{}}"#.to_owned())), "1 is not \"1\"");
         assert!(
             matches!(second.next().await, ServerRequestEvent::Answer(response) if response.raw.as_str().contains("\"n\":2"))
         );
         client.close_requests();
-        assert!(matches!(first.next().await, ServerRequestEvent::Nothing));
+        assert!(matches!(first.next().await, ServerRequestEvent::Closed));
         assert!(matches!(client.open_request(), Err(ServerRequestError::Closed)));
     }
 
     #[test]
     fn ask_exactly_so_many_are_open_and_a_dropped_one_makes_room() {
-        let client = Arc::new(Client::passing(Default::default()));
+        let client = Arc::new(Client::stateless(Default::default()));
         let mut open: Vec<_> = (0..MAX_SERVER_REQUESTS).map(|_| client.open_request().expect("room")).collect();
         assert!(matches!(client.open_request(), Err(ServerRequestError::Full)));
         open.pop();
@@ -175,15 +175,15 @@ mod tests {
 
     #[tokio::test]
     async fn ask_progress_comes_before_the_answer() {
-        let client = Arc::new(Client::passing(Default::default()));
-        let mut ask = client.open_request().expect("room");
+        let client = Arc::new(Client::stateless(Default::default()));
+        let mut request = client.open_request().expect("room");
         let progress =
             r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":5}}"#;
         let Ok(Message::Notification(progress)) = Message::parse(progress.into()) else { panic!() };
         assert!(client.progress(progress.clone()));
         assert!(client.answer(answer(1)));
         assert!(!client.progress(progress));
-        assert!(matches!(ask.next().await, ServerRequestEvent::Progress(_)));
-        assert!(matches!(ask.next().await, ServerRequestEvent::Answer(_)));
+        assert!(matches!(request.next().await, ServerRequestEvent::Progress(_)));
+        assert!(matches!(request.next().await, ServerRequestEvent::Answer(_)));
     }
 }

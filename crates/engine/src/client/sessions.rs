@@ -64,7 +64,7 @@ impl Client {
     }
 
     /// Registers a reader that resumes the stream of a call. The session is not idle until the guard is dropped.
-    pub(crate) fn enter_reader(self: &Arc<Client>) -> Presence {
+    pub(crate) fn register_reader(self: &Arc<Client>) -> Presence {
         self.activity.readers.fetch_add(1, Ordering::Relaxed);
         Presence { client: Arc::clone(self), kind: PresenceKind::Reader }
     }
@@ -83,10 +83,10 @@ impl Client {
 
     /// Returns the time since the client's last activity. It is zero while the client has an open stream or request.
     pub fn idle(&self) -> Duration {
-        if self.is_unused() { self.silence() } else { Duration::ZERO }
+        if self.is_unused() { self.time_since_activity() } else { Duration::ZERO }
     }
 
-    fn silence(&self) -> Duration {
+    fn time_since_activity(&self) -> Duration {
         let last_seen = Duration::from_micros(self.activity.last_seen.load(Ordering::Relaxed));
         self.activity.begin.elapsed().saturating_sub(last_seen)
     }
@@ -97,7 +97,7 @@ impl Client {
     }
 
     /// Reports whether the client had a session stream and has none now.
-    fn is_cut(&self) -> bool {
+    fn has_lost_stream(&self) -> bool {
         !self.has_stream() && self.had_stream()
     }
 }
@@ -162,34 +162,34 @@ pub struct Sessions {
     room: Arc<Semaphore>,
     pub levels: Arc<Levels>,
     /// The calls without a session.
-    visits: Arc<OpenCalls>,
+    stateless_calls: Arc<OpenCalls>,
     observe: Arc<Observe>,
-    pulse: Arc<OpenCallCount>,
+    call_count: Arc<OpenCallCount>,
     streams: Arc<AtomicUsize>,
     /// The byte count of all replay buffers.
-    kept: Arc<ReplayMemory>,
+    replay_memory: Arc<ReplayMemory>,
     node: RunId,
-    most: usize,
+    max: usize,
     idle_timeout: Duration,
     begin: Instant,
 }
 
 impl Sessions {
-    pub fn new(most: usize, idle_timeout: Duration, observe: Arc<Observe>) -> Sessions {
-        let most = most.min(Semaphore::MAX_PERMITS);
-        let pulse = Arc::<OpenCallCount>::default();
-        let kept = Arc::new(ReplayMemory::new(&observe.memory));
+    pub fn new(max: usize, idle_timeout: Duration, observe: Arc<Observe>) -> Sessions {
+        let max = max.min(Semaphore::MAX_PERMITS);
+        let call_count = Arc::<OpenCallCount>::default();
+        let replay_memory = Arc::new(ReplayMemory::new(&observe.memory));
         Sessions {
             table: RwLock::default(),
-            room: Arc::new(Semaphore::new(most)),
+            room: Arc::new(Semaphore::new(max)),
             levels: Arc::default(),
-            visits: Arc::new(OpenCalls::new(&pulse)),
+            stateless_calls: Arc::new(OpenCalls::new(&call_count)),
             observe,
-            pulse,
+            call_count,
             streams: Arc::default(),
-            kept,
+            replay_memory,
             node: RunId::random(),
-            most,
+            max,
             idle_timeout,
             begin: Instant::now(),
         }
@@ -210,7 +210,7 @@ impl Sessions {
                 return Ok(place);
             }
         }
-        Err(Error::LimitExceeded { limit: Limit::MaxSessions.as_str(), value: self.most })
+        Err(Error::LimitExceeded { limit: Limit::MaxSessions.as_str(), value: self.max })
     }
 
     /// Ends the least recently active session that holds nothing. Returns `false` if there is none.
@@ -233,7 +233,7 @@ impl Sessions {
                 let candidate = EvictionCandidate { key: *id, is_new, since: last_seen(&entry.client) };
                 is_free(&entry.client).then_some(candidate)
             };
-            if !victims.refill(self.most, Instant::now(), || open.iter().filter_map(candidate).collect()) {
+            if !victims.refill(self.max, Instant::now(), || open.iter().filter_map(candidate).collect()) {
                 return false;
             }
         }
@@ -241,7 +241,7 @@ impl Sessions {
     }
 
     /// Returns a new session id.
-    pub fn mint(&self) -> SessionId {
+    pub fn new_id(&self) -> SessionId {
         SessionId::new(self.node)
     }
 
@@ -254,12 +254,13 @@ impl Sessions {
         introduction: Introduction,
         lists: ListVersions,
     ) -> Arc<Client> {
-        let id = self.mint();
-        let client = Client::new(dialect, introduction, lists, Replay::among(random_epoch(), &self.kept));
+        let id = self.new_id();
+        let client =
+            Client::new(dialect, introduction, lists, Replay::with_memory(random_epoch(), &self.replay_memory));
         let client = Arc::new(Client {
-            calls: Arc::new(OpenCalls::new(&self.pulse)),
+            calls: Arc::new(OpenCalls::new(&self.call_count)),
             activity: Activity::new(self.begin, SystemTime::now(), micros(self.begin.elapsed())),
-            ..client.of_session(id, profile)
+            ..client.with_session(id, profile)
         });
         let entry = SessionEntry { client: Arc::clone(&client), _place: place };
         self.table.write().open.insert(id, entry);
@@ -283,7 +284,7 @@ impl Sessions {
 
     /// Returns the number of sessions, including places that are reserved for a handshake.
     pub fn len(&self) -> usize {
-        self.most - self.room.available_permits()
+        self.max - self.room.available_permits()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -317,18 +318,18 @@ impl Sessions {
         client.close();
         client.calls.close(reason);
         // The level of a closed client does not change any more.
-        self.levels.replace(client.asked_level(), None);
+        self.levels.replace(client.requested_level(), None);
         self.observe.emit(&Event::SessionEnded { session: &client.session_name(), reason });
         true
     }
 
     /// Registers a call without a session. The number of connections bounds the number of such calls.
-    pub(crate) fn admit_visit(&self, call: &Arc<Call>) -> Result<OpenCallGuard, Error> {
-        self.visits.admit(None, OpenCall::Call(Arc::clone(call)), usize::MAX)
+    pub(crate) fn admit_stateless(&self, call: &Arc<Call>) -> Result<OpenCallGuard, Error> {
+        self.stateless_calls.admit(None, OpenCall::Call(Arc::clone(call)), usize::MAX)
     }
 
     pub fn end_all(&self, reason: &str) {
-        self.visits.close(reason);
+        self.stateless_calls.close(reason);
         let ids: Vec<_> = self.table.read().open.keys().copied().collect();
         for id in ids {
             self.end_if(id, reason, |_| true);
@@ -336,18 +337,18 @@ impl Sessions {
     }
 
     /// Ends all open server requests, because no client can answer any more.
-    pub(crate) fn close_asks(&self) {
+    pub(crate) fn close_server_requests(&self) {
         for entry in self.table.read().open.values() {
             entry.client.close_requests();
         }
-        self.visits.calls().iter().for_each(|call| call.client.close_requests());
+        self.stateless_calls.calls().iter().for_each(|call| call.client.close_requests());
     }
 
     /// Sets the log level of a session, unless it has ended. Its level would then never be removed from [`Levels`].
     pub fn set_level(&self, client: &Client, level: Level) {
         let state = client.state.lock();
         if !state.closed {
-            let before = client.asked_level();
+            let before = client.requested_level();
             client.level.store(level as u8, Ordering::Relaxed);
             self.levels.replace(before, Some(level));
         }
@@ -374,14 +375,14 @@ impl Sessions {
 
     /// Returns the number of calls without an answer.
     pub(crate) fn open_calls(&self) -> usize {
-        self.pulse.open()
+        self.call_count.open()
     }
 
     /// Returns all calls without an answer.
-    pub(crate) fn each_open_call(&self) -> Vec<Arc<Call>> {
+    pub(crate) fn list_open_calls(&self) -> Vec<Arc<Call>> {
         let table = self.table.read();
         let calls = table.open.values().flat_map(|entry| entry.client.calls.calls());
-        calls.chain(self.visits.calls()).collect()
+        calls.chain(self.stateless_calls.calls()).collect()
     }
 
     /// Ends all idle sessions and discards old replay events.
@@ -392,7 +393,7 @@ impl Sessions {
     fn idle(&self) -> Vec<SessionId> {
         let table = self.table.read();
         let idle = table.open.iter().filter(|(_, entry)| {
-            entry.client.replay.forget_old(Instant::now());
+            entry.client.replay.discard_old(Instant::now());
             self.is_idle(&entry.client)
         });
         idle.map(|(id, _)| *id).collect()
@@ -406,22 +407,22 @@ impl Sessions {
     }
 
     fn is_idle(&self, client: &Client) -> bool {
-        client.silence() >= self.patience(client) && client.is_unused()
+        client.time_since_activity() >= self.idle_timeout_of(client) && client.is_unused()
     }
 
     /// Returns the idle timeout of a session.
-    fn patience(&self, client: &Client) -> Duration {
-        let is_dear = client.is_cut() && client.is_holding();
-        if is_dear { self.idle_timeout.min(LOST_STREAM_TIMEOUT) } else { self.idle_timeout }
+    fn idle_timeout_of(&self, client: &Client) -> Duration {
+        let is_costly = client.has_lost_stream() && client.is_holding();
+        if is_costly { self.idle_timeout.min(LOST_STREAM_TIMEOUT) } else { self.idle_timeout }
     }
 
     /// Checks the timeouts of all open calls every [`TICK`]. Sleeps while no call is open. Never returns.
-    pub(crate) async fn keep_time(&self) {
+    pub(crate) async fn check_timeouts_periodically(&self) {
         loop {
-            self.pulse.begun().await;
+            self.call_count.wait_for_call().await;
             tokio::time::sleep(TICK).await;
             let now = Instant::now();
-            self.visits.check_timeouts(now);
+            self.stateless_calls.check_timeouts(now);
             for entry in self.table.read().open.values() {
                 entry.client.calls.check_timeouts(now);
             }
@@ -429,7 +430,7 @@ impl Sessions {
     }
 
     /// Calls [`sweep`](Sessions::sweep) periodically. Never returns.
-    pub async fn keep_swept(&self) {
+    pub async fn sweep_periodically(&self) {
         let interval = (self.idle_timeout / 10).clamp(Duration::from_millis(50), LOST_STREAM_TIMEOUT / 10);
         loop {
             tokio::time::sleep(interval).await;

@@ -15,8 +15,8 @@ const MAX_NAME: usize = 80;
 
 impl Dispatcher {
     /// Logs the calls that are still open, the oldest first.
-    pub(crate) fn tell_cut(&self, observe: &Observe) {
-        let mut open = self.sessions.each_open_call();
+    pub(crate) fn log_cut_calls(&self, observe: &Observe) {
+        let mut open = self.sessions.list_open_calls();
         // The cached key reads each age once. Ages grow during the sort, and a changing order could make the sort
         // panic.
         open.sort_by_cached_key(|call| Reverse(call.age()));

@@ -1,9 +1,9 @@
 //! `subscriptions/listen`: a stream of notifications for a client without a session.
 //!
-//! Each stream is a client of its own and takes a place among the sessions. Its subscriptions are registered like those of
-//! sessions, so both receive the same updates. The acknowledgement lists the subscriptions that the catalog and the
-//! backends accept. It waits at most [`ACKNOWLEDGE_TIMEOUT`] for the backends. If a backend answers later, the client gets one
-//! update of each resource, because earlier changes were not reported.
+//! Each stream is a client of its own and takes a place among the sessions. Its subscriptions are registered like those
+//! of sessions, so both receive the same updates. The acknowledgement lists the subscriptions that the catalog and the
+//! backends accept. It waits at most [`ACKNOWLEDGE_TIMEOUT`] for the backends. If a backend answers later, the client
+//! gets one update of each resource, because earlier changes were not reported.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -37,12 +37,12 @@ const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_millis(250);
 pub struct ListenSubscription {
     pub client: Arc<Client>,
     id: Id,
-    honoured: ListenFilter,
+    accepted: ListenFilter,
     /// Receives the rejected URIs when all backends have answered. The acknowledgement closes it.
     settled: Option<oneshot::Receiver<Vec<Arc<str>>>>,
     /// The place among the sessions. `None` on a pipe, which limits its streams itself.
     _place: Option<SessionPermit>,
-    _counted: Presence,
+    _presence: Presence,
 }
 
 impl Drop for ListenSubscription {
@@ -55,7 +55,7 @@ impl ListenSubscription {
     /// Begins a stream: reads the filter, subscribes to its URIs and watches its tasks.
     pub(super) fn begin(
         dispatcher: &Arc<Dispatcher>,
-        guest: &StatelessClient,
+        sender: &StatelessClient,
         caller: Caller,
         request: &Request,
     ) -> Result<ListenSubscription, Error> {
@@ -68,37 +68,37 @@ impl ListenSubscription {
             check_declared(&caller)?;
         }
         Router::check_options(request)?;
-        let place = match guest {
-            StatelessClient::Passing(_) => Some(dispatcher.reserve()?),
-            StatelessClient::Known(_) => None,
+        let place = match sender {
+            StatelessClient::Http(_) => Some(dispatcher.reserve()?),
+            StatelessClient::Stdio(_) => None,
         };
         let introduction = Introduction { abilities: Arc::clone(&caller.abilities), ..Introduction::default() };
-        let versions = *dispatcher.router.directory.watch_of(caller.profile.as_ref()).borrow();
-        let session = dispatcher.sessions.mint();
+        let versions = *dispatcher.router.catalogs.watch_of(caller.profile.as_ref()).borrow();
+        let session = dispatcher.sessions.new_id();
         let client = Client::new(caller.dialect, introduction, versions, Replay::new(0));
-        let client = Arc::new(client.of_session(session, caller.profile.clone()));
-        if let Some(profile) = dispatcher.router.directory.profile(caller.profile.as_ref()) {
+        let client = Arc::new(client.with_session(session, caller.profile.clone()));
+        if let Some(profile) = dispatcher.router.catalogs.profile(caller.profile.as_ref()) {
             client.confine(profile);
         }
         // A client on a pipe may have links of its own, which belong to the pipe.
-        let own = match guest {
-            StatelessClient::Known(client) => Arc::clone(client),
-            StatelessClient::Passing(_) => Arc::clone(&client),
+        let own = match sender {
+            StatelessClient::Stdio(client) => Arc::clone(client),
+            StatelessClient::Http(_) => Arc::clone(&client),
         };
         let call = Arc::new(Call::new(caller, own, request.clone(), None));
         let known = wanted.uris.iter().filter(|uri| dispatcher.router.can_subscribe(&call, uri)).cloned();
         // Subscriptions beyond the limit would be rejected, so do not acknowledge them.
         let known: BTreeSet<_> = known.take(dispatcher.policies.subscriptions.per_client).collect();
         let tasks = dispatcher.router.watchable(&call.caller, &wanted.tasks);
-        let honoured = ListenFilter { uris: known, tasks, ..wanted };
-        watch_tasks(dispatcher, &call, &client, &honoured);
-        let settled = subscribe_all(dispatcher, &call, Arc::clone(&client), &honoured);
+        let accepted = ListenFilter { uris: known, tasks, ..wanted };
+        watch_tasks(dispatcher, &call, &client, &accepted);
+        let settled = subscribe_all(dispatcher, &call, Arc::clone(&client), &accepted);
         Ok(ListenSubscription {
-            _counted: dispatcher.sessions.open_listen_stream(&client),
+            _presence: dispatcher.sessions.open_listen_stream(&client),
             client,
             // The stream outlives the request, so it must not keep the request's buffer alive.
             id: request.id.detached(),
-            honoured,
+            accepted,
             settled,
             _place: place,
         })
@@ -110,28 +110,28 @@ impl ListenSubscription {
             let in_time = tokio::time::timeout(ACKNOWLEDGE_TIMEOUT, &mut *settled).await;
             // The subscribing task learns from the closed channel that its result is too late.
             settled.close();
-            let refused = in_time.map_or_else(|_| settled.try_recv().ok(), Result::ok).unwrap_or_default();
-            self.honoured.uris.retain(|uri| !refused.contains(uri));
+            let rejected = in_time.map_or_else(|_| settled.try_recv().ok(), Result::ok).unwrap_or_default();
+            self.accepted.uris.retain(|uri| !rejected.contains(uri));
             self.settled = None;
         }
-        let params = format!(r#"{{{},"notifications":{}}}"#, self.meta(), self.honoured.to_json());
+        let params = format!(r#"{{{},"notifications":{}}}"#, self.meta(), self.accepted.to_json());
         goblin_wire::notification(&Method::Acknowledged, Some(&params))
     }
 
-    /// Adds the subscription id of this stream to a notification. Returns `None` if the client did not ask for that
+    /// Adds the subscription id of this stream to a notification. Returns `None` if the client did not request that
     /// list.
-    pub fn told(&self, message: Bytes) -> Option<Bytes> {
+    pub fn tag(&self, message: Bytes) -> Option<Bytes> {
         let Ok(Message::Notification(notification)) = Message::parse(message) else { return None };
         let is_wanted = match notification.method {
-            Method::ToolsChanged => self.honoured.tools,
-            Method::PromptsChanged => self.honoured.prompts,
-            Method::ResourcesChanged => self.honoured.resources,
+            Method::ToolsChanged => self.accepted.tools,
+            Method::PromptsChanged => self.accepted.prompts,
+            Method::ResourcesChanged => self.accepted.resources,
             _ => true,
         };
-        is_wanted.then(|| self.named(&notification))
+        is_wanted.then(|| self.with_subscription_id(&notification))
     }
 
-    fn named(&self, notification: &Notification) -> Bytes {
+    fn with_subscription_id(&self, notification: &Notification) -> Bytes {
         let text = notification.raw.as_str();
         let mut edits = Splice::new();
         match (notification.params.whole, notification.params.meta.filter(|meta| meta.get(text).starts_with('{'))) {
@@ -160,12 +160,12 @@ impl ListenSubscription {
 }
 
 /// Starts a task that reports the status of the wanted tasks until the client closes.
-fn watch_tasks(dispatcher: &Arc<Dispatcher>, call: &Arc<Call>, client: &Arc<Client>, honoured: &ListenFilter) {
-    if honoured.tasks.is_empty() {
+fn watch_tasks(dispatcher: &Arc<Dispatcher>, call: &Arc<Call>, client: &Arc<Client>, accepted: &ListenFilter) {
+    if accepted.tasks.is_empty() {
         return;
     }
     let (dispatcher, call, client, tasks) =
-        (Arc::clone(dispatcher), Arc::clone(call), Arc::clone(client), honoured.tasks.clone());
+        (Arc::clone(dispatcher), Arc::clone(call), Arc::clone(client), accepted.tasks.clone());
     worker::spawn(async move { dispatcher.router.watch_tasks(&call, &client, &tasks).await });
 }
 
@@ -174,25 +174,25 @@ fn subscribe_all(
     dispatcher: &Arc<Dispatcher>,
     call: &Arc<Call>,
     client: Arc<Client>,
-    honoured: &ListenFilter,
+    accepted: &ListenFilter,
 ) -> Option<oneshot::Receiver<Vec<Arc<str>>>> {
-    if honoured.uris.is_empty() {
+    if accepted.uris.is_empty() {
         return None;
     }
     let (settle, settled) = oneshot::channel();
-    let (dispatcher, call, uris) = (Arc::clone(dispatcher), Arc::clone(call), honoured.uris.clone());
+    let (dispatcher, call, uris) = (Arc::clone(dispatcher), Arc::clone(call), accepted.uris.clone());
     worker::spawn(async move {
         let (router, call, client) = (&dispatcher.router, &call, &client);
-        let enter = |uri: Arc<str>| async move { (!router.listen_to(call, client, &uri).await).then_some(uri) };
-        let all = futures_util::stream::iter(uris).map(enter).buffer_unordered(MAX_CONCURRENT_SUBSCRIBES);
+        let subscribe = |uri: Arc<str>| async move { (!router.listen_to(call, client, &uri).await).then_some(uri) };
+        let all = futures_util::stream::iter(uris).map(subscribe).buffer_unordered(MAX_CONCURRENT_SUBSCRIBES);
         let all = all.filter_map(std::future::ready).collect::<Vec<_>>();
-        let refused = tokio::select! {
-            refused = all => refused,
+        let rejected = tokio::select! {
+            rejected = all => rejected,
             () = client.closed() => return,
         };
         // The acknowledgement was already sent. The client may have missed updates, so send one for each resource.
-        if settle.send(refused).is_err() {
-            client.tell_missed();
+        if settle.send(rejected).is_err() {
+            client.queue_missed_updates();
         }
     });
     Some(settled)

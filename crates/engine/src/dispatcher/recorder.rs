@@ -83,16 +83,16 @@ impl CallRecord {
     /// Writes the record. `answer` is `None` if the call was cancelled.
     pub fn close(self, router: &Router, call: &Call, answer: Option<&Reply>) {
         let took = self.begun.elapsed();
-        let ended = CallOutcome::of(answer);
+        let outcome = CallOutcome::of(answer);
         let server = router.server_of(call);
         let (request, text) = (&call.request, call.request.raw.as_str());
         // `clean` also limits the length, so that long names of a client do not fill the queues.
-        let word = |at| json::string(text, at).map(|word| clean(&word));
+        let read = |at| json::string(text, at).map(|value| clean(&value));
         let (name, uri) =
-            (request.params.name.or(request.params.task_id).and_then(word), request.params.uri.and_then(word));
+            (request.params.name.or(request.params.task_id).and_then(read), request.params.uri.and_then(read));
         let session = call.caller.session.map(|session| session.short());
         let id = clean(&request.id.to_string());
-        let told = AuditEntry {
+        let entry = AuditEntry {
             session: session.as_deref(),
             principal: match call.caller.principal {
                 Principal::Anonymous => "anonymous",
@@ -103,50 +103,50 @@ impl CallRecord {
             name: name.as_deref(),
             uri: uri.as_deref(),
             server: server.as_ref().map(|server| server.as_str()),
-            outcome: ended.outcome,
-            code: ended.code.as_deref(),
+            outcome: outcome.outcome,
+            code: outcome.code.as_deref(),
             request: &id,
             took,
         };
         if self.audit {
             let client = client(call);
-            AuditEntry { client: client.as_deref(), ..told }.write();
+            AuditEntry { client: client.as_deref(), ..entry }.write();
         }
         if let Some(trace) = self.trace {
-            trace.end(&told, call);
+            trace.end(&entry, call);
         }
     }
 }
 
 impl Trace {
-    fn end(self, told: &AuditEntry<'_>, call: &Call) {
+    fn end(self, entry: &AuditEntry<'_>, call: &Call) {
         let is_named = matches!(call.request.method, Method::ToolsCall | Method::PromptsGet);
-        let name = match told.name.filter(|_| is_named) {
-            Some(name) => format!("{} {name}", told.method),
-            None => told.method.to_owned(),
+        let name = match entry.name.filter(|_| is_named) {
+            Some(name) => format!("{} {name}", entry.method),
+            None => entry.method.to_owned(),
         };
-        let named = match call.request.method {
+        let name_key = match call.request.method {
             Method::PromptsGet => "gen_ai.prompt.name",
             Method::ToolsCall => "gen_ai.tool.name",
             _ => "goblin.name",
         };
-        let is_error = told.code.is_some() || told.outcome == TOOL_ERROR;
-        let error = is_error.then(|| told.code.unwrap_or(told.outcome).to_owned());
+        let is_error = entry.code.is_some() || entry.outcome == TOOL_ERROR;
+        let error = is_error.then(|| entry.code.unwrap_or(entry.outcome).to_owned());
         let attributes = [
-            ("mcp.method.name", Some(told.method)),
-            (named, told.name),
-            ("mcp.resource.uri", told.uri),
+            ("mcp.method.name", Some(entry.method)),
+            (name_key, entry.name),
+            ("mcp.resource.uri", entry.uri),
             ("mcp.protocol.version", Some(call.caller.dialect.as_str())),
-            ("jsonrpc.request.id", Some(told.request)),
-            ("goblin.server", told.server),
-            ("goblin.session", told.session),
-            ("goblin.profile", told.profile),
-            ("goblin.outcome", Some(told.outcome)),
+            ("jsonrpc.request.id", Some(entry.request)),
+            ("goblin.server", entry.server),
+            ("goblin.session", entry.session),
+            ("goblin.profile", entry.profile),
+            ("goblin.outcome", Some(entry.outcome)),
             ("error.type", error.as_deref()),
         ];
         let attributes = attributes.into_iter().filter_map(|(key, value)| Some((key, value?.to_owned()))).collect();
         let Trace { spans, begun, context, parent, state } = self;
-        spans.push(CallSpan { context, parent, state, name, started: begun, took: told.took, attributes, error });
+        spans.push(CallSpan { context, parent, state, name, started: begun, took: entry.took, attributes, error });
     }
 }
 
@@ -172,10 +172,10 @@ impl CallOutcome {
                 _ => done("ok"),
             },
             Outcome::Error(error) => {
-                let word = json::member(text, error, "data").and_then(|data| json::member(text, data, "code"));
-                let word = word.and_then(|at| json::string(text, at)).map(|word| clean(&word));
+                let code = json::member(text, error, "data").and_then(|data| json::member(text, data, "code"));
+                let code = code.and_then(|at| json::string(text, at)).map(|code| clean(&code));
                 let number = || json::member(text, error, "code").map(|at| clean(at.get(text)));
-                CallOutcome { outcome: "error", code: word.or_else(number) }
+                CallOutcome { outcome: "error", code: code.or_else(number) }
             }
         }
     }
@@ -200,8 +200,8 @@ mod tests {
     fn an_answer_says_what_became_of_its_call() {
         let check = |answer: Option<&str>, outcome: &str, code: Option<&str>| {
             let reply = answer.map(|answer| Reply::from(json::Pieces::from(answer.to_owned())));
-            let ended = CallOutcome::of(reply.as_ref());
-            assert_eq!((ended.outcome, ended.code.as_deref()), (outcome, code), "{answer:?}");
+            let found = CallOutcome::of(reply.as_ref());
+            assert_eq!((found.outcome, found.code.as_deref()), (outcome, code), "{answer:?}");
         };
         check(None, "cancelled", None);
         check(Some(r#"{"jsonrpc":"2.0","id":1,"result":{"content":[]}}"#), "ok", None);

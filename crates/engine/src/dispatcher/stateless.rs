@@ -23,28 +23,28 @@ use crate::router::state::RequestState;
 #[derive(Clone)]
 pub enum StatelessClient {
     /// An HTTP client. Nothing connects one of its requests with another.
-    Passing(Option<ProfileName>),
+    Http(Option<ProfileName>),
     /// The client at the other end of a pipe. All requests on the pipe are its own.
-    Known(Arc<Client>),
+    Stdio(Arc<Client>),
 }
 
 impl StatelessClient {
     fn profile(&self) -> Option<&ProfileName> {
         match self {
-            StatelessClient::Passing(profile) => profile.as_ref(),
-            StatelessClient::Known(client) => client.profile.as_ref(),
+            StatelessClient::Http(profile) => profile.as_ref(),
+            StatelessClient::Stdio(client) => client.profile.as_ref(),
         }
     }
 }
 
 impl Dispatcher {
     /// Begins a request without a session, except `subscriptions/listen`. [`check_meta`] must have accepted it.
-    pub fn visit(self: &Arc<Dispatcher>, guest: &StatelessClient, request: Request) -> Result<Begun, Error> {
+    pub fn begin_stateless(self: &Arc<Dispatcher>, sender: &StatelessClient, request: Request) -> Result<Begun, Error> {
         // The caller is read only for known methods. An unknown method is the more important error.
         let ready = |result: Bytes| Ok(Begun::Ready(goblin_wire::reply(&request.id, result).into()));
-        let list = |list| ready(self.page(&self.caller(guest, &request)?, &request, list)?);
+        let list = |list| ready(self.page(&self.caller(sender, &request)?, &request, list)?);
         match &request.method {
-            Method::Discover => ready(self.discovered(&self.caller(guest, &request)?).into()),
+            Method::Discover => ready(self.discover_result(&self.caller(sender, &request)?).into()),
             Method::ToolsList => list(List::Tools),
             Method::PromptsList => list(List::Prompts),
             Method::ResourcesList => list(List::Resources),
@@ -56,9 +56,9 @@ impl Dispatcher {
             | Method::TasksGet
             | Method::TasksUpdate
             | Method::TasksCancel => {
-                let caller = self.caller(guest, &request)?;
+                let caller = self.caller(sender, &request)?;
                 let request = self.router.unwrap_call(&caller, &request).unwrap_or(request);
-                self.visit_backend(guest, caller, request)
+                self.begin_stateless_call(sender, caller, request)
             }
             other => Err(Error::MethodNotFound(other.to_string())),
         }
@@ -67,19 +67,19 @@ impl Dispatcher {
     /// Begins a `subscriptions/listen` stream.
     pub fn listen(
         self: &Arc<Dispatcher>,
-        guest: &StatelessClient,
+        sender: &StatelessClient,
         request: &Request,
     ) -> Result<ListenSubscription, Error> {
-        ListenSubscription::begin(self, guest, self.caller(guest, request)?, request)
+        ListenSubscription::begin(self, sender, self.caller(sender, request)?, request)
     }
 
     /// Returns the sender of a request. Returns an error if its `_meta` is too long or not valid.
-    fn caller(&self, guest: &StatelessClient, request: &Request) -> Result<Caller, Error> {
+    fn caller(&self, sender: &StatelessClient, request: &Request) -> Result<Caller, Error> {
         check_client_info(&self.router.observe, request.params.known_meta.capabilities.into_iter())?;
-        caller(guest, request)
+        caller(sender, request)
     }
 
-    fn discovered(&self, caller: &Caller) -> String {
+    fn discover_result(&self, caller: &Caller) -> String {
         let tasks = if self.router.offers_tasks() { format!(r#","{TASKS}":{{}}"#) } else { String::new() };
         format!(
             concat!(
@@ -98,31 +98,36 @@ impl Dispatcher {
         )
     }
 
-    fn visit_backend(&self, guest: &StatelessClient, caller: Caller, mut request: Request) -> Result<Begun, Error> {
+    fn begin_stateless_call(
+        &self,
+        sender: &StatelessClient,
+        caller: Caller,
+        mut request: Request,
+    ) -> Result<Begun, Error> {
         // A token is a string or a number. Ignore anything else.
         let is_token =
             |at: &Span| at.get(request.raw.as_str()).starts_with(|first: char| matches!(first, '"' | '-' | '0'..='9'));
         let token = request.params.known_meta.progress_token.filter(is_token).map(|at| at.slice(request.raw.bytes()));
-        if let Some(id) = self.parked(&caller, &request)? {
+        if let Some(id) = self.suspended_id(&caller, &request)? {
             return self.resume(id, &request, token);
         }
         self.check_memory()?;
-        let client = match guest {
-            StatelessClient::Known(client) => Arc::clone(client),
-            StatelessClient::Passing(_) => {
+        let client = match sender {
+            StatelessClient::Stdio(client) => Arc::clone(client),
+            StatelessClient::Http(_) => {
                 let abilities = Arc::clone(&caller.abilities);
-                Arc::new(Client::passing(Introduction { abilities, ..Introduction::default() }))
+                Arc::new(Client::stateless(Introduction { abilities, ..Introduction::default() }))
             }
         };
         let level = caller.level;
-        let account = self.open_account(&mut request);
+        let record = self.open_record(&mut request);
         let call = Arc::new(Call::new(caller, client, request, token));
-        let guard = self.sessions.admit_visit(&call)?;
+        let guard = self.sessions.admit_stateless(&call)?;
         if level.is_some() {
             self.sessions.levels.replace(None, level);
         }
         let levels = Arc::clone(&self.sessions.levels);
-        Ok(Begun::Pending(self.carry(call, account, OnDrop::Cancel, move || {
+        Ok(Begun::Pending(self.dispatch(call, record, OnDrop::Cancel, move || {
             if level.is_some() {
                 levels.replace(level, None);
             }
@@ -132,17 +137,17 @@ impl Dispatcher {
 
     /// Returns the id of the suspended call that this request resumes. Returns an error if its `requestState` is not
     /// valid.
-    fn parked(&self, caller: &Caller, request: &Request) -> Result<Option<u128>, Error> {
+    fn suspended_id(&self, caller: &Caller, request: &Request) -> Result<Option<u128>, Error> {
         let Some(at) = request.params.request_state else { return Ok(None) };
         let token = json::string(request.raw.as_str(), at).ok_or(Error::StaleState)?;
         Ok(match self.router.states.open(&token, caller, request)? {
-            RequestState::Parked(id) => Some(id),
-            RequestState::Native { .. } | RequestState::Again => None,
+            RequestState::Suspended(id) => Some(id),
+            RequestState::Native { .. } | RequestState::Restart => None,
         })
     }
 }
 
-fn caller(guest: &StatelessClient, request: &Request) -> Result<Caller, Error> {
+fn caller(sender: &StatelessClient, request: &Request) -> Result<Caller, Error> {
     let (text, meta) = (request.raw.as_str(), &request.params.known_meta);
     let level = match meta.level.map(|at| json::string(text, at)) {
         None => None,
@@ -150,22 +155,22 @@ fn caller(guest: &StatelessClient, request: &Request) -> Result<Caller, Error> {
         Some(None) => return Err(Error::InvalidParams("the log level must be a string".to_owned())),
     };
     Ok(Caller {
-        session: match guest {
-            StatelessClient::Passing(_) => None,
-            StatelessClient::Known(client) => client.session,
+        session: match sender {
+            StatelessClient::Http(_) => None,
+            StatelessClient::Stdio(client) => client.session,
         },
         principal: Principal::Anonymous,
-        profile: guest.profile().cloned(),
+        profile: sender.profile().cloned(),
         dialect: Dialect::NEWEST,
         level,
-        abilities: Abilities::said(text, meta.capabilities),
+        abilities: Abilities::read_shared(text, meta.capabilities),
     })
 }
 
 /// Checks `_meta` of a request without a session. Returns an error if a required entry is missing.
 pub(crate) fn check_meta(request: &Request) -> Result<(), Error> {
     let (text, meta) = (request.raw.as_str(), &request.params.known_meta);
-    let missing = |what: &str| Err(Error::MissingMeta(format!("_meta must have {what}")));
+    let missing = |entry: &str| Err(Error::MissingMeta(format!("_meta must have {entry}")));
     match (meta.version, meta.capabilities) {
         (Some(version), _) if json::string(text, version).is_none() => missing("the protocol version as a string"),
         (_, Some(capabilities)) if capabilities.get(text).starts_with('{') => Ok(()),

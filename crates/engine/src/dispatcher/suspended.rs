@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::client::call::{Call, CallEvent, Reply};
-use crate::client::input_request::{InputRequest, question};
+use crate::client::input_request::InputRequest;
 use crate::client::pending::PendingCall;
 use crate::dispatcher::{Begun, Dispatcher};
 use crate::router::inputs::input_required;
@@ -27,13 +27,13 @@ const MAX_SUSPENDED: usize = 1024;
 const MAX_SUSPENSION: Duration = Duration::from_secs(3600);
 /// The time that is added to the timeout of a server request. A backend may go on after that timeout, so the client can
 /// still collect an answer.
-const AFTERWARDS: Duration = Duration::from_secs(60);
+const EXTRA_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The interval at which expired calls are removed.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 pub(crate) struct SuspendedCalls {
-    book: Mutex<HashMap<u128, SuspendedCall>>,
+    calls: Mutex<HashMap<u128, SuspendedCall>>,
     room: Arc<Semaphore>,
 }
 
@@ -47,26 +47,26 @@ struct SuspendedCall {
 
 impl Default for SuspendedCalls {
     fn default() -> SuspendedCalls {
-        SuspendedCalls { book: Mutex::default(), room: Arc::new(Semaphore::new(MAX_SUSPENDED)) }
+        SuspendedCalls { calls: Mutex::default(), room: Arc::new(Semaphore::new(MAX_SUSPENDED)) }
     }
 }
 
 impl SuspendedCalls {
     /// Cancels the calls with an expired suspension.
-    pub(crate) fn forget_late(&self, now: Instant) {
-        let late: Vec<_> = self.book.lock().extract_if(|_, parked| parked.expires <= now).collect();
-        for (_, parked) in late {
-            parked.pending.call.cancel("the client did not come back with what it was asked");
+    pub(crate) fn cancel_expired(&self, now: Instant) {
+        let expired: Vec<_> = self.calls.lock().extract_if(|_, suspended| suspended.expires <= now).collect();
+        for (_, suspended) in expired {
+            suspended.pending.call.cancel("the client did not return the requested input in time");
         }
     }
 }
 
 impl Dispatcher {
     /// Cancels expired calls and removes expired tasks periodically. Never returns.
-    pub(crate) async fn keep_park(&self) {
+    pub(crate) async fn remove_expired_periodically(&self) {
         loop {
-            tokio::time::sleep(LOOK_EVERY).await;
-            self.suspended.forget_late(Instant::now());
+            tokio::time::sleep(CHECK_INTERVAL).await;
+            self.suspended.cancel_expired(Instant::now());
             self.router.tasks.remove_expired(Instant::now());
         }
     }
@@ -88,63 +88,69 @@ impl Dispatcher {
     /// then got an error for each.
     fn suspend(&self, pending: &mut PendingCall, request: Bytes) {
         let requests = std::iter::once(request).chain(pending.take_requests()).collect();
-        let open = questions(&pending.call, requests);
+        let open = input_requests(&pending.call, requests);
         if open.is_empty() {
             return;
         }
         let Ok(place) = Arc::clone(&self.suspended.room).try_acquire_owned() else {
-            for question in open {
-                pending.call.refuse(Some(&question.id), "too many calls wait for their clients");
+            for request in open {
+                pending.call.reject(Some(&request.id), "too many calls wait for input from their clients");
             }
             return;
         };
-        let reply = self.put(pending.suspend(), pending.id(), open, place);
+        let reply = self.store_suspended(pending.suspend(), pending.id(), open, place);
         pending.reply_with(reply);
     }
 
-    fn put(&self, pending: PendingCall, request: &Id, open: Vec<InputRequest>, place: OwnedSemaphorePermit) -> Reply {
-        let patience = self.policies.ask_timeout.unwrap_or(MAX_SUSPENSION).min(MAX_SUSPENSION) + AFTERWARDS;
+    fn store_suspended(
+        &self,
+        pending: PendingCall,
+        request: &Id,
+        open: Vec<InputRequest>,
+        place: OwnedSemaphorePermit,
+    ) -> Reply {
+        let timeout = self.policies.ask_timeout.unwrap_or(MAX_SUSPENSION).min(MAX_SUSPENSION) + EXTRA_TIMEOUT;
         let id = random();
         let call = &pending.call;
-        let state = self.router.states.seal(&RequestState::Parked(id), &call.caller, &call.request, patience);
-        let asked: Vec<_> = open.iter().map(|question| question.asked.as_str()).collect();
-        let result = input_required(&asked.join(","), &state);
+        let state = self.router.states.seal(&RequestState::Suspended(id), &call.caller, &call.request, timeout);
+        let members: Vec<_> = open.iter().map(|request| request.member.as_str()).collect();
+        let result = input_required(&members.join(","), &state);
         self.suspended
-            .book
+            .calls
             .lock()
-            .insert(id, SuspendedCall { pending, open, expires: Instant::now() + patience, place });
+            .insert(id, SuspendedCall { pending, open, expires: Instant::now() + timeout, place });
         goblin_wire::reply(request, result).into()
     }
 
     /// Resumes the suspended call `id` with the input in `request`. Returns an error if there is no such call. The call
     /// is suspended again if it needs more input.
     pub(crate) fn resume(&self, id: u128, request: &Request, token: Option<Bytes>) -> Result<Begun, Error> {
-        let suspended = self.suspended.book.lock().remove(&id);
+        let suspended = self.suspended.calls.lock().remove(&id);
         let SuspendedCall { mut pending, mut open, place, .. } = suspended.ok_or(Error::StaleState)?;
         // Set the token before the backend receives the input, so that its further progress carries the new token.
         pending.call.set_progress_token(token);
         let requests = pending.resume(&request.id);
         let call = &pending.call;
-        open.retain(|question| !question.answer(call, request) && question.is_open(call));
-        open.extend(questions(call, requests));
+        open.retain(|input| !input.answer(call, request) && input.is_open(call));
+        open.extend(input_requests(call, requests));
         Ok(match open.is_empty() {
             true => Begun::Pending(pending),
-            false => Begun::Ready(self.put(pending, &request.id, open, place)),
+            false => Begun::Ready(self.store_suspended(pending, &request.id, open, place)),
         })
     }
 }
 
 /// Converts server requests to input requests. Rejects those that have no such form and omits those that were
 /// cancelled.
-fn questions(call: &Call, asks: Vec<Bytes>) -> Vec<InputRequest> {
+fn input_requests(call: &Call, messages: Vec<Bytes>) -> Vec<InputRequest> {
     let mut open = Vec::new();
-    for ask in asks {
-        match question(ask) {
-            Ok(question) => open.push(question),
-            Err(refused) => call.refuse(refused.as_ref(), "it cannot be asked this without a session"),
+    for message in messages {
+        match InputRequest::from_server_request(message) {
+            Ok(request) => open.push(request),
+            Err(id) => call.reject(id.as_ref(), "this request needs a session"),
         }
     }
-    open.retain(|question| question.is_open(call));
+    open.retain(|request| request.is_open(call));
     open
 }
 
@@ -165,14 +171,16 @@ mod tests {
     use crate::client::server_requests::{OpenServerRequest, ServerRequestEvent};
 
     /// Returns a call that never completes, with `count` server requests of its backend.
-    fn asking(count: usize) -> (PendingCall, Vec<OpenServerRequest>) {
+    fn call_with_requests(count: usize) -> (PendingCall, Vec<OpenServerRequest>) {
         let call = Call::example_of(Dialect::NEWEST);
-        let asks: Vec<_> = (0..count).map(|_| call.client.open_request().expect("there is room")).collect();
-        for ask in &asks {
-            assert!(call.ask(format!(r#"{{"jsonrpc":"2.0","id":{},"method":"roots/list"}}"#, ask.id).into()));
+        let requests: Vec<_> = (0..count).map(|_| call.client.open_request().expect("there is room")).collect();
+        for request in &requests {
+            assert!(
+                call.queue_request(format!(r#"{{"jsonrpc":"2.0","id":{},"method":"roots/list"}}"#, request.id).into())
+            );
         }
         let never = std::future::pending().boxed();
-        (PendingCall::new(Arc::new(call), never, OnDrop::Cancel, &Arc::default()), asks)
+        (PendingCall::new(Arc::new(call), never, OnDrop::Cancel, &Arc::default()), requests)
     }
 
     /// Returns the `input_required` reply, or `None` if the call goes on.
@@ -183,77 +191,83 @@ mod tests {
         }
     }
 
-    fn suspended(
+    fn suspend_call(
         dispatcher: &Dispatcher,
-        (mut pending, asks): (PendingCall, Vec<OpenServerRequest>),
+        (mut pending, requests): (PendingCall, Vec<OpenServerRequest>),
     ) -> (Arc<Call>, Vec<OpenServerRequest>, bool) {
-        let is_parked = input_request(dispatcher, &mut pending).is_some();
-        (Arc::clone(&pending.call), asks, is_parked)
+        let is_suspended = input_request(dispatcher, &mut pending).is_some();
+        (Arc::clone(&pending.call), requests, is_suspended)
     }
 
     #[tokio::test]
     async fn ask_a_client_that_does_not_come_back_ends_its_call_in_time_and_not_before() {
         let dispatcher = Dispatcher::example(1);
-        let (call, _asks, is_parked) = suspended(&dispatcher, asking(1));
-        assert!(is_parked);
-        let id = *dispatcher.suspended.book.lock().keys().next().expect("it waits");
-        let patience = dispatcher.policies.ask_timeout.expect("asks have a time-out") + AFTERWARDS;
-        dispatcher.suspended.forget_late(Instant::now() + patience - Duration::from_secs(5));
-        assert_eq!(call.end_so_far(), None);
-        dispatcher.suspended.forget_late(Instant::now() + patience);
+        let (call, _requests, is_suspended) = suspend_call(&dispatcher, call_with_requests(1));
+        assert!(is_suspended);
+        let id = *dispatcher.suspended.calls.lock().keys().next().expect("the call is suspended");
+        let timeout = dispatcher.policies.ask_timeout.expect("requests have a timeout") + EXTRA_TIMEOUT;
+        dispatcher.suspended.cancel_expired(Instant::now() + timeout - Duration::from_secs(5));
+        assert_eq!(call.abort_reason(), None);
+        dispatcher.suspended.cancel_expired(Instant::now() + timeout);
         assert!(
-            matches!(call.end_so_far(), Some(AbortReason::Cancelled(reason)) if reason.contains("did not come back"))
+            matches!(call.abort_reason(), Some(AbortReason::Cancelled(reason)) if reason.contains("requested input"))
         );
-        assert!(matches!(dispatcher.resume(id, &call.request, None), Err(Error::StaleState)), "it comes too late");
+        assert!(matches!(dispatcher.resume(id, &call.request, None), Err(Error::StaleState)), "the input is too late");
         assert_eq!(dispatcher.suspended.room.available_permits(), MAX_SUSPENDED);
     }
 
     #[tokio::test]
     async fn ask_exactly_so_many_calls_wait_and_the_next_ask_is_refused() {
         let dispatcher = Dispatcher::example(1);
-        let mut parked: Vec<_> = (0..MAX_SUSPENDED).map(|_| suspended(&dispatcher, asking(1))).collect();
-        assert!(parked.iter().all(|(_, _, is_parked)| *is_parked));
-        let (_, mut asks, is_parked) = suspended(&dispatcher, asking(2));
-        assert!(!is_parked);
-        for ask in &mut asks {
-            let refusal = ask.next().await;
+        let mut suspended: Vec<_> =
+            (0..MAX_SUSPENDED).map(|_| suspend_call(&dispatcher, call_with_requests(1))).collect();
+        assert!(suspended.iter().all(|(_, _, is_suspended)| *is_suspended));
+        let (_, mut requests, is_suspended) = suspend_call(&dispatcher, call_with_requests(2));
+        assert!(!is_suspended);
+        for request in &mut requests {
+            let rejection = request.next().await;
             assert!(
-                matches!(refusal, ServerRequestEvent::Answer(answer) if answer.raw.as_str().contains("too many calls"))
+                matches!(rejection, ServerRequestEvent::Answer(answer) if answer.raw.as_str().contains("too many calls"))
             );
         }
-        let (call, mut asks, _) = parked.pop().expect("there are some");
-        let is_its = |parked: &SuspendedCall| Arc::ptr_eq(&parked.pending.call, &call);
-        let id_of_it = || {
-            let book = dispatcher.suspended.book.lock();
-            book.iter().find(|(_, parked)| is_its(parked)).map(|(id, _)| *id).expect("it waits")
+        let (call, mut requests, _) = suspended.pop().expect("there are some");
+        let is_same_call = |suspended: &SuspendedCall| Arc::ptr_eq(&suspended.pending.call, &call);
+        let id_of_call = || {
+            let calls = dispatcher.suspended.calls.lock();
+            calls
+                .iter()
+                .find(|(_, suspended)| is_same_call(suspended))
+                .map(|(id, _)| *id)
+                .expect("the call is suspended")
         };
         // A call that is suspended again keeps its place.
-        assert!(matches!(dispatcher.resume(id_of_it(), &call.request, None), Ok(Begun::Ready(_))));
-        assert!(!suspended(&dispatcher, asking(1)).2);
+        assert!(matches!(dispatcher.resume(id_of_call(), &call.request, None), Ok(Begun::Ready(_))));
+        assert!(!suspend_call(&dispatcher, call_with_requests(1)).2);
         // The backend waits for no response any more. The call goes on and its place is free.
-        asks.clear();
-        assert!(matches!(dispatcher.resume(id_of_it(), &call.request, None), Ok(Begun::Pending(_))));
-        assert!(suspended(&dispatcher, asking(1)).2);
+        requests.clear();
+        assert!(matches!(dispatcher.resume(id_of_call(), &call.request, None), Ok(Begun::Pending(_))));
+        assert!(suspend_call(&dispatcher, call_with_requests(1)).2);
     }
 
     #[tokio::test]
     async fn ask_what_was_taken_back_is_not_asked() {
         let dispatcher = Dispatcher::example(1);
-        let (pending, mut asks) = asking(2);
-        asks.clear();
-        assert!(!suspended(&dispatcher, (pending, asks)).2, "there is nothing to ask");
-        let (mut pending, mut asks) = asking(2);
-        asks.pop();
-        let reply = input_request(&dispatcher, &mut pending).expect("it is parked");
+        let (pending, mut requests) = call_with_requests(2);
+        requests.clear();
+        assert!(!suspend_call(&dispatcher, (pending, requests)).2, "no server request is open");
+        let (mut pending, mut requests) = call_with_requests(2);
+        requests.pop();
+        let reply = input_request(&dispatcher, &mut pending).expect("the call is suspended");
         let text = String::from_utf8_lossy(&reply.pieces.concat()).into_owned();
         assert!(text.contains("ask-1") && !text.contains("ask-2"), "{text}");
     }
 
     #[test]
     fn ask_a_question_keeps_what_it_asks_and_no_more() {
-        let check = |ask: &'static str, expected: Option<&str>| {
-            let asked = question(Bytes::from_static(ask.as_bytes())).ok().map(|question| question.asked);
-            assert_eq!(asked.as_deref(), expected, "{ask}");
+        let check = |message: &'static str, expected: Option<&str>| {
+            let request = InputRequest::from_server_request(Bytes::from_static(message.as_bytes()));
+            let member = request.ok().map(|request| request.member);
+            assert_eq!(member.as_deref(), expected, "{message}");
         };
         check(
             r#"{"jsonrpc":"2.0","id":3,"method":"elicitation/create","params":{"mode":"url","elicitationId":"e","url":"u","_meta":{"progressToken":3},"x":1.0}}"#,

@@ -55,9 +55,9 @@ impl ConnectionActivity {
     }
 
     /// Records received bytes. If the connection is idle, the first of them begin the head of a request.
-    pub(crate) fn hear(&self) {
-        let waits = self.waiting_since.load(Ordering::Relaxed) != BUSY;
-        if waits && self.head_since.load(Ordering::Relaxed) == 0 {
+    pub(crate) fn record_bytes(&self) {
+        let is_waiting = self.waiting_since.load(Ordering::Relaxed) != BUSY;
+        if is_waiting && self.head_since.load(Ordering::Relaxed) == 0 {
             self.head_since.store(self.now().max(1), Ordering::Relaxed);
         }
     }
@@ -70,7 +70,7 @@ impl ConnectionActivity {
     }
 
     /// Reports whether the peer sent no request for `idle`, or did not finish the head of a request within `head`.
-    pub(crate) fn is_lost(&self, idle: Duration, head: Duration) -> bool {
+    pub(crate) fn is_timed_out(&self, idle: Duration, head: Duration) -> bool {
         let waiting_since = self.waiting_since.load(Ordering::Relaxed);
         let head_since = self.head_since.load(Ordering::Relaxed);
         let over = |since: u64, limit: Duration| self.now().saturating_sub(since) >= micros(limit);
@@ -101,20 +101,20 @@ mod tests {
 
     #[test]
     fn only_a_connection_without_work_is_idle() {
-        let attention = ConnectionActivity::new(Instant::now());
-        assert!(attention.idle_since().is_some_and(|since| attention.is_new(since)));
+        let activity = ConnectionActivity::new(Instant::now());
+        assert!(activity.idle_since().is_some_and(|since| activity.is_new(since)));
         let (none, long) = (Duration::ZERO, Duration::from_secs(60));
-        assert!(attention.is_lost(none, long) && !attention.is_lost(long, none));
-        attention.hear();
-        assert!(attention.is_lost(long, none) && !attention.is_lost(long, long));
-        let work = attention.begin_work();
-        attention.hear();
-        assert!(!attention.is_lost(none, none) && attention.idle_since().is_none());
-        while attention.now() == attention.opened {
+        assert!(activity.is_timed_out(none, long) && !activity.is_timed_out(long, none));
+        activity.record_bytes();
+        assert!(activity.is_timed_out(long, none) && !activity.is_timed_out(long, long));
+        let work = activity.begin_work();
+        activity.record_bytes();
+        assert!(!activity.is_timed_out(none, none) && activity.idle_since().is_none());
+        while activity.now() == activity.opened {
             std::hint::spin_loop();
         }
         drop(work);
-        assert!(attention.idle_since().is_some_and(|since| !attention.is_new(since)));
-        assert!(attention.is_lost(none, long) && !attention.is_lost(long, none));
+        assert!(activity.idle_since().is_some_and(|since| !activity.is_new(since)));
+        assert!(activity.is_timed_out(none, long) && !activity.is_timed_out(long, none));
     }
 }

@@ -36,7 +36,7 @@ impl HttpFront {
             return Err(Error::InvalidRequest(reason).into());
         }
         if batch.is_empty() {
-            return Err(Error::InvalidRequest("an empty batch".to_owned()).into());
+            return Err(Error::InvalidRequest("a batch must not be empty".to_owned()).into());
         }
         let mut batch = self.begin_batch(headers, &session, batch);
         if !accepted.stream {
@@ -58,8 +58,8 @@ impl HttpFront {
                         Begun::Pending(pending) => batch.calls.push(pending),
                     }
                 }
-                Ok(Message::Notification(notification)) => self.dispatcher.hear(session, &notification),
-                Ok(Message::Response(response)) => self.dispatcher.hear_answer(session, response),
+                Ok(Message::Notification(notification)) => self.dispatcher.handle_notification(session, &notification),
+                Ok(Message::Response(response)) => self.dispatcher.handle_response(session, response),
                 Err(malformed) => {
                     self.observe.count_limit(&malformed.error);
                     batch.answers.push(error_reply(malformed.id.as_ref(), &malformed.error.to_json()));
@@ -90,7 +90,7 @@ impl Batch {
                 }
                 CallEvent::Slow => return false,
                 event @ (CallEvent::Message(_) | CallEvent::Request(_)) => {
-                    self.calls[index].give_back(event);
+                    self.calls[index].put_back(event);
                     return false;
                 }
             }

@@ -1,7 +1,7 @@
 //! A client with one channel for all answers: over stdio or over HTTP+SSE.
 //!
 //! It reserves its session's place before the handshake. Requests before `initialize` are rejected, and later ones go
-//! to the desk. The transport decides how an answer reaches the client.
+//! to the dispatcher. The transport decides how an answer reaches the client.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub(crate) struct DuplexClient {
     profile: Option<ProfileName>,
     state: Mutex<DuplexState>,
     /// The client as the sender of requests without a handshake. `None` if the transport does not support them.
-    pub guest: Option<Arc<Client>>,
+    pub stateless: Option<Arc<Client>>,
 }
 
 enum DuplexState {
@@ -64,25 +64,26 @@ impl DuplexClient {
             observe: Arc::clone(observe),
             profile,
             state,
-            guest: None,
+            stateless: None,
         })
     }
 
-    /// Creates a dialogue that also accepts requests without a handshake.
+    /// Creates a client that also accepts requests without a handshake.
     pub(crate) fn of_both_eras(
         dispatcher: &Arc<Dispatcher>,
         observe: &Arc<Observe>,
         profile: Option<ProfileName>,
     ) -> Result<DuplexClient, Error> {
-        let guest = Client::passing(Introduction::default()).of_session(dispatcher.sessions.mint(), profile.clone());
-        let guest = Some(Arc::new(guest));
-        DuplexClient::new(dispatcher, observe, profile).map(|duplex| DuplexClient { guest, ..duplex })
+        let stateless =
+            Client::stateless(Introduction::default()).with_session(dispatcher.sessions.new_id(), profile.clone());
+        let stateless = Some(Arc::new(stateless));
+        DuplexClient::new(dispatcher, observe, profile).map(|duplex| DuplexClient { stateless, ..duplex })
     }
 
     /// Returns the session. Returns `None` before the handshake and after the end.
     pub(crate) fn session(&self) -> Option<Arc<Client>> {
         match &*self.state() {
-            DuplexState::Begun(present) => Some(Arc::clone(&present.client)),
+            DuplexState::Begun(presence) => Some(Arc::clone(&presence.client)),
             DuplexState::Waiting(_) | DuplexState::Ended => None,
         }
     }
@@ -94,19 +95,19 @@ impl DuplexClient {
     /// Ends the session and all open requests. A second call has no effect.
     pub(crate) fn end(&self, reason: &str) {
         let before = std::mem::replace(&mut *self.state(), DuplexState::Ended);
-        if let DuplexState::Begun(present) = before {
-            self.dispatcher.sessions.end(&present.client, reason);
+        if let DuplexState::Begun(presence) = before {
+            self.dispatcher.sessions.end(&presence.client, reason);
         }
-        if let Some(guest) = &self.guest {
-            guest.calls.close("the client is gone");
-            guest.close();
+        if let Some(stateless) = &self.stateless {
+            stateless.calls.close("the client disconnected");
+            stateless.close();
         }
     }
 
     /// Splits a batch into its messages. Returns `None` if `raw` is no batch, and an error if the version has no
     /// batches.
     pub(crate) fn split_batch(&self, raw: &Bytes) -> Option<Result<Vec<Bytes>, MalformedMessage>> {
-        let batch = Message::split_batch(raw)?.map_err(|malformed| self.refused(malformed));
+        let batch = Message::split_batch(raw)?.map_err(|malformed| self.count_limit(malformed));
         let dialect = self.session().map(|session| session.dialect);
         Some(batch.and_then(|batch| match check_batch(dialect, &batch) {
             Ok(()) => Ok(batch),
@@ -115,12 +116,12 @@ impl DuplexClient {
     }
 
     /// Handles one message.
-    pub(crate) fn hear(&self, raw: Bytes) -> Result<MessageOutcome, MalformedMessage> {
-        Ok(match Message::parse(raw).map_err(|malformed| self.refused(malformed))? {
-            Message::Request(request) => match &self.guest {
-                Some(guest) if is_stateless(&request) => {
+    pub(crate) fn handle_message(&self, raw: Bytes) -> Result<MessageOutcome, MalformedMessage> {
+        Ok(match Message::parse(raw).map_err(|malformed| self.count_limit(malformed))? {
+            Message::Request(request) => match &self.stateless {
+                Some(stateless) if is_stateless(&request) => {
                     let id = request.id.clone();
-                    self.on_visit(guest, request).unwrap_or_else(|error| {
+                    self.on_stateless_request(stateless, request).unwrap_or_else(|error| {
                         MessageOutcome::Answer(goblin_wire::error_reply(Some(&id), &error.to_json()))
                     })
                 }
@@ -130,7 +131,7 @@ impl DuplexClient {
             Message::Response(response) => {
                 // There is no open server request before the handshake.
                 if let Some(session) = self.session() {
-                    self.dispatcher.hear_answer(&session, response);
+                    self.dispatcher.handle_response(&session, response);
                 }
                 MessageOutcome::Nothing
             }
@@ -138,21 +139,21 @@ impl DuplexClient {
     }
 
     /// Counts the limit that a message exceeds.
-    fn refused(&self, malformed: MalformedMessage) -> MalformedMessage {
+    fn count_limit(&self, malformed: MalformedMessage) -> MalformedMessage {
         self.observe.count_limit(&malformed.error);
         malformed
     }
 
     fn on_notification(&self, notification: &Notification) -> MessageOutcome {
-        if let Some(guest) = &self.guest
+        if let Some(stateless) = &self.stateless
             && notification.method == Method::Cancelled
             && let Some((id, reason)) = cancelled(notification, CANCELLED)
-            && guest.calls.withdraw(&id, &reason)
+            && stateless.calls.cancel_and_free(&id, &reason)
         {
             return MessageOutcome::Nothing;
         }
         let Some(session) = self.session() else { return MessageOutcome::Nothing };
-        self.dispatcher.hear(&session, notification);
+        self.dispatcher.handle_notification(&session, notification);
         if notification.method == Method::Initialized {
             MessageOutcome::Initialized(session)
         } else {
@@ -169,18 +170,18 @@ impl DuplexClient {
     }
 
     /// Begins a request without a handshake. Returns an error if the id is in use or too many requests are open.
-    fn on_visit(&self, guest: &Arc<Client>, request: Request) -> Result<MessageOutcome, Error> {
+    fn on_stateless_request(&self, stateless: &Arc<Client>, request: Request) -> Result<MessageOutcome, Error> {
         check_meta(&request)?;
         check_version(&request)?;
-        let guard = guest.calls.admit(Some(&request.id), OpenCall::Begins, self.dispatcher.most_in_flight())?;
-        let guest = &StatelessClient::Known(Arc::clone(guest));
+        let guard = stateless.calls.admit(Some(&request.id), OpenCall::Starting, self.dispatcher.max_in_flight())?;
+        let stateless = &StatelessClient::Stdio(Arc::clone(stateless));
         if request.method == Method::Listen {
-            let listening = self.dispatcher.listen(guest, &request)?;
+            let listening = self.dispatcher.listen(stateless, &request)?;
             let (cancel, cancelled) = oneshot::channel();
             guard.set(OpenCall::Listen(cancel));
             return Ok(MessageOutcome::Listening(listening, (guard, cancelled)));
         }
-        Ok(match self.dispatcher.visit(guest, request)? {
+        Ok(match self.dispatcher.begin_stateless(stateless, request)? {
             Begun::Ready(reply) => MessageOutcome::Answer(reply.pieces),
             Begun::Pending(pending) => {
                 guard.set(OpenCall::Call(Arc::clone(&pending.call)));
@@ -205,7 +206,7 @@ impl DuplexClient {
             // A concurrent handshake or end came between the check and the lock.
             before => {
                 *state = before;
-                Err(Error::InvalidRequest("this session is initialized already, or has ended".to_owned()))
+                Err(Error::InvalidRequest("this session is already initialized or has ended".to_owned()))
             }
         };
         let (session, hello) = self.dispatcher.initialize(request, self.profile.as_ref(), taken)?;
@@ -225,7 +226,7 @@ fn check_batch(dialect: Option<Dialect>, batch: &[Bytes]) -> Result<(), Error> {
         Some(dialect) if !dialect.has_batches() => {
             Err(Error::InvalidRequest(format!("protocol version {dialect} has no batches")))
         }
-        Some(_) if batch.is_empty() => Err(Error::InvalidRequest("an empty batch".to_owned())),
+        Some(_) if batch.is_empty() => Err(Error::InvalidRequest("a batch must not be empty".to_owned())),
         Some(_) => Ok(()),
     }
 }
@@ -235,7 +236,7 @@ fn handshake_first() -> Error {
 }
 
 /// Returns the answer to a malformed message.
-pub(crate) fn refusal(malformed: &MalformedMessage) -> Pieces {
+pub(crate) fn error_reply(malformed: &MalformedMessage) -> Pieces {
     goblin_wire::error_reply(malformed.id.as_ref(), &malformed.error.to_json())
 }
 
@@ -245,7 +246,7 @@ mod tests {
 
     /// Returns the answer to a message. Panics if there is none.
     fn answer(duplex: &DuplexClient, message: &'static str) -> String {
-        match duplex.hear(Bytes::from_static(message.as_bytes())) {
+        match duplex.handle_message(Bytes::from_static(message.as_bytes())) {
             Ok(MessageOutcome::Answer(answer)) => String::from_utf8_lossy(&answer.concat()).into_owned(),
             _ => panic!("{message} has an answer"),
         }
@@ -258,7 +259,7 @@ mod tests {
     fn sess2_no_session_begins_after_the_end() {
         let dispatcher = Arc::new(Dispatcher::example(1));
         let duplex = DuplexClient::new(&dispatcher, &Arc::default(), None).expect("there is room");
-        assert!(DuplexClient::new(&dispatcher, &Arc::default(), None).is_err(), "it counts before its handshake");
+        assert!(DuplexClient::new(&dispatcher, &Arc::default(), None).is_err(), "a client counts before its handshake");
         duplex.end("test");
         assert!(answer(&duplex, HELLO).contains("-32600"));
         assert!(dispatcher.sessions.is_empty() && duplex.session().is_none());

@@ -88,19 +88,19 @@ impl Gate {
             Some(origin) => self.page(origin, host).ok_or_else(reject_origin)?,
         };
         let is_allowed = matches!(source, RequestOrigin::AllowedPage | RequestOrigin::Inspector);
-        if is_allowed || !comes_from_other_site(headers) { Ok(source) } else { Err(reject_site()) }
+        if is_allowed || !is_from_other_site(headers) { Ok(source) } else { Err(reject_site()) }
     }
 
     /// Checks the source of a probe. It may name any host, but pages of other sites are rejected.
     pub(crate) fn check_probe(&self, headers: &HeaderMap) -> Result<(), Box<Response<Body>>> {
         let is_allowed = || single(headers, &ORIGIN).is_some_and(|origin| self.is_allowed_origin(origin));
-        if !comes_from_other_site(headers) || is_allowed() { Ok(()) } else { Err(reject_site()) }
+        if !is_from_other_site(headers) || is_allowed() { Ok(()) } else { Err(reject_site()) }
     }
 
     /// Checks the token that a path needs. The admin API checks its own token.
     pub(crate) fn check_token(&self, path: &str, headers: &HeaderMap) -> Result<(), Box<Response<Body>>> {
         let Some((token, name)) = &self.token else { return Ok(()) };
-        if is_of_operators(path) || has_token(headers, token) {
+        if is_admin_path(path) || has_token(headers, token) {
             return Ok(());
         }
         let mut response = reject(StatusCode::UNAUTHORIZED, &format!("Authorization must be `Bearer` with {name}"));
@@ -149,7 +149,7 @@ impl Gate {
 }
 
 /// Reports whether a path belongs to the admin API, which checks its own token (`admin::permit`).
-fn is_of_operators(path: &str) -> bool {
+fn is_admin_path(path: &str) -> bool {
     path == "/api" || path.starts_with("/api/")
 }
 
@@ -159,7 +159,7 @@ fn check_repeated(headers: &HeaderMap) -> Result<(), Box<Response<Body>>> {
         return Ok(());
     }
     match SINGLE_HEADERS.iter().find(|name| is_repeated(headers, name)) {
-        Some(name) => Err(reject(StatusCode::BAD_REQUEST, &format!("the header {name} may occur once"))),
+        Some(name) => Err(reject(StatusCode::BAD_REQUEST, &format!("the header {name} must not be repeated"))),
         None => Ok(()),
     }
 }
@@ -169,7 +169,7 @@ pub(crate) fn is_repeated(headers: &HeaderMap, name: &HeaderName) -> bool {
 }
 
 /// Reports whether a browser sent the request for a page of another site, or of another port of this host.
-fn comes_from_other_site(headers: &HeaderMap) -> bool {
+fn is_from_other_site(headers: &HeaderMap) -> bool {
     let is_own = |value: &HeaderValue| [&b"same-origin"[..], b"none"].contains(&value.as_bytes().trim_ascii());
     headers.get_all(SEC_FETCH_SITE).iter().any(|value| !is_own(value))
 }

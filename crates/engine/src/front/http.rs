@@ -34,7 +34,7 @@ use crate::front::body::{self, Body, empty, json, json_error};
 use crate::front::gate::{Gate, RequestOrigin, is_repeated, reject_origin, single};
 use crate::front::modern::{self, missing_meta};
 use crate::front::request::{
-    AcceptedTypes, HttpRequest, Rejection, check_is_json, check_takes_stream, other_verb, whole_body,
+    AcceptedTypes, HttpRequest, Rejection, check_accepts_stream, check_is_json, method_not_allowed, read_body,
 };
 use crate::front::sse::{MESSAGES, SSE, SseClients};
 use crate::front::stream::{CallEvents, ListChanges, ResumedCall, SessionStream, into_events};
@@ -49,7 +49,7 @@ const MAX_ID: usize = 256;
 #[derive(Clone)]
 pub(crate) struct HttpFront {
     pub dispatcher: Arc<Dispatcher>,
-    pub audience: AddressRole,
+    pub role: AddressRole,
     /// The profile of the clients, or `None` for the default endpoint.
     pub profile: Option<ProfileName>,
     pub gate: Arc<Gate>,
@@ -76,21 +76,23 @@ enum McpEndpoint {
 }
 
 /// Returns the endpoint at `path` and the profile name in it. Returns `None` for other routes.
-fn door(path: &str) -> Option<(McpEndpoint, Option<&str>)> {
-    if let Some(door) = [(MCP, McpEndpoint::Mcp), (SSE, McpEndpoint::Sse), (MESSAGES, McpEndpoint::Messages)]
+fn endpoint_at(path: &str) -> Option<(McpEndpoint, Option<&str>)> {
+    if let Some(endpoint) = [(MCP, McpEndpoint::Mcp), (SSE, McpEndpoint::Sse), (MESSAGES, McpEndpoint::Messages)]
         .iter()
-        .find(|it| it.0 == path)
+        .find(|endpoint| endpoint.0 == path)
     {
-        return Some((door.1, None));
+        return Some((endpoint.1, None));
     }
-    let of = |endpoint| path.strip_prefix(endpoint)?.strip_prefix(PROFILE);
-    of(MCP).map(|name| (McpEndpoint::Mcp, Some(name))).or_else(|| of(SSE).map(|name| (McpEndpoint::Sse, Some(name))))
+    let profile_at = |endpoint| path.strip_prefix(endpoint)?.strip_prefix(PROFILE);
+    profile_at(MCP)
+        .map(|name| (McpEndpoint::Mcp, Some(name)))
+        .or_else(|| profile_at(SSE).map(|name| (McpEndpoint::Sse, Some(name))))
 }
 
 /// Returns the routes other than the MCP endpoints, which [`HttpFront::serve`] handles directly.
 pub(crate) fn routes() -> axum::Router {
     axum::Router::new().fallback(async || {
-        let error = Error::InvalidRequest("there is nothing here; the MCP endpoint is /mcp".to_owned());
+        let error = Error::InvalidRequest("unknown path; the MCP endpoint is /mcp".to_owned());
         json_error(StatusCode::NOT_FOUND, None, &error)
     })
 }
@@ -102,14 +104,14 @@ async fn route(routes: &axum::Router, request: HttpRequest) -> Response<Body> {
     }
 }
 
-fn preflight(asked_headers: Option<&HeaderValue>) -> Response<Body> {
+fn preflight(requested_headers: Option<&HeaderValue>) -> Response<Body> {
     let mut response = empty(StatusCode::NO_CONTENT);
     let headers = response.headers_mut();
     headers.insert("access-control-allow-methods", HeaderValue::from_static("GET, POST, DELETE"));
     let default = HeaderValue::from_static(
         "content-type, accept, authorization, mcp-protocol-version, mcp-method, mcp-name, mcp-session-id, last-event-id",
     );
-    headers.insert("access-control-allow-headers", asked_headers.cloned().unwrap_or(default));
+    headers.insert("access-control-allow-headers", requested_headers.cloned().unwrap_or(default));
     headers.insert("access-control-max-age", HeaderValue::from_static("600"));
     response
 }
@@ -123,8 +125,8 @@ impl HttpFront {
                 Err(rejected) => self.count_rejected(*rejected),
             };
         }
-        let door = door(request.uri().path()).filter(|_| self.audience == AddressRole::Clients);
-        if let Err(rejected) = self.check_source(&request, door.is_some()) {
+        let endpoint = endpoint_at(request.uri().path()).filter(|_| self.role == AddressRole::Clients);
+        if let Err(rejected) = self.check_source(&request, endpoint.is_some()) {
             return self.count_rejected(*rejected);
         }
         let origin = request.headers().get(ORIGIN).cloned();
@@ -134,11 +136,11 @@ impl HttpFront {
                 preflight(request.headers().get("access-control-request-headers"))
             }
             Err(rejected) => *rejected,
-            Ok(()) => match door {
-                Some((door, None)) => self.answer(door, request).await,
-                Some((door, Some(name))) => match self.of_profile(name) {
+            Ok(()) => match endpoint {
+                Some((endpoint, None)) => self.answer(endpoint, request).await,
+                Some((endpoint, Some(name))) => match self.for_profile(name) {
                     // Box rare futures, because they would enlarge every request's future.
-                    Some(front) => Box::pin(front.answer(door, request)).await,
+                    Some(front) => Box::pin(front.answer(endpoint, request)).await,
                     None => unknown_profile(name),
                 },
                 None => route(routes, request).await,
@@ -178,16 +180,16 @@ impl HttpFront {
     }
 
     /// Returns this front for the clients of a profile, or `None` if there is no such profile.
-    fn of_profile(&self, name: &str) -> Option<HttpFront> {
-        let name = ProfileName::new(name).filter(|name| self.dispatcher.router.directory.has_profile(name.as_str()))?;
+    fn for_profile(&self, name: &str) -> Option<HttpFront> {
+        let name = ProfileName::new(name).filter(|name| self.dispatcher.router.catalogs.has_profile(name.as_str()))?;
         Some(HttpFront { profile: Some(name), ..self.clone() })
     }
 
-    async fn answer(&self, door: McpEndpoint, request: HttpRequest) -> Response<Body> {
-        let handled = AssertUnwindSafe(self.handle(door, request)).catch_unwind().await;
+    async fn answer(&self, endpoint: McpEndpoint, request: HttpRequest) -> Response<Body> {
+        let handled = AssertUnwindSafe(self.handle(endpoint, request)).catch_unwind().await;
         match handled {
             Ok(Ok(response)) => response,
-            Ok(Err(refusal)) => refusal.into_response(),
+            Ok(Err(rejection)) => rejection.into_response(),
             Err(_) => {
                 self.observe.emit(&Event::Panic { place: "http" });
                 json_error(
@@ -199,64 +201,64 @@ impl HttpFront {
         }
     }
 
-    async fn handle(&self, door: McpEndpoint, request: HttpRequest) -> Result<Response<Body>, Rejection> {
+    async fn handle(&self, endpoint: McpEndpoint, request: HttpRequest) -> Result<Response<Body>, Rejection> {
         if *self.stop.borrow() {
             return Err(Error::ShuttingDown.into());
         }
-        match (door, request.method()) {
+        match (endpoint, request.method()) {
             (McpEndpoint::Sse, _) => self.open_stream(&request),
-            (McpEndpoint::Messages, _) => Box::pin(self.take_message(request)).await,
+            (McpEndpoint::Messages, _) => Box::pin(self.receive_message(request)).await,
             (McpEndpoint::Mcp, &Verb::POST) => self.post(request).await,
-            (McpEndpoint::Mcp, &Verb::GET | &Verb::DELETE) if names_sessionless(request.headers()) => {
-                Ok(other_verb("POST"))
+            (McpEndpoint::Mcp, &Verb::GET | &Verb::DELETE) if has_sessionless_version(request.headers()) => {
+                Ok(method_not_allowed("POST"))
             }
             (McpEndpoint::Mcp, &Verb::GET) => self.get(request.headers()),
             (McpEndpoint::Mcp, &Verb::DELETE) => {
                 let session = self.session(request.headers())?;
-                self.dispatcher.sessions.end(&session, "the client ended it");
+                self.dispatcher.sessions.end(&session, "the client ended the session");
                 Ok(empty(StatusCode::NO_CONTENT))
             }
-            (McpEndpoint::Mcp, _) => Ok(other_verb("GET, POST, DELETE")),
+            (McpEndpoint::Mcp, _) => Ok(method_not_allowed("GET, POST, DELETE")),
         }
     }
 
     fn get(&self, headers: &HeaderMap) -> Result<Response<Body>, Rejection> {
-        check_takes_stream(headers)?;
+        check_accepts_stream(headers)?;
         let session = self.session(headers)?;
-        let Some(last_event) = visible(headers, &LAST_EVENT_ID)? else {
+        let Some(last_event) = read_id(headers, &LAST_EVENT_ID)? else {
             let is_first = !session.had_stream();
             let stream = self.fresh_stream(&session);
-            session.tell_again();
+            session.reannounce_recent();
             if !is_first {
                 // The client does not state which events of the previous stream it received.
-                session.tell_missed();
+                session.queue_missed_updates();
             }
             return Ok(stream);
         };
-        let tell_gap = || self.observe.emit(&Event::ReplayGap { session: &session.session_name() });
+        let report_gap = || self.observe.emit(&Event::ReplayGap { session: &session.session_name() });
         Ok(match session.replay.resume(last_event) {
             Ok(StreamResumeOutcome::Reader(reader)) if reader.stream == SESSION_STREAM => {
                 self.stream_of(&session, reader, None)
             }
             Ok(StreamResumeOutcome::Reader(reader)) => {
                 if reader.has_gap {
-                    tell_gap();
+                    report_gap();
                 }
-                body::events(into_events(ResumedCall { presence: session.enter_reader(), reader }))
+                body::events(into_events(ResumedCall { presence: session.register_reader(), reader }))
             }
             // An `EventSource` does not reconnect after status 204.
-            Ok(StreamResumeOutcome::Spent) => empty(StatusCode::NO_CONTENT),
+            Ok(StreamResumeOutcome::Complete) => empty(StatusCode::NO_CONTENT),
             Ok(StreamResumeOutcome::Lost(requests)) => {
-                tell_gap();
+                report_gap();
                 let error = Error::Unfetched.to_json();
                 let answers = requests.into_iter().map(move |id| body::event(error_reply(Some(&id), &error)));
                 body::events(futures_util::stream::iter(answers))
             }
             Err(ResumeGap) => {
-                tell_gap();
+                report_gap();
                 let stream = self.fresh_stream(&session);
-                session.doubt();
-                session.tell_missed();
+                session.reannounce_all();
+                session.queue_missed_updates();
                 stream
             }
         })
@@ -276,7 +278,7 @@ impl HttpFront {
 
     /// Returns the list changes that the clients of this front see.
     pub(crate) fn changes(&self) -> ListChanges {
-        ListChanges::new(self.dispatcher.router.directory.watch_of(self.profile.as_ref()))
+        ListChanges::new(self.dispatcher.router.catalogs.watch_of(self.profile.as_ref()))
     }
 
     async fn post(&self, request: HttpRequest) -> Result<Response<Body>, Rejection> {
@@ -289,49 +291,49 @@ impl HttpFront {
                 "Accept must allow application/json and text/event-stream",
             ));
         }
-        let raw = whole_body(body, self.max_body_size, &self.observe).await?;
-        let refused = |malformed: MalformedMessage| {
+        let raw = read_body(body, self.max_body_size, &self.observe).await?;
+        let count_limit = |malformed: MalformedMessage| {
             self.observe.count_limit(&malformed.error);
             malformed
         };
         if let Some(batch) = Message::split_batch(&raw) {
             // Box rare futures, because a request's future is moved with all it holds.
-            return Box::pin(self.batch(&parts.headers, accepted, batch.map_err(refused)?)).await;
+            return Box::pin(self.batch(&parts.headers, accepted, batch.map_err(count_limit)?)).await;
         }
-        match Message::parse(raw).map_err(refused)? {
+        match Message::parse(raw).map_err(count_limit)? {
             Message::Request(mut request) => {
                 trace::take_headers(&mut request, &parts.headers);
                 let headers = &parts.headers;
                 if is_stateless(&request) {
-                    return self.visit(headers, request, accepted).await;
+                    return self.handle_stateless(headers, request, accepted).await;
                 }
-                if names_sessionless(headers) {
-                    return Err(Rejection::from(missing_meta()).about(&request));
+                if has_sessionless_version(headers) {
+                    return Err(Rejection::from(missing_meta()).for_request(&request));
                 }
                 if request.method == Method::Initialize && !headers.contains_key(SESSION_ID) {
-                    check_version_once(headers).map_err(|refusal| refusal.about(&request))?;
+                    check_version_once(headers).map_err(|rejection| rejection.for_request(&request))?;
                     return self.initialize(&request);
                 }
-                let session = self.session(headers).map_err(|refusal| refusal.about(&request))?;
+                let session = self.session(headers).map_err(|rejection| rejection.for_request(&request))?;
                 Ok(match self.dispatcher.begin(&session, request) {
-                    Begun::Ready(reply) => answered(StatusCode::OK, reply.pieces, accepted),
+                    Begun::Ready(reply) => ready_response(StatusCode::OK, reply.pieces, accepted),
                     Begun::Pending(pending) => self.respond(pending, accepted).await,
                 })
             }
             // Versions without sessions define no client notifications over HTTP. Accept and ignore them.
             Message::Notification(_)
-                if names_sessionless(&parts.headers) || !parts.headers.contains_key(SESSION_ID) =>
+                if has_sessionless_version(&parts.headers) || !parts.headers.contains_key(SESSION_ID) =>
             {
                 Ok(empty(StatusCode::ACCEPTED))
             }
             Message::Notification(notification) => {
                 let session = self.session(&parts.headers)?;
-                self.dispatcher.hear(&session, &notification);
+                self.dispatcher.handle_notification(&session, &notification);
                 Ok(empty(StatusCode::ACCEPTED))
             }
             Message::Response(response) => {
                 let session = self.session(&parts.headers)?;
-                self.dispatcher.hear_answer(&session, response);
+                self.dispatcher.handle_response(&session, response);
                 Ok(empty(StatusCode::ACCEPTED))
             }
         }
@@ -372,10 +374,10 @@ impl HttpFront {
                 CallEvent::Done(None) => return body::events(futures_util::stream::empty()),
                 CallEvent::Slow if !accepted.stream => {}
                 // The client accepts no stream, so the message is dropped.
-                _ if !accepted.stream => pending.tell_dropped(),
+                _ if !accepted.stream => pending.report_dropped(),
                 CallEvent::Slow => return self.call_stream(pending),
                 event => {
-                    pending.give_back(event);
+                    pending.put_back(event);
                     return self.call_stream(pending);
                 }
             }
@@ -396,7 +398,7 @@ impl HttpFront {
             return Err(Rejection::status(StatusCode::BAD_REQUEST, &reason));
         }
         let id = headers.get(SESSION_ID).and_then(|id| id.to_str().ok()).and_then(|id| id.parse::<SessionId>().ok());
-        if id.is_none() && visible(headers, &SESSION_ID)?.is_none() {
+        if id.is_none() && read_id(headers, &SESSION_ID)?.is_none() {
             return Err(Rejection::status(StatusCode::BAD_REQUEST, "Mcp-Session-Id is missing; begin with initialize"));
         }
         // A session of another profile is unknown at this endpoint.
@@ -408,35 +410,39 @@ impl HttpFront {
 
 fn unknown_profile(name: &str) -> Response<Body> {
     let name = goblin_wire::json::quote(name);
-    let error = Error::InvalidRequest(format!("there is no profile {name}; the configuration names them in profiles"));
+    let error =
+        Error::InvalidRequest(format!("unknown profile {name}; \"profiles\" in the configuration lists all profiles"));
     json_error(StatusCode::NOT_FOUND, None, &error)
 }
 
 fn check_version_once(headers: &HeaderMap) -> Result<(), Rejection> {
     match is_repeated(headers, &PROTOCOL_VERSION) {
-        true => Err(Rejection::status(StatusCode::BAD_REQUEST, "the header mcp-protocol-version may occur once")),
+        true => Err(Rejection::status(StatusCode::BAD_REQUEST, "the header mcp-protocol-version must not be repeated")),
         false => Ok(()),
     }
 }
 
 /// Reports whether the header names a protocol version without sessions.
-fn names_sessionless(headers: &HeaderMap) -> bool {
+fn has_sessionless_version(headers: &HeaderMap) -> bool {
     single(headers, &PROTOCOL_VERSION).is_some_and(Dialect::is_sessionless)
 }
 
 /// Returns the value of an id header, or `None` if it is missing or empty. Returns an error if it is not visible ASCII
 /// or too long.
-fn visible<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Rejection> {
+fn read_id<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Rejection> {
     let Some(value) = headers.get(name).filter(|value| !value.is_empty()) else { return Ok(None) };
     let is_visible = value.len() <= MAX_ID && value.as_bytes().iter().all(u8::is_ascii_graphic);
     match value.to_str() {
         Ok(text) if is_visible => Ok(Some(text)),
-        _ => Err(Rejection::status(StatusCode::BAD_REQUEST, &format!("{name} must be visible ASCII, not too long"))),
+        _ => Err(Rejection::status(
+            StatusCode::BAD_REQUEST,
+            &format!("{name} must be visible ASCII of at most {MAX_ID} characters"),
+        )),
     }
 }
 
 /// Returns an answer that was ready at once.
-pub(super) fn answered(status: StatusCode, answer: Pieces, accepted: AcceptedTypes) -> Response<Body> {
+pub(super) fn ready_response(status: StatusCode, answer: Pieces, accepted: AcceptedTypes) -> Response<Body> {
     match accepted.json {
         true => json(status, answer),
         false => body::events(futures_util::stream::iter([body::event(answer)])),

@@ -21,35 +21,34 @@ const PROBES: u32 = 3;
 /// The smallest unit of the system's probe times.
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Sets the socket options that close the connection after `patience` if the peer disappears, as after a pulled cable.
+/// Sets the socket options that close the connection after `timeout` if the peer disappears, as after a pulled cable.
 ///
 /// Writes do not detect this, because the system's buffer accepts small messages for hours. Linux counts the time of
 /// unacknowledged data. If no data is in flight, and on other systems, unanswered keep-alive probes detect it.
-pub(crate) fn give_up_the_vanished(stream: &TcpStream, patience: Duration) -> io::Result<()> {
+pub(crate) fn set_peer_timeout(stream: &TcpStream, timeout: Duration) -> io::Result<()> {
     let socket = SockRef::from(stream);
-    let (silence, pause) = (patience / 2, patience / 2 / PROBES);
-    let probes =
-        TcpKeepalive::new().with_time(silence.max(SECOND)).with_interval(pause.max(SECOND)).with_retries(PROBES);
+    let (idle, pause) = (timeout / 2, timeout / 2 / PROBES);
+    let probes = TcpKeepalive::new().with_time(idle.max(SECOND)).with_interval(pause.max(SECOND)).with_retries(PROBES);
     socket.set_tcp_keepalive(&probes)?;
     #[cfg(any(target_os = "linux", target_os = "android"))]
-    socket.set_tcp_user_timeout(Some(patience))?;
+    socket.set_tcp_user_timeout(Some(timeout))?;
     Ok(())
 }
 
 /// A stream that fails a write if the peer does not read for [`WRITE_TIMEOUT`].
 pub(crate) struct WriteTimeoutStream<T> {
     inner: T,
-    attention: Arc<ConnectionActivity>,
+    activity: Arc<ConnectionActivity>,
     /// The timer of a blocked write.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
 impl<T> WriteTimeoutStream<T> {
-    pub(crate) fn new(inner: T, attention: Arc<ConnectionActivity>) -> WriteTimeoutStream<T> {
-        WriteTimeoutStream { inner, attention, waiting: None }
+    pub(crate) fn new(inner: T, activity: Arc<ConnectionActivity>) -> WriteTimeoutStream<T> {
+        WriteTimeoutStream { inner, activity, waiting: None }
     }
 
-    fn judge<R>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
+    fn apply_timeout<R>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
         if written.is_ready() {
             self.waiting = None;
             return written;
@@ -71,7 +70,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for WriteTimeoutStream<T> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.inner).poll_read(context, buffer);
         if buffer.filled().len() > before {
-            self.attention.hear();
+            self.activity.record_bytes();
         }
         read
     }
@@ -80,7 +79,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for WriteTimeoutStream<T> {
 impl<T: AsyncWrite + Unpin> AsyncWrite for WriteTimeoutStream<T> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.inner).poll_write(context, bytes);
-        self.judge(context, written)
+        self.apply_timeout(context, written)
     }
 
     fn poll_write_vectored(
@@ -89,7 +88,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for WriteTimeoutStream<T> {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.inner).poll_write_vectored(context, slices);
-        self.judge(context, written)
+        self.apply_timeout(context, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -98,12 +97,12 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for WriteTimeoutStream<T> {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.inner).poll_flush(context);
-        self.judge(context, flushed)
+        self.apply_timeout(context, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let shut = Pin::new(&mut self.inner).poll_shutdown(context);
-        self.judge(context, shut)
+        let closed = Pin::new(&mut self.inner).poll_shutdown(context);
+        self.apply_timeout(context, closed)
     }
 }
 
@@ -118,7 +117,7 @@ mod tests {
         let (near, _far) = tokio::io::duplex(16);
         let mut near = WriteTimeoutStream::new(near, ConnectionActivity::new(std::time::Instant::now()));
         let begin = tokio::time::Instant::now();
-        let error = near.write_all(&[0; 64]).await.expect_err("nobody reads");
+        let error = near.write_all(&[0; 64]).await.expect_err("the peer does not read");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert_eq!(begin.elapsed(), WRITE_TIMEOUT);
     }
@@ -128,10 +127,10 @@ mod tests {
     #[cfg(target_os = "linux")]
     async fn half_open() -> (TcpStream, TcpStream) {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let far = TcpStream::connect(listener.local_addr().expect("an address")).await.expect("somebody listens");
+        let far = TcpStream::connect(listener.local_addr().expect("an address")).await.expect("the listener accepts");
         let (near, _) = listener.accept().await.expect("a connection");
-        let nothing = socket2::SockFilter::new(6, 0, 0, 0);
-        SockRef::from(&far).attach_filter(&[nothing]).expect("a filter");
+        let drop_all = socket2::SockFilter::new(6, 0, 0, 0);
+        SockRef::from(&far).attach_filter(&[drop_all]).expect("a filter");
         (near, far)
     }
 
@@ -140,9 +139,9 @@ mod tests {
     async fn sess2_a_peer_that_vanished_is_given_up_whether_there_is_something_to_tell_it_or_not() {
         for message in [&b": keep-alive"[..], b""] {
             let (mut near, _far) = half_open().await;
-            give_up_the_vanished(&near, 2 * SECOND).expect("the options exist");
-            near.write_all(message).await.expect("it fits the buffer");
-            let error = near.read(&mut [0]).await.expect_err("nobody is there");
+            set_peer_timeout(&near, 2 * SECOND).expect("the options exist");
+            near.write_all(message).await.expect("the message fits the buffer");
+            let error = near.read(&mut [0]).await.expect_err("the peer does not acknowledge");
             assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{message:?}");
         }
     }

@@ -13,38 +13,38 @@ use http::{Response, StatusCode};
 use crate::dispatcher::Begun;
 use crate::dispatcher::stateless::{StatelessClient, check_meta, check_version};
 use crate::front::body::{self, Body};
-use crate::front::http::{HttpFront, answered};
+use crate::front::http::{HttpFront, ready_response};
 use crate::front::request::{AcceptedTypes, Rejection};
 use crate::front::stream::{ListenStream, into_events};
 
 impl HttpFront {
     /// Handles a request without a session.
-    pub(crate) async fn visit(
+    pub(crate) async fn handle_stateless(
         &self,
         headers: &HeaderMap,
         request: Request,
         accepted: AcceptedTypes,
     ) -> Result<Response<Body>, Rejection> {
-        check(headers, &request).map_err(|error| Rejection::from(error).about(&request))?;
-        self.check_arguments(headers, &request).map_err(|error| Rejection::from(error).about(&request))?;
-        let guest = StatelessClient::Passing(self.profile.clone());
+        check(headers, &request).map_err(|error| Rejection::from(error).for_request(&request))?;
+        self.check_arguments(headers, &request).map_err(|error| Rejection::from(error).for_request(&request))?;
+        let sender = StatelessClient::Http(self.profile.clone());
         if request.method == Method::Listen {
             if !accepted.stream {
-                let refusal = Rejection::status(StatusCode::NOT_ACCEPTABLE, "Accept must allow text/event-stream");
-                return Err(refusal.about(&request));
+                let rejection = Rejection::status(StatusCode::NOT_ACCEPTABLE, "Accept must allow text/event-stream");
+                return Err(rejection.for_request(&request));
             }
-            return Ok(match self.dispatcher.listen(&guest, &request) {
+            return Ok(match self.dispatcher.listen(&sender, &request) {
                 Ok(listening) => {
                     body::events(into_events(ListenStream::new(self.changes(), listening, self.stop.clone())))
                 }
-                Err(error) => refused(&request.id, &error, accepted),
+                Err(error) => error_response(&request.id, &error, accepted),
             });
         }
         let id = request.id.clone();
-        Ok(match self.dispatcher.visit(&guest, request) {
-            Ok(Begun::Ready(reply)) => answered(status(reply.code), reply.pieces, accepted),
+        Ok(match self.dispatcher.begin_stateless(&sender, request) {
+            Ok(Begun::Ready(reply)) => ready_response(status(reply.code), reply.pieces, accepted),
             Ok(Begun::Pending(pending)) => self.respond(pending, accepted).await,
-            Err(error) => refused(&id, &error, accepted),
+            Err(error) => error_response(&id, &error, accepted),
         })
     }
 }
@@ -55,7 +55,7 @@ impl HttpFront {
         let text = request.raw.as_str();
         let tool = request.params.name.filter(|_| request.method == Method::ToolsCall);
         let Some(tool) = tool.and_then(|at| text_json::string(text, at)) else { return Ok(()) };
-        let catalog = self.dispatcher.router.directory.catalog_of(self.profile.as_ref());
+        let catalog = self.dispatcher.router.catalogs.catalog_of(self.profile.as_ref());
         let Some(mirrors) = catalog.mirrors(&tool).filter(|mirrors| !mirrors.is_empty()) else { return Ok(()) };
         let get = |name: &str| headers.get_all(name).iter().map(http::HeaderValue::as_bytes).collect::<Vec<_>>();
         mirrors.check(text, request.params.arguments, get).map_err(Error::HeaderMismatch)
@@ -64,7 +64,7 @@ impl HttpFront {
 
 /// Returns the error for a request with a version without sessions in its header, but not in `_meta`.
 pub(crate) fn missing_meta() -> Error {
-    Error::MissingMeta("_meta must have io.modelcontextprotocol/protocolVersion, as the header says".to_owned())
+    Error::MissingMeta("_meta must have io.modelcontextprotocol/protocolVersion, as in the header".to_owned())
 }
 
 fn check(headers: &HeaderMap, request: &Request) -> Result<(), Error> {
@@ -100,16 +100,16 @@ fn check_equal(headers: &HeaderMap, name: &HeaderName, expected: Option<&str>) -
         return Ok(());
     }
     let plain = headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim_ascii);
-    let said = mirror::decode_single(name.as_str(), values()).map_err(Error::HeaderMismatch)?;
-    match said.filter(|said| *name == NAME || Some(&**said) == plain) {
+    let decoded = mirror::decode_single(name.as_str(), values()).map_err(Error::HeaderMismatch)?;
+    match decoded.filter(|value| *name == NAME || Some(&**value) == plain) {
         None => Err(Error::HeaderMismatch(format!("the header {name} is missing"))),
         Some(value) if Some(&*value) == expected => Ok(()),
-        Some(_) => Err(Error::HeaderMismatch(format!("the header {name} is not what the body says"))),
+        Some(_) => Err(Error::HeaderMismatch(format!("the header {name} does not match the body"))),
     }
 }
 
-fn refused(id: &Id, error: &Error, accepted: AcceptedTypes) -> Response<Body> {
-    answered(status(Some(error.class().code)), goblin_wire::error_reply(Some(id), &error.to_json()), accepted)
+fn error_response(id: &Id, error: &Error, accepted: AcceptedTypes) -> Response<Body> {
+    ready_response(status(Some(error.class().code)), goblin_wire::error_reply(Some(id), &error.to_json()), accepted)
 }
 
 /// Returns the HTTP status of an answer with this error code.

@@ -1,6 +1,6 @@
 //! The queue of all messages to a client with one stream, in the order of their arrival.
 //!
-//! If the queue is full, progress and log messages are dropped, as in a [`CallStream`](crate::client::call::Lane). An answer
+//! If the queue is full, progress and log messages are dropped, as in a [`Call`](crate::client::call::Call). An answer
 //! must not be dropped, so its sender closes the stream. Droppable messages have a lower limit, which leaves room for
 //! answers. No function here waits.
 
@@ -87,10 +87,10 @@ impl OutboundQueue {
     pub(crate) fn close(&self) {
         let mut queue = self.queue.lock();
         queue.closed = true;
-        let forgotten = std::mem::take(&mut queue.messages);
+        let discarded = std::mem::take(&mut queue.messages);
         queue.bytes = 0;
         drop(queue);
-        drop(forgotten);
+        drop(discarded);
         self.wake.wake();
     }
 
@@ -100,7 +100,7 @@ impl OutboundQueue {
         self.wake.wake();
     }
 
-    /// Registers a writer. [`finish`](Outlet::finish) has no effect until all writers are dropped.
+    /// Registers a writer. [`finish`](OutboundQueue::finish) has no effect until all writers are dropped.
     pub(crate) fn writer(self: &Arc<OutboundQueue>) -> OutboundWriter {
         self.queue.lock().writers += 1;
         OutboundWriter(Arc::clone(self))
@@ -171,7 +171,7 @@ mod tests {
         assert!(outbound.push(message(1)).is_ok());
         outbound.close();
         assert_eq!(outbound.push(message(1)), Err(EnqueueError::Closed));
-        assert!(outbound.next().now_or_never().expect("it is over").is_none());
+        assert!(outbound.next().now_or_never().expect("the queue has ended").is_none());
     }
 
     #[test]
@@ -183,6 +183,6 @@ mod tests {
         assert!(outbound.push(message(1)).is_ok());
         drop(writer);
         assert!(outbound.next().now_or_never().expect("a message").is_some());
-        assert!(outbound.next().now_or_never().expect("it is over").is_none());
+        assert!(outbound.next().now_or_never().expect("the queue has ended").is_none());
     }
 }

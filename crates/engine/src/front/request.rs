@@ -48,7 +48,7 @@ impl AcceptedTypes {
 }
 
 /// Returns an error unless the client accepts an event stream, the only response to a GET.
-pub(crate) fn check_takes_stream(headers: &HeaderMap) -> Result<(), Rejection> {
+pub(crate) fn check_accepts_stream(headers: &HeaderMap) -> Result<(), Rejection> {
     if AcceptedTypes::read(headers).stream {
         return Ok(());
     }
@@ -64,19 +64,19 @@ pub(crate) fn check_is_json(headers: &HeaderMap) -> Result<(), Rejection> {
     Err(Rejection::status(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Content-Type must be application/json"))
 }
 
-/// Reads the body of a request. Returns an error if it is larger than `largest` bytes, too slow, or the memory limit is
-/// reached. A large body counts towards that limit until its last slice is dropped, which is after the answer.
-pub(crate) async fn whole_body(mut body: Incoming, largest: usize, observe: &Observe) -> Result<Bytes, Rejection> {
-    if body.size_hint().lower() > largest as u64 {
-        return Err(too_large(largest));
+/// Reads the body of a request. Returns an error if it is larger than `max_size` bytes, too slow, or the memory limit
+/// is reached. A large body counts towards that limit until its last slice is dropped, which is after the answer.
+pub(crate) async fn read_body(mut body: Incoming, max_size: usize, observe: &Observe) -> Result<Bytes, Rejection> {
+    if body.size_hint().lower() > max_size as u64 {
+        return Err(too_large(max_size));
     }
     let gathered = async {
-        match gather(&mut body, largest, &observe.memory).await? {
+        match gather(&mut body, max_size, &observe.memory).await? {
             Ok(gathered) => Ok(gathered),
             Err(full) => {
                 observe.limit_hit(full.limit);
                 // The connection can only be reused after the whole body was read.
-                drain(body, largest).await;
+                drain(body, max_size).await;
                 Err(Rejection { status: StatusCode::SERVICE_UNAVAILABLE, error: full.into(), id: None })
             }
         }
@@ -92,26 +92,26 @@ pub(crate) async fn whole_body(mut body: Incoming, largest: usize, observe: &Obs
     }
 }
 
-fn too_large(largest: usize) -> Rejection {
-    let reason = format!("the body is larger than gateway.maxBodySize, {largest} bytes");
+fn too_large(max_size: usize) -> Rejection {
+    let reason = format!("the body is larger than gateway.maxBodySize, {max_size} bytes");
     Rejection::status(StatusCode::PAYLOAD_TOO_LARGE, &reason)
 }
 
 /// Reads the body and reserves memory for the bytes received. An announced length alone reserves none.
 async fn gather(
     body: &mut Incoming,
-    largest: usize,
+    max_size: usize,
     memory: &Arc<Memory>,
 ) -> Result<Result<Bytes, ReservationError>, Rejection> {
     let mut gathered = BytesMut::new();
     // A small body needs no reservation.
     let mut reservation: Option<Reservation> = None;
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| Rejection::status(StatusCode::BAD_REQUEST, "the body broke off"))?;
+        let frame = frame.map_err(|_| Rejection::status(StatusCode::BAD_REQUEST, "the body ended too early"))?;
         let Ok(data) = frame.into_data() else { continue };
         let (before, length) = (gathered.len(), gathered.len() + data.len());
-        if length > largest {
-            return Err(too_large(largest));
+        if length > max_size {
+            return Err(too_large(max_size));
         }
         if length >= SMALL {
             let counted = match &mut reservation {
@@ -124,33 +124,33 @@ async fn gather(
         }
         // Most bodies arrive in one piece, which is not copied.
         if before == 0 && body.is_end_stream() {
-            return Ok(Ok(kept(data, reservation)));
+            return Ok(Ok(with_reservation(data, reservation)));
         }
         gathered.extend_from_slice(&data);
     }
-    Ok(Ok(kept(gathered.freeze(), reservation)))
+    Ok(Ok(with_reservation(gathered.freeze(), reservation)))
 }
 
-fn kept(body: Bytes, reservation: Option<Reservation>) -> Bytes {
+fn with_reservation(body: Bytes, reservation: Option<Reservation>) -> Bytes {
     match reservation {
         Some(reservation) => reservation.keep(body),
         None => body,
     }
 }
 
-/// Reads and discards the rest of a body, up to `largest` bytes.
-async fn drain(mut body: Incoming, largest: usize) {
+/// Reads and discards the rest of a body, up to `max_size` bytes.
+async fn drain(mut body: Incoming, max_size: usize) {
     let mut drained = 0;
     while let Some(Ok(frame)) = body.frame().await {
         drained += frame.data_ref().map_or(0, Bytes::len);
-        if drained > largest {
+        if drained > max_size {
             return;
         }
     }
 }
 
 /// Returns the response to an HTTP method that the path does not support.
-pub(crate) fn other_verb(allowed: &'static str) -> Response<Body> {
+pub(crate) fn method_not_allowed(allowed: &'static str) -> Response<Body> {
     let mut response = empty(StatusCode::METHOD_NOT_ALLOWED);
     response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
     response
@@ -168,7 +168,7 @@ impl Rejection {
         Rejection { status, error: Error::InvalidRequest(reason.to_owned()), id: None }
     }
 
-    pub(crate) fn about(self, request: &Request) -> Rejection {
+    pub(crate) fn for_request(self, request: &Request) -> Rejection {
         Rejection { id: Some(request.id.clone()), ..self }
     }
 

@@ -21,11 +21,13 @@ use crate::client::call::CallEvent;
 use crate::client::caller::SessionId;
 use crate::client::pending::PendingCall;
 use crate::front::body::{self, Body, event};
-use crate::front::duplex::{DuplexClient, MessageOutcome, refusal};
+use crate::front::duplex::{DuplexClient, MessageOutcome, error_reply};
 use crate::front::http::HttpFront;
 use crate::front::outbound::{EnqueueError, OutboundQueue, OutboundWriter};
-use crate::front::request::{HttpRequest, Rejection, check_is_json, check_takes_stream, other_verb, whole_body};
-use crate::front::stream::{EventSource, ListChanges, all_events, into_events, unasked};
+use crate::front::request::{
+    HttpRequest, Rejection, check_accepts_stream, check_is_json, method_not_allowed, read_body,
+};
+use crate::front::stream::{EventSource, ListChanges, all_events, into_events, next_unsolicited};
 use crate::upstream::supervisor::stopped;
 
 pub(crate) const SSE: &str = "/sse";
@@ -36,38 +38,38 @@ impl HttpFront {
     /// the URL is of another transport.
     pub(crate) fn open_stream(&self, request: &HttpRequest) -> Result<Response<Body>, Rejection> {
         if request.method() != Verb::GET {
-            return Ok(other_verb("GET"));
+            return Ok(method_not_allowed("GET"));
         }
-        check_takes_stream(request.headers())?;
+        check_accepts_stream(request.headers())?;
         let duplex =
             DuplexClient::new(&self.dispatcher, &self.observe, self.profile.clone()).map_err(|error| match error {
                 Error::LimitExceeded { .. } => Rejection { status: StatusCode::SERVICE_UNAVAILABLE, error, id: None },
                 error => error.into(),
             })?;
-        let id = self.dispatcher.sessions.mint();
+        let id = self.dispatcher.sessions.new_id();
         let client = Arc::new(SseClient::new(id, duplex, Arc::clone(&self.observe)));
         let stream = ClientStream {
             greeting: Some(Bytes::from(format!("event: endpoint\ndata: {MESSAGES}?sessionId={id}\n\n"))),
             initialized: client.initialized.subscribe(),
             changes: self.changes(),
             stop: self.stop.clone(),
-            listed: self.streams.enter(client),
+            entry: self.streams.insert(client),
         };
         Ok(body::events(into_events(stream)))
     }
 
     /// Handles a POST: a message of the client that the query names.
-    pub(crate) async fn take_message(&self, request: HttpRequest) -> Result<Response<Body>, Rejection> {
+    pub(crate) async fn receive_message(&self, request: HttpRequest) -> Result<Response<Body>, Rejection> {
         if request.method() != Verb::POST {
-            return Ok(other_verb("POST"));
+            return Ok(method_not_allowed("POST"));
         }
         check_is_json(request.headers())?;
         let client = self.streams.find(request.uri().query().unwrap_or_default())?;
-        let raw = whole_body(request.into_body(), self.max_body_size, &self.observe).await?;
+        let raw = read_body(request.into_body(), self.max_body_size, &self.observe).await?;
         if client.duplex.is_ended() {
             return Err(unknown());
         }
-        client.take(raw)?;
+        client.handle_body(raw)?;
         let mut response = Response::new(Body::from(Pieces::from("Accepted".to_owned())));
         *response.status_mut() = StatusCode::ACCEPTED;
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
@@ -84,7 +86,7 @@ fn unknown() -> Rejection {
 pub(crate) struct SseClients(RwLock<HashMap<SessionId, Arc<SseClient>>>);
 
 impl SseClients {
-    fn enter(self: &Arc<SseClients>, client: Arc<SseClient>) -> SseClientGuard {
+    fn insert(self: &Arc<SseClients>, client: Arc<SseClient>) -> SseClientGuard {
         self.0.write().insert(client.id, Arc::clone(&client));
         SseClientGuard { streams: Arc::clone(self), client }
     }
@@ -111,7 +113,7 @@ struct SseClientGuard {
 impl Drop for SseClientGuard {
     fn drop(&mut self) {
         self.streams.0.write().remove(&self.client.id);
-        self.client.end("its stream ended");
+        self.client.end("the stream ended");
     }
 }
 
@@ -131,18 +133,18 @@ impl SseClient {
 
     /// Handles the body of a POST: one message, or a batch if the version has batches. Returns an error if it is
     /// malformed.
-    fn take(self: &Arc<SseClient>, raw: Bytes) -> Result<(), MalformedMessage> {
-        let Some(batch) = self.duplex.split_batch(&raw) else { return self.hear(raw) };
+    fn handle_body(self: &Arc<SseClient>, raw: Bytes) -> Result<(), MalformedMessage> {
+        let Some(batch) = self.duplex.split_batch(&raw) else { return self.handle_message(raw) };
         for message in batch? {
-            if let Err(malformed) = self.hear(message) {
-                self.answer(refusal(&malformed));
+            if let Err(malformed) = self.handle_message(message) {
+                self.answer(error_reply(&malformed));
             }
         }
         Ok(())
     }
 
-    fn hear(self: &Arc<SseClient>, raw: Bytes) -> Result<(), MalformedMessage> {
-        match self.duplex.hear(raw)? {
+    fn handle_message(self: &Arc<SseClient>, raw: Bytes) -> Result<(), MalformedMessage> {
+        match self.duplex.handle_message(raw)? {
             MessageOutcome::Nothing => {}
             MessageOutcome::Initialized(session) => drop(self.initialized.send_replace(Some(session))),
             MessageOutcome::Answer(answer) => drop(self.answer(answer)),
@@ -150,7 +152,7 @@ impl SseClient {
             MessageOutcome::Listening(..) => {}
             // A separate task finishes the call, however its POST ends.
             MessageOutcome::Call(pending, _) => {
-                drop(worker::spawn(carry(pending, Arc::clone(self), self.outbound.writer())))
+                drop(worker::spawn(send_call_events(pending, Arc::clone(self), self.outbound.writer())))
             }
         }
         Ok(())
@@ -165,7 +167,7 @@ impl SseClient {
             Err(EnqueueError::Full) => {
                 let session = self.duplex.session().and_then(|client| client.session).unwrap_or(self.id);
                 self.observe.emit(&Event::ClientSlow { session: &session.short() });
-                self.end("the client does not read");
+                self.end("the client does not read its messages");
                 false
             }
         }
@@ -178,18 +180,18 @@ impl SseClient {
 }
 
 /// Sends the messages and the answer of a call to the client's stream.
-async fn carry(mut pending: PendingCall, client: Arc<SseClient>, _writer: OutboundWriter) {
+async fn send_call_events(mut pending: PendingCall, client: Arc<SseClient>, _writer: OutboundWriter) {
     loop {
         match pending.next().await {
             CallEvent::Message(message) => {
                 if !client.outbound.offer(message.into()) {
-                    pending.tell_dropped();
+                    pending.report_dropped();
                 }
             }
             CallEvent::Request(message) => drop(client.answer(message.into())),
             CallEvent::Done(Some(answer)) => {
                 if !client.answer(answer.pieces) {
-                    pending.tell_unread();
+                    pending.report_unread();
                 }
                 return;
             }
@@ -207,7 +209,7 @@ struct ClientStream {
     changes: ListChanges,
     stop: watch::Receiver<bool>,
     /// The table entry. Dropping it ends the session.
-    listed: SseClientGuard,
+    entry: SseClientGuard,
 }
 
 impl EventSource for ClientStream {
@@ -215,22 +217,22 @@ impl EventSource for ClientStream {
         if let Some(greeting) = self.greeting.take() {
             return Some(greeting);
         }
-        let outbound = Arc::clone(&self.listed.client.outbound);
+        let outbound = Arc::clone(&self.entry.client.outbound);
         let finish = async {
             stopped(&mut self.stop).await;
             outbound.finish();
             std::future::pending().await
         };
-        let unasked = async {
+        let unsolicited = async {
             let session = self.initialized.wait_for(Option::is_some).await.ok()?.clone()?;
-            unasked(&session, &mut self.changes).await
+            next_unsolicited(&session, &mut self.changes).await
         };
         tokio::select! {
             biased;
-            // This branch never completes. The outlet ends the stream.
+            // This branch never completes. The queue ends the stream.
             () = finish => None,
             // These come before the answers, which could delay them forever. They are too rare to delay the answers.
-            Some(messages) = unasked => Some(all_events(messages)),
+            Some(messages) = unsolicited => Some(all_events(messages)),
             message = outbound.next() => message.map(event),
         }
     }
@@ -250,14 +252,14 @@ mod tests {
     async fn http1_a_quiet_stream_shows_that_it_is_alive() {
         let (dispatcher, observe) = (Arc::new(Dispatcher::example(9)), Arc::default());
         let duplex = DuplexClient::new(&dispatcher, &observe, None).expect("there is room");
-        let client = Arc::new(SseClient::new(dispatcher.sessions.mint(), duplex, observe));
+        let client = Arc::new(SseClient::new(dispatcher.sessions.new_id(), duplex, observe));
         let stop = watch::Sender::new(false);
         let stream = ClientStream {
             greeting: None,
             initialized: client.initialized.subscribe(),
-            changes: ListChanges::new(dispatcher.router.directory.watch()),
+            changes: ListChanges::new(dispatcher.router.catalogs.watch()),
             stop: stop.subscribe(),
-            listed: Arc::<SseClients>::default().enter(Arc::clone(&client)),
+            entry: Arc::<SseClients>::default().insert(Arc::clone(&client)),
         };
         let mut events = Box::pin(into_events(stream));
         for _ in 0..3 {

@@ -20,8 +20,8 @@ use crate::client::Client;
 use crate::client::call::CallEvent;
 use crate::client::pending::{OpenCallGuard, PendingCall};
 use crate::dispatcher::Dispatcher;
-use crate::front::duplex::{DuplexClient, MessageOutcome, refusal};
-use crate::front::stream::{ListChanges, ListenStream, unasked};
+use crate::front::duplex::{DuplexClient, MessageOutcome, error_reply};
+use crate::front::stream::{ListChanges, ListenStream, next_unsolicited};
 use crate::upstream::supervisor::stopped;
 
 /// The number of messages that wait for the client to read. If the queue is full, calls wait before they send their
@@ -49,25 +49,25 @@ pub(crate) async fn serve(
     let writer = worker::spawn(write(receiver, output));
     let grace = front.grace;
     let duplex = DuplexClient::of_both_eras(&front.dispatcher, &front.observe, front.profile.clone())
-        .expect("maxSessions is at least 1 and this the only client");
-    let mut client = StdioClient { front, output: sender, duplex, calls: JoinSet::new(), told: None };
+        .expect("maxSessions is at least 1 and this is the only client");
+    let mut client = StdioClient { front, output: sender, duplex, calls: JoinSet::new(), notifier: None };
     client.read(input).await;
-    let StdioClient { front, output, duplex, mut calls, told } = client;
+    let StdioClient { front, output, duplex, mut calls, notifier } = client;
     drop(output);
     // The client can send no more responses, so calls must not wait for them.
     if let Some(session) = duplex.session() {
         session.close_requests();
     }
-    if let Some(guest) = &duplex.guest {
-        guest.calls.end_listening();
+    if let Some(stateless) = &duplex.stateless {
+        stateless.calls.end_listening();
     }
     front.observe.emit(&Event::ShuttingDown { open: calls.len(), grace });
     let finished = async { while calls.join_next().await.is_some() {} };
     if tokio::time::timeout(grace, finished).await.is_err() {
-        front.dispatcher.tell_cut(&front.observe);
+        front.dispatcher.log_cut_calls(&front.observe);
     }
-    if let Some(told) = told {
-        told.abort();
+    if let Some(notifier) = notifier {
+        notifier.abort();
     }
     duplex.end("end of input");
     calls.shutdown().await;
@@ -102,7 +102,7 @@ struct StdioClient {
     duplex: DuplexClient,
     calls: JoinSet<()>,
     /// The task that sends the messages of no call.
-    told: Option<tokio::task::JoinHandle<()>>,
+    notifier: Option<tokio::task::JoinHandle<()>>,
 }
 
 impl StdioClient {
@@ -144,11 +144,11 @@ impl StdioClient {
 
     async fn on_line(&mut self, line: Bytes) -> bool {
         if line.len() < SMALL {
-            return self.on_counted(line).await;
+            return self.on_reserved(line).await;
         }
         let memory = &self.front.observe.memory;
         match memory.reserve(BufferKind::Bodies, line.len()) {
-            Ok(reservation) => self.on_counted(reservation.keep(line)).await,
+            Ok(reservation) => self.on_reserved(reservation.keep(line)).await,
             Err(full) => Box::pin(self.on_full(line, full)).await,
         }
     }
@@ -158,7 +158,7 @@ impl StdioClient {
         let id = match Message::parse(line.clone()) {
             Ok(Message::Response(_)) => {
                 let line = self.front.observe.memory.hold_message(BufferKind::Bodies, line);
-                return self.on_counted(line).await;
+                return self.on_reserved(line).await;
             }
             Ok(Message::Request(request)) => Some(request.id),
             Ok(Message::Notification(_)) => {
@@ -171,7 +171,7 @@ impl StdioClient {
         self.send(goblin_wire::error_reply(id.as_ref(), &Error::from(full).to_json())).await
     }
 
-    async fn on_counted(&mut self, line: Bytes) -> bool {
+    async fn on_reserved(&mut self, line: Bytes) -> bool {
         match self.duplex.split_batch(&line) {
             None => self.on_message(line).await,
             // Each request of the batch is answered on its own line.
@@ -183,37 +183,37 @@ impl StdioClient {
                 }
                 true
             }
-            Some(Err(malformed)) => self.send(refusal(&malformed)).await,
+            Some(Err(malformed)) => self.send(error_reply(&malformed)).await,
         }
     }
 
     async fn on_message(&mut self, raw: Bytes) -> bool {
-        match self.duplex.hear(raw) {
+        match self.duplex.handle_message(raw) {
             Ok(MessageOutcome::Nothing) => true,
             Ok(MessageOutcome::Initialized(session)) => {
-                if self.told.is_none() {
+                if self.notifier.is_none() {
                     let changes = self.changes();
-                    self.told = Some(worker::spawn(tell(session, changes, self.output.downgrade())));
+                    self.notifier = Some(worker::spawn(send_unsolicited(session, changes, self.output.downgrade())));
                 }
                 true
             }
             Ok(MessageOutcome::Answer(answer)) => self.send(answer).await,
             Ok(MessageOutcome::Call(pending, guard)) => {
                 let dispatcher = Arc::clone(&self.front.dispatcher);
-                self.calls.spawn(worker::watched(carry(dispatcher, pending, guard, self.output.clone())));
+                self.calls.spawn(worker::watched(send_call_events(dispatcher, pending, guard, self.output.clone())));
                 true
             }
             Ok(MessageOutcome::Listening(listening, guard)) => {
-                let told = ListenStream::new(self.changes(), listening, self.front.stop.clone());
-                self.calls.spawn(worker::watched(carry_told(told, guard, self.output.clone())));
+                let stream = ListenStream::new(self.changes(), listening, self.front.stop.clone());
+                self.calls.spawn(worker::watched(send_notifications(stream, guard, self.output.clone())));
                 true
             }
-            Err(malformed) => self.send(refusal(&malformed)).await,
+            Err(malformed) => self.send(error_reply(&malformed)).await,
         }
     }
 
     fn changes(&self) -> ListChanges {
-        ListChanges::new(self.front.dispatcher.router.directory.watch_of(self.front.profile.as_ref()))
+        ListChanges::new(self.front.dispatcher.router.catalogs.watch_of(self.front.profile.as_ref()))
     }
 
     async fn send(&self, answer: Pieces) -> bool {
@@ -227,7 +227,7 @@ impl StdioClient {
 }
 
 /// Sends the messages and the answer of a call.
-async fn carry(
+async fn send_call_events(
     dispatcher: Arc<Dispatcher>,
     mut pending: PendingCall,
     guard: Option<OpenCallGuard>,
@@ -243,7 +243,7 @@ async fn carry(
             }
             CallEvent::Message(message) => {
                 if output.try_send(message.into()).is_err() {
-                    pending.tell_dropped();
+                    pending.report_dropped();
                 }
             }
             CallEvent::Slow => {}
@@ -260,8 +260,8 @@ async fn carry(
 }
 
 /// Sends the notifications of a `subscriptions/listen` stream.
-async fn carry_told(
-    mut told: ListenStream,
+async fn send_notifications(
+    mut stream: ListenStream,
     (_guard, mut cancelled): (OpenCallGuard, oneshot::Receiver<String>),
     output: StdioOutput,
 ) {
@@ -272,13 +272,13 @@ async fn carry_told(
                 Ok(_) => return,
                 // The gateway ended the stream, so the request gets its answer.
                 Err(_) => {
-                    if let Some(answer) = told.end() {
+                    if let Some(answer) = stream.end() {
                         let _ = output.send(answer).await;
                     }
                     return;
                 }
             },
-            messages = told.next_messages() => messages,
+            messages = stream.next_messages() => messages,
         };
         let Some(messages) = messages else { return };
         for message in messages {
@@ -290,8 +290,8 @@ async fn carry_told(
 }
 
 /// Sends the messages of no call to the client. It holds only a weak sender, so that it does not keep the output open.
-async fn tell(session: Arc<Client>, mut changes: ListChanges, output: mpsc::WeakSender<Pieces>) {
-    while let Some(messages) = unasked(&session, &mut changes).await {
+async fn send_unsolicited(session: Arc<Client>, mut changes: ListChanges, output: mpsc::WeakSender<Pieces>) {
+    while let Some(messages) = next_unsolicited(&session, &mut changes).await {
         for message in messages {
             let Some(output) = output.upgrade() else { return };
             if output.send(message.into()).await.is_err() {
@@ -313,24 +313,26 @@ mod tests {
     async fn life_a_stream_has_one_answer_however_many_reasons_to_end_there_are() {
         let dispatcher = Arc::new(Dispatcher::example(1));
         let duplex = DuplexClient::of_both_eras(&dispatcher, &Arc::default(), None).expect("there is room");
-        let Ok(MessageOutcome::Listening(listening, guard)) = duplex.hear(Bytes::from_static(LISTEN.as_bytes())) else {
-            panic!("a client listens")
+        let Ok(MessageOutcome::Listening(listening, guard)) =
+            duplex.handle_message(Bytes::from_static(LISTEN.as_bytes()))
+        else {
+            panic!("the client listens")
         };
         let stop = watch::Sender::new(false);
-        let told =
-            ListenStream::new(ListChanges::new(dispatcher.router.directory.watch()), listening, stop.subscribe());
+        let stream =
+            ListenStream::new(ListChanges::new(dispatcher.router.catalogs.watch()), listening, stop.subscribe());
         let (output, mut read) = mpsc::channel(1);
-        let carried = tokio::spawn(carry_told(told, guard, output));
+        let sending = tokio::spawn(send_notifications(stream, guard, output));
         while read.is_empty() {
             tokio::task::yield_now().await;
         }
         stop.send_replace(true);
         // One scheduler turn is enough for the task to see the stop.
         tokio::task::yield_now().await;
-        duplex.guest.as_ref().expect("both eras").calls.end_listening();
+        duplex.stateless.as_ref().expect("both eras").calls.end_listening();
         read.recv().await.expect("an acknowledgement");
         assert!(read.recv().await.is_some_and(|answer| answer.concat().starts_with(br#"{"jsonrpc":"2.0","id":7"#)));
         assert!(read.recv().await.is_none(), "one answer");
-        carried.await.expect("no panic");
+        sending.await.expect("no panic");
     }
 }

@@ -43,9 +43,9 @@ pub(crate) fn into_events(source: impl EventSource) -> impl Stream<Item = Bytes>
         let event = tokio::select! {
             biased;
             event = source.next() => event?,
-            () = timer.over() => KEEP_ALIVE,
+            () = timer.expired() => KEEP_ALIVE,
         };
-        timer.end();
+        timer.reset();
         Some((event, (source, timer)))
     })
 }
@@ -62,12 +62,12 @@ impl IdleTimer {
     }
 
     /// Records a write.
-    fn end(&mut self) {
+    fn reset(&mut self) {
         self.since = Instant::now();
     }
 
     /// Waits until a keep-alive is due. It is cancel-safe.
-    async fn over(&mut self) {
+    async fn expired(&mut self) {
         loop {
             self.timer.as_mut().await;
             let due = self.since + KEEP_ALIVE_EVERY;
@@ -147,7 +147,7 @@ impl ListChanges {
 }
 
 /// Waits for messages that belong to no call. Returns `None` if there will be no more. It is cancel-safe.
-pub(crate) async fn unasked(client: &Client, changes: &mut ListChanges) -> Option<Vec<Bytes>> {
+pub(crate) async fn next_unsolicited(client: &Client, changes: &mut ListChanges) -> Option<Vec<Bytes>> {
     tokio::select! {
         biased;
         // List changes come first. They are rare, so they cannot delay the updates, but a burst of updates could delay
@@ -170,23 +170,23 @@ pub(crate) struct SessionStream {
     first: Option<Bytes>,
     /// The shutdown signal and the list changes. All streams wait on the same few channels, and registering a new
     /// waiter per event would cost more than the event. These futures therefore persist and are polled only when woken.
-    seldom: FuturesUnordered<BoxFuture<'static, RareEvent>>,
+    rare: FuturesUnordered<BoxFuture<'static, RareEvent>>,
 }
 
 enum RareEvent {
-    End,
+    Stopped,
     Changed(Vec<Bytes>, ListChanges),
 }
 
-async fn end(mut stop: watch::Receiver<bool>) -> RareEvent {
+async fn wait_for_stop(mut stop: watch::Receiver<bool>) -> RareEvent {
     stopped(&mut stop).await;
-    RareEvent::End
+    RareEvent::Stopped
 }
 
-async fn change(client: Arc<Client>, mut changes: ListChanges) -> RareEvent {
+async fn wait_for_change(client: Arc<Client>, mut changes: ListChanges) -> RareEvent {
     match changes.due(&client).await {
         Some(messages) => RareEvent::Changed(messages, changes),
-        None => RareEvent::End,
+        None => RareEvent::Stopped,
     }
 }
 
@@ -198,10 +198,10 @@ impl SessionStream {
         changes: ListChanges,
         stop: watch::Receiver<bool>,
     ) -> SessionStream {
-        let seldom = FuturesUnordered::new();
-        seldom.push(end(stop).boxed());
-        seldom.push(change(Arc::clone(&presence.client), changes).boxed());
-        SessionStream { presence, reader, first, seldom }
+        let rare = FuturesUnordered::new();
+        rare.push(wait_for_stop(stop).boxed());
+        rare.push(wait_for_change(Arc::clone(&presence.client), changes).boxed());
+        SessionStream { presence, reader, first, rare }
     }
 }
 
@@ -214,23 +214,23 @@ impl EventSource for SessionStream {
         let replay = &client.replay;
         loop {
             // Register before the check, or a notification between the check and the wait is lost.
-            let rung = replay.rung();
+            let woken = replay.changed();
             match replay.read(&mut self.reader) {
                 ReplayRead::Events(events) => return Some(events),
                 // Another stream took over, or the session has ended.
-                ReplayRead::Over => return None,
+                ReplayRead::Ended => return None,
                 ReplayRead::Nothing => {}
             }
             let messages = tokio::select! {
                 biased;
-                Some(seldom) = self.seldom.next() => match seldom {
-                    RareEvent::End => return None,
+                Some(rare) = self.rare.next() => match rare {
+                    RareEvent::Stopped => return None,
                     RareEvent::Changed(messages, changes) => {
-                        self.seldom.push(change(Arc::clone(client), changes).boxed());
+                        self.rare.push(wait_for_change(Arc::clone(client), changes).boxed());
                         messages
                     }
                 },
-                () = rung => continue,
+                () = woken => continue,
                 messages = client.next() => messages,
             };
             // There must be no await before this line. The messages left the queue, and only the buffer keeps them for
@@ -257,14 +257,14 @@ pub(crate) struct ListenStream {
     listening: ListenSubscription,
     changes: ListChanges,
     stop: watch::Receiver<bool>,
-    stage: ListenPhase,
+    phase: ListenPhase,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ListenPhase {
-    Begins,
-    Goes,
-    Over,
+    Starting,
+    Running,
+    Ended,
 }
 
 impl ListenStream {
@@ -273,18 +273,18 @@ impl ListenStream {
         listening: ListenSubscription,
         stop: watch::Receiver<bool>,
     ) -> ListenStream {
-        ListenStream { listening, changes, stop, stage: ListenPhase::Begins }
+        ListenStream { listening, changes, stop, phase: ListenPhase::Starting }
     }
 
     /// Waits for the next messages. Returns `None` after the last one, which is the answer. It is cancel-safe.
     pub(crate) async fn next_messages(&mut self) -> Option<Vec<Bytes>> {
-        match self.stage {
-            ListenPhase::Begins => {
+        match self.phase {
+            ListenPhase::Starting => {
                 let acknowledgement = self.listening.acknowledgement().await;
-                self.stage = ListenPhase::Goes;
+                self.phase = ListenPhase::Running;
                 Some(vec![acknowledgement])
             }
-            ListenPhase::Goes => {
+            ListenPhase::Running => {
                 let listening = &self.listening;
                 let messages = tokio::select! {
                     biased;
@@ -295,15 +295,15 @@ impl ListenStream {
                 let Some(messages) = messages else {
                     return self.end().map(|answer| vec![answer.concat()]);
                 };
-                Some(messages.into_iter().filter_map(|message| listening.told(message)).collect())
+                Some(messages.into_iter().filter_map(|message| listening.tag(message)).collect())
             }
-            ListenPhase::Over => None,
+            ListenPhase::Ended => None,
         }
     }
 
     /// Ends the stream. Returns its answer the first time, and `None` afterwards.
     pub(crate) fn end(&mut self) -> Option<Pieces> {
-        let is_first = std::mem::replace(&mut self.stage, ListenPhase::Over) != ListenPhase::Over;
+        let is_first = std::mem::replace(&mut self.phase, ListenPhase::Ended) != ListenPhase::Ended;
         is_first.then(|| self.listening.end())
     }
 }
@@ -328,14 +328,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn http1_a_stream_shows_life_when_it_was_quiet_and_not_before() {
-        let mut quiet = IdleTimer::new();
-        for spoken_after in [Duration::ZERO, KEEP_ALIVE_EVERY / 3, KEEP_ALIVE_EVERY / 2] {
-            tokio::time::sleep(spoken_after).await;
-            quiet.end();
+        let mut timer = IdleTimer::new();
+        for written_after in [Duration::ZERO, KEEP_ALIVE_EVERY / 3, KEEP_ALIVE_EVERY / 2] {
+            tokio::time::sleep(written_after).await;
+            timer.reset();
             let begin = Instant::now();
-            quiet.over().await;
+            timer.expired().await;
             assert_eq!(begin.elapsed(), KEEP_ALIVE_EVERY);
-            quiet.end();
+            timer.reset();
         }
     }
 
@@ -352,7 +352,7 @@ mod tests {
         );
         let stop = watch::Sender::new(false);
         let stream = |reader, hold| {
-            let changes = ListChanges::new(dispatcher.router.directory.watch());
+            let changes = ListChanges::new(dispatcher.router.catalogs.watch());
             SessionStream::new(hold, reader, None, changes, stop.subscribe())
         };
         let ((first, _), (second, _)) = (session.replay.take_session(), session.replay.take_session());
@@ -367,7 +367,7 @@ mod tests {
         assert_eq!(
             stream(late, dispatcher.sessions.open_stream(&session)).next().await,
             None,
-            "it comes after the end"
+            "the stream opens after the end"
         );
     }
 }

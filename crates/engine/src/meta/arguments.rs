@@ -29,22 +29,22 @@ pub(crate) struct MetaArguments {
 }
 
 impl MetaArguments {
-    pub(crate) fn read(look: &MetaCall<'_>) -> Result<MetaArguments, String> {
-        let (entry, request) = (look.entry, &look.call.request);
+    pub(crate) fn read(call: &MetaCall<'_>) -> Result<MetaArguments, String> {
+        let (entry, request) = (call.entry, &call.call.request);
         let text = request.params.arguments.map_or("{}", |at| at.get(request.raw.as_str()));
-        let refused =
+        let invalid =
             |problem: &str| format!("invalid arguments for {}: {}", entry.name, cut(problem, MAX_QUOTED_INPUT));
-        let mut value: Value = serde_json::from_str(text).map_err(|error| refused(&error.to_string()))?;
+        let mut value: Value = serde_json::from_str(text).map_err(|error| invalid(&error.to_string()))?;
         let (limit, note) = take_limit(&mut value, limit_of(entry.tool));
         let schema = entry.schema.get_or_init(|| InputSchema::compile(&entry.definition));
         if let Ok(schema) = schema
             && let Ok(Some(problem)) = schema.problem_of(&value)
         {
-            return Err(refused(&problem));
+            return Err(invalid(&problem));
         }
-        let arguments: MetaArguments = serde_json::from_value(value).map_err(|error| refused(&error.to_string()))?;
+        let arguments: MetaArguments = serde_json::from_value(value).map_err(|error| invalid(&error.to_string()))?;
         if let Some(id) = &arguments.server_id {
-            check_server(look, id)?;
+            check_server(call, id)?;
         }
         Ok(MetaArguments { limit, note, ..arguments })
     }
@@ -58,21 +58,21 @@ fn limit_of(tool: MetaTool) -> ResultLimit {
 }
 
 /// Reads the limit. An integer out of range is clamped, and the note reports it, so the agent need not repeat the call.
-fn take_limit(value: &mut Value, ResultLimit { default, max: most }: ResultLimit) -> (usize, Option<String>) {
-    let Some(asked) = value.get_mut("limit") else { return (default, None) };
-    let Some(number) = asked.as_f64().filter(|number| number.fract() == 0.0) else { return (default, None) };
-    let taken = number.clamp(1.0, most as f64);
-    let note = (taken != number).then(|| format!("limit is from 1 to {most}, so {taken} was taken"));
-    *asked = Value::from(taken as usize);
-    (taken as usize, note)
+fn take_limit(value: &mut Value, ResultLimit { default, max: most: max }: ResultLimit) -> (usize, Option<String>) {
+    let Some(limit) = value.get_mut("limit") else { return (default, None) };
+    let Some(number) = limit.as_f64().filter(|number| number.fract() == 0.0) else { return (default, None) };
+    let used = number.clamp(1.0, max as f64);
+    let note = (used != number).then(|| format!("limit must be from 1 to {max}; {used} was used"));
+    *limit = Value::from(used as usize);
+    (used as usize, note)
 }
 
-fn check_server(look: &MetaCall<'_>, id: &str) -> Result<(), String> {
-    let ids = || look.catalog.sources.iter().map(|source| source.backend.id.as_str());
+fn check_server(call: &MetaCall<'_>, id: &str) -> Result<(), String> {
+    let ids = || call.catalog.sources.iter().map(|source| source.backend.id.as_str());
     if ids().any(|known| known == id) {
         return Ok(());
     }
-    let list = || format!("; `{}` tells which there are", look.catalog.meta.name(MetaTool::ListServers));
+    let list = || format!("; `{}` lists all servers", call.catalog.meta.name(MetaTool::ListServers));
     Err(format!("no server `{}`{}", cut(id, MAX_QUOTED_INPUT), did_you_mean(id, ids()).unwrap_or_else(list)))
 }
 
@@ -94,10 +94,10 @@ mod tests {
 
     #[test]
     fn meta5_a_limit_out_of_range_is_brought_into_it_and_told() {
-        let check = |asked: &str, taken: usize, is_told: bool| {
-            let mut value: Value = serde_json::from_str(&format!(r#"{{"limit":{asked}}}"#)).expect("JSON");
+        let check = |requested: &str, used: usize, has_note: bool| {
+            let mut value: Value = serde_json::from_str(&format!(r#"{{"limit":{requested}}}"#)).expect("JSON");
             let (limit, note) = take_limit(&mut value, ResultLimit::SEARCH);
-            assert_eq!((limit, note.is_some()), (taken, is_told), "{asked}");
+            assert_eq!((limit, note.is_some()), (used, has_note), "{requested}");
         };
         check("1", 1, false);
         check("100", 100, false);

@@ -26,7 +26,7 @@ pub(crate) fn card(list: List, shown: &VisibleEntry<'_>) -> EntrySummary {
     let name = text("name").filter(|name| !name.is_empty()).unwrap_or_else(|| shown.exposed.to_owned());
     let mime = text("mimeType");
     let members = ObjectBuilder::default().string(list.key(), shown.exposed);
-    let (members, said) = match list {
+    let (members, summary) = match list {
         List::Tools | List::Prompts => (members.string("description", description.as_deref()), description),
         List::Resources => {
             let size = size_of(shown.definition);
@@ -41,8 +41,8 @@ pub(crate) fn card(list: List, shown: &VisibleEntry<'_>) -> EntrySummary {
             (members, Some([Some(name), description].into_iter().flatten().collect::<Vec<_>>().join(": ")))
         }
     };
-    let said = said.map(|said| format!(" - {}", cut(&one_line(&said), MAX_LINE))).unwrap_or_default();
-    let line = format!("{}{said} ({})", shown.exposed, shown.server);
+    let summary = summary.map(|summary| format!(" - {}", cut(&one_line(&summary), MAX_LINE))).unwrap_or_default();
+    let line = format!("{}{summary} ({})", shown.exposed, shown.server);
     EntrySummary { json: members.string("serverId", shown.server).object(), line }
 }
 

@@ -36,12 +36,12 @@ impl MetaCall<'_> {
         Ok(MetaResult { structured: members.object(), text: prompt_text(definition, server) })
     }
 
-    pub(crate) fn describe_resource(&self, asked: &str) -> Result<MetaResult, String> {
-        let owner = find_resource(self.view, asked).map_err(|error| self.not_found(List::Resources, asked, &error))?;
+    pub(crate) fn describe_resource(&self, uri: &str) -> Result<MetaResult, String> {
+        let owner = find_resource(self.view, uri).map_err(|error| self.not_found(List::Resources, uri, &error))?;
         let server = self.server(owner.source);
         let members = ObjectBuilder::default().string("serverId", server);
         let mut listed = self.catalog.resources.entries.iter();
-        let Some(entry) = listed.find(|it| it.source == owner.source && *it.native == *owner.native) else {
+        let Some(entry) = listed.find(|entry| entry.source == owner.source && *entry.native == *owner.native) else {
             return Ok(self.describe_unlisted(&owner, members));
         };
         let definition = utf8(&entry.definition);
@@ -60,7 +60,7 @@ impl MetaCall<'_> {
         let members = members.string("id", &*identifier).raw("resource", Some(&definition));
         let members = members.raw("template", template.map(|entry| utf8(&entry.definition)));
         let mut text = resource_text(&definition, &exposed, &identifier, id.as_str());
-        text.push_str("\nnot listed by its server, which may have it all the same");
+        text.push_str("\nnot listed by its server, which may still provide it");
         if let Some(template) = template {
             text.push_str(&format!("\ntemplate: {} - {}", template.exposed, summary(utf8(&template.definition))));
         }
@@ -144,19 +144,19 @@ fn resource_text(definition: &str, exposed: &str, identifier: &str, server: &str
     // `head` has already written these members.
     let rest = json::members(definition, json::whole(definition))
         .filter(|member| !matches!(&*member.key(definition), "uri" | "title" | "description"));
-    let told = rest.map(|member| {
+    let other_lines = rest.map(|member| {
         let value = json::string(definition, member.value);
         let value = value.map_or_else(|| compact(member.value.get(definition)), |text| one_line(&text));
         format!("{}: {value}", member.key(definition))
     });
-    lines.extend(told);
+    lines.extend(other_lines);
     lines.join("\n")
 }
 
 /// Returns the name and description of a template on one line.
 fn summary(definition: &str) -> String {
-    let words = ["name", "description"].into_iter().filter_map(|key| text_of(definition, key));
-    one_line(&words.collect::<Vec<_>>().join(": "))
+    let parts = ["name", "description"].into_iter().filter_map(|key| text_of(definition, key));
+    one_line(&parts.collect::<Vec<_>>().join(": "))
 }
 
 /// Returns the lines of arguments under a heading.

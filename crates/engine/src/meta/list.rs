@@ -13,7 +13,7 @@ use crate::meta::{MetaCall, MetaResult};
 impl MetaCall<'_> {
     /// Returns one page of all entries of a list.
     pub(crate) fn list_all(&self, list: List, arguments: &MetaArguments) -> Result<MetaResult, String> {
-        let from = self.place_of(list, arguments.cursor.as_deref())?;
+        let from = self.start_index(list, arguments.cursor.as_deref())?;
         let entries = self.catalog.entries(list).enumerate();
         let admitted: Vec<_> = entries.filter(|(_, entry)| admits(arguments, entry)).collect();
         // The cursor is an index into all entries, so it does not depend on the requested server.
@@ -40,7 +40,7 @@ impl MetaCall<'_> {
             List::Resources => MetaTool::CatalogResources,
             List::Templates => MetaTool::CatalogTemplates,
         });
-        let none = (total == 0).then(|| format!("nothing matches; other words may, and `{all}` shows all there is"));
+        let none = (total == 0).then(|| format!("nothing matches; try other words, or list everything with `{all}`"));
         let notes: Vec<String> = arguments.note.clone().into_iter().chain(none).collect();
         let note = (!notes.is_empty()).then(|| notes.join("; "));
         page(&parts, total, None, note.as_deref())
@@ -48,11 +48,11 @@ impl MetaCall<'_> {
 
     /// Returns the index at which a list continues. Returns an error if the cursor belongs to another version of the
     /// catalog.
-    fn place_of(&self, list: List, cursor: Option<&str>) -> Result<usize, String> {
+    fn start_index(&self, list: List, cursor: Option<&str>) -> Result<usize, String> {
         let Some(cursor) = cursor else { return Ok(0) };
         let known = read_cursor(cursor).filter(|cursor| cursor.list == list);
         let known =
-            known.ok_or_else(|| format!("this is no cursor of `{}`: begin again without one", self.entry.name))?;
+            known.ok_or_else(|| format!("this is not a cursor of `{}`: begin again without one", self.entry.name))?;
         if known.version != self.catalog.version {
             return Err("the catalog has changed since this cursor was given: begin again without one".to_owned());
         }

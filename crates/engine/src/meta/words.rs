@@ -9,9 +9,9 @@ pub(crate) const MAX_QUOTED_INPUT: usize = 300;
 /// The maximum number of suggestions for an unknown name.
 const MAX_SUGGESTIONS: usize = 3;
 
-/// Shortens a text to at most `most` characters, if possible at the end of a word.
-pub(crate) fn cut(text: &str, most: usize) -> String {
-    let Some((end, _)) = text.char_indices().nth(most) else { return text.to_owned() };
+/// Shortens a text to at most `max` characters, if possible at the end of a word.
+pub(crate) fn cut(text: &str, max: usize) -> String {
+    let Some((end, _)) = text.char_indices().nth(max) else { return text.to_owned() };
     let kept = &text[..end];
     let at_word = kept.rfind(char::is_whitespace).filter(|at| *at > end / 2).unwrap_or(end);
     format!("{}…", kept[..at_word].trim_end())
@@ -65,7 +65,7 @@ pub(crate) fn not_found<'a>(
     };
     if !candidates.is_empty() {
         let candidates = quoted(candidates.iter().map(String::as_str));
-        return format!("`{shown}` may be any of several {kind}s: say which of {candidates}");
+        return format!("`{shown}` names several {kind}s: use one of {candidates}");
     }
     format!("no {kind} `{shown}`{}", did_you_mean(name, names).as_deref().unwrap_or(find))
 }
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn texts_are_cut_between_words_and_characters() {
-        for (text, most, expected) in [
+        for (text, max, expected) in [
             ("short", 5, "short"),
             ("a few words more", 12, "a few words…"),
             ("a few words more", 9, "a few…"),
@@ -84,7 +84,7 @@ mod tests {
             ("one verylongwordindeed", 12, "one verylong…"),
             ("", 3, ""),
         ] {
-            assert_eq!(cut(text, most), expected, "{text} {most}");
+            assert_eq!(cut(text, max), expected, "{text} {max}");
         }
         assert_eq!(one_line(" a\n\n b\tc "), "a b c");
     }
@@ -107,12 +107,12 @@ mod tests {
             candidates: candidates.iter().map(|name| (*name).to_owned()).collect(),
         };
         let names = ["github_search", "github_issue"];
-        let say = |name: &str, candidates: &[&str]| {
+        let message = |name: &str, candidates: &[&str]| {
             not_found("tool", name, &missing(candidates), names.into_iter(), "; look there")
         };
-        assert_eq!(say("githb_search", &[]), "no tool `githb_search`; did you mean `github_search`?");
-        assert_eq!(say("zzz", &[]), "no tool `zzz`; look there");
-        assert_eq!(say("x", &["a_x", "b_x"]), "`x` may be any of several tools: say which of `a_x`, `b_x`");
-        assert!(say(&"z".repeat(9999), &[]).len() < 500);
+        assert_eq!(message("githb_search", &[]), "no tool `githb_search`; did you mean `github_search`?");
+        assert_eq!(message("zzz", &[]), "no tool `zzz`; look there");
+        assert_eq!(message("x", &["a_x", "b_x"]), "`x` names several tools: use one of `a_x`, `b_x`");
+        assert!(message(&"z".repeat(9999), &[]).len() < 500);
     }
 }

@@ -21,21 +21,21 @@ const VALIDATION_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Router {
     /// Returns a tool error if the arguments do not match the schema. An agent can read it and correct its call.
-    pub(super) async fn refuse_arguments(
+    pub(super) async fn reject_arguments(
         &self,
         catalog: &Arc<Catalog>,
         tool: usize,
         call: &Arc<Call>,
     ) -> Option<String> {
         let entry = &catalog.tools.entries[tool];
-        let judged = match entry.schema.get() {
-            Some(schema) if is_quick(schema, &call.request) => judge(schema, &call.request),
-            _ => self.judge_beside(catalog, tool, call).await,
+        let outcome = match entry.schema.get() {
+            Some(schema) if is_quick(schema, &call.request) => validate(schema, &call.request),
+            _ => self.validate_offloaded(catalog, tool, call).await,
         };
-        match judged {
+        match outcome {
             Ok(problem) => {
-                let words = quote(&format!("invalid arguments for {}: {}", entry.exposed, problem?));
-                return Some(format!(r#"{{"content":[{{"type":"text","text":{words}}}],"isError":true}}"#));
+                let text = quote(&format!("invalid arguments for {}: {}", entry.exposed, problem?));
+                return Some(format!(r#"{{"content":[{{"type":"text","text":{text}}}],"isError":true}}"#));
             }
             Err(ValidationSkip::Unusable) => {}
             Err(ValidationSkip::TooMuchWork) => self.observe.limit_hit(Limit::ValidationWork),
@@ -46,7 +46,7 @@ impl Router {
 
     /// Checks the arguments with [`worker::compute`], outside the async worker threads. The first call of a tool also
     /// compiles its schema there.
-    async fn judge_beside(
+    async fn validate_offloaded(
         &self,
         catalog: &Arc<Catalog>,
         tool: usize,
@@ -59,16 +59,16 @@ impl Router {
                 let schema = InputSchema::compile(&entry.definition);
                 if matches!(schema, Err(ValidationSkip::TooLarge)) {
                     let server = catalog.source(entry.source).backend.id.as_str();
-                    let reason = format!("its input schema expands to more than {MAX_SCHEMA_NODES} nodes");
+                    let reason = format!("the input schema expands to more than {MAX_SCHEMA_NODES} nodes");
                     observe.emit(&Event::SchemaTooLarge { server, tool: &entry.native, reason: &reason });
                 }
                 schema
             };
-            judge(entry.schema.get_or_init(compile), &call.request)
+            validate(entry.schema.get_or_init(compile), &call.request)
         });
         // The result is missing if the check is late or the gateway shuts down.
-        let judged = tokio::time::timeout(VALIDATION_TIMEOUT, work).await.ok().flatten();
-        judged.unwrap_or(Err(ValidationSkip::TooMuchWork))
+        let outcome = tokio::time::timeout(VALIDATION_TIMEOUT, work).await.ok().flatten();
+        outcome.unwrap_or(Err(ValidationSkip::TooMuchWork))
     }
 }
 
@@ -78,8 +78,8 @@ fn is_quick(schema: &Result<InputSchema, ValidationSkip>, request: &Request) -> 
 }
 
 /// Returns the first problem of the arguments, or `None` if they match the schema.
-fn judge(schema: &Result<InputSchema, ValidationSkip>, request: &Request) -> Result<Option<String>, ValidationSkip> {
-    schema.as_ref().map_err(|unjudged| *unjudged)?.problem(arguments(request))
+fn validate(schema: &Result<InputSchema, ValidationSkip>, request: &Request) -> Result<Option<String>, ValidationSkip> {
+    schema.as_ref().map_err(|skip| *skip)?.problem(arguments(request))
 }
 
 fn arguments(request: &Request) -> &str {

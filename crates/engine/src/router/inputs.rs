@@ -13,13 +13,13 @@ use goblin_wire::{Error, Keyword, Method, Request, Response};
 
 use crate::client::call::Reply;
 use crate::client::caller::Caller;
-use crate::client::input_request::without;
+use crate::client::input_request::without_members;
 use crate::router::Router;
 use crate::router::state::RequestState;
 use crate::upstream::Backend;
 
 /// The lifetime of a state that refers to nothing in this gateway.
-const LIFE: Duration = Duration::from_secs(3600);
+const STATE_LIFETIME: Duration = Duration::from_secs(3600);
 const URL_ELICITATION_REQUIRED: &str = "-32042";
 
 /// A request with its caller and its backend.
@@ -52,13 +52,13 @@ impl Router {
                 edits.replace(at, quote(&state));
                 Ok(())
             }
-            RequestState::Again if has_asks => {
+            RequestState::Restart if has_asks => {
                 let whole = params.whole.ok_or(Error::StaleState)?;
-                let is_round = |key: &str| matches!(key, "requestState" | "inputResponses");
-                json::cut_members(text, whole, is_round, edits);
+                let is_round_member = |key: &str| matches!(key, "requestState" | "inputResponses");
+                json::cut_members(text, whole, is_round_member, edits);
                 Ok(())
             }
-            RequestState::Parked(_) | RequestState::Native { .. } | RequestState::Again => Err(Error::StaleState),
+            RequestState::Suspended(_) | RequestState::Native { .. } | RequestState::Restart => Err(Error::StaleState),
         }
     }
 
@@ -77,10 +77,10 @@ impl Router {
             && let Some(state) = json::string(text, at)
         {
             let state = RequestState::Native { server: backend.id.to_string(), state: state.into_owned() };
-            edits.replace(at, quote(&self.states.seal(&state, caller, request, LIFE)));
+            edits.replace(at, quote(&self.states.seal(&state, caller, request, STATE_LIFETIME)));
         }
-        let asked = json::member(text, result, "inputRequests");
-        for member in asked.into_iter().flat_map(|asked| json::members(text, asked)) {
+        let requests = json::member(text, result, "inputRequests");
+        for member in requests.into_iter().flat_map(|requests| json::members(text, requests)) {
             let method = json::member(text, member.value, "method").and_then(|at| json::string(text, at));
             let params = json::member(text, member.value, "params");
             if let (Some(method), Some(params)) = (method, params) {
@@ -97,42 +97,49 @@ impl Router {
 
     /// Converts a backend's error that asks the client to visit URLs to an `input_required` result. Returns `None` for
     /// others.
-    pub(crate) fn required_visit(&self, exchange: Exchange<'_>, response: &Response, error: Span) -> Option<Reply> {
+    pub(crate) fn convert_url_elicitation(
+        &self,
+        exchange: Exchange<'_>,
+        response: &Response,
+        error: Span,
+    ) -> Option<Reply> {
         let Exchange { caller, request, .. } = exchange;
         let text = response.raw.as_str();
-        let is_it = json::member(text, error, "code").is_some_and(|code| code.get(text) == URL_ELICITATION_REQUIRED);
-        if caller.dialect.has_server_requests() || !is_it {
+        let is_url_elicitation =
+            json::member(text, error, "code").is_some_and(|code| code.get(text) == URL_ELICITATION_REQUIRED);
+        if caller.dialect.has_server_requests() || !is_url_elicitation {
             return None;
         }
         if !caller.abilities.elicitation_url {
             let missing = Error::MissingCapability { required: r#"{"elicitation":{"url":{}}}"# };
             return Some(self.error(request, caller, &missing));
         }
-        let asked = json::member(text, error, "data").and_then(|data| json::member(text, data, "elicitations"));
-        let asked = asked.into_iter().flat_map(|asked| json::elements(text, asked)).map(|params| params.get(text));
-        let asked: Vec<_> = asked
+        let elicitations = json::member(text, error, "data").and_then(|data| json::member(text, data, "elicitations"));
+        let elicitations =
+            elicitations.into_iter().flat_map(|list| json::elements(text, list)).map(|params| params.get(text));
+        let requests: Vec<_> = elicitations
             .filter(|params| params.starts_with('{'))
             .enumerate()
             .map(|(number, params)| {
-                let params = without(params, |key| key == "elicitationId");
+                let params = without_members(params, |key| key == "elicitationId");
                 format!(r#""url-{}":{{"method":"elicitation/create","params":{params}}}"#, number + 1)
             })
             .collect();
-        if asked.is_empty() {
+        if requests.is_empty() {
             // A result without input requests would only make the client repeat the call forever.
             return None;
         }
-        let state = self.states.seal(&RequestState::Again, caller, request, LIFE);
-        Some(Reply { pieces: goblin_wire::reply(&request.id, input_required(&asked.join(","), &state)), code: None })
+        let state = self.states.seal(&RequestState::Restart, caller, request, STATE_LIFETIME);
+        Some(Reply { pieces: goblin_wire::reply(&request.id, input_required(&requests.join(","), &state)), code: None })
     }
 }
 
 /// Returns the `input_required` result with these input requests, which are members of an object.
-pub(crate) fn input_required(asked: &str, state: &str) -> String {
-    format!(r#"{{"resultType":"input_required","inputRequests":{{{asked}}},"requestState":{}}}"#, quote(state))
+pub(crate) fn input_required(requests: &str, state: &str) -> String {
+    format!(r#"{{"resultType":"input_required","inputRequests":{{{requests}}},"requestState":{}}}"#, quote(state))
 }
 
-/// The word that a result must contain before it is parsed for its type.
+/// The text that a result must contain before it is parsed for its type.
 static INPUT_REQUIRED: Keyword = Keyword::new("input_required");
 
 /// Reports whether a result has the type `input_required`.
@@ -142,7 +149,7 @@ pub(crate) fn needs_input(text: &str, result: Span) -> bool {
 }
 
 /// Returns the part of `text` at `span` after applying `edits`, which refer to the whole text.
-pub(crate) fn inside(text: &str, span: Span, edits: Splice) -> String {
+pub(crate) fn edited_slice(text: &str, span: Span, edits: Splice) -> String {
     let whole = edits.apply(&Bytes::copy_from_slice(text.as_bytes()));
     let end = whole.len() - (text.len() - span.end as usize);
     String::from_utf8_lossy(&whole[span.start as usize..end]).into_owned()

@@ -1,7 +1,7 @@
 //! The list of subscriptions for operators (SUB-15).
 //!
-//! It reads the managers of all backends one after the other and holds no lock while the list is written. The part of
-//! a session id that it shows identifies a client, but does not give access to its session.
+//! It reads the subscriptions of all backends one after the other and holds no lock while the list is written. The part
+//! of a session id that it shows identifies a client, but does not give access to its session.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -23,7 +23,7 @@ use crate::upstream::Backend;
 /// The largest number of subscriptions in the list. The counts include all.
 const MAX_LISTED: usize = 10_000;
 
-/// Returns what the client asked for beyond the protocol.
+/// Returns the options that the client set beyond the protocol.
 fn options(subscription: &Subscription) -> Options {
     let DeliveryOptions { min_interval, batch, priority } = subscription.delivery();
     let terms = subscription.options();
@@ -48,14 +48,14 @@ struct SubscriptionDetails {
 impl Router {
     /// Returns all subscriptions, or those that an update of `uri` reaches. `uri` may have any form that clients use.
     pub fn subscriptions(&self, uri: Option<&str>) -> SubscriptionList {
-        let catalog = Arc::clone(&self.directory.catalog());
-        let asked = uri.map(|uri| UriForms::new(&catalog, uri));
+        let catalog = Arc::clone(&self.catalogs.catalog());
+        let requested = uri.map(|uri| UriForms::new(&catalog, uri));
         let mut found = Vec::new();
-        for backend in self.directory.backends().iter() {
-            let is_asked = |(subscription, _): &(Arc<Subscription>, _)| {
-                asked.as_ref().is_none_or(|asked| asked.is_reached_by(backend, subscription))
+        for backend in self.catalogs.backends().iter() {
+            let is_requested = |(subscription, _): &(Arc<Subscription>, _)| {
+                requested.as_ref().is_none_or(|requested| requested.is_reached_by(backend, subscription))
             };
-            let found_here = backend.subscriptions().into_iter().filter(is_asked);
+            let found_here = backend.subscriptions().into_iter().filter(is_requested);
             let server = || backend.id.clone();
             found.extend(found_here.map(|(subscription, state)| SubscriptionDetails {
                 server: server(),

@@ -29,27 +29,27 @@ const CANCELLED: &str = r#"{"action":"cancel"}"#;
 pub(super) enum InputResponse {
     Result(String),
     /// The reason why the call cannot go on.
-    Nothing(String),
+    Missing(String),
 }
 
 impl Router {
-    /// Sends the input requests of `answered` to the client and repeats the call, until its result is complete.
-    pub(super) async fn ask_and_call(
+    /// Sends the input requests of `answer` to the client and repeats the call, until its result is complete.
+    pub(super) async fn run_input_rounds(
         &self,
         call: &Arc<Call>,
         backend: &Backend,
-        (first, patience): (&OutgoingRequest<'_>, CallTimeouts),
-        mut answered: BackendResponse,
+        (first, timeouts): (&OutgoingRequest<'_>, CallTimeouts),
+        mut answer: BackendResponse,
     ) -> Result<BackendResponse, CallEnd> {
         for _ in 0..MAX_ROUNDS {
-            let Some(result) = needed(&answered) else { return Ok(answered) };
-            let said = self.ask_all(call, backend, answered.response.raw.as_str(), result).await?;
-            let text = answered.response.raw.as_str();
+            let Some(result) = input_required_result(&answer) else { return Ok(answer) };
+            let inputs = self.request_inputs(call, backend, answer.response.raw.as_str(), result).await?;
+            let text = answer.response.raw.as_str();
             let mut responses = Vec::new();
-            for (key, said) in said {
-                match said {
+            for (key, input) in inputs {
+                match input {
                     InputResponse::Result(result) => responses.push(format!("{key}:{result}")),
-                    InputResponse::Nothing(reason) => return Err(Error::ClientUnavailable { reason }.into()),
+                    InputResponse::Missing(reason) => return Err(Error::ClientUnavailable { reason }.into()),
                 }
             }
             let mut edits = first.edits.clone();
@@ -57,56 +57,58 @@ impl Router {
             let state = state.map(|state| format!(r#","requestState":{}"#, state.get(text))).unwrap_or_default();
             let members = format!(r#""inputResponses":{{{}}}{state}"#, responses.join(","));
             add_params(&call.request, &members, &mut edits);
-            answered = backend.call(&OutgoingRequest { edits, ..first.clone() }, call, patience).await?;
+            answer = backend.call(&OutgoingRequest { edits, ..first.clone() }, call, timeouts).await?;
         }
-        let reason = format!("it wants an input for the {}th time", MAX_ROUNDS + 1);
-        if needed(&answered).is_none() {
-            return Ok(answered);
+        let reason = format!("the server requests input for the {}th time", MAX_ROUNDS + 1);
+        if input_required_result(&answer).is_none() {
+            return Ok(answer);
         }
         Err(Error::BackendProtocol { server: backend.id.to_string(), reason }.into())
     }
 
     /// Sends all input requests at once. Returns each response with its key as JSON.
-    pub(super) async fn ask_all(
+    pub(super) async fn request_inputs(
         &self,
         call: &Arc<Call>,
         backend: &Backend,
         text: &str,
         result: Span,
     ) -> Result<Vec<(String, InputResponse)>, CallEnd> {
-        let asked = json::member(text, result, "inputRequests");
-        let asked = asked.into_iter().flat_map(|asked| json::members(text, asked));
-        let _held = IdlePause::new(call);
-        let all = join_all(asked.map(|member| async move {
+        let requests = json::member(text, result, "inputRequests");
+        let requests = requests.into_iter().flat_map(|requests| json::members(text, requests));
+        let _idle_pause = IdlePause::new(call);
+        let all = join_all(requests.map(|member| async move {
             let key = member.key.get(text).to_owned();
-            (key, self.ask_client(call, backend, member.value.get(text)).await)
+            (key, self.request_input(call, backend, member.value.get(text)).await)
         }));
         tokio::select! {
             biased;
             end = call.ended() => Err(backend.abort_outcome(end, call).1),
-            said = all => Ok(said),
+            inputs = all => Ok(inputs),
         }
     }
 
     /// Sends one input request to the client and waits for the response, at most for the timeout of server requests.
-    async fn ask_client(&self, call: &Arc<Call>, backend: &Backend, asked: &str) -> InputResponse {
-        let (method, params) = method_and_params(asked);
-        let Ok(mut ask) = call.client.open_request() else {
-            return refusal(&method, "it has too many questions open, or is gone");
+    async fn request_input(&self, call: &Arc<Call>, backend: &Backend, input_request: &str) -> InputResponse {
+        let (method, params) = method_and_params(input_request);
+        let Ok(mut open) = call.client.open_request() else {
+            return missing_response(&method, "the client has too many open requests, or is gone");
         };
-        let params = params.map(|params| self.params_for(call, backend, &method, params, ask.id));
+        let params = params.map(|params| self.params_for(call, backend, &method, params, open.id));
         let params = match params {
-            Some(None) => return refusal(&method, "its version of the protocol cannot express what is asked"),
+            Some(None) => {
+                return missing_response(&method, "the protocol version of the client cannot express the request");
+            }
             params => params.flatten().map(|params| format!(r#","params":{params}"#)).unwrap_or_default(),
         };
-        let message = format!(r#"{{"jsonrpc":"2.0","id":{},"method":{}{params}}}"#, ask.id, quote(method.as_str()));
+        let message = format!(r#"{{"jsonrpc":"2.0","id":{},"method":{}{params}}}"#, open.id, quote(method.as_str()));
         let message = json::single_line(message.into());
-        let able = match Message::parse(message.clone()) {
+        let allowed = match Message::parse(message.clone()) {
             Ok(Message::Request(request)) => check_ability(&request, &call.caller.abilities),
-            _ => Err(Error::Internal("what a client is asked is no request".to_owned())),
+            _ => Err(Error::Internal("the message for the client is not a request".to_owned())),
         };
-        if let Err(error) = able {
-            return refusal(&method, &error.to_string());
+        if let Err(error) = allowed {
+            return missing_response(&method, &error.to_string());
         }
         let recipient = Recipient {
             client: Arc::clone(&call.client),
@@ -116,40 +118,49 @@ impl Router {
             is_own: false,
         };
         if !recipient.send(&message) {
-            return refusal(&method, "it is gone, or has no open stream to be asked on");
+            return missing_response(&method, "the client is gone, or no stream for server requests is open");
         }
-        let late = async {
+        let timeout = async {
             match self.policies.ask_timeout {
-                Some(patience) => tokio::time::sleep(patience).await,
+                Some(timeout) => tokio::time::sleep(timeout).await,
                 None => std::future::pending().await,
             }
         };
-        tokio::pin!(late);
+        tokio::pin!(timeout);
         loop {
-            let word = tokio::select! {
-                word = ask.next() => word,
-                () = &mut late => {
-                    recipient.notify_cancelled(ask.id, "the gateway's time-out");
-                    return refusal(&method, "it did not answer in time");
+            let event = tokio::select! {
+                event = open.next() => event,
+                () = &mut timeout => {
+                    recipient.notify_cancelled(open.id, "the gateway's timeout expired");
+                    return missing_response(&method, "the client did not answer in time");
                 }
             };
-            match word {
+            match event {
                 ServerRequestEvent::Answer(answer) => {
                     let text = answer.raw.as_str();
                     return match answer.outcome {
                         Outcome::Result(result) => InputResponse::Result(result.get(text).to_owned()),
-                        Outcome::Error(error) => refusal(&method, &format!("it refused: {}", error.get(text))),
+                        Outcome::Error(error) => {
+                            missing_response(&method, &format!("the client returned an error: {}", error.get(text)))
+                        }
                     };
                 }
                 ServerRequestEvent::Progress(_) => {}
-                ServerRequestEvent::Nothing => return refusal(&method, "it is gone"),
+                ServerRequestEvent::Closed => return missing_response(&method, "the client is gone"),
             }
         }
     }
 
     /// Translates the parameters to the client's version and maps their URIs. Returns `None` if that version cannot
     /// express them.
-    fn params_for(&self, call: &Call, backend: &Backend, method: &Method, params: &str, ask: u64) -> Option<String> {
+    fn params_for(
+        &self,
+        call: &Call,
+        backend: &Backend,
+        method: &Method,
+        params: &str,
+        request_id: u64,
+    ) -> Option<String> {
         let dialect = call.caller.dialect;
         let whole = json::whole(params);
         let mut edits =
@@ -158,7 +169,8 @@ impl Router {
             let is_url = json::member(params, whole, "mode").is_some_and(|mode| mode.get(params) == "\"url\"");
             if is_url && json::member(params, whole, "elicitationId").is_none() {
                 // Versions with sessions require an id here, by which a later notification reports the end.
-                let id = format!("{}-{ask}", call.caller.session.map(|session| session.short()).unwrap_or_default());
+                let id =
+                    format!("{}-{request_id}", call.caller.session.map(|session| session.short()).unwrap_or_default());
                 json::prepend(params, whole, &format!(r#""elicitationId":{}"#, quote(&id)), &mut edits);
             }
             if !is_url && !dialect.has_rich_forms() {
@@ -170,9 +182,9 @@ impl Router {
 }
 
 /// Returns the result of an answer with the type `input_required`.
-fn needed(answered: &BackendResponse) -> Option<Span> {
-    match answered.response.outcome {
-        Outcome::Result(result) if needs_input(answered.response.raw.as_str(), result) => Some(result),
+fn input_required_result(answer: &BackendResponse) -> Option<Span> {
+    match answer.response.outcome {
+        Outcome::Result(result) if needs_input(answer.response.raw.as_str(), result) => Some(result),
         _ => None,
     }
 }
@@ -184,32 +196,32 @@ fn add_params(request: &Request, members: &str, edits: &mut Splice) {
     }
 }
 
-fn method_and_params(asked: &str) -> (Method, Option<&str>) {
-    let whole = json::whole(asked);
-    let method = json::member(asked, whole, "method").and_then(|at| json::string(asked, at)).unwrap_or_default();
-    (Method::parse(&method), json::member(asked, whole, "params").map(|params| params.get(asked)))
+fn method_and_params(request: &str) -> (Method, Option<&str>) {
+    let whole = json::whole(request);
+    let method = json::member(request, whole, "method").and_then(|at| json::string(request, at)).unwrap_or_default();
+    (Method::parse(&method), json::member(request, whole, "params").map(|params| params.get(request)))
 }
 
 /// Returns the response to use for a client that gives none.
-fn refusal(method: &Method, reason: &str) -> InputResponse {
+fn missing_response(method: &Method, reason: &str) -> InputResponse {
     match method {
         Method::Elicit => InputResponse::Result(CANCELLED.to_owned()),
-        _ => InputResponse::Nothing(format!("{method}: {reason}")),
+        _ => InputResponse::Missing(format!("{method}: {reason}")),
     }
 }
 
-/// A guard that suspends the idle timeout of a call while the client is asked.
+/// A guard that suspends the idle timeout of a call while a server request is open.
 struct IdlePause<'a>(&'a Call);
 
 impl<'a> IdlePause<'a> {
     fn new(call: &'a Call) -> IdlePause<'a> {
-        call.hold_clock();
+        call.pause_idle_timeout();
         IdlePause(call)
     }
 }
 
 impl Drop for IdlePause<'_> {
     fn drop(&mut self) {
-        self.0.release_clock();
+        self.0.resume_idle_timeout();
     }
 }

@@ -1,9 +1,9 @@
 //! The encrypted state of a call that its client carries (`requestState`).
 //!
 //! A call that needs input is answered, and the client continues it with another request. The state identifies the
-//! call: a suspended one ([`RequestState::Parked`]), one with a state of its backend ([`RequestState::Native`]), or one to begin
-//! again ([`RequestState::Again`]). It is bound to the caller, the method, all arguments and an expiry time. The key exists
-//! only in memory, so a restart makes all states invalid.
+//! call: a suspended one ([`RequestState::Suspended`]), one with a state of its backend ([`RequestState::Native`]), or
+//! one to begin again ([`RequestState::Restart`]). It is bound to the caller, the method, all arguments and an expiry
+//! time. The key exists only in memory, so a restart makes all states invalid.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -24,11 +24,11 @@ const MAX_STATE: usize = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestState {
     /// The suspended call with this id.
-    Parked(u128),
+    Suspended(u128),
     /// A call with the state that this server gave.
     Native { server: String, state: String },
     /// A call that begins again.
-    Again,
+    Restart,
 }
 
 /// Encrypts and decrypts request states. The key is random and exists only in this process.
@@ -47,12 +47,12 @@ impl Default for RequestStateCipher {
 }
 
 impl RequestStateCipher {
-    /// Encrypts the state of `request` for its caller. It expires after `life`.
-    pub(crate) fn seal(&self, state: &RequestState, caller: &Caller, request: &Request, life: Duration) -> String {
-        let expires = now() + life.as_secs();
+    /// Encrypts the state of `request` for its caller. It expires after `lifetime`.
+    pub(crate) fn seal(&self, state: &RequestState, caller: &Caller, request: &Request, lifetime: Duration) -> String {
+        let expires = now() + lifetime.as_secs();
         let mut sealed = expires.to_be_bytes().to_vec();
         match state {
-            RequestState::Parked(id) => {
+            RequestState::Suspended(id) => {
                 sealed.push(b'P');
                 sealed.extend_from_slice(&id.to_be_bytes());
             }
@@ -60,9 +60,9 @@ impl RequestStateCipher {
                 sealed.push(b'N');
                 sealed.extend_from_slice(format!("{server}\n{state}").as_bytes());
             }
-            RequestState::Again => sealed.push(b'A'),
+            RequestState::Restart => sealed.push(b'A'),
         }
-        let nonce = self.key.seal_in_place_append_tag(Aad::from(bound_to(caller, request)), &mut sealed);
+        let nonce = self.key.seal_in_place_append_tag(Aad::from(binding_hash(caller, request)), &mut sealed);
         let nonce = nonce.expect("a state is far shorter than the algorithm's bound");
         let mut token = nonce.as_ref().to_vec();
         token.append(&mut sealed);
@@ -80,18 +80,18 @@ impl RequestStateCipher {
         let mut token = URL_SAFE_NO_PAD.decode(token).ok()?;
         let (nonce, sealed) = token.split_at_mut_checked(NONCE_LENGTH)?;
         let nonce = aws_lc_rs::aead::Nonce::try_assume_unique_for_key(nonce).ok()?;
-        let plain = self.key.open_in_place(nonce, Aad::from(bound_to(caller, request)), sealed).ok()?;
+        let plain = self.key.open_in_place(nonce, Aad::from(binding_hash(caller, request)), sealed).ok()?;
         let (expires, plain) = plain.split_first_chunk::<8>()?;
         if u64::from_be_bytes(*expires) < now {
             return None;
         }
         match plain.split_first()? {
-            (b'P', id) => Some(RequestState::Parked(u128::from_be_bytes(id.try_into().ok()?))),
+            (b'P', id) => Some(RequestState::Suspended(u128::from_be_bytes(id.try_into().ok()?))),
             (b'N', rest) => {
                 let (server, state) = std::str::from_utf8(rest).ok()?.split_once('\n')?;
                 Some(RequestState::Native { server: server.to_owned(), state: state.to_owned() })
             }
-            (b'A', []) => Some(RequestState::Again),
+            (b'A', []) => Some(RequestState::Restart),
             _ => None,
         }
     }
@@ -103,7 +103,7 @@ fn now() -> u64 {
 
 /// Returns a hash of the caller, the method and the parameters, except those that change between rounds. It does not
 /// depend on the order of the arguments.
-fn bound_to(caller: &Caller, request: &Request) -> [u8; 32] {
+fn binding_hash(caller: &Caller, request: &Request) -> [u8; 32] {
     let text = request.raw.as_str();
     let params = request.params.whole.into_iter().flat_map(|params| json::members(text, params));
     let mut params: Vec<_> = params
@@ -146,26 +146,26 @@ mod tests {
         }
     }
 
-    const LIFE: Duration = Duration::from_secs(60);
+    const LIFETIME: Duration = Duration::from_secs(60);
 
     #[test]
     fn ask_a_state_is_good_for_its_own_call_alone() {
         let (states, caller) = (RequestStateCipher::default(), Call::example().caller);
         let first = request(r#"{"name":"t","arguments":{"a":1,"b":[2]},"_meta":{"x":1}}"#);
         for state in [
-            RequestState::Parked(7),
+            RequestState::Suspended(7),
             RequestState::Native { server: "s".into(), state: "line\nbreak \u{e9}".into() },
             RequestState::Native { server: "s".into(), state: String::new() },
-            RequestState::Again,
+            RequestState::Restart,
         ] {
-            let token = states.seal(&state, &caller, &first, LIFE);
+            let token = states.seal(&state, &caller, &first, LIFETIME);
             let retry = request(r#"{"inputResponses":{},"arguments":{"b":[2], "a":1},"name":"t","requestState":"x"}"#);
             assert_eq!(states.open(&token, &caller, &retry).ok(), Some(state));
             for other in [r#"{"name":"u","arguments":{"a":1,"b":[2]}}"#, r#"{"name":"t","arguments":{"a":2,"b":[2]}}"#]
             {
                 assert!(states.open(&token, &caller, &request(other)).is_err(), "{other}");
             }
-            assert!(RequestStateCipher::default().open(&token, &caller, &first).is_err(), "of another gateway");
+            assert!(RequestStateCipher::default().open(&token, &caller, &first).is_err(), "the key of another gateway");
             assert!(states.open_at(&token, &caller, &first, now() + 61).is_none(), "too late");
         }
     }
@@ -174,7 +174,7 @@ mod tests {
     fn ask_a_state_that_was_tampered_with_is_none() {
         let (states, caller, call) =
             (RequestStateCipher::default(), Call::example().caller, request(r#"{"name":"t"}"#));
-        let token = states.seal(&RequestState::Parked(7), &caller, &call, LIFE);
+        let token = states.seal(&RequestState::Suspended(7), &caller, &call, LIFETIME);
         for at in 0..token.len() {
             let mut bytes = token.clone().into_bytes();
             bytes[at] = if bytes[at] == b'A' { b'B' } else { b'A' };

@@ -45,14 +45,14 @@ impl Router {
         }
         let terms = SubscriptionOptions::new(pace, selection);
         let SubscribeResult { subscription, outcome } = tokio::select! {
-            subscribed = self.enter(call, &call.client, backend, found, terms) => subscribed?,
+            subscribed = self.register(call, &call.client, backend, found, terms) => subscribed?,
             _ = call.ended() => return Err(CallEnd::Cancelled),
         };
         let state = match outcome {
             SubscribeOutcome::Subscribed => "subscribed",
             SubscribeOutcome::Tracked => "tracked",
             SubscribeOutcome::Pending => "pending",
-            SubscribeOutcome::Rejected(response) => return Ok(refusal(request, &response, &subscription)),
+            SubscribeOutcome::Rejected(response) => return Ok(rejection(request, &response, &subscription)),
             SubscribeOutcome::Failed(reason) => {
                 let (server, reason) = (backend.id.to_string(), public(&reason));
                 return Err(Error::BackendUnavailable { server, reason, sent: true }.into());
@@ -74,7 +74,7 @@ impl Router {
     }
 
     /// Registers a subscription at its backend and waits for the backend's answer.
-    async fn enter(
+    async fn register(
         &self,
         call: &Arc<Call>,
         client: &Arc<Client>,
@@ -83,15 +83,15 @@ impl Router {
         terms: SubscriptionOptions,
     ) -> Result<SubscribeResult, CallEnd> {
         let manager = backend.manager_for(call).await?;
-        let wish = SubscribeRequest {
+        let request = SubscribeRequest {
             subscriber: Arc::clone(client),
             native: found.native,
             exposed: found.exposed,
             pattern: found.pattern,
             options: terms,
         };
-        let subscribed = manager.subscribe(wish, || self.place(client)).await;
-        subscribed.map_err(|why| self.unsubscribable(why, backend))
+        let subscribed = manager.subscribe(request, || self.reserve_place(client)).await;
+        subscribed.map_err(|error| self.subscribe_error(error, backend))
     }
 
     /// Returns an error if an option in `_meta` is unknown or not valid.
@@ -102,22 +102,22 @@ impl Router {
     /// Reports whether the catalog has a backend that can notify of changes of this URI.
     pub fn can_subscribe(&self, call: &Call, uri: &str) -> bool {
         let Ok(SubscribeOptions { pattern, .. }) = SubscribeOptions::read(&call.request) else { return false };
-        let catalog = self.directory.catalog_of(call.caller.profile.as_ref());
+        let catalog = self.catalogs.catalog_of(call.caller.profile.as_ref());
         let found = find(catalog.view(call.caller.dialect), uri, pattern);
         found.is_ok_and(|found| catalog.source(found.source).backend.can_notify())
     }
 
     /// Subscribes a `subscriptions/listen` stream to a URI. Returns `false` if the backend does not accept it.
     pub async fn listen_to(&self, call: &Arc<Call>, client: &Arc<Client>, uri: &str) -> bool {
-        let entered = async {
+        let subscribing = async {
             let SubscribeOptions { pattern, pace, selection } = SubscribeOptions::read(&call.request)?;
             let (catalog, found) = self.look_up(|view| find(view, uri, pattern), &call.caller).await?;
             let backend = &catalog.source(found.source).backend;
             let subscribed =
-                self.enter(call, client, backend, found, SubscriptionOptions::new(pace, selection)).await?;
+                self.register(call, client, backend, found, SubscriptionOptions::new(pace, selection)).await?;
             Ok::<_, CallEnd>((backend.id.clone(), subscribed))
         };
-        let Ok((server, subscribed)) = entered.await else { return false };
+        let Ok((server, subscribed)) = subscribing.await else { return false };
         let state = match subscribed.outcome {
             SubscribeOutcome::Subscribed => "subscribed",
             SubscribeOutcome::Tracked => "tracked",
@@ -129,13 +129,13 @@ impl Router {
         state != "refused"
     }
 
-    /// Returns the error for a subscription that the manager did not accept.
-    fn unsubscribable(&self, why: SubscribeError, backend: &Backend) -> CallEnd {
+    /// Returns the error for a subscription that the backend did not accept.
+    fn subscribe_error(&self, error: SubscribeError, backend: &Backend) -> CallEnd {
         let limits = self.policies.subscriptions;
-        let (limit, value) = match why {
+        let (limit, value) = match error {
             SubscribeError::Disconnected => return CallEnd::Cancelled,
             SubscribeError::Closed => {
-                let reason = "its configuration has just changed".to_owned();
+                let reason = "the configuration of the server has just changed".to_owned();
                 return Error::BackendUnavailable { server: backend.id.to_string(), reason, sent: false }.into();
             }
             SubscribeError::Full(LimitReached::Client) => ("subscriptions.maxPerClient", limits.per_client),
@@ -146,7 +146,7 @@ impl Router {
     }
 
     /// Counts one more subscription of the client. Returns the limit that was reached as an error.
-    fn place(&self, client: &Client) -> Result<SubscriptionPermit, LimitReached> {
+    fn reserve_place(&self, client: &Client) -> Result<SubscriptionPermit, LimitReached> {
         let limits = self.policies.subscriptions;
         SubscriptionPermit::new((&client.subscriptions, limits.per_client), (&self.subscriptions, limits.total))
     }
@@ -170,16 +170,16 @@ impl Router {
         Ok(goblin_wire::reply(&request.id, "{}"))
     }
 
-    /// Calls `end` for each backend's manager until it returns `true`. Returns that backend.
+    /// Calls `end` for each backend's subscriptions until it returns `true`. Returns that backend.
     fn unsubscribe_known(&self, call: &Call, end: impl Fn(&SubscriptionManager) -> bool) -> Option<Arc<Backend>> {
         let has_ended = |manager: Arc<SubscriptionManager>| end(&manager);
-        let backends = self.directory.backends();
+        let backends = self.catalogs.backends();
         backends.iter().find(|backend| backend.existing_manager(call.caller.session).is_some_and(has_ended)).cloned()
     }
 
     /// Ends a pattern subscription with a URI that has another exposed form by now.
     fn unsubscribe_pattern(&self, call: &Call, uri: &str) -> Option<Arc<Backend>> {
-        let catalog = Arc::clone(&self.directory.catalog_of(call.caller.profile.as_ref()));
+        let catalog = Arc::clone(&self.catalogs.catalog_of(call.caller.profile.as_ref()));
         [PatternKind::Template, PatternKind::Glob].into_iter().find_map(|kind| {
             let found = find(catalog.view(call.caller.dialect), uri, Some(kind)).ok()?;
             let backend = &catalog.source(found.source).backend;
@@ -190,7 +190,7 @@ impl Router {
 
     /// Ends the subscription to a URI that the catalog currently offers.
     fn unsubscribe_offered(&self, call: &Call, uri: &str) -> Option<Arc<Backend>> {
-        let catalog = Arc::clone(&self.directory.catalog_of(call.caller.profile.as_ref()));
+        let catalog = Arc::clone(&self.catalogs.catalog_of(call.caller.profile.as_ref()));
         let owner = find_resource(catalog.view(call.caller.dialect), uri).ok()?;
         let backend = &catalog.source(owner.source).backend;
         let manager = backend.existing_manager(call.caller.session)?;
@@ -199,15 +199,15 @@ impl Router {
 }
 
 /// Returns the backend's error with the exposed URI. Adds a code to an error without data.
-fn refusal(request: &Request, response: &Response, subscription: &Subscription) -> Pieces {
+fn rejection(request: &Request, response: &Response, subscription: &Subscription) -> Pieces {
     let text = response.raw.as_str();
     let mut edits = Splice::new();
     let Answer::Error(error) = response.outcome else { return response.rekeyed(&request.id, edits) };
     match json::member(text, error, "data") {
         Some(data) => {
             let uri = json::member(text, data, "uri");
-            let is_it = |at: &Span| json::string(text, *at).is_some_and(|uri| *uri == *subscription.name.native);
-            if let Some(at) = uri.filter(is_it) {
+            let is_native = |at: &Span| json::string(text, *at).is_some_and(|uri| *uri == *subscription.name.native);
+            if let Some(at) = uri.filter(is_native) {
                 edits.replace(at, quote(&subscription.name.exposed));
             }
         }
@@ -240,7 +240,7 @@ fn find(view: View<'_>, uri: &str, kind: Option<PatternKind>) -> Result<Subscrib
         Some(PatternKind::Template) => {
             let missing = || Error::ResourceNotFound { uri: uri.to_owned(), candidates: Vec::new() };
             let entry = resources.find_template(uri).ok_or_else(missing)?;
-            let unusable = || Error::InvalidParams(format!("the template {} is no RFC 6570 template", quote(uri)));
+            let unusable = || Error::InvalidParams(format!("the template {} is not an RFC 6570 template", quote(uri)));
             let template = entry.template.clone().ok_or_else(unusable)?;
             let (native, exposed) = (Arc::from(&*entry.native), Arc::from(&*entry.exposed));
             Ok(SubscribeTarget {
@@ -252,8 +252,8 @@ fn find(view: View<'_>, uri: &str, kind: Option<PatternKind>) -> Result<Subscrib
         }
         Some(PatternKind::Glob) => {
             let (source, native) = resources.find_server(uri)?;
-            let glob =
-                UriGlob::parse(&native).map_err(|error| Error::InvalidParams(format!("uri is no glob: {error}")))?;
+            let glob = UriGlob::parse(&native)
+                .map_err(|error| Error::InvalidParams(format!("uri is not a valid glob: {error}")))?;
             let exposed = resources.expose(source, &native).into();
             Ok(SubscribeTarget { source, native: native.into(), exposed, pattern: Some(Arc::new(Pattern::Glob(glob))) })
         }
@@ -345,8 +345,11 @@ mod tests {
         let glob = SubscribeOptions { pattern: Some(PatternKind::Glob), ..SubscribeOptions::default() };
         assert_eq!(read(r#"{"dev.goblin/pattern":"glob"}"#), Ok(glob));
         let fields = r#"{"dev.goblin/pattern":"template","dev.goblin/fields":["size"]}"#;
-        assert!(read(fields).is_ok_and(|it| it.pattern == Some(PatternKind::Template) && it.selection.is_some()));
-        for (wrong, word) in [
+        assert!(
+            read(fields)
+                .is_ok_and(|options| options.pattern == Some(PatternKind::Template) && options.selection.is_some())
+        );
+        for (wrong, expected) in [
             (r#"{"dev.goblin/minIntervalMs":-1}"#, "minIntervalMs"),
             (r#"{"dev.goblin/minIntervalMs":1.5}"#, "minIntervalMs"),
             (r#"{"dev.goblin/batchMs":"1"}"#, "batchMs"),
@@ -359,7 +362,7 @@ mod tests {
             (r#"{"dev.goblin/fields":["a..b"]}"#, "dev.goblin/fields has the path"),
         ] {
             let error = read(wrong).expect_err(wrong);
-            assert!(error.contains(word), "{wrong}: {error}");
+            assert!(error.contains(expected), "{wrong}: {error}");
         }
     }
 }

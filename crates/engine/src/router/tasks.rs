@@ -1,7 +1,7 @@
 //! Tasks: calls that are answered at once with an id and end later (TASK-1).
 //!
-//! A client knows a task by an id of the gateway (`TaskTable`), which is replaced by the backend's id on the way. If both
-//! sides use the same protocol, everything else passes unchanged. Otherwise `bridge` translates between the two. A
+//! A client knows a task by an id of the gateway (`TaskTable`), which is replaced by the backend's id on the way. If
+//! both sides use the same protocol, everything else passes unchanged. Otherwise `bridge` translates between the two. A
 //! client that does not support tasks waits for the result (`wait`).
 
 mod bridge;
@@ -43,15 +43,15 @@ pub(crate) struct TaskOptions {
 
 impl TaskOptions {
     /// Reports whether the answer may contain a task, or an error because of a missing one.
-    pub(crate) fn may_come_true(&self, request: &Request, answered: &BackendResponse) -> bool {
+    pub(crate) fn may_contain_task(&self, request: &Request, answer: &BackendResponse) -> bool {
         if self.tasks != TaskPolicy::default() || self.full.is_some() {
             return true;
         }
         // A correct backend returns no task here, but check for it.
-        let text = answered.response.raw.as_str();
-        let Outcome::Result(result) = answered.response.outcome else { return false };
+        let text = answer.response.raw.as_str();
+        let Outcome::Result(result) = answer.response.outcome else { return false };
         request.method == Method::ToolsCall
-            && answered.dialect.has_result_types()
+            && answer.dialect.has_result_types()
             && description::created_task(text, result, Era::Modern).is_some()
     }
 }
@@ -73,23 +73,28 @@ struct TaskRequest<'a> {
 impl Router {
     /// Reports whether a backend makes tasks. If so, the gateway declares the capability to clients.
     pub(crate) fn offers_tasks(&self) -> bool {
-        self.directory
+        self.catalogs
             .backends()
             .iter()
             .any(|backend| backend.listing().hello.as_ref().is_some_and(|hello| hello.capabilities.tasks))
     }
 
-    /// Returns the task options of a call. Returns an error if the client asks for a task and there is no place. If the
+    /// Returns the task options of a call. Returns an error if the client requests a task and there is no place. If the
     /// backend decides about tasks and there is no place, the call is sent without support for tasks.
-    pub(crate) fn task_wish(&self, call: &Call, catalog: &Catalog, target: &RouteTarget) -> Result<TaskOptions, Error> {
+    pub(crate) fn task_options(
+        &self,
+        call: &Call,
+        catalog: &Catalog,
+        target: &RouteTarget,
+    ) -> Result<TaskOptions, Error> {
         let RouteTarget::Tool(index) = target else { return Ok(TaskOptions::default()) };
         let entry = &catalog.tools.entries[*index];
-        let (caller, asked) = (&call.caller, call.request.params.task.is_some());
-        if !(makes_tasks(catalog.source(entry.source)) || asked && caller.dialect.has_tasks()) {
+        let (caller, is_requested) = (&call.caller, call.request.params.task.is_some());
+        if !(declares_tasks(catalog.source(entry.source)) || is_requested && caller.dialect.has_tasks()) {
             return Ok(TaskOptions::default());
         }
         if caller.dialect.has_tasks() {
-            if !asked {
+            if !is_requested {
                 return Ok(TaskOptions::default());
             }
             let place = self.tasks.reserve(TaskOwner::of(caller), Instant::now())?;
@@ -97,7 +102,7 @@ impl Router {
             return Ok(TaskOptions { tasks, place: Some(place), full: None });
         }
         let required = requires_task(&entry.definition);
-        if !knows_extension(caller) {
+        if !supports_tasks(caller) {
             return Ok(TaskOptions { tasks: TaskPolicy { accepted: false, required }, ..TaskOptions::default() });
         }
         let place = self.tasks.reserve(TaskOwner::of(caller), Instant::now());
@@ -109,68 +114,72 @@ impl Router {
     }
 
     /// Handles the answer to a call. If it is a task, adds the task to the table or waits for its end.
-    pub(crate) async fn came(
+    pub(crate) async fn handle_task_answer(
         &self,
         call: &Arc<Call>,
         backend: &Arc<Backend>,
-        (wish, patience): (TaskOptions, CallTimeouts),
-        answered: BackendResponse,
+        (options, timeouts): (TaskOptions, CallTimeouts),
+        answer: BackendResponse,
     ) -> Result<TaskOutcome, CallEnd> {
-        let (text, era) = (answered.response.raw.as_str(), answered.dialect.era());
-        let result = match answered.response.outcome {
+        let (text, era) = (answer.response.raw.as_str(), answer.dialect.era());
+        let result = match answer.response.outcome {
             Outcome::Result(result) => result,
             Outcome::Error(error) => {
                 let code = json::member(text, error, "code").map(|code| code.get(text));
-                return match wish.full {
+                return match options.full {
                     Some(full) if code == Some(MISSING_CAPABILITY) => Err(full.into()),
-                    _ => Ok(TaskOutcome::Result(answered)),
+                    _ => Ok(TaskOutcome::Result(answer)),
                 };
             }
         };
-        let Some(told) = description::created_task(text, result, era) else { return Ok(TaskOutcome::Result(answered)) };
-        let id = told.id().unwrap_or_default();
-        match wish.place {
+        let Some(description) = description::created_task(text, result, era) else { return Ok(TaskOutcome::Result(answer)) };
+        let id = description.id().unwrap_or_default();
+        match options.place {
             Some(place) => {
                 let own = if backend.own_links().is_some() { call.caller.session } else { None };
                 let native = NativeTask { server: backend.id.clone(), own, era, id: (*id).into() };
-                Ok(TaskOutcome::Reply(self.enter_task(call, (place, native), &told, &answered)))
+                Ok(TaskOutcome::Reply(self.add_task(call, (place, native), &description, &answer)))
             }
-            None if wish.tasks.required => {
+            None if options.tasks.required => {
                 let id = id.into_owned();
-                self.await_task(call, backend, (&id, told.interval()), patience).await.map(TaskOutcome::Result)
+                self.await_task(call, backend, (&id, description.interval()), timeouts).await.map(TaskOutcome::Result)
             }
             None => {
-                let reason = "it made a task of a call that did not ask for one".to_owned();
+                let reason = "the server returned a task for a call that did not request one".to_owned();
                 Err(Error::BackendProtocol { server: backend.id.to_string(), reason }.into())
             }
         }
     }
 
     /// Adds a task to the table and returns its description in the client's protocol.
-    fn enter_task(
+    fn add_task(
         &self,
         call: &Call,
         (place, native): (TaskPermit, NativeTask),
-        told: &TaskDescription<'_>,
+        description: &TaskDescription<'_>,
         BackendResponse { response, .. }: &BackendResponse,
     ) -> Reply {
         let era = call.caller.dialect.era();
-        let made = NewTask { native, era, lifetime: told.lifetime(), client: &call.client };
-        let task = self.tasks.insert(place, made, Instant::now());
-        task.record(told.lifetime(), told.summary(&task.id));
+        let new_task = NewTask { native, era, lifetime: description.lifetime(), client: &call.client };
+        let task = self.tasks.insert(place, new_task, Instant::now());
+        task.record(description.lifetime(), description.summary(&task.id));
         let id = &call.request.id;
-        match (era, told.era) {
-            (Era::Legacy, Era::Legacy) | (Era::Modern, Era::Modern) => response.rekeyed(id, told.edits(&task.id)),
-            (Era::Legacy, Era::Modern) => {
-                goblin_wire::reply(id, format!(r#"{{"task":{}}}"#, told.legacy_form(&task.id)))
+        match (era, description.era) {
+            (Era::Legacy, Era::Legacy) | (Era::Modern, Era::Modern) => {
+                response.rekeyed(id, description.edits(&task.id))
             }
-            (Era::Modern, Era::Legacy) => goblin_wire::reply(id, newer_result("task", &told.modern_members(&task.id))),
+            (Era::Legacy, Era::Modern) => {
+                goblin_wire::reply(id, format!(r#"{{"task":{}}}"#, description.legacy_form(&task.id)))
+            }
+            (Era::Modern, Era::Legacy) => {
+                goblin_wire::reply(id, modern_result("task", &description.modern_members(&task.id)))
+            }
         }
         .into()
     }
 
-    /// Answers `tasks/list` with the last known state of each task. Asking all backends would let a slow or lost one
-    /// block the list. A client can request a single task for its exact state.
+    /// Answers `tasks/list` with the last known state of each task. A request to every backend would let a slow or lost
+    /// one block the list. A client can request a single task for its exact state.
     pub(crate) fn list_tasks(&self, caller: &Caller, request: &Request) -> Result<Pieces, Error> {
         let text = request.raw.as_str();
         if request.params.cursor.is_some_and(|at| at.get(text) != "null") {
@@ -190,21 +199,26 @@ impl Router {
         let unknown = || Error::InvalidParams(format!("there is no task {}", quote(&id)));
         let task = self.tasks.find(&id, &call.caller, Instant::now()).ok_or_else(unknown)?;
         let backend = self.backend(&task.native.server).ok_or_else(unknown)?;
-        let errand = TaskRequest { router: self, call, backend: &backend, task: &task };
+        let task_request = TaskRequest { router: self, call, backend: &backend, task: &task };
         match (call.caller.dialect.era(), task.native.era) {
-            (Era::Legacy, Era::Legacy) | (Era::Modern, Era::Modern) => errand.carry().await,
-            (Era::Legacy, Era::Modern) => errand.for_older().await,
-            (Era::Modern, Era::Legacy) => errand.for_newer().await,
+            (Era::Legacy, Era::Legacy) | (Era::Modern, Era::Modern) => task_request.forward().await,
+            (Era::Legacy, Era::Modern) => task_request.answer_legacy().await,
+            (Era::Modern, Era::Legacy) => task_request.answer_modern().await,
         }
     }
 
     pub(crate) fn backend(&self, server: &ServerId) -> Option<Arc<Backend>> {
-        self.directory.backends().iter().find(|backend| backend.id == *server).cloned()
+        self.catalogs.backends().iter().find(|backend| backend.id == *server).cloned()
     }
 
     /// Replaces the task id in `_meta` of the object at `holder` by the caller's. Removes the entry if the caller does
     /// not know the task.
-    pub(crate) fn related(&self, (backend, caller): (&Backend, &Caller), text: &str, holder: Span) -> Splice {
+    pub(crate) fn expose_related_task(
+        &self,
+        (backend, caller): (&Backend, &Caller),
+        text: &str,
+        holder: Span,
+    ) -> Splice {
         let mut edits = Splice::new();
         let Some(at) = related_task(text, holder) else { return edits };
         let own = if backend.own_links().is_some() { caller.session } else { None };
@@ -213,7 +227,7 @@ impl Router {
         match id {
             Some(id) => edits.replace(at, quote(&id)),
             None => {
-                let meta = json::member(text, holder, "_meta").expect("it holds the task");
+                let meta = json::member(text, holder, "_meta").expect("_meta holds the task");
                 json::cut_members(text, meta, |key| key == RELATED_TASK, &mut edits);
             }
         }
@@ -221,7 +235,7 @@ impl Router {
     }
 
     /// Replaces the task id in `_meta` of a request by the backend's.
-    pub(crate) fn unrelate(&self, backend: &Backend, request: &Request, edits: &mut Splice) {
+    pub(crate) fn set_native_related_task(&self, backend: &Backend, request: &Request, edits: &mut Splice) {
         let text = request.raw.as_str();
         let Some(at) = request.params.whole.and_then(|params| related_task(text, params)) else { return };
         if let Some(native) = json::string(text, at).and_then(|id| self.tasks.native_id(&backend.id, &id)) {
@@ -232,7 +246,7 @@ impl Router {
 
 impl TaskRequest<'_> {
     /// Forwards the request with the backend's task id, for a client of the same protocol.
-    async fn carry(&self) -> Result<Reply, CallEnd> {
+    async fn forward(&self) -> Result<Reply, CallEnd> {
         let (call, native) = (self.call, &*self.task.native.id);
         let request = &call.request;
         let mut edits = Splice::new();
@@ -241,8 +255,8 @@ impl TaskRequest<'_> {
         }
         let progress_token_at = request.params.known_meta.progress_token;
         let outgoing = self.outgoing(request, edits, progress_token_at);
-        let answered = self.backend.call(&outgoing, call, self.patience(&request.method)).await?;
-        Ok(self.passed(&answered))
+        let answer = self.backend.call(&outgoing, call, self.timeouts(&request.method)).await?;
+        Ok(self.translate(&answer))
     }
 
     /// Returns a request about the task for the backend. It declares support for tasks, which modern backends require.
@@ -258,58 +272,58 @@ impl TaskRequest<'_> {
     }
 
     /// Returns the timeouts of a request about a task. A request for the result may take as long as the task (ROUTE-3).
-    fn patience(&self, method: &Method) -> CallTimeouts {
+    fn timeouts(&self, method: &Method) -> CallTimeouts {
         let (config, policies) = (&self.backend.config, &self.router.policies);
         match method {
-            Method::TasksResult => CallTimeouts { idle: None, most: None },
+            Method::TasksResult => CallTimeouts { idle: None, total: None },
             _ => {
                 let idle = config.timeout.map_or(policies.default_timeout, |timeout| timeout.duration());
-                CallTimeouts { idle, most: policies.max_timeout }
+                CallTimeouts { idle, total: policies.max_timeout }
             }
         }
     }
 
     /// Returns the backend's answer for a client of the same protocol.
-    fn passed(&self, answered: &BackendResponse) -> Reply {
+    fn translate(&self, answer: &BackendResponse) -> Reply {
         let (request, caller) = (&self.call.request, &self.call.caller);
-        let text = answered.response.raw.as_str();
-        let Outcome::Result(result) = answered.response.outcome else { return self.failed(answered) };
+        let text = answer.response.raw.as_str();
+        let Outcome::Result(result) = answer.response.outcome else { return self.translate_error(answer) };
         let mut edits = match (&request.method, self.task.native.era) {
-            (Method::TasksResult, _) => self.result_edits(answered, result),
+            (Method::TasksResult, _) => self.result_edits(answer, result),
             (Method::TasksGet, era) | (Method::TasksCancel, era @ Era::Legacy) => {
-                let told = TaskDescription { text, task: result, era };
-                self.note(&told);
-                let mut edits = told.edits(&self.task.id);
-                edits.append(included_edits(&self.backend.events, &told, self.task.era));
+                let description = TaskDescription { text, task: result, era };
+                self.record(&description);
+                let mut edits = description.edits(&self.task.id);
+                edits.append(included_edits(&self.backend.events, &description, self.task.era));
                 edits
             }
             _ => Splice::new(),
         };
         if caller.dialect.has_handshake() {
-            edits.append(self.router.related((self.backend, caller), text, result));
+            edits.append(self.router.expose_related_task((self.backend, caller), text, result));
         }
-        answered.response.rekeyed(&request.id, edits).into()
+        answer.response.rekeyed(&request.id, edits).into()
     }
 
     /// Returns the backend's error for the client.
-    fn failed(&self, answered: &BackendResponse) -> Reply {
+    fn translate_error(&self, answer: &BackendResponse) -> Reply {
         let exchange = Exchange { backend: self.backend, caller: &self.call.caller, request: &self.call.request };
-        self.router.pass_error(exchange, &answered.response, Splice::new())
+        self.router.forward_error(exchange, &answer.response, Splice::new())
     }
 
     /// Records the state of the task. Answers that describe no task are ignored.
-    fn note(&self, told: &TaskDescription<'_>) {
-        if told.id().is_some() {
-            self.task.record(told.lifetime(), told.summary(&self.task.id));
+    fn record(&self, description: &TaskDescription<'_>) {
+        if description.id().is_some() {
+            self.task.record(description.lifetime(), description.summary(&self.task.id));
         }
     }
 
     /// Returns the changes to the tool result at `result` for this client.
-    fn result_edits(&self, answered: &BackendResponse, result: Span) -> Splice {
-        let (text, caller) = (answered.response.raw.as_str(), &self.call.caller);
+    fn result_edits(&self, answer: &BackendResponse, result: Span) -> Splice {
+        let (text, caller) = (answer.response.raw.as_str(), &self.call.caller);
         let expose = |native: &str| self.backend.events.expose(native);
         let mut edits = content::edits(caller.dialect, &Method::ToolsCall, text, result, expose);
-        match (caller.dialect.has_result_types(), answered.dialect.has_result_types()) {
+        match (caller.dialect.has_result_types(), answer.dialect.has_result_types()) {
             (true, true) => {}
             (true, false) => content::add_result_type(&Method::ToolsCall, text, result, &mut edits),
             (false, has_kind) => content::remove_foreign(has_kind, &Method::ToolsCall, text, result, &mut edits),
@@ -319,22 +333,22 @@ impl TaskRequest<'_> {
 }
 
 /// Reports whether a client without a handshake supports tasks.
-fn knows_extension(caller: &Caller) -> bool {
+fn supports_tasks(caller: &Caller) -> bool {
     !caller.dialect.has_handshake() && caller.abilities.tasks
 }
 
 /// Returns an error unless the request declares the tasks extension.
 pub(crate) fn check_declared(caller: &Caller) -> Result<(), Error> {
-    if knows_extension(caller) { Ok(()) } else { Err(Error::MissingCapability { required: TASKS_DECLARED }) }
+    if supports_tasks(caller) { Ok(()) } else { Err(Error::MissingCapability { required: TASKS_DECLARED }) }
 }
 
 /// Reports whether the backend of a source declares tasks.
-pub(crate) fn makes_tasks(source: &Source) -> bool {
+pub(crate) fn declares_tasks(source: &Source) -> bool {
     source.listing.hello.as_ref().is_some_and(|hello| hello.capabilities.tasks)
 }
 
 /// Returns a result of the gateway for a client with result types.
-fn newer_result(kind: &str, members: &str) -> String {
+fn modern_result(kind: &str, members: &str) -> String {
     let comma = if members.is_empty() { "" } else { "," };
     format!(r#"{{"resultType":"{kind}"{comma}{members},"_meta":{{"{SERVER_INFO}":{IDENTITY}}}}}"#)
 }

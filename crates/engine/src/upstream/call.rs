@@ -128,7 +128,7 @@ impl Backend {
         call: &Arc<Call>,
         timeouts: CallTimeouts,
     ) -> Result<Result<BackendResponse, LinkError>, CallEnd> {
-        if let Some(end) = call.end_so_far() {
+        if let Some(end) = call.abort_reason() {
             return Err(self.abort_outcome(end, call).1);
         }
         let id = link.next_id();
@@ -164,7 +164,7 @@ impl Backend {
         let request_meta = RequestMeta {
             request: outgoing.request,
             caller: &call.caller,
-            level: if dialect.has_handshake() { None } else { call.client.asked_level() },
+            level: if dialect.has_handshake() { None } else { call.client.requested_level() },
             declare: self.config.declare,
             token: outgoing.progress_token_at.map(|at| (at, token)),
             tasks: outgoing.tasks,
@@ -184,7 +184,7 @@ impl Backend {
     pub fn abort_outcome(&self, end: AbortReason, call: &Call) -> (String, CallEnd) {
         match end {
             AbortReason::Cancelled(reason) => (reason, CallEnd::Cancelled),
-            AbortReason::Late(after) => {
+            AbortReason::TimedOut(after) => {
                 let (server, method) = (self.id.to_string(), call.request.method.to_string());
                 ("the gateway's timeout expired".to_owned(), Error::Timeout { server, method, after }.into())
             }
@@ -286,7 +286,7 @@ fn is_header_mismatch(response: &Response) -> bool {
 /// starts only when the request is sent.
 async fn mark_slow(call: &Call) -> Infallible {
     tokio::time::sleep(SLOW_AFTER).await;
-    call.tell_slow();
+    call.mark_slow();
     std::future::pending().await
 }
 
@@ -341,9 +341,9 @@ mod tests {
         let backend = backend();
         backend.shared.publish(BackendState::Ready);
         let call = Arc::new(Call::example());
-        let timeouts = CallTimeouts { idle: Some(Duration::ZERO), most: None };
+        let timeouts = CallTimeouts { idle: Some(Duration::ZERO), total: None };
         call.start_clock(timeouts);
-        call.look_at_clock(Instant::now());
+        call.check_timeouts(Instant::now());
         let is_late = |end: CallEnd| matches!(end, CallEnd::Failed(Error::Timeout { .. }));
         assert!(backend.wait_for_link(None, &call).await.is_err_and(is_late));
         let link = HttpLink::new(HttpPeer::example("127.0.0.1:9"));

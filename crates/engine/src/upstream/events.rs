@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn ask_the_end_of_an_elicitation_reaches_who_was_asked_once() {
         let events = events();
-        let client = || Arc::new(Client::passing(Default::default()));
+        let client = || Arc::new(Client::stateless(Default::default()));
         let (one, two) = (client(), client());
         events.remember_elicitation(&elicitation("x"), &one);
         events.remember_elicitation(&elicitation("y"), &two);
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn ask_only_so_many_elicitations_are_remembered() {
         let events = events();
-        let client = Arc::new(Client::passing(Default::default()));
+        let client = Arc::new(Client::stateless(Default::default()));
         for number in 0..=MAX_ELICITATIONS {
             events.remember_elicitation(&elicitation(&number.to_string()), &client);
         }

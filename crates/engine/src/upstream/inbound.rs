@@ -210,7 +210,7 @@ impl InboundHandler {
     /// Handles progress of `call`. Restarts the call's idle timeout, and forwards the notification if the client sent a
     /// progress token.
     pub(crate) fn on_progress(&self, notification: &Notification, call: &Call) {
-        let (Some(token), Some(at)) = (call.show_life(), notification.params.progress_token) else { return };
+        let (Some(token), Some(at)) = (call.record_activity(), notification.params.progress_token) else { return };
         let text = notification.raw.as_str();
         let progress = notification.params.whole.and_then(|params| json::member(text, params, "progress"));
         let progress: Option<f64> = progress.and_then(|at| at.get(text).parse().ok());

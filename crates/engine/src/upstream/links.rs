@@ -341,7 +341,7 @@ impl LinkTable {
                 None => {
                     let abilities = Arc::clone(&caller.abilities);
                     let introduction = Introduction { abilities, ..Introduction::default() };
-                    Arc::new(Client::passing(introduction))
+                    Arc::new(Client::stateless(introduction))
                 }
             };
             LinkOwner { caller: caller.clone(), client, id }

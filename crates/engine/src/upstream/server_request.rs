@@ -45,7 +45,7 @@ impl Recipient {
     /// Sends the request on the stream of one of the calls, or else on the session's stream. Returns whether a stream
     /// took it.
     pub(crate) fn send(&self, message: &Bytes) -> bool {
-        self.calls.iter().any(|call| call.ask(message.clone()))
+        self.calls.iter().any(|call| call.queue_request(message.clone()))
             || self.client.has_stream() && self.client.post(message.clone())
     }
 
@@ -82,14 +82,14 @@ struct ClockPause<'a>(&'a [Arc<Call>]);
 
 impl<'a> ClockPause<'a> {
     fn new(calls: &'a [Arc<Call>]) -> ClockPause<'a> {
-        calls.iter().for_each(|call| call.hold_clock());
+        calls.iter().for_each(|call| call.pause_idle_timeout());
         ClockPause(calls)
     }
 }
 
 impl Drop for ClockPause<'_> {
     fn drop(&mut self) {
-        self.0.iter().for_each(|call| call.release_clock());
+        self.0.iter().for_each(|call| call.resume_idle_timeout());
     }
 }
 
@@ -186,7 +186,7 @@ async fn wait(
                     return Ok(answer.rekeyed(&request.id_as_written(), edits).concat());
                 }
                 ServerRequestEvent::Progress(progress) => reply_sink.send_or_drop(progress_for(request, &progress)),
-                ServerRequestEvent::Nothing => break ServerRequestEnd::ClientDisconnected,
+                ServerRequestEvent::Closed => break ServerRequestEnd::ClientDisconnected,
             },
             reason = &mut *cancelled => {
                 let link_ended = |_| "the connection to the server ended".to_owned();

@@ -322,7 +322,7 @@ impl SubscriptionManager {
     fn send_deletions(&self, _state: &ManagerState, notices: &[Notice]) {
         for Notice { subscription, name } in notices {
             subscription.forget(&name.native);
-            let message = if subscription.subscriber.knows_deletion() {
+            let message = if subscription.subscriber.supports_deletions() {
                 deleted(&name.exposed)
             } else {
                 marked_deleted(&name.exposed)
@@ -501,7 +501,7 @@ impl NotifiedClients {
 fn queue_update(affected: &AffectedSubscription<'_>, name: &Arc<ResourceName>, message: &Bytes) {
     let subscription = affected.subscription;
     // A pattern, or a resource that contains others, may match resources that the client must not see.
-    if subscription.name.native != name.native && !subscription.subscriber.may_hear_of(&name.exposed) {
+    if subscription.name.native != name.native && !subscription.subscriber.can_see_resource(&name.exposed) {
         return;
     }
     let whole = affected.within.map_or_else(Bytes::new, |within| updated(&within.exposed));
@@ -541,7 +541,7 @@ impl ClientRegistry for SubscriptionManager {
             .emit(&Event::SubscriptionsReleased { server: self.context.events.server(), count: ended.len() });
     }
 
-    fn tell_missed(&self, client: &Client) {
+    fn queue_missed_updates(&self, client: &Client) {
         let state = self.state();
         let notice = |subscription: &Arc<Subscription>| Notice {
             name: Arc::clone(&subscription.name),

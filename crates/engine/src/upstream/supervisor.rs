@@ -508,7 +508,7 @@ async fn forward_notifications(slot: &LinkSlot, notifications: &mut mpsc::Receiv
 /// Sends the log level that the client requested, if the backend supports log levels.
 async fn set_own_level(owner: &LinkOwner, ConnectedLink { link, hello, .. }: &ConnectedLink) {
     let can_set = hello.capabilities.logging && hello.dialect.has_handshake();
-    if let Some(level) = owner.client.asked_level().filter(|_| can_set) {
+    if let Some(level) = owner.client.requested_level().filter(|_| can_set) {
         set_level(link, level).await;
     }
 }

@@ -341,7 +341,7 @@ impl ClientRegistry for TaskTable {
         drop(removed);
     }
 
-    fn tell_missed(&self, _: &Client) {}
+    fn queue_missed_updates(&self, _: &Client) {}
 }
 
 /// Returns the changes to the result or the input requests that a task includes.
@@ -390,7 +390,7 @@ mod tests {
     const LIFETIME: Duration = Duration::from_secs(60);
 
     fn client() -> Arc<Client> {
-        Arc::new(Client::passing(Default::default()))
+        Arc::new(Client::stateless(Default::default()))
     }
 
     fn session() -> Caller {

@@ -24,7 +24,7 @@ async fn a_closed_table_admits_nothing_and_all_in_it_are_cancelled() {
     let open = Arc::new(Call::example());
     let _guard = calls.admit(Some(&Id::from(1)), OpenCall::Call(Arc::clone(&open)), 9);
     calls.close("over");
-    assert!(open.end_so_far().is_some());
+    assert!(open.abort_reason().is_some());
     assert!(calls.admit(Some(&Id::from(2)), call(), 9).is_err());
 }
 
@@ -41,10 +41,10 @@ fn an_id_in_flight_is_refused_and_the_first_stays() {
 fn a_withdrawn_id_can_be_reused_before_its_guard_is_dropped() {
     let (calls, id) = (table(), Id::from(1));
     let first = calls.admit(Some(&id), call(), 9).expect("room");
-    assert!(calls.withdraw(&id, "test") && !calls.withdraw(&id, "test"));
+    assert!(calls.cancel_and_free(&id, "test") && !calls.cancel_and_free(&id, "test"));
     let _second = calls.admit(Some(&id), call(), 9).expect("the id is free");
     drop(first);
-    assert_eq!((calls.len(), calls.count.as_ref().map(|count| count.open())), (1, Some(1)), "the second stays");
+    assert_eq!((calls.len(), calls.count.as_ref().map(|count| count.open())), (1, Some(1)), "the second request stays");
 }
 
 /// Returns a call with a finished answer and `messages` before it.
@@ -73,7 +73,7 @@ async fn sess2_a_call_that_is_dropped_between_message_and_answer_is_finished_on_
     let mut pending = answered(2, OnDrop::Detach(None));
     let call = Arc::clone(&pending.call);
     let first = pending.begin_stream().expect("this version primes its streams");
-    let stream = pending.stream().expect("it has begun");
+    let stream = pending.stream().expect("the stream has begun");
     assert!(matches!(pending.next().await, CallEvent::Message(_)));
     drop(pending);
     let id = String::from_utf8_lossy(&first).lines().next().map(|line| line.replace("id: ", "")).expect("an id");
@@ -85,7 +85,7 @@ async fn sess2_a_call_that_is_dropped_between_message_and_answer_is_finished_on_
         events.push_str(&String::from_utf8_lossy(&more));
     }
     assert!(events.contains("result") && events.matches("event: ").count() == 2, "{events}");
-    assert_eq!(call.end_so_far(), None);
+    assert_eq!(call.abort_reason(), None);
 }
 
 #[tokio::test]
@@ -99,8 +99,8 @@ async fn a_call_that_is_dropped_before_its_answer_is_cancelled_and_driven_to_its
         None
     };
     drop(PendingCall::new(Arc::clone(&call), answer.boxed(), OnDrop::Cancel, &Arc::default()));
-    ended.await.expect("it is polled to its end");
-    assert!(call.end_so_far().is_some());
+    ended.await.expect("the call is polled to its end");
+    assert!(call.abort_reason().is_some());
 }
 
 #[tokio::test]
@@ -108,12 +108,12 @@ async fn ask_a_suspended_call_that_was_answered_keeps_its_answer_for_the_next_re
     let mut pending = answered(1, OnDrop::Cancel);
     assert!(matches!(pending.next().await, CallEvent::Message(_)));
     let mut suspended = pending.suspend();
-    pending.reply_with(Reply::from(goblin_wire::reply(pending.id(), "{\"asks\":1}")));
-    let CallEvent::Done(Some(reply)) = pending.next().await else { panic!("it is answered") };
-    assert_eq!(reply.pieces.concat(), r#"{"jsonrpc":"2.0","id":1,"result":{"asks":1}}"#);
+    pending.reply_with(Reply::from(goblin_wire::reply(pending.id(), "{\"input\":1}")));
+    let CallEvent::Done(Some(reply)) = pending.next().await else { panic!("the call is answered") };
+    assert_eq!(reply.pieces.concat(), r#"{"jsonrpc":"2.0","id":1,"result":{"input":1}}"#);
     drop(pending);
-    assert_eq!(suspended.call.end_so_far(), None, "the reader has nothing left to cancel");
+    assert_eq!(suspended.call.abort_reason(), None, "the reader has nothing left to cancel");
     assert!(suspended.resume(&Id::from(2)).is_empty());
-    let CallEvent::Done(Some(reply)) = suspended.next().await else { panic!("it is answered") };
+    let CallEvent::Done(Some(reply)) = suspended.next().await else { panic!("the call is answered") };
     assert_eq!(reply.pieces.concat(), r#"{"jsonrpc":"2.0","id":2,"result":{}}"#);
 }

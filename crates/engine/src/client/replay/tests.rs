@@ -12,7 +12,7 @@ fn id_of(event: &Bytes) -> String {
 }
 
 fn write(replay: &Replay, stream: u64) -> Bytes {
-    write_as(replay, stream, ReplayEventKind::Note)
+    write_as(replay, stream, ReplayEventKind::Message)
 }
 
 fn write_as(replay: &Replay, stream: u64, kind: ReplayEventKind) -> Bytes {
@@ -34,7 +34,7 @@ fn read(replay: &Replay, reader: &mut ReplayReader) -> Vec<String> {
     match replay.read(reader) {
         ReplayRead::Events(events) => text(&events).split_inclusive("\n\n").map(str::to_owned).collect(),
         ReplayRead::Nothing => Vec::new(),
-        ReplayRead::Over => vec!["over".to_owned()],
+        ReplayRead::Ended => vec!["ended".to_owned()],
     }
 }
 
@@ -45,26 +45,26 @@ fn sess2_what_followed_on_a_stream_is_replayed_and_nothing_of_another() {
     let primed = replay.prime(one);
     assert_eq!(text(&primed), "id: 1-00000ab-1\nretry: 1000\ndata: \n\n");
     replay.prime(two);
-    let first = replay.event(one, ReplayEventKind::Note, "{\n1}".to_owned().into());
+    let first = replay.event(one, ReplayEventKind::Message, "{\n1}".to_owned().into());
     assert_eq!(text(&first), "id: 1-00000ab-3\nevent: message\ndata: { 1}\n\n");
     write(&replay, two);
     let last = write(&replay, one);
     replay.finish(one);
     let mut reader = resume(&replay, &id_of(&primed));
     assert_eq!(read(&replay, &mut reader), [text(&first), text(&last)]);
-    assert_eq!(read(&replay, &mut reader), ["over"]);
-    assert_eq!(replay.resume(&id_of(&last)), Ok(StreamResumeOutcome::Spent));
+    assert_eq!(read(&replay, &mut reader), ["ended"]);
+    assert_eq!(replay.resume(&id_of(&last)), Ok(StreamResumeOutcome::Complete));
 }
 
 #[test]
 fn what_many_clients_are_told_is_kept_once() {
-    let message = Bytes::from(b"{\"told\":\"all\"}".to_vec());
+    let message = Bytes::from(b"{\"sent\":\"to all\"}".to_vec());
     for epoch in [1, 2] {
         let replay = Replay::new(epoch);
         let (mut reader, _) = replay.take_session();
         replay.keep(message.clone());
         assert_eq!(replay.ring.lock().events[0].message.as_ptr(), message.as_ptr());
-        let event = format!("id: 0-000000{epoch}-2\nevent: message\ndata: {{\"told\":\"all\"}}\n\n");
+        let event = format!("id: 0-000000{epoch}-2\nevent: message\ndata: {{\"sent\":\"to all\"}}\n\n");
         assert_eq!(read(&replay, &mut reader), [event]);
     }
 }
@@ -88,7 +88,7 @@ fn sess2_what_is_gone_of_the_stream_of_the_session_is_a_gap() {
     let ids: Vec<_> = (0..=MAX_EVENTS).map(|_| id_of(&write(&replay, SESSION_STREAM))).collect();
     assert_eq!(replay.resume(&primed), Err(ResumeGap));
     assert_eq!(read(&replay, &mut resume(&replay, &ids[0])).len(), MAX_EVENTS);
-    replay.forget_old(Instant::now() + KEPT_FOR);
+    replay.discard_old(Instant::now() + KEPT_FOR);
     assert_eq!(replay.resume(&ids[0]), Err(ResumeGap));
     assert!(read(&replay, &mut resume(&replay, &ids[MAX_EVENTS])).is_empty());
     assert_eq!(replay.ring.lock().bytes, 0);
@@ -108,9 +108,9 @@ fn sess2_an_answer_is_given_though_what_came_before_it_is_gone() {
     let mut reader = resume(&replay, &primed);
     assert!(reader.has_gap);
     assert_eq!(read(&replay, &mut reader), [text(&answer)]);
-    replay.forget_old(Instant::now() + KEPT_FOR);
+    replay.discard_old(Instant::now() + KEPT_FOR);
     assert_eq!(replay.resume(&primed), Ok(StreamResumeOutcome::Lost(smallvec![Id::from(5)])));
-    assert_eq!(replay.resume(&id_of(&answer)), Ok(StreamResumeOutcome::Spent));
+    assert_eq!(replay.resume(&id_of(&answer)), Ok(StreamResumeOutcome::Complete));
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn sess2_exactly_so_much_is_kept_and_always_the_newest() {
         write(&replay, SESSION_STREAM);
     }
     assert_eq!(replay.ring.lock().events.len(), MAX_EVENTS);
-    replay.event(SESSION_STREAM, ReplayEventKind::Note, "x".repeat(2 * MAX_BYTES).into());
+    replay.event(SESSION_STREAM, ReplayEventKind::Message, "x".repeat(2 * MAX_BYTES).into());
     assert_eq!(replay.ring.lock().events.len(), 1);
     write(&replay, SESSION_STREAM);
     assert_eq!(replay.ring.lock().events.len(), 1);
@@ -129,7 +129,7 @@ fn sess2_exactly_so_much_is_kept_and_always_the_newest() {
         replay.finish(begin(&replay));
     }
     replay.finish(open + 1);
-    assert_eq!(replay.ring.lock().streams.len(), MAX_ENDED_STREAMS + 2, "with the open one and that of the session");
+    assert_eq!(replay.ring.lock().streams.len(), MAX_ENDED_STREAMS + 2, "with the open stream and the session stream");
 }
 
 #[test]
@@ -141,8 +141,8 @@ fn sess2_the_stream_of_a_session_goes_on_where_the_one_before_stopped() {
     assert_eq!(read(&replay, &mut first), [text(&read_before)]);
     let unread = write(&replay, SESSION_STREAM);
     let (mut second, primed) = replay.take_session();
-    assert_eq!(primed, None, "its id would be beyond the one that is unread");
-    assert_eq!(read(&replay, &mut first), ["over"]);
+    assert_eq!(primed, None, "its id would be greater than that of the unread event");
+    assert_eq!(read(&replay, &mut first), ["ended"]);
     assert_eq!(read(&replay, &mut second), [text(&unread)]);
     assert_eq!(read(&replay, &mut resume(&replay, &id_of(&read_before))), [text(&unread)]);
 }
@@ -157,8 +157,8 @@ async fn sess2_the_last_to_come_reads_and_hears_what_comes_later() {
     replay.taken(stream).await;
     let mut second = resume(&replay, &id);
     assert_eq!(replay.follow(&mut first).await, None);
-    let (heard, ()) = tokio::join!(replay.follow(&mut second), async { drop(write(&replay, stream)) });
-    assert!(heard.is_some_and(|events| events.ends_with(b"data: {}\n\n")));
+    let (received, ()) = tokio::join!(replay.follow(&mut second), async { drop(write(&replay, stream)) });
+    assert!(received.is_some_and(|events| events.ends_with(b"data: {}\n\n")));
     assert!(replay.follow(&mut second).now_or_never().is_none());
     let (end, ()) = tokio::join!(replay.follow(&mut second), async { replay.finish(stream) });
     assert_eq!(end, None);
@@ -172,27 +172,27 @@ fn sess2_whoever_falls_behind_what_is_kept_reads_no_more() {
     for _ in 0..=MAX_EVENTS {
         write(&replay, stream);
     }
-    assert_eq!(read(&replay, &mut reader), ["over"]);
+    assert_eq!(read(&replay, &mut reader), ["ended"]);
 }
 
 #[test]
 fn sess2_what_a_client_waits_for_does_not_give_way_to_what_it_can_do_without() {
     let replay = Replay::new(7);
-    let (one, two, chatty) = (begin(&replay), begin(&replay), begin(&replay));
+    let (one, two, noisy) = (begin(&replay), begin(&replay), begin(&replay));
     let primed = [one, two].map(|stream| id_of(&replay.prime(stream)));
     let answer = write_as(&replay, one, ReplayEventKind::Answer);
     replay.finish(one);
     write(&replay, two);
-    let ask = write_as(&replay, two, ReplayEventKind::Ask);
+    let request = write_as(&replay, two, ReplayEventKind::Request);
     for _ in 0..2 * MAX_EVENTS {
-        write(&replay, chatty);
+        write(&replay, noisy);
         write(&replay, SESSION_STREAM);
     }
     assert_eq!(replay.ring.lock().events.len(), MAX_EVENTS);
     assert_eq!(read(&replay, &mut resume(&replay, &primed[0])), [text(&answer)]);
     let mut reader = resume(&replay, &primed[1]);
-    assert!(reader.has_gap, "of the note before it");
-    assert_eq!(read(&replay, &mut reader), [text(&ask)]);
+    assert!(reader.has_gap, "the message before it was discarded");
+    assert_eq!(read(&replay, &mut reader), [text(&request)]);
     let last = write_as(&replay, two, ReplayEventKind::Answer);
     assert_eq!(read(&replay, &mut reader), [text(&last)]);
 }
@@ -203,16 +203,16 @@ fn sess2_an_ask_is_kept_until_its_call_is_over() {
     let stream = begin(&replay);
     let primed = id_of(&replay.prime(stream));
     write(&replay, stream);
-    let ask = write_as(&replay, stream, ReplayEventKind::Ask);
+    let request = write_as(&replay, stream, ReplayEventKind::Request);
     write(&replay, stream);
     let later = Instant::now() + KEPT_FOR;
-    replay.forget_old(later);
+    replay.discard_old(later);
     let mut reader = resume(&replay, &primed);
-    assert_eq!(read(&replay, &mut reader), [text(&ask)]);
+    assert_eq!(read(&replay, &mut reader), [text(&request)]);
     assert!(read(&replay, &mut reader).is_empty());
-    assert!(read(&replay, &mut resume(&replay, &id_of(&ask))).is_empty(), "what came after it is gone");
+    assert!(read(&replay, &mut resume(&replay, &id_of(&request))).is_empty(), "later events were discarded");
     replay.finish(stream);
-    replay.forget_old(later);
+    replay.discard_old(later);
     assert_eq!(replay.ring.lock().bytes, 0);
 }
 
@@ -237,31 +237,31 @@ fn sess2_every_answer_that_is_kept_can_be_come_back_for() {
     }
     assert_eq!(replay.ring.lock().streams.len(), MAX_ENDED_STREAMS + MAX_EVENTS);
     assert!(matches!(replay.resume(&calls[0]), Ok(StreamResumeOutcome::Reader(_))));
-    replay.forget_old(Instant::now() + KEPT_FOR);
+    replay.discard_old(Instant::now() + KEPT_FOR);
     assert_eq!(replay.ring.lock().streams.len(), MAX_ENDED_STREAMS);
 }
 
 #[test]
 fn sess2_all_clients_together_keep_so_much_and_each_a_little_beyond_that() {
-    let kept = Arc::new(ReplayMemory::default());
-    let replay = Replay::among(7, &kept);
+    let memory = Arc::new(ReplayMemory::default());
+    let replay = Replay::with_memory(7, &memory);
     let (small, large) = (begin(&replay), begin(&replay));
     let primed = id_of(&replay.prime(large));
     let write = |stream, length: usize| {
         replay.event(stream, ReplayEventKind::Answer, "x".repeat(length).into());
         replay.ring.lock().bytes
     };
-    let of_others = MAX_TOTAL_BYTES;
-    kept.bytes.fetch_add(of_others, Ordering::Relaxed);
+    let other_bytes = MAX_TOTAL_BYTES;
+    memory.bytes.fetch_add(other_bytes, Ordering::Relaxed);
     let bytes = (0..2 * MIN_BYTES / 1024).map(|_| write(small, 1024)).max();
-    assert!(bytes.is_some_and(|most| most <= MIN_BYTES && most > MIN_BYTES - 2 * 1024), "{bytes:?}");
+    assert!(bytes.is_some_and(|max| max <= MIN_BYTES && max > MIN_BYTES - 2 * 1024), "{bytes:?}");
     write(large, MIN_BYTES + 1);
     replay.finish(large);
-    assert!(matches!(replay.resume(&primed), Ok(StreamResumeOutcome::Lost(_))), "it is told");
-    kept.bytes.fetch_sub(of_others, Ordering::Relaxed);
+    assert!(matches!(replay.resume(&primed), Ok(StreamResumeOutcome::Lost(_))), "the loss is reported");
+    memory.bytes.fetch_sub(other_bytes, Ordering::Relaxed);
     let bytes = write(small, MIN_BYTES + 1);
     assert!(bytes > MIN_BYTES);
-    assert_eq!(kept.bytes.load(Ordering::Relaxed), bytes);
+    assert_eq!(memory.bytes.load(Ordering::Relaxed), bytes);
     drop(replay);
-    assert_eq!(kept.bytes.load(Ordering::Relaxed), 0);
+    assert_eq!(memory.bytes.load(Ordering::Relaxed), 0);
 }

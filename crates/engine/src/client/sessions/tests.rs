@@ -1,7 +1,7 @@
 use super::*;
 
-fn sessions(most: usize, idle: Duration) -> Sessions {
-    Sessions::new(most, idle, Arc::default())
+fn sessions(max: usize, idle: Duration) -> Sessions {
+    Sessions::new(max, idle, Arc::default())
 }
 
 fn open(sessions: &Sessions) -> Arc<Client> {
@@ -10,7 +10,7 @@ fn open(sessions: &Sessions) -> Arc<Client> {
 }
 
 fn id_of(client: &Client) -> SessionId {
-    client.session.expect("each has a session")
+    client.session.expect("each client has a session")
 }
 
 #[test]
@@ -20,11 +20,11 @@ fn sess1_exactly_so_many_sessions_fit() {
     let ids: std::collections::HashSet<_> = streams.iter().map(|stream| stream.client.session).collect();
     assert_eq!(ids.len(), 3);
     let reserve = || sessions.reserve(|_| false);
-    let refused = || matches!(reserve(), Err(Error::LimitExceeded { limit: "maxSessions", value: 3 }));
-    assert!(refused());
+    let is_rejected = || matches!(reserve(), Err(Error::LimitExceeded { limit: "maxSessions", value: 3 }));
+    assert!(is_rejected());
     sessions.end(&streams[0].client, "test");
-    let place = reserve().expect("the room of the ended one");
-    assert!(refused() && sessions.len() == 3, "a place without a session counts");
+    let place = reserve().expect("the place of the ended session");
+    assert!(is_rejected() && sessions.len() == 3, "a place without a session counts");
     drop(place);
     assert_eq!(sessions.len(), 2);
 }
@@ -32,20 +32,20 @@ fn sess1_exactly_so_many_sessions_fit() {
 #[test]
 fn hard5_only_a_session_that_holds_nothing_is_evicted() {
     let sessions = sessions(6, Duration::from_secs(60));
-    let [streaming, calling, reading, subscribed, asked, idle] = std::array::from_fn(|_| open(&sessions));
+    let [streaming, calling, reading, subscribed, requested, idle] = std::array::from_fn(|_| open(&sessions));
     let stream = sessions.open_stream(&streaming);
-    let ticket = calling.calls.admit(None, OpenCall::Call(Arc::new(Call::example())), 1);
-    let present = reading.enter_reader();
+    let guard = calling.calls.admit(None, OpenCall::Call(Arc::new(Call::example())), 1);
+    let presence = reading.register_reader();
     let hold = subscribed.hold();
-    let ask = asked.open_request();
+    let request = requested.open_request();
     // `is_held` replaces the table of tasks, which is not part of the sessions.
     let reserve = || sessions.reserve(|session| id_of(session) == id_of(&idle));
     assert!(reserve().is_err());
     let place = sessions.reserve(|_| false).expect("the idle session makes room");
     assert!(sessions.find(id_of(&idle)).is_none() && reserve().is_err());
-    drop((place, stream, ticket, present, hold, ask));
+    drop((place, stream, guard, presence, hold, request));
     let places: Vec<_> = (0..6).map_while(|_| reserve().ok()).collect();
-    assert_eq!((places.len(), sessions.all().len()), (6, 0), "each of them makes room in the end");
+    assert_eq!((places.len(), sessions.all().len()), (6, 0), "each of them is evicted in the end");
     let counts = sessions.observe.limit_counts();
     assert!(counts.contains(&("maxSessions", 8)), "six evictions and two rejections: {counts:?}");
 }
@@ -62,20 +62,20 @@ fn hard5_the_least_recently_active_session_is_evicted_and_new_ones_go_first() {
         set(index, 100 - index as u64, index > 2);
     }
     let next = || {
-        let before: Vec<_> = opened.iter().filter(|session| sessions.find_quietly(id_of(session))).collect();
+        let before: Vec<_> = opened.iter().filter(|session| sessions.is_open(id_of(session))).collect();
         let place = sessions.reserve(|_| false).expect("each session makes room");
-        let gone = before.iter().position(|session| !sessions.find_quietly(id_of(session)));
+        let evicted = before.iter().position(|session| !sessions.is_open(id_of(session)));
         std::mem::forget(place);
-        gone.map(|index| opened.iter().position(|session| id_of(session) == id_of(before[index])))
+        evicted.map(|index| opened.iter().position(|session| id_of(session) == id_of(before[index])))
     };
-    assert_eq!(next(), Some(Some(2)), "three of eight are new: the oldest of them goes");
-    assert_eq!(next(), Some(Some(7)), "two of eight are new: the least recently active goes");
+    assert_eq!(next(), Some(Some(2)), "three of eight are new: the oldest of them is evicted");
+    assert_eq!(next(), Some(Some(7)), "two of eight are new: the least recently active is evicted");
     assert_eq!(next(), Some(Some(6)));
 }
 
 impl Sessions {
     /// Reports whether a session is open, without recording activity.
-    fn find_quietly(&self, id: SessionId) -> bool {
+    fn is_open(&self, id: SessionId) -> bool {
         self.all().iter().any(|session| id_of(session) == id)
     }
 }
@@ -93,9 +93,9 @@ fn hard5_a_flood_of_handshakes_is_served_from_few_scans() {
         let place = sessions.reserve(count).expect("new sessions make room");
         sessions.open(place, None, Dialect::V2025_11_25, Introduction::default(), ListVersions::default());
     }
-    let looks = scanned.load(Ordering::Relaxed);
+    let checks = scanned.load(Ordering::Relaxed);
     // There are 4,000 evictions, each checked once, and one scan of 2,000 sessions for every 125 of them.
-    assert_eq!((looks, sessions.len()), (4000 + 4000 / 125 * 2000, 2000));
+    assert_eq!((checks, sessions.len()), (4000 + 4000 / 125 * 2000, 2000));
 }
 
 #[test]
@@ -115,30 +115,30 @@ fn only_what_is_idle_is_swept() {
 fn sess2_whoever_reads_the_rest_of_a_call_is_not_idle() {
     let sessions = sessions(9, Duration::ZERO);
     let session = open(&sessions);
-    let present = session.enter_reader();
+    let presence = session.register_reader();
     assert!(!session.has_stream());
     sessions.sweep();
     assert!(sessions.find(id_of(&session)).is_some());
-    drop(present);
+    drop(presence);
     sessions.sweep();
     assert!(sessions.is_empty());
 }
 
 #[test]
 fn sess2_a_cut_session_that_holds_something_has_less_time() {
-    let check = |idle: u64, cut: bool, holds: bool, expected: u64| {
+    let check = |idle: u64, lost: bool, holds: bool, expected: u64| {
         let sessions = sessions(9, Duration::from_secs(idle));
         let session = open(&sessions);
-        assert_eq!(sessions.patience(&session), Duration::from_secs(idle));
+        assert_eq!(sessions.idle_timeout_of(&session), Duration::from_secs(idle));
         let hold = holds.then(|| session.hold());
-        if cut {
+        if lost {
             let stream = sessions.open_stream(&session);
-            assert_eq!(sessions.patience(&session), Duration::from_secs(idle), "its stream is open");
+            assert_eq!(sessions.idle_timeout_of(&session), Duration::from_secs(idle), "its stream is open");
             drop(stream);
         }
-        assert_eq!(sessions.patience(&session), Duration::from_secs(expected), "{idle} {cut} {holds}");
+        assert_eq!(sessions.idle_timeout_of(&session), Duration::from_secs(expected), "{idle} {lost} {holds}");
         drop(hold);
-        assert_eq!(sessions.patience(&session), Duration::from_secs(idle), "it holds nothing any more");
+        assert_eq!(sessions.idle_timeout_of(&session), Duration::from_secs(idle), "it holds nothing");
     };
     check(1800, true, true, 120);
     check(1800, true, false, 1800);

@@ -17,7 +17,7 @@ use crate::upstream::tasks::task_request;
 use crate::upstream::{Backend, BackendResponse, CallEnd, OutgoingRequest, TaskPolicy};
 
 /// The timeouts of a cancel request. No client waits for its answer.
-const CANCEL_TIMEOUTS: CallTimeouts = CallTimeouts { idle: Some(Duration::from_secs(10)), most: None };
+const CANCEL_TIMEOUTS: CallTimeouts = CallTimeouts { idle: Some(Duration::from_secs(10)), total: None };
 
 impl Router {
     /// Polls a task until it ends, then returns its result. Each poll counts as a sign of life. If the call ends first,
@@ -27,55 +27,56 @@ impl Router {
         call: &Arc<Call>,
         backend: &Arc<Backend>,
         (native, interval): (&str, Duration),
-        patience: CallTimeouts,
+        timeouts: CallTimeouts,
     ) -> Result<BackendResponse, CallEnd> {
-        let answered = follow(call, backend, (native, interval), patience).await;
-        if answered.is_err() {
+        let answer = poll_until_end(call, backend, (native, interval), timeouts).await;
+        if answer.is_err() {
             cancel(call, backend, native);
         }
-        answered
+        answer
     }
 }
 
-async fn follow(
+async fn poll_until_end(
     call: &Arc<Call>,
     backend: &Backend,
     (native, mut interval): (&str, Duration),
-    patience: CallTimeouts,
+    timeouts: CallTimeouts,
 ) -> Result<BackendResponse, CallEnd> {
     let begun = Instant::now();
-    let left = || CallTimeouts { most: patience.most.map(|most| most.saturating_sub(begun.elapsed())), ..patience };
+    let remaining =
+        || CallTimeouts { total: timeouts.total.map(|total| total.saturating_sub(begun.elapsed())), ..timeouts };
     loop {
         tokio::select! {
             biased;
             end = call.ended() => return Err(backend.abort_outcome(end, call).1),
             () = tokio::time::sleep(interval) => {}
         }
-        let answered = ask(call, backend, &Method::TasksGet, native, left()).await?;
-        let Outcome::Result(result) = answered.response.outcome else { return Ok(answered) };
-        let told = TaskDescription { text: answered.response.raw.as_str(), task: result, era: Era::Legacy };
-        if told.has_ended() || told.status() == "input_required" {
+        let answer = send_request(call, backend, &Method::TasksGet, native, remaining()).await?;
+        let Outcome::Result(result) = answer.response.outcome else { return Ok(answer) };
+        let description = TaskDescription { text: answer.response.raw.as_str(), task: result, era: Era::Legacy };
+        if description.has_ended() || description.status() == "input_required" {
             break;
         }
-        interval = told.interval();
+        interval = description.interval();
     }
     // This request is answered when the task ends, or after its server requests. The idle timeout does not apply.
-    ask(call, backend, &Method::TasksResult, native, CallTimeouts { idle: None, ..left() }).await
+    send_request(call, backend, &Method::TasksResult, native, CallTimeouts { idle: None, ..remaining() }).await
 }
 
 /// Sends a request about the task on behalf of the call.
-async fn ask(
+async fn send_request(
     call: &Arc<Call>,
     backend: &Backend,
     method: &Method,
     native: &str,
-    patience: CallTimeouts,
+    timeouts: CallTimeouts,
 ) -> Result<BackendResponse, CallEnd> {
     let request = task_request(method, native, "");
     let (edits, tasks) = (Splice::new(), TaskPolicy::default());
     let outgoing =
         OutgoingRequest { request: &request, edits, progress_token_at: None, name: Some(native), mirrors: None, tasks };
-    backend.call(&outgoing, call, patience).await
+    backend.call(&outgoing, call, timeouts).await
 }
 
 /// Cancels the task in the background, because the caller is gone or already has its error.
@@ -83,5 +84,7 @@ fn cancel(call: &Call, backend: &Arc<Backend>, native: &str) {
     let request = task_request(&Method::TasksCancel, native, "");
     let call = Arc::new(Call::new(call.caller.clone(), Arc::clone(&call.client), request, None));
     let (backend, native) = (Arc::clone(backend), native.to_owned());
-    worker::spawn(async move { ask(&call, &backend, &Method::TasksCancel, &native, CANCEL_TIMEOUTS).await.map(drop) });
+    worker::spawn(async move {
+        send_request(&call, &backend, &Method::TasksCancel, &native, CANCEL_TIMEOUTS).await.map(drop)
+    });
 }

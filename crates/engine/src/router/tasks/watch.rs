@@ -27,19 +27,19 @@ const MAX_PAUSE: Duration = Duration::from_secs(30);
 impl Router {
     /// Returns those of a client's tasks for which it can receive notifications.
     pub(crate) fn watchable(&self, caller: &Caller, ids: &BTreeSet<Arc<str>>) -> BTreeSet<Arc<str>> {
-        ids.iter().filter(|id| self.watched(caller, id).is_some()).cloned().collect()
+        ids.iter().filter(|id| self.find_watchable(caller, id).is_some()).cloned().collect()
     }
 
     /// Returns a task if its backend is modern. A legacy notification lacks the result, which the last notification
     /// must carry.
-    fn watched(&self, caller: &Caller, id: &str) -> Option<Arc<Task>> {
+    fn find_watchable(&self, caller: &Caller, id: &str) -> Option<Arc<Task>> {
         self.tasks.find(id, caller, Instant::now()).filter(|task| task.native.era == Era::Modern)
     }
 
     /// Sends notifications of the tasks to `client` until it is closed.
     pub(crate) async fn watch_tasks(&self, call: &Arc<Call>, client: &Arc<Client>, ids: &BTreeSet<Arc<str>>) {
         let mut by_server: BTreeMap<String, (Arc<Backend>, ListenFilter)> = BTreeMap::new();
-        for task in ids.iter().filter_map(|id| self.watched(&call.caller, id)) {
+        for task in ids.iter().filter_map(|id| self.find_watchable(&call.caller, id)) {
             let Some(backend) = self.backend(&task.native.server) else { continue };
             task.listen(client);
             let server = by_server.entry(backend.id.to_string());

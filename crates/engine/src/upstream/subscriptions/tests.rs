@@ -26,7 +26,7 @@ impl ManagerFixture {
             offered: Arc::new(ArcSwap::from_pointee(offered)),
             max_upstream: 99,
         };
-        let client = Arc::new(Client::passing(Default::default()));
+        let client = Arc::new(Client::stateless(Default::default()));
         ManagerFixture { manager: Arc::new(SubscriptionManager::new(context)), client }
     }
 

@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use crate::client::Client;
 use crate::client::call::{Call, CallEvent, CallTimeouts};
 use crate::client::caller::{Caller, Introduction};
-use crate::client::input_request::{InputRequest, question};
+use crate::client::input_request::InputRequest;
 use crate::upstream::tasks::task_request;
 use crate::upstream::{Backend, OutgoingRequest, TaskPolicy};
 
@@ -41,7 +41,7 @@ struct RelayState {
 
 impl TaskInputRelay {
     pub(crate) fn new() -> TaskInputRelay {
-        let client = Client::passing(Introduction::default());
+        let client = Client::stateless(Introduction::default());
         TaskInputRelay { client: Arc::new(client), state: Mutex::default(), changed: Notify::new() }
     }
 
@@ -74,7 +74,7 @@ impl TaskInputRelay {
                 mirrors: None,
                 tasks,
             };
-            let answer = backend.call(&outgoing, &call, CallTimeouts { idle: None, most: None });
+            let answer = backend.call(&outgoing, &call, CallTimeouts { idle: None, total: None });
             tokio::pin!(answer);
             loop {
                 tokio::select! {
@@ -92,9 +92,9 @@ impl TaskInputRelay {
 
     fn on_event(&self, call: &Call, event: CallEvent) {
         let CallEvent::Request(request) = event else { return };
-        match question(request) {
+        match InputRequest::from_server_request(request) {
             Ok(request) => self.state.lock().open.push(request),
-            Err(id) => call.refuse(id.as_ref(), "it cannot receive this request without a session"),
+            Err(id) => call.reject(id.as_ref(), "it cannot receive this request without a session"),
         }
         self.changed.notify_waiters();
     }
@@ -114,7 +114,7 @@ impl TaskInputRelay {
         let _ = tokio::time::timeout(INPUT_TIMEOUT, ready).await;
         let state = self.state.lock();
         let is_open = |request: &&InputRequest| state.call.as_ref().is_some_and(|call| request.is_open(call));
-        let members: Vec<_> = state.open.iter().filter(is_open).map(|request| request.asked.as_str()).collect();
+        let members: Vec<_> = state.open.iter().filter(is_open).map(|request| request.member.as_str()).collect();
         members.join(",")
     }
 
