@@ -8,7 +8,7 @@ use std::process::{Output, Stdio};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use crate::harness::{Gateway, PATIENCE, Scratch, fixture, goblin};
+use crate::harness::{Gateway, Scratch, TIMEOUT, fixture, goblin};
 
 fn command(scratch: &Scratch, arguments: &[&str]) -> Command {
     let mut command = goblin(scratch.path());
@@ -19,7 +19,7 @@ fn command(scratch: &Scratch, arguments: &[&str]) -> Command {
 
 async fn run(mut command: Command) -> (Option<i32>, String, String) {
     let Output { status, stdout, stderr } =
-        tokio::time::timeout(PATIENCE, command.output()).await.expect("it ends").expect("it runs");
+        tokio::time::timeout(TIMEOUT, command.output()).await.expect("the process ends").expect("the command runs");
     let text = |bytes| String::from_utf8(bytes).expect("text");
     (status.code(), text(stdout), text(stderr))
 }
@@ -53,14 +53,14 @@ async fn config_with_problems_is_refused_whole_and_nothing_is_started() {
         assert_eq!(code, Some(2), "{stderr}");
         assert_eq!(stdout, "", "stdout may carry the protocol");
         assert!(stderr.contains("4 problems in ") && stderr.contains("nothing was started"), "{stderr}");
-        for (path, words) in [
+        for (path, fragment) in [
             ("gateway.prot", "did you mean \"port\"?"),
             ("policies.defaultTimeout", "must be a duration"),
             ("mcpServers.neither", ""),
             ("fold-it", "another id"),
         ] {
             let line = stderr.lines().find(|line| line.contains(path)).unwrap_or_else(|| panic!("{path}: {stderr}"));
-            assert!(line.contains(words) && line.starts_with(&format!("{shown}:")), "{path}: {line}");
+            assert!(line.contains(fragment) && line.starts_with(&format!("{shown}:")), "{path}: {line}");
         }
     }
     assert!(!was_started(&scratch));
@@ -80,7 +80,7 @@ async fn config_that_cannot_be_read_is_refused() {
 #[tokio::test]
 async fn config_help_and_version_are_told_on_stdout() {
     let scratch = Scratch::new();
-    for (arguments, words) in [
+    for (arguments, fragment) in [
         (&["--help"][..], "GOBLIN_CONFIG"),
         (&["help"], "serve"),
         (&["serve", "--help"], "--port"),
@@ -89,7 +89,7 @@ async fn config_help_and_version_are_told_on_stdout() {
     ] {
         let (code, stdout, stderr) = run(command(&scratch, arguments)).await;
         assert_eq!((code, stderr.as_str()), (Some(0), ""), "{arguments:?}");
-        assert!(stdout.contains(words), "{arguments:?}: {stdout}");
+        assert!(stdout.contains(fragment), "{arguments:?}: {stdout}");
     }
     for arguments in [&[][..], &["dance"], &["serve", "--prot", "1"]] {
         let (code, stdout, stderr) = run(command(&scratch, arguments)).await;
@@ -155,7 +155,7 @@ async fn web1_a_port_that_a_gateway_has_is_told_as_such() {
     let port = first.address.port().to_string();
     let (code, _, stderr) = run(command(&scratch, &["serve", "--config", &config, "--port", &port])).await;
     assert_eq!(code, Some(1), "{stderr}");
-    let pid = first.child.id().expect("it runs");
+    let pid = first.child.id().expect("the process runs");
     assert!(stderr.contains(&first.url()) && stderr.contains(&format!("(pid {pid})")), "{stderr}");
 }
 
@@ -202,11 +202,11 @@ async fn completions_and_manual_pages_know_every_command() {
         let (code, script, stderr) = run(command(&scratch, &["completions", shell])).await;
         assert_eq!((code, stderr.as_str()), (Some(0), ""), "{shell}");
         // The script calls the program like this to complete a first word.
-        let asks = format!("GOBLIN_COMPLETE={shell}");
-        assert!(script.replace('"', "").contains(&asks), "{shell}: {script}");
-        let mut asking = command(&scratch, &["--", "goblin", ""]);
-        asking.env("GOBLIN_COMPLETE", shell).env("_CLAP_COMPLETE_INDEX", "1").env("_CLAP_IFS", "\n");
-        let (code, answer, stderr) = run(asking).await;
+        let registration = format!("GOBLIN_COMPLETE={shell}");
+        assert!(script.replace('"', "").contains(&registration), "{shell}: {script}");
+        let mut completion = command(&scratch, &["--", "goblin", ""]);
+        completion.env("GOBLIN_COMPLETE", shell).env("_CLAP_COMPLETE_INDEX", "1").env("_CLAP_IFS", "\n");
+        let (code, answer, stderr) = run(completion).await;
         assert_eq!((code, stderr.as_str()), (Some(0), ""), "{shell}");
         for command in &commands {
             assert!(answer.lines().any(|line| line.starts_with(command.as_str())), "{shell} does not know {command}");
@@ -270,5 +270,5 @@ async fn web1_a_signal_ends_the_gateway_and_its_servers() {
     gateway.client_seeing("a_echo").await;
     let pid = std::fs::read_to_string(scratch.path().join("pid")).expect("a pid");
     assert_eq!(gateway.terminate().await.code(), Some(0));
-    assert!(!Path::new("/proc").join(pid.trim()).exists(), "the server has ended with it");
+    assert!(!Path::new("/proc").join(pid.trim()).exists(), "the server has ended with the command");
 }

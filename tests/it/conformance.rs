@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use crate::harness::{GOBLIN, Gateway};
 
 /// The time limit of one run, which takes about 15 s on a quiet machine.
-const RUN_PATIENCE: Duration = Duration::from_secs(300);
+const RUN_TIMEOUT: Duration = Duration::from_secs(300);
 /// The suite expects some responses within half a second. At most two runs are therefore active at a time, the cores of
 /// a small machine.
 static SIDE_BY_SIDE: Semaphore = Semaphore::const_new(2);
@@ -38,9 +38,9 @@ impl Server {
     async fn start() -> Server {
         let mut command = Command::new(program());
         command.arg("serve").stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
-        let mut process = command.spawn().expect("it starts");
+        let mut process = command.spawn().expect("the process starts");
         let mut lines = BufReader::new(process.stdout.take().expect("a pipe")).lines();
-        let line = lines.next_line().await.expect("it can be read").expect("it says where");
+        let line = lines.next_line().await.expect("the line can be read").expect("the process prints its address");
         let url = line.split_whitespace().last().expect("a URL").to_owned();
         Server { _process: process, url }
     }
@@ -67,13 +67,14 @@ async fn run(url: &str, options: &[&str]) -> Value {
 
 /// Runs the program with these arguments and returns its report.
 pub async fn report(arguments: &[&str]) -> Value {
-    let _place = SIDE_BY_SIDE.acquire().await.expect("it is never closed");
+    let _place = SIDE_BY_SIDE.acquire().await.expect("the semaphore is never closed");
     let mut command = Command::new(program());
     command.args(arguments).stdin(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
-    let output = tokio::time::timeout(RUN_PATIENCE, command.output()).await.expect("it ends").expect("it runs");
-    let told = String::from_utf8_lossy(&output.stderr);
-    let mut report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {told}"));
-    report["told"] = told.into();
+    let output =
+        tokio::time::timeout(RUN_TIMEOUT, command.output()).await.expect("the process ends").expect("the command runs");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let mut report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {stderr}"));
+    report["stderr"] = stderr.into();
     report
 }
 
@@ -97,8 +98,8 @@ async fn compare(protocol: &str, options: &[&str], at_least: usize, expected: &'
     let expected = Expected::parse(expected);
     let failed = checks(&through, "failed");
     let bad: Vec<_> = failed.iter().filter(|check| !expected.failing.contains(check.as_str())).collect();
-    let gone = |check: &&String| !failed.contains(*check) && !expected.absent.contains(check.as_str());
-    let missing: Vec<_> = wanted.difference(&got).filter(gone).collect();
+    let passed_now = |check: &&String| !failed.contains(*check) && !expected.absent.contains(check.as_str());
+    let missing: Vec<_> = wanted.difference(&got).filter(passed_now).collect();
     assert!(bad.is_empty() && missing.is_empty(), "failed: {bad:#?}, missing: {missing:#?}, report: {through:#}");
     let needless: Vec<_> = expected.lines().filter(|check| got.contains(*check)).collect();
     assert!(needless.is_empty(), "these pass now and should leave the list: {needless:?}");

@@ -12,11 +12,11 @@ type Scene = (&'static str, usize);
 /// Plays each scene through the gateway. The server uses `version`, and the client uses `spoken`.
 async fn play(version: &str, spoken: &str, scenes: &[Scene]) {
     let plays = scenes.iter().map(|(scenario, at_least)| async move {
-        let scene = ["--scenario", scenario, "--spec-version", version, "--spoken", spoken];
+        let scene = ["--scenario", scenario, "--spec-version", version, "--client-version", spoken];
         let report = report(&[&["run-client", "--json", "--gateway", GOBLIN], &scene[..]].concat()).await;
         let passed = report["passed"].as_u64().expect("a count") as usize;
         let is_good = report["accepted"] == json!(true) && passed >= *at_least;
-        (!is_good).then(|| format!("{scenario}: {}\n{report:#}", report["told"].as_str().unwrap_or_default()))
+        (!is_good).then(|| format!("{scenario}: {}\n{report:#}", report["stderr"].as_str().unwrap_or_default()))
     });
     let bad: Vec<_> = join_all(plays).await.into_iter().flatten().collect();
     assert!(bad.is_empty(), "{version} by {spoken}: {}", bad.join("\n"));

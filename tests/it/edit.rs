@@ -18,7 +18,7 @@ impl Place {
     }
 
     fn home(&self) -> PathBuf {
-        self.scratch.path().canonicalize().expect("it is there")
+        self.scratch.path().canonicalize().expect("the file exists")
     }
 
     fn target(&self) -> PathBuf {
@@ -31,38 +31,38 @@ impl Place {
     }
 
     fn text(&self) -> String {
-        std::fs::read_to_string(self.target()).expect("it is there")
+        std::fs::read_to_string(self.target()).expect("the file exists")
     }
 
     /// Runs a command and returns its exit code, stdout and stderr.
     fn run(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
         let mut command = Command::new(GOBLIN);
         command.args(arguments).env_clear().env("HOME", self.home()).current_dir(self.home()).stdin(Stdio::null());
-        let output = command.output().expect("it runs");
+        let output = command.output().expect("the command runs");
         let text = |bytes| String::from_utf8(bytes).expect("text");
         (output.status.code(), text(output.stdout), text(output.stderr))
     }
 
     /// Asserts success and the first line of stdout. Returns stderr.
-    fn good(&self, arguments: &[&str], said: &str) -> String {
+    fn good(&self, arguments: &[&str], verb: &str) -> String {
         let (code, stdout, stderr) = self.run(arguments);
         let first = stdout.lines().next();
-        assert_eq!((code, first), (Some(0), Some(format!("{said} {}", self.target().display()).as_str())), "{stderr}");
+        assert_eq!((code, first), (Some(0), Some(format!("{verb} {}", self.target().display()).as_str())), "{stderr}");
         stderr
     }
 
     /// Asserts that the command is rejected and the file is unchanged.
-    fn bad(&self, arguments: &[&str], words: &str) {
+    fn bad(&self, arguments: &[&str], fragment: &str) {
         let before = std::fs::read(self.target()).ok();
         let (code, stdout, stderr) = self.run(arguments);
         assert_eq!((code, stdout.as_str()), (Some(2), ""), "{arguments:?}");
-        assert!(stderr.contains(words), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(fragment), "{arguments:?}: {stderr}");
         assert_eq!(std::fs::read(self.target()).ok(), before, "{arguments:?}");
     }
 }
 
 fn mode(path: &Path) -> u32 {
-    path.metadata().expect("it is there").permissions().mode() & 0o777
+    path.metadata().expect("the file exists").permissions().mode() & 0o777
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn servers_are_removed_and_the_rest_stays() {
 fn what_the_reader_refuses_is_not_written() {
     let place = Place::new();
     place.put(OWN);
-    for (arguments, words) in [
+    for (arguments, fragment) in [
         (&["add", "c", "https://x y/mcp"][..], "must be a complete http or https URL"),
         (&["add", "c", "npx"], "goblin add c -- npx"),
         (&["add", "c"], "say what server c is"),
@@ -148,7 +148,7 @@ fn what_the_reader_refuses_is_not_written() {
         (&["add", "c", "https://x/mcp", "--", "x"], "say what server c is"),
         (&["add", "c", "https://x/mcp", "--files", "."], "cannot be used with"),
     ] {
-        place.bad(arguments, words);
+        place.bad(arguments, fragment);
     }
     place.put(&OWN.replace("\"log\"", "\"lug\""));
     place.bad(&["add", "c", "--", "x"], "goblin.json:3:2: lug: unknown key");
@@ -180,7 +180,7 @@ fn a_link_stays_and_its_target_is_replaced() {
     let (code, stdout, _) = place.run(&["remove", "b"]);
     assert_eq!((code, stdout), (Some(0), format!("removed b from {}\n", real.display())));
     assert!(place.target().is_symlink());
-    assert!(!std::fs::read_to_string(&real).expect("it is there").contains("\"b\""));
+    assert!(!std::fs::read_to_string(&real).expect("the file exists").contains("\"b\""));
     assert_eq!(mode(&real), 0o644);
 }
 

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 
 use crate::client::http::Answer;
 use crate::client::{Client, NEWEST_LEGACY, call, hello, request};
-use crate::harness::{Gateway, PATIENCE, eventually, fixture_server, signal};
+use crate::harness::{Gateway, TIMEOUT, eventually, fixture_server, signal};
 use crate::scrape::{metric, metric_becomes};
 use crate::support::{arrived, assert_error};
 
@@ -27,7 +27,7 @@ async fn sessions_become(client: &Client, count: u64) {
 }
 
 async fn was_cancelled(watcher: &Client) {
-    eventually("the backend was told", || async {
+    eventually("the backend received the cancellation", || async {
         (watcher.call_text("a_cancelled", json!({})).await != "[]").then_some(())
     })
     .await;
@@ -51,8 +51,8 @@ struct RawStream {
 
 impl RawStream {
     async fn open(gateway: &Gateway) -> RawStream {
-        let mut stream = TcpStream::connect(gateway.address).await.expect("it listens");
-        stream.write_all(b"GET /sse HTTP/1.0\r\nhost: localhost\r\n\r\n").await.expect("it reads");
+        let mut stream = TcpStream::connect(gateway.address).await.expect("the gateway listens");
+        stream.write_all(b"GET /sse HTTP/1.0\r\nhost: localhost\r\n\r\n").await.expect("the gateway reads");
         RawStream { stream, read: Vec::new() }
     }
 
@@ -66,7 +66,7 @@ impl RawStream {
                 return String::from_utf8(self.read.drain(..end).collect()).expect("text");
             }
             let read = self.stream.read_buf(&mut self.read);
-            let count = tokio::time::timeout(PATIENCE, read).await.expect("bytes in time").expect("bytes");
+            let count = tokio::time::timeout(TIMEOUT, read).await.expect("bytes in time").expect("bytes");
             assert!(count > 0, "the stream ended");
         }
     }
@@ -79,7 +79,7 @@ impl RawStream {
     }
 
     /// Returns a client that has completed the handshake and reads no further.
-    async fn deaf(gateway: &Gateway) -> (RawStream, Client, String) {
+    async fn unread(gateway: &Gateway) -> (RawStream, Client, String) {
         let http = Client::new(gateway.address);
         let mut raw = RawStream::open(gateway).await;
         let (_, path) = raw.greeting().await;
@@ -212,9 +212,9 @@ async fn srv2_over_sse_the_handshake_comes_first_and_once() {
         let client = Client::sse(gateway.address).await;
         client.works().await;
         for method in ["tools/list", "tools/call", "nobody/knows"] {
-            let refused = client.request(method, json!({"name": "x"})).await;
-            assert_eq!(refused["error"]["code"], -32600, "{refused}");
-            assert!(refused["error"]["message"].as_str().expect("words").contains("initialize"), "{refused}");
+            let rejected = client.request(method, json!({"name": "x"})).await;
+            assert_eq!(rejected["error"]["code"], -32600, "{rejected}");
+            assert!(rejected["error"]["message"].as_str().expect("a text").contains("initialize"), "{rejected}");
         }
         assert_eq!(client.post(format!("[{}]", request(json!(1), "ping", json!({})))).await.status, 400);
         assert_eq!(client.request("initialize", json!({})).await["error"]["code"], -32602);
@@ -337,7 +337,7 @@ async fn srv4_a_change_is_told_on_the_stream_but_not_before_the_handshake_is_ove
         ("a_change_resources", "notifications/resources/list_changed"),
     ] {
         watcher.call(tool, json!({})).await;
-        client.told(method).await;
+        client.notification(method).await;
     }
 }
 
@@ -348,17 +348,17 @@ async fn http2_a_call_is_answered_on_the_stream_however_its_post_ended() {
     for number in 0..10 {
         let nonce = format!("nonce {number}");
         let body = call(number, "a_nonce", json!({"nonce": nonce, "delayMs": 50}));
-        let mut stream = TcpStream::connect(gateway.address).await.expect("it listens");
+        let mut stream = TcpStream::connect(gateway.address).await.expect("the gateway listens");
         let head = format!(
             "POST {} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
             client.endpoint,
             body.len()
         );
-        stream.write_all(format!("{head}{body}").as_bytes()).await.expect("it reads");
+        stream.write_all(format!("{head}{body}").as_bytes()).await.expect("the gateway reads");
         // The response has arrived, so the message was accepted. A connection that ends earlier may lose the message.
         stream.readable().await.expect("an answer");
         if number % 2 == 0 {
-            stream.set_zero_linger().expect("it can be set");
+            stream.set_zero_linger().expect("the option can be set");
         }
         drop(stream);
         let answer = client.answer().await;
@@ -399,22 +399,22 @@ async fn sess2_a_session_ends_with_its_stream_and_its_calls_with_it() {
         let other = Client::sse(gateway.address).await.connected("2025-11-25").await;
         // The sessions of the client that waited for the tool, the watcher and the other client.
         let before = metric(&watcher, "goblin_sessions_active").await;
-        let (mut raw, http, path) = RawStream::deaf(&gateway).await;
+        let (mut raw, http, path) = RawStream::unread(&gateway).await;
         sessions_become(&watcher, before + 1).await;
         assert_eq!(post(&http, &path, &call("h", "a_hang", json!({}))).await.status, StatusCode::ACCEPTED);
         arrived(&watcher, "a", 1).await;
         match end {
             End::Close => drop(raw),
             End::HalfClose => {
-                raw.stream.shutdown().await.expect("it is open");
+                raw.stream.shutdown().await.expect("the stream is open");
                 let mut rest = Vec::new();
-                let read = tokio::time::timeout(PATIENCE, raw.stream.read_to_end(&mut rest)).await;
+                let read = tokio::time::timeout(TIMEOUT, raw.stream.read_to_end(&mut rest)).await;
                 read.expect("an end in time").expect("bytes");
                 assert_eq!(rest, b"", "{end:?}");
             }
             // The system resets the connection of a program that is killed with unread bytes.
             End::Reset => {
-                raw.stream.set_zero_linger().expect("it can be set");
+                raw.stream.set_zero_linger().expect("the option can be set");
                 drop(raw);
             }
         }
@@ -437,13 +437,13 @@ async fn sess2_a_client_that_never_reads_is_closed_as_slow_and_others_are_not_ha
     let watcher = gateway.client_seeing("a_hang").await;
     let other = Client::sse(gateway.address).await.connected("2025-11-25").await;
     let before = metric(&watcher, "goblin_sessions_active").await;
-    let (mut raw, http, path) = RawStream::deaf(&gateway).await;
+    let (mut raw, http, path) = RawStream::unread(&gateway).await;
     assert_eq!(post(&http, &path, &call("h", "a_hang", json!({}))).await.status, StatusCode::ACCEPTED);
     arrived(&watcher, "a", 1).await;
     let mut posted = 0;
     while post(&http, &path, &request(json!(posted), "tools/list", json!({}))).await.status == StatusCode::ACCEPTED {
         posted += 1;
-        assert!(posted < 1000, "it takes answers without an end");
+        assert!(posted < 1000, "the gateway accepts an unlimited number of answers");
         if posted % 10 == 0 {
             other.works().await;
         }
@@ -455,7 +455,7 @@ async fn sess2_a_client_that_never_reads_is_closed_as_slow_and_others_are_not_ha
     other.works().await;
     // The remaining bytes are whole responses in order, followed by the end.
     let mut rest = std::mem::take(&mut raw.read);
-    tokio::time::timeout(PATIENCE, raw.stream.read_to_end(&mut rest)).await.expect("an end in time").expect("bytes");
+    tokio::time::timeout(TIMEOUT, raw.stream.read_to_end(&mut rest)).await.expect("an end in time").expect("bytes");
     let rest = String::from_utf8(rest).expect("text");
     assert!(rest.ends_with("\n\n"));
     let ids: Vec<Value> = rest
@@ -473,7 +473,7 @@ async fn http1_progress_that_has_no_room_is_dropped_and_counted_and_every_answer
     const STEPS: usize = 50;
     let gateway = gateway_with_long_lists().await;
     let watcher = gateway.client_seeing("a_progress").await;
-    let (mut raw, http, path) = RawStream::deaf(&gateway).await;
+    let (mut raw, http, path) = RawStream::unread(&gateway).await;
     for id in 0..LISTS {
         let answer = post(&http, &path, &request(json!(id), "tools/list", json!({}))).await;
         assert_eq!(answer.status, StatusCode::ACCEPTED);
@@ -503,12 +503,12 @@ async fn f26_over_sse_open_calls_are_answered_before_the_stream_ends() {
     let silent = Client::sse(gateway.address).await;
     client.write(&call("last", "a_nonce", json!({"nonce": "last words", "delayMs": 1500}))).await;
     arrived(&gateway.client().await, "a", 1).await;
-    signal(gateway.child.id().expect("it runs"), "TERM");
+    signal(gateway.child.id().expect("the process runs"), "TERM");
     for client in [idle, silent] {
         assert_eq!(client.line().await, None);
     }
     assert_eq!(client.answer().await["result"]["content"][0]["text"], "last words");
     assert_eq!(client.line().await, None);
-    let status = gateway.child.wait().await.expect("it can be waited for");
+    let status = gateway.child.wait().await.expect("the exit status is known");
     assert!(status.success(), "{status}");
 }

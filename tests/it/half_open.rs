@@ -29,7 +29,7 @@ async fn vanish(client: &RawClient) {
 }
 
 fn descriptors(gateway: &Gateway) -> usize {
-    let pid = gateway.child.id().expect("it runs");
+    let pid = gateway.child.id().expect("the process runs");
     std::fs::read_dir(format!("/proc/{pid}/fd")).expect("its descriptors").count()
 }
 

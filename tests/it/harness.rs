@@ -1,6 +1,6 @@
 //! The harness of all tests: a gateway as a real process, scratch directories, signals and waits.
 //!
-//! Every wait has the timeout [`PATIENCE`].
+//! Every wait has the timeout [`TIMEOUT`].
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use tokio::process::{Child, Command};
 use crate::client::{Client, NEWEST_LEGACY};
 
 /// The timeout of every wait. It is large, because machines are slow; a wait ends when its condition holds.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub const GOBLIN: &str = env!("CARGO_BIN_EXE_goblin");
 /// The root of the workspace.
@@ -40,14 +40,14 @@ pub fn servers_only(mut config: Value) -> Value {
     config
 }
 
-/// Waits until `look` returns a value.
-pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+/// Waits until `probe` returns a value.
+pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut probe: impl FnMut() -> F) -> T {
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
     loop {
-        if let Some(found) = look().await {
+        if let Some(found) = probe().await {
             return found;
         }
-        assert!(tokio::time::Instant::now() < deadline, "waited in vain until {what}");
+        assert!(tokio::time::Instant::now() < deadline, "timed out before {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -57,12 +57,12 @@ pub struct Deadline(tokio::time::Instant);
 
 impl Deadline {
     pub fn new() -> Deadline {
-        Deadline(tokio::time::Instant::now() + PATIENCE)
+        Deadline(tokio::time::Instant::now() + TIMEOUT)
     }
 
     /// Waits for one interval. Panics after the deadline.
     pub async fn pause(&self, what: &str) {
-        assert!(tokio::time::Instant::now() < self.0, "waited in vain until {what}");
+        assert!(tokio::time::Instant::now() < self.0, "timed out before {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -150,7 +150,7 @@ impl Gateway {
                 kept.lock().expect("no test panics here").push(line);
             }
         });
-        let address = match tokio::time::timeout(PATIENCE, address).await {
+        let address = match tokio::time::timeout(TIMEOUT, address).await {
             Ok(Ok(address)) => address,
             _ => panic!("goblin does not listen: {:?}", log.lock().expect("no test panics here")),
         };
@@ -184,9 +184,12 @@ impl Gateway {
 
     /// Ends the gateway with SIGTERM and returns its exit status.
     pub async fn terminate(&mut self) -> std::process::ExitStatus {
-        let pid = self.child.id().expect("it runs");
+        let pid = self.child.id().expect("the process runs");
         signal(pid, "TERM");
-        tokio::time::timeout(PATIENCE, self.child.wait()).await.expect("it ends").expect("it can be waited for")
+        tokio::time::timeout(TIMEOUT, self.child.wait())
+            .await
+            .expect("the process ends")
+            .expect("the exit status is known")
     }
 }
 
@@ -226,7 +229,7 @@ impl Frozen {
 
     /// Reports whether every thread has stopped. A signal takes effect thread by thread.
     fn is_still(&self) -> bool {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.0)).expect("the process lives");
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.0)).expect("the process runs");
         let stopped = |stat: String| stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T'));
         tasks.flatten().all(|task| std::fs::read_to_string(task.path().join("stat")).is_ok_and(stopped))
     }

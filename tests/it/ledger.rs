@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use crate::client::Client;
 use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, Scratch, fixture_server, signal};
-use crate::ledger_player::{Books, Era, Manner, Player, SERVERS, WIDTH, Way, post};
+use crate::ledger_player::{Era, Manner, Player, Records, SERVERS, WIDTH, Way, post};
 use crate::ledger_subscriptions_player::bridge;
 use crate::scrape::gauge_becomes;
 use crate::support::{FAULT_PAUSE, http_server, is_alive, path_text};
@@ -78,18 +78,18 @@ impl Stage {
                 Era::Legacy if number < SSE_CLIENTS => {
                     Client::sse(self.gateway.address).await.connected("2024-11-05").await
                 }
-                Era::Legacy | Era::Modern => self.greeted(bridge(self.gateway.address)).await,
+                Era::Legacy | Era::Modern => self.handshake(bridge(self.gateway.address)).await,
             };
             clients.push((client, Way::Line));
         }
         for number in 1..=STDIO_CLIENTS {
             let client = Client::stdio(tracked(&self.config, &self.scratch, number));
-            clients.push((self.greeted(client).await, Way::Line));
+            clients.push((self.handshake(client).await, Way::Line));
         }
         (0..).zip(clients).map(|(number, (client, way))| Player::new(self.clients, number, client, way)).collect()
     }
 
-    async fn greeted(&self, client: Client) -> Client {
+    async fn handshake(&self, client: Client) -> Client {
         let client = match self.clients {
             Era::Legacy => client.connected("2025-06-18").await,
             Era::Modern => client.as_modern(json!({})),
@@ -101,10 +101,10 @@ impl Stage {
     }
 
     /// Makes every client play at least this many rounds of calls.
-    async fn play(&self, books: &Arc<Books>, manner: Manner, rounds: u64) -> JoinSet<()> {
+    async fn play(&self, records: &Arc<Records>, manner: Manner, rounds: u64) -> JoinSet<()> {
         let mut playing = JoinSet::new();
         for player in self.players().await {
-            playing.spawn(player.play(Arc::clone(books), manner, rounds));
+            playing.spawn(player.play(Arc::clone(records), manner, rounds));
         }
         playing
     }
@@ -156,11 +156,11 @@ pub async fn cut_for_a_moment(proxy: &FaultProxy) {
 async fn check_healthy(clients: Era, servers: Era) {
     const ROUNDS: u64 = 6;
     let mut stage = Stage::set(clients, servers).await;
-    let books = Arc::new(Books::default());
-    books.close();
-    stage.play(&books, Manner::Waits, ROUNDS).await.join_all().await;
-    let report = books.ledger.report();
-    eprintln!("ledger, {clients:?} to {servers:?}, healthy: {report}{}", books.errors());
+    let records = Arc::new(Records::default());
+    records.close();
+    stage.play(&records, Manner::Waits, ROUNDS).await.join_all().await;
+    let report = records.ledger.report();
+    eprintln!("ledger, {clients:?} to {servers:?}, healthy: {report}{}", records.errors());
     assert_eq!(report.issued, CLIENTS * WIDTH * ROUNDS);
     assert_eq!(report.answered, report.issued, "{report}");
     assert!(report.is_clean(), "{report}");
@@ -172,18 +172,18 @@ async fn check_faults(clients: Era, servers: Era) {
     const FAULTS: u64 = 12;
     const ROUNDS: u64 = 10;
     let stage = Stage::set(clients, servers).await;
-    let books = Arc::new(Books::default());
-    let playing = stage.play(&books, Manner::Leaves, ROUNDS).await;
+    let records = Arc::new(Records::default());
+    let playing = stage.play(&records, Manner::Cancels, ROUNDS).await;
     for fault in 0..FAULTS {
         tokio::time::sleep(FAULT_PAUSE).await;
         stage.inject(fault).await;
     }
-    books.close();
+    records.close();
     playing.join_all().await;
-    let report = books.ledger.report();
-    eprintln!("ledger, {clients:?} to {servers:?}, {FAULTS} faults: {report}{}", books.errors());
+    let report = records.ledger.report();
+    eprintln!("ledger, {clients:?} to {servers:?}, {FAULTS} faults: {report}{}", records.errors());
     assert!(report.issued >= CLIENTS * WIDTH * ROUNDS && report.is_clean(), "{report}");
-    assert!(report.answered > 0 && report.failed > 0 && report.left > 0, "{report}");
+    assert!(report.answered > 0 && report.failed > 0 && report.cancelled > 0, "{report}");
     stage.is_quiet().await;
 }
 

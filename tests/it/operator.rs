@@ -67,7 +67,7 @@ pub async fn bearer(address: SocketAddr) -> String {
 }
 
 /// GETs a route of the admin API.
-pub async fn look(client: &Client, path: &str) -> Answer {
+pub async fn get_admin(client: &Client, path: &str) -> Answer {
     let bearer = bearer(client.address).await;
     client.send(Method::GET, path, &[("authorization", &bearer)], "").await
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::harness::{Gateway, Scratch, fixture_server, goblin, servers_only, signal};
-use crate::support::{await_call, is_alive, is_gone, next_pid_in, parent, path_text, pid_in, scripted_server};
+use crate::support::{await_call, await_exit, is_alive, next_pid_in, parent, path_text, pid_in, scripted_server};
 
 /// A wrapper like `npx` around a server that ignores the end of its input and SIGTERM. The wrapper has another child.
 struct Family {
@@ -58,7 +58,7 @@ impl Members {
 
     async fn are_gone(self) {
         for pid in self.all() {
-            is_gone(pid).await;
+            await_exit(pid).await;
         }
     }
 }
@@ -69,7 +69,7 @@ async fn f25_stubborn_children_are_gone_when_the_gateway_has_stopped() {
     let mut gateway = Gateway::with_servers(family.config.clone()).await;
     gateway.client_seeing("a_echo").await;
     let members = family.members().await;
-    assert_eq!(parent(members.guard), gateway.child.id().expect("it runs"));
+    assert_eq!(parent(members.guard), gateway.child.id().expect("the process runs"));
     assert!(gateway.terminate().await.success());
     let alive: Vec<_> = members.all().into_iter().filter(|pid| is_alive(*pid)).collect();
     assert!(alive.is_empty(), "{alive:?} of {members:?}");
@@ -92,7 +92,7 @@ async fn p9_nothing_outlives_a_gateway_that_was_killed() {
     let gateway = Gateway::with_servers(family.config.clone()).await;
     gateway.client_seeing("a_echo").await;
     let members = family.members().await;
-    signal(gateway.child.id().expect("it runs"), "KILL");
+    signal(gateway.child.id().expect("the process runs"), "KILL");
     members.are_gone().await;
 }
 
@@ -172,7 +172,7 @@ impl Daemon {
 
     async fn are_gone(pids: [u32; 2]) {
         for pid in pids {
-            is_gone(pid).await;
+            await_exit(pid).await;
         }
     }
 
@@ -202,7 +202,7 @@ async fn p9_a_daemon_of_a_server_does_not_outlive_a_gateway_that_was_killed() {
     let gateway = daemon.gateway().await;
     gateway.client_seeing("a_echo").await;
     let pids = daemon.pids().await;
-    signal(gateway.child.id().expect("it runs"), "KILL");
+    signal(gateway.child.id().expect("the process runs"), "KILL");
     Daemon::are_gone(pids).await;
 }
 
@@ -225,6 +225,6 @@ async fn p9_a_daemon_of_a_server_ends_when_the_server_is_removed() {
     gateway.client_seeing("a_echo").await;
     let pids = daemon.pids().await;
     daemon.scratch.write("goblin.json", &servers_only(json!({ "mcpServers": {} })).to_string());
-    signal(gateway.child.id().expect("it runs"), "HUP");
+    signal(gateway.child.id().expect("the process runs"), "HUP");
     Daemon::are_gone(pids).await;
 }

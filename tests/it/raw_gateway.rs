@@ -8,11 +8,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::harness::PATIENCE;
+use crate::harness::TIMEOUT;
 use crate::raw_server::{read_request, response};
 
 /// The capacity of the queue. It exceeds the number of requests that any test leaves unanswered.
-const MOST_ARRIVALS: usize = 1000;
+const MAX_ARRIVALS: usize = 1000;
 
 pub struct RawGateway {
     pub url: String,
@@ -26,7 +26,7 @@ impl RawGateway {
     pub async fn start() -> RawGateway {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
         let url = format!("http://{}/mcp", listener.local_addr().expect("an address"));
-        let (sender, arrivals) = mpsc::channel(MOST_ARRIVALS);
+        let (sender, arrivals) = mpsc::channel(MAX_ARRIVALS);
         let task = tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
                 let sender = sender.clone();
@@ -47,8 +47,8 @@ impl RawGateway {
             return self.early.remove(at);
         }
         loop {
-            let arrival = tokio::time::timeout(PATIENCE, self.arrivals.recv()).await;
-            let arrival = arrival.unwrap_or_else(|_| panic!("{what} in time")).expect("the listener lives");
+            let arrival = tokio::time::timeout(TIMEOUT, self.arrivals.recv()).await;
+            let arrival = arrival.unwrap_or_else(|_| panic!("{what} in time")).expect("the listener runs");
             if wanted(&arrival) {
                 return arrival;
             }
@@ -82,7 +82,7 @@ impl RawGateway {
     /// Answers a handshake. Returns the client's `initialize` and the session's stream.
     pub async fn begin(&mut self, session: &str) -> (String, EventStream) {
         let hello = self.request("initialize").await;
-        let said = hello.body.clone();
+        let initialize = hello.body.clone();
         let result = json!({"protocolVersion": "2025-11-25", "capabilities": {}});
         let body = json!({"jsonrpc": "2.0", "id": hello.message["id"], "result": result}).to_string();
         let headers = format!("Content-Type: application/json\r\nMcp-Session-Id: {session}\r\n");
@@ -91,7 +91,7 @@ impl RawGateway {
         assert_eq!(initialized.header("mcp-session-id"), Some(session));
         initialized.accept().await;
         let wanted = |arrival: &Arrival| arrival.verb() == "GET" && arrival.header("mcp-session-id") == Some(session);
-        (said, self.take("the stream of the session", wanted).await.stream().await)
+        (initialize, self.take("the stream of the session", wanted).await.stream().await)
     }
 }
 
@@ -151,7 +151,7 @@ impl EventStream {
         self.0.write_all(chunk.as_bytes()).await.expect("the client listens");
     }
 
-    pub async fn say(&mut self, message: &str) {
+    pub async fn send_message(&mut self, message: &str) {
         self.write(&[&format!("data: {message}")]).await;
     }
 

@@ -25,18 +25,18 @@ impl RawServer {
     /// Starts a server. `answer` returns the whole HTTP response to a `tools/call` from its arguments. The connection
     /// closes after it.
     pub async fn start(answer: fn(&Value) -> Vec<u8>) -> RawServer {
-        RawServer::refusing(|_| None, answer).await
+        RawServer::rejecting(|_| None, answer).await
     }
 
-    /// Starts a server. `refuse` may return the response to any other request, by its method.
-    pub async fn refusing(refuse: fn(&str) -> Option<Vec<u8>>, answer: fn(&Value) -> Vec<u8>) -> RawServer {
+    /// Starts a server. `reject` may return the response to any other request, by its method.
+    pub async fn rejecting(reject: fn(&str) -> Option<Vec<u8>>, answer: fn(&Value) -> Vec<u8>) -> RawServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
         let address = listener.local_addr().expect("a bound socket has an address");
         let calls = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&calls);
         let task = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(stream, Arc::clone(&counted), refuse, answer));
+                tokio::spawn(serve(stream, Arc::clone(&counted), reject, answer));
             }
         });
         RawServer { address, calls, task }
@@ -63,7 +63,7 @@ pub fn response(status: &str, headers: &str, body: &str) -> Vec<u8> {
 async fn serve(
     mut stream: TcpStream,
     calls: Arc<AtomicUsize>,
-    refuse: fn(&str) -> Option<Vec<u8>>,
+    reject: fn(&str) -> Option<Vec<u8>>,
     answer: fn(&Value) -> Vec<u8>,
 ) {
     let Some((head, body)) = read_request(&mut stream).await else { return };
@@ -75,8 +75,8 @@ async fn serve(
         let mut arguments = message["params"]["arguments"].clone();
         arguments["id"] = message["id"].clone();
         answer(&arguments)
-    } else if let Some(refused) = refuse(&method) {
-        refused
+    } else if let Some(rejection) = reject(&method) {
+        rejection
     } else if head.starts_with("POST") {
         reply(&message, &method)
     } else {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 use tokio::process::{Child, Command};
 
-use crate::harness::{PATIENCE, eventually};
+use crate::harness::{TIMEOUT, eventually};
 
 pub struct Screen {
     parser: Arc<Mutex<vt100::Parser>>,
@@ -57,12 +57,12 @@ impl Screen {
                 unseen.drain(..whole);
             }
         });
-        let child = command.spawn().expect("it starts");
+        let child = command.spawn().expect("the process starts");
         Screen { parser, keyboard, far, child }
     }
 
     pub fn press(&mut self, keys: &str) {
-        self.keyboard.write_all(keys.as_bytes()).expect("it is open");
+        self.keyboard.write_all(keys.as_bytes()).expect("the stream is open");
     }
 
     pub fn text(&self) -> String {
@@ -81,28 +81,31 @@ impl Screen {
 
     /// Waits until the screen satisfies `is_so`.
     pub async fn wait(&self, what: &str, is_so: impl Fn(&str) -> bool) -> String {
-        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let deadline = tokio::time::Instant::now() + TIMEOUT;
         loop {
             let text = self.text();
             if is_so(&text) {
                 return text;
             }
-            assert!(tokio::time::Instant::now() < deadline, "waited in vain until {what}; the screen is\n{text}");
+            assert!(tokio::time::Instant::now() < deadline, "timed out before {what}; the screen is\n{text}");
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
         }
     }
 
-    pub async fn shows(&self, words: &str) -> String {
-        self.wait(&format!("{words:?} is shown"), |text| text.contains(words)).await
+    pub async fn shows(&self, text: &str) -> String {
+        self.wait(&format!("{text:?} is shown"), |screen| screen.contains(text)).await
     }
 
-    pub async fn hides(&self, words: &str) -> String {
-        self.wait(&format!("{words:?} is gone"), |text| !text.contains(words)).await
+    pub async fn hides(&self, text: &str) -> String {
+        self.wait(&format!("{text:?} is hidden"), |screen| !screen.contains(text)).await
     }
 
     /// Waits for the end of the program and for the restored terminal. Returns the exit code.
     pub async fn ended(&mut self) -> Option<i32> {
-        let status = tokio::time::timeout(PATIENCE, self.child.wait()).await.expect("it ends").expect("it is a child");
+        let status = tokio::time::timeout(TIMEOUT, self.child.wait())
+            .await
+            .expect("the process ends")
+            .expect("the exit status is known");
         eventually("the terminal is given back", || async { self.is_given_back().then_some(()) }).await;
         status.code()
     }

@@ -132,7 +132,7 @@ impl Scripted {
 
     /// Waits until the peer has disconnected from a held response.
     pub async fn hung_up(&self) {
-        eventually("it was hung up", || async { (self.hung_up.load(Ordering::SeqCst) > 0).then_some(()) }).await;
+        eventually("the peer disconnected", || async { (self.hung_up.load(Ordering::SeqCst) > 0).then_some(()) }).await;
     }
 }
 
@@ -172,6 +172,6 @@ async fn serve(
             let _ = stream.read(&mut [0; 16]).await;
             hung_up.fetch_add(1, Ordering::SeqCst);
         }
-        Reply::Paused(..) => unreachable!("it is over"),
+        Reply::Paused(..) => unreachable!("the loop handles pauses"),
     }
 }

@@ -169,7 +169,7 @@ async fn tour(sdk: Sdk, front: Front) {
     check_handshake(&report);
     check_lists(&report, &fixture).await;
     let levels: Vec<_> = report.notifications(MESSAGE).iter().map(|message| &message["params"]["level"]).collect();
-    assert_eq!(levels, ["error"; 4], "{sdk:?}: only what was asked for");
+    assert_eq!(levels, ["error"; 4], "{sdk:?}: only the requested level");
 }
 
 /// Waits until the session has ended with its client and stream.

@@ -14,7 +14,7 @@ use crate::tools::content::PIXEL;
 use crate::world::{Subject, World};
 
 /// The completions of the argument `arg1`.
-const WORDS: [&str; 4] = ["paris", "park", "party", "testing"];
+const COMPLETIONS: [&str; 4] = ["paris", "park", "party", "testing"];
 
 pub fn list(world: &World) -> Vec<Prompt> {
     let prompt = |name, description: &str, arguments| Prompt::new(name, Some(description), arguments);
@@ -74,7 +74,7 @@ pub fn step(name: &str, arguments: &JsonObject, answers: &Answers) -> Result<Ste
 pub fn complete(request: &CompleteRequestParams) -> Vec<String> {
     match &request.r#ref {
         Reference::Prompt(prompt) if prompt.name == "test_prompt_with_arguments" => {
-            let known = WORDS.into_iter().filter(|word| word.starts_with(&request.argument.value));
+            let known = COMPLETIONS.into_iter().filter(|word| word.starts_with(&request.argument.value));
             known.map(str::to_owned).collect()
         }
         _ => Vec::new(),

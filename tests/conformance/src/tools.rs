@@ -76,7 +76,7 @@ async fn converse(
 fn response<T>(reply: Reply<T>, done: impl FnOnce(T) -> CallToolResponse) -> CallToolResponse {
     match reply {
         Reply::Done(value) => done(value),
-        Reply::Refused => CallToolResult::error(vec![ContentBlock::text("the user refused")]).into(),
+        Reply::Rejected => CallToolResult::error(vec![ContentBlock::text("the user refused")]).into(),
         Reply::InputRequired(result) => result.into(),
     }
 }

@@ -39,21 +39,21 @@ impl Peer {
             peer.request("server/discover", json!({})).await?;
         } else {
             peer.line.initialize().await?;
-            peer.line.attend().await?;
+            peer.line.answer_requests().await?;
         }
         Ok(peer)
     }
 
     /// Sends a request and returns its result. An error response is an error.
     pub async fn request(&self, method: &str, params: Value) -> Result<Value> {
-        let answer = self.ask(method, params).await?;
+        let answer = self.send_request(method, params).await?;
         answer.get("result").cloned().with_context(|| format!("{method} was refused: {answer}"))
     }
 
     /// Sends a request and returns the response, also if it is an error.
-    pub async fn ask(&self, method: &str, params: Value) -> Result<Value> {
+    pub async fn send_request(&self, method: &str, params: Value) -> Result<Value> {
         if self.line.is_modern() {
-            self.ask_in_rounds(method, params).await
+            self.request_in_rounds(method, params).await
         } else {
             self.exchange(method, &params).await
         }
@@ -80,7 +80,7 @@ impl Peer {
         text.map(str::to_owned).with_context(|| format!("{name} says nothing: {result}"))
     }
 
-    async fn ask_in_rounds(&self, method: &str, mut params: Value) -> Result<Value> {
+    async fn request_in_rounds(&self, method: &str, mut params: Value) -> Result<Value> {
         params["_meta"] = json!({
             "io.modelcontextprotocol/protocolVersion": self.line.version,
             "io.modelcontextprotocol/clientCapabilities": capabilities(),
@@ -92,8 +92,8 @@ impl Peer {
             if result["resultType"] != "input_required" {
                 return Ok(answer);
             }
-            let asked = result["inputRequests"].as_object().into_iter().flatten();
-            params["inputResponses"] = asked.map(|(key, request)| (key.clone(), reply(request))).collect();
+            let requests = result["inputRequests"].as_object().into_iter().flatten();
+            params["inputResponses"] = requests.map(|(key, request)| (key.clone(), reply(request))).collect();
             match result.get("requestState") {
                 Some(state) => params["requestState"] = state.clone(),
                 None => drop(params.as_object_mut().and_then(|params| params.remove("requestState"))),
@@ -163,7 +163,7 @@ impl Line {
     }
 
     /// Answers server requests on the session's own stream, if the server offers one. The task ends with the process.
-    async fn attend(&self) -> Result<()> {
+    async fn answer_requests(&self) -> Result<()> {
         let response = send(&self.url, Method::GET, &self.headers(), String::new()).await?;
         if response.status().is_success() {
             let (line, mut messages) = (self.clone(), Messages::of(response));

@@ -96,7 +96,7 @@ async fn echo(peer: &Peer) -> Result<()> {
 
 /// Lists the skills. Returns `None` if the method is unknown, because a gateway need not support skills.
 async fn skills(peer: &Peer) -> Result<Option<Value>> {
-    let answer = peer.ask("skills/list", json!({})).await?;
+    let answer = peer.send_request("skills/list", json!({})).await?;
     if answer["error"]["code"] == METHOD_NOT_FOUND {
         return Ok(None);
     }

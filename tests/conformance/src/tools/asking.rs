@@ -6,7 +6,7 @@
 use rmcp::model::{CallToolResult, ClientCapabilities, ErrorData, InputRequest, InputRequests, JsonObject};
 use serde_json::{Value, json};
 
-use crate::ask::{Answers, Ask, Step, form, roots, sampling};
+use crate::ask::{Answers, Requests, Step, form, roots, sampling};
 use crate::tools::content::text;
 use crate::tools::{text_argument, unknown};
 use crate::world::World;
@@ -113,7 +113,7 @@ fn confirmed(call: &Call<'_>, answers: &Answers) -> Result<Step<CallToolResult>,
     let request = form("please confirm", &json!({"ok": {"type": "boolean"}}))?;
     let step = match state_of(call, answers)? {
         Some(_) => answers.elicited("confirm", request).map(|_| text("state-ok")),
-        None => Step::ask("confirm", request),
+        None => Step::request("confirm", request),
     };
     Ok(step.with_state(call.world.seal(call.name, &json!("asked"))?))
 }
@@ -131,11 +131,11 @@ fn everything(call: &Call<'_>, answers: &Answers) -> Result<Step<CallToolResult>
         (Step::Done(name), Step::Done(greeting), Step::Done(roots)) => {
             Ok(Step::Done(text(format!("{greeting} {name}, you have {} roots", roots.len()))))
         }
-        (Step::Refused, _, _) => Ok(Step::Refused),
+        (Step::Rejected, _, _) => Ok(Step::Rejected),
         _ => {
             let requests = [("user_name", name), ("greeting", greeting), ("client_roots", roots)];
             let requests = requests.map(|(key, request)| (key.to_owned(), request)).into();
-            Ok(Step::Ask(Ask { requests, state: Some(call.world.seal(call.name, &json!("asked"))?) }))
+            Ok(Step::Requests(Requests { requests, state: Some(call.world.seal(call.name, &json!("asked"))?) }))
         }
     }
 }
@@ -152,7 +152,7 @@ fn two_rounds(call: &Call<'_>, answers: &Answers) -> Result<Step<CallToolResult>
     match answers.field("step1", "name", name_form) {
         Step::Done(name) => {
             let state = call.world.seal(call.name, &json!({ "name": name }))?;
-            Ok(Step::ask("step2", color_form()?).with_state(state))
+            Ok(Step::request("step2", color_form()?).with_state(state))
         }
         other => Ok(other.map(text).with_state(call.world.seal(call.name, &json!({}))?)),
     }
@@ -173,11 +173,11 @@ fn whatever_is_possible(
     if capabilities.roots.is_some() {
         requests.insert("client_roots".to_owned(), roots()?);
     }
-    requests.retain(|key, _| !answers.given.contains_key(key));
+    requests.retain(|key, _| !answers.responses.contains_key(key));
     if requests.is_empty() {
-        return Ok(Step::Done(text(format!("{} answers", answers.given.len()))));
+        return Ok(Step::Done(text(format!("{} answers", answers.responses.len()))));
     }
-    Ok(Step::Ask(Ask { requests, state: None }))
+    Ok(Step::Requests(Requests { requests, state: None }))
 }
 
 #[cfg(test)]
@@ -190,15 +190,15 @@ mod tests {
         let call = Call { world, name, arguments: &JsonObject::new(), capabilities: &capabilities };
         Ok(match step(&call, answers)? {
             Step::Done(result) => result.content[0].as_text().expect("it is a text").text.clone(),
-            Step::Refused => "refused".to_owned(),
-            Step::Ask(ask) => format!("asks {}", ask.requests.into_keys().collect::<Vec<_>>().join(" ")),
+            Step::Rejected => "refused".to_owned(),
+            Step::Requests(ask) => format!("asks {}", ask.requests.into_keys().collect::<Vec<_>>().join(" ")),
         })
     }
 
     #[test]
     fn a_question_is_asked_until_its_answer_can_be_used() {
-        let check = |name, given: Value, expected| {
-            let answers = Answers::new(serde_json::from_value(given).unwrap(), None);
+        let check = |name, responses: Value, expected| {
+            let answers = Answers::new(serde_json::from_value(responses).unwrap(), None);
             assert_eq!(take(&World::default(), name, &answers).unwrap(), expected, "{name}");
         };
         let elicitation = "test_input_required_result_elicitation";
