@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::client::Client;
 use crate::client::http::{Answer, Listener, field};
 use crate::harness::{Gateway, eventually, fixture_server};
-use crate::operator::{bearer, follow, get_admin};
+use crate::operator::{bearer, get_admin, open_admin_stream};
 use crate::subscriber::subscribe;
 use crate::support::await_log;
 
@@ -126,8 +126,8 @@ async fn get_json(client: &Client, path: &str) -> Value {
 }
 
 /// Waits until the status satisfies the condition.
-async fn status_when(client: &Client, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-    eventually(what, || async { Some(get_json(client, "/api/status").await).filter(|status| is_so(status)) }).await
+async fn status_when(client: &Client, condition: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+    eventually(condition, || async { Some(get_json(client, "/api/status").await).filter(|status| is_so(status)) }).await
 }
 
 #[tokio::test]
@@ -299,7 +299,7 @@ async fn sub15_sessions_are_listed_and_no_id_is_told_whole() {
 
 /// Opens the event stream.
 async fn events(client: &Client, headers: &[(&str, &str)]) -> Listener {
-    let (parts, listener) = follow(client, "/api/events", headers).await;
+    let (parts, listener) = open_admin_stream(client, "/api/events", headers).await;
     assert_eq!(
         (parts.status, &parts.headers["content-type"]),
         (StatusCode::OK, &"text/event-stream".parse().expect("a value"))
@@ -358,7 +358,7 @@ async fn exactly_so_many_may_read_the_events_and_none_holds_the_end_up() {
     assert_eq!(rejected.status, StatusCode::SERVICE_UNAVAILABLE, "{rejected:?}");
     readers.pop();
     let back = eventually("the room of one that went is free", || async {
-        let (parts, listener) = follow(&client, "/api/events", &[]).await;
+        let (parts, listener) = open_admin_stream(&client, "/api/events", &[]).await;
         (parts.status == StatusCode::OK).then_some(listener)
     });
     readers.push(back.await);

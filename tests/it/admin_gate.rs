@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::harness::{Gateway, Scratch, eventually, fixture_server, goblin, servers_only};
-use crate::operator::{admin_token, bearer, follow, get_admin, record};
+use crate::operator::{admin_token, bearer, get_admin, open_admin_stream, record};
 
 /// A gateway and the directory of its files.
 struct Stage {
@@ -195,10 +195,10 @@ async fn operators_may_have_an_address_of_their_own() {
     assert_ne!(operators.address, stage.client.address);
     for route in ROUTES {
         let name = format!("{} {}", route.verb(), route.path);
-        let (theirs, _) = status(&operators, route, &[]).await;
-        assert!(theirs != StatusCode::NOT_FOUND, "{name}: {theirs}");
-        let (ours, _) = status(&stage.client, route, &[]).await;
-        assert_eq!(ours != StatusCode::NOT_FOUND, route.access == Access::Probe, "{name}: {ours}");
+        let (at_admin, _) = status(&operators, route, &[]).await;
+        assert!(at_admin != StatusCode::NOT_FOUND, "{name}: {at_admin}");
+        let (at_main, _) = status(&stage.client, route, &[]).await;
+        assert_eq!(at_main != StatusCode::NOT_FOUND, route.access == Access::Probe, "{name}: {at_main}");
     }
     for path in ["/mcp", "/sse", "/messages", "/mcp/p/x"] {
         let answer = operators.send(Method::POST, path, &[("content-type", "application/json")], "{}").await;
@@ -278,7 +278,7 @@ async fn routes_answer_what_the_document_says() {
                 valid(&content(answer.status)["application/json"]["schema"], &answer.json(), &name);
             }
             "text/event-stream" => {
-                let (_, mut listener) = follow(&client, &path(route), &[]).await;
+                let (_, mut listener) = open_admin_stream(&client, &path(route), &[]).await;
                 let event = listener.next().await.expect("an event");
                 valid(&content(StatusCode::OK)["text/event-stream"]["x-events"]["message"], &event, &name);
             }

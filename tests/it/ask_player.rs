@@ -221,7 +221,7 @@ impl Player {
             // A backend that restarts may cause it.
             (Some(method), Value::Null) if method.ends_with("list_changed") => {}
             (None, Value::Number(id)) => {
-                let index = id.as_u64().expect("an id of ours") as usize - 1;
+                let index = id.as_u64().expect("an id of this player") as usize - 1;
                 self.record(index, &message);
                 return true;
             }

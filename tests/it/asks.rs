@@ -8,7 +8,7 @@ use crate::client::inbox::{Received, Way, raw_member};
 use crate::client::modern::everything;
 use crate::harness::Gateway;
 use crate::stage::{Back, Backend, Front, Stage, pairs};
-use crate::support::arrived;
+use crate::support::await_arrivals;
 
 const SAMPLING: &str = "sampling/createMessage";
 const ELICITATION: &str = "elicitation/create";
@@ -141,7 +141,7 @@ async fn ask_with_two_clients_in_flight_is_refused_where_nothing_tells_whose_it_
             let stage = Stage::start(front, back).await;
             let (busy, requesting) = (stage.peer(everything()).await, stage.peer(everything()).await);
             busy.begin_call("a_hang", "{}").await;
-            arrived(&busy, "a", 1).await;
+            await_arrivals(&busy, "a", 1).await;
             let rest = format!(r#","params":{PARAMS}"#);
             let received = requesting.call_text("a_request", &stage.backend.arguments(SAMPLING, &rest)).await;
             let message = outcome(&received)["error"]["message"].as_str().unwrap_or_default().to_owned();
@@ -188,7 +188,7 @@ async fn ask_without_a_client_in_flight_is_refused() {
         let peer = stage.peer(everything()).await;
         let rest = format!(r#","params":{PARAMS},"id":"late","when":"cancelled""#);
         let call = peer.begin_call("a_request", &stage.backend.arguments(SAMPLING, &rest)).await;
-        arrived(&peer, "a", 1).await;
+        await_arrivals(&peer, "a", 1).await;
         peer.cancel(call).await;
         let answer = stage.backend.answer_to(r#""late""#).await;
         assert_eq!(answer["error"]["code"], 1503, "{front:?} {back:?}: {answer}");
@@ -315,7 +315,7 @@ async fn ask_ping_is_answered_by_the_gateway() {
         // A ping is answered even if no call is in flight.
         let rest = r#","id":"q","when":"cancelled""#;
         let call = peer.begin_call("a_request", &stage.backend.arguments("ping", rest)).await;
-        arrived(&peer, "a", 2).await;
+        await_arrivals(&peer, "a", 2).await;
         peer.cancel(call).await;
         assert_eq!(stage.backend.answer_to(r#""q""#).await["result"], json!({}), "{front:?} {back:?}");
         assert_eq!(peer.pending_server_requests().await, NONE, "{front:?} {back:?}");
@@ -421,7 +421,7 @@ async fn ask_notifications_nobody_knows_are_not_guessed() {
         let stage = Stage::start(Front::Http, back).await;
         let (mut busy, mut notifying) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
         busy.begin_call("a_hang", "{}").await;
-        arrived(&busy, "a", 1).await;
+        await_arrivals(&busy, "a", 1).await;
         let arguments = stage.backend.arguments("vendor/thing", r#","then":"release""#);
         let call = notifying.begin_call("a_notify", &arguments).await;
         // Both calls are in flight when the notification arrives.

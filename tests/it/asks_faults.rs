@@ -84,9 +84,9 @@ async fn ask_is_answered_once_and_other_answers_are_counted() {
             stage.metric_becomes(UNMATCHED, 2).await;
             peer.reply(&server_request, RESULT).await;
             assert_eq!(peer.text_of(call).await, format!("{{{RESULT}}}"), "{front:?} {back:?}");
-            for (stray, outcome) in [(3, RESULT), (4, r#""error":{"code":-1,"message":"no"}"#)] {
+            for (count, outcome) in [(3, RESULT), (4, r#""error":{"code":-1,"message":"no"}"#)] {
                 peer.reply(&server_request, outcome).await;
-                stage.metric_becomes(UNMATCHED, stray).await;
+                stage.metric_becomes(UNMATCHED, count).await;
             }
             peer.write(r#"{"jsonrpc":"2.0","id":"unknown request","result":{}}"#).await;
             stage.metric_becomes(UNMATCHED, 5).await;

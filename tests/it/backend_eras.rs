@@ -225,7 +225,7 @@ async fn srv2_the_sender_is_the_client_and_its_level_what_it_asked_for() {
     assert_eq!((calls[0].meta("logLevel"), calls[1].meta("logLevel")), (&Value::Null, &json!("warning")));
     let meta = &calls[0].message["params"]["_meta"];
     assert_eq!(meta["vendor"], 1);
-    assert_eq!(meta["progressToken"], calls[0].message["id"], "ours");
+    assert_eq!(meta["progressToken"], calls[0].message["id"], "the gateway's own token");
     assert_eq!((calls[0].header("mcp-method"), calls[0].header("mcp-name")), (Some("tools/call"), Some("t")));
     let shared = server.of("tools/list")[0].meta("clientCapabilities").clone();
     assert_eq!(shared, json!({"elicitation": {"form": {}, "url": {}}}));
@@ -269,7 +269,7 @@ async fn route3_hanging_up_is_how_a_call_without_a_session_is_cancelled() {
     let call = tokio::spawn(async move { caller.post(begun).await });
     eventually("the server has the call", || async { (!server.of("tools/call").is_empty()).then_some(()) }).await;
     client.notify("notifications/cancelled", json!({"requestId": 77})).await;
-    server.hung_up().await;
+    server.await_disconnect().await;
     call.await.expect("no panic");
     assert!(server.of("notifications/cancelled").is_empty());
     assert!(server.seen().iter().all(|seen| seen.verb() == "POST" && seen.header("mcp-session-id").is_none()));

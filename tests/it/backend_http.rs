@@ -11,7 +11,7 @@ use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, eventually, fixture_server};
 use crate::raw_server::{RawServer, response};
 use crate::support::{
-    arrived, assert_error, await_call, await_log, begin_call, ended, http_server, is_error, messages_of,
+    assert_error, await_arrivals, await_call, await_log, begin_call, ended, http_server, is_error, messages_of,
 };
 
 #[tokio::test]
@@ -256,7 +256,7 @@ async fn f5_garbage_on_the_wire_is_an_error_of_that_call_alone() {
     let client = gateway.client_seeing("a_echo").await;
     client.await_tool("good_echo").await;
     let open = begin_call(&client, "a_sleep", json!({"ms": 60_000}));
-    arrived(&gateway.client().await, "a", 1).await;
+    await_arrivals(&gateway.client().await, "a", 1).await;
     proxy.garbage().await;
     // In the middle of a stream, garbage is an unknown line or ends the connection.
     for _ in 0..5 {

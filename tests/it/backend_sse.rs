@@ -11,7 +11,8 @@ use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, Scratch, eventually, fixture_server, goblin};
 use crate::raw_server::{RawServer, response};
 use crate::support::{
-    arrived, assert_error, await_call, await_log, begin_call, ended, http_server, is_error, messages_of, path_text,
+    assert_error, await_arrivals, await_call, await_log, begin_call, ended, http_server, is_error, messages_of,
+    path_text,
 };
 
 /// Returns a server entry with an explicit type.
@@ -62,7 +63,7 @@ async fn p2_progress_reaches_its_call_and_log_lines_the_only_client() {
 
     // Two clients have calls in flight, so the log line cannot be attributed.
     let _open = begin_call(&two, "a_sleep", json!({"ms": 600_000}));
-    arrived(&gateway.client().await, "a", 2).await;
+    await_arrivals(&gateway.client().await, "a", 2).await;
     let lines = messages_of(&one, "a_log", json!({"count": 1, "level": "error"})).await;
     assert_eq!(lines.len(), 1, "{lines:?}");
 
@@ -124,7 +125,7 @@ async fn p3_a_cut_stream_fails_what_was_sent_and_is_opened_again() {
     client.await_tool("other_echo").await;
     let listed = client.tool_names().await;
     let open = begin_call(&client, "a_sleep", json!({"ms": 600_000}));
-    arrived(&gateway.client().await, "a", 1).await;
+    await_arrivals(&gateway.client().await, "a", 1).await;
     proxy.cut().await;
     let answer = ended(open).await;
     assert!(assert_error(&answer, 1503, "BACKEND_UNAVAILABLE")["retryable"].is_null(), "{answer}");

@@ -6,8 +6,8 @@ use serde_json::json;
 
 use crate::harness::{Gateway, Scratch, eventually, fixture, fixture_server, signal};
 use crate::support::{
-    arrived, assert_error, await_call, await_exit, await_log, begin_call, ended, is_error, next_pid_in, path_text,
-    peak_memory, pid_in, scripted_server, starts,
+    assert_error, await_arrivals, await_call, await_exit, await_log, begin_call, ended, is_error, next_pid_in,
+    path_text, peak_memory, pid_in, scripted_server, starts,
 };
 
 #[tokio::test]
@@ -71,7 +71,7 @@ async fn f6_an_oversize_answer_fails_its_own_call_only() {
     let gateway = Gateway::start(config).await;
     let client = gateway.client_seeing("a_oversize").await;
     let other = begin_call(&client, "a_nonce", json!({"nonce": "n", "delayMs": 300}));
-    arrived(&gateway.client().await, "a", 1).await;
+    await_arrivals(&gateway.client().await, "a", 1).await;
     let answer = client.try_call("a_oversize", json!({})).await;
     assert_eq!(assert_error(&answer, 1502, "BACKEND_PROTOCOL")["serverId"], "a");
     assert!(answer["error"]["message"].as_str().is_some_and(|message| message.contains("maxMessageSize")), "{answer}");
@@ -110,7 +110,7 @@ async fn f1_calls_in_flight_get_one_error_when_the_backend_crashes_and_it_comes_
         tokio::spawn(async move { client.post(body.to_string()).await })
     };
     let calls: Vec<_> = (100..108).map(call).collect();
-    arrived(&watcher, "a", 8).await;
+    await_arrivals(&watcher, "a", 8).await;
     signal(pid, "KILL");
     for (call, id) in calls.into_iter().zip(100..) {
         let answer = call.await.expect("no panic");

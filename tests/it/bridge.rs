@@ -373,7 +373,7 @@ async fn whoever_takes_the_port_of_an_ended_gateway_hears_nothing_and_its_succes
     let client = bridge(&home).await;
     gateway.child.kill().await.expect("the process can be killed");
     let other_program = std::net::TcpListener::bind(gateway.address).expect("the port is free again");
-    other_program.set_nonblocking(true).expect("a listener of ours");
+    other_program.set_nonblocking(true).expect("the listener can be configured");
     for _ in 0..3 {
         let closed = client.request("ping", json!({})).await;
         assert_eq!(closed["error"]["code"], 1503, "{closed}");

@@ -61,10 +61,10 @@ impl Faulty {
         (client, scratch)
     }
 
-    async fn await_received(&self, what: &str, is_received: impl FnMut(&Received) -> bool) {
+    async fn await_received(&self, condition: &str, is_received: impl FnMut(&Received) -> bool) {
         let mut received = self.received.subscribe();
         let waited = tokio::time::timeout(TIMEOUT, received.wait_for(is_received)).await;
-        assert!(waited.is_ok(), "timed out before {what}");
+        assert!(waited.is_ok(), "timed out before {condition}");
     }
 }
 

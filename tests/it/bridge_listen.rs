@@ -237,11 +237,11 @@ async fn srv2_a_refusal_for_headers_makes_the_bridge_look_at_the_tools() {
     known.answer("400 Bad Request", "Content-Type: application/json\r\n", &rejection).await;
     gateway.request("tools/list").await.reply(json!({ "tools": [tool] })).await;
     assert_eq!(client.line().await, Some(rejection));
-    assert!(answer_is_free(&mut gateway, &client).await);
+    assert!(is_next_answered(&mut gateway, &client).await);
 }
 
 /// Reports whether the next request is the next one to arrive.
-async fn answer_is_free(gateway: &mut RawGateway, client: &Client) -> bool {
+async fn is_next_answered(gateway: &mut RawGateway, client: &Client) -> bool {
     client.write(&request("next", "server/discover", json!({}))).await;
     let next = gateway.post().await;
     let is_next = next.message["id"] == "next";

@@ -259,7 +259,7 @@ async fn at_the_end_of_the_input_calls_finish_and_streams_end() {
     assert_eq!(client.close().await.code(), Some(0));
 }
 
-async fn sdk_plays(sdk: Sdk) {
+async fn check_sdk(sdk: Sdk) {
     let home = home(&[]);
     let (gateway, _caller) = home.gateway("a_touch").await;
     let url = gateway.url();
@@ -291,10 +291,10 @@ async fn sdk_plays(sdk: Sdk) {
 
 #[tokio::test]
 async fn srv2_a_python_client_is_carried() {
-    sdk_plays(Sdk::Python2).await;
+    check_sdk(Sdk::Python2).await;
 }
 
 #[tokio::test]
 async fn srv2_a_typescript_client_is_carried() {
-    sdk_plays(Sdk::TypeScript2).await;
+    check_sdk(Sdk::TypeScript2).await;
 }

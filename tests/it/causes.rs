@@ -84,7 +84,7 @@ fn never_answer(scripted: &Scripted) {
     scripted.replace("exec sleep 600");
 }
 
-fn babble(scripted: &Scripted) {
+fn print_text(scripted: &Scripted) {
     scripted.replace("echo 'Listening on port 8000'; exec sleep 600");
 }
 
@@ -114,7 +114,7 @@ async fn d14_what_is_wrong_with_a_command_is_told_with_its_cure() {
         ("silent", never_answer, SILENT, SILENT),
         (
             "babbling",
-            babble,
+            print_text,
             "no answer to the handshake within 5s; goblin status shows more",
             "but \"Listening on port 8000\" on stdout, which is no MCP (is it the right command?",
         ),

@@ -137,7 +137,7 @@ async fn profiles_are_listed_with_their_endpoint_and_what_they_hold() {
             "seen": null,
         })
     );
-    let offered = |id: &str, what: &str| server(&report, id)["seen"][what].as_u64().expect("a count");
+    let offered = |id: &str, kind: &str| server(&report, id)["seen"][kind].as_u64().expect("a count");
     let held = json!({
         "tools": offered("git", "tools"), "listed": 1, "prompts": 0,
         "resources": offered("git", "resources") + offered("github", "resources"),

@@ -133,8 +133,8 @@ async fn web1_it_listens_on_the_configured_host() {
 #[tokio::test]
 async fn web1_it_listens_on_the_configured_port_and_says_who_has_it_when_it_cannot() {
     let scratch = Scratch::new();
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let port = taken.local_addr().expect("an address").port();
+    let occupied = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = occupied.local_addr().expect("an address").port();
     let config = json!({ "gateway": { "port": port }, "mcpServers": { "a": traced(&scratch) } });
     let config = scratch.write("goblin.json", &config.to_string()).display().to_string();
     let (code, _, stderr) = run(command(&scratch, &["serve", "--config", &config])).await;

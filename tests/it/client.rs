@@ -311,12 +311,14 @@ impl Client {
     }
 
     /// Returns the oldest message that satisfies `wanted`.
-    pub async fn receive(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Received {
+    pub async fn receive(&self, description: &str, wanted: impl Fn(&Value) -> bool) -> Received {
         let found = self.inbox.take(self.earlier, |received| wanted(&received.json()));
         match tokio::time::timeout(TIMEOUT, found).await {
             Ok(Some(received)) => received,
-            Ok(None) => panic!("{}: the stream ended before {what}; received {:?}", self.name, self.inbox.drain()),
-            Err(_) => panic!("{}: timed out before {what}; received {:?}", self.name, self.inbox.drain()),
+            Ok(None) => {
+                panic!("{}: the stream ended before {description}; received {:?}", self.name, self.inbox.drain())
+            }
+            Err(_) => panic!("{}: timed out before {description}; received {:?}", self.name, self.inbox.drain()),
         }
     }
 

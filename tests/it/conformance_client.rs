@@ -9,17 +9,17 @@ use crate::harness::GOBLIN;
 /// A scenario and the number of checks that must pass.
 type Scene = (&'static str, usize);
 
-/// Plays each scene through the gateway. The server uses `version`, and the client uses `spoken`.
-async fn play(version: &str, spoken: &str, scenes: &[Scene]) {
+/// Plays each scene through the gateway. The server uses `version`, and the client uses `client_version`.
+async fn play(version: &str, client_version: &str, scenes: &[Scene]) {
     let plays = scenes.iter().map(|(scenario, at_least)| async move {
-        let scene = ["--scenario", scenario, "--spec-version", version, "--client-version", spoken];
+        let scene = ["--scenario", scenario, "--spec-version", version, "--client-version", client_version];
         let report = report(&[&["run-client", "--json", "--gateway", GOBLIN], &scene[..]].concat()).await;
         let passed = report["passed"].as_u64().expect("a count") as usize;
         let is_good = report["accepted"] == json!(true) && passed >= *at_least;
         (!is_good).then(|| format!("{scenario}: {}\n{report:#}", report["stderr"].as_str().unwrap_or_default()))
     });
     let bad: Vec<_> = join_all(plays).await.into_iter().flatten().collect();
-    assert!(bad.is_empty(), "{version} by {spoken}: {}", bad.join("\n"));
+    assert!(bad.is_empty(), "{version} by {client_version}: {}", bad.join("\n"));
 }
 
 /// Skills are an extension that the gateway does not support. Clients cannot list them through it. These scenes only

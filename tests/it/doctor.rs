@@ -12,14 +12,14 @@ use crate::home::{Home, Ran};
 use crate::terminal::Terminal;
 
 /// Returns a configuration with these servers that needs nothing from the machine.
-fn modest(servers: Value) -> Value {
+fn minimal_config(servers: Value) -> Value {
     let token = "${GOBLIN_TEST_TOKEN:-a-token-of-sixteen}";
     json!({ "gateway": { "port": 0, "maxSessions": 1, "token": token }, "mcpServers": servers })
 }
 
 /// Returns the same with a short start timeout.
-fn hasty(servers: Value) -> Value {
-    let mut config = modest(servers);
+fn impatient_config(servers: Value) -> Value {
+    let mut config = minimal_config(servers);
     config["policies"] = json!({ "startTimeout": "1s" });
     config
 }
@@ -47,13 +47,14 @@ fn assert_found(ran: &Ran, verdict: &str, about: &str, fragment: &str, cure: &st
 
 /// Asserts a finding about the only server of a configuration.
 async fn check_server(server: Value, verdict: &str, text: &str, cure: &str) {
-    let home = Home::new(&modest(json!({ "a": server })));
+    let home = Home::new(&minimal_config(json!({ "a": server })));
     assert_found(&doctor(&home, &["--json"]).await, verdict, "server a", text, cure);
 }
 
 #[tokio::test]
 async fn a_clean_bill_says_so_for_each_part() {
-    let home = Home::new(&modest(json!({ "a": fixture_server(&[]), "off": { "command": "x", "enabled": false } })));
+    let home =
+        Home::new(&minimal_config(json!({ "a": fixture_server(&[]), "off": { "command": "x", "enabled": false } })));
     let ran = doctor(&home, &[]).await;
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
     let text = ran.text();
@@ -125,7 +126,7 @@ async fn a_command_that_is_not_there_is_named_with_the_nearest() {
         "plain": { "command": "my-server", "env": path },
         "far": { "command": "no-such-program", "env": path },
     });
-    std::fs::write(&home.config, modest(servers).to_string()).expect("the file can be written");
+    std::fs::write(&home.config, minimal_config(servers).to_string()).expect("the file can be written");
     for arguments in [&["--json"][..], &["--json", "--no-connect"], &["--json", "--offline"]] {
         let ran = doctor(&home, arguments).await;
         let assert_problem =
@@ -144,7 +145,7 @@ async fn a_command_that_is_not_there_is_named_with_the_nearest() {
 async fn a_server_that_cannot_be_used_is_trouble() {
     let missing = json!({ "command": fixture(), "cwd": "/no/such/directory" });
     check_server(missing, "trouble", "working directory /no/such/directory", "mkdir -p /no/such/directory").await;
-    let home = Home::new(&hasty(json!({ "a": fixture_server(&["--hang-handshake"]) })));
+    let home = Home::new(&impatient_config(json!({ "a": fixture_server(&["--hang-handshake"]) })));
     let ran = doctor(&home, &["--json"]).await;
     assert_found(&ran, "trouble", "server a", "no answer to the handshake within 1s", "policies.startTimeout");
     let ending = fixture_server(&["--exit-at-start"]);
@@ -202,7 +203,7 @@ async fn too_few_descriptors_are_a_warning() {
 
 #[tokio::test]
 async fn a_runtime_directory_that_others_can_use_or_nobody_is_told() {
-    let home = Home::new(&modest(json!({})));
+    let home = Home::new(&minimal_config(json!({})));
     let directory = home.scratch.path().join("goblin");
     std::fs::create_dir(&directory).expect("a directory");
     std::fs::set_permissions(&directory, PermissionsExt::from_mode(0o755)).expect("the test owns the file");
@@ -223,7 +224,7 @@ fn files(home: &Home, extension: &str) -> Vec<PathBuf> {
 
 #[tokio::test]
 async fn a_gateway_of_this_configuration_is_looked_at() {
-    let home = Home::new(&modest(json!({})));
+    let home = Home::new(&minimal_config(json!({})));
     let mut gateway = Gateway::of(home.goblin(&["serve", "--config", home.config()])).await;
     let pid = gateway.child.id().expect("the process runs");
     let url = gateway.url();
@@ -249,7 +250,7 @@ async fn without_connecting_nothing_is_started() {
     let home = Home::new(&json!({}));
     let started = home.scratch.path().join("started");
     let server = json!({ "a": { "command": fixture(), "args": ["--start-log", started] } });
-    std::fs::write(&home.config, modest(server).to_string()).expect("the file can be written");
+    std::fs::write(&home.config, minimal_config(server).to_string()).expect("the file can be written");
     assert_eq!(doctor(&home, &["--no-connect"]).await.code, Some(0));
     assert!(!started.exists());
     assert_eq!(doctor(&home, &[]).await.code, Some(0));
@@ -258,7 +259,7 @@ async fn without_connecting_nothing_is_started() {
 
 #[tokio::test]
 async fn on_a_terminal_it_says_whom_it_waits_for() {
-    let home = Home::new(&hasty(json!({ "slow": fixture_server(&["--hang-handshake"]) })));
+    let home = Home::new(&impatient_config(json!({ "slow": fixture_server(&["--hang-handshake"]) })));
     let mut command = home.goblin(&["doctor", "--config", home.config()]);
     command.env_remove("NO_COLOR");
     let terminal = Terminal::of(&mut command).of_width(80);

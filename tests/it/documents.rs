@@ -60,7 +60,7 @@ fn documents() -> Vec<PathBuf> {
 }
 
 fn text_of(path: &Path) -> String {
-    read(path.to_str().expect("paths of ours are UTF-8"))
+    read(path.to_str().expect("paths of the repository are UTF-8"))
 }
 
 /// Returns the texts between single backticks, outside of fenced blocks.
@@ -120,7 +120,7 @@ fn is_test(path: &str) -> bool {
     let Some((module, name)) = path.rsplit_once("::") else { return false };
     let (krate, inner) = module.split_once("::").unwrap_or((module, ""));
     let place = Path::new("crates").join(krate).join("src").join(inner.replace("::", "/"));
-    let place = place.to_str().expect("paths of ours are UTF-8").trim_end_matches('/');
+    let place = place.to_str().expect("paths of the repository are UTF-8").trim_end_matches('/');
     let candidates = [
         format!("tests/it/{}.rs", module.replace("::", "/")),
         format!("{place}.rs"),

@@ -181,10 +181,10 @@ async fn every_way_to_change_a_file_is_told() {
         ("gone", &|| fs::remove_file(&path).expect("the file existed")),
         ("back", &|| write(&path, "back")),
     ];
-    for (what, change) in changes {
+    for (case, change) in changes {
         change();
         let updates = world.updates().await;
-        assert!(!updates.is_empty() && updates.iter().all(|name| name == "sub/a"), "{what}: {updates:?}");
+        assert!(!updates.is_empty() && updates.iter().all(|name| name == "sub/a"), "{case}: {updates:?}");
     }
 }
 
@@ -389,10 +389,10 @@ async fn a_link_is_told_when_its_file_changes_and_when_it_leads_elsewhere() {
         ("its new file", &|| write(&root.join("deep/c"), "second")),
         ("led outside", &|| point(&outside)),
     ];
-    for (what, change) in changes {
+    for (case, change) in changes {
         change();
         let updates = world.updates().await;
-        assert!(!updates.is_empty() && updates.iter().all(|name| name == "link"), "{what}: {updates:?}");
+        assert!(!updates.is_empty() && updates.iter().all(|name| name == "link"), "{case}: {updates:?}");
     }
     write(&outside, "another secret");
     assert_eq!(world.updates().await, [""; 0]);
@@ -421,10 +421,10 @@ async fn what_is_beyond_the_list_is_told_when_subscribed() {
         ("0", "written there", &|| write(&root.join("z/3"), "second")),
         ("x/y/2", "moved away", &|| fs::rename(root.join("x"), root.join("gone")).expect("the file existed")),
     ];
-    for (name, what, change) in changes {
+    for (name, case, change) in changes {
         change();
         let updates = world.updates().await;
-        assert!(!updates.is_empty() && updates.iter().all(|other| other == name), "{name} {what}: {updates:?}");
+        assert!(!updates.is_empty() && updates.iter().all(|other| other == name), "{name} {case}: {updates:?}");
     }
 }
 

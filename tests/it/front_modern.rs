@@ -27,10 +27,10 @@ fn call(tool: &str) -> Draft {
 }
 
 /// Checks the status and code, and that no session is involved.
-fn check(what: &str, answer: &Answer, status: u16, code: i64) -> Value {
+fn check(case: &str, answer: &Answer, status: u16, code: i64) -> Value {
     let message = answer.json();
-    assert_eq!((answer.status.as_u16(), &message["error"]["code"]), (status, &json!(code)), "{what}: {answer:?}");
-    assert!(answer.headers.get("mcp-session-id").is_none(), "{what}: {answer:?}");
+    assert_eq!((answer.status.as_u16(), &message["error"]["code"]), (status, &json!(code)), "{case}: {answer:?}");
+    assert!(answer.headers.get("mcp-session-id").is_none(), "{case}: {answer:?}");
     message
 }
 
@@ -47,7 +47,7 @@ async fn srv2_every_refusal_has_its_status_and_code() {
     };
     let of = |method: &str| Draft::new(method, json!({"uri": "a+note:///alpha", "level": "info", "name": "a_echo"}));
     let read = || Draft::new("resources/read", json!({ "uri": "a+note:///alpha" }));
-    for (what, draft, status, code) in [
+    for (case, draft, status, code) in [
         ("an empty object", Draft { body: "{}".to_owned(), ..call("a_echo") }, 400, -32600),
         ("no JSON", Draft { body: "{".to_owned(), ..call("a_echo") }, 400, -32700),
         ("an array", Draft { body: format!("[{}]", call("a_echo").body), ..call("a_echo") }, 400, -32600),
@@ -120,16 +120,16 @@ async fn srv2_every_refusal_has_its_status_and_code() {
         ),
         ("a listen for nothing at all", Draft::new("subscriptions/listen", json!({})), 200, -32602),
     ] {
-        let message = check(what, &client.send_draft(&draft).await, status, code);
-        let has_id = !matches!(what, "an empty object" | "no JSON" | "an array" | "an answer");
-        assert_eq!(message["id"], if has_id { json!(1) } else { Value::Null }, "{what}: {message}");
-        assert!(has_id || message.get("id").is_none(), "{what}: an id that was not read is absent");
+        let message = check(case, &client.send_draft(&draft).await, status, code);
+        let has_id = !matches!(case, "an empty object" | "no JSON" | "an array" | "an answer");
+        assert_eq!(message["id"], if has_id { json!(1) } else { Value::Null }, "{case}: {message}");
+        assert!(has_id || message.get("id").is_none(), "{case}: an id that was not read is absent");
         match code {
             -32022 => {
-                assert_eq!(message["error"]["data"]["supported"], json!([VERSION]), "{what}: {message}");
-                assert!(message["error"]["data"]["requested"].is_string(), "{what}: {message}");
+                assert_eq!(message["error"]["data"]["supported"], json!([VERSION]), "{case}: {message}");
+                assert!(message["error"]["data"]["requested"].is_string(), "{case}: {message}");
             }
-            -32020 => assert!(message["error"]["message"].to_string().contains("header mcp-"), "{what}: {message}"),
+            -32020 => assert!(message["error"]["message"].to_string().contains("header mcp-"), "{case}: {message}"),
             _ => {}
         }
     }

@@ -10,7 +10,7 @@ use crate::client::modern::with_meta;
 use crate::harness::{Gateway, fixture_server};
 use crate::stage::Scene;
 use crate::stage::{Back, Backend};
-use crate::support::{arrived, await_log};
+use crate::support::{await_arrivals, await_log};
 
 const IN_FLIGHT: &str = "goblin_requests_in_flight";
 
@@ -31,7 +31,7 @@ async fn route3_closing_the_stream_of_a_call_cancels_it() {
         let watcher = scene.gateway.client().await;
         let (address, before) = (scene.gateway.address, scene.backend.received().len());
         let call = tokio::spawn(async move { Client::modern(address, json!({})).try_call("a_hang", json!({})).await });
-        arrived(&watcher, "a", 2).await;
+        await_arrivals(&watcher, "a", 2).await;
         call.abort();
         scene.gauge_becomes(IN_FLIGHT, 0).await;
         scene.backend.await_message("the other end", |_| scene.backend.received().len() > before).await;

@@ -41,13 +41,13 @@ pub fn servers_only(mut config: Value) -> Value {
 }
 
 /// Waits until `probe` returns a value.
-pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut probe: impl FnMut() -> F) -> T {
+pub async fn eventually<T, F: Future<Output = Option<T>>>(condition: &str, mut probe: impl FnMut() -> F) -> T {
     let deadline = tokio::time::Instant::now() + TIMEOUT;
     loop {
         if let Some(found) = probe().await {
             return found;
         }
-        assert!(tokio::time::Instant::now() < deadline, "timed out before {what}");
+        assert!(tokio::time::Instant::now() < deadline, "timed out before {condition}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -61,8 +61,8 @@ impl Deadline {
     }
 
     /// Waits for one interval. Panics after the deadline.
-    pub async fn pause(&self, what: &str) {
-        assert!(tokio::time::Instant::now() < self.0, "timed out before {what}");
+    pub async fn pause(&self, condition: &str) {
+        assert!(tokio::time::Instant::now() < self.0, "timed out before {condition}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -223,12 +223,12 @@ impl Frozen {
         });
         let frozen = Frozen(pid.await);
         signal(frozen.0, "STOP");
-        eventually("every thread has stopped", || async { frozen.is_still().then_some(()) }).await;
+        eventually("every thread has stopped", || async { frozen.is_stopped().then_some(()) }).await;
         frozen
     }
 
     /// Reports whether every thread has stopped. A signal takes effect thread by thread.
-    fn is_still(&self) -> bool {
+    fn is_stopped(&self) -> bool {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.0)).expect("the process runs");
         let stopped = |stat: String| stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T'));
         tasks.flatten().all(|task| std::fs::read_to_string(task.path().join("stat")).is_ok_and(stopped))

@@ -119,7 +119,7 @@ async fn hard2_bodies_in_flight_are_bounded_for_all_clients_together() {
     stream.write_all(format!("{}{ping}", head(&client, ping.len())).as_bytes()).await.expect("the gateway reads");
     assert!(read_answer(&mut stream).await.1.contains(r#""result":{}"#), "a small request has room");
     held.clear();
-    eventually("the room is given back", || async { (reserved(&client, "bodies").await == 0).then_some(()) }).await;
+    eventually("the memory is released", || async { (reserved(&client, "bodies").await == 0).then_some(()) }).await;
     let answer = client.post(large).await.json();
     assert!(answer["error"].is_null(), "there is room again: {}", answer["error"]);
     attack.end(400).await;
@@ -167,7 +167,7 @@ async fn hard3_above_the_maximum_new_work_is_rejected_and_accepted_work_goes_on(
     let answer = client.send(http::Method::DELETE, "/mcp", &client.headers(), "").await;
     assert!(answer.status.is_success(), "{answer:?}");
     let client = gateway.client().await;
-    eventually("the room is given back", || async { (reserved(&client, "bodies").await == 0).then_some(()) }).await;
+    eventually("the memory is released", || async { (reserved(&client, "bodies").await == 0).then_some(()) }).await;
     let answer = client.post(large_call(1, "hostile_echo", 3 * MIB)).await.json();
     assert!(answer["error"].is_null(), "there is room again: {}", answer["error"]);
     attack.end(200).await;
@@ -200,7 +200,7 @@ async fn hard3_answers_that_nobody_reads_count_and_are_not_lost() {
         let answer = rest(stream).await;
         assert!(answer.contains("200 OK") && answer.len() > BIG, "the answer is complete");
     }
-    eventually("the room is given back", || async {
+    eventually("the memory is released", || async {
         (gauge(&client, "goblin_memory_reserved_bytes").await < MIB).then_some(())
     })
     .await;

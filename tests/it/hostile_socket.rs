@@ -23,7 +23,7 @@ const CONNECTIONS: usize = 200;
 const MAX_MEMORY_MIB: u64 = 200;
 
 fn set_mode(path: &Path, mode: u32) {
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("the file is ours");
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("the test owns the file");
 }
 
 /// Creates the directory of the socket with this mode.
@@ -158,13 +158,13 @@ async fn hard10_what_is_not_a_socket_of_ours_is_never_removed() {
     assert_eq!(std::fs::read_to_string(&socket).expect("the file is there"), "precious");
     // A link to a dead socket is not a socket.
     let elsewhere = socket.with_file_name("elsewhere");
-    std::fs::remove_file(&socket).expect("the file is ours");
+    std::fs::remove_file(&socket).expect("the test owns the file");
     drop(UnixListener::bind(&elsewhere).expect("a free path"));
     std::os::unix::fs::symlink(&elsewhere, &socket).expect("a link");
     assert_rejected(&home, &["is not a socket"]).await;
     assert!(elsewhere.exists() && std::fs::symlink_metadata(&socket).is_ok());
     if geteuid().is_root() {
-        std::fs::remove_file(&socket).expect("the link is ours");
+        std::fs::remove_file(&socket).expect("the test owns the link");
         drop(UnixListener::bind(&socket).expect("a free path"));
         std::os::unix::fs::chown(&socket, Some(OTHER_USER), None).expect("root may");
         assert_rejected(&home, &["belongs to another user"]).await;
@@ -177,7 +177,7 @@ async fn hard10_a_file_that_took_the_place_of_the_socket_stays_at_the_end() {
     let home = home_with(json!({}));
     let socket = socket_of(&home);
     let mut gateway = SocketGateway::start(&home).await;
-    std::fs::remove_file(&socket).expect("the socket is ours");
+    std::fs::remove_file(&socket).expect("the test owns the socket");
     let _other = UnixListener::bind(&socket).expect("a free path");
     gateway.end("TERM").await;
     assert!(socket.exists(), "the socket of another program stays");

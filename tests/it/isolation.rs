@@ -11,7 +11,7 @@ use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, Scratch, eventually, fixture_server, signal};
 use crate::operator::get_admin;
 use crate::support::{
-    Arrivals, arrived, assert_error, await_log, begin_call, ended, is_error, path_text, pid_in, raw_post, rest,
+    Arrivals, assert_error, await_arrivals, await_log, begin_call, ended, is_error, path_text, pid_in, raw_post, rest,
 };
 
 fn call_body(id: u64, tool: &str, arguments: Value) -> String {
@@ -52,7 +52,7 @@ async fn p7_bad_backends_change_nothing_for_the_others() {
         client.await_tool(&format!("{server}_echo")).await;
         client.call(&format!("{server}_echo"), json!({})).await;
     }
-    arrived(&client, "hanging", 20).await;
+    await_arrivals(&client, "hanging", 20).await;
     assert_eq!(delete(&other).await, StatusCode::NO_CONTENT);
     for stream in hanging {
         assert!(!rest(stream).await.contains("\"jsonrpc\""));
@@ -67,7 +67,7 @@ async fn p6_exactly_so_many_calls_of_one_client_are_admitted() {
     let other = gateway.client().await;
     let calls: Vec<_> =
         (0..3).map(|_| begin_call(&client, "a_nonce", json!({"nonce": "n", "delayMs": 1500}))).collect();
-    arrived(&other, "a", 3).await;
+    await_arrivals(&other, "a", 3).await;
     let data = assert_error(&client.try_call("a_echo", json!({})).await, 1429, "LIMIT_EXCEEDED");
     assert_eq!((&data["limit"], &data["value"]), (&json!("maxInFlight"), &json!(3)));
     other.call("a_echo", json!({})).await;
@@ -160,7 +160,7 @@ async fn sess2_the_end_of_a_session_cancels_its_calls_at_the_backend() {
         let client = gateway.client_seeing(&format!("{server}_hang")).await;
         let watcher = gateway.client().await;
         let stream = raw_post(&client, &call_body(1, &format!("{server}_hang"), json!({}))).await;
-        arrived(&watcher, server, 1).await;
+        await_arrivals(&watcher, server, 1).await;
         assert_eq!(delete(&client).await, StatusCode::NO_CONTENT);
         let cancelled = format!("{server}_cancelled");
         eventually("the backend received the cancellation", || async {

@@ -126,7 +126,7 @@ impl Stage {
     }
 
     /// Asserts that no call is left, also of disconnected clients, and that nothing panicked.
-    async fn is_quiet(&self) {
+    async fn await_idle(&self) {
         let client = Client::new(self.gateway.address);
         for family in ["goblin_requests_in_flight", "goblin_backend_requests_in_flight"] {
             gauge_becomes(&client, family, 0).await;
@@ -164,7 +164,7 @@ async fn check_healthy(clients: Era, servers: Era) {
     assert_eq!(report.issued, CLIENTS * WIDTH * ROUNDS);
     assert_eq!(report.answered, report.issued, "{report}");
     assert!(report.is_clean(), "{report}");
-    stage.is_quiet().await;
+    stage.await_idle().await;
     assert!(stage.gateway.terminate().await.success());
 }
 
@@ -184,7 +184,7 @@ async fn check_faults(clients: Era, servers: Era) {
     eprintln!("ledger, {clients:?} to {servers:?}, {FAULTS} faults: {report}{}", records.errors());
     assert!(report.issued >= CLIENTS * WIDTH * ROUNDS && report.is_clean(), "{report}");
     assert!(report.answered > 0 && report.failed > 0 && report.cancelled > 0, "{report}");
-    stage.is_quiet().await;
+    stage.await_idle().await;
 }
 
 async fn check_progress(clients: Era, servers: Era) {
@@ -196,10 +196,10 @@ async fn check_progress(clients: Era, servers: Era) {
         }
     }
     let seen: u64 = players.join_all().await.into_iter().sum();
-    let most: u64 = (1..=HTTP_CLIENTS * 3).sum();
+    let sent: u64 = (1..=HTTP_CLIENTS * 3).sum();
     // Some may be dropped on the way to a slow client, but none may be duplicated.
-    eprintln!("progress, {clients:?} to {servers:?}: {seen} of {most} seen, all by their own clients");
-    assert!(seen <= most && seen > most / 2, "{seen} of {most}");
+    eprintln!("progress, {clients:?} to {servers:?}: {seen} of {sent} seen, all by their own clients");
+    assert!(seen <= sent && seen > sent / 2, "{seen} of {sent}");
 }
 
 /// Makes one call with `steps` steps, a number that no other call has. Returns the number of progress notifications.

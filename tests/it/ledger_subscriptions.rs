@@ -371,7 +371,7 @@ impl Emitter {
     }
 
     /// Asserts that the visible content equals the written one.
-    fn agrees(&self, truth: &BTreeMap<String, String>) {
+    fn assert_agrees(&self, truth: &BTreeMap<String, String>) {
         assert!(truth[GRAPH].contains(&format!("\"{}\"", self.graph)), "{}: {}", self.graph, truth[GRAPH]);
         for (name, number) in &self.files {
             assert_eq!(truth[&format!("files+file://{}/{name}", self.root.display())], number.to_string());
@@ -383,7 +383,7 @@ impl Emitter {
 /// the final state.
 async fn play_round<P: Plays>(stage: &Arc<Stage>, faults: &[Fault], emitter: &mut Emitter, players: Vec<P>) -> Vec<P> {
     const DEEDS: u64 = 3;
-    const LONGEST_MS: u64 = 800;
+    const MAX_PAUSE_MS: u64 = 800;
     let mut playing = JoinSet::new();
     for mut player in players {
         playing.spawn(async move {
@@ -391,7 +391,7 @@ async fn play_round<P: Plays>(stage: &Arc<Stage>, faults: &[Fault], emitter: &mu
             player
         });
     }
-    let mut pauses = faults.iter().map(|_| emitter.random.below(LONGEST_MS)).collect::<Vec<_>>();
+    let mut pauses = faults.iter().map(|_| emitter.random.below(MAX_PAUSE_MS)).collect::<Vec<_>>();
     let (stage_then, faults) = (Arc::clone(stage), faults.to_vec());
     let failing = tokio::spawn(async move {
         for fault in faults {
@@ -399,12 +399,12 @@ async fn play_round<P: Plays>(stage: &Arc<Stage>, faults: &[Fault], emitter: &mu
             stage_then.inject(fault).await;
         }
     });
-    let time = Duration::from_millis(emitter.random.below(LONGEST_MS));
+    let time = Duration::from_millis(emitter.random.below(MAX_PAUSE_MS));
     emitter.emit_for(time).await;
     failing.await.expect("no panic");
     let mut players = playing.join_all().await;
     let truth = stage.truth().await;
-    emitter.agrees(&truth);
+    emitter.assert_agrees(&truth);
     catch_up(&mut players, &truth).await;
     players
 }
@@ -424,7 +424,7 @@ async fn change_all(stage: &Stage, emitter: &mut Emitter, players: &mut [impl Pl
     }
     emitter.emit_all().await;
     let mut truth = stage.truth().await;
-    emitter.agrees(&truth);
+    emitter.assert_agrees(&truth);
     truth.extend(stage.place.volatile.iter().map(|uri| (uri.clone(), NOTIFIED.to_owned())));
     catch_up(players, &truth).await;
     for player in players {
@@ -477,12 +477,12 @@ async fn play<P: Plays>(era: &str, mut faults: [Fault; 12]) {
     for player in players {
         player.disconnect().await;
     }
-    is_left_alone(&emitter.client).await;
+    assert_no_subscriptions(&emitter.client).await;
     assert!(!stage.gateway.log().iter().any(|line| line.contains("panicked")));
 }
 
 /// Asserts that all subscriptions have ended with the clients, in the gateway and at the servers.
-async fn is_left_alone(client: &Client) {
+async fn assert_no_subscriptions(client: &Client) {
     gauge_becomes(client, ACTIVE, 0).await;
     for tool in ["a_subscriptions", "web_subscriptions"] {
         eventually(&format!("{tool} lists none"), || async {

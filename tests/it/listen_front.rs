@@ -188,14 +188,14 @@ async fn subx1_patterns_are_listened_for_as_sessions_subscribe_to_them() {
     params["_meta"]["dev.goblin/pattern"] = json!("glob");
     let (accepted, mut stream) = scene.client.listen_with(json!(1), params).await;
     assert_eq!(accepted, uris(&["a+note:///*"]));
-    let anyone = scene.gateway.client().await;
+    let legacy = scene.gateway.client().await;
     eventually("both are subscribed to, in whichever order", || async {
-        let mut requests = without_fences(&anyone.call_text("a_subscribed", json!({})).await);
+        let mut requests = without_fences(&legacy.call_text("a_subscribed", json!({})).await);
         requests.sort();
         (requests == ["+note:///alpha", "+note:///beta"]).then_some(())
     })
     .await;
-    touch(&anyone, "note:///beta", 1).await;
+    touch(&legacy, "note:///beta", 1).await;
     assert_eq!(next_notification(&mut stream, UPDATED, &json!(1)).await["uri"], BETA);
     let mut params = listen_to(uris(&["a+note:///*"]));
     params["_meta"]["dev.goblin/pattern"] = json!("regex");
@@ -248,7 +248,7 @@ async fn sub2_streams_over_a_pipe_are_told_apart_by_their_ids_and_end_apart() {
         client.write(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":900}}"#).await;
         client.write(&touch("y").to_string()).await;
         let ids: Vec<_> = messages(&client, 2).await.iter().filter_map(stream_of).collect();
-        assert_eq!(ids, [json!("900")], "{members}: the other was taken back");
+        assert_eq!(ids, [json!("900")], "{members}: the other listen was cancelled");
         client.write(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"900"}}"#).await;
         subscribed(&client, r#"["+note:///alpha","-note:///alpha"]"#).await;
     }

@@ -244,9 +244,10 @@ async fn reg6_tools_and_prompts_are_compact_cards() {
         {
             let cards = client.call_structured(tool, json!({"limit": 1000})).await;
             let listed = client.request(method, json!({})).await["result"][member].clone();
-            let theirs: Vec<_> = column(&listed, "name").into_iter().filter(|name| !NAMES.contains(name)).collect();
-            assert_eq!(column(&cards[member], "name"), theirs, "the gateway's own are not among them");
-            assert_eq!(cards["total"], theirs.len());
+            let server_entries: Vec<_> =
+                column(&listed, "name").into_iter().filter(|name| !NAMES.contains(name)).collect();
+            assert_eq!(column(&cards[member], "name"), server_entries, "the gateway's own tools are excluded");
+            assert_eq!(cards["total"], server_entries.len());
             for card in cards[member].as_array().expect("cards") {
                 let keys: Vec<_> = card.as_object().expect("an object").keys().map(String::as_str).collect();
                 assert!(keys.iter().all(|key| ["name", "description", "serverId"].contains(key)), "{card}");

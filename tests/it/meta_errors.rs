@@ -88,7 +88,7 @@ async fn meta5_mistakes_are_told_as_errors_of_the_tool_with_a_cure() {
 async fn meta5_a_limit_out_of_range_is_brought_into_it_and_told() {
     let gateway = Gateway::start(config()).await;
     for client in clients_of_each_kind(&gateway, &config(), &["github_echo", "notes_echo"]).await {
-        for (tool, limit, taken, note) in [
+        for (tool, limit, used, note) in [
             ("search_tools", json!(0), Some(1), "limit is from 1 to 100, so 1 was taken"),
             ("search_tools", json!(-5), Some(1), "so 1 was taken"),
             ("search_tools", json!(101), None, "limit is from 1 to 100, so 100 was taken"),
@@ -101,8 +101,8 @@ async fn meta5_a_limit_out_of_range_is_brought_into_it_and_told() {
             let structured = &result["structuredContent"];
             assert!(structured["note"].as_str().expect("a note").contains(note), "{result}");
             assert!(text(&result).contains(note), "{result}");
-            if let Some(taken) = taken {
-                assert_eq!(structured["tools"].as_array().map(Vec::len), Some(taken), "{result}");
+            if let Some(used) = used {
+                assert_eq!(structured["tools"].as_array().map(Vec::len), Some(used), "{result}");
             }
         }
     }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::client::Client;
 use crate::harness::{GOBLIN, Gateway, Scratch, fixture_server, signal};
 use crate::scrape::{scrape, scraped};
-use crate::support::{arrived, await_call, begin_call, path_text, pid_in};
+use crate::support::{await_arrivals, await_call, begin_call, path_text, pid_in};
 
 /// Waits until each of these lines is in a scrape.
 async fn all_scraped(client: &Client, lines: &[&str]) {
@@ -94,7 +94,10 @@ async fn d7_calls_are_counted_by_server_method_and_outcome() {
     assert!(
         scrape.iter().any(|line| *line == r#"mcp_request_duration_seconds_count{server_id="a",method="tools/call"} 5"#)
     );
-    assert!(!scrape.iter().any(|line| line.contains("no/such") || line.contains("nobody")), "labels are ours");
+    assert!(
+        !scrape.iter().any(|line| line.contains("no/such") || line.contains("nobody")),
+        "labels have no text of clients"
+    );
 }
 
 #[tokio::test]
@@ -107,7 +110,7 @@ async fn met2_what_is_going_on_is_told() {
     let client = gateway.client_seeing("a_hang").await;
     let watcher = gateway.client().await;
     let hanging = begin_call(&client, "a_hang", json!({}));
-    arrived(&watcher, "a", 1).await;
+    await_arrivals(&watcher, "a", 1).await;
     let tools = client.tool_names().await.len();
     let entries = format!("goblin_catalog_entries{{kind=\"tool\"}} {tools}");
     all_scraped(

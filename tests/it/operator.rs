@@ -73,7 +73,7 @@ pub async fn get_admin(client: &Client, path: &str) -> Answer {
 }
 
 /// Opens a stream of the admin API.
-pub async fn follow(client: &Client, path: &str, headers: &[(&str, &str)]) -> (Parts, Listener) {
+pub async fn open_admin_stream(client: &Client, path: &str, headers: &[(&str, &str)]) -> (Parts, Listener) {
     let bearer = bearer(client.address).await;
     let headers: Vec<_> = headers.iter().copied().chain([("authorization", bearer.as_str())]).collect();
     client.get(path, &headers).await

@@ -56,7 +56,7 @@ impl Members {
         [self.guard, self.wrapper, self.server, self.sibling]
     }
 
-    async fn are_gone(self) {
+    async fn await_exits(self) {
         for pid in self.all() {
             await_exit(pid).await;
         }
@@ -93,7 +93,7 @@ async fn p9_nothing_outlives_a_gateway_that_was_killed() {
     gateway.client_seeing("a_echo").await;
     let members = family.members().await;
     signal(gateway.child.id().expect("the process runs"), "KILL");
-    members.are_gone().await;
+    members.await_exits().await;
 }
 
 #[tokio::test]
@@ -103,7 +103,7 @@ async fn p9_nothing_outlives_a_guard_that_was_killed_and_the_backend_comes_back(
     let client = gateway.client_seeing("a_echo").await;
     let members = family.members().await;
     signal(members.guard, "KILL");
-    members.are_gone().await;
+    members.await_exits().await;
     next_pid_in(&family.server_file, members.server).await;
     await_call(&client, "a_echo").await;
 }
@@ -115,7 +115,7 @@ async fn p9_nothing_outlives_a_server_that_was_killed_and_it_comes_back() {
     let client = gateway.client_seeing("a_echo").await;
     let members = family.members().await;
     signal(members.server, "KILL");
-    members.are_gone().await;
+    members.await_exits().await;
     let server = next_pid_in(&family.server_file, members.server).await;
     await_call(&client, "a_echo").await;
     assert!(is_alive(server));
@@ -128,7 +128,7 @@ async fn p9_nothing_outlives_a_wrapper_that_was_killed() {
     let client = gateway.client_seeing("a_echo").await;
     let members = family.members().await;
     signal(members.wrapper, "KILL");
-    members.are_gone().await;
+    members.await_exits().await;
     await_call(&client, "a_echo").await;
 }
 
@@ -170,7 +170,7 @@ impl Daemon {
         pids
     }
 
-    async fn are_gone(pids: [u32; 2]) {
+    async fn await_exits(pids: [u32; 2]) {
         for pid in pids {
             await_exit(pid).await;
         }
@@ -203,7 +203,7 @@ async fn p9_a_daemon_of_a_server_does_not_outlive_a_gateway_that_was_killed() {
     gateway.client_seeing("a_echo").await;
     let pids = daemon.pids().await;
     signal(gateway.child.id().expect("the process runs"), "KILL");
-    Daemon::are_gone(pids).await;
+    Daemon::await_exits(pids).await;
 }
 
 #[tokio::test]
@@ -213,7 +213,7 @@ async fn p9_a_daemon_of_a_server_ends_when_the_server_crashes() {
     let client = gateway.client_seeing("a_echo").await;
     let (pids, server) = (daemon.pids().await, pid_in(&daemon.server_file).await);
     signal(server, "KILL");
-    Daemon::are_gone(pids).await;
+    Daemon::await_exits(pids).await;
     next_pid_in(&daemon.server_file, server).await;
     await_call(&client, "a_echo").await;
 }
@@ -226,5 +226,5 @@ async fn p9_a_daemon_of_a_server_ends_when_the_server_is_removed() {
     let pids = daemon.pids().await;
     daemon.scratch.write("goblin.json", &servers_only(json!({ "mcpServers": {} })).to_string());
     signal(gateway.child.id().expect("the process runs"), "HUP");
-    Daemon::are_gone(pids).await;
+    Daemon::await_exits(pids).await;
 }

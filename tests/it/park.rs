@@ -221,7 +221,7 @@ async fn ask_what_is_missing_or_no_answer_is_asked_again_and_more_is_ignored() {
 }
 
 /// Sends progress for every token that calls of the gateway may have by now.
-async fn advance(scene: &Scene) {
+async fn send_progress(scene: &Scene) {
     for token in 1..40 {
         let params = json!({"progressToken": token, "progress": 0.5});
         scene.client.try_call("a_notify", json!({"method": "notifications/progress", "params": params})).await;
@@ -239,11 +239,11 @@ async fn ask_progress_has_the_token_of_the_request_that_came_back() {
     call["_meta"] = json!({"progressToken": "before"});
     let (input_requests, state) = required(&scene.client.request("tools/call", call.clone()).await);
     // The client is not connected, so this progress is dropped.
-    advance(&scene).await;
+    send_progress(&scene).await;
     call["_meta"] = json!({"progressToken": 2});
     let mut stream = open(&scene, &retry(&call, to_all(&input_requests, json!({"action": "accept"})), &state)).await;
     eventually("the server has its answer", || async { (!scene.backend.received().is_empty()).then_some(()) }).await;
-    advance(&scene).await;
+    send_progress(&scene).await;
     let received = stream.next().await.expect("progress");
     assert_eq!(received["params"], json!({"progressToken": 2, "progress": 0.5}), "{received}");
     scene.client.try_call("a_release", json!({})).await;

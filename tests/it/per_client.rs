@@ -140,7 +140,7 @@ async fn sess2_what_was_started_for_a_client_ends_with_it() {
     drop(old);
     await_exit(process).await;
 
-    assert_eq!(pid(&stays).await, kept, "the others' ends are not its own");
+    assert_eq!(pid(&stays).await, kept, "the end of other clients does not affect it");
     gateway.terminate().await;
     for process in started(&log) {
         assert!(!is_alive(process), "{process} still runs");
@@ -261,8 +261,8 @@ async fn rel_a_server_that_cannot_be_started_says_why_and_is_not_started_again_a
     // The breaker opens after this many failures, and further calls are rejected without an attempt. On a slow machine
     // the next attempt may be due.
     let later = starts(&scratch.path().join("starts.later"));
-    let most = 5 + usize::try_from(began.elapsed().as_secs() / 30).expect("a small number");
-    assert!((2..=most).contains(&later), "{later} starts");
+    let max_starts = 5 + usize::try_from(began.elapsed().as_secs() / 30).expect("a small number");
+    assert!((2..=max_starts).contains(&later), "{later} starts");
     assert_eq!(links(&gateway).await, 0);
     assert!(gateway.client().await.try_call("a_echo", json!({})).await["error"].is_object());
 }
@@ -280,12 +280,12 @@ async fn rel_a_slow_start_delays_its_client_only_and_a_cancelled_call_does_not_w
     let (first, second) = (begin_call(&slow, "a_env", json!({"name": "ME"})), begin_call(&slow, "a_echo", json!({})));
     eventually("the process of the slow one is started", || async { (starts(&log) == 2).then_some(()) }).await;
     let leaving = slow.clone();
-    let given_up = tokio::spawn(async move {
+    let abandoned = tokio::spawn(async move {
         leaving.post(r#"{"jsonrpc":"2.0","id":"g","method":"tools/call","params":{"name":"a_echo"}}"#).await
     });
     metric_becomes(&Client::new(gateway.address), "goblin_requests_in_flight", 3).await;
     slow.notify("notifications/cancelled", json!({"requestId": "g"})).await;
-    let answer = tokio::time::timeout(TIMEOUT, given_up).await.expect("the process ends").expect("no panic");
+    let answer = tokio::time::timeout(TIMEOUT, abandoned).await.expect("the process ends").expect("no panic");
     assert!(answer.messages().is_empty(), "{answer:?}");
     pid(&quick).await;
     assert!(!first.is_finished() && !second.is_finished());

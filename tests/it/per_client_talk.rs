@@ -10,7 +10,7 @@ use crate::fixture_http::HttpFixture;
 use crate::harness::{Frozen, Gateway, Scratch, eventually};
 use crate::per_client::{each_transport, own_process, per_client};
 use crate::scrape::metric;
-use crate::support::{arrived, path_text, scripted_server};
+use crate::support::{await_arrivals, path_text, scripted_server};
 
 /// Returns a client with these capabilities, after the tool of this name is listed.
 async fn client_with(gateway: &Gateway, capabilities: Value, tool: &str) -> Client {
@@ -96,7 +96,7 @@ async fn ask_without_a_call_reaches_the_client_on_its_session_stream() {
                 .post(json!({"jsonrpc": "2.0", "id": "c", "method": "tools/call", "params": params}).to_string())
                 .await
         });
-        arrived(&one, "a", before + 1).await;
+        await_arrivals(&one, "a", before + 1).await;
         one.notify("notifications/cancelled", json!({"requestId": "c"})).await;
         let server_request = stream.await_method("elicitation/create").await;
         assert_eq!(server_request["params"]["message"], "who?", "{transport}");
@@ -129,8 +129,8 @@ async fn ask_by_url_is_completed_at_the_client_whose_own_server_says_so() {
         }
         for (number, (client, stream)) in clients.iter_mut().enumerate() {
             let params = json!({"elicitationId": "1", "of": number});
-            let tell = json!({"method": COMPLETE, "params": params, "via": "get", "then": "release"});
-            let mut call = begin(client, "a_notify", tell).await;
+            let arguments = json!({"method": COMPLETE, "params": params, "via": "get", "then": "release"});
+            let mut call = begin(client, "a_notify", arguments).await;
             let received = tokio::select! {
                 received = call.await_method(COMPLETE) => received,
                 received = stream.await_method(COMPLETE) => received,
@@ -191,12 +191,12 @@ async fn ask_capabilities_are_the_client_s_own_less_what_is_not_declared() {
         let mut server = own_process(&[]);
         server["declare"] = declare.clone();
         let gateway = gateway_of(server).await;
-        let (one, bare) = (client_with(&gateway, capabilities.clone(), "a_hello").await, gateway.client().await);
+        let (one, plain) = (client_with(&gateway, capabilities.clone(), "a_hello").await, gateway.client().await);
         let hello = async |client: &Client| -> Value {
             serde_json::from_str(&client.call_text("a_hello", json!({})).await).expect("an object")
         };
         assert_eq!(hello(&one).await["capabilities"], expected, "{declare}");
-        assert_eq!(hello(&bare).await["capabilities"], json!({}), "{declare}");
+        assert_eq!(hello(&plain).await["capabilities"], json!({}), "{declare}");
     }
 }
 

@@ -50,7 +50,7 @@ fn assert_no_notification(answer: &str, about: &str) {
     for secret in SECRETS {
         // A response may repeat the client's own words.
         if !about.contains(secret) {
-            assert!(!answer.contains(secret), "{secret} is given away by {about}: {answer}");
+            assert!(!answer.contains(secret), "{about} reveals {secret}: {answer}");
         }
     }
 }

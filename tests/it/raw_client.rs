@@ -78,8 +78,8 @@ impl RawClient {
     }
 
     /// Reads until this text arrives.
-    pub async fn read_until(mut self, what: &str) -> RawClient {
-        self.until(what).await;
+    pub async fn read_until(mut self, text: &str) -> RawClient {
+        self.until(text).await;
         self
     }
 
@@ -107,9 +107,10 @@ impl RawClient {
         other.until("202 Accepted").await;
     }
 
-    async fn send(&mut self, what: &str, headers: &str, body: &str) {
+    async fn send(&mut self, request_line: &str, headers: &str, body: &str) {
         let (host, length) = (self.address, body.len());
-        let request = format!("{what} HTTP/1.1\r\nhost: {host}\r\n{headers}content-length: {length}\r\n\r\n{body}");
+        let request =
+            format!("{request_line} HTTP/1.1\r\nhost: {host}\r\n{headers}content-length: {length}\r\n\r\n{body}");
         self.socket.write_all(request.as_bytes()).await.expect("the gateway reads");
     }
 

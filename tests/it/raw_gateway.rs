@@ -42,13 +42,13 @@ impl RawGateway {
     }
 
     /// Returns the next request that is `wanted`. Other requests stay queued.
-    pub async fn take(&mut self, what: &str, wanted: impl Fn(&Arrival) -> bool) -> Arrival {
+    pub async fn take(&mut self, description: &str, wanted: impl Fn(&Arrival) -> bool) -> Arrival {
         if let Some(at) = self.early.iter().position(&wanted) {
             return self.early.remove(at);
         }
         loop {
             let arrival = tokio::time::timeout(TIMEOUT, self.arrivals.recv()).await;
-            let arrival = arrival.unwrap_or_else(|_| panic!("{what} in time")).expect("the listener runs");
+            let arrival = arrival.unwrap_or_else(|_| panic!("{description} in time")).expect("the listener runs");
             if wanted(&arrival) {
                 return arrival;
             }

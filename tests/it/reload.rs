@@ -188,7 +188,7 @@ struct Ledger {
 }
 
 /// Runs one client, which calls the unchanged server until the storm is over.
-async fn sail(peer: Client, ledger: Arc<Ledger>, number: usize) -> Client {
+async fn call_until_over(peer: Client, ledger: Arc<Ledger>, number: usize) -> Client {
     let mut round = 0;
     while !ledger.is_over.load(Ordering::Relaxed) {
         let nonce = format!("{number} {round}");
@@ -201,7 +201,7 @@ async fn sail(peer: Client, ledger: Arc<Ledger>, number: usize) -> Client {
 
 /// Returns the file of a round: one constant server, one that changes each time, one that comes and goes. Some files
 /// are invalid.
-fn weather(round: usize, log: &str) -> String {
+fn config_of_round(round: usize, log: &str) -> String {
     let mut servers = json!({
         "steady": fixture_server(&["--start-log", log]),
         "moving": fixture_server(&["--start-log", log, "--instructions", &(round / 2).to_string()]),
@@ -221,9 +221,10 @@ async fn a_hundred_changes_under_load_cost_nobody_a_call_or_a_subscription() {
     const ROUNDS: usize = 100;
     let scratch = Scratch::new();
     let log = scratch.path().join("starts");
-    let served =
-        Served::start(serde_json::from_str::<Value>(&weather(0, path_text(&log))).expect("JSON")["mcpServers"].clone())
-            .await;
+    let served = Served::start(
+        serde_json::from_str::<Value>(&config_of_round(0, path_text(&log))).expect("JSON")["mcpServers"].clone(),
+    )
+    .await;
     served.gateway.client_seeing("moving_echo").await.await_tool("steady_nonce").await;
     let ledger = Arc::<Ledger>::default();
     let mut sailing = Vec::new();
@@ -232,11 +233,11 @@ async fn a_hundred_changes_under_load_cost_nobody_a_call_or_a_subscription() {
         for uri in ["steady+note:///alpha", "moving+note:///beta"] {
             peer.subscribe(uri).await;
         }
-        sailing.push(tokio::spawn(sail(peer, Arc::clone(&ledger), number)));
+        sailing.push(tokio::spawn(call_until_over(peer, Arc::clone(&ledger), number)));
     }
     let (mut reloads, mut rejected) = (0, 0);
     for round in 1..=ROUNDS {
-        served.put(&weather(round, path_text(&log)));
+        served.put(&config_of_round(round, path_text(&log)));
         served.hang_up();
         if round % 5 == 3 {
             rejected += 1;

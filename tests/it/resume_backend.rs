@@ -181,7 +181,7 @@ fn stream_of(events: &str) -> String {
 }
 
 /// Returns a stream that ends in the middle, like after a cut cable.
-fn broken(events: &str) -> String {
+fn cut_stream(events: &str) -> String {
     let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
     format!("{head}{:x}\r\n{events}\r\n", events.len())
 }
@@ -245,22 +245,22 @@ async fn outcome(cutter: &Cutter, client: &Client, steps: &[String]) -> Outcome 
 #[tokio::test]
 async fn http3_a_call_whose_stream_ends_too_early_is_answered() {
     let (cutter, _gateway, client) = Cutter::behind_gateway(json!({})).await;
-    let check = async |what: &str, steps: &[String], resumed: &[&str], progress: &[u64]| {
+    let check = async |case: &str, steps: &[String], resumed: &[&str], progress: &[u64]| {
         let outcome = outcome(&cutter, &client, steps).await;
-        assert_eq!(outcome.answer["result"]["content"][0]["text"], "yes", "{what}: {}", outcome.answer);
+        assert_eq!(outcome.answer["result"]["content"][0]["text"], "yes", "{case}: {}", outcome.answer);
         assert_eq!(
             (outcome.resumed, &outcome.progress[..]),
             (resumed.iter().map(ToString::to_string).collect(), progress),
-            "{what}"
+            "{case}"
         );
     };
     let yes = || answer("9", "yes");
     check("after the priming event", &[stream_of(&prime("0")), stream_of(&yes())], &["0"], &[]).await;
     let half = format!("{}{}id: 2\ndata: {{\"jsonrpc\"", prime("0"), progress("1", 1));
-    check("in an event", &[broken(&half), stream_of(&(progress("2", 2) + &yes()))], &["1"], &[1, 2]).await;
+    check("in an event", &[cut_stream(&half), stream_of(&(progress("2", 2) + &yes()))], &["1"], &[1, 2]).await;
     let twice = [
         stream_of(&(prime("0") + &progress("1", 1))),
-        broken(&progress("2", 2)),
+        cut_stream(&progress("2", 2)),
         stream_of(&(progress("3", 3) + &yes())),
     ];
     check("twice", &twice, &["1", "2"], &[1, 2, 3]).await;
@@ -288,7 +288,7 @@ async fn http3_a_call_whose_stream_ends_too_early_is_answered() {
 async fn p1_a_log_line_on_a_resumed_stream_goes_to_no_client_that_it_may_not_be_for() {
     let (cutter, gateway, client) = Cutter::behind_gateway(json!({})).await;
     // Another call is open, so the log line is ambiguous.
-    let (_, mut other) = gateway.client().await.open(call(7, &late())).await;
+    let (_, mut other) = gateway.client().await.open(call(7, &delayed())).await;
     other.await_method("notifications/progress").await;
     let steps = [
         stream_of(&(prime("0") + &log("1", "mine"))),
@@ -333,14 +333,14 @@ async fn p3_a_call_that_is_open_when_its_session_is_forgotten_is_not_sent_again(
 }
 
 /// Returns a stream with a long retry delay.
-fn late() -> Vec<String> {
+fn delayed() -> Vec<String> {
     vec![stream_of(&(prime("0").replace("500", "30000") + &progress("1", 1)))]
 }
 
 #[tokio::test]
 async fn route3_a_call_that_waits_for_the_rest_of_its_stream_has_its_deadline() {
     let (cutter, _gateway, client) = Cutter::behind_gateway(json!({ "timeout": "2s" })).await;
-    let outcome = outcome(&cutter, &client, &late()).await;
+    let outcome = outcome(&cutter, &client, &delayed()).await;
     assert_error(&outcome.answer, 1504, "TIMEOUT");
     assert_eq!((outcome.resumed.len(), outcome.progress), (0, vec![1]));
     eventually("the backend received the cancellation", || async {
@@ -352,7 +352,7 @@ async fn route3_a_call_that_waits_for_the_rest_of_its_stream_has_its_deadline() 
 #[tokio::test]
 async fn http3_a_call_that_waits_for_the_rest_of_its_stream_can_be_cancelled() {
     let (cutter, _gateway, client) = Cutter::behind_gateway(json!({})).await;
-    let (_, mut stream) = client.open(call(7, &late())).await;
+    let (_, mut stream) = client.open(call(7, &delayed())).await;
     stream.await_method("notifications/progress").await;
     client.notify("notifications/cancelled", json!({ "requestId": 7 })).await;
     eventually("the backend received the cancellation", || async {
@@ -390,7 +390,7 @@ async fn http3_the_standing_stream_is_resumed_and_nothing_is_heard_twice() {
 #[tokio::test]
 async fn p2_progress_on_the_standing_stream_reaches_its_call_under_the_token_of_the_client() {
     let (cutter, _gateway, client) = Cutter::behind_gateway(json!({})).await;
-    let (_, mut stream) = client.open(call(7, &late())).await;
+    let (_, mut stream) = client.open(call(7, &delayed())).await;
     stream.await_method("notifications/progress").await;
     let id = cutter.state().call.to_string();
     cutter.send_events(&(progress("s1", 2).replace("$ID", "424242") + &progress("s2", 3).replace("$ID", &id))).await;

@@ -82,7 +82,7 @@ fn the_configurations_of_the_examples_are_good() {
     let directory = Path::new(crate::harness::ROOT).join("examples");
     let mut checked = 0;
     for entry in std::fs::read_dir(directory).expect("the examples") {
-        let name = entry.expect("an entry").file_name().into_string().expect("names of ours are UTF-8");
+        let name = entry.expect("an entry").file_name().into_string().expect("file names are UTF-8");
         if name == "README.md" {
             continue;
         }

@@ -38,7 +38,7 @@ impl Screen {
     pub fn run(mut command: Command, columns: u16, rows: u16) -> Screen {
         use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
         let near = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
-        grantpt(&near).expect("ours");
+        grantpt(&near).expect("the terminal can be granted");
         unlockpt(&near).expect("open");
         let name = ptsname(&near, Vec::new()).expect("a name").into_string().expect("text");
         let far = File::options().read(true).write(true).open(name).expect("the other side");
@@ -80,14 +80,14 @@ impl Screen {
     }
 
     /// Waits until the screen satisfies `is_so`.
-    pub async fn wait(&self, what: &str, is_so: impl Fn(&str) -> bool) -> String {
+    pub async fn wait(&self, condition: &str, is_so: impl Fn(&str) -> bool) -> String {
         let deadline = tokio::time::Instant::now() + TIMEOUT;
         loop {
             let text = self.text();
             if is_so(&text) {
                 return text;
             }
-            assert!(tokio::time::Instant::now() < deadline, "timed out before {what}; the screen is\n{text}");
+            assert!(tokio::time::Instant::now() < deadline, "timed out before {condition}; the screen is\n{text}");
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
         }
     }
@@ -106,11 +106,11 @@ impl Screen {
             .await
             .expect("the process ends")
             .expect("the exit status is known");
-        eventually("the terminal is given back", || async { self.is_given_back().then_some(()) }).await;
+        eventually("the terminal is restored", || async { self.is_restored().then_some(()) }).await;
         status.code()
     }
 
-    pub fn is_given_back(&self) -> bool {
+    pub fn is_restored(&self) -> bool {
         let modes = tcgetattr(&self.far).expect("a terminal has modes").local_modes;
         let is_cooked = modes.contains(LocalModes::ICANON | LocalModes::ECHO);
         let parser = self.parser.lock().expect("no test panics here");

@@ -131,7 +131,7 @@ impl Scripted {
     }
 
     /// Waits until the peer has disconnected from a held response.
-    pub async fn hung_up(&self) {
+    pub async fn await_disconnect(&self) {
         eventually("the peer disconnected", || async { (self.hung_up.load(Ordering::SeqCst) > 0).then_some(()) }).await;
     }
 }

@@ -153,7 +153,7 @@ async fn tour(sdk: Sdk, front: Front) {
         Front::Sse => {
             let gateway = Gateway::start(config).await;
             let report = sdk.begin_over_sse(&format!("http://{}/sse", gateway.address), &steps).report().await;
-            no_session_is_left(&gateway).await;
+            await_no_session(&gateway).await;
             report
         }
         Front::Stdio => sdk.begin_over_stdio(&config, &steps).report().await,
@@ -173,7 +173,7 @@ async fn tour(sdk: Sdk, front: Front) {
 }
 
 /// Waits until the session has ended with its client and stream.
-async fn no_session_is_left(gateway: &Gateway) {
+async fn await_no_session(gateway: &Gateway) {
     metric_becomes(&Client::new(gateway.address), "goblin_sessions_active", 0).await;
 }
 

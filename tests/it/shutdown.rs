@@ -9,7 +9,7 @@ use crate::client::Client;
 use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, Scratch, eventually, fixture_server, signal};
 use crate::support::{
-    arrived, await_exit, await_log, begin_call, ended, is_alive, parent, path_text, pid_in, raw_post, rest,
+    await_arrivals, await_exit, await_log, begin_call, ended, is_alive, parent, path_text, pid_in, raw_post, rest,
 };
 
 #[tokio::test]
@@ -34,8 +34,8 @@ async fn f26_calls_under_way_are_answered_before_the_gateway_ends() {
         }
     }
     let watcher = gateway.client().await;
-    arrived(&watcher, "pipe", 10).await;
-    arrived(&watcher, "http", 10).await;
+    await_arrivals(&watcher, "pipe", 10).await;
+    await_arrivals(&watcher, "http", 10).await;
     assert!(gateway.terminate().await.success());
     for (nonce, call) in calls {
         assert_eq!(ended(call).await["result"]["content"][0]["text"], nonce);
@@ -57,7 +57,7 @@ async fn f26_open_streams_end_and_new_connections_are_refused() {
     }
     let idle = TcpStream::connect(gateway.address).await.expect("the gateway listens");
     let call = begin_call(&client, "a_sleep", json!({"ms": 1500}));
-    arrived(&gateway.client().await, "a", 1).await;
+    await_arrivals(&gateway.client().await, "a", 1).await;
     signal(gateway.child.id().expect("the process runs"), "TERM");
     for listener in &mut listeners {
         while let Some(message) = listener.next().await {
@@ -83,7 +83,7 @@ async fn f26_calls_beyond_the_grace_are_cut_and_named() {
     let client = gateway.client_seeing("a_hang").await;
     let body = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a_hang"}}"#;
     let stream = raw_post(&client, body).await;
-    arrived(&gateway.client().await, "a", 1).await;
+    await_arrivals(&gateway.client().await, "a", 1).await;
     let server = pid_in(&file).await;
     assert!(gateway.terminate().await.success());
     assert!(!rest(stream).await.contains("\"result\""));
@@ -106,7 +106,7 @@ async fn f26_exactly_so_many_cut_calls_are_named_and_the_rest_counted() {
     .await;
     let client = gateway.client_seeing("a_hang").await;
     let calls: Vec<_> = (0..25).map(|_| begin_call(&client, "a_hang", json!({}))).collect();
-    arrived(&gateway.client().await, "a", 25).await;
+    await_arrivals(&gateway.client().await, "a", 25).await;
     assert!(gateway.terminate().await.success());
     await_log(&gateway, &["calls cut by the shutdown", "count=25", "unnamed=5"]).await;
     let named = |line: &&String| line.contains("call cut by the shutdown");
@@ -127,7 +127,7 @@ async fn f26_a_second_signal_ends_the_drain_at_once_and_leaves_nothing() {
     .await;
     let client = gateway.client_seeing("a_hang").await;
     let call = begin_call(&client, "a_hang", json!({}));
-    arrived(&gateway.client().await, "a", 1).await;
+    await_arrivals(&gateway.client().await, "a", 1).await;
     let server = pid_in(&file).await;
     signal(gateway.child.id().expect("the process runs"), "TERM");
     await_log(&gateway, &["shutting down", "open=1"]).await;
@@ -231,7 +231,7 @@ async fn f26_a_call_whose_connection_was_lost_is_named_and_not_waited_for() {
     let client = gateway.client_seeing("a_hang").await;
     let body = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a_hang"}}"#;
     let stream = raw_post(&client, body).await;
-    arrived(&gateway.client().await, "a", 1).await;
+    await_arrivals(&gateway.client().await, "a", 1).await;
     drop(stream);
     assert!(gateway.terminate().await.success());
     await_log(&gateway, &["call cut by the shutdown", "name=\"a_hang\""]).await;

@@ -96,8 +96,8 @@ impl Backend {
         text.lines().map(str::to_owned).collect()
     }
 
-    pub async fn await_message(&self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
-        eventually(&format!("{}: the server receives {what}", self.name), || async {
+    pub async fn await_message(&self, description: &str, wanted: impl Fn(&str) -> bool) -> String {
+        eventually(&format!("{}: the server receives {description}", self.name), || async {
             self.received().into_iter().find(|message| wanted(message))
         })
         .await

@@ -117,7 +117,7 @@ async fn sub4_a_subscription_can_be_named_in_every_way() {
             assert_eq!(meta["dev.goblin/uri"], ALPHA, "{subscribed}");
             stage.has_subscriptions(3).await;
             peer.unsubscribe(kept.as_str().expect("an id")).await;
-            assert_eq!(stage.metric(ACTIVE).await, 3, "another client's subscription is not ours to end");
+            assert_eq!(stage.metric(ACTIVE).await, 3, "a client cannot end the subscription of another client");
             let id = meta["dev.goblin/subscriptionId"].as_str().expect("an id");
             peer.unsubscribe(ended.unwrap_or(id)).await;
             assert_eq!(stage.metric(ACTIVE).await, 2, "{subscribed} {ended:?}");
@@ -319,7 +319,7 @@ async fn sub17_a_bad_uri_is_refused() {
 async fn sub18_sub5_d13_what_is_inside_a_subscribed_resource_is_told_once_and_can_be_read() {
     let stage = Stage::start(Front::Http, Back::Stdio).await;
     let peer = stage.peer(json!({})).await;
-    let tell = async |peer: &Client, uri: &str| {
+    let send_update = async |peer: &Client, uri: &str| {
         let arguments = json!({"method": UPDATED, "params": {"uri": uri, "part": uri}}).to_string();
         peer.call_text("a_notify", &arguments).await;
     };
@@ -335,19 +335,19 @@ async fn sub18_sub5_d13_what_is_inside_a_subscribed_resource_is_told_once_and_ca
         ("note:///alph", vec![]),
         ("note://", vec![]),
     ] {
-        tell(&peer, uri).await;
+        send_update(&peer, uri).await;
         assert_eq!(short(&peer.updates().await), expected, "{uri}");
     }
     let answer = peer.request("resources/read", read).await;
     assert_eq!(answer["error"]["message"], "Resource not found", "the server itself answered: {answer}");
     // The URI was part of an update, so it can be subscribed too. A resource inside both is notified once.
     peer.subscribe(inside).await;
-    tell(&peer, "note:///alpha/part/1/x").await;
-    tell(&peer, "note:///alpha/part/1").await;
+    send_update(&peer, "note:///alpha/part/1/x").await;
+    send_update(&peer, "note:///alpha/part/1").await;
     assert_eq!(short(&peer.updates().await), ["a+note:///alpha/part/1/x", inside]);
     // Ending the inner subscription keeps the outer one.
     peer.unsubscribe(inside).await;
-    tell(&peer, "note:///alpha/part/1").await;
+    send_update(&peer, "note:///alpha/part/1").await;
     assert_eq!(short(&peer.updates().await), [inside]);
 }
 
@@ -356,15 +356,15 @@ async fn sub18_what_waits_inside_is_kept_for_the_outer_and_folded_when_it_is_too
     const MAX_SUBSCRIPTIONS: usize = 64;
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
     let client = gateway.client_seeing("a_touch").await;
-    let tell = async |uri: &str| {
+    let send_update = async |uri: &str| {
         client.call("a_notify", json!({"method": UPDATED, "params": { "uri": uri }})).await;
     };
     subscribe(&client, ALPHA, json!({})).await;
-    tell("note:///alpha/0").await;
+    send_update("note:///alpha/0").await;
     subscribe(&client, "a+note:///alpha/0", json!({})).await;
     client.request("resources/unsubscribe", json!({"uri": "a+note:///alpha/0"})).await;
     for number in 1..MAX_SUBSCRIPTIONS {
-        tell(&format!("note:///alpha/{number}")).await;
+        send_update(&format!("note:///alpha/{number}")).await;
     }
     let mut stream = client.listen().await;
     for number in 0..MAX_SUBSCRIPTIONS {
@@ -374,15 +374,15 @@ async fn sub18_what_waits_inside_is_kept_for_the_outer_and_folded_when_it_is_too
     drop(stream);
 
     let client = gateway.client().await;
-    let tell = async |uri: String| {
+    let send_update = async |uri: String| {
         client.call("a_notify", json!({"method": UPDATED, "params": { "uri": uri }})).await;
     };
     subscribe(&client, ALPHA, json!({})).await;
     subscribe(&client, BETA, json!({})).await;
     for number in 0..=MAX_SUBSCRIPTIONS {
-        tell(format!("note:///alpha/{number}")).await;
+        send_update(format!("note:///alpha/{number}")).await;
     }
-    tell("note:///beta".to_owned()).await;
+    send_update("note:///beta".to_owned()).await;
     let mut stream = client.listen().await;
     assert_eq!(stream.await_method(UPDATED).await["params"], json!({ "uri": ALPHA }), "one for all");
     assert_eq!(stream.await_method(UPDATED).await["params"], json!({ "uri": BETA }));
@@ -413,8 +413,8 @@ async fn subx3_sub11_updates_are_spaced_until_it_is_wanted_otherwise_and_the_las
     assert_eq!(last.json()["params"]["uri"], BETA);
     let before = peer.pending_messages().await.iter().filter(|message| message["method"] == UPDATED).count();
     // A slower machine permits more updates.
-    let most = began.elapsed().as_millis() / u128::from(INTERVAL_MS);
-    assert!(before as u128 <= most, "{before} updates arrived before the last");
+    let max_updates = began.elapsed().as_millis() / u128::from(INTERVAL_MS);
+    assert!(before as u128 <= max_updates, "{before} updates arrived before the last");
 }
 
 #[tokio::test]

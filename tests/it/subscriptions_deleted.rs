@@ -21,12 +21,12 @@ const BIN: &str = "a+blob:///bin";
 const LIST_CHANGED: &str = "notifications/resources/list_changed";
 
 /// Returns the capabilities of a client that supports deletions.
-fn knowing() -> Value {
+fn deletion_capabilities() -> Value {
     json!({"experimental": {"dev.goblin/subscriptions": {}}})
 }
 
 /// Returns the params that announce a deletion to a plain client.
-fn marked(uri: &str) -> Value {
+fn deletion_mark(uri: &str) -> Value {
     json!({"uri": uri, "_meta": {"dev.goblin/deleted": true}})
 }
 
@@ -38,7 +38,7 @@ async fn sub14_d10_a_resource_that_is_gone_is_told_and_its_return_too_over_every
         let peer = stage.peer(json!({})).await;
         peer.subscribe(BIN).await;
         peer.change(json!({ "remove": NATIVE })).await;
-        assert_eq!(peer.updated().await.json()["params"], marked(BIN), "{pair}");
+        assert_eq!(peer.updated().await.json()["params"], deletion_mark(BIN), "{pair}");
         peer.notification(LIST_CHANGED).await;
         let answer = peer.request("resources/read", json!({ "uri": BIN })).await;
         assert_eq!(answer["error"]["data"]["code"], "RESOURCE_NOT_FOUND", "{pair}: {answer}");
@@ -62,7 +62,7 @@ async fn sub14_d10_a_resource_that_is_gone_is_told_and_its_return_too_over_every
 #[tokio::test]
 async fn sub14_d10_who_knows_of_deletions_is_told_in_so_many_words() {
     let capabilities = [
-        knowing(),
+        deletion_capabilities(),
         json!({"extensions": {"dev.goblin/subscriptions": {}}}),
         json!({"experimental": {"other": {}}}),
         json!({}),
@@ -76,14 +76,15 @@ async fn sub14_d10_who_knows_of_deletions_is_told_in_so_many_words() {
         peer.subscribe_with("a+blob:///*", glob()).await;
         peers.push(peer);
     }
-    let mut indifferent = stage.peer(knowing()).await;
+    let mut indifferent = stage.peer(deletion_capabilities()).await;
     for peer in peers.iter_mut().chain([&mut indifferent]) {
         // The messages from the set-up are dropped.
         peer.pending_messages().await;
     }
     indifferent.change(json!({ "remove": NATIVE })).await;
     for (number, peer) in peers.iter_mut().enumerate() {
-        let (method, params) = if number < 2 { (DELETED, json!({ "uri": BIN })) } else { (UPDATED, marked(BIN)) };
+        let (method, params) =
+            if number < 2 { (DELETED, json!({ "uri": BIN })) } else { (UPDATED, deletion_mark(BIN)) };
         assert_eq!(peer.notification(method).await.json()["params"], params, "{number}");
         peer.notification(LIST_CHANGED).await;
         assert_eq!(peer.updates().await, Vec::<Value>::new(), "{number}: once");
@@ -105,7 +106,7 @@ async fn notified_of_resources(peer: &Client) -> Vec<Value> {
     others
 }
 
-async fn alone(server: Value) -> (Gateway, Client) {
+async fn start_alone(server: Value) -> (Gateway, Client) {
     let gateway = Gateway::with_servers(json!({ "a": server })).await;
     let peer = Client::new(gateway.address).listening(json!({})).await;
     peer.await_tool("a_touch").await;
@@ -114,12 +115,12 @@ async fn alone(server: Value) -> (Gateway, Client) {
 
 #[tokio::test]
 async fn d10_what_is_gone_stays_subscribed_and_is_listed_as_missing() {
-    let (gateway, peer) = alone(fixture_server(&[])).await;
+    let (gateway, peer) = start_alone(fixture_server(&[])).await;
     let id = peer.subscribe(BIN).await["dev.goblin/subscriptionId"].clone();
     let kept = peer.subscribe("a+note:///alpha").await;
     states_become(gateway.address, &[(BIN, "subscribed"), ("a+note:///alpha", "subscribed")]).await;
     peer.change(json!({ "remove": NATIVE })).await;
-    assert_eq!(peer.updated().await.json()["params"], marked(BIN));
+    assert_eq!(peer.updated().await.json()["params"], deletion_mark(BIN));
     states_become(gateway.address, &[(BIN, "missing"), ("a+note:///alpha", "subscribed")]).await;
     // The resource cannot be subscribed again, and the subscription still ends by its name.
     let answer = peer.request("resources/subscribe", json!({ "uri": BIN })).await;
@@ -129,7 +130,7 @@ async fn d10_what_is_gone_stays_subscribed_and_is_listed_as_missing() {
     states_become(gateway.address, &[(BIN, "subscribed"), ("a+note:///alpha", "subscribed")]).await;
     assert_eq!(peer.subscribe(BIN).await["dev.goblin/subscriptionId"], id, "the same as ever");
     peer.change(json!({ "remove": NATIVE })).await;
-    assert_eq!(peer.updated().await.json()["params"], marked(BIN), "a second time");
+    assert_eq!(peer.updated().await.json()["params"], deletion_mark(BIN), "a second time");
     peer.unsubscribe(id.as_str().expect("an id")).await;
     states_become(gateway.address, &[("a+note:///alpha", "subscribed")]).await;
     peer.change(json!({ "restore": NATIVE })).await;
@@ -140,12 +141,12 @@ async fn d10_what_is_gone_stays_subscribed_and_is_listed_as_missing() {
 
 #[tokio::test]
 async fn d10_what_a_pattern_covered_is_told_as_gone_and_as_new() {
-    let (gateway, peer) = alone(fixture_server(&[])).await;
+    let (gateway, peer) = start_alone(fixture_server(&[])).await;
     peer.define(&["file:///d/1", "file:///d/2"]).await;
     peer.subscribe_with("a+file:///d/*", glob()).await;
     peer.await_upstream_unordered(&["+file:///d/1", "+file:///d/2"]).await;
     peer.change(json!({"remove": "file:///d/1"})).await;
-    assert_eq!(peer.updated().await.json()["params"], marked("a+file:///d/1"));
+    assert_eq!(peer.updated().await.json()["params"], deletion_mark("a+file:///d/1"));
     peer.await_upstream_unordered(&["+file:///d/1", "+file:///d/2", "-file:///d/1"]).await;
     states_become(gateway.address, &[("a+file:///d/*", "subscribed")]).await;
     peer.change(json!({"restore": "file:///d/1"})).await;
@@ -157,7 +158,7 @@ async fn d10_what_a_pattern_covered_is_told_as_gone_and_as_new() {
 
 #[tokio::test]
 async fn d10_what_is_not_listed_may_still_be_there() {
-    let (gateway, peer) = alone(fixture_server(&[])).await;
+    let (gateway, peer) = start_alone(fixture_server(&[])).await;
     // The first can still be read, the second matches a template, and the third was never listed.
     for uri in [BIN, "a+note:///alpha", "a+note:///missing"] {
         peer.subscribe(uri).await;
@@ -170,7 +171,7 @@ async fn d10_what_is_not_listed_may_still_be_there() {
     peer.lists("a+note:///alpha", false).await;
     // A deletion of one of them would have been notified before this one.
     peer.change(json!({"remove": "file:///marker"})).await;
-    assert_eq!(peer.updated().await.json()["params"], marked("a+file:///marker"));
+    assert_eq!(peer.updated().await.json()["params"], deletion_mark("a+file:///marker"));
     let subscribed = |uri| (uri, "subscribed");
     let kept = [subscribed(BIN), subscribed("a+note:///alpha"), subscribed("a+note:///missing")];
     states_become(gateway.address, &[&kept[..], &[("a+file:///marker", "missing")]].concat()).await;
@@ -180,22 +181,22 @@ async fn d10_what_is_not_listed_may_still_be_there() {
     }
     // A later deletion is notified when it happens.
     peer.change(json!({ "remove": NATIVE })).await;
-    assert_eq!(peer.updated().await.json()["params"], marked(BIN));
+    assert_eq!(peer.updated().await.json()["params"], deletion_mark(BIN));
 }
 
 #[tokio::test]
 async fn d10_a_template_that_is_denied_offers_nothing() {
-    let (_gateway, peer) = alone(few_templates()).await;
+    let (_gateway, peer) = start_alone(few_templates()).await;
     peer.subscribe("a+note:///alpha").await;
     peer.change(json!({"remove": "note:///alpha"})).await;
-    assert_eq!(peer.updated().await.json()["params"], marked("a+note:///alpha"));
+    assert_eq!(peer.updated().await.json()["params"], deletion_mark("a+note:///alpha"));
 }
 
 #[tokio::test]
 async fn d10_d14_a_server_that_fails_or_dies_makes_nothing_vanish() {
     let scratch = Scratch::new();
     let pid_file = scratch.path().join("pid");
-    let (gateway, peer) = alone(fixture_server(&["--pid-file", path_text(&pid_file)])).await;
+    let (gateway, peer) = start_alone(fixture_server(&["--pid-file", path_text(&pid_file)])).await;
     peer.subscribe(BIN).await;
     peer.define(&["file:///marker"]).await;
     peer.subscribe("a+file:///marker").await;
@@ -205,7 +206,11 @@ async fn d10_d14_a_server_that_fails_or_dies_makes_nothing_vanish() {
     assert_eq!(peer.updates().await, Vec::<Value>::new(), "a failed list changes nothing");
     states_become(gateway.address, &[(BIN, "subscribed"), ("a+file:///marker", "subscribed")]).await;
     peer.change(json!({"broken": false})).await;
-    assert_eq!(peer.updated().await.json()["params"], marked("a+file:///marker"), "the deletion is reported now");
+    assert_eq!(
+        peer.updated().await.json()["params"],
+        deletion_mark("a+file:///marker"),
+        "the deletion is reported now"
+    );
 
     // The next process does not know the marker.
     peer.change(json!({"restore": "file:///marker"})).await;
@@ -221,7 +226,7 @@ async fn d10_d14_a_server_that_fails_or_dies_makes_nothing_vanish() {
     );
     assert_eq!(
         peer.updated().await.json()["params"],
-        marked("a+file:///marker"),
+        deletion_mark("a+file:///marker"),
         "the deletion is reported after the next list"
     );
     states_become(gateway.address, &[(BIN, "subscribed"), ("a+file:///marker", "missing")]).await;
@@ -247,7 +252,7 @@ async fn d10_a_file_that_is_removed_or_comes_back_is_told_once() {
     let (deleted, fence, all) = (uri("deleted.txt"), uri("fence.txt"), uri("*.txt"));
     let mut peers = [
         Client::new(gateway.address).listening(json!({})).await,
-        Client::new(gateway.address).listening(knowing()).await,
+        Client::new(gateway.address).listening(deletion_capabilities()).await,
     ];
     for peer in &mut peers {
         peer.await_tool("a_read").await;

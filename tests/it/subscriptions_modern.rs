@@ -65,10 +65,10 @@ async fn merged(client: &Client, expected: &[&str]) {
     .await;
 }
 
-/// Returns the open streams when there are at most `most`. The server notices a closed stream with a delay.
-async fn at_most(client: &Client, most: usize) -> Vec<Value> {
-    eventually(&format!("at most {most} streams are open"), || async {
-        Some(streams(client).await).filter(|streams| streams.len() <= most)
+/// Returns the open streams when there are at most `limit`. The server notices a closed stream with a delay.
+async fn await_at_most(client: &Client, limit: usize) -> Vec<Value> {
+    eventually(&format!("at most {limit} streams are open"), || async {
+        Some(streams(client).await).filter(|streams| streams.len() <= limit)
     })
     .await
 }
@@ -114,14 +114,14 @@ async fn sub2_sub5_many_resources_are_few_streams_and_all_are_told() {
             begun.push(peers[number % PEERS].begin("resources/subscribe", uri).await);
             if number % 50 == 0 {
                 // A base, a delta, and the stream that replaces them.
-                at_most(&client, 3).await;
+                await_at_most(&client, 3).await;
             }
         }
         for (number, id) in begun.into_iter().enumerate() {
             let answer = peers[number % PEERS].answer_to(id).await;
             assert!(answer["result"].is_object(), "{answer}");
         }
-        let open = at_most(&client, 2).await;
+        let open = await_at_most(&client, 2).await;
         assert_eq!(uris(&open), (0..MANY).map(name).collect());
         for number in 0..MANY {
             client.call("a_touch", json!({ "uri": name(number) })).await;

@@ -236,7 +236,7 @@ async fn subx1_sub4_a_pattern_can_be_named_in_every_way() {
                 assert_eq!(meta["dev.goblin/uri"], exposed, "{subscribed}");
                 stage.has_subscriptions(2).await;
                 peer.unsubscribe(kept.as_str().expect("an id")).await;
-                assert_eq!(stage.metric(ACTIVE).await, 2, "another client's subscription is not ours to end");
+                assert_eq!(stage.metric(ACTIVE).await, 2, "a client cannot end the subscription of another client");
                 let id = meta["dev.goblin/subscriptionId"].as_str().expect("an id");
                 peer.unsubscribe(ended.unwrap_or(id)).await;
                 assert_eq!(stage.metric(ACTIVE).await, 1, "{subscribed} {ended:?}");
@@ -250,7 +250,7 @@ async fn subx1_sub4_a_pattern_can_be_named_in_every_way() {
 
 #[tokio::test]
 async fn subx1_sub10_a_pattern_that_the_server_refuses_whole_is_refused_and_else_it_is_partial() {
-    let (gateway, peer) = alone(fixture_server(&[])).await;
+    let (gateway, peer) = start_alone(fixture_server(&[])).await;
     peer.define(&["note:///refused"]).await;
     let answer = peer.request("resources/subscribe", subscribe_params("a+note:///r*", &glob())).await;
     assert_eq!(
@@ -270,7 +270,7 @@ async fn subx1_sub10_a_pattern_that_the_server_refuses_whole_is_refused_and_else
 
 #[tokio::test]
 async fn subx1_sub9_a_server_without_subscriptions_is_not_asked_and_what_is_new_is_told() {
-    let (gateway, peer) = alone(fixture_server(&["--without", "subscribe"])).await;
+    let (gateway, peer) = start_alone(fixture_server(&["--without", "subscribe"])).await;
     peer.define(&["file:///d/1.log"]).await;
     peer.subscribe_with(LOGS, glob()).await;
     states_become(gateway.address, &[(LOGS, "tracked")]).await;
@@ -283,13 +283,13 @@ async fn subx1_sub9_a_server_without_subscriptions_is_not_asked_and_what_is_new_
     assert_eq!(peer.upstream_requests().await, [""; 0]);
 }
 
-async fn alone(server: Value) -> (Gateway, Client) {
-    narrow(1000, server).await
+async fn start_alone(server: Value) -> (Gateway, Client) {
+    start_limited(1000, server).await
 }
 
-/// Starts a gateway with a limit of `most` upstream resources.
-async fn narrow(most: usize, server: Value) -> (Gateway, Client) {
-    let config = json!({ "subscriptions": { "maxUpstream": most }, "mcpServers": { "a": server } });
+/// Starts a gateway with a limit of `limit` upstream resources.
+async fn start_limited(limit: usize, server: Value) -> (Gateway, Client) {
+    let config = json!({ "subscriptions": { "maxUpstream": limit }, "mcpServers": { "a": server } });
     let gateway = Gateway::start(config).await;
     let peer = Client::new(gateway.address).listening(json!({})).await;
     peer.await_tool("a_touch").await;
@@ -299,7 +299,7 @@ async fn narrow(most: usize, server: Value) -> (Gateway, Client) {
 #[tokio::test]
 async fn subx1_d6_what_covers_too_much_is_refused_and_leaves_no_trace() {
     const ALL: &str = "a+note:///numbered/*";
-    let (gateway, peer) = narrow(3, fixture_server(&["--resources", "4"])).await;
+    let (gateway, peer) = start_limited(3, fixture_server(&["--resources", "4"])).await;
     peer.lists("a+note:///numbered/0004", true).await;
     let answer = peer.request("resources/subscribe", subscribe_params(ALL, &glob())).await;
     let data = assert_error(&answer, 1429, "LIMIT_EXCEEDED");
@@ -334,7 +334,7 @@ async fn subx1_d6_what_covers_too_much_is_refused_and_leaves_no_trace() {
 
 #[tokio::test]
 async fn subx1_a_pattern_that_grows_past_the_room_is_partial() {
-    let (gateway, peer) = narrow(2, fixture_server(&[])).await;
+    let (gateway, peer) = start_limited(2, fixture_server(&[])).await;
     peer.define(&["file:///d/1.log"]).await;
     peer.subscribe_with(LOGS, glob()).await;
     peer.define(&["file:///d/2.log"]).await;

@@ -48,34 +48,34 @@ async fn subx9_a_change_is_told_once_and_no_change_never() {
         ("silent", fixture_server(&["--era", "modern", "--without", "subscribe"])),
         ("listened to", fixture_server(&["--era", "modern"])),
     ];
-    for (what, server) in servers {
+    for (case, server) in servers {
         let gateway = Gateway::with_servers(json!({ "a": polled(server) })).await;
         let mut peer = quiet_peer(&gateway).await;
-        peer.name = what.to_owned();
-        assert!(peer.subscribe(ALPHA).await["dev.goblin/state"].is_null(), "{what}");
+        peer.name = case.to_owned();
+        assert!(peer.subscribe(ALPHA).await["dev.goblin/state"].is_null(), "{case}");
         // The first change is found, because the initial content is read before the response to the subscribe.
         peer.touch("note:///alpha", 1).await;
-        assert_eq!(next_update(&peer).await, ALPHA, "{what}");
+        assert_eq!(next_update(&peer).await, ALPHA, "{case}");
         peer.subscribe(BETA).await;
         states_become(gateway.address, &[(ALPHA, "subscribed"), (BETA, "subscribed")]).await;
         // Each change is found by a later poll. An update without a change would arrive in between.
         for round in 0..4 {
             peer.touch("note:///beta", 1).await;
-            assert_eq!(next_update(&peer).await, BETA, "{what} {round}");
+            assert_eq!(next_update(&peer).await, BETA, "{case} {round}");
         }
         // Each resource may be on several streams, one after the other.
         let subscribed: BTreeSet<_> =
             peer.upstream_requests().await.into_iter().filter(|request| request.starts_with('+')).collect();
-        let expected: &[&str] = match what {
+        let expected: &[&str] = match case {
             "subscribable" | "listened to" => &["+note:///alpha", "+note:///beta"],
             _ => &[],
         };
-        assert!(subscribed.iter().eq(expected), "{what}: {subscribed:?}");
+        assert!(subscribed.iter().eq(expected), "{case}: {subscribed:?}");
         peer.unsubscribe(BETA).await;
         peer.touch("note:///beta", 1).await;
         for _ in 0..2 {
             peer.touch("note:///alpha", 1).await;
-            assert_eq!(next_update(&peer).await, ALPHA, "{what}: no update without a subscription");
+            assert_eq!(next_update(&peer).await, ALPHA, "{case}: no update without a subscription");
         }
     }
 }

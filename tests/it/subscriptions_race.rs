@@ -149,7 +149,7 @@ async fn d13_sub2_what_the_server_lists_just_now_can_be_subscribed() {
 }
 
 /// Subscribes and unsubscribes at random. Returns the final subscriptions.
-async fn waver(client: Client, mut random: Random) -> BTreeSet<String> {
+async fn subscribe_at_random(client: Client, mut random: Random) -> BTreeSet<String> {
     let mut wanted = BTreeMap::new();
     for _ in 0..120 {
         let uri = format!("note:///{}", random.below(3));
@@ -168,7 +168,7 @@ async fn sub2_sub12_whatever_clients_want_at_the_same_time_the_server_ends_up_ri
     let watcher = gateway.client_seeing("a_touch").await;
     let mut clients = Vec::new();
     for seed in 1..=4 {
-        clients.push(tokio::spawn(waver(gateway.client().await, Random::new(seed))));
+        clients.push(tokio::spawn(subscribe_at_random(gateway.client().await, Random::new(seed))));
     }
     let mut wanted = Vec::new();
     for client in clients {

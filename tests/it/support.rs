@@ -81,9 +81,9 @@ pub fn starts(path: &Path) -> usize {
 /// process id does not count.
 pub fn started_and_alive(path: &Path) -> BTreeSet<u32> {
     let command = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let is_ours = |pid: &u32| is_alive(*pid) && command(*pid).contains(path_text(path));
+    let is_fixture = |pid: &u32| is_alive(*pid) && command(*pid).contains(path_text(path));
     let log = std::fs::read_to_string(path).unwrap_or_default();
-    log.lines().filter_map(|line| line.parse().ok()).filter(is_ours).collect()
+    log.lines().filter_map(|line| line.parse().ok()).filter(is_fixture).collect()
 }
 
 pub fn path_text(path: &Path) -> &str {
@@ -174,7 +174,7 @@ impl Arrivals {
 }
 
 /// Waits until `count` calls have reached a backend. No client may have queried the count yet.
-pub async fn arrived(watcher: &Client, server: &str, count: u64) {
+pub async fn await_arrivals(watcher: &Client, server: &str, count: u64) {
     Arrivals::new(watcher.clone(), server).reach(count).await;
 }
 

@@ -102,7 +102,7 @@ async fn task1_the_same_name_at_two_servers_means_two_tasks() {
     }
     let newer = other.create_task("a_t", json!({}), json!({})).await;
     let answer = one.request_about("tasks/get", &task).await;
-    assert_eq!(answer["error"]["code"], -32602, "its name is given to another: {answer}");
+    assert_eq!(answer["error"]["code"], -32602, "its id belongs to another task: {answer}");
     let answer = other.request_about("tasks/get", &newer).await;
     assert_eq!(answer["error"]["data"]["serverId"], "a", "{answer}");
 }

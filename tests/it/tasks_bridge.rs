@@ -36,9 +36,8 @@ async fn task1_a_newer_client_gets_a_task_of_an_older_server() {
             assert_eq!((&result["content"][0]["text"], &result["resultType"]), (&json!("well"), &json!("complete")));
             assert_eq!(result["_meta"].get(format!("{META}related-task")), None, "{result}");
         }
-        let complaint =
-            modern_client.create_modern_task("a_task_required", json!({"fail": "tool", "text": "no"})).await;
-        let ended = modern_client.await_status(&complaint, "completed").await;
+        let failing = modern_client.create_modern_task("a_task_required", json!({"fail": "tool", "text": "no"})).await;
+        let ended = modern_client.await_status(&failing, "completed").await;
         assert_eq!(ended["result"]["isError"], true, "{ended}");
         let broken =
             modern_client.create_modern_task("a_task_required", json!({"fail": "error", "text": "broken"})).await;
@@ -140,9 +139,9 @@ async fn task1_an_older_client_gets_a_task_of_a_newer_server() {
         assert_eq!(client.request("tasks/list", json!({})).await["result"]["tasks"], json!([seen]));
         let over = client.request_about("tasks/cancel", &task).await;
         assert_eq!(over["error"]["code"], -32602, "{over}");
-        let complaint = client.create_task("a_task_slow", json!({"fail": "tool", "text": "no"}), json!({})).await;
-        assert_eq!(client.request_about("tasks/result", &complaint).await["result"]["isError"], true);
-        assert_eq!(client.request_about("tasks/get", &complaint).await["result"]["status"], "failed");
+        let failing = client.create_task("a_task_slow", json!({"fail": "tool", "text": "no"}), json!({})).await;
+        assert_eq!(client.request_about("tasks/result", &failing).await["result"]["isError"], true);
+        assert_eq!(client.request_about("tasks/get", &failing).await["result"]["status"], "failed");
         let broken = client.create_task("a_task_slow", json!({"fail": "error", "text": "broken"}), json!({})).await;
         assert_eq!(client.request_about("tasks/result", &broken).await["error"]["message"], "broken");
         let endless = client.create_task("a_task_slow", json!({"polls": 1000}), json!({})).await;

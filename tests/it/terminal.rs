@@ -22,7 +22,7 @@ impl Terminal {
     pub fn of(command: &mut Command) -> Terminal {
         use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
         let keyboard = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
-        grantpt(&keyboard).expect("ours");
+        grantpt(&keyboard).expect("the terminal can be granted");
         unlockpt(&keyboard).expect("open");
         let name = ptsname(&keyboard, Vec::new()).expect("a name").into_string().expect("text");
         let screen = File::options().read(true).write(true).open(name).expect("the other side");

@@ -178,7 +178,7 @@ async fn trace_a_collector_that_is_away_is_told_once_and_costs_no_call() {
     }))
     .await;
     let client = gateway.client_seeing("a_echo").await;
-    eventually("two were not taken", || async {
+    eventually("two spans were rejected", || async {
         client.call("a_echo", json!({})).await;
         let count = find_metric(&client, r#"goblin_events_total{kind="spans_failed"}"#).await;
         count.filter(|count| *count >= 2)

@@ -317,7 +317,7 @@ async fn a_signal_gives_the_terminal_back() {
     let stage = Stage::new().await;
     for name in ["TERM", "INT"] {
         let mut screen = stage.top(80, 24).await;
-        assert!(!screen.is_given_back(), "the screen was restored too early");
+        assert!(!screen.is_restored(), "the screen was restored too early");
         signal(screen.child.id().expect("the process runs"), name);
         assert_eq!(screen.ended().await, Some(0), "{name}");
     }

@@ -30,7 +30,7 @@ impl<T> Step<T> {
     pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Step<U> {
         match self {
             Step::Done(value) => Step::Done(change(value)),
-            Step::Requests(ask) => Step::Requests(ask),
+            Step::Requests(pending) => Step::Requests(pending),
             Step::Rejected => Step::Rejected,
         }
     }
@@ -42,7 +42,7 @@ impl<T> Step<T> {
     /// Makes the client return `state` with its responses. Has no effect if nothing is asked.
     pub fn with_state(self, state: String) -> Step<T> {
         match self {
-            Step::Requests(ask) => Step::Requests(Requests { state: Some(state), ..ask }),
+            Step::Requests(pending) => Step::Requests(Requests { state: Some(state), ..pending }),
             other => other,
         }
     }
@@ -142,23 +142,23 @@ pub async fn drive<T>(
     step: impl Fn(&Answers) -> Result<Step<T>, ErrorData>,
 ) -> Result<Reply<T>, ErrorData> {
     for _ in 0..ROUNDS {
-        let ask = match step(&answers)? {
+        let pending = match step(&answers)? {
             Step::Done(value) => return Ok(Reply::Done(value)),
             Step::Rejected => return Ok(Reply::Rejected),
-            Step::Requests(ask) => ask,
+            Step::Requests(pending) => pending,
         };
         if is_modern(context) {
-            return Ok(Reply::InputRequired(InputRequiredResult::new(Some(ask.requests), ask.state)));
+            return Ok(Reply::InputRequired(InputRequiredResult::new(Some(pending.requests), pending.state)));
         }
-        answers = push(context, ask).await?;
+        answers = push(context, pending).await?;
     }
     Err(ErrorData::invalid_request(format!("no usable answer in {ROUNDS} rounds"), None))
 }
 
 /// Sends the input requests to a client of an older version, one after the other.
-async fn push(context: &RequestContext<RoleServer>, ask: Requests) -> Result<Answers, ErrorData> {
+async fn push(context: &RequestContext<RoleServer>, pending: Requests) -> Result<Answers, ErrorData> {
     let mut responses = InputResponses::new();
-    for (key, request) in ask.requests {
+    for (key, request) in pending.requests {
         let answer = match context.peer.send_request(server_request(request)?).await {
             Ok(ClientResult::CustomResult(result)) => result.0,
             Ok(result) => serde_json::to_value(result).unwrap_or_default(),
@@ -167,7 +167,7 @@ async fn push(context: &RequestContext<RoleServer>, ask: Requests) -> Result<Ans
         };
         responses.insert(key, answer);
     }
-    Ok(Answers { responses, state: ask.state })
+    Ok(Answers { responses, state: pending.state })
 }
 
 fn server_request(request: InputRequest) -> Result<ServerRequest, ErrorData> {

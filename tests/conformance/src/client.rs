@@ -26,7 +26,7 @@ pub const GATEWAY: &str = "GOBLIN_CONFORMANCE_GATEWAY";
 pub const CLIENT_VERSION: &str = "GOBLIN_CONFORMANCE_SPOKEN";
 
 /// The time limit of a scenario. The suite kills its client after 30 s, which would leave the gateway running.
-const PATIENCE: Duration = Duration::from_secs(25);
+const TIMEOUT: Duration = Duration::from_secs(25);
 
 /// The scenario to play, from the environment that the suite sets.
 pub struct Part {
@@ -75,5 +75,5 @@ impl Part {
 pub async fn play(url: &str) -> Result<()> {
     let part = Part::from_environment()?;
     // On a timeout the drop kills a gateway that still runs.
-    timeout(PATIENCE, part.play(url)).await.context("the scenario did not come to its end")?
+    timeout(TIMEOUT, part.play(url)).await.context("the scenario did not end")?
 }

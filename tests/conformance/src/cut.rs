@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 /// The time that a cut stream waits for its client.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The sessions with a client that should resume.
 #[derive(Default)]
@@ -67,7 +67,7 @@ impl Scissors {
         self.requested.notify_one();
         self.closed.notified().await;
         // A client that does not resume gets no response in any case.
-        let _ = timeout(PATIENCE, back.notified()).await;
+        let _ = timeout(TIMEOUT, back.notified()).await;
     }
 }
 

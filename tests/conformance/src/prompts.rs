@@ -24,7 +24,7 @@ pub fn list(world: &World) -> Vec<Prompt> {
         prompt("test_simple_prompt", "a text", None),
         prompt(
             "test_prompt_with_arguments",
-            "a text with two arguments in it",
+            "a text with two arguments",
             Some(vec![argument("arg1", "the first argument"), argument("arg2", "the second argument")]),
         ),
         prompt(
@@ -33,7 +33,7 @@ pub fn list(world: &World) -> Vec<Prompt> {
             Some(vec![argument("resourceUri", "URI of the resource to embed")]),
         ),
         prompt("test_prompt_with_image", "an image and a text", None),
-        prompt("test_input_required_result_prompt", "asks the user for a context first", None),
+        prompt("test_input_required_result_prompt", "elicits a context first", None),
         prompt("test_changing_prompt", &changing, None),
     ]
 }

@@ -100,7 +100,7 @@ fn against_client(
     let mut command = secluded(node);
     // The suite starts its client with a shell. The variable protects special characters of the path.
     command.arg(program).args(["client", "--command", &format!("\"${PROGRAM}\" client")]);
-    command.env(PROGRAM, env::current_exe().context("this program does not know where it is")?);
+    command.env(PROGRAM, env::current_exe().context("the path of this program is unknown")?);
     command.envs(gateway.map(|gateway| (client::GATEWAY, gateway)));
     command.envs(client_version.map(|client_version| (client::CLIENT_VERSION, client_version)));
     Ok(command)

@@ -49,9 +49,9 @@ impl Process {
 
     pub async fn write(&self, bytes: &[u8]) {
         let input = self.input.lock().expect("no test panics here").clone().expect("the input is open");
-        let (taken, is_taken) = oneshot::channel();
-        input.send((bytes.to_vec(), taken)).await.expect("goblin reads");
-        is_taken.await.expect("goblin reads");
+        let (confirm, confirmed) = oneshot::channel();
+        input.send((bytes.to_vec(), confirm)).await.expect("goblin reads");
+        confirmed.await.expect("goblin reads");
     }
 
     pub fn close_input(&self) {
@@ -79,11 +79,11 @@ impl Process {
 }
 
 async fn write_all(mut input: ChildStdin, mut writes: mpsc::Receiver<Write>) {
-    while let Some((bytes, taken)) = writes.recv().await {
+    while let Some((bytes, confirm)) = writes.recv().await {
         if input.write_all(&bytes).await.is_err() || input.flush().await.is_err() {
             return;
         }
         // An error means that the test no longer waits.
-        let _ = taken.send(());
+        let _ = confirm.send(());
     }
 }

@@ -47,7 +47,7 @@ impl Peer {
     /// Sends a request and returns its result. An error response is an error.
     pub async fn request(&self, method: &str, params: Value) -> Result<Value> {
         let answer = self.send_request(method, params).await?;
-        answer.get("result").cloned().with_context(|| format!("{method} was refused: {answer}"))
+        answer.get("result").cloned().with_context(|| format!("{method} was rejected: {answer}"))
     }
 
     /// Sends a request and returns the response, also if it is an error.
@@ -77,7 +77,7 @@ impl Peer {
     pub async fn call(&self, name: &str, arguments: Value) -> Result<String> {
         let result = self.request("tools/call", json!({"name": name, "arguments": arguments})).await?;
         let text = result["content"][0]["text"].as_str();
-        text.map(str::to_owned).with_context(|| format!("{name} says nothing: {result}"))
+        text.map(str::to_owned).with_context(|| format!("{name} returned no text: {result}"))
     }
 
     async fn request_in_rounds(&self, method: &str, mut params: Value) -> Result<Value> {
@@ -99,7 +99,7 @@ impl Peer {
                 None => drop(params.as_object_mut().and_then(|params| params.remove("requestState"))),
             }
         }
-        bail!("{method} still asks after {ROUNDS} rounds")
+        bail!("{method} still requires input after {ROUNDS} rounds")
     }
 
     /// Sends one request and reads until its response. Resumes the stream of a session if it is cut.
@@ -182,7 +182,7 @@ impl Line {
         if message["id"].is_null() {
             return Ok(());
         }
-        ensure!(!self.is_modern(), "a server of {} asks: {message}", self.version);
+        ensure!(!self.is_modern(), "a server of {} sent a request: {message}", self.version);
         let answer = json!({"jsonrpc": "2.0", "id": message["id"], "result": reply(message)});
         self.post(&[], &answer).await.map(drop)
     }
@@ -191,7 +191,7 @@ impl Line {
         let mut headers = self.headers();
         headers.push(("last-event-id".to_owned(), last_event));
         let response = send(&self.url, Method::GET, &headers, String::new()).await?;
-        ensure!(response.status().is_success(), "the rest of a stream was refused: {}", response.status());
+        ensure!(response.status().is_success(), "the rest of a stream was rejected: {}", response.status());
         Ok(Messages::of(response))
     }
 

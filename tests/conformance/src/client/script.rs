@@ -40,7 +40,7 @@ pub async fn play(part: &Part, peer: &Peer) -> Result<()> {
 async fn expect(peer: &Peer, tool: &str, arguments: Value, expected: &str) -> Result<()> {
     peer.tools().await?;
     let text = peer.call(tool, arguments).await?;
-    ensure!(text == expected, "{tool} says {text:?} instead of {expected:?}");
+    ensure!(text == expected, "{tool} returned {text:?} instead of {expected:?}");
     Ok(())
 }
 

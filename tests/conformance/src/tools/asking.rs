@@ -49,7 +49,7 @@ pub fn step(call: &Call<'_>, answers: &Answers) -> Result<Step<CallToolResult>, 
         }
         "test_input_required_result_multiple_inputs" => everything(call, answers),
         "test_input_required_result_multi_round" => two_rounds(call, answers),
-        "test_input_required_result_capabilities" => whatever_is_possible(call.capabilities, answers),
+        "test_input_required_result_capabilities" => all_supported(call.capabilities, answers),
         name => Err(unknown(name)),
     }
 }
@@ -115,7 +115,7 @@ fn confirmed(call: &Call<'_>, answers: &Answers) -> Result<Step<CallToolResult>,
         Some(_) => answers.elicited("confirm", request).map(|_| text("state-ok")),
         None => Step::request("confirm", request),
     };
-    Ok(step.with_state(call.world.seal(call.name, &json!("asked"))?))
+    Ok(step.with_state(call.world.seal(call.name, &json!("requested"))?))
 }
 
 /// Requests a name, a greeting and the roots at once. A response counts only together with the others of its round.
@@ -135,7 +135,7 @@ fn everything(call: &Call<'_>, answers: &Answers) -> Result<Step<CallToolResult>
         _ => {
             let requests = [("user_name", name), ("greeting", greeting), ("client_roots", roots)];
             let requests = requests.map(|(key, request)| (key.to_owned(), request)).into();
-            Ok(Step::Requests(Requests { requests, state: Some(call.world.seal(call.name, &json!("asked"))?) }))
+            Ok(Step::Requests(Requests { requests, state: Some(call.world.seal(call.name, &json!("requested"))?) }))
         }
     }
 }
@@ -159,10 +159,7 @@ fn two_rounds(call: &Call<'_>, answers: &Answers) -> Result<Step<CallToolResult>
 }
 
 /// Requests only the input that the client's capabilities cover.
-fn whatever_is_possible(
-    capabilities: &ClientCapabilities,
-    answers: &Answers,
-) -> Result<Step<CallToolResult>, ErrorData> {
+fn all_supported(capabilities: &ClientCapabilities, answers: &Answers) -> Result<Step<CallToolResult>, ErrorData> {
     let mut requests = InputRequests::new();
     if capabilities.elicitation.is_some() {
         requests.insert("user_name".to_owned(), name_form()?);
@@ -189,9 +186,9 @@ mod tests {
         let capabilities = ClientCapabilities::default();
         let call = Call { world, name, arguments: &JsonObject::new(), capabilities: &capabilities };
         Ok(match step(&call, answers)? {
-            Step::Done(result) => result.content[0].as_text().expect("it is a text").text.clone(),
+            Step::Done(result) => result.content[0].as_text().expect("a text block").text.clone(),
             Step::Rejected => "refused".to_owned(),
-            Step::Requests(ask) => format!("asks {}", ask.requests.into_keys().collect::<Vec<_>>().join(" ")),
+            Step::Requests(step) => format!("requests {}", step.requests.into_keys().collect::<Vec<_>>().join(" ")),
         })
     }
 
@@ -203,20 +200,20 @@ mod tests {
         };
         let elicitation = "test_input_required_result_elicitation";
         let accept = |content: Value| json!({"action": "accept", "content": content});
-        check(elicitation, json!({}), "asks user_name");
-        check(elicitation, json!({"other": accept(json!({"name": "Ada"}))}), "asks user_name");
-        check(elicitation, json!({"user_name": 12345}), "asks user_name");
-        check(elicitation, json!({"user_name": accept(json!({"name": 1}))}), "asks user_name");
+        check(elicitation, json!({}), "requests user_name");
+        check(elicitation, json!({"other": accept(json!({"name": "Ada"}))}), "requests user_name");
+        check(elicitation, json!({"user_name": 12345}), "requests user_name");
+        check(elicitation, json!({"user_name": accept(json!({"name": 1}))}), "requests user_name");
         check(elicitation, json!({"user_name": accept(json!({"name": "Ada"}))}), "hello Ada");
         check(elicitation, json!({"user_name": {"action": "decline"}}), "refused");
 
         let sampling = "test_input_required_result_sampling";
         check(sampling, json!({"capital_question": {"content": {"type": "text", "text": "Paris"}}}), "Paris");
         check(sampling, json!({"capital_question": {"content": [{"type": "text", "text": "Paris"}]}}), "Paris");
-        check(sampling, json!({"capital_question": {}}), "asks capital_question");
+        check(sampling, json!({"capital_question": {}}), "requests capital_question");
         let roots = json!({"client_roots": {"roots": [{"uri": "file:///a"}, {"uri": "file:///b"}]}});
         check("test_input_required_result_list_roots", roots.clone(), "roots: file:///a, file:///b");
-        check("test_input_required_result_multiple_inputs", roots, "asks client_roots greeting user_name");
+        check("test_input_required_result_multiple_inputs", roots, "requests client_roots greeting user_name");
     }
 
     #[test]
@@ -227,10 +224,10 @@ mod tests {
             let yes = ("confirm".to_owned(), json!({"action": "accept", "content": {"ok": true}}));
             take(&world, name, &Answers::new(Some([yes].into()), state))
         };
-        let sealed = world.seal(name, &json!("asked")).unwrap();
-        assert_eq!(take(None).unwrap(), "asks confirm");
+        let sealed = world.seal(name, &json!("requested")).unwrap();
+        assert_eq!(take(None).unwrap(), "requests confirm");
         assert_eq!(take(Some(sealed.clone())).unwrap(), "state-ok");
         assert!(take(Some(format!("{sealed}x"))).is_err());
-        assert!(take(Some(world.seal("another tool", &json!("asked")).unwrap())).is_err());
+        assert!(take(Some(world.seal("another tool", &json!("requested")).unwrap())).is_err());
     }
 }
