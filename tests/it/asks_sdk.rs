@@ -80,33 +80,16 @@ async fn ask_sdk_without_a_gateway() {
     }
 }
 
-async fn over_every_front(sdk: Sdk) {
-    let config = json!({ "mcpServers": { "every": reference_server("server-everything", &["stdio"]) } });
-    let gateway = Gateway::start(config.clone()).await;
-    let (http, sse) = (gateway.url(), format!("http://{}/sse", gateway.address));
-    for (mark, over) in [("http", Over::Http(&http)), ("sse", Over::Sse(&sse)), ("stdio", Over::Goblin(&config))] {
-        check(&sdk.begin_answering(mark, over, &script("every_", mark)).report().await, mark);
+#[tokio::test]
+async fn ask_sdk_every_sdk_answers_over_every_front() {
+    for sdk in Sdk::ALL {
+        let config = json!({ "mcpServers": { "every": reference_server("server-everything", &["stdio"]) } });
+        let gateway = Gateway::start(config.clone()).await;
+        let (http, sse) = (gateway.url(), format!("http://{}/sse", gateway.address));
+        for (mark, over) in [("http", Over::Http(&http)), ("sse", Over::Sse(&sse)), ("stdio", Over::Goblin(&config))] {
+            check(&sdk.begin_answering(mark, over, &script("every_", mark)).report().await, mark);
+        }
     }
-}
-
-#[tokio::test]
-async fn ask_sdk_python_1() {
-    over_every_front(Sdk::Python1).await;
-}
-
-#[tokio::test]
-async fn ask_sdk_python_2() {
-    over_every_front(Sdk::Python2).await;
-}
-
-#[tokio::test]
-async fn ask_sdk_typescript_1() {
-    over_every_front(Sdk::TypeScript1).await;
-}
-
-#[tokio::test]
-async fn ask_sdk_typescript_2() {
-    over_every_front(Sdk::TypeScript2).await;
 }
 
 /// Runs the script over each of the server's HTTP transports.

@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 
 use crate::client::Client;
 use crate::harness::{Scratch, TIMEOUT, goblin};
-use crate::raw_server::{read_request, response};
+use crate::raw_server::{Acceptor, read_request, response};
 
 /// The reaction to a call.
 #[derive(Clone, Copy)]
@@ -34,21 +33,15 @@ struct Received {
 struct Faulty {
     url: String,
     received: Arc<watch::Sender<Received>>,
-    task: JoinHandle<()>,
+    _acceptor: Acceptor,
 }
 
 impl Faulty {
     async fn start(fault: Fault) -> Faulty {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
-        let url = format!("http://{}/mcp", listener.local_addr().expect("an address"));
         let received = Arc::new(watch::Sender::<Received>::default());
         let shared = Arc::clone(&received);
-        let task = tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(answer(stream, fault, Arc::clone(&shared)));
-            }
-        });
-        Faulty { url, received, task }
+        let acceptor = Acceptor::start(move |stream| answer(stream, fault, Arc::clone(&shared))).await;
+        Faulty { url: acceptor.url(), received, _acceptor: acceptor }
     }
 
     /// Starts a bridge to the gateway and completes the handshake.
@@ -65,12 +58,6 @@ impl Faulty {
         let mut received = self.received.subscribe();
         let waited = tokio::time::timeout(TIMEOUT, received.wait_for(is_received)).await;
         assert!(waited.is_ok(), "timed out before {condition}");
-    }
-}
-
-impl Drop for Faulty {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 
 use crate::fixture_http::HttpFixture;
-use crate::harness::{Scratch, TIMEOUT, fixture, fixture_server, goblin};
+use crate::harness::{Scratch, fixture, fixture_server, goblin, output};
 use crate::raw_server::{RawServer, response};
 use crate::support::http_server;
 
@@ -32,10 +32,8 @@ async fn check(scratch: &Scratch, config: &Value, arguments: &[&str]) -> Checked
     let path = scratch.write("goblin.json", &serde_json::to_string_pretty(config).expect("JSON"));
     let mut command = goblin(scratch.path());
     command.arg("check").args(arguments).arg("--config").arg(path).stdin(Stdio::null());
-    let output =
-        tokio::time::timeout(TIMEOUT, command.output()).await.expect("the process ends").expect("the command runs");
-    let text = |bytes| String::from_utf8(bytes).expect("text");
-    Checked { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    let (code, stdout, stderr) = output(command).await;
+    Checked { code, stdout, stderr }
 }
 
 #[tokio::test]

@@ -51,26 +51,15 @@ const MODERN: [Scene; 8] = [
 ];
 
 #[tokio::test]
-async fn srv2_servers_of_2025_06_18() {
-    play("2025-06-18", "2025-06-18", &[("initialize", 1), ("tools_call", 2)]).await;
-}
-
-#[tokio::test]
-async fn srv2_servers_of_2025_11_25() {
-    play("2025-11-25", "2025-11-25", &[&LEGACY[..], &SKILLS].concat()).await;
-}
-
-#[tokio::test]
-async fn srv2_servers_of_2026_07_28() {
-    play("2026-07-28", "2026-07-28", &[&MODERN[..], &SKILLS].concat()).await;
-}
-
-#[tokio::test]
-async fn srv2_servers_of_2026_07_28_for_clients_of_2025_11_25() {
-    play("2026-07-28", "2025-11-25", &MODERN).await;
-}
-
-#[tokio::test]
-async fn srv2_servers_of_2025_11_25_for_clients_of_2026_07_28() {
-    play("2025-11-25", "2026-07-28", &LEGACY).await;
+async fn srv2_clients_work_with_servers_of_all_versions() {
+    let cases: [(&str, &str, &[Scene]); 5] = [
+        ("2025-06-18", "2025-06-18", &[("initialize", 1), ("tools_call", 2)]),
+        ("2025-11-25", "2025-11-25", &[&LEGACY[..], &SKILLS].concat()),
+        ("2026-07-28", "2026-07-28", &[&MODERN[..], &SKILLS].concat()),
+        ("2026-07-28", "2025-11-25", &MODERN),
+        ("2025-11-25", "2026-07-28", &LEGACY),
+    ];
+    for (version, client_version, scenes) in cases {
+        play(version, client_version, scenes).await;
+    }
 }

@@ -21,6 +21,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 use tokio_rustls::rustls::{self, ServerConfig};
 
+use crate::harness::Scratch;
+
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello";
 /// The URL for the process that trusts only the root certificates of its system.
 const SYSTEM_ROOTS_URL: &str = "TEST_SYSTEM_ROOTS_URL";
@@ -297,12 +299,12 @@ async fn a_client_goes_to_its_own_origin_only() {
 
 #[test]
 fn what_cannot_work_is_said_at_once_and_without_secrets() {
-    let directory = scratch();
-    let empty = directory.join("empty.pem");
+    let scratch = Scratch::new();
+    let empty = scratch.path().join("empty.pem");
     std::fs::write(&empty, "nothing here\n").unwrap();
-    let broken = directory.join("broken.pem");
+    let broken = scratch.path().join("broken.pem");
     std::fs::write(&broken, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
-    let missing = directory.join("missing.pem");
+    let missing = scratch.path().join("missing.pem");
 
     for file in [&empty, &broken] {
         let error = connect_error("https://backend.example/", Some(file), &[]);
@@ -321,7 +323,6 @@ fn what_cannot_work_is_said_at_once_and_without_secrets() {
         assert!(error.to_string().starts_with("ALL_PROXY does not name a proxy"), "{error}");
         assert!(!format!("{error} {error:?}").contains("hunter2"));
     }
-    std::fs::remove_dir_all(directory).unwrap();
 }
 
 fn client(url: &str, ca: Option<&Path>, variables: &[(&str, &str)]) -> HttpClient {
@@ -458,19 +459,21 @@ async fn read_request(stream: &mut (impl AsyncRead + Unpin), seen: &Seen) -> boo
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
     file: PathBuf,
+    _scratch: Scratch,
 }
 
 impl Authority {
     fn new() -> Authority {
         let mut parameters = CertificateParams::new(Vec::new()).unwrap();
-        let file = scratch().join("ca.pem");
+        let scratch = Scratch::new();
+        let file = scratch.path().join("ca.pem");
         // The name is unique. Two CAs of the same name differ only in their signatures, which is another error.
         parameters.distinguished_name.push(DnType::CommonName, file.display().to_string());
         parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();
         let certificate = parameters.self_signed(&key).unwrap();
         std::fs::write(&file, certificate.pem()).unwrap();
-        Authority { issuer: Issuer::new(parameters, key), file }
+        Authority { issuer: Issuer::new(parameters, key), file, _scratch: scratch }
     }
 
     fn certify(&self, name: &str) -> ServerConfig {
@@ -486,19 +489,4 @@ impl Authority {
             .with_single_cert(vec![certificate.der().clone()], key)
             .unwrap()
     }
-}
-
-impl Drop for Authority {
-    fn drop(&mut self) {
-        let _ = self.file.parent().map(std::fs::remove_dir_all);
-    }
-}
-
-fn scratch() -> PathBuf {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let name = format!("goblin-connect-{}-{number}", std::process::id());
-    let directory = std::env::temp_dir().join(name);
-    std::fs::create_dir_all(&directory).unwrap();
-    directory
 }

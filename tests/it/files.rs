@@ -16,9 +16,7 @@ use crate::harness::{Gateway, Scratch, eventually};
 fn tree(files: &[(&str, &str)]) -> Scratch {
     let scratch = Scratch::new();
     for (path, text) in files {
-        let path = scratch.path().join(path);
-        std::fs::create_dir_all(path.parent().expect("the file has a parent directory")).expect("a directory");
-        std::fs::write(path, text).expect("a file");
+        scratch.write(path, text);
     }
     scratch
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::client::http::Listener;
-use crate::harness::{Gateway, Scratch, eventually};
+use crate::harness::{Gateway, Scratch, eventually, write_file};
 use crate::support::await_log;
 
 /// A file that is subscribed from the beginning. A notification about it proves that all earlier changes were notified.
@@ -37,7 +37,7 @@ impl World {
         let scratch = Scratch::new();
         let root = scratch.path().canonicalize().expect("the file exists").join("root");
         for file in files.iter().chain(&[FENCE]) {
-            write(&root.join(file), "first");
+            write_file(&root.join(file), "first");
         }
         let mut server = json!({ "type": "files", "root": root.display().to_string() });
         for (key, value) in more.as_object().expect("an object") {
@@ -64,7 +64,7 @@ impl World {
     }
 
     fn write(&self, name: &str, text: &str) {
-        write(&self.path(name), text);
+        write_file(&self.path(name), text);
     }
 
     fn rename(&self, from: &str, to: &str) {
@@ -130,11 +130,6 @@ impl World {
     }
 }
 
-fn write(path: &Path, text: &str) {
-    fs::create_dir_all(path.parent().expect("the file has a parent directory")).expect("a directory");
-    fs::write(path, text).expect("a file");
-}
-
 #[tokio::test]
 async fn what_can_be_read_can_be_subscribed() {
     let mut world = World::new(&["a", ".hidden", "sub/b"], json!({})).await;
@@ -164,12 +159,12 @@ async fn every_way_to_change_a_file_is_told() {
     let open = || fs::File::options().append(true).open(&path).expect("the file exists");
     let looks_the_same = || {
         let time = open().metadata().and_then(|facts| facts.modified()).expect("the file exists");
-        write(&path, "third");
+        write_file(&path, "third");
         open().set_modified(time).expect("the test owns the file");
     };
     let changes: [(&str, &dyn Fn()); 8] = [
         ("of the same size and time", &looks_the_same),
-        ("written anew", &|| write(&path, "other")),
+        ("written anew", &|| write_file(&path, "other")),
         ("longer", &|| std::io::Write::write_all(&mut open(), b"more").expect("room")),
         ("shorter", &|| open().set_len(1).expect("the test owns the file")),
         ("of another time", &|| {
@@ -179,7 +174,7 @@ async fn every_way_to_change_a_file_is_told() {
             fs::set_permissions(&path, fs::Permissions::from_mode(0o646)).expect("the test owns the file");
         }),
         ("gone", &|| fs::remove_file(&path).expect("the file existed")),
-        ("back", &|| write(&path, "back")),
+        ("back", &|| write_file(&path, "back")),
     ];
     for (case, change) in changes {
         change();
@@ -271,7 +266,7 @@ async fn edited_rules_count_at_once_above_the_root_too() {
     for rules in [world.path(".gitignore"), above, exclude] {
         world.lists(&["a.log", "c", "sub/b.log"]).await;
         world.updates().await;
-        write(&rules, "*.log\n");
+        write_file(&rules, "*.log\n");
         world.lists(&["c"]).await;
         assert_eq!(world.updates().await, ["a.log"], "{}", rules.display());
         world.write("a.log", "ignored");
@@ -375,7 +370,7 @@ async fn a_storm_of_files_is_listed_in_the_end_and_hides_no_update() {
 async fn a_link_is_told_when_its_file_changes_and_when_it_leads_elsewhere() {
     let mut world = World::new(&["a", "b", "deep/c"], json!({})).await;
     let outside = world.scratch.path().join("outside");
-    write(&outside, "secret");
+    write_file(&outside, "secret");
     let root = world.root.clone();
     let point = |to: &Path| {
         let second = root.join(".second");
@@ -384,9 +379,9 @@ async fn a_link_is_told_when_its_file_changes_and_when_it_leads_elsewhere() {
     point(Path::new("a"));
     world.subscribe("link").await;
     let changes: [(&str, &dyn Fn()); 4] = [
-        ("its file", &|| write(&root.join("a"), "second")),
+        ("its file", &|| write_file(&root.join("a"), "second")),
         ("led elsewhere", &|| point(Path::new("deep/c"))),
-        ("its new file", &|| write(&root.join("deep/c"), "second")),
+        ("its new file", &|| write_file(&root.join("deep/c"), "second")),
         ("led outside", &|| point(&outside)),
     ];
     for (case, change) in changes {
@@ -394,7 +389,7 @@ async fn a_link_is_told_when_its_file_changes_and_when_it_leads_elsewhere() {
         let updates = world.updates().await;
         assert!(!updates.is_empty() && updates.iter().all(|name| name == "link"), "{case}: {updates:?}");
     }
-    write(&outside, "another secret");
+    write_file(&outside, "another secret");
     assert_eq!(world.updates().await, [""; 0]);
     symlink(&outside, root.join("out")).expect("a link");
     let answer = world.request_for("resources/subscribe", "out").await;
@@ -414,11 +409,11 @@ async fn what_is_beyond_the_list_is_told_when_subscribed() {
     assert_eq!(world.watches(), 3, "the root, x and x/y");
     let root = world.root.clone();
     let changes: [(&str, &str, &dyn Fn()); 4] = [
-        ("x/y/2", "written", &|| write(&root.join("x/y/2"), "second")),
+        ("x/y/2", "written", &|| write_file(&root.join("x/y/2"), "second")),
         ("0", "led elsewhere", &|| {
             symlink("z/3", root.join(".0")).and_then(|()| fs::rename(root.join(".0"), root.join("0"))).expect("a link");
         }),
-        ("0", "written there", &|| write(&root.join("z/3"), "second")),
+        ("0", "written there", &|| write_file(&root.join("z/3"), "second")),
         ("x/y/2", "moved away", &|| fs::rename(root.join("x"), root.join("gone")).expect("the file existed")),
     ];
     for (name, case, change) in changes {

@@ -8,7 +8,7 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use crate::harness::{Gateway, Scratch, TIMEOUT, eventually, fixture_server, goblin};
+use crate::harness::{Gateway, Scratch, TIMEOUT, eventually, fixture_server, goblin, output};
 use crate::terminal::Terminal;
 
 /// Returns a command without any configuration, in a fresh project directory.
@@ -19,13 +19,6 @@ fn new_user(scratch: &Scratch, arguments: &[&str]) -> Command {
     command.args(arguments).env("HOME", scratch.path()).env_remove("XDG_CONFIG_HOME").current_dir(project);
     command.stdin(Stdio::null());
     command
-}
-
-async fn output(mut command: Command) -> (Option<i32>, String, String) {
-    let output =
-        tokio::time::timeout(TIMEOUT, command.output()).await.expect("the process ends").expect("the command runs");
-    let text = |bytes| String::from_utf8(bytes).expect("text");
-    (output.status.code(), text(output.stdout), text(output.stderr))
 }
 
 #[tokio::test]

@@ -15,6 +15,8 @@ use goblin_engine::upstream::guard;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 
+use crate::harness::Scratch;
+
 const GOBLIN: &str = env!("CARGO_BIN_EXE_goblin");
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// Three processes: a shell that waits, like `npx`, and two children. The first line of output means that all of them
@@ -192,16 +194,17 @@ async fn one_end_among_many_ends_only_that_one() {
 
 #[tokio::test]
 async fn what_cannot_be_started_is_said_before_it_is_tried() {
-    let directory = scratch();
+    let scratch = Scratch::new();
+    let directory = scratch.path();
     let file = directory.join("plain.txt");
     std::fs::write(&file, "no program").unwrap();
 
-    let error = spawn_error("no-such-program", &directory);
+    let error = spawn_error("no-such-program", directory);
     assert!(matches!(&error, SpawnError::NotFound { command, .. } if command == "no-such-program"));
     assert!(error.to_string().contains("is it installed and on PATH?"));
-    assert!(matches!(spawn_error("", &directory), SpawnError::NotFound { .. }));
-    assert!(matches!(spawn_error("./nothing", &directory), SpawnError::NotFound { .. }));
-    let error = spawn_error("./plain.txt", &directory);
+    assert!(matches!(spawn_error("", directory), SpawnError::NotFound { .. }));
+    assert!(matches!(spawn_error("./nothing", directory), SpawnError::NotFound { .. }));
+    let error = spawn_error("./plain.txt", directory);
     assert!(matches!(error, SpawnError::NotExecutable { .. }), "{error}");
     let error = spawn_error("sh", &directory.join("missing"));
     assert!(matches!(error, SpawnError::WorkingDirectory { .. }), "{error}");
@@ -209,7 +212,6 @@ async fn what_cannot_be_started_is_said_before_it_is_tried() {
     assert!(matches!(error, SpawnError::WorkingDirectory { .. }), "{error}");
     let error = child::spawn(Path::new("/no/such/guard"), &command("exit 0")).unwrap_err();
     assert!(matches!(error, SpawnError::Guard { .. }), "{error}");
-    std::fs::remove_dir_all(directory).unwrap();
 }
 
 #[tokio::test]
@@ -236,7 +238,8 @@ async fn the_guard_names_a_command_it_cannot_start() {
 #[tokio::test]
 async fn d19_a_command_gets_the_allow_list_and_its_own_variables() {
     let script = "echo \"${GOBLIN_SECRET-unset} ${TEST_PLAIN-unset} $LC_TEST $ADDED $PWD\"; echo ready; cat";
-    let directory = scratch().canonicalize().unwrap();
+    let scratch = Scratch::new();
+    let directory = scratch.path().canonicalize().unwrap();
     let mut gateway = fake_program_command(script);
     gateway.env("GOBLIN_SECRET", "x").env("TEST_PLAIN", "plain").env("LC_TEST", "passed");
     let mut gateway = gateway.current_dir(&directory).spawn().unwrap();
@@ -245,7 +248,6 @@ async fn d19_a_command_gets_the_allow_list_and_its_own_variables() {
     assert!(lines.map_while(Result::ok).any(|line| line == expected));
     gateway.kill().unwrap();
     gateway.wait().unwrap();
-    std::fs::remove_dir_all(directory).unwrap();
 }
 
 #[test]
@@ -330,15 +332,6 @@ async fn until_ready(mut child: Child) -> Child {
     within(child.stdout.read_exact(&mut line)).await.unwrap();
     assert_eq!(&line, b"ready\n");
     child
-}
-
-fn scratch() -> PathBuf {
-    static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-    let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    let name = format!("goblin-guard-{}-{number}", std::process::id());
-    let directory = std::env::temp_dir().join(name);
-    std::fs::create_dir_all(&directory).unwrap();
-    directory
 }
 
 fn kill(process: u32, signal: Signal) {

@@ -2,7 +2,6 @@
 //!
 //! Every wait has the timeout [`TIMEOUT`].
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
@@ -84,12 +83,18 @@ impl Scratch {
         &self.0
     }
 
+    /// Writes a file and creates its directories.
     pub fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.0.join(name);
-        let mut file = std::fs::File::create(&path).expect("a scratch file");
-        file.write_all(text.as_bytes()).expect("room for a scratch file");
+        write_file(&path, text);
         path
     }
+}
+
+/// Writes a file and creates its directories.
+pub fn write_file(path: &Path, text: &str) {
+    std::fs::create_dir_all(path.parent().expect("the file has a parent directory")).expect("a directory");
+    std::fs::write(path, text).expect("a file");
 }
 
 impl Drop for Scratch {
@@ -106,6 +111,14 @@ pub fn goblin(home: &Path) -> Command {
     }
     command.env("XDG_RUNTIME_DIR", home).env("XDG_STATE_HOME", home).kill_on_drop(true);
     command
+}
+
+/// Runs a command to its end. Returns the exit code, stdout and stderr.
+pub async fn output(mut command: Command) -> (Option<i32>, String, String) {
+    let output =
+        tokio::time::timeout(TIMEOUT, command.output()).await.expect("the process ends").expect("the command runs");
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    (output.status.code(), text(output.stdout), text(output.stderr))
 }
 
 /// A `goblin serve` process on a free port.

@@ -4,7 +4,6 @@
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
@@ -15,15 +14,8 @@ use crate::terminal::Terminal;
 /// Returns a home directory with these servers in Cursor's configuration.
 fn home(servers: &Value) -> Home {
     let home = Home::new(&json!({ "mcpServers": {} }));
-    put(&home, ".cursor/mcp.json", &json!({ "mcpServers": servers }).to_string());
+    home.scratch.write(".cursor/mcp.json", &json!({ "mcpServers": servers }).to_string());
     home
-}
-
-fn put(home: &Home, name: &str, text: &str) -> PathBuf {
-    let path = home.scratch.path().join(name);
-    std::fs::create_dir_all(path.parent().expect("the file has a parent directory")).expect("a directory");
-    std::fs::write(&path, text).expect("a file");
-    path
 }
 
 /// Returns the text that a terminal of this width shows before the question.
@@ -181,7 +173,7 @@ async fn hard8_import_reads_regular_files_within_limits_only() {
     std::fs::write(at(".config/Claude/claude_desktop_config.json"), [0xff]).expect("a file");
     let many: serde_json::Map<_, _> =
         (0..501).map(|number| (format!("s{number}"), json!({ "command": "x" }))).collect();
-    put(&home, ".config/Code/User/mcp.json", &json!({ "servers": many }).to_string());
+    home.scratch.write(".config/Code/User/mcp.json", &json!({ "servers": many }).to_string());
     let shown = import(&home).await;
     for fragment in [
         "/.mcp.json: passed over: it is not a regular file",
@@ -213,7 +205,7 @@ async fn hard8_a_command_too_long_to_judge_is_not_imported() {
 #[tokio::test]
 async fn hard8_import_follows_links_to_regular_files() {
     let home = Home::new(&json!({ "mcpServers": {} }));
-    let dotfiles = put(&home, "dotfiles/cursor.json", r#"{"mcpServers":{"a":{"command":"x"}}}"#);
+    let dotfiles = home.scratch.write("dotfiles/cursor.json", r#"{"mcpServers":{"a":{"command":"x"}}}"#);
     // Files of other clients are only read, so their permissions do not matter.
     std::fs::set_permissions(&dotfiles, PermissionsExt::from_mode(0o666)).expect("the test owns the file");
     std::fs::create_dir(home.scratch.path().join(".cursor")).expect("a directory");

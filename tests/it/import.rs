@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 use goblin_config::file::LoadError;
 use serde_json::Value;
 
-use crate::harness::{GOBLIN, Scratch};
+use crate::harness::{GOBLIN, Scratch, write_file};
 
 /// The text in the files at every place where a secret could be.
 const SECRET: &str = "literal-secret-value";
@@ -69,8 +69,7 @@ impl Machine {
 
     fn put(&self, place: &str, text: &str) -> PathBuf {
         let path = PathBuf::from(self.real(place));
-        std::fs::create_dir_all(path.parent().expect("the file has a parent directory")).expect("a directory");
-        std::fs::write(&path, self.real(text)).expect("a file");
+        write_file(&path, &self.real(text));
         path
     }
 

@@ -25,9 +25,9 @@ use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, Stream
 use rmcp::{RoleServer, ServerHandler};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+
+use crate::raw_server::Acceptor;
 
 static CATALOG: LazyLock<Value> =
     LazyLock::new(|| serde_json::from_str(include_str!("../clients/catalog.json")).expect("the catalog is JSON"));
@@ -35,37 +35,28 @@ static CATALOG: LazyLock<Value> =
 /// A server on a free port that ends with the test.
 pub struct RmcpServer {
     pub url: String,
-    accepting: JoinHandle<()>,
+    _acceptor: Acceptor,
 }
 
 impl RmcpServer {
     pub async fn start() -> RmcpServer {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
-        let url = format!("http://{}/mcp", listener.local_addr().expect("an address"));
         let world = Arc::new(World::default());
         let handler = move || Ok(Server::new(&world));
         let config = StreamableHttpServerConfig::default();
         let service = StreamableHttpService::new(handler, Arc::new(LocalSessionManager::default()), config);
-        let accepting = tokio::spawn(async move {
-            while let Ok((connection, _)) = listener.accept().await {
-                let service = service.clone();
-                tokio::spawn(async move {
-                    let answer = service_fn(|request| {
-                        let service = service.clone();
-                        async move { Ok::<_, std::convert::Infallible>(service.handle(request).await) }
-                    });
-                    // A client that disconnects does not affect the others.
-                    let _ = http1::Builder::new().serve_connection(TokioIo::new(connection), answer).await;
+        let acceptor = Acceptor::start(move |connection| {
+            let service = service.clone();
+            async move {
+                let answer = service_fn(|request| {
+                    let service = service.clone();
+                    async move { Ok::<_, std::convert::Infallible>(service.handle(request).await) }
                 });
+                // A client that disconnects does not affect the others.
+                let _ = http1::Builder::new().serve_connection(TokioIo::new(connection), answer).await;
             }
         });
-        RmcpServer { url, accepting }
-    }
-}
-
-impl Drop for RmcpServer {
-    fn drop(&mut self) {
-        self.accepting.abort();
+        let acceptor = acceptor.await;
+        RmcpServer { url: acceptor.url(), _acceptor: acceptor }
     }
 }
 

@@ -15,7 +15,7 @@ use crate::client::Client;
 use crate::client::http::Listener;
 use crate::harness::TIMEOUT;
 use crate::ledger_subscriptions_player::{
-    AGAIN_AFTER, LISTENS_MS, NOTIFIED, Observed, Place, Plays, Random, SLOW, SLOW_RATE, STUCK_MS, text_of,
+    AGAIN_AFTER, LISTENS_MS, Observed, Place, Plays, Random, SLOW_RATE, STUCK_MS,
 };
 use crate::subscriber::UPDATED;
 
@@ -73,7 +73,7 @@ impl Plays for ListeningPlayer {
                 3..5 => self.stop_listening(),
                 5..7 => self.cut_line().await,
                 7 => self.reconnect().await,
-                8 => self.throttle().await,
+                8 => self.observed.throttle(&self.line).await,
                 _ => {}
             }
             let until = Instant::now() + Duration::from_millis(self.random.below(LISTENS_MS));
@@ -84,13 +84,13 @@ impl Plays for ListeningPlayer {
     /// Receives a message and all further ones that are ready, and reads the changed resources. Returns false if
     /// nothing arrives before the deadline.
     async fn receive_until(&mut self, deadline: Instant) -> bool {
-        let Ok(receiver) = tokio::time::timeout_at(deadline, self.receiver.recv()).await else { return false };
-        let mut changed = BTreeSet::from_iter(self.record(receiver.expect("we hold a sender")));
-        while let Ok(receiver) = self.receiver.try_recv() {
-            changed.extend(self.record(receiver));
+        let Ok(message) = tokio::time::timeout_at(deadline, self.receiver.recv()).await else { return false };
+        let mut changed = BTreeSet::from_iter(self.record(message.expect("we hold a sender")));
+        while let Ok(message) = self.receiver.try_recv() {
+            changed.extend(self.record(message));
         }
         for uri in changed {
-            self.read_resource(&uri).await;
+            self.observed.read_resource(&self.client, &uri).await;
         }
         true
     }
@@ -98,11 +98,13 @@ impl Plays for ListeningPlayer {
     async fn receive_rest(&mut self) {
         self.streams.values_mut().for_each(|stream| stream.is_fenced = false);
         let native = self.fence.trim_start_matches("a+").to_owned();
-        self.request_until_success(
-            "tools/call",
-            json!({ "name": "a_touch", "arguments": { "uri": native, "count": 1 } }),
-        )
-        .await;
+        self.observed
+            .request_until_success(
+                &self.client,
+                "tools/call",
+                json!({ "name": "a_touch", "arguments": { "uri": native, "count": 1 } }),
+            )
+            .await;
         let deadline = Instant::now() + TIMEOUT;
         while !self.streams.values().all(|stream| stream.is_fenced) {
             assert!(
@@ -172,7 +174,7 @@ impl ListeningPlayer {
         self.streams.insert(number, stream);
         uris.remove(&self.fence);
         for uri in &uris {
-            self.read_resource(uri).await;
+            self.observed.read_resource(&self.client, uri).await;
         }
     }
 
@@ -220,13 +222,6 @@ impl ListeningPlayer {
         }
     }
 
-    async fn throttle(&mut self) {
-        self.line.throttle(SLOW_RATE).await;
-        tokio::time::sleep(SLOW).await;
-        self.line.pass().await;
-        self.observed.place.records.report().slow += 1;
-    }
-
     /// Records a message of a stream. Returns the resource to read again.
     fn record(&mut self, (number, message): Received) -> Option<String> {
         let mut report = self.observed.place.records.report();
@@ -257,30 +252,5 @@ impl ListeningPlayer {
             report.doubled += u64::from(last == Some(version));
         }
         Some(uri)
-    }
-
-    async fn read_resource(&mut self, uri: &str) {
-        let seen = if self.observed.place.volatile.contains(uri) {
-            NOTIFIED.to_owned()
-        } else {
-            let answer = self.request_until_success("resources/read", json!({ "uri": uri })).await;
-            self.observed.place.records.report().reads += 1;
-            text_of(&answer)
-        };
-        self.observed.wanted.insert(uri.to_owned(), Some(seen));
-    }
-
-    /// Repeats a request until it succeeds.
-    async fn request_until_success(&mut self, method: &str, params: Value) -> Value {
-        loop {
-            let answer = self.client.request(method, params.clone()).await;
-            if answer["result"].is_object() {
-                return answer;
-            }
-            let code = answer["error"]["data"]["code"].as_str();
-            assert_eq!(code, Some("BACKEND_UNAVAILABLE"), "{}: {method}: {answer}", self.observed.name);
-            self.observed.place.records.report().retries += 1;
-            tokio::time::sleep(AGAIN_AFTER).await;
-        }
     }
 }

@@ -20,7 +20,7 @@ use crate::subscriber::{UPDATED, meta};
 /// The longest time that a player only listens.
 pub const LISTENS_MS: u64 = 100;
 /// The time that a slow player reads very little. The next constant is its rate in bytes per second.
-pub const SLOW: Duration = Duration::from_millis(300);
+const SLOW: Duration = Duration::from_millis(300);
 pub const SLOW_RATE: u64 = 100;
 /// The longest time that nothing passes before a line is cut.
 pub const STUCK_MS: u64 = 200;
@@ -178,6 +178,40 @@ impl Observed {
         behind.map(|(uri, seen, truth)| format!("{} saw {seen:?} of {uri}, not {truth:?}", self.name)).collect()
     }
 
+    /// Throttles the line for a while.
+    pub async fn throttle(&self, line: &FaultProxy) {
+        line.throttle(SLOW_RATE).await;
+        tokio::time::sleep(SLOW).await;
+        line.pass().await;
+        self.place.records.report().slow += 1;
+    }
+
+    /// Reads a resource and records its content.
+    pub async fn read_resource(&mut self, client: &Client, uri: &str) {
+        let seen = if self.place.volatile.contains(uri) {
+            NOTIFIED.to_owned()
+        } else {
+            let answer = self.request_until_success(client, "resources/read", json!({ "uri": uri })).await;
+            self.place.records.report().reads += 1;
+            text_of(&answer)
+        };
+        self.wanted.insert(uri.to_owned(), Some(seen));
+    }
+
+    /// Repeats a request until it succeeds. Servers fail and return, and so does the bridge's gateway.
+    pub async fn request_until_success(&self, client: &Client, method: &str, params: Value) -> Value {
+        loop {
+            let answer = client.request(method, params.clone()).await;
+            if answer["result"].is_object() {
+                return answer;
+            }
+            let code = answer["error"]["data"]["code"].as_str();
+            assert_eq!(code, Some("BACKEND_UNAVAILABLE"), "{}: {method} of {params}: {answer}", self.name);
+            self.place.records.report().retries += 1;
+            tokio::time::sleep(AGAIN_AFTER).await;
+        }
+    }
+
     /// Clears the record of resources that change with every read, as if they had not been notified.
     pub fn clear_volatile(&mut self) {
         let volatile = self.wanted.iter_mut().filter(|(uri, _)| self.place.volatile.contains(*uri));
@@ -214,7 +248,7 @@ impl Plays for Player {
                 5 => self.cut_line().await,
                 6 => self.cut_and_reopen().await,
                 7 => self.reconnect().await,
-                8 => self.throttle().await,
+                8 => self.observed.throttle(&self.line).await,
                 _ => {}
             }
             let until = Instant::now() + Duration::from_millis(self.random.below(LISTENS_MS));
@@ -276,10 +310,11 @@ impl Player {
     async fn subscribe(&mut self, uri: String) {
         self.unsubscribed.remove(&uri);
         self.observed.wanted.entry(uri.clone()).or_default();
-        let answer = self.request_until_success("resources/subscribe", &uri).await;
+        let answer =
+            self.observed.request_until_success(&self.peer, "resources/subscribe", json!({ "uri": uri })).await;
         assert_eq!(meta(&answer)["dev.goblin/uri"], uri);
         // Earlier changes are not notified, so the resource is read now.
-        self.read_resource(&uri).await;
+        self.observed.read_resource(&self.peer, &uri).await;
     }
 
     async fn unsubscribe_from_any(&mut self) {
@@ -287,7 +322,7 @@ impl Player {
         if self.observed.wanted.remove(&uri).is_some() {
             self.unsubscribed.insert(uri.clone(), u64::MAX);
         }
-        self.request_until_success("resources/unsubscribe", &uri).await;
+        self.observed.request_until_success(&self.peer, "resources/unsubscribe", json!({ "uri": uri })).await;
         let last = self.observed.place.records.last_version(&uri);
         self.unsubscribed.entry(uri).and_modify(|limit| *limit = last);
     }
@@ -351,17 +386,10 @@ impl Player {
         }
     }
 
-    async fn throttle(&mut self) {
-        self.line.throttle(SLOW_RATE).await;
-        tokio::time::sleep(SLOW).await;
-        self.line.pass().await;
-        self.observed.place.records.report().slow += 1;
-    }
-
     async fn process_updates(&mut self, updates: &[Value]) {
         let changed: BTreeSet<_> = updates.iter().filter_map(|params| self.record(params)).collect();
         for uri in changed {
-            self.read_resource(&uri).await;
+            self.observed.read_resource(&self.peer, &uri).await;
         }
     }
 
@@ -386,31 +414,6 @@ impl Player {
             )),
         }
         None
-    }
-
-    async fn read_resource(&mut self, uri: &str) {
-        let seen = if self.observed.place.volatile.contains(uri) {
-            NOTIFIED.to_owned()
-        } else {
-            let answer = self.request_until_success("resources/read", uri).await;
-            self.observed.place.records.report().reads += 1;
-            text_of(&answer)
-        };
-        self.observed.wanted.insert(uri.to_owned(), Some(seen));
-    }
-
-    /// Repeats a request until it succeeds. Servers fail and return, and so does the bridge's gateway.
-    async fn request_until_success(&mut self, method: &str, uri: &str) -> Value {
-        loop {
-            let answer = self.peer.request(method, json!({ "uri": uri })).await;
-            if answer["result"].is_object() {
-                return answer;
-            }
-            let name = answer["error"]["data"]["code"].as_str();
-            assert_eq!(name, Some("BACKEND_UNAVAILABLE"), "{}: {method} of {uri}: {answer}", self.observed.name);
-            self.observed.place.records.report().retries += 1;
-            tokio::time::sleep(AGAIN_AFTER).await;
-        }
     }
 }
 

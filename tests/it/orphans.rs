@@ -55,12 +55,17 @@ impl Members {
     fn all(self) -> [u32; 4] {
         [self.guard, self.wrapper, self.server, self.sibling]
     }
+}
 
-    async fn await_exits(self) {
-        for pid in self.all() {
-            await_exit(pid).await;
-        }
+async fn await_exits(pids: impl IntoIterator<Item = u32>) {
+    for pid in pids {
+        await_exit(pid).await;
     }
+}
+
+fn assert_all_ended(pids: &[u32]) {
+    let alive: Vec<_> = pids.iter().filter(|pid| is_alive(**pid)).collect();
+    assert!(alive.is_empty(), "{alive:?} of {pids:?}");
 }
 
 #[tokio::test]
@@ -71,8 +76,7 @@ async fn f25_stubborn_children_are_gone_when_the_gateway_has_stopped() {
     let members = family.members().await;
     assert_eq!(parent(members.guard), gateway.child.id().expect("the process runs"));
     assert!(gateway.terminate().await.success());
-    let alive: Vec<_> = members.all().into_iter().filter(|pid| is_alive(*pid)).collect();
-    assert!(alive.is_empty(), "{alive:?} of {members:?}");
+    assert_all_ended(&members.all());
 }
 
 #[tokio::test]
@@ -82,8 +86,7 @@ async fn f25_stubborn_children_are_gone_when_the_stdio_gateway_has_stopped() {
     client.await_tool("a_echo").await;
     let members = family.members().await;
     assert!(client.close().await.success());
-    let alive: Vec<_> = members.all().into_iter().filter(|pid| is_alive(*pid)).collect();
-    assert!(alive.is_empty(), "{alive:?} of {members:?}");
+    assert_all_ended(&members.all());
 }
 
 #[tokio::test]
@@ -93,43 +96,29 @@ async fn p9_nothing_outlives_a_gateway_that_was_killed() {
     gateway.client_seeing("a_echo").await;
     let members = family.members().await;
     signal(gateway.child.id().expect("the process runs"), "KILL");
-    members.await_exits().await;
+    await_exits(members.all()).await;
 }
 
 #[tokio::test]
-async fn p9_nothing_outlives_a_guard_that_was_killed_and_the_backend_comes_back() {
-    let family = Family::new();
-    let gateway = Gateway::with_servers(family.config.clone()).await;
-    let client = gateway.client_seeing("a_echo").await;
-    let members = family.members().await;
-    signal(members.guard, "KILL");
-    members.await_exits().await;
-    next_pid_in(&family.server_file, members.server).await;
-    await_call(&client, "a_echo").await;
-}
-
-#[tokio::test]
-async fn p9_nothing_outlives_a_server_that_was_killed_and_it_comes_back() {
-    let family = Family::new();
-    let gateway = Gateway::with_servers(family.config.clone()).await;
-    let client = gateway.client_seeing("a_echo").await;
-    let members = family.members().await;
-    signal(members.server, "KILL");
-    members.await_exits().await;
-    let server = next_pid_in(&family.server_file, members.server).await;
-    await_call(&client, "a_echo").await;
-    assert!(is_alive(server));
-}
-
-#[tokio::test]
-async fn p9_nothing_outlives_a_wrapper_that_was_killed() {
-    let family = Family::new();
-    let gateway = Gateway::with_servers(family.config.clone()).await;
-    let client = gateway.client_seeing("a_echo").await;
-    let members = family.members().await;
-    signal(members.wrapper, "KILL");
-    members.await_exits().await;
-    await_call(&client, "a_echo").await;
+async fn p9_no_process_outlives_a_killed_relative_and_the_backend_restarts() {
+    let victims: [(&str, fn(Members) -> u32); 3] = [
+        ("guard", |members| members.guard),
+        ("wrapper", |members| members.wrapper),
+        ("server", |members| members.server),
+    ];
+    for (name, victim) in victims {
+        // The output of a failed test names the case.
+        eprintln!("killed: {name}");
+        let family = Family::new();
+        let gateway = Gateway::with_servers(family.config.clone()).await;
+        let client = gateway.client_seeing("a_echo").await;
+        let members = family.members().await;
+        signal(victim(members), "KILL");
+        await_exits(members.all()).await;
+        let server = next_pid_in(&family.server_file, members.server).await;
+        await_call(&client, "a_echo").await;
+        assert!(is_alive(server), "{name}");
+    }
 }
 
 #[tokio::test]
@@ -170,12 +159,6 @@ impl Daemon {
         pids
     }
 
-    async fn await_exits(pids: [u32; 2]) {
-        for pid in pids {
-            await_exit(pid).await;
-        }
-    }
-
     async fn gateway(&self) -> Gateway {
         let config = servers_only(json!({ "mcpServers": self.config }));
         let path = self.scratch.write("goblin.json", &config.to_string());
@@ -192,8 +175,7 @@ async fn p9_a_daemon_of_a_server_is_gone_when_the_gateway_has_stopped() {
     gateway.client_seeing("a_echo").await;
     let pids = daemon.pids().await;
     assert!(gateway.terminate().await.success());
-    let alive: Vec<_> = pids.into_iter().filter(|pid| is_alive(*pid)).collect();
-    assert!(alive.is_empty(), "{alive:?} of {pids:?}");
+    assert_all_ended(&pids);
 }
 
 #[tokio::test]
@@ -203,7 +185,7 @@ async fn p9_a_daemon_of_a_server_does_not_outlive_a_gateway_that_was_killed() {
     gateway.client_seeing("a_echo").await;
     let pids = daemon.pids().await;
     signal(gateway.child.id().expect("the process runs"), "KILL");
-    Daemon::await_exits(pids).await;
+    await_exits(pids).await;
 }
 
 #[tokio::test]
@@ -213,7 +195,7 @@ async fn p9_a_daemon_of_a_server_ends_when_the_server_crashes() {
     let client = gateway.client_seeing("a_echo").await;
     let (pids, server) = (daemon.pids().await, pid_in(&daemon.server_file).await);
     signal(server, "KILL");
-    Daemon::await_exits(pids).await;
+    await_exits(pids).await;
     next_pid_in(&daemon.server_file, server).await;
     await_call(&client, "a_echo").await;
 }
@@ -226,5 +208,5 @@ async fn p9_a_daemon_of_a_server_ends_when_the_server_is_removed() {
     let pids = daemon.pids().await;
     daemon.scratch.write("goblin.json", &servers_only(json!({ "mcpServers": {} })).to_string());
     signal(gateway.child.id().expect("the process runs"), "HUP");
-    Daemon::await_exits(pids).await;
+    await_exits(pids).await;
 }

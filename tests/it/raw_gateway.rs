@@ -4,12 +4,11 @@
 
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 
 use crate::harness::TIMEOUT;
-use crate::raw_server::{read_request, response};
+use crate::raw_server::{Acceptor, read_request, response};
 
 /// The capacity of the queue. It exceeds the number of requests that any test leaves unanswered.
 const MAX_ARRIVALS: usize = 1000;
@@ -19,26 +18,23 @@ pub struct RawGateway {
     arrivals: mpsc::Receiver<Arrival>,
     /// The requests that arrived before the awaited one.
     early: Vec<Arrival>,
-    task: JoinHandle<()>,
+    _acceptor: Acceptor,
 }
 
 impl RawGateway {
     pub async fn start() -> RawGateway {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
-        let url = format!("http://{}/mcp", listener.local_addr().expect("an address"));
         let (sender, arrivals) = mpsc::channel(MAX_ARRIVALS);
-        let task = tokio::spawn(async move {
-            while let Ok((mut stream, _)) = listener.accept().await {
-                let sender = sender.clone();
-                tokio::spawn(async move {
-                    let Some((head, body)) = read_request(&mut stream).await else { return };
-                    let body = String::from_utf8(body).expect("text");
-                    let message = serde_json::from_str(&body).unwrap_or_default();
-                    let _ = sender.send(Arrival { head, body, message, stream }).await;
-                });
+        let acceptor = Acceptor::start(move |mut stream| {
+            let sender = sender.clone();
+            async move {
+                let Some((head, body)) = read_request(&mut stream).await else { return };
+                let body = String::from_utf8(body).expect("text");
+                let message = serde_json::from_str(&body).unwrap_or_default();
+                let _ = sender.send(Arrival { head, body, message, stream }).await;
             }
         });
-        RawGateway { url, arrivals, early: Vec::new(), task }
+        let acceptor = acceptor.await;
+        RawGateway { url: acceptor.url(), arrivals, early: Vec::new(), _acceptor: acceptor }
     }
 
     /// Returns the next request that is `wanted`. Other requests stay queued.
@@ -92,12 +88,6 @@ impl RawGateway {
         initialized.accept().await;
         let wanted = |arrival: &Arrival| arrival.verb() == "GET" && arrival.header("mcp-session-id") == Some(session);
         (initialize, self.take("the stream of the session", wanted).await.stream().await)
-    }
-}
-
-impl Drop for RawGateway {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 

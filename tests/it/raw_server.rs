@@ -14,11 +14,44 @@ use tokio::task::JoinHandle;
 /// The pseudo-method of a GET that resumes a stream.
 pub const RESUME: &str = "GET, resumed";
 
+/// A listener on loopback that serves each connection in its own task. It closes with this value.
+pub struct Acceptor {
+    pub address: SocketAddr,
+    task: JoinHandle<()>,
+}
+
+impl Acceptor {
+    pub async fn start<F>(serve: impl Fn(TcpStream) -> F + Send + 'static) -> Acceptor
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
+        let address = listener.local_addr().expect("a bound socket has an address");
+        let task = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serve(stream));
+            }
+        });
+        Acceptor { address, task }
+    }
+
+    /// Returns the URL of an MCP endpoint at this address.
+    pub fn url(&self) -> String {
+        format!("http://{}/mcp", self.address)
+    }
+}
+
+impl Drop for Acceptor {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
 /// A server with one tool, `t`. Each connection serves one request.
 pub struct RawServer {
     pub address: SocketAddr,
     calls: Arc<AtomicUsize>,
-    task: JoinHandle<()>,
+    _acceptor: Acceptor,
 }
 
 impl RawServer {
@@ -30,27 +63,15 @@ impl RawServer {
 
     /// Starts a server. `reject` may return the response to any other request, by its method.
     pub async fn rejecting(reject: fn(&str) -> Option<Vec<u8>>, answer: fn(&Value) -> Vec<u8>) -> RawServer {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
-        let address = listener.local_addr().expect("a bound socket has an address");
         let calls = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&calls);
-        let task = tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(stream, Arc::clone(&counted), reject, answer));
-            }
-        });
-        RawServer { address, calls, task }
+        let acceptor = Acceptor::start(move |stream| serve(stream, Arc::clone(&counted), reject, answer)).await;
+        RawServer { address: acceptor.address, calls, _acceptor: acceptor }
     }
 
     /// Returns the number of `tools/call` requests.
     pub fn calls(&self) -> usize {
         self.calls.load(Ordering::SeqCst)
-    }
-}
-
-impl Drop for RawServer {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 

@@ -8,13 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
-use tokio::task::JoinHandle;
 
 use crate::client::Client;
 use crate::harness::{GOBLIN, Gateway, TIMEOUT, eventually};
-use crate::raw_server::{read_request, response};
+use crate::raw_server::{Acceptor, read_request, response};
 use crate::support::{assert_error, await_call, http_server};
 
 /// A backend with one tool, `t`. The arguments of a call define its response and the response to each GET that resumes
@@ -22,7 +21,7 @@ use crate::support::{assert_error, await_call, http_server};
 struct Cutter {
     address: SocketAddr,
     state: Arc<Mutex<State>>,
-    task: JoinHandle<()>,
+    _acceptor: Acceptor,
 }
 
 #[derive(Default)]
@@ -47,16 +46,10 @@ struct State {
 
 impl Cutter {
     async fn start() -> Cutter {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
-        let address = listener.local_addr().expect("a bound socket has an address");
         let state = Arc::new(Mutex::new(State::default()));
         let shared = Arc::clone(&state);
-        let task = tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(stream, Arc::clone(&shared)));
-            }
-        });
-        Cutter { address, state, task }
+        let acceptor = Acceptor::start(move |stream| serve(stream, Arc::clone(&shared))).await;
+        Cutter { address: acceptor.address, state, _acceptor: acceptor }
     }
 
     async fn behind_gateway(server: Value) -> (Cutter, Gateway, Client) {
@@ -104,12 +97,6 @@ impl Cutter {
 
     fn answers(&self, ping: &str) -> usize {
         self.state().posted.iter().filter(|message| message["id"] == ping && message["method"].is_null()).count()
-    }
-}
-
-impl Drop for Cutter {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 

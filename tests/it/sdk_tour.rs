@@ -20,63 +20,24 @@ enum Front {
 }
 
 #[tokio::test]
-async fn http3_srv2_python_1_over_http() {
-    tour(Sdk::Python1, Front::Http).await;
+async fn http3_srv2_every_sdk_works_over_http() {
+    for sdk in Sdk::ALL {
+        tour(sdk, Front::Http).await;
+    }
 }
 
 #[tokio::test]
-async fn http3_srv2_python_1_over_stdio() {
-    tour(Sdk::Python1, Front::Stdio).await;
+async fn http3_srv2_every_sdk_works_over_stdio() {
+    for sdk in Sdk::ALL {
+        tour(sdk, Front::Stdio).await;
+    }
 }
 
 #[tokio::test]
-async fn http3_srv2_python_2_over_http() {
-    tour(Sdk::Python2, Front::Http).await;
-}
-
-#[tokio::test]
-async fn http3_srv2_python_2_over_stdio() {
-    tour(Sdk::Python2, Front::Stdio).await;
-}
-
-#[tokio::test]
-async fn http3_srv2_typescript_1_over_http() {
-    tour(Sdk::TypeScript1, Front::Http).await;
-}
-
-#[tokio::test]
-async fn http3_srv2_typescript_1_over_stdio() {
-    tour(Sdk::TypeScript1, Front::Stdio).await;
-}
-
-#[tokio::test]
-async fn http3_srv2_typescript_2_over_http() {
-    tour(Sdk::TypeScript2, Front::Http).await;
-}
-
-#[tokio::test]
-async fn http3_srv2_typescript_2_over_stdio() {
-    tour(Sdk::TypeScript2, Front::Stdio).await;
-}
-
-#[tokio::test]
-async fn http1_http2_python_1_over_sse() {
-    tour(Sdk::Python1, Front::Sse).await;
-}
-
-#[tokio::test]
-async fn http1_http2_python_2_over_sse() {
-    tour(Sdk::Python2, Front::Sse).await;
-}
-
-#[tokio::test]
-async fn http1_http2_typescript_1_over_sse() {
-    tour(Sdk::TypeScript1, Front::Sse).await;
-}
-
-#[tokio::test]
-async fn http1_http2_typescript_2_over_sse() {
-    tour(Sdk::TypeScript2, Front::Sse).await;
+async fn http1_http2_every_sdk_works_over_sse() {
+    for sdk in Sdk::ALL {
+        tour(sdk, Front::Sse).await;
+    }
 }
 
 /// All clients use the same request ids and progress tokens, and start after the last one has connected.

@@ -7,12 +7,10 @@ use std::sync::{Arc, Mutex};
 
 use http::Method;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
 
 use crate::client::Client;
 use crate::harness::{Gateway, eventually, fixture_server};
-use crate::raw_server::{read_request, response};
+use crate::raw_server::{Acceptor, read_request, response};
 use crate::scrape::{find_metric, gauge};
 use crate::support::http_server;
 
@@ -25,29 +23,26 @@ type Post = (String, Value);
 struct Recorder {
     address: SocketAddr,
     posts: Arc<Mutex<Vec<Post>>>,
-    task: JoinHandle<()>,
+    _acceptor: Acceptor,
 }
 
 impl Recorder {
     async fn start() -> Recorder {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
-        let address = listener.local_addr().expect("a bound socket has an address");
         let posts: Arc<Mutex<Vec<Post>>> = Arc::default();
         let kept = Arc::clone(&posts);
-        let task = tokio::spawn(async move {
-            while let Ok((mut stream, _)) = listener.accept().await {
-                let kept = Arc::clone(&kept);
-                tokio::spawn(async move {
-                    let Some((head, body)) = read_request(&mut stream).await else { return };
-                    let message: Value = serde_json::from_slice(&body).unwrap_or_default();
-                    let answer = answer(&head, &message);
-                    kept.lock().expect("no test panics here").push((head.to_ascii_lowercase(), message));
-                    // A disconnected peer only misses its own response.
-                    let _ = tokio::io::AsyncWriteExt::write_all(&mut stream, &answer).await;
-                });
+        let acceptor = Acceptor::start(move |mut stream| {
+            let kept = Arc::clone(&kept);
+            async move {
+                let Some((head, body)) = read_request(&mut stream).await else { return };
+                let message: Value = serde_json::from_slice(&body).unwrap_or_default();
+                let answer = answer(&head, &message);
+                kept.lock().expect("no test panics here").push((head.to_ascii_lowercase(), message));
+                // A disconnected peer only misses its own response.
+                let _ = tokio::io::AsyncWriteExt::write_all(&mut stream, &answer).await;
             }
         });
-        Recorder { address, posts, task }
+        let acceptor = acceptor.await;
+        Recorder { address: acceptor.address, posts, _acceptor: acceptor }
     }
 
     fn calls(&self) -> Vec<Post> {
@@ -60,12 +55,6 @@ impl Recorder {
         let traces = posts.iter().filter(|(head, _)| head.starts_with("post /v1/traces "));
         let spans = |message: &Value| message["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array().cloned();
         traces.filter_map(|(_, message)| spans(message)).flatten().collect()
-    }
-}
-
-impl Drop for Recorder {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 
