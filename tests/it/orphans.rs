@@ -101,19 +101,14 @@ async fn p9_nothing_outlives_a_gateway_that_was_killed() {
 
 #[tokio::test]
 async fn p9_no_process_outlives_a_killed_relative_and_the_backend_restarts() {
-    let victims: [(&str, fn(Members) -> u32); 3] = [
-        ("guard", |members| members.guard),
-        ("wrapper", |members| members.wrapper),
-        ("server", |members| members.server),
-    ];
-    for (name, victim) in victims {
+    for (index, name) in ["guard", "wrapper", "server"].into_iter().enumerate() {
         // The output of a failed test names the case.
         eprintln!("killed: {name}");
         let family = Family::new();
         let gateway = Gateway::with_servers(family.config.clone()).await;
         let client = gateway.client_seeing("a_echo").await;
         let members = family.members().await;
-        signal(victim(members), "KILL");
+        signal(members.all()[index], "KILL");
         await_exits(members.all()).await;
         let server = next_pid_in(&family.server_file, members.server).await;
         await_call(&client, "a_echo").await;
