@@ -15,9 +15,9 @@ use serde_json::{Value, json};
 use crate::client::Client;
 use crate::client::http::{Answer, Listener, field};
 use crate::harness::{Gateway, eventually, fixture_server};
-use crate::operator::{bearer, follow, look};
+use crate::operator::{bearer, get_admin, open_admin_stream};
 use crate::subscriber::subscribe;
-use crate::support::logged;
+use crate::support::await_log;
 
 /// A probe uses an unknown host, any origin and no token.
 const FOREIGN: [(&str, &str); 2] = [("host", "10.0.0.7:8080"), ("origin", "http://evil.example")];
@@ -29,7 +29,7 @@ async fn readyz(client: &Client) -> (StatusCode, Value) {
 
 /// Waits until the gateway is ready and returns the response.
 async fn ready(client: &Client) -> Value {
-    eventually("it is ready", || async {
+    eventually("the gateway is ready", || async {
         let (status, body) = readyz(client).await;
         assert_eq!(status == StatusCode::OK, body["ready"] == true, "{body}");
         (status == StatusCode::OK).then_some(body)
@@ -37,7 +37,7 @@ async fn ready(client: &Client) -> Value {
     .await
 }
 
-fn assert_told_to_nobody_else(answer: &Answer) {
+fn assert_sent_to_no_other_client(answer: &Answer) {
     assert!(!answer.headers.contains_key("access-control-allow-origin"), "{answer:?}");
 }
 
@@ -49,11 +49,11 @@ async fn probes_need_no_token_and_any_host_will_do() {
     for headers in [&[][..], &FOREIGN] {
         let alive = client.send(Method::GET, "/healthz", headers, "").await;
         assert_eq!((alive.status, alive.body.as_str()), (StatusCode::OK, "ok\n"));
-        assert_told_to_nobody_else(&alive);
+        assert_sent_to_no_other_client(&alive);
         let ready = client.send(Method::GET, "/readyz", headers, "").await;
         let none = r#"{"ready":true,"servers":{"total":0,"ready":0,"starting":0,"failed":0}}"#;
         assert_eq!((ready.status, ready.body.as_str()), (StatusCode::OK, none));
-        assert_told_to_nobody_else(&ready);
+        assert_sent_to_no_other_client(&ready);
     }
     for path in
         ["/metrics", "/api/subscriptions", "/healthz/", "/healthz/x", "/readyz/../metrics", "//healthz", "/HEALTHZ"]
@@ -86,7 +86,7 @@ async fn sess2_ready_means_that_what_is_offered_is_listed() {
     let gateway = Gateway::with_servers(servers).await;
     let client = gateway.client().await;
     let body = ready(&client).await;
-    let line = logged(&gateway, &["ready", "servers=3", "took="]).await;
+    let line = await_log(&gateway, &["ready", "servers=3", "took="]).await;
     // Under load a server may start more slowly than the wait. The log then names it.
     if !line.contains("waiting=") {
         assert_eq!(body["servers"], json!({"total": 3, "ready": 2, "starting": 0, "failed": 1}));
@@ -102,7 +102,7 @@ async fn sess2_one_server_that_never_answers_does_not_hold_the_gateway_back() {
     let client = gateway.client_seeing("good_echo").await;
     let body = ready(&client).await;
     assert_eq!(body["servers"], json!({"total": 2, "ready": 1, "starting": 1, "failed": 0}));
-    logged(&gateway, &["ready", "servers=2", "waiting=\"hanging\""]).await;
+    await_log(&gateway, &["ready", "servers=2", "waiting=\"hanging\""]).await;
 }
 
 /// Starts a gateway with a working server, one that cannot start and one that is disabled, and a client of it.
@@ -117,8 +117,8 @@ async fn three_servers() -> (Gateway, Client) {
     (gateway, client)
 }
 
-async fn asked(client: &Client, path: &str) -> Value {
-    let answer = look(client, path).await;
+async fn get_json(client: &Client, path: &str) -> Value {
+    let answer = get_admin(client, path).await;
     assert_eq!(answer.status, StatusCode::OK, "{path}: {answer:?}");
     assert_eq!(answer.headers["content-type"], "application/json", "{path}");
     assert_eq!(answer.headers["cache-control"], "no-store", "{path}");
@@ -126,8 +126,8 @@ async fn asked(client: &Client, path: &str) -> Value {
 }
 
 /// Waits until the status satisfies the condition.
-async fn status_when(client: &Client, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-    eventually(what, || async { Some(asked(client, "/api/status").await).filter(|status| is_so(status)) }).await
+async fn status_when(client: &Client, condition: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+    eventually(condition, || async { Some(get_json(client, "/api/status").await).filter(|status| is_so(status)) }).await
 }
 
 #[tokio::test]
@@ -146,7 +146,7 @@ async fn met1_met2_d7_the_status_tells_everything_at_a_glance() {
     })
     .await;
     assert_eq!(status["version"], env!("CARGO_PKG_VERSION"));
-    assert_eq!(status["pid"], gateway.child.id().expect("it runs"));
+    assert_eq!(status["pid"], gateway.child.id().expect("the process runs"));
     assert_eq!(status["configuration"]["reloads"], 0);
     assert_eq!((&status["subscriptions"], &status["sessions"]["total"]), (&json!(1), &json!(1)));
     let states: Vec<_> =
@@ -197,24 +197,28 @@ async fn servers_are_told_one_by_one_too() {
     let (_gateway, client) = three_servers().await;
     for (id, state) in [("a", "ready"), ("broken", "failed"), ("off", "disabled")] {
         eventually(&format!("{id} is {state}"), || async {
-            (asked(&client, &format!("/api/servers/{id}")).await["state"] == state).then_some(())
+            (get_json(&client, &format!("/api/servers/{id}")).await["state"] == state).then_some(())
         })
         .await;
     }
-    let list = asked(&client, "/api/servers").await;
+    let list = get_json(&client, "/api/servers").await;
     assert_eq!(list["servers"].as_array().map(Vec::len), Some(3), "{list}");
-    for (path, words) in [
+    for (path, fragment) in [
         ("/api/servers/brokn", "there is no server `brokn`; did you mean `broken`?"),
         ("/api/tools?server=of", "did you mean `off`?"),
         ("/api/servres", "the nearest is GET /api/servers"),
         ("/api/", "the nearest is"),
     ] {
-        let answer = look(&client, path).await;
+        let answer = get_admin(&client, path).await;
         assert_eq!(answer.status, StatusCode::NOT_FOUND, "{path}: {answer:?}");
-        assert!(answer.json()["error"]["message"].as_str().is_some_and(|it| it.ends_with(words) || it.contains(words)));
+        assert!(
+            answer.json()["error"]["message"]
+                .as_str()
+                .is_some_and(|it| it.ends_with(fragment) || it.contains(fragment))
+        );
     }
     for path in ["/api/status?x=1", "/api/tools?sever=a", "/api/tools?server=", "/api/tools?server=a&server=a"] {
-        let answer = look(&client, path).await;
+        let answer = get_admin(&client, path).await;
         assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{path}: {answer:?}");
     }
 }
@@ -240,13 +244,13 @@ async fn entries_are_told_as_clients_get_them_token_for_token() {
         let listed: Listed = serde_json::from_str(&body).expect("a list");
         let listed: Vec<_> = listed.result[member].iter().map(|definition| definition.get().to_owned()).collect();
         let entries = async |query: &str| {
-            let answer = look(&client, &format!("{path}{query}")).await;
+            let answer = get_admin(&client, &format!("{path}{query}")).await;
             serde_json::from_str::<EntryList>(&answer.body).expect("entries")
         };
         // A catalog with the same entries may follow while the servers start.
         let all = eventually("the entries and the status are of one catalog", || async {
             let all = entries("").await;
-            (asked(&client, "/api/status").await["catalog"]["version"] == all.version).then_some(all)
+            (get_json(&client, "/api/status").await["catalog"]["version"] == all.version).then_some(all)
         })
         .await;
         assert_eq!(all.entries.iter().map(|entry| entry.definition.get()).collect::<Vec<_>>(), listed, "{path}");
@@ -267,8 +271,8 @@ async fn sub15_sessions_are_listed_and_no_id_is_told_whole() {
     second.initialize("2025-06-18").await;
     subscribe(&first, "a+note:///alpha", json!({})).await;
     let _stream = first.listen().await;
-    let list = eventually("the stream is told", || async {
-        let list = asked(&first, "/api/sessions").await;
+    let list = eventually("the stream is listed", || async {
+        let list = get_json(&first, "/api/sessions").await;
         let has_stream = |session: &Value| session["streams"] == 1;
         list["sessions"].as_array().expect("a list").iter().any(has_stream).then_some(list)
     })
@@ -277,7 +281,11 @@ async fn sub15_sessions_are_listed_and_no_id_is_told_whole() {
     let ends: Vec<_> = [&first, &second].map(|client| client.session.clone().expect("a session")).to_vec();
     let of = |whole: &str| {
         let sessions = list["sessions"].as_array().expect("a list");
-        sessions.iter().find(|it| whole.ends_with(it["id"].as_str().expect("an id"))).expect("it is listed").clone()
+        sessions
+            .iter()
+            .find(|it| whole.ends_with(it["id"].as_str().expect("an id")))
+            .expect("the entry is listed")
+            .clone()
     };
     let (one, other) = (of(&ends[0]), of(&ends[1]));
     assert_eq!((&one["client"], &one["clientVersion"]), (&json!("test"), &json!("0")));
@@ -286,12 +294,12 @@ async fn sub15_sessions_are_listed_and_no_id_is_told_whole() {
         (&json!("2025-11-25"), &json!(1), &json!(1))
     );
     assert_eq!((&other["protocol"], &other["profile"]), (&json!("2025-06-18"), &json!("p")));
-    assert!(ends.iter().all(|whole| !list.to_string().contains(whole)), "whoever knows an id can use it: {list}");
+    assert!(ends.iter().all(|whole| !list.to_string().contains(whole)), "a full session id is a credential: {list}");
 }
 
 /// Opens the event stream.
 async fn events(client: &Client, headers: &[(&str, &str)]) -> Listener {
-    let (parts, listener) = follow(client, "/api/events", headers).await;
+    let (parts, listener) = open_admin_stream(client, "/api/events", headers).await;
     assert_eq!(
         (parts.status, &parts.headers["content-type"]),
         (StatusCode::OK, &"text/event-stream".parse().expect("a value"))
@@ -316,7 +324,7 @@ async fn events_are_told_as_they_happen_and_a_reader_may_come_back() {
     let (gateway, client) = three_servers().await;
     let mut reader = events(&client, &[]).await;
     let (ready, _) = await_kind(&mut reader, "backend_ready").await;
-    assert_eq!((&ready["server"], &ready["level"]), (&json!("a"), &json!("info")), "what is over is told too");
+    assert_eq!((&ready["server"], &ready["level"]), (&json!("a"), &json!("info")), "past events are listed too");
     let mut new = gateway.client().await;
     let (opened, _) = await_kind(&mut reader, "session_opened").await;
     let whole = new.session.take().expect("a session");
@@ -346,11 +354,11 @@ async fn exactly_so_many_may_read_the_events_and_none_holds_the_end_up() {
     for _ in 0..MAX_READERS {
         readers.push(events(&client, &[]).await);
     }
-    let refused = look(&client, "/api/events").await;
-    assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE, "{refused:?}");
+    let rejected = get_admin(&client, "/api/events").await;
+    assert_eq!(rejected.status, StatusCode::SERVICE_UNAVAILABLE, "{rejected:?}");
     readers.pop();
     let back = eventually("the room of one that went is free", || async {
-        let (parts, listener) = follow(&client, "/api/events", &[]).await;
+        let (parts, listener) = open_admin_stream(&client, "/api/events", &[]).await;
         (parts.status == StatusCode::OK).then_some(listener)
     });
     readers.push(back.await);

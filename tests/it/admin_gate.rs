@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::harness::{Gateway, Scratch, eventually, fixture_server, goblin, servers_only};
-use crate::operator::{admin_token, bearer, follow, look, record};
+use crate::operator::{admin_token, bearer, get_admin, open_admin_stream, record};
 
 /// A gateway and the directory of its files.
 struct Stage {
@@ -108,25 +108,25 @@ async fn hard7_every_route_of_the_api_needs_the_admin_token_on_loopback_too() {
     let token = admin_token(stage.gateway.address).await;
     assert!(token.len() == 64 && token.bytes().all(|byte| byte.is_ascii_hexdigit()), "{token}");
     let file = stage.record().await["adminTokenFile"].as_str().expect("a file").to_owned();
-    assert_eq!(std::fs::metadata(&file).expect("it is there").permissions().mode() & 0o777, 0o600);
+    assert_eq!(std::fs::metadata(&file).expect("the file exists").permissions().mode() & 0o777, 0o600);
     for route in ROUTES {
         let name = format!("{} {}", route.verb(), route.path);
         for wrong in [None, Some("Bearer "), Some("Bearer 00"), Some(token.as_str())] {
             let wrong = wrong.map(|value| ("authorization", value));
             let (status, headers) = status(&stage.client, route, wrong.as_slice()).await;
-            let is_refused = status == StatusCode::UNAUTHORIZED;
-            assert_eq!(is_refused, route.access == Access::Operator, "{name}: {status}");
-            assert_eq!(headers.contains_key("www-authenticate"), is_refused, "{name}");
+            let is_rejected = status == StatusCode::UNAUTHORIZED;
+            assert_eq!(is_rejected, route.access == Access::Operator, "{name}: {status}");
+            assert_eq!(headers.contains_key("www-authenticate"), is_rejected, "{name}");
         }
         let right = format!("Bearer {token}");
         let (status, _) = status(&stage.client, route, &[("authorization", &right)]).await;
         assert!(passed(status), "{name}: {status}");
     }
-    let refused = stage.client.send(Method::POST, "/api/reload", &[], "").await;
-    assert!(refused.body.contains(&file) && !refused.body.contains(&token), "{refused:?}");
-    let asked =
+    let rejected = stage.client.send(Method::POST, "/api/reload", &[], "").await;
+    assert!(rejected.body.contains(&file) && !rejected.body.contains(&token), "{rejected:?}");
+    let preflight =
         stage.client.send(Method::POST, "/api/reload", &[("authorization", &format!("Bearer {token}"))], "[]").await;
-    assert_eq!(asked.status, StatusCode::BAD_REQUEST, "{asked:?}");
+    assert_eq!(preflight.status, StatusCode::BAD_REQUEST, "{preflight:?}");
 }
 
 #[tokio::test]
@@ -141,15 +141,15 @@ async fn hard6_the_token_of_clients_opens_no_route_of_operators_and_theirs_none_
         let (client, operator) = (format!("Bearer {CLIENT}"), format!("Bearer {token}"));
         for route in ROUTES {
             let name = format!("{} {}", route.verb(), route.path);
-            for (given, is_right) in [
+            for (value, is_right) in [
                 (None, false),
                 (Some(&client), route.access == Access::Client),
                 (Some(&operator), route.access == Access::Operator),
             ] {
-                let header = given.map(|value| ("authorization", value.as_str()));
+                let header = value.map(|value| ("authorization", value.as_str()));
                 let (status, _) = status(&stage.client, route, header.as_slice()).await;
-                let is_refused = status == StatusCode::UNAUTHORIZED;
-                assert_eq!(is_refused, route.access != Access::Probe && !is_right, "{name} {given:?}: {status}");
+                let is_rejected = status == StatusCode::UNAUTHORIZED;
+                assert_eq!(is_rejected, route.access != Access::Probe && !is_right, "{name} {value:?}: {status}");
             }
         }
         let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
@@ -195,10 +195,10 @@ async fn operators_may_have_an_address_of_their_own() {
     assert_ne!(operators.address, stage.client.address);
     for route in ROUTES {
         let name = format!("{} {}", route.verb(), route.path);
-        let (theirs, _) = status(&operators, route, &[]).await;
-        assert!(theirs != StatusCode::NOT_FOUND, "{name}: {theirs}");
-        let (ours, _) = status(&stage.client, route, &[]).await;
-        assert_eq!(ours != StatusCode::NOT_FOUND, route.access == Access::Probe, "{name}: {ours}");
+        let (at_admin, _) = status(&operators, route, &[]).await;
+        assert!(at_admin != StatusCode::NOT_FOUND, "{name}: {at_admin}");
+        let (at_main, _) = status(&stage.client, route, &[]).await;
+        assert_eq!(at_main != StatusCode::NOT_FOUND, route.access == Access::Probe, "{name}: {at_main}");
     }
     for path in ["/mcp", "/sse", "/messages", "/mcp/p/x"] {
         let answer = operators.send(Method::POST, path, &[("content-type", "application/json")], "{}").await;
@@ -226,8 +226,8 @@ async fn the_token_is_written_where_the_operator_wants_it_and_goes_with_the_gate
     let mut stage = Stage::new(json!({ "mcpServers": {}, "admin": { "tokenFile": "secret.token" } })).await;
     let file: PathBuf = stage.scratch.path().join("secret.token");
     assert_eq!(stage.record().await["adminTokenFile"].as_str().map(Path::new), Some(file.as_path()));
-    assert_eq!(std::fs::metadata(&file).expect("it is there").permissions().mode() & 0o777, 0o600);
-    let bearer = format!("Bearer {}", std::fs::read_to_string(&file).expect("it is ours"));
+    assert_eq!(std::fs::metadata(&file).expect("the file exists").permissions().mode() & 0o777, 0o600);
+    let bearer = format!("Bearer {}", std::fs::read_to_string(&file).expect("the test owns the file"));
     let answer = stage.client.send(Method::POST, "/api/reload", &[("authorization", &bearer)], "{}").await;
     assert!(passed(answer.status), "{answer:?}");
     assert!(stage.gateway.terminate().await.success());
@@ -250,7 +250,7 @@ async fn routes_answer_what_the_document_says() {
         (ready.status == StatusCode::OK).then_some(())
     })
     .await;
-    let document = look(&client, "/api/openapi.json").await.json();
+    let document = get_admin(&client, "/api/openapi.json").await.json();
     assert_eq!(document["openapi"], "3.1.0");
     let described: usize =
         document["paths"].as_object().expect("paths").values().map(|it| it.as_object().expect("verbs").len()).sum();
@@ -278,7 +278,7 @@ async fn routes_answer_what_the_document_says() {
                 valid(&content(answer.status)["application/json"]["schema"], &answer.json(), &name);
             }
             "text/event-stream" => {
-                let (_, mut listener) = follow(&client, &path(route), &[]).await;
+                let (_, mut listener) = open_admin_stream(&client, &path(route), &[]).await;
                 let event = listener.next().await.expect("an event");
                 valid(&content(StatusCode::OK)["text/event-stream"]["x-events"]["message"], &event, &name);
             }
@@ -306,14 +306,15 @@ async fn an_operator_switches_servers_and_reads_the_file_anew() {
     let client = stage.gateway.client_seeing("a_echo").await;
     client.call("a_echo", json!({})).await;
     assert_eq!(change(&stage, "/api/servers/a/disable", 200).await["state"], "disabled");
-    let servers = look(&client, "/api/servers").await.json()["servers"].clone();
+    let servers = get_admin(&client, "/api/servers").await.json()["servers"].clone();
     assert_eq!((&servers[0]["id"], &servers[0]["state"]), (&json!("a"), &json!("disabled")), "{servers}");
-    eventually("its tools are gone", || async { client.tool_names().await.is_empty().then_some(()) }).await;
+    eventually("the tools of the server are removed", || async { client.tool_names().await.is_empty().then_some(()) })
+        .await;
     assert_ne!(change(&stage, "/api/servers/a/enable", 200).await["state"], "disabled");
     client.await_tool("a_echo").await;
-    let servers = look(&client, "/api/servers").await.json()["servers"].clone();
+    let servers = get_admin(&client, "/api/servers").await.json()["servers"].clone();
     assert_eq!((&servers[0]["id"], &servers[1]["id"]), (&json!("a"), &json!("off")), "in the order of the file");
-    assert_eq!(servers[0]["calls"]["ok"], 1, "it goes on counting");
+    assert_eq!(servers[0]["calls"]["ok"], 1, "the counter continues");
     assert_eq!(change(&stage, "/api/servers/a/restart", 200).await["id"], "a");
     let conflict = change(&stage, "/api/servers/off/restart", 409).await;
     assert!(conflict["error"]["message"].as_str().is_some_and(|it| it.contains("enable")), "{conflict}");
@@ -323,7 +324,7 @@ async fn an_operator_switches_servers_and_reads_the_file_anew() {
     assert_eq!((&reloaded["started"], &reloaded["stopped"]), (&json!([]), &json!([])), "{reloaded}");
     stage.scratch.write("goblin.json", "{");
     change(&stage, "/api/reload", 422).await;
-    let status = look(&client, "/api/status").await.json();
+    let status = get_admin(&client, "/api/status").await.json();
     assert!(status["configuration"]["problem"].is_string(), "{status}");
     assert!(status["configuration"]["source"].as_str().is_some_and(|it| it.ends_with("goblin.json")), "{status}");
 }
@@ -332,7 +333,8 @@ async fn an_operator_switches_servers_and_reads_the_file_anew() {
 fn every_route_is_on_the_page_and_no_other() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/admin.md");
     let page = std::fs::read_to_string(page).expect("the page");
-    let told: BTreeSet<_> = page.lines().filter_map(|line| line.strip_prefix("### `")?.strip_suffix('`')).collect();
+    let documented: BTreeSet<_> =
+        page.lines().filter_map(|line| line.strip_prefix("### `")?.strip_suffix('`')).collect();
     let routes: Vec<_> = ROUTES.iter().map(|route| format!("{} {}", route.verb(), route.path)).collect();
-    assert_eq!(told, routes.iter().map(String::as_str).collect());
+    assert_eq!(documented, routes.iter().map(String::as_str).collect());
 }

@@ -4,11 +4,11 @@
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::client::inbox::{Heard, Way, raw_member};
+use crate::client::inbox::{Received, Way, raw_member};
 use crate::client::modern::everything;
 use crate::harness::Gateway;
 use crate::stage::{Back, Backend, Front, Stage, pairs};
-use crate::support::arrived;
+use crate::support::await_arrivals;
 
 const SAMPLING: &str = "sampling/createMessage";
 const ELICITATION: &str = "elicitation/create";
@@ -41,14 +41,14 @@ async fn ask_reaches_the_caller_and_the_answer_returns_token_for_token() {
         let mut ids = Vec::new();
         for (id, answer) in [(r#""x-1""#, RESULT), ("7", RESULT), ("-2", ERROR)] {
             let rest = format!(r#","params":{PARAMS},"id":{id}"#);
-            let call = peer.begin_call("a_ask", &stage.backend.arguments(SAMPLING, &rest)).await;
-            let asked = peer.asked(SAMPLING).await;
-            assert_eq!(asked.raw("params"), PARAMS, "{front:?} {back:?}");
+            let call = peer.begin_call("a_request", &stage.backend.arguments(SAMPLING, &rest)).await;
+            let server_request = peer.server_request(SAMPLING).await;
+            assert_eq!(server_request.raw("params"), PARAMS, "{front:?} {back:?}");
             if (front, back) == (Front::Http, Back::Post) {
-                assert_eq!(asked.way, Way::Post, "it belongs to its call");
+                assert_eq!(server_request.way, Way::Post, "the request belongs to its call");
             }
-            ids.push(asked.raw("id"));
-            peer.reply(&asked, answer).await;
+            ids.push(server_request.raw("id"));
+            peer.reply(&server_request, answer).await;
             assert_eq!(peer.text_of(call).await, format!("{{{answer}}}"), "{front:?} {back:?}");
             stage.backend.answer_to(id).await;
         }
@@ -64,10 +64,10 @@ async fn ask_without_params_has_none_at_the_client_either() {
     for back in Back::ALL {
         let stage = Stage::start(Front::Http, back).await;
         let peer = stage.peer(everything()).await;
-        let call = peer.begin_call("a_ask", &stage.backend.arguments(SAMPLING, "")).await;
-        let asked = peer.asked(SAMPLING).await;
-        assert_eq!(raw_member(&asked.text, "params"), None, "{back:?}");
-        peer.reply(&asked, RESULT).await;
+        let call = peer.begin_call("a_request", &stage.backend.arguments(SAMPLING, "")).await;
+        let server_request = peer.server_request(SAMPLING).await;
+        assert_eq!(raw_member(&server_request.text, "params"), None, "{back:?}");
+        peer.reply(&server_request, RESULT).await;
         assert_eq!(peer.text_of(call).await, format!("{{{RESULT}}}"), "{back:?}");
     }
 }
@@ -79,13 +79,13 @@ async fn ask_and_ask_again_before_the_first_answer() {
         let stage = Stage::start(front, back).await;
         let peer = stage.peer(everything()).await;
         let rest = format!(r#","params":{PARAMS},"times":3"#);
-        let call = peer.begin_call("a_ask", &stage.backend.arguments(SAMPLING, &rest)).await;
-        let mut asks = Vec::new();
+        let call = peer.begin_call("a_request", &stage.backend.arguments(SAMPLING, &rest)).await;
+        let mut server_requests = Vec::new();
         for _ in 0..3 {
-            asks.push(peer.asked(SAMPLING).await);
+            server_requests.push(peer.server_request(SAMPLING).await);
         }
         for number in [2, 0, 1] {
-            peer.reply(&asks[number], &format!(r#""result":{{"number":{number}}}"#)).await;
+            peer.reply(&server_requests[number], &format!(r#""result":{{"number":{number}}}"#)).await;
         }
         let answers = r#"[{"result":{"number":0}},{"result":{"number":1}},{"result":{"number":2}}]"#;
         assert_eq!(peer.text_of(call).await, answers, "{front:?} {back:?}");
@@ -98,21 +98,21 @@ async fn ask_ids_of_two_backends_and_of_the_client_do_not_meet() {
     let gateway = Gateway::with_servers(json!({ "a": a.server(), "b": b.server() })).await;
     let peer = Client::new(gateway.address).listening(everything()).await;
     let mut open = Vec::new();
-    for (backend, tool) in [(&a, "a_ask"), (&b, "b_ask")] {
+    for (backend, tool) in [(&a, "a_request"), (&b, "b_request")] {
         peer.await_tool(tool).await;
         let call = peer.begin_call(tool, &backend.arguments(SAMPLING, r#","id":1,"params":{}"#)).await;
-        open.push((call, peer.asked(SAMPLING).await, format!(r#""result":{{"for":"{tool}"}}"#)));
+        open.push((call, peer.server_request(SAMPLING).await, format!(r#""result":{{"for":"{tool}"}}"#)));
     }
     assert_ne!(open[0].1.raw("id"), open[1].1.raw("id"));
     // The ids of requests and of server requests are independent.
-    for (_, asked, _) in &open {
-        let id = asked.raw("id");
+    for (_, server_request, _) in &open {
+        let id = server_request.raw("id");
         peer.begin_text(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#)).await;
-        let pong = peer.hear("the ping's answer", |message| message["result"] == json!({})).await;
+        let pong = peer.receive("the ping's answer", |message| message["result"] == json!({})).await;
         assert_eq!(pong.raw("id"), id);
     }
-    for (_, asked, result) in open.iter().rev() {
-        peer.reply(asked, result).await;
+    for (_, server_request, result) in open.iter().rev() {
+        peer.reply(server_request, result).await;
     }
     for (call, _, result) in open {
         assert_eq!(peer.text_of(call).await, format!("{{{result}}}"));
@@ -127,10 +127,10 @@ async fn ask_res4_links_in_sampling_messages_are_namespaced() {
     let block = |uri: &str| format!(r#"{{"type":"resource_link","uri":"{uri}","name":"n","odd":1.0}}"#);
     let params = |uri: &str| format!(r#"{{"messages":[{{"role":"user","content":[{}]}}],"maxTokens":9}}"#, block(uri));
     let rest = format!(r#","params":{}"#, params("note:///alpha"));
-    let call = peer.begin_call("a_ask", &stage.backend.arguments(SAMPLING, &rest)).await;
-    let asked = peer.asked(SAMPLING).await;
-    assert_eq!(asked.raw("params"), params("a+note:///alpha"));
-    peer.reply(&asked, RESULT).await;
+    let call = peer.begin_call("a_request", &stage.backend.arguments(SAMPLING, &rest)).await;
+    let server_request = peer.server_request(SAMPLING).await;
+    assert_eq!(server_request.raw("params"), params("a+note:///alpha"));
+    peer.reply(&server_request, RESULT).await;
     peer.text_of(call).await;
 }
 
@@ -139,15 +139,15 @@ async fn ask_with_two_clients_in_flight_is_refused_where_nothing_tells_whose_it_
     for front in Front::SHARED {
         for back in Back::SHARED {
             let stage = Stage::start(front, back).await;
-            let (busy, asking) = (stage.peer(everything()).await, stage.peer(everything()).await);
+            let (busy, requesting) = (stage.peer(everything()).await, stage.peer(everything()).await);
             busy.begin_call("a_hang", "{}").await;
-            arrived(&busy, "a", 1).await;
+            await_arrivals(&busy, "a", 1).await;
             let rest = format!(r#","params":{PARAMS}"#);
-            let told = asking.call_text("a_ask", &stage.backend.arguments(SAMPLING, &rest)).await;
-            let message = outcome(&told)["error"]["message"].as_str().unwrap_or_default().to_owned();
-            assert!(message.contains("per-client"), "{front:?} {back:?}: {told}");
-            assert_eq!(busy.stray_asks().await, NONE, "{front:?} {back:?}");
-            assert_eq!(asking.stray_asks().await, NONE, "{front:?} {back:?}");
+            let received = requesting.call_text("a_request", &stage.backend.arguments(SAMPLING, &rest)).await;
+            let message = outcome(&received)["error"]["message"].as_str().unwrap_or_default().to_owned();
+            assert!(message.contains("per-client"), "{front:?} {back:?}: {received}");
+            assert_eq!(busy.pending_server_requests().await, NONE, "{front:?} {back:?}");
+            assert_eq!(requesting.pending_server_requests().await, NONE, "{front:?} {back:?}");
         }
     }
 }
@@ -160,23 +160,23 @@ async fn ask_on_the_stream_of_a_call_reaches_its_client_whoever_else_is_in_fligh
         let mut calls = Vec::new();
         for (number, peer) in peers.iter_mut().enumerate() {
             let rest = format!(r#","params":{{"mark":{number}}},"times":2"#);
-            calls.push(peer.begin_call("a_ask", &stage.backend.arguments(SAMPLING, &rest)).await);
+            calls.push(peer.begin_call("a_request", &stage.backend.arguments(SAMPLING, &rest)).await);
         }
-        let mut asks: Vec<(usize, Heard)> = Vec::new();
+        let mut server_requests: Vec<(usize, Received)> = Vec::new();
         for (number, peer) in peers.iter_mut().enumerate() {
             for _ in 0..2 {
-                let asked = peer.asked(SAMPLING).await;
-                assert_eq!(asked.raw("params"), format!(r#"{{"mark":{number}}}"#), "{front:?}");
-                asks.push((number, asked));
+                let server_request = peer.server_request(SAMPLING).await;
+                assert_eq!(server_request.raw("params"), format!(r#"{{"mark":{number}}}"#), "{front:?}");
+                server_requests.push((number, server_request));
             }
         }
-        for (number, asked) in asks.iter().rev() {
-            peers[*number].reply(asked, &format!(r#""result":{{"by":{number}}}"#)).await;
+        for (number, server_request) in server_requests.iter().rev() {
+            peers[*number].reply(server_request, &format!(r#""result":{{"by":{number}}}"#)).await;
         }
         for (number, peer) in peers.iter_mut().enumerate() {
             let answer = format!(r#"{{"result":{{"by":{number}}}}}"#);
             assert_eq!(peer.text_of(calls[number]).await, format!("[{answer},{answer}]"), "{front:?}");
-            assert_eq!(peer.stray_asks().await, NONE, "{front:?}");
+            assert_eq!(peer.pending_server_requests().await, NONE, "{front:?}");
         }
     }
 }
@@ -187,12 +187,12 @@ async fn ask_without_a_client_in_flight_is_refused() {
         let stage = Stage::start(front, back).await;
         let peer = stage.peer(everything()).await;
         let rest = format!(r#","params":{PARAMS},"id":"late","when":"cancelled""#);
-        let call = peer.begin_call("a_ask", &stage.backend.arguments(SAMPLING, &rest)).await;
-        arrived(&peer, "a", 1).await;
+        let call = peer.begin_call("a_request", &stage.backend.arguments(SAMPLING, &rest)).await;
+        await_arrivals(&peer, "a", 1).await;
         peer.cancel(call).await;
         let answer = stage.backend.answer_to(r#""late""#).await;
         assert_eq!(answer["error"]["code"], 1503, "{front:?} {back:?}: {answer}");
-        assert_eq!(peer.stray_asks().await, NONE, "{front:?} {back:?}");
+        assert_eq!(peer.pending_server_requests().await, NONE, "{front:?} {back:?}");
     }
 }
 
@@ -218,19 +218,19 @@ async fn ask_that_its_client_cannot_answer_is_refused_by_what_is_missing() {
         ] {
             let peer = stage.peer(capabilities.clone()).await;
             let arguments = stage.backend.arguments(method, &format!(r#","params":{params}"#));
-            let call = peer.begin_call("a_ask", &arguments).await;
+            let call = peer.begin_call("a_request", &arguments).await;
             if missing.is_none() {
-                let asked = peer.asked(method).await;
-                peer.reply(&asked, r#""result":{}"#).await;
+                let server_request = peer.server_request(method).await;
+                peer.reply(&server_request, r#""result":{}"#).await;
             }
-            let told = outcome(&peer.text_of(call).await);
-            let message = told["error"]["message"].as_str().unwrap_or_default();
-            let context = format!("{capabilities} {method} {params}: {told}");
+            let received = outcome(&peer.text_of(call).await);
+            let message = received["error"]["message"].as_str().unwrap_or_default();
+            let context = format!("{capabilities} {method} {params}: {received}");
             match missing {
-                Some(missing) => assert!(told["error"]["code"] == -32601 && message.contains(missing), "{context}"),
-                None => assert_eq!(told["result"], json!({}), "{context}"),
+                Some(missing) => assert!(received["error"]["code"] == -32601 && message.contains(missing), "{context}"),
+                None => assert_eq!(received["result"], json!({}), "{context}"),
             }
-            assert_eq!(peer.stray_asks().await, NONE, "{context}");
+            assert_eq!(peer.pending_server_requests().await, NONE, "{context}");
         }
     }
 }
@@ -254,12 +254,12 @@ async fn ask_for_roots_is_answered_by_the_configuration_alone() {
             let stage = Stage::configured(Front::Http, back, json!({}), members).await;
             let peer = stage.peer(everything()).await;
             assert_eq!(declared(&peer).await["roots"].is_object(), expected.is_some(), "{back:?}");
-            let told = outcome(&peer.call_text("a_ask", &stage.backend.arguments("roots/list", "")).await);
+            let received = outcome(&peer.call_text("a_request", &stage.backend.arguments("roots/list", "")).await);
             match expected {
-                Some(roots) => assert_eq!(told, json!({ "result": { "roots": roots } }), "{back:?}"),
-                None => assert_eq!(told["error"]["code"], -32601, "{back:?}: {told}"),
+                Some(roots) => assert_eq!(received, json!({ "result": { "roots": roots } }), "{back:?}"),
+                None => assert_eq!(received["error"]["code"], -32601, "{back:?}: {received}"),
             }
-            assert_eq!(peer.stray_asks().await, NONE, "{back:?}");
+            assert_eq!(peer.pending_server_requests().await, NONE, "{back:?}");
         }
     }
 }
@@ -275,8 +275,8 @@ async fn ask_capabilities_are_declared_as_configured() {
         let stage = Stage::configured(Front::Http, Back::Stdio, json!({}), members.clone()).await;
         let peer = stage.peer(everything()).await;
         let declared = declared(&peer).await;
-        let told = (declared["sampling"].is_object(), declared["elicitation"].is_object());
-        assert_eq!(told, (sampling, elicitation), "{members}: {declared}");
+        let received = (declared["sampling"].is_object(), declared["elicitation"].is_object());
+        assert_eq!(received, (sampling, elicitation), "{members}: {declared}");
         assert!(declared["roots"].is_null(), "{members}: {declared}");
     }
 }
@@ -285,7 +285,7 @@ async fn ask_capabilities_are_declared_as_configured() {
 #[tokio::test]
 async fn ask_that_was_not_declared_is_refused() {
     for back in Back::ALL {
-        for (session, method, word) in [
+        for (session, method, capability) in [
             ("shared", SAMPLING, "sampling"),
             ("shared", ELICITATION, "elicitation"),
             ("per-client", SAMPLING, "sampling"),
@@ -293,11 +293,14 @@ async fn ask_that_was_not_declared_is_refused() {
             let members = json!({ "declare": [], "session": session });
             let stage = Stage::configured(Front::Http, back, json!({}), members).await;
             let peer = stage.peer(everything()).await;
-            let call = peer.begin_call("a_ask", &stage.backend.arguments(method, r#","params":{}"#)).await;
-            let told = outcome(&peer.text_of(call).await);
-            let message = told["error"]["message"].as_str().unwrap_or_default();
-            assert!(told["error"]["code"] == -32601 && message.contains(word), "{back:?} {session}: {told}");
-            assert_eq!(peer.stray_asks().await, NONE, "{back:?} {session}");
+            let call = peer.begin_call("a_request", &stage.backend.arguments(method, r#","params":{}"#)).await;
+            let received = outcome(&peer.text_of(call).await);
+            let message = received["error"]["message"].as_str().unwrap_or_default();
+            assert!(
+                received["error"]["code"] == -32601 && message.contains(capability),
+                "{back:?} {session}: {received}"
+            );
+            assert_eq!(peer.pending_server_requests().await, NONE, "{back:?} {session}");
         }
     }
 }
@@ -307,15 +310,15 @@ async fn ask_ping_is_answered_by_the_gateway() {
     for (front, back) in pairs() {
         let stage = Stage::start(front, back).await;
         let peer = stage.peer(json!({})).await;
-        let told = peer.call_text("a_ask", &stage.backend.arguments("ping", r#","id":"p""#)).await;
-        assert_eq!(told, r#"{"result":{}}"#, "{front:?} {back:?}");
+        let received = peer.call_text("a_request", &stage.backend.arguments("ping", r#","id":"p""#)).await;
+        assert_eq!(received, r#"{"result":{}}"#, "{front:?} {back:?}");
         // A ping is answered even if no call is in flight.
         let rest = r#","id":"q","when":"cancelled""#;
-        let call = peer.begin_call("a_ask", &stage.backend.arguments("ping", rest)).await;
-        arrived(&peer, "a", 2).await;
+        let call = peer.begin_call("a_request", &stage.backend.arguments("ping", rest)).await;
+        await_arrivals(&peer, "a", 2).await;
         peer.cancel(call).await;
         assert_eq!(stage.backend.answer_to(r#""q""#).await["result"], json!({}), "{front:?} {back:?}");
-        assert_eq!(peer.stray_asks().await, NONE, "{front:?} {back:?}");
+        assert_eq!(peer.pending_server_requests().await, NONE, "{front:?} {back:?}");
     }
 }
 
@@ -326,10 +329,10 @@ async fn ask_of_an_unknown_method_is_relayed_as_it_is() {
         let stage = Stage::start(front, back).await;
         let peer = stage.peer(json!({})).await;
         let rest = format!(r#","params":{PARAMS}"#);
-        let call = peer.begin_call("a_ask", &stage.backend.arguments("vendor/ask", &rest)).await;
-        let asked = peer.asked("vendor/ask").await;
-        assert_eq!(asked.raw("params"), PARAMS, "{front:?} {back:?}");
-        peer.reply(&asked, ERROR).await;
+        let call = peer.begin_call("a_request", &stage.backend.arguments("vendor/request", &rest)).await;
+        let server_request = peer.server_request("vendor/request").await;
+        assert_eq!(server_request.raw("params"), PARAMS, "{front:?} {back:?}");
+        peer.reply(&server_request, ERROR).await;
         assert_eq!(peer.text_of(call).await, format!("{{{ERROR}}}"), "{front:?} {back:?}");
     }
 }
@@ -344,23 +347,23 @@ async fn ask_progress_goes_back_under_the_token_of_the_server() {
         for token in [r#""t-\u0031""#, "41"] {
             let params = format!(r#"{{"maxTokens":1.0,"_meta":{{"a":1.0,"progressToken":{token},"b":"\/"}}}}"#);
             let rest = format!(r#","params":{params}"#);
-            let call = peer.begin_call("a_ask", &stage.backend.arguments(SAMPLING, &rest)).await;
-            let asked = peer.asked(SAMPLING).await;
-            let meta = raw_member(&asked.raw("params"), "_meta").expect("it has _meta");
-            let minted = raw_member(&meta, "progressToken").expect("it has a token");
+            let call = peer.begin_call("a_request", &stage.backend.arguments(SAMPLING, &rest)).await;
+            let server_request = peer.server_request(SAMPLING).await;
+            let meta = raw_member(&server_request.raw("params"), "_meta").expect("the params have _meta");
+            let minted = raw_member(&meta, "progressToken").expect("the _meta has a token");
             assert_ne!(minted, token, "the token of the server stays there");
-            assert_eq!(asked.raw("params"), params.replace(token, &minted), "{front:?} {back:?}");
+            assert_eq!(server_request.raw("params"), params.replace(token, &minted), "{front:?} {back:?}");
             peer.write(&format!("{{{PROGRESS}:{}}}", progress(&minted))).await;
             let is_it = |message: &str| raw_member(message, "params") == Some(progress(token));
-            stage.backend.hears(&format!("progress of {token}"), is_it).await;
+            stage.backend.await_message(&format!("progress of {token}"), is_it).await;
             // A server's progress token has no effect if a client uses it.
             peer.write(&format!("{{{PROGRESS}:{}}}", progress(token))).await;
-            peer.reply(&asked, RESULT).await;
+            peer.reply(&server_request, RESULT).await;
             peer.text_of(call).await;
         }
-        let heard = stage.backend.heard();
-        let progress = heard.iter().filter(|message| message.contains("notifications/progress"));
-        assert_eq!(progress.count(), 2, "{front:?} {back:?}: {heard:?}");
+        let received = stage.backend.received();
+        let progress = received.iter().filter(|message| message.contains("notifications/progress"));
+        assert_eq!(progress.count(), 2, "{front:?} {back:?}: {received:?}");
     }
 }
 
@@ -370,20 +373,23 @@ async fn ask_by_url_is_completed_at_the_client_that_was_asked_and_nowhere_else()
     for front in Front::SHARED {
         for back in Back::ALL {
             let stage = Stage::start(front, back).await;
-            let (asked_one, other) = (stage.peer(everything()).await, stage.peer(everything()).await);
+            let (elicited, other) = (stage.peer(everything()).await, stage.peer(everything()).await);
             let rest = format!(r#","params":{}"#, url_mode("e-1"));
-            let call = asked_one.begin_call("a_ask", &stage.backend.arguments(ELICITATION, &rest)).await;
-            let asked = asked_one.asked(ELICITATION).await;
-            assert_eq!(asked.raw("params"), url_mode("e-1"));
-            asked_one.reply(&asked, r#""result":{"action":"accept"}"#).await;
-            asked_one.text_of(call).await;
+            let call = elicited.begin_call("a_request", &stage.backend.arguments(ELICITATION, &rest)).await;
+            let server_request = elicited.server_request(ELICITATION).await;
+            assert_eq!(server_request.raw("params"), url_mode("e-1"));
+            elicited.reply(&server_request, r#""result":{"action":"accept"}"#).await;
+            elicited.text_of(call).await;
             // The notification may come any time later, here while another client has a call in flight.
             let params = r#"{"elicitationId":"e-1","x-vendor":1.0}"#;
-            let tell = format!(r#"{{"method":"{COMPLETE}","via":"get","params":{params}}}"#);
-            other.call_text("a_tell", &tell).await;
-            let told = asked_one.told(COMPLETE).await;
-            assert_eq!((told.way, told.raw("params").as_str()), (Way::Session, params), "{front:?} {back:?}");
-            assert!(other.others().await.iter().all(|message| message["method"] != COMPLETE), "{front:?} {back:?}");
+            let arguments = format!(r#"{{"method":"{COMPLETE}","via":"get","params":{params}}}"#);
+            other.call_text("a_notify", &arguments).await;
+            let received = elicited.notification(COMPLETE).await;
+            assert_eq!((received.way, received.raw("params").as_str()), (Way::Session, params), "{front:?} {back:?}");
+            assert!(
+                other.pending_messages().await.iter().all(|message| message["method"] != COMPLETE),
+                "{front:?} {back:?}"
+            );
         }
     }
 }
@@ -396,11 +402,11 @@ async fn ask_notifications_nobody_knows_reach_the_client_whose_call_carried_them
         let peer = stage.peer(json!({})).await;
         for params in [Some(PARAMS), None] {
             let rest = params.map_or(String::new(), |params| format!(r#","params":{params}"#));
-            let tell = stage.backend.arguments(THING, &format!(r#","count":2,"then":"release"{rest}"#));
-            let call = peer.begin_call("a_tell", &tell).await;
+            let arguments = stage.backend.arguments(THING, &format!(r#","count":2,"then":"release"{rest}"#));
+            let call = peer.begin_call("a_notify", &arguments).await;
             for _ in 0..2 {
-                let told = peer.told(THING).await;
-                assert_eq!(raw_member(&told.text, "params").as_deref(), params, "{front:?} {back:?}");
+                let received = peer.notification(THING).await;
+                assert_eq!(raw_member(&received.text, "params").as_deref(), params, "{front:?} {back:?}");
             }
             peer.call_text("a_release", "{}").await;
             peer.text_of(call).await;
@@ -413,17 +419,17 @@ async fn ask_notifications_nobody_knows_reach_the_client_whose_call_carried_them
 async fn ask_notifications_nobody_knows_are_not_guessed() {
     for back in Back::SHARED {
         let stage = Stage::start(Front::Http, back).await;
-        let (mut busy, mut telling) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
+        let (mut busy, mut notifying) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
         busy.begin_call("a_hang", "{}").await;
-        arrived(&busy, "a", 1).await;
-        let tell = stage.backend.arguments("vendor/thing", r#","then":"release""#);
-        let call = telling.begin_call("a_tell", &tell).await;
+        await_arrivals(&busy, "a", 1).await;
+        let arguments = stage.backend.arguments("vendor/thing", r#","then":"release""#);
+        let call = notifying.begin_call("a_notify", &arguments).await;
         // Both calls are in flight when the notification arrives.
         stage.metric_becomes(r#"goblin_events_total{kind="backend_notification"}"#, 1).await;
-        telling.call_text("a_release", "{}").await;
-        telling.text_of(call).await;
-        for peer in [&mut busy, &mut telling] {
-            let others = peer.others().await;
+        notifying.call_text("a_release", "{}").await;
+        notifying.text_of(call).await;
+        for peer in [&mut busy, &mut notifying] {
+            let others = peer.pending_messages().await;
             assert!(others.iter().all(|message| message["method"] != "vendor/thing"), "{back:?}: {others:?}");
         }
     }
@@ -438,14 +444,14 @@ async fn ask_reaches_a_client_without_a_session_stream() {
         let client = stage.client(everything()).await;
         let arguments = stage.backend.arguments(SAMPLING, r#","params":{},"id":5"#);
         let body = format!(
-            r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"a_ask","arguments":{arguments}}}}}"#
+            r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"a_request","arguments":{arguments}}}}}"#
         );
         let (_, mut stream) = client.open(body).await;
-        let asked = stream.await_method(SAMPLING).await;
-        let answer = client.post(json!({"jsonrpc": "2.0", "id": asked["id"], "result": {}}).to_string()).await;
+        let server_request = stream.await_method(SAMPLING).await;
+        let answer = client.post(json!({"jsonrpc": "2.0", "id": server_request["id"], "result": {}}).to_string()).await;
         assert_eq!(answer.status, 202, "{back:?}: {answer:?}");
-        let told = stream.next().await.expect("the answer");
-        assert_eq!(told["result"]["content"][0]["text"], r#"{"result":{}}"#, "{back:?}");
+        let received = stream.next().await.expect("the answer");
+        assert_eq!(received["result"]["content"][0]["text"], r#"{"result":{}}"#, "{back:?}");
         // The session continues to work.
         client.call("a_echo", json!({})).await;
     }

@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::client::inbox::{Heard, raw_member};
+use crate::client::inbox::{Received, raw_member};
 use crate::harness::Gateway;
 use crate::raw_server::{RESUME, RawServer, response};
 use crate::stage::{Back, Front, Stage, pairs};
@@ -14,8 +14,8 @@ use crate::support::{assert_error, http_server};
 
 const SAMPLING: &str = "sampling/createMessage";
 const CANCELLED: &str = "notifications/cancelled";
-const REFUSED: &str = r#"goblin_events_total{kind="server_request_rejected"}"#;
-const STRAY: &str = r#"goblin_events_total{kind="reply_without_request"}"#;
+const REJECTED: &str = r#"goblin_events_total{kind="server_request_rejected"}"#;
+const UNMATCHED: &str = r#"goblin_events_total{kind="reply_without_request"}"#;
 const RESULT: &str = r#""result":{"model":"m"}"#;
 /// An id with a spelling that only the server uses.
 const ID: &str = r#""its-own""#;
@@ -26,17 +26,17 @@ fn abilities() -> Value {
 }
 
 /// Starts a call that sends a server request, and waits for that request.
-async fn open(stage: &Stage, peer: &Client, rest: &str) -> (u64, Heard) {
+async fn open(stage: &Stage, peer: &Client, rest: &str) -> (u64, Received) {
     let arguments = stage.backend.arguments(SAMPLING, &format!(r#","params":{{}},"id":{ID}{rest}"#));
-    let call = peer.begin_call("a_ask", &arguments).await;
-    (call, peer.asked(SAMPLING).await)
+    let call = peer.begin_call("a_request", &arguments).await;
+    (call, peer.server_request(SAMPLING).await)
 }
 
 /// Waits until the client receives the cancellation of a server request.
-async fn is_called_off(peer: &Client, asked: &Heard) -> Value {
-    let told = peer.told(CANCELLED).await.json();
-    assert_eq!(told["params"]["requestId"], asked.json()["id"], "{told}");
-    told
+async fn assert_cancelled(peer: &Client, server_request: &Received) -> Value {
+    let received = peer.notification(CANCELLED).await.json();
+    assert_eq!(received["params"]["requestId"], server_request.json()["id"], "{received}");
+    received
 }
 
 fn outcome(text: &str) -> Value {
@@ -48,23 +48,23 @@ async fn ask_that_is_not_answered_in_time_fails_and_is_called_off() {
     for (front, back) in pairs() {
         let stage = Stage::configured(front, back, json!({ "askTimeout": "300ms" }), json!({})).await;
         let peer = stage.peer(abilities()).await;
-        let (call, asked) = open(&stage, &peer, "").await;
-        let told = outcome(&peer.text_of(call).await);
-        assert_eq!(told["error"]["code"], 1504, "{front:?} {back:?}: {told}");
-        is_called_off(&peer, &asked).await;
+        let (call, server_request) = open(&stage, &peer, "").await;
+        let received = outcome(&peer.text_of(call).await);
+        assert_eq!(received["error"]["code"], 1504, "{front:?} {back:?}: {received}");
+        assert_cancelled(&peer, &server_request).await;
         // A late response is accepted and counted, but not forwarded.
-        peer.reply(&asked, RESULT).await;
+        peer.reply(&server_request, RESULT).await;
         if Front::SHARED.contains(&front) {
-            stage.metric_becomes(STRAY, 1).await;
+            stage.metric_becomes(UNMATCHED, 1).await;
         }
         peer.call_text("a_echo", "{}").await;
-        assert_eq!(answers(&stage), 1, "{front:?} {back:?}: {:?}", stage.backend.heard());
+        assert_eq!(answers(&stage), 1, "{front:?} {back:?}: {:?}", stage.backend.received());
     }
 }
 
 /// Returns the number of responses that the server received.
 fn answers(stage: &Stage) -> usize {
-    stage.backend.heard().iter().filter(|message| raw_member(message, "id").as_deref() == Some(ID)).count()
+    stage.backend.received().iter().filter(|message| raw_member(message, "id").as_deref() == Some(ID)).count()
 }
 
 #[tokio::test]
@@ -73,24 +73,24 @@ async fn ask_is_answered_once_and_other_answers_are_counted() {
         for back in Back::ALL {
             let stage = Stage::start(front, back).await;
             let (peer, other) = (stage.peer(abilities()).await, stage.peer(abilities()).await);
-            let (call, asked) = open(&stage, &peer, "").await;
+            let (call, server_request) = open(&stage, &peer, "").await;
             // Another client cannot answer in place of the right one.
-            other.reply(&asked, r#""result":{"model":"stolen"}"#).await;
-            stage.metric_becomes(STRAY, 1).await;
+            other.reply(&server_request, r#""result":{"model":"stolen"}"#).await;
+            stage.metric_becomes(UNMATCHED, 1).await;
             // The type of an id is significant.
-            let id = asked.json()["id"].clone();
+            let id = server_request.json()["id"].clone();
             let retyped = if id.is_string() { json!(4711) } else { json!(id.to_string()) };
             peer.write(&json!({"jsonrpc": "2.0", "id": retyped, "result": {}}).to_string()).await;
-            stage.metric_becomes(STRAY, 2).await;
-            peer.reply(&asked, RESULT).await;
+            stage.metric_becomes(UNMATCHED, 2).await;
+            peer.reply(&server_request, RESULT).await;
             assert_eq!(peer.text_of(call).await, format!("{{{RESULT}}}"), "{front:?} {back:?}");
-            for (stray, outcome) in [(3, RESULT), (4, r#""error":{"code":-1,"message":"no"}"#)] {
-                peer.reply(&asked, outcome).await;
-                stage.metric_becomes(STRAY, stray).await;
+            for (count, outcome) in [(3, RESULT), (4, r#""error":{"code":-1,"message":"no"}"#)] {
+                peer.reply(&server_request, outcome).await;
+                stage.metric_becomes(UNMATCHED, count).await;
             }
-            peer.write(r#"{"jsonrpc":"2.0","id":"nobody asked","result":{}}"#).await;
-            stage.metric_becomes(STRAY, 5).await;
-            assert_eq!(answers(&stage), 1, "{front:?} {back:?}: {:?}", stage.backend.heard());
+            peer.write(r#"{"jsonrpc":"2.0","id":"unknown request","result":{}}"#).await;
+            stage.metric_becomes(UNMATCHED, 5).await;
+            assert_eq!(answers(&stage), 1, "{front:?} {back:?}: {:?}", stage.backend.received());
             peer.call_text("a_echo", "{}").await;
         }
     }
@@ -101,14 +101,14 @@ async fn ask_that_its_server_cancels_is_called_off() {
     for (front, back) in pairs() {
         let stage = Stage::start(front, back).await;
         let peer = stage.peer(abilities()).await;
-        let (call, asked) = open(&stage, &peer, "").await;
-        assert_eq!(peer.call_text("a_cancel_asks", "{}").await, "1");
-        let told = is_called_off(&peer, &asked).await;
-        assert_eq!(told["params"]["reason"], "no longer wanted", "{front:?} {back:?}: {told}");
+        let (call, server_request) = open(&stage, &peer, "").await;
+        assert_eq!(peer.call_text("a_cancel_requests", "{}").await, "1");
+        let received = assert_cancelled(&peer, &server_request).await;
+        assert_eq!(received["params"]["reason"], "no longer wanted", "{front:?} {back:?}: {received}");
         assert_eq!(peer.answer_to(call).await["result"]["isError"], true, "{front:?} {back:?}");
-        peer.reply(&asked, RESULT).await;
+        peer.reply(&server_request, RESULT).await;
         peer.call_text("a_echo", "{}").await;
-        assert_eq!(answers(&stage), 0, "nothing is owed to a cancelled ask: {:?}", stage.backend.heard());
+        assert_eq!(answers(&stage), 0, "a cancelled request gets no response: {:?}", stage.backend.received());
     }
 }
 
@@ -117,18 +117,18 @@ async fn ask_of_a_call_that_its_client_cancels_is_called_off() {
     for (front, back) in pairs() {
         let stage = Stage::start(front, back).await;
         let peer = stage.peer(abilities()).await;
-        let (call, asked) = open(&stage, &peer, "").await;
+        let (call, server_request) = open(&stage, &peer, "").await;
         peer.cancel(call).await;
-        is_called_off(&peer, &asked).await;
-        stage.backend.told(CANCELLED).await;
+        assert_cancelled(&peer, &server_request).await;
+        stage.backend.notification(CANCELLED).await;
         // The server may wait for the response independently of the call.
         let answer = stage.backend.answer_to(ID).await;
         assert_eq!(answer["error"]["code"], 1503, "{front:?} {back:?}: {answer}");
         // The link still works.
         let rest = r#","params":{},"id":2"#;
-        let call = peer.begin_call("a_ask", &stage.backend.arguments(SAMPLING, rest)).await;
-        let asked = peer.asked(SAMPLING).await;
-        peer.reply(&asked, RESULT).await;
+        let call = peer.begin_call("a_request", &stage.backend.arguments(SAMPLING, rest)).await;
+        let server_request = peer.server_request(SAMPLING).await;
+        peer.reply(&server_request, RESULT).await;
         assert_eq!(peer.text_of(call).await, format!("{{{RESULT}}}"), "{front:?} {back:?}");
     }
 }
@@ -139,7 +139,7 @@ async fn ask_of_a_client_that_goes_away_is_answered_with_an_error() {
         let stage = Stage::start(front, back).await;
         let peer = stage.peer(abilities()).await;
         open(&stage, &peer, "").await;
-        peer.leave().await;
+        peer.disconnect().await;
         let answer = stage.backend.answer_to(ID).await;
         assert!(answer["error"]["code"].is_i64(), "{front:?} {back:?}: {answer}");
         if Front::SHARED.contains(&front) {
@@ -155,26 +155,31 @@ async fn ask_of_a_client_that_went_away_is_nothing_to_the_next() {
     for front in Front::SHARED {
         for back in Back::ALL {
             let stage = Stage::start(front, back).await;
-            let gone = stage.peer(abilities()).await;
-            let (_, stale) = open(&stage, &gone, "").await;
-            gone.leave().await;
+            let disconnected = stage.peer(abilities()).await;
+            let (_, stale) = open(&stage, &disconnected, "").await;
+            disconnected.disconnect().await;
             stage.backend.answer_to(ID).await;
             stage.metric_becomes("goblin_requests_in_flight", 0).await;
             let peer = stage.peer(abilities()).await;
             peer.reply(&stale, RESULT).await;
-            stage.metric_becomes(STRAY, 1).await;
+            stage.metric_becomes(UNMATCHED, 1).await;
             let rest = r#","params":{"for":"the next"}"#;
             let arguments = stage.backend.arguments(SAMPLING, rest);
-            let call = peer.begin_call("a_ask", &arguments).await;
-            let asked = peer.hear("the ask, or the end of the call", |message| !message["id"].is_null()).await;
-            if asked.json()["method"].is_null() {
+            let call = peer.begin_call("a_request", &arguments).await;
+            let server_request =
+                peer.receive("the server request, or the end of the call", |message| !message["id"].is_null()).await;
+            if server_request.json()["method"].is_null() {
                 // The server does not report when it has finished the cancelled call. Until then its request is
                 // ambiguous.
-                assert!(back != Back::Post && asked.text.contains("per-client"), "{front:?} {back:?}: {}", asked.text);
+                assert!(
+                    back != Back::Post && server_request.text.contains("per-client"),
+                    "{front:?} {back:?}: {}",
+                    server_request.text
+                );
                 continue;
             }
-            assert_eq!(asked.raw("params"), r#"{"for":"the next"}"#, "{front:?} {back:?}");
-            peer.reply(&asked, RESULT).await;
+            assert_eq!(server_request.raw("params"), r#"{"for":"the next"}"#, "{front:?} {back:?}");
+            peer.reply(&server_request, RESULT).await;
             assert_eq!(peer.text_of(call).await, format!("{{{RESULT}}}"), "{front:?} {back:?}");
         }
     }
@@ -188,10 +193,10 @@ async fn ask_route3_the_clock_of_its_call_stands_still() {
         let stage = Stage::configured(front, back, json!({}), json!({ "timeout": "800ms" })).await;
         let peer = stage.peer(abilities()).await;
         for rest in ["", r#","then":"hang""#] {
-            let (call, asked) = open(&stage, &peer, rest).await;
+            let (call, server_request) = open(&stage, &peer, rest).await;
             let hanging = peer.begin_call("a_hang", "{}").await;
             assert_error(&peer.answer_to(hanging).await, 1504, "TIMEOUT");
-            peer.reply(&asked, RESULT).await;
+            peer.reply(&server_request, RESULT).await;
             match rest {
                 "" => assert_eq!(peer.text_of(call).await, format!("{{{RESULT}}}"), "{front:?} {back:?}"),
                 _ => drop(assert_error(&peer.answer_to(call).await, 1504, "TIMEOUT")),
@@ -209,14 +214,14 @@ async fn ask_that_outlives_its_call_still_has_one_end() {
         let peer = stage.peer(abilities()).await;
         let arguments =
             stage.backend.arguments(SAMPLING, &format!(r#","params":{{}},"id":{ID},"forget":true,"then":"release""#));
-        let call = peer.begin_call("a_ask", &arguments).await;
-        let asked = peer.asked(SAMPLING).await;
+        let call = peer.begin_call("a_request", &arguments).await;
+        let server_request = peer.server_request(SAMPLING).await;
         peer.call_text("a_release", "{}").await;
-        assert_eq!(peer.text_of(call).await, "asked");
-        peer.reply(&asked, RESULT).await;
+        assert_eq!(peer.text_of(call).await, "sent");
+        peer.reply(&server_request, RESULT).await;
         stage.backend.answer_to(ID).await;
         peer.call_text("a_echo", "{}").await;
-        assert_eq!(answers(&stage), 1, "{front:?} {back:?}: {:?}", stage.backend.heard());
+        assert_eq!(answers(&stage), 1, "{front:?} {back:?}: {:?}", stage.backend.received());
     }
 }
 
@@ -227,11 +232,11 @@ async fn ask_under_an_id_that_is_in_use_is_passed_over() {
     for back in Back::ALL {
         let stage = Stage::start(Front::Http, back).await;
         let peer = stage.peer(abilities()).await;
-        let (call, asked) = open(&stage, &peer, r#","times":2,"forget":true,"then":"release""#).await;
-        stage.metric_becomes(REFUSED, 1).await;
-        peer.reply(&asked, RESULT).await;
+        let (call, server_request) = open(&stage, &peer, r#","times":2,"forget":true,"then":"release""#).await;
+        stage.metric_becomes(REJECTED, 1).await;
+        peer.reply(&server_request, RESULT).await;
         stage.backend.answer_to(ID).await;
-        assert_eq!(answers(&stage), 1, "{back:?}: {:?}", stage.backend.heard());
+        assert_eq!(answers(&stage), 1, "{back:?}: {:?}", stage.backend.received());
         peer.call_text("a_release", "{}").await;
         peer.text_of(call).await;
     }
@@ -243,13 +248,13 @@ async fn ask_of_a_server_that_is_gone_is_called_off() {
     for front in Front::ALL {
         let stage = Stage::start(front, Back::Stdio).await;
         let peer = stage.peer(abilities()).await;
-        let (call, asked) = open(&stage, &peer, "").await;
+        let (call, server_request) = open(&stage, &peer, "").await;
         let crash = peer.begin_call("a_crash", "{}").await;
         for lost in [call, crash] {
             assert_error(&peer.answer_to(lost).await, 1503, "BACKEND_UNAVAILABLE");
         }
-        is_called_off(&peer, &asked).await;
-        peer.reply(&asked, RESULT).await;
+        assert_cancelled(&peer, &server_request).await;
+        peer.reply(&server_request, RESULT).await;
     }
 }
 
@@ -267,9 +272,9 @@ fn stream(body: &str) -> Vec<u8> {
 /// Some servers replay the streams of all calls to any client that resumes one.
 #[tokio::test]
 async fn ask_that_is_told_again_on_anothers_stream_reaches_nobody() {
-    let server = RawServer::refusing(
+    let server = RawServer::rejecting(
         |method| (method == RESUME).then(|| stream(REPLAYED)),
-        |arguments| match arguments["asks"] == true {
+        |arguments| match arguments["requests"] == true {
             true => {
                 let answer = json!({"jsonrpc": "2.0", "id": arguments["id"], "result": {"content": []}});
                 stream(&format!("{REPLAYED}data: {answer}\n\n"))
@@ -282,12 +287,12 @@ async fn ask_that_is_told_again_on_anothers_stream_reaches_nobody() {
     let first = Client::new(gateway.address).listening(abilities()).await;
     let other = Client::new(gateway.address).listening(abilities()).await;
     first.await_tool("a_t").await;
-    let call = first.begin_call("a_t", r#"{"asks":true}"#).await;
-    let asked = first.asked(SAMPLING).await;
+    let call = first.begin_call("a_t", r#"{"requests":true}"#).await;
+    let server_request = first.server_request(SAMPLING).await;
     first.answer_to(call).await;
-    first.reply(&asked, RESULT).await;
+    first.reply(&server_request, RESULT).await;
     // The link has no other client now, and the resumed stream contains the request.
     let call = other.begin_call("a_t", "{}").await;
     assert_error(&other.answer_to(call).await, 1503, "BACKEND_UNAVAILABLE");
-    assert_eq!(other.stray_asks().await, Vec::<Value>::new());
+    assert_eq!(other.pending_server_requests().await, Vec::<Value>::new());
 }

@@ -13,7 +13,7 @@ const ELICITATION: &str = "elicitation/create";
 
 /// Returns the steps that wait for a tool and call it. The server registers it after it knows its client's
 /// capabilities.
-fn ask(prefix: &str, tool: &str, arguments: Value) -> [Value; 2] {
+fn request_and_await(prefix: &str, tool: &str, arguments: Value) -> [Value; 2] {
     let name = format!("{prefix}{tool}");
     [json!({"do": "await_tool", "name": name}), json!({"do": "call_tool", "name": name, "arguments": arguments})]
 }
@@ -22,9 +22,13 @@ fn ask(prefix: &str, tool: &str, arguments: Value) -> [Value; 2] {
 fn script(prefix: &str, mark: &str) -> Vec<Value> {
     let url = json!({"url": format!("https://{mark}.example/"), "message": mark, "elicitationId": mark});
     [
-        ask(prefix, "trigger-sampling-request", json!({"prompt": format!("from {mark}"), "maxTokens": 7})),
-        ask(prefix, "trigger-elicitation-request", json!({})),
-        ask(prefix, "trigger-url-elicitation", url),
+        request_and_await(
+            prefix,
+            "trigger-sampling-request",
+            json!({"prompt": format!("from {mark}"), "maxTokens": 7}),
+        ),
+        request_and_await(prefix, "trigger-elicitation-request", json!({})),
+        request_and_await(prefix, "trigger-url-elicitation", url),
     ]
     .concat()
 }
@@ -45,11 +49,15 @@ fn check(report: &Report, mark: &str) {
     let opened = texts(report.step(5));
     assert!(opened.contains(&format!("Elicitation ID: {mark}")), "{sdk:?}: {opened}");
 
-    let [sampling] = report.asks(SAMPLING)[..] else { panic!("{sdk:?}: {:?}", report.asks(SAMPLING)) };
+    let [sampling] = report.server_requests(SAMPLING)[..] else {
+        panic!("{sdk:?}: {:?}", report.server_requests(SAMPLING))
+    };
     let prompt = format!("Resource trigger-sampling-request context: from {mark}");
     assert_eq!(sampling["messages"][0]["content"]["text"], prompt, "{sdk:?}");
     assert_eq!((&sampling["maxTokens"], &sampling["temperature"]), (&json!(7), &json!(0.7)), "{sdk:?}");
-    let [form, url] = report.asks(ELICITATION)[..] else { panic!("{sdk:?}: {:?}", report.asks(ELICITATION)) };
+    let [form, url] = report.server_requests(ELICITATION)[..] else {
+        panic!("{sdk:?}: {:?}", report.server_requests(ELICITATION))
+    };
     assert_eq!(form["requestedSchema"]["required"], json!(["name"]), "{sdk:?}");
     assert_eq!(form["requestedSchema"]["properties"]["integer"]["default"], 42, "{sdk:?}");
     assert_eq!(url["url"], format!("https://{mark}.example/"), "{sdk:?}");
@@ -63,7 +71,7 @@ async fn ask_sdk_without_a_gateway() {
     for sdk in Sdk::ALL {
         // The server requests the roots at any time. After it has them, no such request is under way when the client
         // ends.
-        let steps = [script("", "direct"), ask("", "get-roots-list", json!({})).to_vec()].concat();
+        let steps = [script("", "direct"), request_and_await("", "get-roots-list", json!({})).to_vec()].concat();
         let over = Over::Program(&["node", &program, "stdio"]);
         let report = sdk.begin_answering("direct", over, &steps).report().await;
         check(&report, "direct");
@@ -72,33 +80,16 @@ async fn ask_sdk_without_a_gateway() {
     }
 }
 
-async fn over_every_front(sdk: Sdk) {
-    let config = json!({ "mcpServers": { "every": reference_server("server-everything", &["stdio"]) } });
-    let gateway = Gateway::start(config.clone()).await;
-    let (http, sse) = (gateway.url(), format!("http://{}/sse", gateway.address));
-    for (mark, over) in [("http", Over::Http(&http)), ("sse", Over::Sse(&sse)), ("stdio", Over::Goblin(&config))] {
-        check(&sdk.begin_answering(mark, over, &script("every_", mark)).report().await, mark);
+#[tokio::test]
+async fn ask_sdk_every_sdk_answers_over_every_front() {
+    for sdk in Sdk::ALL {
+        let config = json!({ "mcpServers": { "every": reference_server("server-everything", &["stdio"]) } });
+        let gateway = Gateway::start(config.clone()).await;
+        let (http, sse) = (gateway.url(), format!("http://{}/sse", gateway.address));
+        for (mark, over) in [("http", Over::Http(&http)), ("sse", Over::Sse(&sse)), ("stdio", Over::Goblin(&config))] {
+            check(&sdk.begin_answering(mark, over, &script("every_", mark)).report().await, mark);
+        }
     }
-}
-
-#[tokio::test]
-async fn ask_sdk_python_1() {
-    over_every_front(Sdk::Python1).await;
-}
-
-#[tokio::test]
-async fn ask_sdk_python_2() {
-    over_every_front(Sdk::Python2).await;
-}
-
-#[tokio::test]
-async fn ask_sdk_typescript_1() {
-    over_every_front(Sdk::TypeScript1).await;
-}
-
-#[tokio::test]
-async fn ask_sdk_typescript_2() {
-    over_every_front(Sdk::TypeScript2).await;
 }
 
 /// Runs the script over each of the server's HTTP transports.
@@ -125,7 +116,7 @@ async fn ask_sdk_clients_side_by_side_are_asked_for_their_own_calls_only() {
         let mut steps = vec![json!({"do": "ping"}), json!({"do": "await_tool", "name": "start_added_0001"})];
         for round in 0..ROUNDS {
             let prompt = format!("{sdk:?} {round}");
-            steps.extend(ask("every_", "trigger-sampling-request", json!({"prompt": prompt})));
+            steps.extend(request_and_await("every_", "trigger-sampling-request", json!({"prompt": prompt})));
         }
         sdk.begin_answering(&format!("{sdk:?}"), Over::Http(&gateway.url()), &steps)
     });
@@ -140,7 +131,11 @@ async fn ask_sdk_clients_side_by_side_are_asked_for_their_own_calls_only() {
             let sampled = texts(report.step(2 * round + 3));
             assert!(sampled.contains(&format!(r#""text": "{sdk:?}""#)), "{sampled}");
         }
-        let prompts: Vec<_> = report.asks(SAMPLING).iter().map(|ask| &ask["messages"][0]["content"]["text"]).collect();
+        let prompts: Vec<_> = report
+            .server_requests(SAMPLING)
+            .iter()
+            .map(|server_request| &server_request["messages"][0]["content"]["text"])
+            .collect();
         let expected: Vec<_> = (0..ROUNDS)
             .map(|round| json!(format!("Resource trigger-sampling-request context: {sdk:?} {round}")))
             .collect();

@@ -9,7 +9,7 @@ use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, Scratch, eventually, fixture_server};
 use crate::per_client::per_client;
 use crate::scripted::{Reply, Scripted};
-use crate::support::{assert_error, http_server, logged, path_text, scripted_server, starts};
+use crate::support::{assert_error, await_log, http_server, path_text, scripted_server, starts};
 
 fn with(mut server: Value, key: &str, value: Value) -> Value {
     server[key] = value;
@@ -37,10 +37,10 @@ async fn srv2_clients_with_a_handshake_use_backends_without() {
     for server in [http.server(), fixture_server(&["--era", "modern"])] {
         let gateway = gateway_of(server).await;
         let client = gateway.client_seeing("a_echo").await;
-        logged(&gateway, &["version=\"2026-07-28\""]).await;
+        await_log(&gateway, &["version=\"2026-07-28\""]).await;
         tour(&client).await;
-        let said = client.call_text("a_hello", json!({})).await;
-        assert!(said.contains("2026-07-28") && said.contains(r#""name":"goblin""#), "{said}");
+        let answer = client.call_text("a_hello", json!({})).await;
+        assert!(answer.contains("2026-07-28") && answer.contains(r#""name":"goblin""#), "{answer}");
     }
 }
 
@@ -50,11 +50,11 @@ async fn srv2_a_backend_with_both_serves_each_client_in_its_own_way() {
     let log = scratch.path().join("starts");
     let gateway = gateway_of(fixture_server(&["--era", "both", "--start-log", path_text(&log)])).await;
     let client = gateway.client_seeing("a_echo").await;
-    logged(&gateway, &["version=\"2026-07-28\""]).await;
-    assert_eq!(starts(&log), 1, "nobody has called yet");
+    await_log(&gateway, &["version=\"2026-07-28\""]).await;
+    assert_eq!(starts(&log), 1, "no client has called yet");
     tour(&client).await;
-    let said = client.call_text("a_hello", json!({})).await;
-    assert!(!said.contains("2026-07-28") && said.contains("2025-11-25"), "{said}");
+    let answer = client.call_text("a_hello", json!({})).await;
+    assert!(!answer.contains("2026-07-28") && answer.contains("2025-11-25"), "{answer}");
     tour(&gateway.client().await).await;
     assert_eq!(starts(&log), 2, "one for lists, one for the calls of clients with a handshake");
 }
@@ -68,12 +68,12 @@ async fn srv2_a_backend_that_refuses_the_handshake_is_not_asked_again() {
     for _ in 0..3 {
         tour(&client).await;
     }
-    assert_eq!(starts(&log), 2, "the second was refused once");
+    assert_eq!(starts(&log), 2, "the second request was rejected once");
     let pinned = with(fixture_server(&["--era", "both"]), "protocol", json!("modern"));
     let gateway = gateway_of(pinned).await;
     let client = gateway.client_seeing("a_echo").await;
-    let said = client.call_text("a_hello", json!({})).await;
-    assert!(said.contains("2026-07-28"), "{said}");
+    let answer = client.call_text("a_hello", json!({})).await;
+    assert!(answer.contains("2026-07-28"), "{answer}");
 }
 
 #[tokio::test]
@@ -83,8 +83,8 @@ async fn srv2_a_client_s_own_link_is_of_its_kind_where_it_can_be() {
         for server in [http.server(), fixture_server(&["--era", era])] {
             let gateway = gateway_of(per_client(server)).await;
             let client = gateway.client_seeing("a_echo").await;
-            let said = client.call_text("a_hello", json!({})).await;
-            assert!(said.contains(expected), "{era}: {said}");
+            let answer = client.call_text("a_hello", json!({})).await;
+            assert!(answer.contains(expected), "{era}: {answer}");
             tour(&client).await;
         }
     }
@@ -98,7 +98,7 @@ async fn srv2_what_is_configured_is_not_tried_otherwise() {
     assert!(legacy.of("server/discover").is_empty());
     for server in [http_server(legacy.address), fixture_server(&[])] {
         let gateway = gateway_of(with(server, "protocol", json!("modern"))).await;
-        logged(&gateway, &["it supports no version without a handshake", "use \\\"auto\\\" or \\\"legacy\\\""]).await;
+        await_log(&gateway, &["it supports no version without a handshake", "use \\\"auto\\\" or \\\"legacy\\\""]).await;
     }
     assert_eq!(legacy.of("initialize").len(), 1, "by the first gateway alone");
 }
@@ -115,12 +115,12 @@ async fn srv2_a_server_is_asked_once_and_then_known() {
     gateway.client_seeing("a_t").await;
     let expected = ["server/discover", "initialize", "notifications/initialized"];
     assert_eq!(server.methods()[..3], expected);
-    let asked = &server.of("server/discover")[0];
-    assert_eq!(asked.header("mcp-protocol-version"), Some("2026-07-28"));
-    assert_eq!(asked.header("mcp-method"), Some("server/discover"));
-    assert_eq!(asked.meta("protocolVersion"), "2026-07-28");
-    assert_eq!(asked.meta("clientInfo")["name"], "goblin");
-    assert!(asked.meta("clientCapabilities").is_object());
+    let discover = &server.of("server/discover")[0];
+    assert_eq!(discover.header("mcp-protocol-version"), Some("2026-07-28"));
+    assert_eq!(discover.header("mcp-method"), Some("server/discover"));
+    assert_eq!(discover.meta("protocolVersion"), "2026-07-28");
+    assert_eq!(discover.meta("clientInfo")["name"], "goblin");
+    assert!(discover.meta("clientCapabilities").is_object());
     let began = &server.of("initialize")[0];
     assert_eq!((began.header("mcp-method"), began.header("mcp-protocol-version")), (None, None));
 }
@@ -130,7 +130,7 @@ async fn srv2_no_permission_and_no_health_say_nothing_of_a_server() {
     for status in ["401 Unauthorized", "403 Forbidden", "503 Service Unavailable"] {
         let server = Scripted::start(move |_, _| Reply::Bytes(crate::raw_server::response(status, "", ""))).await;
         let gateway = gateway_of(http_server(server.address)).await;
-        logged(&gateway, &["cannot connect to backend", &format!("it answered HTTP {status}")]).await;
+        await_log(&gateway, &["cannot connect to backend", &format!("it answered HTTP {status}")]).await;
         assert!(server.of("initialize").is_empty(), "{status}: {:?}", server.methods());
     }
 }
@@ -155,18 +155,18 @@ async fn srv2_a_server_that_wants_another_version_is_asked_once_more() {
 /// A wrapper that exits unless the first line is a handshake, like older SDKs. The next one drops unknown requests.
 const ENDS: &str =
     r#"read -r line; case "$line" in *'"initialize"'*) { printf '%s\n' "$line"; cat; } | "$@" ;; *) exit 3 ;; esac"#;
-const DEAF: &str = r#"grep --line-buffered -v server/discover | "$@""#;
+const UNANSWERED: &str = r#"grep --line-buffered -v server/discover | "$@""#;
 
 #[tokio::test]
 async fn srv2_processes_that_cannot_be_asked_have_their_handshake() {
-    for script in [ENDS, DEAF] {
+    for script in [ENDS, UNANSWERED] {
         let config = json!({
             "policies": { "startTimeout": "8s" },
             "mcpServers": { "a": scripted_server(script, &[]) },
         });
         let gateway = Gateway::start(config).await;
         let client = gateway.client_seeing("a_echo").await;
-        logged(&gateway, &["version=\"2025-11-25\""]).await;
+        await_log(&gateway, &["version=\"2025-11-25\""]).await;
         tour(&client).await;
     }
 }
@@ -179,9 +179,9 @@ async fn srv2_a_server_that_changes_its_kind_is_found_again() {
     tour(&client).await;
     for (era, version) in [("legacy", "2025-11-25"), ("modern", "2026-07-28")] {
         server = server.replace(&["--era", era]).await;
-        eventually(&format!("it is spoken to in {version}"), || async {
-            let said = client.try_call("a_hello", json!({})).await;
-            said["result"].to_string().contains(version).then_some(())
+        eventually(&format!("the server receives version {version}"), || async {
+            let answer = client.try_call("a_hello", json!({})).await;
+            answer["result"].to_string().contains(version).then_some(())
         })
         .await;
         tour(&client).await;
@@ -194,13 +194,13 @@ async fn srv2_requests_say_who_sends_them_and_headers_repeat_them() {
     let gateway = gateway_of(http.server()).await;
     let client = gateway.client_seeing("a_headed").await;
     let arguments = json!({"region": "köln", "priority": 7, "dry": true, "options": {"tenant": " t"}});
-    let said = client.call_text("a_headed", arguments).await;
+    let answer = client.call_text("a_headed", arguments).await;
     for header in [r#""mcp-name":"headed""#, "=?base64?a8O2bG4=?=", r#""mcp-param-priority":"7""#] {
-        assert!(said.contains(header), "{header}: {said}");
+        assert!(answer.contains(header), "{header}: {answer}");
     }
     client.call_text("a_headed", json!({"region": null})).await;
     assert!(!client.tool_names().await.contains(&"a_headed_badly".to_owned()));
-    logged(&gateway, &["tool omitted", "headed_badly"]).await;
+    await_log(&gateway, &["tool omitted", "headed_badly"]).await;
     // Over a pipe no headers repeat the arguments, so the annotation does not matter.
     let gateway = gateway_of(fixture_server(&["--era", "modern", "--header-tools"])).await;
     gateway.client_seeing("a_headed_badly").await;
@@ -225,7 +225,7 @@ async fn srv2_the_sender_is_the_client_and_its_level_what_it_asked_for() {
     assert_eq!((calls[0].meta("logLevel"), calls[1].meta("logLevel")), (&Value::Null, &json!("warning")));
     let meta = &calls[0].message["params"]["_meta"];
     assert_eq!(meta["vendor"], 1);
-    assert_eq!(meta["progressToken"], calls[0].message["id"], "ours");
+    assert_eq!(meta["progressToken"], calls[0].message["id"], "the gateway's own token");
     assert_eq!((calls[0].header("mcp-method"), calls[0].header("mcp-name")), (Some("tools/call"), Some("t")));
     let shared = server.of("tools/list")[0].meta("clientCapabilities").clone();
     assert_eq!(shared, json!({"elicitation": {"form": {}, "url": {}}}));
@@ -247,8 +247,8 @@ async fn srv2_a_refusal_for_headers_is_sent_again_when_the_tool_is_known_anew() 
     let client = gateway.client_seeing("a_t").await;
     client.call("a_t", json!({"r": "x"})).await;
     assert_eq!(server.of("tools/call").len(), 2);
-    let refused = client.request("tools/call", json!({"name": "a_t", "arguments": {"r": "y"}})).await;
-    assert_eq!(refused["error"]["code"], -32603, "{refused}");
+    let rejected = client.request("tools/call", json!({"name": "a_t", "arguments": {"r": "y"}})).await;
+    assert_eq!(rejected["error"]["code"], -32603, "{rejected}");
     assert_eq!(server.of("tools/call").len(), 4, "once more, not for ever");
 }
 
@@ -267,9 +267,9 @@ async fn route3_hanging_up_is_how_a_call_without_a_session_is_cancelled() {
     let begun = json!({"jsonrpc": "2.0", "id": 77, "method": "tools/call", "params": {"name": "a_t"}}).to_string();
     let caller = client.clone();
     let call = tokio::spawn(async move { caller.post(begun).await });
-    eventually("it has the call", || async { (!server.of("tools/call").is_empty()).then_some(()) }).await;
+    eventually("the server has the call", || async { (!server.of("tools/call").is_empty()).then_some(()) }).await;
     client.notify("notifications/cancelled", json!({"requestId": 77})).await;
-    server.hung_up().await;
+    server.await_disconnect().await;
     call.await.expect("no panic");
     assert!(server.of("notifications/cancelled").is_empty());
     assert!(server.seen().iter().all(|seen| seen.verb() == "POST" && seen.header("mcp-session-id").is_none()));

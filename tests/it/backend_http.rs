@@ -11,7 +11,7 @@ use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, eventually, fixture_server};
 use crate::raw_server::{RawServer, response};
 use crate::support::{
-    arrived, assert_error, await_call, begin_call, ended, http_server, is_error, logged, messages_of,
+    assert_error, await_arrivals, await_call, await_log, begin_call, ended, http_server, is_error, messages_of,
 };
 
 #[tokio::test]
@@ -72,8 +72,11 @@ async fn reg3_a_change_told_on_the_get_stream_reaches_every_client() {
         client.await_tool(&format!("a_{added}")).await;
         client.call("a_change_tools", json!({ "remove": added })).await;
         listener.await_method("notifications/tools/list_changed").await;
-        let gone = format!("a_{added}");
-        eventually("it is not listed", || async { (!client.tool_names().await.contains(&gone)).then_some(()) }).await;
+        let removed = format!("a_{added}");
+        eventually("the tool is not listed", || async {
+            (!client.tool_names().await.contains(&removed)).then_some(())
+        })
+        .await;
     }
 }
 
@@ -147,7 +150,7 @@ async fn d14_a_lost_backend_keeps_its_listing_and_comes_back() {
         assert_eq!(assert_error(&answer, 1503, "BACKEND_UNAVAILABLE")["serverId"], "a");
         client.call("other_echo", json!({})).await;
     }
-    logged(&gateway, &["cannot connect to backend", "server=\"a\""]).await;
+    await_log(&gateway, &["cannot connect to backend", "server=\"a\""]).await;
     assert_eq!(client.tool_names().await, listed);
     proxy.pass().await;
     await_call(&client, "a_echo").await;
@@ -188,7 +191,7 @@ async fn route3_a_call_that_takes_too_long_is_cancelled_at_the_backend() {
         let gateway = Gateway::with_servers(json!({ "a": server })).await;
         let client = gateway.client_seeing("a_hang").await;
         assert_error(&client.try_call("a_hang", json!({})).await, 1504, "TIMEOUT");
-        eventually("the backend was told", || async {
+        eventually("the backend received the cancellation", || async {
             (client.call_text("a_cancelled", json!({})).await != "[]").then_some(())
         })
         .await;
@@ -206,7 +209,10 @@ async fn f6_an_oversize_answer_fails_its_own_call_only() {
         let other = begin_call(&client, "a_nonce", json!({"nonce": "n", "delayMs": 300}));
         let answer = client.try_call("a_oversize", json!({})).await;
         assert_error(&answer, 1502, "BACKEND_PROTOCOL");
-        assert!(answer["error"]["message"].as_str().is_some_and(|words| words.contains("maxMessageSize")), "{answer}");
+        assert!(
+            answer["error"]["message"].as_str().is_some_and(|fragment| fragment.contains("maxMessageSize")),
+            "{answer}"
+        );
         assert_eq!(ended(other).await["result"]["content"][0]["text"], "n");
     }
 }
@@ -216,11 +222,11 @@ async fn srv2_a_backends_pings_are_answered_and_other_asks_refused_by_name() {
     let backend = HttpFixture::start(&[]).await;
     let gateway = Gateway::with_servers(json!({ "pipe": fixture_server(&[]), "http": backend.server() })).await;
     for (server, via) in [("pipe", "call"), ("http", "call"), ("http", "get")] {
-        let tool = format!("{server}_ask");
+        let tool = format!("{server}_request");
         let client = gateway.client_seeing(&tool).await;
         assert_eq!(client.call_text(&tool, json!({"method": "ping", "via": via})).await, r#"{"result":{}}"#);
-        let refused = client.call_text(&tool, json!({"method": "roots/list", "via": via})).await;
-        assert!(refused.contains("-32601") && refused.contains("roots/list"), "{server} {via}: {refused}");
+        let rejected = client.call_text(&tool, json!({"method": "roots/list", "via": via})).await;
+        assert!(rejected.contains("-32601") && rejected.contains("roots/list"), "{server} {via}: {rejected}");
     }
 }
 
@@ -250,7 +256,7 @@ async fn f5_garbage_on_the_wire_is_an_error_of_that_call_alone() {
     let client = gateway.client_seeing("a_echo").await;
     client.await_tool("good_echo").await;
     let open = begin_call(&client, "a_sleep", json!({"ms": 60_000}));
-    arrived(&gateway.client().await, "a", 1).await;
+    await_arrivals(&gateway.client().await, "a", 1).await;
     proxy.garbage().await;
     // In the middle of a stream, garbage is an unknown line or ends the connection.
     for _ in 0..5 {
@@ -290,7 +296,7 @@ async fn d12_what_http_refuses_is_told_clearly() {
     .await;
     let gateway = Gateway::with_servers(json!({ "a": http_server(server.address) })).await;
     let client = gateway.client_seeing("a_t").await;
-    for (status, words) in [
+    for (status, fragment) in [
         ("401 Unauthorized", "HTTP 401 Unauthorized (check its headers"),
         ("403 Forbidden", "HTTP 403 Forbidden (check its headers"),
         ("404 Not Found", "HTTP 404 Not Found (is the url right?)"),
@@ -300,7 +306,7 @@ async fn d12_what_http_refuses_is_told_clearly() {
     ] {
         let answer = client.try_call("a_t", json!({ "status": status })).await;
         assert_eq!(assert_error(&answer, 1502, "BACKEND_PROTOCOL")["serverId"], "a");
-        assert!(answer["error"]["message"].as_str().is_some_and(|message| message.contains(words)), "{answer}");
+        assert!(answer["error"]["message"].as_str().is_some_and(|message| message.contains(fragment)), "{answer}");
     }
     assert_eq!(server.calls(), 6);
 }
@@ -316,7 +322,7 @@ async fn d12_p3_an_error_that_names_the_request_is_an_answer_whatever_it_says_of
         let headers = "Content-Type: application/json\r\nMcp-Session-Id: one\r\n";
         (method == "initialize").then(|| response("200 OK", headers, &body))
     };
-    let server = RawServer::refusing(hello, |arguments| {
+    let server = RawServer::rejecting(hello, |arguments| {
         let id = if arguments["named"] == true { &arguments["id"] } else { &Value::Null };
         let error = json!({"code": -32000, "message": "the session of this user has no basket"});
         let body = json!({"jsonrpc": "2.0", "id": id, "error": error}).to_string();
@@ -335,19 +341,19 @@ async fn d12_p3_an_error_that_names_the_request_is_an_answer_whatever_it_says_of
 
 #[tokio::test]
 async fn d12_a_backend_that_lets_nobody_in_is_explained_in_the_log() {
-    let refuse = |_: &str| Some(response("401 Unauthorized", "WWW-Authenticate: Bearer\r\n", "who are you?"));
-    let server = RawServer::refusing(refuse, |_| Vec::new()).await;
+    let reject = |_: &str| Some(response("401 Unauthorized", "WWW-Authenticate: Bearer\r\n", "unauthorized"));
+    let server = RawServer::rejecting(reject, |_| Vec::new()).await;
     let servers = json!({ "locked": http_server(server.address), "good": fixture_server(&[]) });
     let gateway = Gateway::with_servers(servers).await;
-    logged(&gateway, &["server=\"locked\"", "HTTP 401 Unauthorized (check its headers in the configuration)"]).await;
+    await_log(&gateway, &["server=\"locked\"", "HTTP 401 Unauthorized (check its headers in the configuration)"]).await;
     gateway.client_seeing("good_echo").await;
 }
 
 #[tokio::test]
 async fn reg1_a_list_whose_connection_broke_is_fetched_again() {
     static BROKE: AtomicBool = AtomicBool::new(false);
-    let refuse = |method: &str| (method == "tools/list" && !BROKE.swap(true, Ordering::SeqCst)).then(Vec::new);
-    let server = RawServer::refusing(refuse, |_| Vec::new()).await;
+    let reject = |method: &str| (method == "tools/list" && !BROKE.swap(true, Ordering::SeqCst)).then(Vec::new);
+    let server = RawServer::rejecting(reject, |_| Vec::new()).await;
     let gateway = Gateway::with_servers(json!({ "a": http_server(server.address) })).await;
     gateway.client_seeing("a_t").await;
     assert!(BROKE.load(Ordering::SeqCst));

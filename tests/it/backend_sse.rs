@@ -11,7 +11,8 @@ use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, Scratch, eventually, fixture_server, goblin};
 use crate::raw_server::{RawServer, response};
 use crate::support::{
-    arrived, assert_error, await_call, begin_call, ended, http_server, is_error, logged, messages_of, path_text,
+    assert_error, await_arrivals, await_call, await_log, begin_call, ended, http_server, is_error, messages_of,
+    path_text,
 };
 
 /// Returns a server entry with an explicit type.
@@ -62,7 +63,7 @@ async fn p2_progress_reaches_its_call_and_log_lines_the_only_client() {
 
     // Two clients have calls in flight, so the log line cannot be attributed.
     let _open = begin_call(&two, "a_sleep", json!({"ms": 600_000}));
-    arrived(&gateway.client().await, "a", 2).await;
+    await_arrivals(&gateway.client().await, "a", 2).await;
     let lines = messages_of(&one, "a_log", json!({"count": 1, "level": "error"})).await;
     assert_eq!(lines.len(), 1, "{lines:?}");
 
@@ -98,9 +99,9 @@ async fn srv2_headers_are_sent_and_asks_answered() {
     let client = gateway.client_seeing("a_headers").await;
     let sent: Value = serde_json::from_str(&client.call_text("a_headers", json!({})).await).expect("an object");
     assert_eq!((&sent["x-team"], &sent["content-type"]), (&json!("goblins"), &json!("application/json")));
-    assert_eq!(client.call_text("a_ask", json!({"method": "ping"})).await, r#"{"result":{}}"#);
-    let refused = client.call_text("a_ask", json!({"method": "roots/list"})).await;
-    assert!(refused.contains("-32601") && refused.contains("roots/list"), "{refused}");
+    assert_eq!(client.call_text("a_request", json!({"method": "ping"})).await, r#"{"result":{}}"#);
+    let rejected = client.call_text("a_request", json!({"method": "roots/list"})).await;
+    assert!(rejected.contains("-32601") && rejected.contains("roots/list"), "{rejected}");
 }
 
 #[tokio::test]
@@ -109,8 +110,9 @@ async fn an_endpoint_of_another_origin_is_refused() {
     let endpoint = format!("http://{}/messages?session=", other.address);
     let backend = start(&["--endpoint", &endpoint]).await;
     let gateway = gateway_with(typed(backend.server(), "sse")).await;
-    let words = format!("its endpoint is at http://{}, but the url is at http://{} (", other.address, backend.address);
-    logged(&gateway, &["cannot connect to backend", &words]).await;
+    let fragment =
+        format!("its endpoint is at http://{}, but the url is at http://{} (", other.address, backend.address);
+    await_log(&gateway, &["cannot connect to backend", &fragment]).await;
 }
 
 #[tokio::test]
@@ -123,11 +125,11 @@ async fn p3_a_cut_stream_fails_what_was_sent_and_is_opened_again() {
     client.await_tool("other_echo").await;
     let listed = client.tool_names().await;
     let open = begin_call(&client, "a_sleep", json!({"ms": 600_000}));
-    arrived(&gateway.client().await, "a", 1).await;
+    await_arrivals(&gateway.client().await, "a", 1).await;
     proxy.cut().await;
     let answer = ended(open).await;
     assert!(assert_error(&answer, 1503, "BACKEND_UNAVAILABLE")["retryable"].is_null(), "{answer}");
-    eventually("it is known to be lost", || async {
+    eventually("the gateway knows that the session is lost", || async {
         let answer = client.try_call("a_echo", json!({})).await;
         (assert_error(&answer, 1503, "BACKEND_UNAVAILABLE")["retryable"] == true).then_some(())
     })
@@ -163,7 +165,10 @@ async fn f6_an_oversize_event_fails_its_own_call_only() {
         let other = begin_call(&client, "a_nonce", json!({"nonce": "n", "delayMs": 300}));
         let answer = client.try_call("a_oversize", json!({})).await;
         assert_error(&answer, 1502, "BACKEND_PROTOCOL");
-        assert!(answer["error"]["message"].as_str().is_some_and(|words| words.contains("maxMessageSize")), "{answer}");
+        assert!(
+            answer["error"]["message"].as_str().is_some_and(|fragment| fragment.contains("maxMessageSize")),
+            "{answer}"
+        );
         assert_eq!(ended(other).await["result"]["content"][0]["text"], "n");
         assert_eq!(client.call_text("a_endless", json!({"mib": 2})).await, "went on");
     }
@@ -179,7 +184,7 @@ async fn route3_f7_a_silent_backend_hurts_only_its_callers_and_hears_of_their_en
     let client = gateway.client_seeing("a_echo").await;
     client.await_tool("good_echo").await;
     assert_error(&client.try_call("a_hang", json!({})).await, 1504, "TIMEOUT");
-    eventually("the backend was told", || async {
+    eventually("the backend received the cancellation", || async {
         (client.call_text("a_cancelled", json!({})).await != "[]").then_some(())
     })
     .await;
@@ -212,11 +217,11 @@ async fn f5_garbage_on_the_stream_ends_nothing_but_itself() {
 #[tokio::test]
 async fn srv2_a_url_of_unsaid_type_is_tried_as_sse_where_post_is_refused() {
     for status in ["400", "404", "405"] {
-        let backend = start(&["--refusal", status]).await;
+        let backend = start(&["--post-status", status]).await;
         let gateway = gateway_with(backend.server()).await;
         let client = gateway.client_seeing("a_echo").await;
         assert_eq!(client.call("a_echo", json!({"n": 1})).await["structuredContent"]["n"], 1);
-        logged(&gateway, &["backend ready", "transport=\"sse\""]).await;
+        await_log(&gateway, &["backend ready", "transport=\"sse\""]).await;
     }
 }
 
@@ -229,13 +234,13 @@ async fn srv2_what_was_found_is_not_for_ever() {
     let sse = streamable.replace(&["--sse"]).await;
     // Only a call notices the loss.
     await_call(&client, "a_echo").await;
-    logged(&gateway, &["backend ready", "transport=\"sse\""]).await;
+    await_log(&gateway, &["backend ready", "transport=\"sse\""]).await;
     let sse = sse.replace(&["--sse"]).await;
     await_call(&client, "a_echo").await;
     let _streamable = sse.replace(&[]).await;
     await_call(&client, "a_echo").await;
     let ready = |line: &String| line.contains("backend ready") && line.contains("transport=\"http\"");
-    eventually("it is spoken to as before", || async {
+    eventually("the server is connected as before", || async {
         (gateway.log().iter().filter(|line| ready(line)).count() == 2).then_some(())
     })
     .await;
@@ -244,7 +249,7 @@ async fn srv2_what_was_found_is_not_for_ever() {
 static GETS: AtomicUsize = AtomicUsize::new(0);
 
 /// Returns the same response to everything. Counts requests that are not a POST of a message.
-fn refuse(method: &str, status: &str, body: &str) -> Option<Vec<u8>> {
+fn reject(method: &str, status: &str, body: &str) -> Option<Vec<u8>> {
     if method.is_empty() {
         GETS.fetch_add(1, Ordering::SeqCst);
     }
@@ -254,18 +259,18 @@ fn refuse(method: &str, status: &str, body: &str) -> Option<Vec<u8>> {
 #[tokio::test]
 async fn srv2_other_refusals_say_nothing_of_the_transport() {
     let servers = [
-        RawServer::refusing(|method| refuse(method, "401 Unauthorized", ""), |_| Vec::new()).await,
-        RawServer::refusing(|method| refuse(method, "500 Internal Server Error", ""), |_| Vec::new()).await,
-        RawServer::refusing(
+        RawServer::rejecting(|method| reject(method, "401 Unauthorized", ""), |_| Vec::new()).await,
+        RawServer::rejecting(|method| reject(method, "500 Internal Server Error", ""), |_| Vec::new()).await,
+        RawServer::rejecting(
             |method| {
                 // The first request of a link has the first id.
                 let body = r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"unwilling"}}"#;
-                refuse(method, "400 Bad Request", body)
+                reject(method, "400 Bad Request", body)
             },
             |_| Vec::new(),
         )
         .await,
-        RawServer::refusing(|method| refuse(method, "405 Method Not Allowed", ""), |_| Vec::new()).await,
+        RawServer::rejecting(|method| reject(method, "405 Method Not Allowed", ""), |_| Vec::new()).await,
     ];
     let gateway = Gateway::with_servers(json!({
         "locked": http_server(servers[0].address),
@@ -274,11 +279,11 @@ async fn srv2_other_refusals_say_nothing_of_the_transport() {
         "explicit": typed(http_server(servers[3].address), "http"),
     }))
     .await;
-    for (server, words) in
+    for (server, fragment) in
         [("locked", "HTTP 401"), ("ill", "HTTP 500"), ("unwilling", "unwilling"), ("explicit", "HTTP 405")]
     {
-        let again = [&format!("server=\"{server}\"")[..], "cannot connect to backend, as before", words];
-        let line = logged(&gateway, &again).await;
+        let again = [&format!("server=\"{server}\"")[..], "cannot connect to backend, as before", fragment];
+        let line = await_log(&gateway, &again).await;
         assert!(!line.contains("HTTP+SSE"), "{line}");
     }
     assert_eq!(GETS.load(Ordering::SeqCst), 0);
@@ -287,9 +292,9 @@ async fn srv2_other_refusals_say_nothing_of_the_transport() {
 #[tokio::test]
 async fn d12_why_there_is_no_sse_is_told_with_both_attempts() {
     let page = |_: &str| Some(response("404 Not Found", "Content-Type: text/html\r\n", "<h1>no</h1>"));
-    let nothing = RawServer::refusing(page, |_| Vec::new()).await;
+    let nothing = RawServer::rejecting(page, |_| Vec::new()).await;
     let website = |_: &str| Some(response("200 OK", "Content-Type: text/html\r\n", "<h1>hello</h1>"));
-    let website = RawServer::refusing(website, |_| Vec::new()).await;
+    let website = RawServer::rejecting(website, |_| Vec::new()).await;
     let (streamable, mute) = (HttpFixture::start(&[]).await, HttpFixture::start(&["--stateless"]).await);
     let gateway = Gateway::start(json!({
         "policies": { "startTimeout": "2s" },
@@ -302,13 +307,13 @@ async fn d12_why_there_is_no_sse_is_told_with_both_attempts() {
     }))
     .await;
     let not_found = "it answered HTTP 404 Not Found (is the url right?)";
-    for (server, words) in [
+    for (server, fragment) in [
         ("nothing", format!("{not_found}; tried as HTTP+SSE: {not_found}")),
         ("website", "it answered GET without an event stream (is the url that of".to_owned()),
         ("streamable", "it answered HTTP 400 Bad Request".to_owned()),
         ("mute", "no endpoint event on its stream within 2s (is the url that of an HTTP+SSE server?".to_owned()),
     ] {
-        logged(&gateway, &["cannot connect to backend", &format!("server=\"{server}\""), &words]).await;
+        await_log(&gateway, &["cannot connect to backend", &format!("server=\"{server}\""), &fragment]).await;
     }
 }
 
@@ -320,7 +325,7 @@ async fn the_check_shows_which_transport_was_found() {
     let report = async |form: &[&str]| {
         let mut command = goblin(scratch.path());
         command.args(["check", "--connect", "--config", path_text(&path)]).args(form);
-        String::from_utf8(command.output().await.expect("it runs").stdout).expect("text")
+        String::from_utf8(command.output().await.expect("the command runs").stdout).expect("text")
     };
     let json: Value = serde_json::from_str(&report(&["--json"]).await).expect("JSON");
     assert_eq!((&json["servers"][0]["state"], &json["servers"][0]["transport"]), (&json!("ready"), &json!("sse")));

@@ -6,14 +6,14 @@ use serde_json::json;
 
 use crate::harness::{Gateway, Scratch, eventually, fixture, fixture_server, signal};
 use crate::support::{
-    arrived, assert_error, await_call, begin_call, ended, is_error, is_gone, logged, next_pid_in, path_text,
-    peak_memory, pid_in, scripted_server, starts,
+    assert_error, await_arrivals, await_call, await_exit, await_log, begin_call, ended, is_error, next_pid_in,
+    path_text, peak_memory, pid_in, scripted_server, starts,
 };
 
 #[tokio::test]
 async fn environment_and_working_directory_reach_the_child() {
     let scratch = Scratch::new();
-    let directory = scratch.path().canonicalize().expect("it exists");
+    let directory = scratch.path().canonicalize().expect("the path exists");
     let server = json!({ "command": fixture(), "env": { "COLOUR": "green and ${HOME:-x}" }, "cwd": directory });
     let gateway = Gateway::with_servers(json!({ "a": server })).await;
     let client = gateway.client_seeing("a_env").await;
@@ -26,7 +26,7 @@ async fn environment_and_working_directory_reach_the_child() {
 async fn f5_stderr_lands_in_the_log_without_what_a_terminal_would_obey() {
     let server = scripted_server(r#"printf 'up \033[31mred\007 \342\200\256done\n' >&2; exec "$@""#, &[]);
     let gateway = Gateway::with_servers(json!({ "noisy": server })).await;
-    let line = logged(&gateway, &["noisy", "up [31mred done"]).await;
+    let line = await_log(&gateway, &["noisy", "up [31mred done"]).await;
     assert!(!line.chars().any(char::is_control), "{line:?}");
 }
 
@@ -51,7 +51,7 @@ async fn f5_valid_messages_among_garbage_are_answered() {
         let answer = ended(call).await;
         assert_eq!(answer["result"]["structuredContent"]["n"], number, "{answer}");
     }
-    logged(&gateway, &["backend sent text that is not a message"]).await;
+    await_log(&gateway, &["backend sent text that is not a message"]).await;
     assert_eq!(starts(&log), 1);
 }
 
@@ -71,10 +71,10 @@ async fn f6_an_oversize_answer_fails_its_own_call_only() {
     let gateway = Gateway::start(config).await;
     let client = gateway.client_seeing("a_oversize").await;
     let other = begin_call(&client, "a_nonce", json!({"nonce": "n", "delayMs": 300}));
-    arrived(&gateway.client().await, "a", 1).await;
+    await_arrivals(&gateway.client().await, "a", 1).await;
     let answer = client.try_call("a_oversize", json!({})).await;
     assert_eq!(assert_error(&answer, 1502, "BACKEND_PROTOCOL")["serverId"], "a");
-    assert!(answer["error"]["message"].as_str().is_some_and(|words| words.contains("maxMessageSize")), "{answer}");
+    assert!(answer["error"]["message"].as_str().is_some_and(|message| message.contains("maxMessageSize")), "{answer}");
     assert_eq!(ended(other).await["result"]["content"][0]["text"], "n");
     assert_eq!(starts(&log), 1, "the connection stays");
 }
@@ -88,7 +88,7 @@ async fn f6_an_endless_line_is_dropped_in_bounded_memory() {
     let gateway = Gateway::start(config).await;
     let client = gateway.client_seeing("a_endless").await;
     assert_eq!(client.call_text("a_endless", json!({"mib": 1})).await, "went on");
-    let pid = gateway.child.id().expect("it runs");
+    let pid = gateway.child.id().expect("the process runs");
     let before = peak_memory(pid);
     assert_eq!(client.call_text("a_endless", json!({"mib": 128})).await, "went on");
     let risen = peak_memory(pid).saturating_sub(before);
@@ -110,7 +110,7 @@ async fn f1_calls_in_flight_get_one_error_when_the_backend_crashes_and_it_comes_
         tokio::spawn(async move { client.post(body.to_string()).await })
     };
     let calls: Vec<_> = (100..108).map(call).collect();
-    arrived(&watcher, "a", 8).await;
+    await_arrivals(&watcher, "a", 8).await;
     signal(pid, "KILL");
     for (call, id) in calls.into_iter().zip(100..) {
         let answer = call.await.expect("no panic");
@@ -119,7 +119,7 @@ async fn f1_calls_in_flight_get_one_error_when_the_backend_crashes_and_it_comes_
         assert_eq!(answer["id"], id);
         let data = assert_error(&answer, 1503, "BACKEND_UNAVAILABLE");
         assert_eq!(data["serverId"], "a");
-        assert!(data["retryable"].is_null(), "the backend may have acted on it: {answer}");
+        assert!(data["retryable"].is_null(), "the backend may have acted on the call: {answer}");
     }
     assert_eq!(client.tool_names().await, listed, "a lost backend keeps its listing");
     next_pid_in(&file, pid).await;
@@ -142,8 +142,8 @@ async fn f1_a_child_that_stays_but_closes_its_input_is_lost_and_started_again() 
     })
     .await;
     assert_error(&answer, 1503, "BACKEND_UNAVAILABLE");
-    logged(&gateway, &["backend lost", "server=\"a\"", "closed its input"]).await;
-    eventually("it was started again", || async { (starts(&log) >= 2).then_some(()) }).await;
+    await_log(&gateway, &["backend lost", "server=\"a\"", "closed its input"]).await;
+    eventually("the server was started again", || async { (starts(&log) >= 2).then_some(()) }).await;
 }
 
 #[tokio::test]
@@ -153,8 +153,8 @@ async fn f1_a_child_that_stays_but_closes_its_output_is_ended_and_started_again(
     let script = format!("exec 1>&-; echo $$ > '{}'; exec sleep 600", file.display());
     let gateway = Gateway::with_servers(json!({ "a": scripted_server(&script, &[]) })).await;
     let pid = pid_in(&file).await;
-    logged(&gateway, &["server=\"a\"", "it closed its stdout"]).await;
-    is_gone(pid).await;
+    await_log(&gateway, &["server=\"a\"", "it closed its stdout"]).await;
+    await_exit(pid).await;
     next_pid_in(&file, pid).await;
 }
 
@@ -183,12 +183,12 @@ async fn f2_a_crash_loop_is_bounded_and_others_are_unaffected() {
     let crashing = fixture_server(&["--exit-at-start", "--start-log", path_text(&log)]);
     let gateway = Gateway::with_servers(json!({ "bad": crashing, "good": fixture_server(&[]) })).await;
     let client = gateway.client_seeing("good_echo").await;
-    let words = ["cannot connect to backend", "server=\"bad\"", "retry_in=3"];
+    let fragments = ["cannot connect to backend", "server=\"bad\"", "retry_in=3"];
     eventually("the breaker is open", || async {
         client.call("good_echo", json!({})).await;
         let is_open = |line: &String| {
             let seconds = line.split("retry_in=").nth(1).and_then(|rest| rest.strip_suffix('s')?.parse::<f64>().ok());
-            words.iter().all(|word| line.contains(word)) && seconds.is_some_and(|seconds| seconds >= 30.0)
+            fragments.iter().all(|fragment| line.contains(fragment)) && seconds.is_some_and(|seconds| seconds >= 30.0)
         };
         gateway.log().iter().any(is_open).then_some(())
     })
@@ -196,7 +196,7 @@ async fn f2_a_crash_loop_is_bounded_and_others_are_unaffected() {
     // The first attempt includes a second start with a legacy handshake, because the server might have exited on the
     // probe for its era.
     assert_eq!(starts(&log), 6);
-    logged(&gateway, &["server=\"bad\"", "exit code 3"]).await;
+    await_log(&gateway, &["server=\"bad\"", "exit code 3"]).await;
 }
 
 #[tokio::test]
@@ -227,8 +227,8 @@ async fn f3_a_handshake_that_hangs_is_given_up_and_tried_again() {
     let server = fixture_server(&["--hang-handshake", "--start-log", path_text(&log)]);
     let config = json!({ "policies": { "startTimeout": "300ms" }, "mcpServers": { "a": server } });
     let gateway = Gateway::start(config).await;
-    eventually("it was started again", || async { (starts(&log) >= 2).then_some(()) }).await;
-    logged(&gateway, &["server=\"a\"", "startTimeout"]).await;
+    eventually("the server was started again", || async { (starts(&log) >= 2).then_some(()) }).await;
+    await_log(&gateway, &["server=\"a\"", "startTimeout"]).await;
 }
 
 #[tokio::test]
@@ -241,19 +241,22 @@ async fn d14_a_command_that_is_gone_is_named_in_the_log_and_not_to_callers() {
         "a": { "command": command, "args": ["--pid-file", file] },
     }))
     .await;
-    logged(&gateway, &["server=\"never\"", "no-such-program-anywhere", "not found"]).await;
+    await_log(&gateway, &["server=\"never\"", "no-such-program-anywhere", "not found"]).await;
     let client = gateway.client_seeing("a_echo").await;
-    std::fs::remove_file(&command).expect("it was there");
+    std::fs::remove_file(&command).expect("the file existed");
     signal(pid_in(&file).await, "KILL");
-    let answer = eventually("callers hear the reason", || async {
+    let answer = eventually("callers receive the reason", || async {
         let answer = client.try_call("a_echo", json!({})).await;
-        answer["error"]["message"].as_str().is_some_and(|words| words.contains("cannot be started")).then_some(answer)
+        answer["error"]["message"]
+            .as_str()
+            .is_some_and(|message| message.contains("cannot be started"))
+            .then_some(answer)
     })
     .await;
     let data = assert_error(&answer, 1503, "BACKEND_UNAVAILABLE");
     assert_eq!(data["retryable"], true, "nothing was sent: {answer}");
     assert!(!answer.to_string().contains(path_text(&command)), "{answer}");
-    logged(&gateway, &["server=\"a\"", "not found", path_text(&command)]).await;
+    await_log(&gateway, &["server=\"a\"", "not found", path_text(&command)]).await;
     client.await_tool("a_echo").await;
 }
 
@@ -279,8 +282,8 @@ async fn f3_a_child_that_stops_reading_stops_only_its_own_callers_and_late_answe
         assert_eq!(assert_error(&ended(call).await, 1504, "TIMEOUT")["serverId"], "stopped");
     }
     signal(pid, "CONT");
-    logged(&gateway, &["server=\"stopped\"", "backend sent an answer without a waiting call"]).await;
-    let answer = eventually("it answers again", || async {
+    await_log(&gateway, &["server=\"stopped\"", "backend sent an answer without a waiting call"]).await;
+    let answer = eventually("the server answers again", || async {
         let answer = client.try_call("stopped_echo", json!({"n": "mine"})).await;
         (!is_error(&answer, "TIMEOUT")).then_some(answer)
     })
@@ -298,7 +301,7 @@ async fn route3_a_call_without_sign_of_life_is_cancelled_and_progress_is_one() {
     let answer = client.try_call("a_hang", json!({})).await;
     let data = assert_error(&answer, 1504, "TIMEOUT");
     assert_eq!((&data["serverId"], &data["method"]), (&json!("a"), &json!("tools/call")));
-    eventually("the backend was told", || async {
+    eventually("the backend received the cancellation", || async {
         (client.call_text("a_cancelled", json!({})).await != "[]").then_some(())
     })
     .await;

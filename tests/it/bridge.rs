@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::client::Client;
-use crate::harness::{Deadline, Gateway, PATIENCE, Scratch, eventually, fixture, goblin, signal};
+use crate::harness::{Deadline, Gateway, Scratch, TIMEOUT, eventually, fixture, goblin, signal};
 use crate::home::Home;
 
 /// Returns a home with one server that records each start.
@@ -22,12 +22,12 @@ fn home(gateway: Value, policies: Value) -> Home {
 
 /// Starts a client. Returns it and the line in which it reports its mode.
 async fn client(home: &Home, arguments: &[&str]) -> (Client, String) {
-    spoken_for(home.stdio(arguments)).await
+    start_and_read_line(home.stdio(arguments)).await
 }
 
 async fn bridge(home: &Home) -> Client {
-    let (client, word) = client(home, &[]).await;
-    assert!(word.starts_with("goblin: a bridge to the gateway at http://127.0.0.1:"), "{word}");
+    let (client, first_line) = client(home, &[]).await;
+    assert!(first_line.starts_with("goblin: a bridge to the gateway at http://127.0.0.1:"), "{first_line}");
     let client = client.connected("2025-11-25").await;
     client.await_tool("a_echo").await;
     client
@@ -37,14 +37,14 @@ fn starts(home: &Home) -> usize {
     crate::support::starts(&home.scratch.path().join("starts"))
 }
 
-async fn spoken_for(mut command: tokio::process::Command) -> (Client, String) {
+async fn start_and_read_line(mut command: tokio::process::Command) -> (Client, String) {
     command.stderr(Stdio::piped());
     let client = Client::run(command);
     let mut lines = BufReader::new(client.stderr()).lines();
-    let word = tokio::time::timeout(PATIENCE, lines.next_line()).await.expect("a word in time").expect("text");
+    let first_line = tokio::time::timeout(TIMEOUT, lines.next_line()).await.expect("a line in time").expect("text");
     // The log must be read, so that the pipe does not fill.
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-    (client, word.expect("it says which it is"))
+    (client, first_line.expect("the process names its mode"))
 }
 
 fn call(id: Value, tool: &str, arguments: Value) -> String {
@@ -92,8 +92,8 @@ async fn standalone_starts_servers_of_its_own() {
     let home = home(json!({}), json!({}));
     let gateway = Gateway::of(home.serve(0)).await;
     gateway.client_seeing("a_echo").await;
-    let (mut client, word) = client(&home, &["--standalone"]).await;
-    assert!(word.contains("a gateway of its own") && word.contains("--standalone"), "{word}");
+    let (mut client, first_line) = client(&home, &["--standalone"]).await;
+    assert!(first_line.contains("a gateway of its own") && first_line.contains("--standalone"), "{first_line}");
     client.initialize("2025-11-25").await;
     client.await_tool("a_echo").await;
     assert_eq!(starts(&home), 2);
@@ -105,8 +105,8 @@ async fn another_text_of_the_configuration_is_another_gateway() {
     let _gateway = Gateway::of(home.serve(0)).await;
     let text = std::fs::read_to_string(&home.config).expect("a configuration");
     std::fs::write(&home.config, format!("{text} ")).expect("room");
-    let (_client, word) = client(&home, &[]).await;
-    assert!(word.contains("a gateway of its own") && word.contains("another text"), "{word}");
+    let (_client, first_line) = client(&home, &[]).await;
+    assert!(first_line.contains("a gateway of its own") && first_line.contains("another text"), "{first_line}");
 }
 
 #[tokio::test]
@@ -121,11 +121,11 @@ async fn variables_must_agree_and_a_missing_one_is_taken_from_the_gateway() {
         command
     };
     let _gateway = Gateway::of(command(&["serve", "--port", "0"], Some("s3cret"))).await;
-    for (key, words) in
+    for (key, fragment) in
         [(None, "a bridge to"), (Some("s3cret"), "a bridge to"), (Some("other"), "another value of GOBLIN_TEST_KEY")]
     {
-        let (_client, word) = spoken_for(command(&["stdio"], key)).await;
-        assert!(word.contains(words) && !word.contains("s3cret"), "{key:?}: {word}");
+        let (_client, first_line) = start_and_read_line(command(&["stdio"], key)).await;
+        assert!(first_line.contains(fragment) && !first_line.contains("s3cret"), "{key:?}: {first_line}");
     }
 }
 
@@ -133,20 +133,23 @@ async fn variables_must_agree_and_a_missing_one_is_taken_from_the_gateway() {
 async fn a_record_of_a_killed_gateway_is_no_gateway() {
     let home = home(json!({}), json!({}));
     let mut gateway = Gateway::of(home.serve(0)).await;
-    gateway.child.kill().await.expect("it can be killed");
-    let (_client, word) = client(&home, &[]).await;
-    assert!(word.contains("a gateway of its own") && word.contains("no gateway of this configuration"), "{word}");
+    gateway.child.kill().await.expect("the process can be killed");
+    let (_client, first_line) = client(&home, &[]).await;
+    assert!(
+        first_line.contains("a gateway of its own") && first_line.contains("no gateway of this configuration"),
+        "{first_line}"
+    );
 }
 
 #[tokio::test]
 async fn a_gateway_that_does_not_answer_is_not_used() {
     let home = home(json!({}), json!({}));
     let gateway = Gateway::of(home.serve(0)).await;
-    let pid = gateway.child.id().expect("it runs");
+    let pid = gateway.child.id().expect("the process runs");
     signal(pid, "STOP");
-    let (_client, word) = client(&home, &[]).await;
+    let (_client, first_line) = client(&home, &[]).await;
     signal(pid, "CONT");
-    assert!(word.contains("a gateway of its own") && word.contains("does not answer"), "{word}");
+    assert!(first_line.contains("a gateway of its own") && first_line.contains("does not answer"), "{first_line}");
 }
 
 #[tokio::test]
@@ -188,7 +191,7 @@ async fn a_cancelled_call_is_cancelled_at_the_server_and_never_answered() {
     while client.message().await["method"] != "notifications/progress" {}
     let params = json!({"requestId": "long"});
     client.write(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}).to_string()).await;
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
     for number in 0.. {
         client.write(&call(json!(number), "a_cancelled", json!({}))).await;
         loop {
@@ -201,7 +204,7 @@ async fn a_cancelled_call_is_cancelled_at_the_server_and_never_answered() {
                 break;
             }
         }
-        assert!(tokio::time::Instant::now() < deadline, "the server was not told");
+        assert!(tokio::time::Instant::now() < deadline, "the server did not receive the message");
     }
 }
 
@@ -224,8 +227,8 @@ async fn what_the_gateway_refuses_is_told_under_the_id_of_the_request() {
     let _gateway = Gateway::of(home.serve(0)).await;
     let client = bridge(&home).await;
     client.write(&call(json!("big"), "a_echo", json!({"text": "x".repeat(10_000)}))).await;
-    let refused = answer(&client, &json!("big")).await;
-    assert!(refused["error"]["message"].as_str().is_some_and(|text| text.contains("maxBodySize")), "{refused}");
+    let rejected = answer(&client, &json!("big")).await;
+    assert!(rejected["error"]["message"].as_str().is_some_and(|text| text.contains("maxBodySize")), "{rejected}");
     client.write("{ this is no JSON").await;
     assert_eq!(client.message().await["error"]["code"], -32700);
     assert_eq!(client.request("ping", json!({})).await["result"], json!({}));
@@ -247,8 +250,8 @@ async fn the_token_is_found_with_the_gateway_or_given() {
         let mut command = goblin(home.scratch.path());
         command.args(["stdio", "--url", &gateway.url()]).args(arguments);
         command.envs(variable.map(|token| ("GOBLIN_TOKEN", token)));
-        let (client, word) = spoken_for(command).await;
-        assert!(word.contains(&gateway.url()) && !word.contains("s3cret"), "{word}");
+        let (client, first_line) = start_and_read_line(command).await;
+        assert!(first_line.contains(&gateway.url()) && !first_line.contains("s3cret"), "{first_line}");
         let params =
             json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "0"}});
         let answer = client.request("initialize", params).await;
@@ -270,21 +273,21 @@ async fn a_gateway_killed_and_started_again_goes_unnoticed_but_for_the_gap() {
     answer(&client, &json!("done")).await;
     // Each call is a separate request, so the first may arrive last.
     let deadline = Deadline::new();
-    for asked in 1_u64.. {
+    for queries in 1_u64.. {
         let answer = client.request("tools/call", json!({"name": "a_call_count"})).await;
         let counted = answer["result"]["content"][0]["text"].as_str().and_then(|count| count.parse().ok());
-        if counted >= Some(asked + 2) {
+        if counted >= Some(queries + 2) {
             break;
         }
         deadline.pause("the call that will be cut has arrived").await;
     }
-    gateway.child.kill().await.expect("it can be killed");
+    gateway.child.kill().await.expect("the process can be killed");
     let cut = answer(&client, &json!("cut")).await;
     assert_eq!(cut["error"]["data"]["code"], "BACKEND_UNAVAILABLE", "{cut}");
-    let gone = client.request("tools/list", json!({})).await;
-    assert_eq!(gone["error"]["code"], 1503, "{gone}");
-    let words = gone["error"]["message"].as_str().expect("words");
-    assert!(words.contains(&gateway.url()) && words.contains("goblin serve"), "{words}");
+    let closed = client.request("tools/list", json!({})).await;
+    assert_eq!(closed["error"]["code"], 1503, "{closed}");
+    let message = closed["error"]["message"].as_str().expect("a text");
+    assert!(message.contains(&gateway.url()) && message.contains("goblin serve"), "{message}");
 
     let again = Gateway::of(home.serve(port)).await;
     // The gateway notifies without a change, so that clients fetch their lists again.
@@ -305,7 +308,7 @@ async fn a_request_that_meets_a_forgotten_session_is_sent_again() {
     let mut gateway = Gateway::of(home.serve(0)).await;
     let port = gateway.address.port();
     let client = bridge(&home).await;
-    gateway.child.kill().await.expect("it can be killed");
+    gateway.child.kill().await.expect("the process can be killed");
     let again = Gateway::of(home.serve(port)).await;
     again.client_seeing("a_echo").await;
     // Each call receives exactly one response, whether or not the bridge has noticed the loss.
@@ -340,20 +343,20 @@ async fn the_end_of_the_input_ends_it_after_what_is_open() {
 
 #[tokio::test]
 async fn exactly_so_many_requests_of_one_client_are_open_and_the_next_is_refused() {
-    const MOST: usize = 256;
+    const MAX: usize = 256;
     let home = home(json!({}), json!({ "maxInFlight": 1000 }));
     let _gateway = Gateway::of(home.serve(0)).await;
     let client = bridge(&home).await;
-    for number in 0..MOST {
+    for number in 0..MAX {
         client.write(&call(json!(format!("hang {number}")), "a_hang", json!({}))).await;
     }
     client.write(&call(json!("one more"), "a_echo", json!({}))).await;
-    let refused = answer(&client, &json!("one more")).await;
-    assert_eq!(refused["error"]["data"]["code"], "LIMIT_EXCEEDED", "{refused}");
-    assert_eq!(refused["error"]["data"]["value"], MOST);
+    let rejected = answer(&client, &json!("one more")).await;
+    assert_eq!(rejected["error"]["data"]["code"], "LIMIT_EXCEEDED", "{rejected}");
+    assert_eq!(rejected["error"]["data"]["value"], MAX);
     let params = json!({"requestId": "hang 0"});
     client.write(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}).to_string()).await;
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
     loop {
         let answer = client.request("ping", json!({})).await;
         if answer["result"].is_object() {
@@ -368,17 +371,18 @@ async fn whoever_takes_the_port_of_an_ended_gateway_hears_nothing_and_its_succes
     let home = home(json!({ "token": "s3cret-token-0123" }), json!({}));
     let mut gateway = Gateway::of(home.serve(0)).await;
     let client = bridge(&home).await;
-    gateway.child.kill().await.expect("it can be killed");
-    let stranger = std::net::TcpListener::bind(gateway.address).expect("the port is free again");
-    stranger.set_nonblocking(true).expect("a listener of ours");
+    gateway.child.kill().await.expect("the process can be killed");
+    let other_program = std::net::TcpListener::bind(gateway.address).expect("the port is free again");
+    other_program.set_nonblocking(true).expect("the listener can be configured");
     for _ in 0..3 {
-        let gone = client.request("ping", json!({})).await;
-        assert_eq!(gone["error"]["code"], 1503, "{gone}");
+        let closed = client.request("ping", json!({})).await;
+        assert_eq!(closed["error"]["code"], 1503, "{closed}");
     }
     // The new gateway uses another port, because the old one is taken.
     let _again = Gateway::of(home.serve(0)).await;
     while client.message().await["method"] != "notifications/tools/list_changed" {}
     client.await_tool("a_echo").await;
-    let nobody = stranger.accept().map(|(_, peer)| peer).expect_err("a stranger was spoken to");
-    assert_eq!(nobody.kind(), std::io::ErrorKind::WouldBlock, "{nobody}");
+    let no_connection =
+        other_program.accept().map(|(_, peer)| peer).expect_err("the bridge connected to another program");
+    assert_eq!(no_connection.kind(), std::io::ErrorKind::WouldBlock, "{no_connection}");
 }

@@ -45,22 +45,22 @@ async fn bridged() -> (Bridged, EventStream) {
     let mut bridged = Bridged { gateway, client, log, _scratch: scratch };
     bridged.client.write(HELLO).await;
     bridged.client.write(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#).await;
-    let (said, stream) = bridged.gateway.begin("one").await;
-    assert_eq!(said, HELLO);
+    let (initialize, stream) = bridged.gateway.begin("one").await;
+    assert_eq!(initialize, HELLO);
     assert_eq!(bridged.client.message().await["id"], "h");
     (bridged, stream)
 }
 
 impl Bridged {
-    async fn await_log(&self, words: &str) {
-        eventually(&format!("the log says {words:?}"), || async {
-            self.log.lock().expect("no test panics here").iter().any(|line| line.contains(words)).then_some(())
+    async fn await_log(&self, fragment: &str) {
+        eventually(&format!("the log has {fragment:?}"), || async {
+            self.log.lock().expect("no test panics here").iter().any(|line| line.contains(fragment)).then_some(())
         })
         .await;
     }
 
     /// Sends a response as the client, and checks that the gateway receives it unchanged.
-    async fn carries(&mut self, line: &str) {
+    async fn assert_forwarded(&mut self, line: &str) {
         self.client.write(line).await;
         let arrival = self.gateway.post().await;
         assert_eq!((arrival.body.as_str(), arrival.header("mcp-session-id")), (line, Some("one")));
@@ -68,12 +68,12 @@ impl Bridged {
     }
 
     /// Makes the gateway forget the session at a request of the client, which starts the session "two".
-    async fn forget(&mut self, stream: EventStream) -> EventStream {
+    async fn forget_session(&mut self, stream: EventStream) -> EventStream {
         self.client.write(r#"{"jsonrpc":"2.0","id":"first","method":"ping"}"#).await;
         self.gateway.request("ping").await.answer("404 Not Found", "", "").await;
         drop(stream);
-        let (said, stream) = self.gateway.begin("two").await;
-        assert_eq!(said, HELLO, "the capabilities are those of the client");
+        let (initialize, stream) = self.gateway.begin("two").await;
+        assert_eq!(initialize, HELLO, "the capabilities are those of the client");
         let ping = self.gateway.request("ping").await;
         assert_eq!(ping.header("mcp-session-id"), Some("two"));
         ping.reply(json!({})).await;
@@ -81,7 +81,7 @@ impl Bridged {
     }
 
     /// Reads until a message is `wanted`.
-    async fn hears(&mut self, wanted: impl Fn(&Value) -> bool) -> Value {
+    async fn await_message(&mut self, wanted: impl Fn(&Value) -> bool) -> Value {
         loop {
             let message = self.client.message().await;
             if wanted(&message) {
@@ -93,44 +93,46 @@ impl Bridged {
 
 #[tokio::test]
 async fn asks_and_answers_pass_as_they_are_on_every_stream() {
-    let (mut bridged, mut standing) = bridged().await;
+    let (mut bridged, mut session_stream) = bridged().await;
     bridged.client.write(r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"t"}}"#).await;
     let mut answering = bridged.gateway.request("tools/call").await.stream().await;
     let sampling = r#"{ "params":{"n":1.50},"method":"sampling/createMessage","id":7,"jsonrpc":"2.0"}"#;
     let roots = r#"{"jsonrpc":"2.0","id":"a\u00e9","method":"roots/list"}"#;
     let ping = r#"{"jsonrpc":"2.0","id":-3,"method":"ping"}"#;
-    answering.say(sampling).await;
+    answering.send_message(sampling).await;
     assert_eq!(bridged.client.line().await.as_deref(), Some(sampling));
-    answering.say(roots).await;
+    answering.send_message(roots).await;
     assert_eq!(bridged.client.line().await.as_deref(), Some(roots));
-    standing.say(ping).await;
+    session_stream.send_message(ping).await;
     assert_eq!(bridged.client.line().await.as_deref(), Some(ping));
 
-    bridged.carries(r#"{"result":{ "roots":[] },"id":"a\u00e9","jsonrpc":"2.0"}"#).await;
-    bridged.carries(r#"{"jsonrpc":"2.0","id":7,"error":{"code":-1,"message":"no","data":{"x":1.0}}}"#).await;
-    bridged.carries(r#"{"jsonrpc":"2.0","id":-3,"result":{}}"#).await;
+    bridged.assert_forwarded(r#"{"result":{ "roots":[] },"id":"a\u00e9","jsonrpc":"2.0"}"#).await;
+    bridged.assert_forwarded(r#"{"jsonrpc":"2.0","id":7,"error":{"code":-1,"message":"no","data":{"x":1.0}}}"#).await;
+    bridged.assert_forwarded(r#"{"jsonrpc":"2.0","id":-3,"result":{}}"#).await;
 
-    answering.say(r#"{"jsonrpc":"2.0","id":7,"result":{"ok":true}}"#).await;
+    answering.send_message(r#"{"jsonrpc":"2.0","id":7,"result":{"ok":true}}"#).await;
     answering.end().await;
     assert_eq!(bridged.client.message().await["result"], json!({"ok": true}));
 }
 
 #[tokio::test]
 async fn answers_and_notifications_arrive_in_the_order_they_were_said() {
-    let (mut bridged, mut standing) = bridged().await;
+    let (mut bridged, mut session_stream) = bridged().await;
     for number in 0..10 {
-        standing.say(&json!({"jsonrpc": "2.0", "id": number, "method": "sampling/createMessage"}).to_string()).await;
+        session_stream
+            .send_message(&json!({"jsonrpc": "2.0", "id": number, "method": "sampling/createMessage"}).to_string())
+            .await;
         assert_eq!(bridged.client.message().await["id"], number);
     }
-    let mut said = Vec::new();
+    let mut lines = Vec::new();
     for number in 0..10 {
         let progress = json!({"progressToken": number, "progress": 1});
-        said.push(json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": progress}).to_string());
-        said.push(r#"{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}"#.to_owned());
-        said.push(json!({"jsonrpc": "2.0", "id": number, "result": {}}).to_string());
+        lines.push(json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": progress}).to_string());
+        lines.push(r#"{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}"#.to_owned());
+        lines.push(json!({"jsonrpc": "2.0", "id": number, "result": {}}).to_string());
     }
-    bridged.client.write(&said.join("\n")).await;
-    for line in said {
+    bridged.client.write(&lines.join("\n")).await;
+    for line in lines {
         let arrival = bridged.gateway.post().await;
         assert_eq!(arrival.body, line);
         arrival.accept().await;
@@ -140,22 +142,22 @@ async fn answers_and_notifications_arrive_in_the_order_they_were_said() {
 #[tokio::test]
 async fn an_answer_to_an_ask_of_the_session_before_goes_nowhere() {
     let (mut bridged, mut stream) = bridged().await;
-    stream.say(r#"{"jsonrpc":"2.0","id":1,"method":"elicitation/create","params":{"message":"one?"}}"#).await;
+    stream.send_message(r#"{"jsonrpc":"2.0","id":1,"method":"elicitation/create","params":{"message":"one?"}}"#).await;
     assert_eq!(bridged.client.message().await["id"], 1);
-    let mut stream = bridged.forget(stream).await;
-    let cancelled = bridged.hears(|message| message["method"] == "notifications/cancelled").await;
+    let mut stream = bridged.forget_session(stream).await;
+    let cancelled = bridged.await_message(|message| message["method"] == "notifications/cancelled").await;
     assert_eq!(cancelled["params"]["requestId"], 1);
 
     // The id is the same but the request is another. The client may still answer the first.
-    stream.say(r#"{"jsonrpc":"2.0","id":1,"method":"elicitation/create","params":{"message":"two?"}}"#).await;
-    let ask = bridged.hears(|message| message["method"] == "elicitation/create").await;
-    assert_eq!(ask["params"]["message"], "two?");
-    assert_ne!(ask["id"], 1);
+    stream.send_message(r#"{"jsonrpc":"2.0","id":1,"method":"elicitation/create","params":{"message":"two?"}}"#).await;
+    let server_request = bridged.await_message(|message| message["method"] == "elicitation/create").await;
+    assert_eq!(server_request["params"]["message"], "two?");
+    assert_ne!(server_request["id"], 1);
     bridged.client.write(r#"{"jsonrpc":"2.0","id":1,"result":{"action":"accept"}}"#).await;
     bridged.await_log("an answer of the client was dropped").await;
     bridged
         .client
-        .write(&json!({"jsonrpc": "2.0", "id": ask["id"], "result": {"action": "decline"}}).to_string())
+        .write(&json!({"jsonrpc": "2.0", "id": server_request["id"], "result": {"action": "decline"}}).to_string())
         .await;
     let arrival = bridged.gateway.post().await;
     assert_eq!(arrival.message, json!({"jsonrpc": "2.0", "id": 1, "result": {"action": "decline"}}));
@@ -166,7 +168,7 @@ async fn an_answer_to_an_ask_of_the_session_before_goes_nowhere() {
 #[tokio::test]
 async fn an_answer_that_finds_its_session_forgotten_is_not_sent_into_the_next() {
     let (mut bridged, mut stream) = bridged().await;
-    stream.say(r#"{"jsonrpc":"2.0","id":1,"method":"roots/list"}"#).await;
+    stream.send_message(r#"{"jsonrpc":"2.0","id":1,"method":"roots/list"}"#).await;
     assert_eq!(bridged.client.message().await["id"], 1);
     bridged.client.write(r#"{"jsonrpc":"2.0","id":1,"result":{"roots":[]}}"#).await;
     bridged.client.write(r#"{"jsonrpc":"2.0","id":"after","method":"ping"}"#).await;
@@ -187,14 +189,14 @@ async fn an_answer_that_finds_its_session_forgotten_is_not_sent_into_the_next() 
 #[tokio::test]
 async fn an_answer_that_the_gateway_does_not_take_becomes_an_error_there() {
     let (mut bridged, mut stream) = bridged().await;
-    stream.say(r#"{"jsonrpc":"2.0","id":"big","method":"sampling/createMessage"}"#).await;
+    stream.send_message(r#"{"jsonrpc":"2.0","id":"big","method":"sampling/createMessage"}"#).await;
     assert_eq!(bridged.client.message().await["id"], "big");
     bridged.client.write(r#"{"jsonrpc":"2.0","id":"big","result":{"content":"too large"}}"#).await;
     bridged.gateway.post().await.answer("413 Content Too Large", "", "").await;
     let arrival = bridged.gateway.post().await;
     assert_eq!(arrival.message["id"], "big");
-    let words = arrival.message["error"]["message"].as_str().expect("words");
-    assert!(words.contains("413"), "{words}");
+    let message = arrival.message["error"]["message"].as_str().expect("a text");
+    assert!(message.contains("413"), "{message}");
     arrival.accept().await;
 }
 
@@ -202,11 +204,11 @@ async fn an_answer_that_the_gateway_does_not_take_becomes_an_error_there() {
 async fn asks_are_cancelled_by_the_gateway_and_refused_when_the_client_is_gone() {
     let (mut bridged, mut stream) = bridged().await;
     for number in 1..=2 {
-        stream.say(&json!({"jsonrpc": "2.0", "id": number, "method": "ping"}).to_string()).await;
+        stream.send_message(&json!({"jsonrpc": "2.0", "id": number, "method": "ping"}).to_string()).await;
         assert_eq!(bridged.client.message().await["id"], number);
     }
     let cancel = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#;
-    stream.say(cancel).await;
+    stream.send_message(cancel).await;
     assert_eq!(bridged.client.line().await.as_deref(), Some(cancel));
     bridged.client.close_input();
     let arrival = bridged.gateway.post().await;

@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 
 use crate::client::Client;
-use crate::harness::{PATIENCE, Scratch, goblin};
-use crate::raw_server::{read_request, response};
+use crate::harness::{Scratch, TIMEOUT, goblin};
+use crate::raw_server::{Acceptor, read_request, response};
 
 /// The reaction to a call.
 #[derive(Clone, Copy)]
@@ -24,7 +23,7 @@ enum Fault {
 
 /// The messages that the gateway has received.
 #[derive(Clone, Default)]
-struct Heard {
+struct Received {
     handshakes: usize,
     calls: usize,
     /// The cancelled ids.
@@ -33,22 +32,16 @@ struct Heard {
 
 struct Faulty {
     url: String,
-    heard: Arc<watch::Sender<Heard>>,
-    task: JoinHandle<()>,
+    received: Arc<watch::Sender<Received>>,
+    _acceptor: Acceptor,
 }
 
 impl Faulty {
     async fn start(fault: Fault) -> Faulty {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
-        let url = format!("http://{}/mcp", listener.local_addr().expect("an address"));
-        let heard = Arc::new(watch::Sender::<Heard>::default());
-        let told = Arc::clone(&heard);
-        let task = tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(answer(stream, fault, Arc::clone(&told)));
-            }
-        });
-        Faulty { url, heard, task }
+        let received = Arc::new(watch::Sender::<Received>::default());
+        let shared = Arc::clone(&received);
+        let acceptor = Acceptor::start(move |stream| answer(stream, fault, Arc::clone(&shared))).await;
+        Faulty { url: acceptor.url(), received, _acceptor: acceptor }
     }
 
     /// Starts a bridge to the gateway and completes the handshake.
@@ -61,20 +54,14 @@ impl Faulty {
         (client, scratch)
     }
 
-    async fn await_heard(&self, what: &str, is_heard: impl FnMut(&Heard) -> bool) {
-        let mut heard = self.heard.subscribe();
-        let waited = tokio::time::timeout(PATIENCE, heard.wait_for(is_heard)).await;
-        assert!(waited.is_ok(), "waited in vain until {what}");
+    async fn await_received(&self, condition: &str, is_received: impl FnMut(&Received) -> bool) {
+        let mut received = self.received.subscribe();
+        let waited = tokio::time::timeout(TIMEOUT, received.wait_for(is_received)).await;
+        assert!(waited.is_ok(), "timed out before {condition}");
     }
 }
 
-impl Drop for Faulty {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-async fn answer(mut stream: TcpStream, fault: Fault, heard: Arc<watch::Sender<Heard>>) {
+async fn answer(mut stream: TcpStream, fault: Fault, received: Arc<watch::Sender<Received>>) {
     let Some((_, body)) = read_request(&mut stream).await else { return };
     let message: Value = serde_json::from_slice(&body).unwrap_or_default();
     let reply = |result: Value| {
@@ -83,21 +70,21 @@ async fn answer(mut stream: TcpStream, fault: Fault, heard: Arc<watch::Sender<He
     };
     let bytes = match (message["method"].as_str().unwrap_or_default(), fault) {
         ("initialize", _) => {
-            heard.send_modify(|heard| heard.handshakes += 1);
+            received.send_modify(|received| received.handshakes += 1);
             reply(json!({"protocolVersion": "2025-06-18", "capabilities": {}}))
         }
         (_, Fault::Forgets) => response("404 Not Found", "", ""),
         ("notifications/cancelled", _) => {
-            heard.send_modify(|heard| heard.cancels.push(message["params"]["requestId"].clone()));
+            received.send_modify(|received| received.cancels.push(message["params"]["requestId"].clone()));
             response("202 Accepted", "", "")
         }
         ("tools/call", Fault::Overtaken) => {
-            heard.send_modify(|heard| heard.calls += 1);
-            let mut heard = heard.subscribe();
-            let _ = heard.wait_for(|heard| !heard.cancels.is_empty()).await;
+            received.send_modify(|received| received.calls += 1);
+            let mut received = received.subscribe();
+            let _ = received.wait_for(|received| !received.cancels.is_empty()).await;
             let head = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: text/event-stream\r\n\r\n";
             let _ = stream.write_all(head).await;
-            let _ = heard.wait_for(|heard| heard.cancels.len() > 1).await;
+            let _ = received.wait_for(|received| received.cancels.len() > 1).await;
             return;
         }
         ("tools/call", Fault::WebPage) => response("200 OK", "Content-Type: text/html\r\n", "<html>\nhello"),
@@ -119,10 +106,10 @@ async fn a_cancel_that_overtook_its_request_is_told_again() {
     let (client, _scratch) = gateway.client().await;
     client.write(&call("long")).await;
     // The call is under way, but the gateway has not answered its head.
-    gateway.await_heard("the call is there", |heard| heard.calls == 1).await;
+    gateway.await_received("the call is there", |received| received.calls == 1).await;
     let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "long"}});
     client.write(&cancel.to_string()).await;
-    gateway.await_heard("it is told twice", |heard| heard.cancels == ["long", "long"]).await;
+    gateway.await_received("the cancellation was sent twice", |received| received.cancels == ["long", "long"]).await;
     // The client receives no message about the call, neither before nor after.
     let answer = client.request("ping", json!({})).await;
     assert_eq!(answer["result"], json!({}));
@@ -150,7 +137,7 @@ async fn a_gateway_that_forgets_every_session_is_an_error_and_is_asked_again() {
             break message;
         }
     };
-    let words = answer["error"]["message"].as_str().expect("words");
-    assert!(words.contains("keeps forgetting the session"), "{answer}");
-    gateway.await_heard("it was asked for another session", |heard| heard.handshakes > 1).await;
+    let message = answer["error"]["message"].as_str().expect("a text");
+    assert!(message.contains("keeps forgetting the session"), "{answer}");
+    gateway.await_received("another session was requested", |received| received.handshakes > 1).await;
 }

@@ -21,7 +21,7 @@ fn listen(filter: &Value) -> String {
 }
 
 /// Returns the method and subject of the next notification, and checks its subscription id.
-async fn told(client: &Client) -> (String, Value) {
+async fn next_message(client: &Client) -> (String, Value) {
     let mut message = client.message().await;
     let mut meta = message["params"]["_meta"].take();
     assert_eq!(meta["io.modelcontextprotocol/subscriptionId"].take(), "stream", "{message}");
@@ -37,10 +37,10 @@ async fn changes_are_told_until_the_client_has_had_enough() {
     let client = home.bridge();
     let filter = json!({ "resourceSubscriptions": [ALPHA] });
     client.write(&listen(&filter)).await;
-    assert_eq!(told(&client).await, (ACKNOWLEDGED.to_owned(), filter));
+    assert_eq!(next_message(&client).await, (ACKNOWLEDGED.to_owned(), filter));
     subscribed_upstream(&caller, r#"["note:///alpha"]"#).await;
     touch(&caller, "note:///alpha", 1).await;
-    assert_eq!(told(&client).await, (UPDATED.to_owned(), json!(ALPHA)));
+    assert_eq!(next_message(&client).await, (UPDATED.to_owned(), json!(ALPHA)));
     cancel(&client, "stream").await;
     subscribed_upstream(&caller, "[]").await;
     touch(&caller, "note:///alpha", 1).await;
@@ -60,11 +60,11 @@ async fn check_restart(goes: Goes) {
     let client = home.bridge();
     let filter = json!({ "toolsListChanged": true, "resourceSubscriptions": [ALPHA, BETA] });
     client.write(&listen(&filter)).await;
-    assert_eq!(told(&client).await, (ACKNOWLEDGED.to_owned(), filter));
+    assert_eq!(next_message(&client).await, (ACKNOWLEDGED.to_owned(), filter));
     subscribed_upstream(&caller, r#"["note:///alpha","note:///beta"]"#).await;
     drop(caller);
     match goes {
-        Goes::Killed => gateway.child.kill().await.expect("it can be killed"),
+        Goes::Killed => gateway.child.kill().await.expect("the process can be killed"),
         Goes::InGoodOrder => assert!(gateway.terminate().await.success()),
     }
     let (_again, caller) = home.gateway("a_touch").await;
@@ -72,7 +72,7 @@ async fn check_restart(goes: Goes) {
     // once.
     let (mut lists, mut updates) = (0, Vec::new());
     while updates.len() < 2 {
-        match told(&client).await {
+        match next_message(&client).await {
             (method, uri) if method == UPDATED => updates.push(uri),
             (method, _) if method == "notifications/tools/list_changed" => lists += 1,
             other => panic!("{goes:?}: {other:?}"),
@@ -83,7 +83,7 @@ async fn check_restart(goes: Goes) {
     subscribed_upstream(&caller, r#"["note:///alpha","note:///beta"]"#).await;
     touch(&caller, "note:///beta", 1).await;
     loop {
-        match told(&client).await {
+        match next_message(&client).await {
             (method, uri) if method == UPDATED => break assert_eq!(uri, BETA, "{goes:?}"),
             (method, _) => assert_eq!(method, "notifications/tools/list_changed", "{goes:?}"),
         }
@@ -118,13 +118,13 @@ async fn listening(filter: &Value) -> (RawGateway, Client, EventStream, Scratch)
     }
     assert_eq!(arrival.header("mcp-session-id"), None);
     let stream = acknowledge(arrival, filter).await;
-    assert_eq!(told(&client).await, (ACKNOWLEDGED.to_owned(), filter.clone()));
+    assert_eq!(next_message(&client).await, (ACKNOWLEDGED.to_owned(), filter.clone()));
     (gateway, client, stream, scratch)
 }
 
 async fn acknowledge(arrival: Arrival, filter: &Value) -> EventStream {
     let mut stream = arrival.stream().await;
-    stream.say(&note(ACKNOWLEDGED, json!({ "notifications": filter }))).await;
+    stream.send_message(&note(ACKNOWLEDGED, json!({ "notifications": filter }))).await;
     stream
 }
 
@@ -148,28 +148,28 @@ async fn what_the_next_gateway_does_not_know_yet_is_asked_for_when_its_list_chan
     assert_eq!(again.message["id"], "stream");
     let mut stream =
         acknowledge(again, &json!({ "resourcesListChanged": true, "resourceSubscriptions": ["x:1"] })).await;
-    assert_eq!(told(&client).await, (UPDATED.to_owned(), json!("x:1")));
+    assert_eq!(next_message(&client).await, (UPDATED.to_owned(), json!("x:1")));
 
     // The first probe finds nothing new, and the client receives no change of a list that it did not request.
-    stream.say(&note(RESOURCES_CHANGED, json!({}))).await;
+    stream.send_message(&note(RESOURCES_CHANGED, json!({}))).await;
     let probe = gateway.request(LISTEN).await;
     assert_eq!(probe.message["params"]["notifications"], json!({ "resourceSubscriptions": ["x:2"] }));
     drop(acknowledge(probe, &json!({})).await);
-    stream.say(&note(UPDATED, json!({ "uri": "x:1" }))).await;
-    assert_eq!(told(&client).await, (UPDATED.to_owned(), json!("x:1")));
+    stream.send_message(&note(UPDATED, json!({ "uri": "x:1" }))).await;
+    assert_eq!(next_message(&client).await, (UPDATED.to_owned(), json!("x:1")));
 
-    stream.say(&note(RESOURCES_CHANGED, json!({}))).await;
+    stream.send_message(&note(RESOURCES_CHANGED, json!({}))).await;
     drop(acknowledge(gateway.request(LISTEN).await, &json!({ "resourceSubscriptions": ["x:2"] })).await);
     let whole = gateway.request(LISTEN).await;
     assert_eq!(whole.message["params"]["notifications"], widened);
     let mut stream = acknowledge(whole, &widened).await;
     for uri in ["x:1", "x:2"] {
-        assert_eq!(told(&client).await, (UPDATED.to_owned(), json!(uri)));
+        assert_eq!(next_message(&client).await, (UPDATED.to_owned(), json!(uri)));
     }
     // Everything is honoured now, so the bridge sends no further probe.
-    stream.say(&note(RESOURCES_CHANGED, json!({}))).await;
-    stream.say(&note(UPDATED, json!({ "uri": "x:2" }))).await;
-    assert_eq!(told(&client).await, (UPDATED.to_owned(), json!("x:2")));
+    stream.send_message(&note(RESOURCES_CHANGED, json!({}))).await;
+    stream.send_message(&note(UPDATED, json!({ "uri": "x:2" }))).await;
+    assert_eq!(next_message(&client).await, (UPDATED.to_owned(), json!("x:2")));
     assert!(!gateway.has(|arrival| arrival.message["method"] == LISTEN));
 }
 
@@ -177,13 +177,13 @@ async fn what_the_next_gateway_does_not_know_yet_is_asked_for_when_its_list_chan
 async fn a_gateway_that_ends_every_stream_at_once_has_its_way() {
     let filter = json!({ "toolsListChanged": true });
     let (mut gateway, client, mut stream, _scratch) = listening(&filter).await;
-    stream.say(&end()).await;
+    stream.send_message(&end()).await;
     stream.end().await;
     let again = gateway.request(LISTEN).await;
     assert_eq!(again.message["params"]["notifications"], filter, "there is no resource to wait for");
     let mut stream = acknowledge(again, &filter).await;
-    stream.say(&end()).await;
-    assert_eq!(told(&client).await.0, "notifications/tools/list_changed");
+    stream.send_message(&end()).await;
+    assert_eq!(next_message(&client).await.0, "notifications/tools/list_changed");
     assert_eq!(client.line().await, Some(end()));
 }
 
@@ -214,8 +214,8 @@ async fn srv2_a_refusal_for_headers_makes_the_bridge_look_at_the_tools() {
     client.write(&call(1)).await;
     let first = gateway.request("tools/call").await;
     assert_eq!((first.header("mcp-name"), first.header("mcp-param-r")), (Some("t"), None));
-    let refusal = json!({"jsonrpc": "2.0", "id": 1, "error": {"code": -32020, "message": "no"}}).to_string();
-    first.answer("400 Bad Request", "Content-Type: application/json\r\n", &refusal).await;
+    let rejection = json!({"jsonrpc": "2.0", "id": 1, "error": {"code": -32020, "message": "no"}}).to_string();
+    first.answer("400 Bad Request", "Content-Type: application/json\r\n", &rejection).await;
     let list = gateway.request("tools/list").await;
     assert_eq!((list.header("mcp-method"), &list.message["params"]["cursor"]), (Some("tools/list"), &Value::Null));
     list.reply(json!({ "tools": [], "nextCursor": "c" })).await;
@@ -233,15 +233,15 @@ async fn srv2_a_refusal_for_headers_makes_the_bridge_look_at_the_tools() {
     client.write(&call(2)).await;
     let known = gateway.request("tools/call").await;
     assert_eq!(known.header("mcp-param-r"), Some("x"));
-    let refusal = refusal.replace("\"id\":1", "\"id\":2");
-    known.answer("400 Bad Request", "Content-Type: application/json\r\n", &refusal).await;
+    let rejection = rejection.replace("\"id\":1", "\"id\":2");
+    known.answer("400 Bad Request", "Content-Type: application/json\r\n", &rejection).await;
     gateway.request("tools/list").await.reply(json!({ "tools": [tool] })).await;
-    assert_eq!(client.line().await, Some(refusal));
-    assert!(answer_is_free(&mut gateway, &client).await);
+    assert_eq!(client.line().await, Some(rejection));
+    assert!(is_next_answered(&mut gateway, &client).await);
 }
 
 /// Reports whether the next request is the next one to arrive.
-async fn answer_is_free(gateway: &mut RawGateway, client: &Client) -> bool {
+async fn is_next_answered(gateway: &mut RawGateway, client: &Client) -> bool {
     client.write(&request("next", "server/discover", json!({}))).await;
     let next = gateway.post().await;
     let is_next = next.message["id"] == "next";

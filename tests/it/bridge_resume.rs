@@ -43,7 +43,7 @@ fn answer(id: &str) -> String {
 
 #[tokio::test]
 async fn a_call_whose_stream_is_cut_goes_on_where_it_was() {
-    let (mut gateway, client, _standing, _scratch) = bridged().await;
+    let (mut gateway, client, _session_stream, _scratch) = bridged().await;
     let mut stream = call(&mut gateway, &client, "c").await;
     stream.write(&["id: c-0", "retry: 1", "data:"]).await;
     stream.write(&["id: c-1", &progress(1)]).await;
@@ -72,17 +72,17 @@ async fn a_call_whose_stream_is_cut_goes_on_where_it_was() {
 
 #[tokio::test]
 async fn a_gateway_is_left_alone_for_as_long_as_it_asked_for() {
-    let (mut gateway, client, mut standing, _scratch) = bridged().await;
-    standing.write(&["id: s-0", NEVER, "data:"]).await;
-    let mut patient = call(&mut gateway, &client, "patient").await;
-    patient.write(&["id: p-0", NEVER, "data:"]).await;
+    let (mut gateway, client, mut session_stream, _scratch) = bridged().await;
+    session_stream.write(&["id: s-0", NEVER, "data:"]).await;
+    let mut call_stream = call(&mut gateway, &client, "patient").await;
+    call_stream.write(&["id: p-0", NEVER, "data:"]).await;
     // The pings prove that the bridge has read up to here.
-    standing.say(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#).await;
-    patient.say(r#"{"jsonrpc":"2.0","id":2,"method":"ping"}"#).await;
+    session_stream.send_message(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#).await;
+    call_stream.send_message(r#"{"jsonrpc":"2.0","id":2,"method":"ping"}"#).await;
     for _ in 0..2 {
         assert_eq!(client.message().await["method"], "ping");
     }
-    drop((standing, patient));
+    drop((session_stream, call_stream));
     for number in 0..3 {
         let mut eager = call(&mut gateway, &client, "eager").await;
         eager.write(&[&format!("id: e-{number}"), "data:"]).await;
@@ -104,8 +104,8 @@ async fn a_gateway_is_left_alone_for_as_long_as_it_asked_for() {
 
 #[tokio::test]
 async fn a_call_that_cannot_go_on_fails_and_is_not_sent_again() {
-    let (mut gateway, client, _standing, _scratch) = bridged().await;
-    for (id, event, status, words) in [
+    let (mut gateway, client, _session_stream, _scratch) = bridged().await;
+    for (id, event, status, fragment) in [
         ("nameless", progress(1), None, "the connection was lost before it answered"),
         ("forgotten", "data:".to_owned(), Some("404 Not Found"), "HTTP 404"),
         ("unable", "data:".to_owned(), Some("405 Method Not Allowed"), "HTTP 405"),
@@ -125,19 +125,19 @@ async fn a_call_that_cannot_go_on_fails_and_is_not_sent_again() {
         }
         let failed = client.message().await;
         assert_eq!((&failed["id"], &failed["error"]["code"]), (&json!(id), &json!(1503)), "{failed}");
-        assert!(failed["error"]["message"].as_str().is_some_and(|text| text.contains(words)), "{id}: {failed}");
+        assert!(failed["error"]["message"].as_str().is_some_and(|text| text.contains(fragment)), "{id}: {failed}");
     }
     assert!(!gateway.has(|arrival| arrival.message["method"] == "tools/call"), "a call was sent again");
 }
 
 #[tokio::test]
 async fn a_gateway_that_gives_nothing_but_empty_streams_is_not_asked_for_ever() {
-    const MOST: usize = 6;
-    let (mut gateway, client, _standing, _scratch) = bridged().await;
+    const MAX: usize = 6;
+    let (mut gateway, client, _session_stream, _scratch) = bridged().await;
     let mut stream = call(&mut gateway, &client, "empty").await;
     stream.write(&["id: e", "data:"]).await;
     stream.end().await;
-    for _ in 0..MOST {
+    for _ in 0..MAX {
         let mut stream = gateway.get(Some("e")).await.stream().await;
         stream.write(&["id: e", "data:"]).await;
         stream.end().await;
@@ -148,24 +148,24 @@ async fn a_gateway_that_gives_nothing_but_empty_streams_is_not_asked_for_ever() 
 
 #[tokio::test]
 async fn what_is_said_unasked_goes_on_where_it_was_and_a_gap_is_told() {
-    let (mut gateway, client, mut standing, _scratch) = bridged().await;
-    standing.write(&["id: s-1", &progress(1)]).await;
+    let (mut gateway, client, mut session_stream, _scratch) = bridged().await;
+    session_stream.write(&["id: s-1", &progress(1)]).await;
     assert_eq!(client.message().await["params"]["progress"], 1);
-    drop(standing);
+    drop(session_stream);
     // The gateway may consider the old connection open for a while.
     gateway.get(Some("s-1")).await.answer("409 Conflict", "", "").await;
-    let mut standing = gateway.get(Some("s-1")).await.stream().await;
-    standing.write(&["id: s-1", &progress(1)]).await;
-    standing.write(&["id: s-2", &progress(2)]).await;
+    let mut session_stream = gateway.get(Some("s-1")).await.stream().await;
+    session_stream.write(&["id: s-1", &progress(1)]).await;
+    session_stream.write(&["id: s-2", &progress(2)]).await;
     assert_eq!(client.message().await["params"]["progress"], 2);
-    standing.end().await;
+    session_stream.end().await;
     // The session lives, but the events after that one are lost.
     gateway.get(Some("s-2")).await.answer("404 Not Found", "", "").await;
-    let mut standing = gateway.get(None).await.stream().await;
+    let mut session_stream = gateway.get(None).await.stream().await;
     for list in ["tools", "prompts", "resources"] {
         assert_eq!(client.message().await["method"], format!("notifications/{list}/list_changed"));
     }
-    standing.write(&["id: t-1", &progress(3)]).await;
+    session_stream.write(&["id: t-1", &progress(3)]).await;
     assert_eq!(client.message().await["params"]["progress"], 3);
     assert!(!gateway.has(|arrival| arrival.message["method"] == "initialize"), "the session was not lost");
 }

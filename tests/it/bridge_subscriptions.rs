@@ -35,17 +35,17 @@ async fn what_stands_is_asked_of_the_next_gateway_and_what_was_ended_is_not() {
         let answer = client.request("resources/subscribe", json!({ "uri": uri })).await;
         assert!(answer["result"].is_object(), "{answer}");
     }
-    let refused = client.request("resources/subscribe", json!({ "uri": "note:///refused" })).await;
-    assert!(refused["error"].is_object(), "{refused}");
+    let rejected = client.request("resources/subscribe", json!({ "uri": "note:///refused" })).await;
+    assert!(rejected["error"].is_object(), "{rejected}");
     client.request("resources/unsubscribe", json!({ "uri": BETA })).await;
     touch(&caller, "note:///alpha", 1).await;
     assert_eq!(updated(&client).await["uri"], ALPHA);
-    gateway.child.kill().await.expect("it can be killed");
+    gateway.child.kill().await.expect("the process can be killed");
     let (_again, caller) = home.gateway("a_touch").await;
     // Each resource is notified once, because updates may have been missed. The URIs are those of the first gateway.
-    let mut told = [updated(&client).await, updated(&client).await];
-    told.sort_by_key(|params| params["uri"].to_string());
-    assert_eq!(told, [json!({ "uri": ALPHA }), json!({ "uri": "a+note:///gamma" })]);
+    let mut updates = [updated(&client).await, updated(&client).await];
+    updates.sort_by_key(|params| params["uri"].to_string());
+    assert_eq!(updates, [json!({ "uri": ALPHA }), json!({ "uri": "a+note:///gamma" })]);
     subscribed_upstream(&caller, r#"["note:///alpha","note:///gamma"]"#).await;
     touch(&caller, "note:///alpha", 1).await;
     let update = updated(&client).await;
@@ -60,7 +60,7 @@ async fn a_name_that_the_first_gateway_gave_ends_it_at_the_next() {
     let answer = client.request("resources/subscribe", json!({ "uri": ALPHA })).await;
     let id = answer["result"]["_meta"]["dev.goblin/subscriptionId"].clone();
     assert!(id.as_str().is_some_and(|id| id.starts_with("urn:uuid:")), "{answer}");
-    gateway.child.kill().await.expect("it can be killed");
+    gateway.child.kill().await.expect("the process can be killed");
     let (_again, caller) = home.gateway("a_touch").await;
     assert_eq!(updated(&client).await["uri"], ALPHA);
     subscribed_upstream(&caller, r#"["note:///alpha"]"#).await;

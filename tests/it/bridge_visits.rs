@@ -124,19 +124,21 @@ async fn a_call_that_waits_for_its_client_goes_on_with_another_request() {
     let home = home(&[]);
     let _gateway = Gateway::of(home.serve(0)).await;
     let client = home.bridge();
-    await_tool(&client, "a_ask").await;
+    await_tool(&client, "a_request").await;
     let schema = json!({ "type": "object", "properties": { "name": { "type": "string" } } });
     let params = json!({ "message": "who?", "requestedSchema": schema });
     let arguments = json!({ "method": "elicitation/create", "params": params });
-    let parked = answer(&client, &call("first", "a_ask", arguments.clone())).await;
-    assert_eq!(parked["result"]["resultType"], "input_required", "{parked}");
-    let (key, asked) =
-        parked["result"]["inputRequests"].as_object().and_then(|asks| asks.iter().next()).expect("an ask");
-    assert_eq!(asked["params"]["message"], "who?", "{parked}");
+    let suspended = answer(&client, &call("first", "a_request", arguments.clone())).await;
+    assert_eq!(suspended["result"]["resultType"], "input_required", "{suspended}");
+    let (key, server_request) = suspended["result"]["inputRequests"]
+        .as_object()
+        .and_then(|requests| requests.iter().next())
+        .expect("a server request");
+    assert_eq!(server_request["params"]["message"], "who?", "{suspended}");
     let responses = json!({ key: { "action": "accept", "content": { "name": "Ada" } } });
     let again = json!({
-        "name": "a_ask", "arguments": arguments, "inputResponses": responses,
-        "requestState": parked["result"]["requestState"],
+        "name": "a_request", "arguments": arguments, "inputResponses": responses,
+        "requestState": suspended["result"]["requestState"],
     });
     let done = answer(&client, &request("second", "tools/call", again)).await;
     assert!(done["result"]["content"][0]["text"].as_str().is_some_and(|text| text.contains("Ada")), "{done}");
@@ -154,14 +156,14 @@ async fn route3_a_call_that_is_taken_back_is_cancelled_at_the_server_and_never_a
         client.write(&call("long", tool, json!({"steps": 100_000, "delayMs": 10}))).await;
         let deadline = Deadline::new();
         // The query is counted as a call too.
-        for asked in 1.. {
-            if count().await > before + asked {
+        for queries in 1.. {
+            if count().await > before + queries {
                 break;
             }
-            deadline.pause("it has reached the server").await;
+            deadline.pause("the call has reached the server").await;
         }
         cancel(&client, "long").await;
-        eventually("the server was told", || async {
+        eventually("the server received the cancellation", || async {
             let cancelled: Vec<Value> =
                 serde_json::from_str(&caller.call_text("a_cancelled", json!({})).await).expect("a list");
             (cancelled.len() > round).then_some(())
@@ -216,7 +218,7 @@ async fn a_gateway_killed_during_a_call_fails_it_and_the_next_gateway_takes_the_
     client.write(&call("cut", "a_progress", json!({"steps": 100_000, "delayMs": 10}))).await;
     while client.message().await["method"] != PROGRESS {}
     drop(caller);
-    gateway.child.kill().await.expect("it can be killed");
+    gateway.child.kill().await.expect("the process can be killed");
     let cut = loop {
         let message = client.message().await;
         if message["id"] == "cut" {
@@ -224,11 +226,15 @@ async fn a_gateway_killed_during_a_call_fails_it_and_the_next_gateway_takes_the_
         }
     };
     assert_eq!(cut["error"]["data"]["code"], "BACKEND_UNAVAILABLE", "{cut}");
-    assert!(cut["error"]["data"]["retryable"].is_null(), "it may have run: {cut}");
-    let gone = answer(&client, &request("gone", "tools/list", json!({}))).await;
-    assert_eq!((&gone["error"]["code"], &gone["error"]["data"]["retryable"]), (&json!(1503), &json!(true)), "{gone}");
-    let words = gone["error"]["message"].as_str().expect("words");
-    assert!(words.contains(&gateway.url()) && words.contains("goblin serve"), "{words}");
+    assert!(cut["error"]["data"]["retryable"].is_null(), "the call may have run: {cut}");
+    let closed = answer(&client, &request("gone", "tools/list", json!({}))).await;
+    assert_eq!(
+        (&closed["error"]["code"], &closed["error"]["data"]["retryable"]),
+        (&json!(1503), &json!(true)),
+        "{closed}"
+    );
+    let message = closed["error"]["message"].as_str().expect("a text");
+    assert!(message.contains(&gateway.url()) && message.contains("goblin serve"), "{message}");
     let _again = home.gateway("a_touch").await;
     assert_eq!(call_text(&client, "count", "a_call_count").await, "1", "nothing was sent a second time");
 }
@@ -253,20 +259,21 @@ async fn at_the_end_of_the_input_calls_finish_and_streams_end() {
     assert_eq!(client.close().await.code(), Some(0));
 }
 
-async fn sdk_plays(sdk: Sdk) {
+async fn check_sdk(sdk: Sdk) {
     let home = home(&[]);
     let (gateway, _caller) = home.gateway("a_touch").await;
     let url = gateway.url();
     let over = Over::Program(&[GOBLIN, "stdio", "--url", &url]);
     let schema = json!({ "type": "object", "properties": { "name": { "type": "string" } } });
-    let ask = json!({ "method": "elicitation/create", "params": { "message": "who?", "requestedSchema": schema } });
+    let input_request =
+        json!({ "method": "elicitation/create", "params": { "message": "who?", "requestedSchema": schema } });
     let filter = json!({ "toolsListChanged": true, "resourceSubscriptions": ["a+note:///alpha"] });
     let steps = [
         json!({"do": "list_tools"}),
         json!({"do": "call_tool", "name": "a_echo", "arguments": {"n": 1}}),
         json!({"do": "call_tool", "name": "a_progress", "arguments": {"steps": 3, "delayMs": 20}, "progress": true}),
         json!({"do": "read_resource", "uri": "a+note:///alpha"}),
-        json!({"do": "call_tool", "name": "a_ask", "arguments": ask}),
+        json!({"do": "call_tool", "name": "a_request", "arguments": input_request}),
         json!({"do": "listen", "notifications": filter}),
         json!({"do": "call_tool", "name": "a_touch", "arguments": {"uri": "note:///alpha"}}),
         json!({"do": "wait_notification", "method": "notifications/resources/updated", "params": {"uri": "a+note:///alpha"}}),
@@ -278,16 +285,16 @@ async fn sdk_plays(sdk: Sdk) {
         assert_eq!(report.step(step)["ok"], true, "{sdk:?}: {}", report.step(step));
     }
     assert_eq!(report.member("protocolVersion"), "2026-07-28");
-    let asked = report.step(4)["result"]["content"][0]["text"].to_string();
-    assert!(asked.contains("Ada"), "{sdk:?}: {asked}");
+    let answer_text = report.step(4)["result"]["content"][0]["text"].to_string();
+    assert!(answer_text.contains("Ada"), "{sdk:?}: {answer_text}");
 }
 
 #[tokio::test]
 async fn srv2_a_python_client_is_carried() {
-    sdk_plays(Sdk::Python2).await;
+    check_sdk(Sdk::Python2).await;
 }
 
 #[tokio::test]
 async fn srv2_a_typescript_client_is_carried() {
-    sdk_plays(Sdk::TypeScript2).await;
+    check_sdk(Sdk::TypeScript2).await;
 }

@@ -13,10 +13,10 @@ use crate::client::Client;
 use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, Scratch, eventually, fixture, fixture_server, signal};
 use crate::raw_server::{RawServer, response};
-use crate::support::{assert_error, http_server, logged, path_text, pid_in};
+use crate::support::{assert_error, await_log, http_server, path_text, pid_in};
 
-/// Waits until callers of `server` receive `public` and the log contains `words`.
-async fn told(gateway: &Gateway, client: &Client, server: &str, tool: &str, public: &str, words: &str) {
+/// Waits until callers of `server` receive `public` and the log contains `fragment`.
+async fn assert_reported(gateway: &Gateway, client: &Client, server: &str, tool: &str, public: &str, fragment: &str) {
     let answer = eventually(&format!("callers of {server} read: {public}"), || async {
         let answer = client.try_call(tool, json!({})).await;
         answer["error"]["message"].as_str().is_some_and(|message| message.contains(public)).then_some(answer)
@@ -25,8 +25,8 @@ async fn told(gateway: &Gateway, client: &Client, server: &str, tool: &str, publ
     let data = assert_error(&answer, 1503, "BACKEND_UNAVAILABLE");
     assert_eq!(data["serverId"], server, "{answer}");
     // The log escapes quotes.
-    let quoted = words.replace('"', "\\\"");
-    logged(gateway, &["cannot connect to backend", &format!("server=\"{server}\""), &quoted]).await;
+    let quoted = fragment.replace('"', "\\\"");
+    await_log(gateway, &["cannot connect to backend", &format!("server=\"{server}\""), &quoted]).await;
 }
 
 /// A server behind a script that can be replaced.
@@ -54,7 +54,7 @@ impl Scripted {
     fn replace(&self, body: &str) {
         let fresh = self.directory.join("fresh");
         std::fs::write(&fresh, format!("#!/bin/sh\n{body}\n")).expect("room for a script");
-        std::fs::set_permissions(&fresh, Permissions::from_mode(0o755)).expect("it is ours");
+        std::fs::set_permissions(&fresh, Permissions::from_mode(0o755)).expect("the test owns the file");
         std::fs::rename(&fresh, self.script()).expect("the same directory");
     }
 
@@ -65,18 +65,18 @@ impl Scripted {
 }
 
 fn remove_command(scripted: &Scripted) {
-    std::fs::remove_file(scripted.script()).expect("it was there");
+    std::fs::remove_file(scripted.script()).expect("the file existed");
 }
 
 fn make_unexecutable(scripted: &Scripted) {
-    std::fs::set_permissions(scripted.script(), Permissions::from_mode(0o644)).expect("it is ours");
+    std::fs::set_permissions(scripted.script(), Permissions::from_mode(0o644)).expect("the test owns the file");
 }
 
 fn remove_cwd(scripted: &Scripted) {
-    std::fs::remove_dir(scripted.directory.join("cwd")).expect("it was there");
+    std::fs::remove_dir(scripted.directory.join("cwd")).expect("the file existed");
 }
 
-fn die_at_start(scripted: &Scripted) {
+fn exit_at_start(scripted: &Scripted) {
     scripted.replace("echo 'no \u{1b}[31mlicence' >&2; echo 'call the vendor' >&2; exit 7");
 }
 
@@ -84,7 +84,7 @@ fn never_answer(scripted: &Scripted) {
     scripted.replace("exec sleep 600");
 }
 
-fn babble(scripted: &Scripted) {
+fn print_text(scripted: &Scripted) {
     scripted.replace("echo 'Listening on port 8000'; exec sleep 600");
 }
 
@@ -107,14 +107,14 @@ async fn d14_what_is_wrong_with_a_command_is_told_with_its_cure() {
         ("astray", remove_cwd, UNSTARTABLE, "No such file or directory (os error 2) (check cwd in the configuration)"),
         (
             "dying",
-            die_at_start,
+            exit_at_start,
             "exit code 7; goblin status shows more",
             "exit code 7; last lines on stderr: no [31mlicence / call the vendor (run its command by hand",
         ),
         ("silent", never_answer, SILENT, SILENT),
         (
             "babbling",
-            babble,
+            print_text,
             "no answer to the handshake within 5s; goblin status shows more",
             "but \"Listening on port 8000\" on stdout, which is not an MCP message (is it the right command?",
         ),
@@ -132,14 +132,14 @@ async fn d14_what_is_wrong_with_a_command_is_told_with_its_cure() {
         break_it(scripted);
         signal(pid, "KILL");
     }
-    for (name, _, public, words) in rows {
-        told(&gateway, &client, name, &format!("{name}_echo"), public, words).await;
+    for (name, _, public, fragment) in rows {
+        assert_reported(&gateway, &client, name, &format!("{name}_echo"), public, fragment).await;
     }
 }
 
 static BROKEN: AtomicBool = AtomicBool::new(false);
 
-const REFUSALS: [(&str, &str, &str); 5] = [
+const REJECTIONS: [(&str, &str, &str); 5] = [
     ("locked", "401 Unauthorized", "HTTP 401 Unauthorized (check its headers in the configuration)"),
     ("forbidden", "403 Forbidden", "HTTP 403 Forbidden (check its headers in the configuration)"),
     ("moved", "404 Not Found", "HTTP 404 Not Found (is the url right?)"),
@@ -148,9 +148,9 @@ const REFUSALS: [(&str, &str, &str); 5] = [
 ];
 
 /// Accepts a session at first, and rejects everything after it is broken.
-fn refuse<const ROW: usize>(method: &str) -> Option<Vec<u8>> {
+fn reject<const ROW: usize>(method: &str) -> Option<Vec<u8>> {
     if BROKEN.load(Ordering::SeqCst) {
-        return Some(response(REFUSALS[ROW].1, "Content-Type: text/html\r\n", "\n<!doctype html><h1>hello</h1>"));
+        return Some(response(REJECTIONS[ROW].1, "Content-Type: text/html\r\n", "\n<!doctype html><h1>hello</h1>"));
     }
     let result = json!({"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}});
     let body = json!({"jsonrpc": "2.0", "id": 1, "result": result}).to_string();
@@ -166,29 +166,29 @@ fn forget(_: &Value) -> Vec<u8> {
 #[tokio::test]
 async fn d12_what_is_wrong_behind_a_url_is_told_with_its_cure() {
     let raw = [
-        RawServer::refusing(refuse::<0>, forget).await,
-        RawServer::refusing(refuse::<1>, forget).await,
-        RawServer::refusing(refuse::<2>, forget).await,
-        RawServer::refusing(refuse::<3>, forget).await,
-        RawServer::refusing(refuse::<4>, forget).await,
+        RawServer::rejecting(reject::<0>, forget).await,
+        RawServer::rejecting(reject::<1>, forget).await,
+        RawServer::rejecting(reject::<2>, forget).await,
+        RawServer::rejecting(reject::<3>, forget).await,
+        RawServer::rejecting(reject::<4>, forget).await,
     ];
     let down = HttpFixture::start(&[]).await;
     let mut servers = json!({ "down": down.server() });
-    for ((name, ..), raw) in REFUSALS.iter().zip(&raw) {
+    for ((name, ..), raw) in REJECTIONS.iter().zip(&raw) {
         servers[*name] = http_server(raw.address);
     }
     let gateway = Gateway::with_servers(servers).await;
     let client = gateway.client_seeing("down_echo").await;
-    for (name, ..) in REFUSALS {
+    for (name, ..) in REJECTIONS {
         client.await_tool(&format!("{name}_t")).await;
     }
     BROKEN.store(true, Ordering::SeqCst);
     drop(down);
-    for (name, _, words) in REFUSALS {
-        told(&gateway, &client, name, &format!("{name}_t"), words, words).await;
+    for (name, _, fragment) in REJECTIONS {
+        assert_reported(&gateway, &client, name, &format!("{name}_t"), fragment, fragment).await;
     }
     let refused = "connection refused (is it running, and on this port?)";
-    told(&gateway, &client, "down", "down_echo", refused, refused).await;
+    assert_reported(&gateway, &client, "down", "down_echo", refused, refused).await;
 }
 
 /// A server that never worked cannot be called. The log names its problem.
@@ -200,16 +200,16 @@ async fn d12_a_url_that_leads_nowhere_is_told_with_its_cure() {
         "unencrypted": { "url": format!("https://{}/mcp", plain.address) },
     }))
     .await;
-    for (server, words) in [
+    for (server, fragment) in [
         ("nowhere", "(is the host name in the url right?)"),
         ("unencrypted", "(does it speak TLS? if not, the url begins with http:)"),
     ] {
-        logged(&gateway, &["WARN", "cannot connect to backend", &format!("server=\"{server}\""), words]).await;
+        await_log(&gateway, &["WARN", "cannot connect to backend", &format!("server=\"{server}\""), fragment]).await;
     }
 }
 
-fn count(log: &[String], words: &[&str]) -> usize {
-    log.iter().filter(|line| words.iter().all(|word| line.contains(word))).count()
+fn count(log: &[String], fragments: &[&str]) -> usize {
+    log.iter().filter(|line| fragments.iter().all(|fragment| line.contains(fragment))).count()
 }
 
 #[tokio::test]
@@ -219,12 +219,15 @@ async fn f2_the_same_failure_is_a_warning_once() {
     let script = failing_script(&flag);
     let servers = json!({ "bad": { "command": "sh", "args": ["-c", script] }, "good": fixture_server(&[]) });
     let gateway = Gateway::with_servers(servers).await;
-    let told_again = ["DEBUG", "cannot connect to backend, as before", "server=\"bad\"", "exit code 3"];
-    eventually("it failed twice more", || async { (count(&gateway.log(), &told_again) >= 2).then_some(()) }).await;
+    let reported_again = ["DEBUG", "cannot connect to backend, as before", "server=\"bad\"", "exit code 3"];
+    eventually("the server failed twice more", || async {
+        (count(&gateway.log(), &reported_again) >= 2).then_some(())
+    })
+    .await;
     assert_eq!(count(&gateway.log(), &["WARN", "server=\"bad\"", "exit code 3"]), 1);
-    assert_eq!(count(&gateway.log(), &["INFO", "server=\"bad\""]), 1, "what the first start wrote to stderr");
+    assert_eq!(count(&gateway.log(), &["INFO", "server=\"bad\""]), 1, "the stderr of the first start");
     scratch.write("other", "");
-    logged(&gateway, &["WARN", "server=\"bad\"", "exit code 4"]).await;
+    await_log(&gateway, &["WARN", "server=\"bad\"", "exit code 4"]).await;
 }
 
 /// Returns a script that fails with a different text each time, and with another code after the flag exists.

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 
 use crate::fixture_http::HttpFixture;
-use crate::harness::{PATIENCE, Scratch, fixture, fixture_server, goblin};
+use crate::harness::{Scratch, fixture, fixture_server, goblin, output};
 use crate::raw_server::{RawServer, response};
 use crate::support::http_server;
 
@@ -32,9 +32,8 @@ async fn check(scratch: &Scratch, config: &Value, arguments: &[&str]) -> Checked
     let path = scratch.write("goblin.json", &serde_json::to_string_pretty(config).expect("JSON"));
     let mut command = goblin(scratch.path());
     command.arg("check").args(arguments).arg("--config").arg(path).stdin(Stdio::null());
-    let output = tokio::time::timeout(PATIENCE, command.output()).await.expect("it ends").expect("it runs");
-    let text = |bytes| String::from_utf8(bytes).expect("text");
-    Checked { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    let (code, stdout, stderr) = output(command).await;
+    Checked { code, stdout, stderr }
 }
 
 #[tokio::test]
@@ -71,8 +70,10 @@ async fn servers_are_listed_without_secrets_and_without_being_started() {
     let checked = check(&scratch, &config, &[]).await;
     assert_eq!(checked.code, Some(0), "{}", checked.stdout);
     assert!(!checked.stdout.contains("hunter2"), "{}", checked.stdout);
-    for words in ["5 servers", "https://search.example/mcp?***", "loose: npx fetches whatever version of some-server"] {
-        assert!(checked.stdout.contains(words), "{words}: {}", checked.stdout);
+    for fragment in
+        ["5 servers", "https://search.example/mcp?***", "loose: npx fetches whatever version of some-server"]
+    {
+        assert!(checked.stdout.contains(fragment), "{fragment}: {}", checked.stdout);
     }
     let report = check(&scratch, &config, &["--json"]).await.json();
     assert!(!report.to_string().contains("hunter2"), "{report}");
@@ -134,7 +135,7 @@ async fn profiles_are_listed_with_their_endpoint_and_what_they_hold() {
             "seen": null,
         })
     );
-    let offered = |id: &str, what: &str| server(&report, id)["seen"][what].as_u64().expect("a count");
+    let offered = |id: &str, kind: &str| server(&report, id)["seen"][kind].as_u64().expect("a count");
     let held = json!({
         "tools": offered("git", "tools"), "listed": 1, "prompts": 0,
         "resources": offered("git", "resources") + offered("github", "resources"),
@@ -152,8 +153,8 @@ async fn a_profile_of_a_server_that_is_not_there_is_a_problem() {
         json!({ "mcpServers": { "github": fixture_server(&[]) }, "profiles": { "p": { "servers": ["githb"] } } });
     let checked = check(&scratch, &config, &[]).await;
     assert_eq!(checked.code, Some(2), "{}", checked.stdout);
-    let words = "profiles.p.servers[0]: there is no server \"githb\", did you mean \"github\"?";
-    assert!(checked.stdout.contains(words), "{}", checked.stdout);
+    let fragment = "profiles.p.servers[0]: there is no server \"githb\", did you mean \"github\"?";
+    assert!(checked.stdout.contains(fragment), "{}", checked.stdout);
 }
 
 #[tokio::test]
@@ -180,9 +181,9 @@ async fn connecting_tells_what_each_server_is_and_offers() {
     assert_eq!((&a["seen"]["prompts"], &b["seen"]["prompts"]), (&json!(2), &json!(0)));
     assert_eq!((&a["seen"]["resources"], &a["seen"]["templates"]), (&json!(9), &json!(3)));
     let pids = std::fs::read_to_string(scratch.path().join("pids")).expect("pids");
-    assert_eq!(pids.lines().count(), 2, "each run starts it once");
+    assert_eq!(pids.lines().count(), 2, "each run starts the server once");
     for pid in pids.lines() {
-        assert!(!std::path::Path::new("/proc").join(pid).exists(), "{pid} is left running");
+        assert!(!std::path::Path::new("/proc").join(pid).exists(), "{pid} still runs");
     }
 }
 
@@ -198,7 +199,7 @@ async fn a_failed_server_has_cause_and_cure_and_does_not_hide_the_others() {
     let checked = check(&scratch, &config, &["--connect", "--json", "--timeout", "3"]).await;
     assert_eq!(checked.code, Some(1), "{}", checked.stdout);
     let report = checked.json();
-    for (id, state, words) in [
+    for (id, state, fragment) in [
         ("good", "ready", None),
         ("absent", "failed", Some("/nowhere/server")),
         ("mute", "failed", Some("within 3s")),
@@ -208,7 +209,7 @@ async fn a_failed_server_has_cause_and_cure_and_does_not_hide_the_others() {
         assert_eq!(server["state"], state, "{server}");
         assert_eq!(server["seen"].is_object(), state == "ready", "{server}");
         let error = server["error"].as_str();
-        assert!(words.is_none_or(|words| error.is_some_and(|error| error.contains(words))), "{server}");
+        assert!(fragment.is_none_or(|fragment| error.is_some_and(|error| error.contains(fragment))), "{server}");
     }
 }
 
@@ -256,12 +257,12 @@ async fn srv2_connecting_tells_which_eras_a_server_knows_and_what_it_leaves_out(
 #[tokio::test]
 async fn a_list_that_failed_is_told_with_its_server() {
     let scratch = Scratch::new();
-    let half = RawServer::refusing(no_tools, |_| Vec::new()).await;
+    let half = RawServer::rejecting(no_tools, |_| Vec::new()).await;
     let config = json!({ "mcpServers": { "good": fixture_server(&[]), "half": http_server(half.address) } });
     let checked = check(&scratch, &config, &["--connect"]).await;
     assert_eq!(checked.code, Some(0), "{}", checked.stdout);
-    let words = "warning: mcpServers.half: tools/list failed: it answered HTTP 500 Internal Server Error";
-    assert!(checked.stdout.contains(words), "{}", checked.stdout);
+    let fragment = "warning: mcpServers.half: tools/list failed: it answered HTTP 500 Internal Server Error";
+    assert!(checked.stdout.contains(fragment), "{}", checked.stdout);
     assert_eq!(checked.stdout.matches(" failed: ").count(), 1, "{}", checked.stdout);
     let strict = check(&scratch, &config, &["--connect", "--strict"]).await;
     assert_eq!(strict.code, Some(1), "{}", strict.stdout);

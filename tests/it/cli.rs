@@ -3,25 +3,18 @@
 //! Configuration problems are reported together, and no server starts if there is one. Help and version go to stdout.
 
 use std::path::Path;
-use std::process::{Output, Stdio};
+use std::process::Stdio;
 
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use crate::harness::{Gateway, PATIENCE, Scratch, fixture, goblin};
+use crate::harness::{Gateway, Scratch, fixture, goblin, output};
 
 fn command(scratch: &Scratch, arguments: &[&str]) -> Command {
     let mut command = goblin(scratch.path());
     command.args(arguments).env_remove("XDG_CONFIG_HOME").env("HOME", scratch.path());
     command.current_dir(scratch.path()).stdin(Stdio::null());
     command
-}
-
-async fn run(mut command: Command) -> (Option<i32>, String, String) {
-    let Output { status, stdout, stderr } =
-        tokio::time::timeout(PATIENCE, command.output()).await.expect("it ends").expect("it runs");
-    let text = |bytes| String::from_utf8(bytes).expect("text");
-    (status.code(), text(stdout), text(stderr))
 }
 
 /// Returns a server that records its start.
@@ -49,18 +42,18 @@ async fn config_with_problems_is_refused_whole_and_nothing_is_started() {
     let path = scratch.write("bad.json", &serde_json::to_string_pretty(&config).expect("JSON"));
     let shown = path.display().to_string();
     for verb in ["serve", "stdio"] {
-        let (code, stdout, stderr) = run(command(&scratch, &[verb, "--config", &shown])).await;
+        let (code, stdout, stderr) = output(command(&scratch, &[verb, "--config", &shown])).await;
         assert_eq!(code, Some(2), "{stderr}");
         assert_eq!(stdout, "", "stdout may carry the protocol");
         assert!(stderr.contains("4 problems in ") && stderr.contains("nothing was started"), "{stderr}");
-        for (path, words) in [
+        for (path, fragment) in [
             ("gateway.prot", "did you mean \"port\"?"),
             ("policies.defaultTimeout", "must be a duration"),
             ("mcpServers.neither", ""),
             ("fold-it", "another id"),
         ] {
             let line = stderr.lines().find(|line| line.contains(path)).unwrap_or_else(|| panic!("{path}: {stderr}"));
-            assert!(line.contains(words) && line.starts_with(&format!("{shown}:")), "{path}: {line}");
+            assert!(line.contains(fragment) && line.starts_with(&format!("{shown}:")), "{path}: {line}");
         }
     }
     assert!(!was_started(&scratch));
@@ -71,7 +64,7 @@ async fn config_that_cannot_be_read_is_refused() {
     let scratch = Scratch::new();
     let broken = scratch.write("broken.json", "{ \"mcpServers\": { ").display().to_string();
     for path in ["/nowhere/goblin.json", &broken] {
-        let (code, _, stderr) = run(command(&scratch, &["serve", "--port", "0", "--config", path])).await;
+        let (code, _, stderr) = output(command(&scratch, &["serve", "--port", "0", "--config", path])).await;
         assert_eq!(code, Some(2), "{stderr}");
         assert!(stderr.contains(path), "{stderr}");
     }
@@ -80,19 +73,19 @@ async fn config_that_cannot_be_read_is_refused() {
 #[tokio::test]
 async fn config_help_and_version_are_told_on_stdout() {
     let scratch = Scratch::new();
-    for (arguments, words) in [
+    for (arguments, fragment) in [
         (&["--help"][..], "GOBLIN_CONFIG"),
         (&["help"], "serve"),
         (&["serve", "--help"], "--port"),
         (&["stdio", "--help"], "--config"),
         (&["--version"], env!("CARGO_PKG_VERSION")),
     ] {
-        let (code, stdout, stderr) = run(command(&scratch, arguments)).await;
+        let (code, stdout, stderr) = output(command(&scratch, arguments)).await;
         assert_eq!((code, stderr.as_str()), (Some(0), ""), "{arguments:?}");
-        assert!(stdout.contains(words), "{arguments:?}: {stdout}");
+        assert!(stdout.contains(fragment), "{arguments:?}: {stdout}");
     }
     for arguments in [&[][..], &["dance"], &["serve", "--prot", "1"]] {
-        let (code, stdout, stderr) = run(command(&scratch, arguments)).await;
+        let (code, stdout, stderr) = output(command(&scratch, arguments)).await;
         assert_eq!((code, stdout.as_str()), (Some(2), ""), "{arguments:?}");
         assert!(stderr.contains("Usage"), "{arguments:?}: {stderr}");
     }
@@ -109,7 +102,7 @@ async fn web1_an_address_that_others_can_reach_needs_a_token() {
         &["serve", "--port", "0", "--host", "0.0.0.0", "--config", &local][..],
         &["serve", "--port", "0", "--config", &open],
     ] {
-        let (code, _, stderr) = run(command(&scratch, arguments)).await;
+        let (code, _, stderr) = output(command(&scratch, arguments)).await;
         assert_eq!(code, Some(2), "{stderr}");
         assert!(stderr.contains("token"), "{stderr}");
     }
@@ -133,11 +126,11 @@ async fn web1_it_listens_on_the_configured_host() {
 #[tokio::test]
 async fn web1_it_listens_on_the_configured_port_and_says_who_has_it_when_it_cannot() {
     let scratch = Scratch::new();
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let port = taken.local_addr().expect("an address").port();
+    let occupied = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = occupied.local_addr().expect("an address").port();
     let config = json!({ "gateway": { "port": port }, "mcpServers": { "a": traced(&scratch) } });
     let config = scratch.write("goblin.json", &config.to_string()).display().to_string();
-    let (code, _, stderr) = run(command(&scratch, &["serve", "--config", &config])).await;
+    let (code, _, stderr) = output(command(&scratch, &["serve", "--config", &config])).await;
     assert_eq!(code, Some(1), "{stderr}");
     assert!(stderr.contains(&format!("127.0.0.1:{port}")), "{stderr}");
     if cfg!(target_os = "linux") {
@@ -153,9 +146,9 @@ async fn web1_a_port_that_a_gateway_has_is_told_as_such() {
     let config = scratch.write("goblin.json", &json!({ "mcpServers": {} }).to_string()).display().to_string();
     let first = Gateway::of(command(&scratch, &["serve", "--port", "0", "--config", &config])).await;
     let port = first.address.port().to_string();
-    let (code, _, stderr) = run(command(&scratch, &["serve", "--config", &config, "--port", &port])).await;
+    let (code, _, stderr) = output(command(&scratch, &["serve", "--config", &config, "--port", &port])).await;
     assert_eq!(code, Some(1), "{stderr}");
-    let pid = first.child.id().expect("it runs");
+    let pid = first.child.id().expect("the process runs");
     assert!(stderr.contains(&first.url()) && stderr.contains(&format!("(pid {pid})")), "{stderr}");
 }
 
@@ -164,7 +157,7 @@ async fn web1_an_address_of_another_machine_is_told_as_such() {
     let scratch = Scratch::new();
     let config = json!({ "gateway": { "token": "s3cret-token-0123" }, "mcpServers": {} });
     let config = scratch.write("goblin.json", &config.to_string()).display().to_string();
-    let (code, _, stderr) = run(command(&scratch, &["serve", "--config", &config, "--host", "192.0.2.1"])).await;
+    let (code, _, stderr) = output(command(&scratch, &["serve", "--config", &config, "--host", "192.0.2.1"])).await;
     assert_eq!(code, Some(1), "{stderr}");
     assert!(stderr.contains("this machine does not have the address 192.0.2.1"), "{stderr}");
 }
@@ -179,7 +172,7 @@ async fn config_a_mistyped_word_gets_the_nearest_one() {
         (&["stdio", "--standalon"], "--standalone"),
         (&["check", "--conect"], "--connect"),
     ] {
-        let (code, _, stderr) = run(command(&scratch, arguments)).await;
+        let (code, _, stderr) = output(command(&scratch, arguments)).await;
         assert_eq!(code, Some(2), "{stderr}");
         assert!(stderr.contains("similar") && stderr.contains(&format!("'{nearest}'")), "{arguments:?}: {stderr}");
     }
@@ -187,7 +180,7 @@ async fn config_a_mistyped_word_gets_the_nearest_one() {
 
 /// Returns the commands in the output of `--help`.
 async fn commands(scratch: &Scratch) -> Vec<String> {
-    let (_, help, _) = run(command(scratch, &["-h"])).await;
+    let (_, help, _) = output(command(scratch, &["-h"])).await;
     let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
     let commands: Vec<_> = listed.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect();
     assert!(commands.contains(&"serve".to_owned()) && commands.contains(&"man".to_owned()), "{help}");
@@ -199,22 +192,22 @@ async fn completions_and_manual_pages_know_every_command() {
     let scratch = Scratch::new();
     let commands = commands(&scratch).await;
     for shell in ["bash", "zsh", "fish"] {
-        let (code, script, stderr) = run(command(&scratch, &["completions", shell])).await;
+        let (code, script, stderr) = output(command(&scratch, &["completions", shell])).await;
         assert_eq!((code, stderr.as_str()), (Some(0), ""), "{shell}");
         // The script calls the program like this to complete a first word.
-        let asks = format!("GOBLIN_COMPLETE={shell}");
-        assert!(script.replace('"', "").contains(&asks), "{shell}: {script}");
-        let mut asking = command(&scratch, &["--", "goblin", ""]);
-        asking.env("GOBLIN_COMPLETE", shell).env("_CLAP_COMPLETE_INDEX", "1").env("_CLAP_IFS", "\n");
-        let (code, answer, stderr) = run(asking).await;
+        let registration = format!("GOBLIN_COMPLETE={shell}");
+        assert!(script.replace('"', "").contains(&registration), "{shell}: {script}");
+        let mut completion = command(&scratch, &["--", "goblin", ""]);
+        completion.env("GOBLIN_COMPLETE", shell).env("_CLAP_COMPLETE_INDEX", "1").env("_CLAP_IFS", "\n");
+        let (code, answer, stderr) = output(completion).await;
         assert_eq!((code, stderr.as_str()), (Some(0), ""), "{shell}");
         for command in &commands {
             assert!(answer.lines().any(|line| line.starts_with(command.as_str())), "{shell} does not know {command}");
         }
     }
-    let (code, page, _) = run(command(&scratch, &["man"])).await;
+    let (code, page, _) = output(command(&scratch, &["man"])).await;
     assert!(code == Some(0) && page.contains(".TH goblin 1") && page.contains("GOBLIN_CONFIG"), "{page}");
-    let (code, _, stderr) = run(command(&scratch, &["man", "--out", "pages/man1"])).await;
+    let (code, _, stderr) = output(command(&scratch, &["man", "--out", "pages/man1"])).await;
     assert_eq!(code, Some(0), "{stderr}");
     for command in commands.iter().filter(|command| *command != "help") {
         let page = scratch.path().join(format!("pages/man1/goblin-{command}.1"));
@@ -231,7 +224,7 @@ async fn config_is_never_taken_from_the_working_directory() {
     std::fs::write(project.join("goblin.json"), text).expect("room");
     let mut command = command(&scratch, &["stdio"]);
     command.current_dir(&project);
-    let (code, stdout, stderr) = run(command).await;
+    let (code, stdout, stderr) = output(command).await;
     assert_eq!((code, stdout.as_str()), (Some(0), ""), "{stderr}");
     let project = project.canonicalize().expect("a path");
     assert!(stderr.contains(&format!("a gateway of its own for {}:", project.display())), "{stderr}");
@@ -255,7 +248,7 @@ async fn config_is_taken_from_flag_then_variable_then_directory() {
         let mut command = command(&scratch, arguments);
         command.envs(variables.iter().copied());
         // The problem in the output identifies the file.
-        let (code, _, stderr) = run(command).await;
+        let (code, _, stderr) = output(command).await;
         assert_eq!(code, Some(2), "{stderr}");
         assert!(stderr.contains(expected), "{expected}: {stderr}");
     }
@@ -270,5 +263,5 @@ async fn web1_a_signal_ends_the_gateway_and_its_servers() {
     gateway.client_seeing("a_echo").await;
     let pid = std::fs::read_to_string(scratch.path().join("pid")).expect("a pid");
     assert_eq!(gateway.terminate().await.code(), Some(0));
-    assert!(!Path::new("/proc").join(pid.trim()).exists(), "the server has ended with it");
+    assert!(!Path::new("/proc").join(pid.trim()).exists(), "the server has ended with the command");
 }

@@ -20,11 +20,11 @@ use tokio::process::{ChildStderr, Command};
 use tokio::task::JoinHandle;
 
 use crate::client::http::{Answer, Connections, is_event_stream};
-use crate::client::inbox::{Earlier, Heard, Inbox, Way};
+use crate::client::inbox::{Earlier, Inbox, Received, Way};
 use crate::client::modern::{Draft, with_meta};
 use crate::client::process::Process;
 use crate::fixture_http::HttpFixture;
-use crate::harness::{PATIENCE, Scratch, eventually, fixture, goblin, servers_only};
+use crate::harness::{Scratch, TIMEOUT, eventually, fixture, goblin, servers_only};
 
 pub const NEWEST_LEGACY: &str = "2025-11-25";
 
@@ -213,8 +213,8 @@ impl Client {
             }
             Link::Sse(_) => {
                 let answer = self.post(message.to_owned()).await;
-                let told = (answer.status, answer.body.as_str());
-                assert_eq!(told, (StatusCode::ACCEPTED, "Accepted"), "{message}: {answer:?}");
+                let response = (answer.status, answer.body.as_str());
+                assert_eq!(response, (StatusCode::ACCEPTED, "Accepted"), "{message}: {answer:?}");
             }
             Link::Stdio(process) => process.write(format!("{message}\n").as_bytes()).await,
         }
@@ -229,8 +229,8 @@ impl Client {
     }
 
     /// Answers a server request. `outcome` is `"result":...` or `"error":...`.
-    pub async fn reply(&self, ask: &Heard, outcome: &str) {
-        self.write(&format!(r#"{{"jsonrpc":"2.0","id":{},{outcome}}}"#, ask.raw("id"))).await;
+    pub async fn reply(&self, request_message: &Received, outcome: &str) {
+        self.write(&format!(r#"{{"jsonrpc":"2.0","id":{},{outcome}}}"#, request_message.raw("id"))).await;
     }
 
     /// Sends the text of a request. Its response arrives like any other message.
@@ -301,7 +301,7 @@ impl Client {
     /// Returns the text of the next message, or `None` at the end of the stream.
     pub async fn line(&self) -> Option<String> {
         let next = self.inbox.take(self.earlier, |_| true);
-        tokio::time::timeout(PATIENCE, next).await.expect("a line in time").map(|heard| heard.text)
+        tokio::time::timeout(TIMEOUT, next).await.expect("a line in time").map(|received| received.text)
     }
 
     /// Returns the next message.
@@ -311,34 +311,36 @@ impl Client {
     }
 
     /// Returns the oldest message that satisfies `wanted`.
-    pub async fn hear(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Heard {
-        let found = self.inbox.take(self.earlier, |heard| wanted(&heard.json()));
-        match tokio::time::timeout(PATIENCE, found).await {
-            Ok(Some(heard)) => heard,
-            Ok(None) => panic!("{}: the end came before {what}; heard {:?}", self.name, self.inbox.drain()),
-            Err(_) => panic!("{}: waited in vain for {what}; heard {:?}", self.name, self.inbox.drain()),
+    pub async fn receive(&self, description: &str, wanted: impl Fn(&Value) -> bool) -> Received {
+        let found = self.inbox.take(self.earlier, |received| wanted(&received.json()));
+        match tokio::time::timeout(TIMEOUT, found).await {
+            Ok(Some(received)) => received,
+            Ok(None) => {
+                panic!("{}: the stream ended before {description}; received {:?}", self.name, self.inbox.drain())
+            }
+            Err(_) => panic!("{}: timed out before {description}; received {:?}", self.name, self.inbox.drain()),
         }
     }
 
     /// Returns the next message that is not a notification.
     pub async fn answer(&self) -> Value {
-        self.hear("an answer", |message| message["method"].is_null()).await.json()
+        self.receive("an answer", |message| message["method"].is_null()).await.json()
     }
 
     /// Returns the next server request of this method.
-    pub async fn asked(&self, method: &str) -> Heard {
-        self.hear(method, |message| message["method"] == method && !message["id"].is_null()).await
+    pub async fn server_request(&self, method: &str) -> Received {
+        self.receive(method, |message| message["method"] == method && !message["id"].is_null()).await
     }
 
     /// Returns the next notification of this method.
-    pub async fn told(&self, method: &str) -> Heard {
-        self.hear(method, |message| message["method"] == method && message["id"].is_null()).await
+    pub async fn notification(&self, method: &str) -> Received {
+        self.receive(method, |message| message["method"] == method && message["id"].is_null()).await
     }
 
     /// Returns the response to a request of this client.
     pub async fn answer_to(&self, id: impl Into<Value>) -> Value {
         let id = id.into();
-        self.hear(&format!("the answer to {id}"), |message| message["method"].is_null() && message["id"] == id)
+        self.receive(&format!("the answer to {id}"), |message| message["method"].is_null() && message["id"] == id)
             .await
             .json()
     }
@@ -349,19 +351,19 @@ impl Client {
     }
 
     /// Returns all pending messages. A ping ensures that all earlier messages have arrived.
-    pub async fn others(&self) -> Vec<Value> {
+    pub async fn pending_messages(&self) -> Vec<Value> {
         self.request("ping", json!({})).await;
-        self.meanwhile()
+        self.drain()
     }
 
     /// Returns all messages that arrived during other waits.
-    pub fn meanwhile(&self) -> Vec<Value> {
-        self.inbox.drain().iter().map(Heard::json).collect()
+    pub fn drain(&self) -> Vec<Value> {
+        self.inbox.drain().iter().map(Received::json).collect()
     }
 
     /// Returns the server requests among the pending messages.
-    pub async fn stray_asks(&self) -> Vec<Value> {
-        let mut others = self.others().await;
+    pub async fn pending_server_requests(&self) -> Vec<Value> {
+        let mut others = self.pending_messages().await;
         others.retain(|message| !message["method"].is_null() && !message["id"].is_null());
         others
     }
@@ -512,7 +514,7 @@ impl Client {
     }
 
     /// Disconnects for good: a DELETE, the end of the stream, or the end of the input.
-    pub async fn leave(self) {
+    pub async fn disconnect(self) {
         match &self.link {
             Link::Http(_) => {
                 let answer = self.send(Method::DELETE, &self.endpoint, &self.headers(), "").await;
@@ -563,16 +565,19 @@ async fn a_client_hears_asks_and_answers_them() {
     ];
     for (client, via, way) in clients {
         let client = client.listening(json!({"sampling": {}})).await;
-        let ask = format!(r#"{{"method":"a/b","params":{PARAMS},"via":"{via}","id":"x"}}"#);
-        let call = client.begin_call("ask", &ask).await;
-        let asked = client.asked("a/b").await;
-        assert_eq!((asked.way, asked.raw("params").as_str(), asked.raw("id").as_str()), (way, PARAMS, r#""x""#));
-        client.reply(&asked, r#""result":{"n":1e2}"#).await;
+        let request_message = format!(r#"{{"method":"a/b","params":{PARAMS},"via":"{via}","id":"x"}}"#);
+        let call = client.begin_call("request", &request_message).await;
+        let received_request = client.server_request("a/b").await;
+        assert_eq!(
+            (received_request.way, received_request.raw("params").as_str(), received_request.raw("id").as_str()),
+            (way, PARAMS, r#""x""#)
+        );
+        client.reply(&received_request, r#""result":{"n":1e2}"#).await;
         assert_eq!(client.text_of(call).await, r#"{"result":{"n":1e2}}"#);
         assert!(client.call_text("hello", "{}").await.starts_with(r#"{"capabilities":{"sampling":{}},"#));
-        client.call_text("tell", &format!(r#"{{"method":"vendor/thing","via":"{via}"}}"#)).await;
-        assert_eq!(client.told("vendor/thing").await.way, way);
-        assert_eq!(client.others().await, Vec::<Value>::new());
-        client.leave().await;
+        client.call_text("notify", &format!(r#"{{"method":"vendor/thing","via":"{via}"}}"#)).await;
+        assert_eq!(client.notification("vendor/thing").await.way, way);
+        assert_eq!(client.pending_messages().await, Vec::<Value>::new());
+        client.disconnect().await;
     }
 }

@@ -42,7 +42,7 @@ async fn res17_a_templates_variable_is_completed_by_its_owner() {
     }
     let answer = complete(&client, template("a+db://{table}/{id}"), "nothing", "", json!({})).await;
     assert_eq!(answer["error"]["code"], -32602);
-    assert!(answer["error"]["message"].as_str().expect("words").ends_with("of db://{table}/{id}"), "native: {answer}");
+    assert!(answer["error"]["message"].as_str().expect("a text").ends_with("of db://{table}/{id}"), "native: {answer}");
 }
 
 #[tokio::test]

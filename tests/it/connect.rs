@@ -21,6 +21,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 use tokio_rustls::rustls::{self, ServerConfig};
 
+use crate::harness::Scratch;
+
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello";
 /// The URL for the process that trusts only the root certificates of its system.
 const SYSTEM_ROOTS_URL: &str = "TEST_SYSTEM_ROOTS_URL";
@@ -68,9 +70,9 @@ async fn a_connection_that_its_peer_closes_is_replaced_without_a_word() {
     let server = Server::plain("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 5\r\n\r\nhello").await;
     let url = format!("http://{}/mcp", server.address);
     let client = client(&url, None, &[]);
-    for asked in 1..=5 {
-        assert!(post(&client, &url).await.is_ok(), "request {asked}");
-        assert_eq!(server.connections(), asked);
+    for count in 1..=5 {
+        assert!(post(&client, &url).await.is_ok(), "request {count}");
+        assert_eq!(server.connections(), count);
     }
 }
 
@@ -80,11 +82,11 @@ async fn an_answer_that_is_not_read_to_its_end_keeps_nobody_from_the_next() {
     let server = Server::plain(endless).await;
     let url = format!("http://{}/mcp", server.address);
     let client = client(&url, None, &[]);
-    for asked in 1..=3 {
+    for count in 1..=3 {
         let request = Request::post(&url).body(Full::new(Bytes::from_static(b"{}"))).unwrap();
         let mut body = client.request(request).await.unwrap().into_body();
         assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "hello");
-        assert_eq!(server.connections(), asked);
+        assert_eq!(server.connections(), count);
     }
 }
 
@@ -99,11 +101,11 @@ async fn a_connection_that_is_not_done_writing_keeps_nobody_from_the_next() {
     .await;
     let url = format!("http://{}/mcp", server.address);
     let client = client(&url, None, &[]);
-    for asked in 1..=2 {
+    for count in 1..=2 {
         let large = Full::new(Bytes::from(vec![b' '; 32 << 20]));
         let response = client.request(Request::post(&url).body(large).unwrap()).await.unwrap();
         assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "hello");
-        assert_eq!(server.connections(), asked);
+        assert_eq!(server.connections(), count);
     }
 }
 
@@ -217,8 +219,8 @@ async fn https_goes_through_the_tunnel_of_a_proxy() {
 
 #[tokio::test]
 async fn a_proxy_that_wants_no_tunnel_is_named() {
-    let refusal = "HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\n\r\n";
-    let proxy = Server::plain(refusal).await;
+    let proxy_response = "HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\n\r\n";
+    let proxy = Server::plain(proxy_response).await;
     let variable = format!("http://user:pass@{}", proxy.address);
     let url = "https://backend.example/mcp";
     let authority = Authority::new();
@@ -235,22 +237,22 @@ async fn a_proxy_that_wants_no_tunnel_is_named() {
 #[tokio::test]
 async fn loopback_and_exceptions_go_without_the_proxy() {
     let server = Server::plain(OK).await;
-    let nobody = format!("http://{}", refusing().await);
+    let unreachable = format!("http://{}", refusing_address().await);
     let port = server.address.port();
     for (host, exceptions) in [("127.0.0.1", ""), ("localhost", ""), ("0.0.0.0", "0.0.0.0")] {
         let url = format!("http://{host}:{port}/mcp");
-        let client = client(&url, None, &[("http_proxy", &nobody), ("NO_PROXY", exceptions)]);
+        let client = client(&url, None, &[("http_proxy", &unreachable), ("NO_PROXY", exceptions)]);
         assert_eq!(post(&client, &url).await.unwrap().1, "hello", "{host}");
     }
     // This validates the harness: without the exception the proxy is used.
     let url = format!("http://0.0.0.0:{port}/mcp");
-    let error = post(&client(&url, None, &[("http_proxy", &nobody)]), &url).await.unwrap_err();
-    assert!(error.to_string().contains(&format!("proxy {nobody}/: connection refused")), "{error}");
+    let error = post(&client(&url, None, &[("http_proxy", &unreachable)]), &url).await.unwrap_err();
+    assert!(error.to_string().contains(&format!("proxy {unreachable}/: connection refused")), "{error}");
 }
 
 #[tokio::test]
 async fn refused_means_not_sent() {
-    let address = refusing().await;
+    let address = refusing_address().await;
     let url = format!("http://{address}/mcp");
     let error = post(&client(&url, None, &[]), &url).await.unwrap_err();
     assert!(matches!(error, RequestError::NotSent { .. }));
@@ -297,38 +299,37 @@ async fn a_client_goes_to_its_own_origin_only() {
 
 #[test]
 fn what_cannot_work_is_said_at_once_and_without_secrets() {
-    let directory = scratch();
-    let empty = directory.join("empty.pem");
+    let scratch = Scratch::new();
+    let empty = scratch.path().join("empty.pem");
     std::fs::write(&empty, "nothing here\n").unwrap();
-    let broken = directory.join("broken.pem");
+    let broken = scratch.path().join("broken.pem");
     std::fs::write(&broken, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
-    let missing = directory.join("missing.pem");
+    let missing = scratch.path().join("missing.pem");
 
     for file in [&empty, &broken] {
-        let error = refused("https://backend.example/", Some(file), &[]);
+        let error = connect_error("https://backend.example/", Some(file), &[]);
         assert!(matches!(error, ConnectError::CaInvalid { .. }), "{error}");
         assert!(error.to_string().contains(file.to_str().unwrap()), "{error}");
     }
-    let error = refused("https://backend.example/", Some(&missing), &[]);
+    let error = connect_error("https://backend.example/", Some(&missing), &[]);
     assert!(matches!(error, ConnectError::CaUnreadable { .. }), "{error}");
     for url in ["ftp://user:hunter2@backend.example/", "/hunter2", "backend.example:80"] {
-        let error = refused(url, None, &[]);
+        let error = connect_error(url, None, &[]);
         assert!(matches!(error, ConnectError::Url { .. }), "{error}");
         assert!(!format!("{error} {error:?}").contains("hunter2"));
     }
     for value in ["socks5://user:hunter2@proxy:1080", "https://user:hunter2@proxy", "http://"] {
-        let error = refused("http://backend.example/", None, &[("ALL_PROXY", value)]);
+        let error = connect_error("http://backend.example/", None, &[("ALL_PROXY", value)]);
         assert!(error.to_string().starts_with("ALL_PROXY does not name a proxy"), "{error}");
         assert!(!format!("{error} {error:?}").contains("hunter2"));
     }
-    std::fs::remove_dir_all(directory).unwrap();
 }
 
 fn client(url: &str, ca: Option<&Path>, variables: &[(&str, &str)]) -> HttpClient {
     make(url, ca, variables).unwrap()
 }
 
-fn refused(url: &str, ca: Option<&Path>, variables: &[(&str, &str)]) -> ConnectError {
+fn connect_error(url: &str, ca: Option<&Path>, variables: &[(&str, &str)]) -> ConnectError {
     make(url, ca, variables).err().unwrap()
 }
 
@@ -349,7 +350,7 @@ async fn post(client: &HttpClient, url: &str) -> Result<(StatusCode, String), Re
 }
 
 /// Returns an address without a listener.
-async fn refusing() -> SocketAddr {
+async fn refusing_address() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     listener.local_addr().unwrap()
 }
@@ -458,19 +459,21 @@ async fn read_request(stream: &mut (impl AsyncRead + Unpin), seen: &Seen) -> boo
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
     file: PathBuf,
+    _scratch: Scratch,
 }
 
 impl Authority {
     fn new() -> Authority {
         let mut parameters = CertificateParams::new(Vec::new()).unwrap();
-        let file = scratch().join("ca.pem");
+        let scratch = Scratch::new();
+        let file = scratch.path().join("ca.pem");
         // The name is unique. Two CAs of the same name differ only in their signatures, which is another error.
         parameters.distinguished_name.push(DnType::CommonName, file.display().to_string());
         parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();
         let certificate = parameters.self_signed(&key).unwrap();
         std::fs::write(&file, certificate.pem()).unwrap();
-        Authority { issuer: Issuer::new(parameters, key), file }
+        Authority { issuer: Issuer::new(parameters, key), file, _scratch: scratch }
     }
 
     fn certify(&self, name: &str) -> ServerConfig {
@@ -486,19 +489,4 @@ impl Authority {
             .with_single_cert(vec![certificate.der().clone()], key)
             .unwrap()
     }
-}
-
-impl Drop for Authority {
-    fn drop(&mut self) {
-        let _ = self.file.parent().map(std::fs::remove_dir_all);
-    }
-}
-
-fn scratch() -> PathBuf {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let name = format!("goblin-connect-{}-{number}", std::process::id());
-    let directory = std::env::temp_dir().join(name);
-    std::fs::create_dir_all(&directory).unwrap();
-    directory
 }

@@ -12,14 +12,14 @@ use crate::home::{Home, Ran};
 use crate::terminal::Terminal;
 
 /// Returns a configuration with these servers that needs nothing from the machine.
-fn modest(servers: Value) -> Value {
+fn minimal_config(servers: Value) -> Value {
     let token = "${GOBLIN_TEST_TOKEN:-a-token-of-sixteen}";
     json!({ "gateway": { "port": 0, "maxSessions": 1, "token": token }, "mcpServers": servers })
 }
 
 /// Returns the same with a short start timeout.
-fn hasty(servers: Value) -> Value {
-    let mut config = modest(servers);
+fn impatient_config(servers: Value) -> Value {
+    let mut config = minimal_config(servers);
     config["policies"] = json!({ "startTimeout": "1s" });
     config
 }
@@ -29,31 +29,32 @@ async fn doctor(home: &Home, arguments: &[&str]) -> Ran {
 }
 
 /// Asserts that this finding exists, and that the exit code matches the findings.
-fn assert_found(ran: &Ran, verdict: &str, about: &str, what: &str, cure: &str) {
+fn assert_found(ran: &Ran, verdict: &str, about: &str, fragment: &str, cure: &str) {
     let document: Value = serde_json::from_slice(&ran.stdout).unwrap_or_else(|error| panic!("{error}: {ran:?}"));
     let findings = document["findings"].as_array().expect("a list");
     let text = |finding: &Value, key: &str| finding[key].as_str().unwrap_or_default().to_owned();
     let found = findings.iter().any(|finding| {
         finding["verdict"] == verdict
             && finding["about"] == about
-            && text(finding, "what").contains(what)
+            && text(finding, "what").contains(fragment)
             && text(finding, "cure").contains(cure)
     });
-    assert!(found, "{verdict} {about}: {what} / {cure}:\n{}", ran.text());
-    let troubles = findings.iter().filter(|finding| finding["verdict"] == "trouble").count();
-    assert_eq!(document["troubles"], troubles);
-    assert_eq!((ran.code, &document["ok"]), (Some(i32::from(troubles > 0)), &json!(troubles == 0)), "{ran:?}");
+    assert!(found, "{verdict} {about}: {fragment} / {cure}:\n{}", ran.text());
+    let problems = findings.iter().filter(|finding| finding["verdict"] == "trouble").count();
+    assert_eq!(document["troubles"], problems);
+    assert_eq!((ran.code, &document["ok"]), (Some(i32::from(problems > 0)), &json!(problems == 0)), "{ran:?}");
 }
 
 /// Asserts a finding about the only server of a configuration.
-async fn check_server(server: Value, verdict: &str, what: &str, cure: &str) {
-    let home = Home::new(&modest(json!({ "a": server })));
-    assert_found(&doctor(&home, &["--json"]).await, verdict, "server a", what, cure);
+async fn check_server(server: Value, verdict: &str, text: &str, cure: &str) {
+    let home = Home::new(&minimal_config(json!({ "a": server })));
+    assert_found(&doctor(&home, &["--json"]).await, verdict, "server a", text, cure);
 }
 
 #[tokio::test]
 async fn a_clean_bill_says_so_for_each_part() {
-    let home = Home::new(&modest(json!({ "a": fixture_server(&[]), "off": { "command": "x", "enabled": false } })));
+    let home =
+        Home::new(&minimal_config(json!({ "a": fixture_server(&[]), "off": { "command": "x", "enabled": false } })));
     let ran = doctor(&home, &[]).await;
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
     let text = ran.text();
@@ -97,7 +98,7 @@ async fn a_configuration_that_is_missing_or_broken_is_trouble() {
         "mcpServers.a.env.K: variable NO_SUCH_VARIABLE is not set",
         "set it",
     );
-    std::fs::write(&home.config, "{\n  \"gateway\": { \"prot\": 1 }\n}").expect("it can be written");
+    std::fs::write(&home.config, "{\n  \"gateway\": { \"prot\": 1 }\n}").expect("the file can be written");
     let ran = doctor(&home, &["--json"]).await;
     assert_found(
         &ran,
@@ -106,7 +107,7 @@ async fn a_configuration_that_is_missing_or_broken_is_trouble() {
         "goblin.json:2:16: gateway.prot: unknown key",
         "did you mean \"port\"",
     );
-    std::fs::remove_file(&home.config).expect("it is there");
+    std::fs::remove_file(&home.config).expect("the file exists");
     let ran = doctor(&home, &["--json"]).await;
     assert_found(&ran, "trouble", "configuration", "cannot read ", "goblin import");
 }
@@ -125,18 +126,18 @@ async fn a_command_that_is_not_there_is_named_with_the_nearest() {
         "plain": { "command": "my-server", "env": path },
         "far": { "command": "no-such-program", "env": path },
     });
-    std::fs::write(&home.config, modest(servers).to_string()).expect("it can be written");
+    std::fs::write(&home.config, minimal_config(servers).to_string()).expect("the file can be written");
     for arguments in [&["--json"][..], &["--json", "--no-connect"], &["--json", "--offline"]] {
         let ran = doctor(&home, arguments).await;
-        let trouble =
-            |id: &str, what: &str, cure: &str| assert_found(&ran, "trouble", &format!("server {id}"), what, cure);
-        trouble("npx", "command \"npx\" not found", "https://nodejs.org");
-        trouble("uvx", "command \"uvx\" not found", "https://docs.astral.sh/uv");
-        trouble("near", "command \"my-servr\" not found", "did you mean my-server?");
-        trouble("plain", "is not executable", "chmod +x ");
-        trouble("far", "not found", "absolute path");
+        let assert_problem =
+            |id: &str, text: &str, cure: &str| assert_found(&ran, "trouble", &format!("server {id}"), text, cure);
+        assert_problem("npx", "command \"npx\" not found", "https://nodejs.org");
+        assert_problem("uvx", "command \"uvx\" not found", "https://docs.astral.sh/uv");
+        assert_problem("near", "command \"my-servr\" not found", "did you mean my-server?");
+        assert_problem("plain", "is not executable", "chmod +x ");
+        assert_problem("far", "not found", "absolute path");
         let document: Value = serde_json::from_slice(&ran.stdout).expect("JSON");
-        assert_eq!(document["troubles"], 5, "each is told once: {document}");
+        assert_eq!(document["troubles"], 5, "each problem is reported once: {document}");
     }
 }
 
@@ -144,7 +145,7 @@ async fn a_command_that_is_not_there_is_named_with_the_nearest() {
 async fn a_server_that_cannot_be_used_is_trouble() {
     let missing = json!({ "command": fixture(), "cwd": "/no/such/directory" });
     check_server(missing, "trouble", "working directory /no/such/directory", "mkdir -p /no/such/directory").await;
-    let home = Home::new(&hasty(json!({ "a": fixture_server(&["--hang-handshake"]) })));
+    let home = Home::new(&impatient_config(json!({ "a": fixture_server(&["--hang-handshake"]) })));
     let ran = doctor(&home, &["--json"]).await;
     assert_found(&ran, "trouble", "server a", "no answer to the handshake within 1s", "policies.startTimeout");
     let ending = fixture_server(&["--exit-at-start"]);
@@ -169,9 +170,9 @@ async fn a_port_that_is_taken_is_told_with_who_has_it() {
     let port = listener.local_addr().expect("an address").port();
     let home = Home::new(&json!({ "gateway": { "port": port }, "mcpServers": {} }));
     let ran = doctor(&home, &["--json"]).await;
-    let who =
+    let owner =
         if cfg!(target_os = "linux") { format!("(pid {}) listens", std::process::id()) } else { "lsof".to_owned() };
-    assert_found(&ran, "trouble", "port", &who, "goblin serve --port ");
+    assert_found(&ran, "trouble", "port", &owner, "goblin serve --port ");
     drop(listener);
     assert_found(&doctor(&home, &["--json"]).await, "ok", "port", &format!("127.0.0.1:{port} is free"), "");
     let other = home.scratch.write("other.json", r#"{ "mcpServers": {} }"#);
@@ -188,7 +189,7 @@ async fn too_few_descriptors_are_a_warning() {
     let mut command = tokio::process::Command::new("sh");
     let script = format!("ulimit -n 300; exec {GOBLIN} doctor --json --config {}", home.config());
     command.args(["-c", &script]).env("XDG_RUNTIME_DIR", home.scratch.path());
-    let output = command.output().await.expect("it runs");
+    let output = command.output().await.expect("the command runs");
     let stderr = String::from_utf8(output.stderr).expect("text");
     let ran = Ran { code: output.status.code(), stdout: output.stdout, stderr };
     assert_found(
@@ -202,17 +203,17 @@ async fn too_few_descriptors_are_a_warning() {
 
 #[tokio::test]
 async fn a_runtime_directory_that_others_can_use_or_nobody_is_told() {
-    let home = Home::new(&modest(json!({})));
+    let home = Home::new(&minimal_config(json!({})));
     let directory = home.scratch.path().join("goblin");
     std::fs::create_dir(&directory).expect("a directory");
-    std::fs::set_permissions(&directory, PermissionsExt::from_mode(0o755)).expect("it is ours");
+    std::fs::set_permissions(&directory, PermissionsExt::from_mode(0o755)).expect("the test owns the file");
     let ran = doctor(&home, &["--json"]).await;
     assert_found(&ran, "warning", "runtime directory", "(mode 755)", &format!("chmod 700 {}", directory.display()));
-    std::fs::remove_dir(&directory).expect("it is empty");
+    std::fs::remove_dir(&directory).expect("the directory is empty");
     std::fs::write(&directory, "in the way").expect("a file");
     let ran = doctor(&home, &["--json"]).await;
     assert_found(&ran, "trouble", "runtime directory", "it is no directory", "mv ");
-    std::fs::write(&home.config, "{").expect("it can be written");
+    std::fs::write(&home.config, "{").expect("the file can be written");
     assert_found(&doctor(&home, &["--json"]).await, "trouble", "runtime directory", "it is no directory", "mv ");
 }
 
@@ -223,22 +224,22 @@ fn files(home: &Home, extension: &str) -> Vec<PathBuf> {
 
 #[tokio::test]
 async fn a_gateway_of_this_configuration_is_looked_at() {
-    let home = Home::new(&modest(json!({})));
+    let home = Home::new(&minimal_config(json!({})));
     let mut gateway = Gateway::of(home.goblin(&["serve", "--config", home.config()])).await;
-    let pid = gateway.child.id().expect("it runs");
+    let pid = gateway.child.id().expect("the process runs");
     let url = gateway.url();
     assert_found(&doctor(&home, &["--json"]).await, "ok", "gateway", &format!("runs at {url} (pid {pid})"), "");
     let mut command = home.goblin(&["doctor", "--json", "--config", home.config()]);
-    let output = command.env("GOBLIN_TEST_TOKEN", "another-token-of-16").output().await.expect("it runs");
+    let output = command.env("GOBLIN_TEST_TOKEN", "another-token-of-16").output().await.expect("the command runs");
     let ran = Ran { code: output.status.code(), stdout: output.stdout, stderr: String::new() };
     assert_found(&ran, "warning", "gateway", "another value of GOBLIN_TEST_TOKEN", &format!("kill {pid}"));
-    let token = files(&home, "token").pop().expect("it is written");
-    std::fs::set_permissions(&token, PermissionsExt::from_mode(0o644)).expect("it is ours");
+    let token = files(&home, "token").pop().expect("the token file exists");
+    std::fs::set_permissions(&token, PermissionsExt::from_mode(0o644)).expect("the test owns the file");
     assert_found(&doctor(&home, &["--json"]).await, "trouble", "gateway", "the token of the one at", "goblin serve");
     signal(pid, "STOP");
     let ran = doctor(&home, &["--json"]).await;
     assert_found(&ran, "trouble", "gateway", "does not answer", &format!("kill {pid}"));
-    gateway.child.kill().await.expect("it can be killed");
+    gateway.child.kill().await.expect("the process can be killed");
     let ran = doctor(&home, &["--json"]).await;
     assert_found(&ran, "warning", "gateway", "is left over from a gateway that was killed", "nothing to do");
     assert_eq!(files(&home, "json").len(), 1, "nothing is changed");
@@ -249,7 +250,7 @@ async fn without_connecting_nothing_is_started() {
     let home = Home::new(&json!({}));
     let started = home.scratch.path().join("started");
     let server = json!({ "a": { "command": fixture(), "args": ["--start-log", started] } });
-    std::fs::write(&home.config, modest(server).to_string()).expect("it can be written");
+    std::fs::write(&home.config, minimal_config(server).to_string()).expect("the file can be written");
     assert_eq!(doctor(&home, &["--no-connect"]).await.code, Some(0));
     assert!(!started.exists());
     assert_eq!(doctor(&home, &[]).await.code, Some(0));
@@ -258,11 +259,11 @@ async fn without_connecting_nothing_is_started() {
 
 #[tokio::test]
 async fn on_a_terminal_it_says_whom_it_waits_for() {
-    let home = Home::new(&hasty(json!({ "slow": fixture_server(&["--hang-handshake"]) })));
+    let home = Home::new(&impatient_config(json!({ "slow": fixture_server(&["--hang-handshake"]) })));
     let mut command = home.goblin(&["doctor", "--config", home.config()]);
     command.env_remove("NO_COLOR");
     let terminal = Terminal::of(&mut command).of_width(80);
-    assert_eq!(command.status().await.expect("it runs").code(), Some(1));
+    assert_eq!(command.status().await.expect("the command runs").code(), Some(1));
     let shown = terminal.await_text("1 trouble").await;
     assert!(shown.contains("connecting, 0 of 1: slow"), "{shown:?}");
     assert!(shown.contains("\u{1b}[1;31mtrouble\u{1b}[0m  server slow: no answer"), "{shown:?}");

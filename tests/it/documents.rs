@@ -42,7 +42,7 @@ fn files(directory: &str, extension: &str) -> Vec<PathBuf> {
             if path.is_dir() {
                 open.push(path);
             } else if path.extension().is_some_and(|known| known == extension) {
-                found.push(path.strip_prefix(root()).expect("it is under the root").to_owned());
+                found.push(path.strip_prefix(root()).expect("the path is under the root").to_owned());
             }
         }
     }
@@ -60,21 +60,21 @@ fn documents() -> Vec<PathBuf> {
 }
 
 fn text_of(path: &Path) -> String {
-    read(path.to_str().expect("paths of ours are UTF-8"))
+    read(path.to_str().expect("paths of the repository are UTF-8"))
 }
 
 /// Returns the texts between single backticks, outside of fenced blocks.
-fn code_words(text: &str) -> Vec<&str> {
+fn code_spans(text: &str) -> Vec<&str> {
     let mut in_fence = false;
-    let mut words = Vec::new();
+    let mut spans = Vec::new();
     for line in text.lines() {
         if line.trim_start().starts_with("```") {
             in_fence = !in_fence;
         } else if !in_fence {
-            words.extend(line.split('`').skip(1).step_by(2));
+            spans.extend(line.split('`').skip(1).step_by(2));
         }
     }
-    words
+    spans
 }
 
 /// One id of docs/requirements.md and the tests in its rows.
@@ -102,13 +102,13 @@ fn requirements(text: &str) -> Result<BTreeMap<String, Requirement>, String> {
         }
         if !id.is_empty() {
             if requirements.insert(id.to_owned(), Requirement { covered, tests: Vec::new() }).is_some() {
-                return Err(format!("{id} stands twice"));
+                return Err(format!("{id} is listed twice"));
             }
             current = Some(id.to_owned());
         }
         let requirement = current.as_ref().and_then(|id| requirements.get_mut(id));
         let requirement = requirement.ok_or_else(|| format!("a row before the first id: {line}"))?;
-        let tests = code_words(rest).into_iter().filter(|word| word.contains("::"));
+        let tests = code_spans(rest).into_iter().filter(|span| span.contains("::"));
         requirement.tests.extend(tests.map(str::to_owned));
     }
     Ok(requirements)
@@ -120,7 +120,7 @@ fn is_test(path: &str) -> bool {
     let Some((module, name)) = path.rsplit_once("::") else { return false };
     let (krate, inner) = module.split_once("::").unwrap_or((module, ""));
     let place = Path::new("crates").join(krate).join("src").join(inner.replace("::", "/"));
-    let place = place.to_str().expect("paths of ours are UTF-8").trim_end_matches('/');
+    let place = place.to_str().expect("paths of the repository are UTF-8").trim_end_matches('/');
     let candidates = [
         format!("tests/it/{}.rs", module.replace("::", "/")),
         format!("{place}.rs"),
@@ -144,10 +144,10 @@ fn has_test(text: &str, name: &str) -> bool {
 
 #[test]
 fn every_covered_requirement_names_tests_that_exist() {
-    let requirements = requirements(&read("docs/requirements.md")).expect("each id stands once");
+    let requirements = requirements(&read("docs/requirements.md")).expect("each id is listed once");
     let covered: Vec<_> = requirements.iter().filter(|(_, requirement)| requirement.covered).collect();
     assert!(!covered.is_empty(), "no requirement is covered");
-    assert!(covered.len() < requirements.len(), "the list of what is not covered yet is gone");
+    assert!(covered.len() < requirements.len(), "the list of uncovered requirements is missing");
     for (id, requirement) in covered {
         assert!(!requirement.tests.is_empty(), "{id} names no test");
     }
@@ -176,7 +176,7 @@ fn links_and_paths_lead_somewhere() {
     for document in documents() {
         let text = text_of(&document);
         let shown = document.display();
-        let directory = root().join(document.parent().expect("a document stands in a directory"));
+        let directory = root().join(document.parent().expect("a document is in a directory"));
         for target in text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target) {
             let file = target.split('#').next().unwrap_or_default();
             if !file.is_empty() && !file.contains(':') {
@@ -184,11 +184,12 @@ fn links_and_paths_lead_somewhere() {
                 assert!(directory.join(file).exists(), "{shown}: the link {target} leads nowhere");
             }
         }
-        for word in code_words(&text) {
-            let ours = ["crates/", "tests/", "benches/", "xtask/", "docs/"].iter().any(|start| word.starts_with(start));
-            if ours && !word.contains(['*', ' ']) {
+        for span in code_spans(&text) {
+            let is_path =
+                ["crates/", "tests/", "benches/", "xtask/", "docs/"].iter().any(|start| span.starts_with(start));
+            if is_path && !span.contains(['*', ' ']) {
                 paths += 1;
-                assert!(root().join(word).exists(), "{shown}: there is no {word}");
+                assert!(root().join(span).exists(), "{shown}: there is no {span}");
             }
         }
     }
@@ -198,12 +199,12 @@ fn links_and_paths_lead_somewhere() {
 #[test]
 fn constants_that_the_architecture_names_exist() {
     let sources: String = files("crates", "rs").iter().map(|path| text_of(path)).collect();
-    let is_constant = |word: &&str| {
-        word.contains('_')
-            && word.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_' || byte.is_ascii_digit())
+    let is_constant = |span: &&str| {
+        span.contains('_')
+            && span.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_' || byte.is_ascii_digit())
     };
     let text = read("ARCHITECTURE.md");
-    let constants: BTreeSet<_> = code_words(&text).into_iter().filter(is_constant).collect();
+    let constants: BTreeSet<_> = code_spans(&text).into_iter().filter(is_constant).collect();
     assert!(!constants.is_empty());
     for constant in constants {
         assert!(sources.contains(constant), "there is no {constant} in the sources");
@@ -216,7 +217,7 @@ fn modules_of_the_engine_use_only_what_stands_before_them() {
     let rank = |module: &str| ORDER.iter().position(|group| group.contains(&module));
     let mut uses = 0;
     for path in files(source, "rs") {
-        let inner = path.strip_prefix(source).expect("it is a source of the engine");
+        let inner = path.strip_prefix(source).expect("the path is a source of the engine");
         let first = inner.iter().next().and_then(|part| part.to_str()).expect("a file has a name");
         let module = first.trim_end_matches(".rs");
         if module == "lib" {
@@ -229,8 +230,8 @@ fn modules_of_the_engine_use_only_what_stands_before_them() {
                 let used = used.filter(|used| !used.is_empty());
                 let place = format!("{}:{}", path.display(), index + 1);
                 let used = used.unwrap_or_else(|| panic!("{place}: one `use crate::module` per line"));
-                let theirs = rank(used).unwrap_or_else(|| panic!("{place}: {used} has no place in the order"));
-                assert!(theirs <= own, "{place}: {module} uses {used}, which stands behind it");
+                let used_rank = rank(used).unwrap_or_else(|| panic!("{place}: {used} has no place in the order"));
+                assert!(used_rank <= own, "{place}: {module} uses {used}, which is later in the order");
                 uses += 1;
             }
         }
@@ -259,16 +260,16 @@ fn crates_use_only_what_stands_before_them() {
         let (uses, has_tokio) = dependencies(krate);
         assert!(!has_tokio || !PURE.contains(&krate), "{krate} does no I/O, but it depends on tokio");
         for used in uses {
-            assert!(rank(&used) < rank(krate), "{krate} uses {used}, which stands behind it");
+            assert!(rank(&used) < rank(krate), "{krate} uses {used}, which is later in the order");
         }
     }
     assert!(dependencies("engine").0.len() > 3 && dependencies("engine").1, "the manifest is not read");
-    let told = CRATES.map(|krate| format!("`{krate}`")).join(" < ");
+    let documented = CRATES.map(|krate| format!("`{krate}`")).join(" < ");
     let text = read("ARCHITECTURE.md").replace('\n', " ");
-    assert!(text.contains(&told), "ARCHITECTURE.md does not have: {told}");
+    assert!(text.contains(&documented), "ARCHITECTURE.md does not have: {documented}");
     let group = |group: &&[&str]| group.iter().map(|module| format!("`{module}`")).collect::<Vec<_>>().join(", ");
-    let told = ORDER.iter().map(group).collect::<Vec<_>>().join(" < ");
-    assert!(text.contains(&told), "ARCHITECTURE.md does not have: {told}");
+    let documented = ORDER.iter().map(group).collect::<Vec<_>>().join(" < ");
+    assert!(text.contains(&documented), "ARCHITECTURE.md does not have: {documented}");
 }
 
 #[test]
@@ -319,6 +320,6 @@ fn every_key_of_the_configuration_is_described() {
     let keys = goblin_config::schema::keys();
     assert!(!keys.is_empty());
     for key in keys {
-        assert!(page.contains(&format!("`{key}`")), "docs/reference/configuration.md does not say what {key} is");
+        assert!(page.contains(&format!("`{key}`")), "docs/reference/configuration.md does not describe {key}");
     }
 }

@@ -18,7 +18,7 @@ impl Place {
     }
 
     fn home(&self) -> PathBuf {
-        self.scratch.path().canonicalize().expect("it is there")
+        self.scratch.path().canonicalize().expect("the file exists")
     }
 
     fn target(&self) -> PathBuf {
@@ -31,44 +31,44 @@ impl Place {
     }
 
     fn text(&self) -> String {
-        std::fs::read_to_string(self.target()).expect("it is there")
+        std::fs::read_to_string(self.target()).expect("the file exists")
     }
 
     /// Runs a command and returns its exit code, stdout and stderr.
     fn run(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
         let mut command = Command::new(GOBLIN);
         command.args(arguments).env_clear().env("HOME", self.home()).current_dir(self.home()).stdin(Stdio::null());
-        let output = command.output().expect("it runs");
+        let output = command.output().expect("the command runs");
         let text = |bytes| String::from_utf8(bytes).expect("text");
         (output.status.code(), text(output.stdout), text(output.stderr))
     }
 
     /// Asserts success and the first line of stdout. Returns stderr.
-    fn good(&self, arguments: &[&str], said: &str) -> String {
+    fn assert_written(&self, arguments: &[&str], verb: &str) -> String {
         let (code, stdout, stderr) = self.run(arguments);
         let first = stdout.lines().next();
-        assert_eq!((code, first), (Some(0), Some(format!("{said} {}", self.target().display()).as_str())), "{stderr}");
+        assert_eq!((code, first), (Some(0), Some(format!("{verb} {}", self.target().display()).as_str())), "{stderr}");
         stderr
     }
 
     /// Asserts that the command is rejected and the file is unchanged.
-    fn bad(&self, arguments: &[&str], words: &str) {
+    fn assert_rejected(&self, arguments: &[&str], fragment: &str) {
         let before = std::fs::read(self.target()).ok();
         let (code, stdout, stderr) = self.run(arguments);
         assert_eq!((code, stdout.as_str()), (Some(2), ""), "{arguments:?}");
-        assert!(stderr.contains(words), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(fragment), "{arguments:?}: {stderr}");
         assert_eq!(std::fs::read(self.target()).ok(), before, "{arguments:?}");
     }
 }
 
 fn mode(path: &Path) -> u32 {
-    path.metadata().expect("it is there").permissions().mode() & 0o777
+    path.metadata().expect("the file exists").permissions().mode() & 0o777
 }
 
 #[test]
 fn the_first_server_makes_the_file() {
     let place = Place::new();
-    let stderr = place.good(
+    let stderr = place.assert_written(
         &["add", "files", "--env", "A=b=c", "--env", "TOKEN", "--cwd", "work", "--", "npx", "-y", "@a/b@1.2.3", "."],
         "added files in",
     );
@@ -92,12 +92,12 @@ const OWN: &str = "// mine\n{\n\t\"log\": {},   // odd\n\t\"context_servers\": {
 fn a_url_and_a_directory_can_be_added() {
     let place = Place::new();
     place.put(OWN);
-    let stderr = place.good(
+    let stderr = place.assert_written(
         &["add", "web", "https://web.example/mcp", "--header", "Authorization: Bearer ${T:-x}", "--header", "X-A:b:c"],
         "added web in",
     );
     assert_eq!(stderr, "");
-    place.good(&["add", "here", "--files", "docs/."], "added here in");
+    place.assert_written(&["add", "here", "--files", "docs/."], "added here in");
     let added = "// two\n\t\t\"web\": {\n\t\t\t\"url\": \"https://web.example/mcp\",\n\t\t\t\"headers\": {\n\t\t\t\t\
                  \"Authorization\": \"Bearer ${T:-x}\",\n\t\t\t\t\"X-A\": \"b:c\",\n\t\t\t},\n\t\t},\n\t\t\"here\": {\n\t\t\t\
                  \"type\": \"files\",\n\t\t\t\"root\": \"@/docs\",\n\t\t},\n";
@@ -108,8 +108,8 @@ fn a_url_and_a_directory_can_be_added() {
 fn a_server_is_replaced_only_by_force() {
     let place = Place::new();
     place.put(OWN);
-    place.bad(&["add", "b", "--", "z"], "server b is in ");
-    place.good(&["add", "b", "--force", "--", "z"], "replaced b in");
+    place.assert_rejected(&["add", "b", "--", "z"], "server b is in ");
+    place.assert_written(&["add", "b", "--force", "--", "z"], "replaced b in");
     assert_eq!(place.text(), OWN.replace("{ \"command\": \"y\" }", "{\n\t\t\t\"command\": \"z\"\n\t\t}"));
 }
 
@@ -117,26 +117,26 @@ fn a_server_is_replaced_only_by_force() {
 fn servers_are_removed_and_the_rest_stays() {
     let place = Place::new();
     place.put(OWN);
-    place.bad(&["remove", "a", "absent"], "there is no server absent in ");
+    place.assert_rejected(&["remove", "a", "absent"], "there is no server absent in ");
     place.put(&OWN.replace("\"b\"", "\"branch\""));
-    place.bad(&["remove", "brunch"], "did you mean branch?");
+    place.assert_rejected(&["remove", "brunch"], "did you mean branch?");
     place.put(OWN);
     place.put(&OWN.replacen('{', "{ \"profiles\": { \"p\": { \"servers\": [\"b\"] } },", 1));
-    place.bad(&["remove", "b"], "profiles.p.servers[0]: there is no server \"b\"");
+    place.assert_rejected(&["remove", "b"], "profiles.p.servers[0]: there is no server \"b\"");
     place.put(OWN);
-    place.good(&["remove", "b"], "removed b from");
+    place.assert_written(&["remove", "b"], "removed b from");
     assert_eq!(place.text(), OWN.replace("\t\t\"b\": { \"command\": \"y\" }, // two\n", ""));
     place.put(OWN);
-    place.good(&["remove", "b", "a"], "removed b, a from");
+    place.assert_written(&["remove", "b", "a"], "removed b, a from");
     assert!(!place.text().contains("command"), "{}", place.text());
-    place.bad(&["remove", "a"], "there is no server a in ");
+    place.assert_rejected(&["remove", "a"], "there is no server a in ");
 }
 
 #[test]
 fn what_the_reader_refuses_is_not_written() {
     let place = Place::new();
     place.put(OWN);
-    for (arguments, words) in [
+    for (arguments, fragment) in [
         (&["add", "c", "https://x y/mcp"][..], "must be a complete http or https URL"),
         (&["add", "c", "npx"], "goblin add c -- npx"),
         (&["add", "c"], "say what server c is"),
@@ -148,23 +148,23 @@ fn what_the_reader_refuses_is_not_written() {
         (&["add", "c", "https://x/mcp", "--", "x"], "say what server c is"),
         (&["add", "c", "https://x/mcp", "--files", "."], "cannot be used with"),
     ] {
-        place.bad(arguments, words);
+        place.assert_rejected(arguments, fragment);
     }
     place.put(&OWN.replace("\"log\"", "\"lug\""));
-    place.bad(&["add", "c", "--", "x"], "goblin.json:3:2: lug: unknown key");
+    place.assert_rejected(&["add", "c", "--", "x"], "goblin.json:3:2: lug: unknown key");
     place.put("{ \"mcpServers\": ");
-    place.bad(&["add", "c", "--", "x"], "mend them first");
+    place.assert_rejected(&["add", "c", "--", "x"], "mend them first");
 }
 
 #[test]
 fn packages_without_a_version_are_warned_of() {
     let place = Place::new();
-    let stderr = place.good(&["add", "a", "--", "npx", "-y", "some-server"], "added a in");
+    let stderr = place.assert_written(&["add", "a", "--", "npx", "-y", "some-server"], "added a in");
     assert_eq!(
         stderr,
         "warning: server a: npx fetches whatever version of some-server there is, write some-server@VERSION\n"
     );
-    let stderr = place.good(&["add", "b", "--", "./bin/x", "./data"], "added b in");
+    let stderr = place.assert_written(&["add", "b", "--", "./bin/x", "./data"], "added b in");
     assert!(stderr.starts_with("warning: server b starts in ") && stderr.contains("./data"), "{stderr}");
     assert!(place.text().contains(&format!("\"command\": \"{}/bin/x\"", place.home().display())), "{}", place.text());
 }
@@ -180,7 +180,7 @@ fn a_link_stays_and_its_target_is_replaced() {
     let (code, stdout, _) = place.run(&["remove", "b"]);
     assert_eq!((code, stdout), (Some(0), format!("removed b from {}\n", real.display())));
     assert!(place.target().is_symlink());
-    assert!(!std::fs::read_to_string(&real).expect("it is there").contains("\"b\""));
+    assert!(!std::fs::read_to_string(&real).expect("the file exists").contains("\"b\""));
     assert_eq!(mode(&real), 0o644);
 }
 

@@ -24,7 +24,7 @@ async fn start(exposure: Value) -> (Gateway, Client) {
     (gateway, client)
 }
 
-fn theirs(names: &[String]) -> Vec<&str> {
+fn server_tools(names: &[String]) -> Vec<&str> {
     names.iter().map(String::as_str).filter(|name| name.starts_with("a_")).collect()
 }
 
@@ -32,7 +32,7 @@ fn theirs(names: &[String]) -> Vec<&str> {
 async fn reg6_in_search_mode_only_own_and_pinned_tools_are_listed_and_all_can_be_called() {
     let (gateway, client) = start(json!({"mode": "search", "pinned": ["a_ad*", "a_nothing"]})).await;
     let names = client.tool_names().await;
-    assert_eq!(theirs(&names), ["a_add"]);
+    assert_eq!(server_tools(&names), ["a_add"]);
     assert_eq!(names.len(), 13, "{names:?}");
     assert_eq!(client.call_text("a_echo", json!({"x": 1})).await, r#"{"x":1}"#, "by its own name");
     let called = client.call("call_tool", json!({"name": "a_echo", "arguments": {"x": 1}})).await;
@@ -47,7 +47,7 @@ async fn reg6_in_search_mode_only_own_and_pinned_tools_are_listed_and_all_can_be
         discovered["result"]["instructions"].clone(),
         fresh.initialize("2025-06-18").await["result"]["instructions"].clone(),
     ] {
-        assert!(instructions.as_str().is_some_and(|words| words.contains("`search_tools`")), "{instructions}");
+        assert!(instructions.as_str().is_some_and(|text| text.contains("`search_tools`")), "{instructions}");
     }
     let pipe = Client::stdio(config(json!("search"))).connected("2025-11-25").await;
     let listed = pipe.request("tools/list", json!({})).await;
@@ -109,5 +109,5 @@ async fn reg6_own_tools_that_are_not_listed_can_be_called() {
     let found = client.call("goblin_search_tools", json!({"query": "echo"})).await;
     assert_eq!(found["structuredContent"]["tools"][0]["name"], "a_echo", "{found}");
     let missing = client.request("tools/call", json!({"name": "search_tools", "arguments": {"query": "x"}})).await;
-    assert_eq!(missing["error"]["data"]["code"], "TOOL_NOT_FOUND", "it has a prefix: {missing}");
+    assert_eq!(missing["error"]["data"]["code"], "TOOL_NOT_FOUND", "the name has a prefix: {missing}");
 }

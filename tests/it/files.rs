@@ -16,9 +16,7 @@ use crate::harness::{Gateway, Scratch, eventually};
 fn tree(files: &[(&str, &str)]) -> Scratch {
     let scratch = Scratch::new();
     for (path, text) in files {
-        let path = scratch.path().join(path);
-        std::fs::create_dir_all(path.parent().expect("it is in a directory")).expect("a directory");
-        std::fs::write(path, text).expect("a file");
+        scratch.write(path, text);
     }
     scratch
 }
@@ -39,7 +37,7 @@ async fn serve(root: &Path, more: Value) -> (Gateway, Client) {
 
 /// Returns the prefix of the root's URIs.
 fn base(root: &Path) -> String {
-    format!("f+file://{}", root.canonicalize().expect("it is there").display())
+    format!("f+file://{}", root.canonicalize().expect("the file exists").display())
 }
 
 fn texts(result: &Value) -> Vec<&str> {
@@ -58,7 +56,7 @@ async fn names_of_resources(client: &Client) -> Vec<String> {
 }
 
 /// Calls a tool and returns the text of its error.
-async fn refusal(client: &Client, tool: &str, arguments: Value) -> String {
+async fn error_text(client: &Client, tool: &str, arguments: Value) -> String {
     let result = client.call(tool, arguments.clone()).await;
     assert_eq!(result["isError"], true, "{tool} {arguments}: {result}");
     texts(&result).concat()
@@ -69,7 +67,7 @@ async fn files_are_listed_with_what_is_known_of_them() {
     let scratch = tree(&[("b.md", "# Words\n"), ("a dir/é [1].rs", "fn main() {}\n"), ("unknown", "")]);
     std::fs::File::open(scratch.path().join("b.md"))
         .and_then(|file| file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(951_782_400)))
-        .expect("it is ours");
+        .expect("the test owns the file");
     let (_gateway, client) = serve(scratch.path(), json!({})).await;
     let base = base(scratch.path());
     let resources = client.list("resources/list", "resources").await;
@@ -97,8 +95,11 @@ async fn the_server_says_what_it_is_for() {
     let (gateway, _client) = serve(scratch.path(), json!({})).await;
     let mut client = Client::new(gateway.address);
     let hello = client.initialize("2025-11-25").await;
-    let words = hello["result"]["instructions"].as_str().unwrap_or_else(|| panic!("{hello}"));
-    assert!(words.contains(&scratch.path().display().to_string()) && words.contains("search"), "{words}");
+    let instructions = hello["result"]["instructions"].as_str().unwrap_or_else(|| panic!("{hello}"));
+    assert!(
+        instructions.contains(&scratch.path().display().to_string()) && instructions.contains("search"),
+        "{instructions}"
+    );
     let answer = client.request("prompts/list", json!({})).await;
     assert_eq!(answer["result"]["prompts"], json!([]));
 }
@@ -120,7 +121,7 @@ async fn definitions_and_results_obey_the_schemas() {
         ("f_search", json!({"query": "needle"})),
         ("f_search", json!({"query": "nowhere"})),
     ] {
-        let tool = tools.iter().find(|tool| tool["name"] == name).expect("it is listed");
+        let tool = tools.iter().find(|tool| tool["name"] == name).expect("the entry is listed");
         jsonschema::validate(&tool["inputSchema"], &arguments).expect("good arguments");
         let result = client.call(name, arguments).await;
         jsonschema::validate(&tool["outputSchema"], &result["structuredContent"]).expect("a good result");
@@ -167,11 +168,11 @@ async fn a_long_list_goes_on_where_it_was_cut_also_when_files_come_and_go() {
             None => break,
         }
         if seen.len() == 2 {
-            std::fs::remove_file(scratch.path().join("b%")).expect("it is there");
+            std::fs::remove_file(scratch.path().join("b%")).expect("the file exists");
         }
     }
     assert_eq!(seen, ["a", "b%", "c/d", "c/e\u{301}\n", "c.d", "e"]);
-    assert!(refusal(&client, "f_list", json!({"cursor": "%"})).await.contains("begin again"));
+    assert!(error_text(&client, "f_list", json!({"cursor": "%"})).await.contains("begin again"));
 }
 
 #[tokio::test]
@@ -219,7 +220,7 @@ async fn a_list_says_when_it_could_not_read_all() {
         assert_eq!(listed["structuredContent"]["complete"], complete, "{arguments}");
         assert_eq!(texts(&listed).concat().contains("could not be read"), !complete, "{arguments}");
     }
-    std::fs::write(scratch.path().join("sub/.gitignore"), &own[..100 << 10]).expect("it is ours");
+    std::fs::write(scratch.path().join("sub/.gitignore"), &own[..100 << 10]).expect("the test owns the file");
     let listed = client.call("f_list", json!({"path": "sub"})).await;
     assert_eq!(paths(&listed["structuredContent"]["entries"]), ["sub/b"]);
 }
@@ -240,12 +241,12 @@ async fn lines_and_bytes_of_a_file_are_read() {
         (json!({"offset": 8, "length": 4}), vec!["thr", "bytes 8 to 11 of 19; go on with offset 11"]),
         (json!({"length": 1000}), vec!["one\ntwo\nthrée\nfour"]),
     ] {
-        let mut asked = arguments.clone();
-        asked["path"] = json!("t.txt");
-        assert_eq!(texts(&client.call("f_read", asked).await), expected, "{arguments}");
+        let mut request = arguments.clone();
+        request["path"] = json!("t.txt");
+        assert_eq!(texts(&client.call("f_read", request).await), expected, "{arguments}");
     }
     assert_eq!(texts(&client.call("f_read", json!({"path": "empty"})).await), ["", "empty is empty"]);
-    for (arguments, words) in [
+    for (arguments, fragment) in [
         (json!({"path": "t.txt", "startLine": 5}), "has only 4 lines"),
         (json!({"path": "t.txt", "startLine": 3, "endLine": 2}), "endLine is not before startLine"),
         (json!({"path": "t.txt", "startLine": 0}), "lines begin at 1"),
@@ -256,7 +257,7 @@ async fn lines_and_bytes_of_a_file_are_read() {
         (json!({"path": "t.txt", "lines": 1}), "unknown field `lines`"),
         (json!({}), "missing field `path`"),
     ] {
-        assert!(refusal(&client, "f_read", arguments.clone()).await.contains(words), "{arguments}");
+        assert!(error_text(&client, "f_read", arguments.clone()).await.contains(fragment), "{arguments}");
     }
 }
 
@@ -290,8 +291,8 @@ async fn binary_files_are_blobs() {
         let expected = json!({"uri": uri, "mimeType": mime, "blob": blob});
         let answer = client.request("resources/read", json!({"uri": uri})).await;
         assert_eq!(answer["result"]["contents"], json!([expected]));
-        let said = client.call_text("f_read", json!({"path": name})).await;
-        assert!(said.contains("is binary: ") && said.contains(mime), "{said}");
+        let text = client.call_text("f_read", json!({"path": name})).await;
+        assert!(text.contains("is binary: ") && text.contains(mime), "{text}");
         let bytes = client.call("f_read", json!({"path": name, "offset": 0})).await;
         assert_eq!(bytes["content"], json!([{"type": "resource", "resource": expected}]));
     }
@@ -333,7 +334,7 @@ async fn texts_are_found_in_names_and_lines() {
         (&found["structuredContent"]["complete"], &found["structuredContent"]["searched"]),
         (&json!(true), &json!(3))
     );
-    for (arguments, words) in [
+    for (arguments, fragment) in [
         (json!({"query": ""}), "within one line"),
         (json!({"query": "a\nb"}), "within one line"),
         (json!({"query": "a", "limit": 0}), "limit 0 is not from 1"),
@@ -341,7 +342,7 @@ async fn texts_are_found_in_names_and_lines() {
         (json!({"query": "a", "in": "files"}), "unknown variant `files`"),
         (json!({"query": "a", "path": "scr"}), "did you mean src?"),
     ] {
-        assert!(refusal(&client, "f_search", arguments.clone()).await.contains(words), "{arguments}");
+        assert!(error_text(&client, "f_search", arguments.clone()).await.contains(fragment), "{arguments}");
     }
 }
 
@@ -355,7 +356,7 @@ async fn a_path_that_is_not_there_gets_the_nearest_one() {
         ("secret.txt", ""),
     ]);
     let (_gateway, client) = serve(scratch.path(), json!({})).await;
-    for (path, words) in [
+    for (path, fragment) in [
         ("src/mian.rs", "there is no src/mian.rs; did you mean src/main.rs?"),
         ("main.rs", "there is no main.rs; did you mean src/main.rs?"),
         ("source/main.rs", "there is no source/main.rs; did you mean src/main.rs?"),
@@ -363,7 +364,7 @@ async fn a_path_that_is_not_there_gets_the_nearest_one() {
         ("something else", "there is no something else; the tools list and search show what there is"),
         ("secrets.txt", "there is no secrets.txt; the tools list and search show what there is"),
     ] {
-        assert_eq!(refusal(&client, "f_read", json!({"path": path})).await, words);
+        assert_eq!(error_text(&client, "f_read", json!({"path": path})).await, fragment);
     }
 }
 
@@ -410,10 +411,10 @@ async fn files_beyond_the_limit_are_reached_by_template_and_tools() {
     let scratch = tree(&[("a", "1"), ("b", "2"), ("c", "3")]);
     let (gateway, client) = serve(scratch.path(), json!({"maxFiles": 2})).await;
     assert_eq!(names_of_resources(&client).await, ["a", "b"]);
-    let told = gateway.log().iter().filter(|line| line.contains("more files than maxFiles")).count();
-    assert_eq!(told, 1);
+    let logged = gateway.log().iter().filter(|line| line.contains("more files than maxFiles")).count();
+    assert_eq!(logged, 1);
     let templates = client.list("resources/templates/list", "resourceTemplates").await;
-    assert!(templates[0]["description"].as_str().expect("words").contains("At most 2"), "{}", templates[0]);
+    assert!(templates[0]["description"].as_str().expect("a text").contains("At most 2"), "{}", templates[0]);
     let answer = client.request("resources/read", json!({"uri": format!("{}/c", base(scratch.path()))})).await;
     assert_eq!(answer["result"]["contents"][0]["text"], "3", "{answer}");
     assert_eq!(client.call_text("f_read", json!({"path": "c"})).await, "3");
@@ -473,7 +474,7 @@ async fn an_edit_of_the_rules_counts_at_once() {
     let (_gateway, client) = serve(scratch.path(), json!({})).await;
     assert_eq!(client.call_text("f_read", json!({"path": "a.txt"})).await, "text");
     scratch.write(".gitignore", "*.txt");
-    assert!(refusal(&client, "f_read", json!({"path": "a.txt"})).await.contains("\"ignored\""));
+    assert!(error_text(&client, "f_read", json!({"path": "a.txt"})).await.contains("\"ignored\""));
 }
 
 /// A directory with unreadable rules is closed, because the rules might exclude its files.
@@ -482,7 +483,7 @@ async fn rules_that_cannot_be_read_close_their_directory() {
     let scratch = tree(&[("sub/secret", "x"), ("sub/.gitignore", &"secret\n".repeat(200_000)), ("a", "x")]);
     let (_gateway, client) = serve(scratch.path(), json!({})).await;
     assert_eq!(names_of_resources(&client).await, ["a"]);
-    assert!(refusal(&client, "f_read", json!({"path": "sub/secret"})).await.contains("too large"));
+    assert!(error_text(&client, "f_read", json!({"path": "sub/secret"})).await.contains("too large"));
     let found = client.call("f_search", json!({"query": "x"})).await;
     assert_eq!(paths(&found["structuredContent"]["matches"]), ["a"]);
     assert_eq!(found["structuredContent"]["complete"], false);
@@ -504,9 +505,9 @@ async fn a_root_that_is_not_there_yet_is_awaited() {
     let scratch = Scratch::new();
     let root = scratch.path().join("later");
     let gateway = Gateway::with_servers(server(&root, json!({}))).await;
-    eventually("the log says why", || async {
-        let told = format!("the directory {} cannot be opened", root.display());
-        gateway.log().iter().any(|line| line.contains(&told)).then_some(())
+    eventually("the log has the reason", || async {
+        let logged = format!("the directory {} cannot be opened", root.display());
+        gateway.log().iter().any(|line| line.contains(&logged)).then_some(())
     })
     .await;
     std::fs::create_dir(&root).expect("a directory");

@@ -13,7 +13,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::harness::{Gateway, PATIENCE, Scratch};
+use crate::harness::{Gateway, Scratch, TIMEOUT};
 
 const SENTINEL: &str = "SENTINEL-7f3a";
 
@@ -22,10 +22,10 @@ enum Outcome {
     /// The file is served with this text.
     Served(&'static str),
     /// The attempt is rejected with this text.
-    Refused(&'static str),
+    Rejected(&'static str),
 }
 
-use Outcome::{Refused, Served};
+use Outcome::{Rejected, Served};
 
 struct World {
     gateway: Gateway,
@@ -38,7 +38,7 @@ struct World {
 impl World {
     async fn new() -> World {
         let scratch = Scratch::new();
-        let root = scratch.path().canonicalize().expect("it is there").join("root");
+        let root = scratch.path().canonicalize().expect("the file exists").join("root");
         let socket = build(&root);
         let server = json!({ "type": "files", "root": root.display().to_string() });
         let gateway = Gateway::with_servers(json!({ "f": server })).await;
@@ -47,36 +47,36 @@ impl World {
     }
 
     /// Sends a request and returns its response, which must not contain the sentinel.
-    async fn ask(&self, method: &str, params: Value) -> Value {
+    async fn request(&self, method: &str, params: Value) -> Value {
         let answer = self.client.request(method, params.clone()).await;
-        assert!(!answer.to_string().contains(SENTINEL), "{method} {params} tells the secret: {answer}");
+        assert!(!answer.to_string().contains(SENTINEL), "{method} {params} reveals the secret: {answer}");
         answer
     }
 
     async fn tool(&self, name: &str, arguments: Value) -> Value {
-        self.ask("tools/call", json!({"name": format!("f_{name}"), "arguments": arguments})).await["result"].clone()
+        self.request("tools/call", json!({"name": format!("f_{name}"), "arguments": arguments})).await["result"].clone()
     }
 
     async fn check_path(&self, path: &str, outcome: &Outcome) {
         let result = self.tool("read", json!({ "path": path })).await;
-        let said = result["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{path}: {result}"));
-        let (refused, words) = match outcome {
-            Served(words) => (false, words),
-            Refused(words) => (true, words),
+        let text = result["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{path}: {result}"));
+        let (rejected, fragment) = match outcome {
+            Served(fragment) => (false, fragment),
+            Rejected(fragment) => (true, fragment),
         };
-        assert_eq!((result["isError"] == true, said.contains(words)), (refused, true), "{path:?}: {result}");
+        assert_eq!((result["isError"] == true, text.contains(fragment)), (rejected, true), "{path:?}: {result}");
         self.tool("list", json!({ "path": path })).await;
         self.tool("list", json!({ "path": path, "glob": "*" })).await;
         self.tool("search", json!({ "path": path, "query": &SENTINEL[..4] })).await;
     }
 
     async fn check_uri(&self, uri: &str, outcome: &Outcome) {
-        let answer = self.ask("resources/read", json!({ "uri": uri })).await;
+        let answer = self.request("resources/read", json!({ "uri": uri })).await;
         match outcome {
-            Served(words) => assert_eq!(answer["result"]["contents"][0]["text"], *words, "{uri}: {answer}"),
-            Refused(words) => {
+            Served(fragment) => assert_eq!(answer["result"]["contents"][0]["text"], *fragment, "{uri}: {answer}"),
+            Rejected(fragment) => {
                 let message = answer["error"]["message"].as_str().unwrap_or_else(|| panic!("{uri}: {answer}"));
-                assert!(message.contains(words), "{uri}: {answer}");
+                assert!(message.contains(fragment), "{uri}: {answer}");
             }
         }
         // The tool accepts more spellings. It must respond, without the sentinel.
@@ -110,7 +110,8 @@ fn build(root: &Path) -> UnixListener {
     write(root.join("sub/.gitignore"), "local.txt\n");
     write(root.join(".git/info/exclude"), "excluded.txt\n");
     write(root.join("locked.txt"), "locked");
-    std::fs::set_permissions(root.join("locked.txt"), PermissionsExt::from_mode(0o000)).expect("it is ours");
+    std::fs::set_permissions(root.join("locked.txt"), PermissionsExt::from_mode(0o000))
+        .expect("the test owns the file");
     std::fs::File::create(root.join("huge.txt")).and_then(|file| file.set_len(1 << 40)).expect("a sparse file");
     std::fs::hard_link(outside.join("shared.txt"), root.join("hard.txt")).expect("a hard link");
     let absolute = |path: PathBuf| path.display().to_string();
@@ -150,11 +151,11 @@ fn build(root: &Path) -> UnixListener {
 async fn no_path_leads_out() {
     let world = World::new().await;
     let root = world.root.display().to_string();
-    let parent = world.root.parent().expect("it has one").display().to_string();
+    let parent = world.root.parent().expect("a value is present").display().to_string();
     let huge_name = "n".repeat(300);
-    let nothing = Refused("there is no");
+    let nothing = Rejected("there is no");
     let (outside, hidden, ignored) =
-        (|| Refused("outside of the root"), || Refused("\"hidden\""), || Refused("\"ignored\""));
+        (|| Rejected("outside of the root"), || Rejected("\"hidden\""), || Rejected("\"ignored\""));
     for (path, outcome) in [
         ("plain.txt".to_owned(), Served("plain")),
         // Paths that lead up and out.
@@ -171,9 +172,9 @@ async fn no_path_leads_out() {
         ("/dev/stdin".to_owned(), outside()),
         ("/".to_owned(), outside()),
         // Ordinary characters in a path.
-        ("..\\outside\\secret.txt".to_owned(), Refused("\"hidden\"")),
-        ("sub\\..\\..\\outside\\secret.txt".to_owned(), Refused("there is no")),
-        ("%2e%2e/outside/secret.txt".to_owned(), Refused("there is no")),
+        ("..\\outside\\secret.txt".to_owned(), Rejected("\"hidden\"")),
+        ("sub\\..\\..\\outside\\secret.txt".to_owned(), Rejected("there is no")),
+        ("%2e%2e/outside/secret.txt".to_owned(), Rejected("there is no")),
         ("a%2Fb".to_owned(), Served("percent")),
         ("...".to_owned(), hidden()),
         // Symbolic links.
@@ -188,10 +189,10 @@ async fn no_path_leads_out() {
         ("environ".to_owned(), outside()),
         ("zero".to_owned(), outside()),
         ("stdin".to_owned(), outside()),
-        ("loop-1".to_owned(), Refused("cannot be reached")),
-        ("self".to_owned(), Refused("cannot be reached")),
-        ("self/x".to_owned(), Refused("cannot be reached")),
-        ("dangling".to_owned(), Refused("there is no")),
+        ("loop-1".to_owned(), Rejected("cannot be reached")),
+        ("self".to_owned(), Rejected("cannot be reached")),
+        ("self/x".to_owned(), Rejected("cannot be reached")),
+        ("dangling".to_owned(), Rejected("there is no")),
         ("here/here/here/plain.txt".to_owned(), Served("plain")),
         ("in-file".to_owned(), Served("inner")),
         ("in-dir/inner.txt".to_owned(), Served("inner")),
@@ -203,9 +204,9 @@ async fn no_path_leads_out() {
         (".hidden/x.txt".to_owned(), hidden()),
         ("here/.env".to_owned(), hidden()),
         ("to-hidden".to_owned(), hidden()),
-        (".git/config".to_owned(), Refused("never served")),
-        (".GIT/config".to_owned(), Refused("never served")),
-        ("to-git/config".to_owned(), Refused("never served")),
+        (".git/config".to_owned(), Rejected("never served")),
+        (".GIT/config".to_owned(), Rejected("never served")),
+        ("to-git/config".to_owned(), Rejected("never served")),
         ("ignored.txt".to_owned(), ignored()),
         ("not-there.txt".to_owned(), ignored()),
         ("built".to_owned(), ignored()),
@@ -217,26 +218,26 @@ async fn no_path_leads_out() {
         ("to-ignored".to_owned(), ignored()),
         ("to-local".to_owned(), ignored()),
         // Entries that are not regular files.
-        ("pipe".to_owned(), Refused("no regular file")),
-        ("socket".to_owned(), Refused("no regular file")),
-        ("sub".to_owned(), Refused("is a directory")),
-        (".".to_owned(), Refused("is a directory")),
-        (root.clone(), Refused("is a directory")),
+        ("pipe".to_owned(), Rejected("no regular file")),
+        ("socket".to_owned(), Rejected("no regular file")),
+        ("sub".to_owned(), Rejected("is a directory")),
+        (".".to_owned(), Rejected("is a directory")),
+        (root.clone(), Rejected("is a directory")),
         // Unusual names.
-        ("PLAIN.TXT".to_owned(), Refused("there is no")),
+        ("PLAIN.TXT".to_owned(), Rejected("there is no")),
         ("plain.txt/".to_owned(), Served("plain")),
         ("plain.txt/.".to_owned(), Served("plain")),
-        ("plain.txt.".to_owned(), Refused("did you mean plain.txt?")),
-        ("plain.txt ".to_owned(), Refused("did you mean plain.txt?")),
-        ("plain.txt/inner".to_owned(), Refused("there is no")),
-        ("plain.txt\0.png".to_owned(), Refused("NUL")),
-        ("plain.txt\n".to_owned(), Refused("did you mean plain.txt?")),
-        ("\u{202e}plain.txt".to_owned(), Refused("did you mean plain.txt?")),
-        ("~/plain.txt".to_owned(), Refused("did you mean plain.txt?")),
-        ("$HOME".to_owned(), Refused("there is no")),
-        (String::new(), Refused("must not be empty")),
+        ("plain.txt.".to_owned(), Rejected("did you mean plain.txt?")),
+        ("plain.txt ".to_owned(), Rejected("did you mean plain.txt?")),
+        ("plain.txt/inner".to_owned(), Rejected("there is no")),
+        ("plain.txt\0.png".to_owned(), Rejected("NUL")),
+        ("plain.txt\n".to_owned(), Rejected("did you mean plain.txt?")),
+        ("\u{202e}plain.txt".to_owned(), Rejected("did you mean plain.txt?")),
+        ("~/plain.txt".to_owned(), Rejected("did you mean plain.txt?")),
+        ("$HOME".to_owned(), Rejected("there is no")),
+        (String::new(), Rejected("must not be empty")),
         (huge_name, nothing),
-        ("d/".repeat(2049), Refused("longer than")),
+        ("d/".repeat(2049), Rejected("longer than")),
         ("huge.txt".to_owned(), Served("binary: 1099511627776 bytes")),
     ] {
         world.check_path(&path, &outcome).await;
@@ -247,52 +248,52 @@ async fn no_path_leads_out() {
 async fn no_uri_leads_out() {
     let world = World::new().await;
     let base = format!("f+file://{}", world.root.display());
-    let missing = || Refused("Resource not found");
+    let missing = || Rejected("Resource not found");
     for (tail, outcome) in [
         ("/plain.txt", Served("plain")),
         ("/a%252Fb", Served("percent")),
         ("/caf%E9.txt", Served("not UTF-8")),
         ("/in-file", Served("inner")),
         ("/hard.txt", Served("hard linked")),
-        ("/../outside/secret.txt", Refused("segments . and ..")),
-        ("/sub/../../outside/secret.txt", Refused("segments . and ..")),
-        ("/%2e%2e/outside/secret.txt", Refused("segments . and ..")),
-        ("/%2E%2E/outside/secret.txt", Refused("segments . and ..")),
-        ("/.%2e/outside/secret.txt", Refused("segments . and ..")),
-        ("/%2e%2e%2foutside%2fsecret.txt", Refused("%2F")),
-        ("/..%2Foutside%2Fsecret.txt", Refused("%2F")),
+        ("/../outside/secret.txt", Rejected("segments . and ..")),
+        ("/sub/../../outside/secret.txt", Rejected("segments . and ..")),
+        ("/%2e%2e/outside/secret.txt", Rejected("segments . and ..")),
+        ("/%2E%2E/outside/secret.txt", Rejected("segments . and ..")),
+        ("/.%2e/outside/secret.txt", Rejected("segments . and ..")),
+        ("/%2e%2e%2foutside%2fsecret.txt", Rejected("%2F")),
+        ("/..%2Foutside%2Fsecret.txt", Rejected("%2F")),
         ("/%252e%252e/outside/secret.txt", missing()),
-        ("/%c0%ae%c0%ae/outside/secret.txt", Refused("another spelling")),
+        ("/%c0%ae%c0%ae/outside/secret.txt", Rejected("another spelling")),
         ("/%C0%AE%C0%AE/outside/secret.txt", missing()),
-        ("/..%5Coutside%5Csecret.txt", Refused("\"hidden\"")),
+        ("/..%5Coutside%5Csecret.txt", Rejected("\"hidden\"")),
         ("/%5C..%5Coutside", missing()),
-        ("/sub%2Finner.txt", Refused("%2F")),
-        ("//plain.txt", Refused("another spelling")),
-        ("/plain.txt/", Refused("another spelling")),
-        ("/plain%2Etxt", Refused("another spelling")),
+        ("/sub%2Finner.txt", Rejected("%2F")),
+        ("//plain.txt", Rejected("another spelling")),
+        ("/plain.txt/", Rejected("another spelling")),
+        ("/plain%2Etxt", Rejected("another spelling")),
         ("/caf%e9.txt", Served("not UTF-8")),
-        ("/plain.txt%00", Refused("NUL")),
+        ("/plain.txt%00", Rejected("NUL")),
         ("/plain.txt%", missing()),
         ("/plain.txt%zz", missing()),
-        ("/out-file", Refused("outside of the root")),
-        ("/out-dir/secret.txt", Refused("outside of the root")),
-        ("/chain-1", Refused("outside of the root")),
-        ("/loop-1", Refused("cannot be read")),
-        ("/environ", Refused("outside of the root")),
-        ("/zero", Refused("outside of the root")),
-        ("/pipe", Refused("no regular file")),
-        ("/socket", Refused("no regular file")),
-        ("/sub", Refused("is a directory")),
-        ("/", Refused("is a directory")),
+        ("/out-file", Rejected("outside of the root")),
+        ("/out-dir/secret.txt", Rejected("outside of the root")),
+        ("/chain-1", Rejected("outside of the root")),
+        ("/loop-1", Rejected("cannot be read")),
+        ("/environ", Rejected("outside of the root")),
+        ("/zero", Rejected("outside of the root")),
+        ("/pipe", Rejected("no regular file")),
+        ("/socket", Rejected("no regular file")),
+        ("/sub", Rejected("is a directory")),
+        ("/", Rejected("is a directory")),
         ("", missing()),
-        ("/.env", Refused("\"hidden\"")),
-        ("/.not-there", Refused("\"hidden\"")),
-        ("/%2Eenv", Refused("another spelling")),
-        ("/to-hidden", Refused("\"hidden\"")),
-        ("/.git/config", Refused("never served")),
-        ("/ignored.txt", Refused("\"ignored\"")),
-        ("/not-there.txt", Refused("\"ignored\"")),
-        ("/huge.txt", Refused("the tool read gives parts")),
+        ("/.env", Rejected("\"hidden\"")),
+        ("/.not-there", Rejected("\"hidden\"")),
+        ("/%2Eenv", Rejected("another spelling")),
+        ("/to-hidden", Rejected("\"hidden\"")),
+        ("/.git/config", Rejected("never served")),
+        ("/ignored.txt", Rejected("\"ignored\"")),
+        ("/not-there.txt", Rejected("\"ignored\"")),
+        ("/huge.txt", Rejected("the tool read gives parts")),
         ("/not-there-either.txt", missing()),
     ] {
         world.check_uri(&format!("{base}{tail}"), &outcome).await;
@@ -318,9 +319,9 @@ async fn no_uri_leads_out() {
         world.check_uri(&uri, &Served("plain")).await;
     }
     for tail in ["?x", "#x"] {
-        world.check_uri(&format!("{base}/plain.txt{tail}"), &Refused("query or a fragment")).await;
+        world.check_uri(&format!("{base}/plain.txt{tail}"), &Rejected("query or a fragment")).await;
     }
-    world.check_uri(&format!("{base}/{}", "n".repeat(9000)), &Refused("longer than")).await;
+    world.check_uri(&format!("{base}/{}", "n".repeat(9000)), &Rejected("longer than")).await;
 }
 
 #[tokio::test]
@@ -356,7 +357,7 @@ async fn nothing_that_is_left_out_is_listed_searched_or_completed() {
     {
         let params =
             json!({"ref": {"type": "ref/resource", "uri": template}, "argument": {"name": "path", "value": value}});
-        let answer = world.ask("completion/complete", params).await;
+        let answer = world.request("completion/complete", params).await;
         let values = answer["result"]["completion"]["values"].as_array().unwrap_or_else(|| panic!("{value}: {answer}"));
         let served = ["a%252Fb", "caf%E9.txt", "flip/", "hard.txt", "huge.txt", "locked.txt", "plain.txt", "sub/"];
         assert_eq!(*values, if value.is_empty() { served.to_vec() } else { Vec::new() }, "{value}");
@@ -368,7 +369,7 @@ async fn nothing_that_is_left_out_is_listed_searched_or_completed() {
 async fn a_file_that_may_not_be_read_says_so() {
     let world = World::new().await;
     let may = rustix::process::geteuid().is_root();
-    let outcome = || if may { Served("locked") } else { Refused("ermission denied") };
+    let outcome = || if may { Served("locked") } else { Rejected("ermission denied") };
     world.check_path("locked.txt", &outcome()).await;
     world.check_uri(&format!("f+file://{}/locked.txt", world.root.display()), &outcome()).await;
     let found = world.tool("search", json!({ "query": "locked", "in": "text" })).await;
@@ -395,16 +396,16 @@ async fn a_race_of_a_directory_with_a_link_is_lost() {
             swaps
         }
     });
-    let deadline = tokio::time::Instant::now() + PATIENCE;
-    let (mut served, mut refused, mut rounds) = (0, 0, 0);
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
+    let (mut served, mut rejected, mut rounds) = (0, 0, 0);
     let uri = format!("f+file://{}/flip/inner.txt", world.root.display());
-    while served == 0 || refused == 0 || rounds < 100 {
-        assert!(tokio::time::Instant::now() < deadline, "served {served}, refused {refused} of {rounds}");
+    while served == 0 || rejected == 0 || rounds < 100 {
+        assert!(tokio::time::Instant::now() < deadline, "served {served}, rejected {rejected} of {rounds}");
         let read = world.tool("read", json!({ "path": "flip/inner.txt" })).await;
-        let is_refused = read["isError"] == true;
-        assert!(is_refused || read["content"][0]["text"] == "harmless", "{read}");
-        (served, refused) = (served + i32::from(!is_refused), refused + i32::from(is_refused));
-        world.ask("resources/read", json!({ "uri": uri })).await;
+        let is_rejected = read["isError"] == true;
+        assert!(is_rejected || read["content"][0]["text"] == "harmless", "{read}");
+        (served, rejected) = (served + i32::from(!is_rejected), rejected + i32::from(is_rejected));
+        world.request("resources/read", json!({ "uri": uri })).await;
         world.tool("search", json!({ "query": &SENTINEL[..4] })).await;
         world.tool("search", json!({ "query": &SENTINEL[..4], "path": "flip" })).await;
         world.tool("list", json!({ "glob": "secret.txt" })).await;

@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::client::http::Listener;
-use crate::harness::{Gateway, Scratch, eventually};
-use crate::support::logged;
+use crate::harness::{Gateway, Scratch, eventually, write_file};
+use crate::support::await_log;
 
 /// A file that is subscribed from the beginning. A notification about it proves that all earlier changes were notified.
 const FENCE: &str = "fence";
@@ -35,9 +35,9 @@ impl World {
     /// Starts a server of these files and the fence, in the directory `root`.
     async fn new(files: &[&str], more: Value) -> World {
         let scratch = Scratch::new();
-        let root = scratch.path().canonicalize().expect("it is there").join("root");
+        let root = scratch.path().canonicalize().expect("the file exists").join("root");
         for file in files.iter().chain(&[FENCE]) {
-            write(&root.join(file), "first");
+            write_file(&root.join(file), "first");
         }
         let mut server = json!({ "type": "files", "root": root.display().to_string() });
         for (key, value) in more.as_object().expect("an object") {
@@ -47,7 +47,7 @@ impl World {
         let client = gateway.client_seeing("f_read").await;
         let listener = client.listen().await;
         // A file that was written just before its subscription cannot be distinguished from one that is written again.
-        let last = fs::metadata(root.join(FENCE)).and_then(|facts| facts.modified()).expect("it is there");
+        let last = fs::metadata(root.join(FENCE)).and_then(|facts| facts.modified()).expect("the file exists");
         let is_past = || async { last.elapsed().is_ok_and(|age| age > CLOCK_STEPS).then_some(()) };
         eventually("the files are older than a step of the clock", is_past).await;
         let world = World { gateway, client, listener, root, scratch, fences: 0 };
@@ -64,19 +64,19 @@ impl World {
     }
 
     fn write(&self, name: &str, text: &str) {
-        write(&self.path(name), text);
+        write_file(&self.path(name), text);
     }
 
     fn rename(&self, from: &str, to: &str) {
-        fs::rename(self.path(from), self.path(to)).expect("it can be renamed");
+        fs::rename(self.path(from), self.path(to)).expect("the file can be renamed");
     }
 
-    async fn ask(&self, method: &str, name: &str) -> Value {
+    async fn request_for(&self, method: &str, name: &str) -> Value {
         self.client.request(method, json!({ "uri": self.uri(name) })).await
     }
 
     async fn subscribe(&self, name: &str) {
-        let answer = self.ask("resources/subscribe", name).await;
+        let answer = self.request_for("resources/subscribe", name).await;
         assert!(answer["result"].is_object(), "{name}: {answer}");
     }
 
@@ -88,8 +88,8 @@ impl World {
     }
 
     /// Returns the notifications for all changes so far.
-    async fn told(&mut self) -> Vec<String> {
-        let mut told = Vec::new();
+    async fn updates(&mut self) -> Vec<String> {
+        let mut updates = Vec::new();
         // One scan notifies in any order. After a second scan no notification of the first is left.
         for _ in 0..2 {
             self.fences += 1;
@@ -97,11 +97,11 @@ impl World {
             loop {
                 match self.updated().await {
                     name if name == FENCE => break,
-                    name => told.push(name),
+                    name => updates.push(name),
                 }
             }
         }
-        told
+        updates
     }
 
     async fn listed(&self) -> BTreeSet<String> {
@@ -123,23 +123,19 @@ impl World {
 
     /// Returns the number of directories that the gateway watches with inotify.
     fn watches(&self) -> usize {
-        let pid = self.gateway.child.id().expect("it runs");
-        let files = fs::read_dir(format!("/proc/{pid}/fdinfo")).expect("the process lives");
+        let pid = self.gateway.child.id().expect("the process runs");
+        let files = fs::read_dir(format!("/proc/{pid}/fdinfo")).expect("the process runs");
         let texts = files.flatten().filter_map(|file| fs::read_to_string(file.path()).ok());
         texts.map(|text| text.lines().filter(|line| line.starts_with("inotify ")).count()).sum()
     }
-}
-
-fn write(path: &Path, text: &str) {
-    fs::create_dir_all(path.parent().expect("it is in a directory")).expect("a directory");
-    fs::write(path, text).expect("a file");
 }
 
 #[tokio::test]
 async fn what_can_be_read_can_be_subscribed() {
     let mut world = World::new(&["a", ".hidden", "sub/b"], json!({})).await;
     for name in ["none", ".hidden", "sub"] {
-        let (subscribe, read) = (world.ask("resources/subscribe", name).await, world.ask("resources/read", name).await);
+        let (subscribe, read) =
+            (world.request_for("resources/subscribe", name).await, world.request_for("resources/read", name).await);
         assert!(read["error"].is_object(), "{name}: {read}");
         for part in ["code", "message"] {
             assert_eq!(subscribe["error"][part], read["error"][part], "{name}");
@@ -149,9 +145,9 @@ async fn what_can_be_read_can_be_subscribed() {
         world.subscribe(name).await;
         world.write(name, "second");
         assert_eq!(world.updated().await, name);
-        assert!(world.ask("resources/unsubscribe", name).await["result"].is_object());
+        assert!(world.request_for("resources/unsubscribe", name).await["result"].is_object());
         world.write(name, "third");
-        assert_eq!(world.told().await, [""; 0]);
+        assert_eq!(world.updates().await, [""; 0]);
     }
 }
 
@@ -160,30 +156,30 @@ async fn every_way_to_change_a_file_is_told() {
     let mut world = World::new(&["sub/a"], json!({})).await;
     world.subscribe("sub/a").await;
     let path = world.path("sub/a");
-    let open = || fs::File::options().append(true).open(&path).expect("it is there");
+    let open = || fs::File::options().append(true).open(&path).expect("the file exists");
     let looks_the_same = || {
-        let time = open().metadata().and_then(|facts| facts.modified()).expect("it is there");
-        write(&path, "third");
-        open().set_modified(time).expect("it is ours");
+        let time = open().metadata().and_then(|facts| facts.modified()).expect("the file exists");
+        write_file(&path, "third");
+        open().set_modified(time).expect("the test owns the file");
     };
     let changes: [(&str, &dyn Fn()); 8] = [
         ("of the same size and time", &looks_the_same),
-        ("written anew", &|| write(&path, "other")),
+        ("written anew", &|| write_file(&path, "other")),
         ("longer", &|| std::io::Write::write_all(&mut open(), b"more").expect("room")),
-        ("shorter", &|| open().set_len(1).expect("it is ours")),
+        ("shorter", &|| open().set_len(1).expect("the test owns the file")),
         ("of another time", &|| {
-            open().set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(9)).expect("it is ours")
+            open().set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(9)).expect("the test owns the file")
         }),
         ("readable to others", &|| {
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o646)).expect("it is ours");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o646)).expect("the test owns the file");
         }),
-        ("gone", &|| fs::remove_file(&path).expect("it was there")),
-        ("back", &|| write(&path, "back")),
+        ("gone", &|| fs::remove_file(&path).expect("the file existed")),
+        ("back", &|| write_file(&path, "back")),
     ];
-    for (what, change) in changes {
+    for (case, change) in changes {
         change();
-        let told = world.told().await;
-        assert!(!told.is_empty() && told.iter().all(|name| name == "sub/a"), "{what}: {told:?}");
+        let updates = world.updates().await;
+        assert!(!updates.is_empty() && updates.iter().all(|name| name == "sub/a"), "{case}: {updates:?}");
     }
 }
 
@@ -192,22 +188,22 @@ async fn a_save_by_a_second_file_is_one_update_and_no_other_list() {
     let mut world = World::new(&["a", "b"], json!({})).await;
     world.subscribe("a").await;
     world.lists(&["a", "b"]).await;
-    world.told().await;
+    world.updates().await;
     let before = world.published();
     for round in 0..8 {
         world.write(".a.swp", &"x".repeat(round + 10));
         world.rename(".a.swp", "a");
-        assert_eq!(world.told().await, ["a"]);
+        assert_eq!(world.updates().await, ["a"]);
     }
     world.write("c", "");
     world.lists(&["a", "b", "c"]).await;
-    eventually("it is logged", || async { (world.published() > before).then_some(()) }).await;
+    eventually("the catalog is published", || async { (world.published() > before).then_some(()) }).await;
     assert_eq!(world.published(), before + 1);
     // On a slow machine the temporary file, which is not hidden, may be seen in between.
     world.write("a.tmp", "saved");
     world.rename("a.tmp", "a");
-    let told = world.told().await;
-    assert!(!told.is_empty() && told.iter().all(|name| name == "a"), "{told:?}");
+    let updates = world.updates().await;
+    assert!(!updates.is_empty() && updates.iter().all(|name| name == "a"), "{updates:?}");
     world.lists(&["a", "b", "c"]).await;
 }
 
@@ -218,20 +214,20 @@ async fn files_that_come_and_go_change_the_list() {
     world.write("c", "new");
     world.listener.await_method("notifications/resources/list_changed").await;
     world.lists(&["a", "b", "c"]).await;
-    fs::remove_file(world.path("b")).expect("it was there");
+    fs::remove_file(world.path("b")).expect("the file existed");
     world.lists(&["a", "c"]).await;
     world.rename("a", "d");
     world.lists(&["c", "d"]).await;
-    assert_eq!(world.told().await, ["a"]);
+    assert_eq!(world.updates().await, ["a"]);
     world.write("new/deep/e", "");
     world.lists(&["c", "d", "new/deep/e"]).await;
     world.subscribe("new/deep/e").await;
     world.write("new/deep/e", "second");
     assert_eq!(world.updated().await, "new/deep/e");
-    fs::remove_dir_all(world.path("new")).expect("it was there");
+    fs::remove_dir_all(world.path("new")).expect("the file existed");
     world.lists(&["c", "d"]).await;
-    let told = world.told().await;
-    assert!(!told.is_empty() && told.iter().all(|name| name == "new/deep/e"), "{told:?}");
+    let updates = world.updates().await;
+    assert!(!updates.is_empty() && updates.iter().all(|name| name == "new/deep/e"), "{updates:?}");
 }
 
 #[tokio::test]
@@ -240,18 +236,18 @@ async fn a_moved_directory_is_watched_where_it_is_and_so_is_what_takes_its_place
     for name in ["d/sub/a", "d/b"] {
         world.subscribe(name).await;
     }
-    world.told().await;
+    world.updates().await;
     world.rename("d", "e");
     world.write("d/sub/a", "another");
     world.lists(&["d/sub/a", "e/b", "e/sub/a"]).await;
-    let told: BTreeSet<_> = world.told().await.into_iter().collect();
-    assert_eq!(told, BTreeSet::from(["d/b", "d/sub/a"].map(str::to_owned)));
+    let updates: BTreeSet<_> = world.updates().await.into_iter().collect();
+    assert_eq!(updates, BTreeSet::from(["d/b", "d/sub/a"].map(str::to_owned)));
     world.subscribe("e/sub/a").await;
-    world.told().await;
+    world.updates().await;
     for name in ["d/sub/a", "e/sub/a", "d/b"] {
         world.write(name, "third");
-        let told = world.told().await;
-        assert!(!told.is_empty() && told.iter().all(|other| other == name), "{name}: {told:?}");
+        let updates = world.updates().await;
+        assert!(!updates.is_empty() && updates.iter().all(|other| other == name), "{name}: {updates:?}");
     }
     world.write("e/new", "");
     world.lists(&["d/b", "d/sub/a", "e/b", "e/new", "e/sub/a"]).await;
@@ -269,15 +265,15 @@ async fn edited_rules_count_at_once_above_the_root_too() {
     let exclude = world.scratch.path().join(".git/info/exclude");
     for rules in [world.path(".gitignore"), above, exclude] {
         world.lists(&["a.log", "c", "sub/b.log"]).await;
-        world.told().await;
-        write(&rules, "*.log\n");
+        world.updates().await;
+        write_file(&rules, "*.log\n");
         world.lists(&["c"]).await;
-        assert_eq!(world.told().await, ["a.log"], "{}", rules.display());
-        world.write("a.log", "nobody hears");
-        assert_eq!(world.told().await, [""; 0], "{}", rules.display());
-        fs::remove_file(&rules).expect("it was there");
+        assert_eq!(world.updates().await, ["a.log"], "{}", rules.display());
+        world.write("a.log", "ignored");
+        assert_eq!(world.updates().await, [""; 0], "{}", rules.display());
+        fs::remove_file(&rules).expect("the file existed");
         world.lists(&["a.log", "c", "sub/b.log"]).await;
-        assert_eq!(world.told().await, ["a.log"], "{}", rules.display());
+        assert_eq!(world.updates().await, ["a.log"], "{}", rules.display());
     }
 }
 
@@ -286,19 +282,19 @@ async fn what_is_not_served_is_silent() {
     let mut world = World::new(&["a", ".env", ".git/config", "target/x"], json!({})).await;
     world.write(".gitignore", "/target/\n*.log\n");
     world.lists(&["a"]).await;
-    world.told().await;
+    world.updates().await;
     let before = world.published();
     for round in 0..5 {
         for name in [".env", ".git/config", ".cache/deep/x", "target/x", "target/sub/y", "b.log"] {
             world.write(name, &"x".repeat(round));
         }
-        fs::remove_file(world.path("b.log")).expect("it was there");
-        assert_eq!(world.told().await, [""; 0]);
+        fs::remove_file(world.path("b.log")).expect("the file existed");
+        assert_eq!(world.updates().await, [""; 0]);
     }
     assert_eq!(world.watches(), 1);
     world.write("b", "");
     world.lists(&["a", "b"]).await;
-    eventually("it is logged", || async { (world.published() > before).then_some(()) }).await;
+    eventually("the catalog is published", || async { (world.published() > before).then_some(()) }).await;
     assert_eq!(world.published(), before + 1);
 }
 
@@ -320,7 +316,7 @@ async fn as_many_directories_are_watched_as_are_served() {
     let names: Vec<_> = moved.iter().map(String::as_str).chain(["a/b/c"]).collect();
     world.lists(&names).await;
     watches(54).await;
-    fs::remove_dir_all(world.path("moved")).expect("it was there");
+    fs::remove_dir_all(world.path("moved")).expect("the file existed");
     watches(3).await;
 }
 
@@ -339,12 +335,12 @@ async fn a_storm_of_writes_is_a_few_updates_and_the_last_is_told() {
     loop {
         assert_eq!(world.updated().await, "a");
         updates += 1;
-        let read = world.ask("resources/read", "a").await;
+        let read = world.request_for("resources/read", "a").await;
         if read["result"]["contents"][0]["text"] == last {
             break;
         }
     }
-    storm.await.expect("it writes");
+    storm.await.expect("the storm ends");
     assert!(updates <= WRITES / 10, "{updates} updates");
 }
 
@@ -356,11 +352,11 @@ async fn a_storm_of_files_is_listed_in_the_end_and_hides_no_update() {
         world.write(&format!("many/{}/{number}", number % 7), "");
     }
     world.write("a", "second");
-    let told = world.told().await;
-    assert!(!told.is_empty() && told.iter().all(|name| name == "a"), "{told:?}");
+    let updates = world.updates().await;
+    assert!(!updates.is_empty() && updates.iter().all(|name| name == "a"), "{updates:?}");
     eventually("all are listed", || async { (world.listed().await.len() == 3002).then_some(()) }).await;
     for number in (0..3000).filter(|number| number % 7 != 0) {
-        fs::remove_file(world.path(&format!("many/{}/{number}", number % 7))).expect("it was there");
+        fs::remove_file(world.path(&format!("many/{}/{number}", number % 7))).expect("the file existed");
     }
     eventually("the rest is listed", || async { (world.listed().await.len() == 431).then_some(()) }).await;
     world.write("many/0/0", "second");
@@ -374,7 +370,7 @@ async fn a_storm_of_files_is_listed_in_the_end_and_hides_no_update() {
 async fn a_link_is_told_when_its_file_changes_and_when_it_leads_elsewhere() {
     let mut world = World::new(&["a", "b", "deep/c"], json!({})).await;
     let outside = world.scratch.path().join("outside");
-    write(&outside, "secret");
+    write_file(&outside, "secret");
     let root = world.root.clone();
     let point = |to: &Path| {
         let second = root.join(".second");
@@ -383,20 +379,20 @@ async fn a_link_is_told_when_its_file_changes_and_when_it_leads_elsewhere() {
     point(Path::new("a"));
     world.subscribe("link").await;
     let changes: [(&str, &dyn Fn()); 4] = [
-        ("its file", &|| write(&root.join("a"), "second")),
+        ("its file", &|| write_file(&root.join("a"), "second")),
         ("led elsewhere", &|| point(Path::new("deep/c"))),
-        ("its new file", &|| write(&root.join("deep/c"), "second")),
+        ("its new file", &|| write_file(&root.join("deep/c"), "second")),
         ("led outside", &|| point(&outside)),
     ];
-    for (what, change) in changes {
+    for (case, change) in changes {
         change();
-        let told = world.told().await;
-        assert!(!told.is_empty() && told.iter().all(|name| name == "link"), "{what}: {told:?}");
+        let updates = world.updates().await;
+        assert!(!updates.is_empty() && updates.iter().all(|name| name == "link"), "{case}: {updates:?}");
     }
-    write(&outside, "another secret");
-    assert_eq!(world.told().await, [""; 0]);
+    write_file(&outside, "another secret");
+    assert_eq!(world.updates().await, [""; 0]);
     symlink(&outside, root.join("out")).expect("a link");
-    let answer = world.ask("resources/subscribe", "out").await;
+    let answer = world.request_for("resources/subscribe", "out").await;
     assert_eq!(answer["error"]["code"], -32002, "{answer}");
 }
 
@@ -408,22 +404,22 @@ async fn what_is_beyond_the_list_is_told_when_subscribed() {
     for name in ["x/y/2", "0"] {
         // Only the template covers this file.
         world.subscribe(name).await;
-        world.told().await;
+        world.updates().await;
     }
     assert_eq!(world.watches(), 3, "the root, x and x/y");
     let root = world.root.clone();
     let changes: [(&str, &str, &dyn Fn()); 4] = [
-        ("x/y/2", "written", &|| write(&root.join("x/y/2"), "second")),
+        ("x/y/2", "written", &|| write_file(&root.join("x/y/2"), "second")),
         ("0", "led elsewhere", &|| {
             symlink("z/3", root.join(".0")).and_then(|()| fs::rename(root.join(".0"), root.join("0"))).expect("a link");
         }),
-        ("0", "written there", &|| write(&root.join("z/3"), "second")),
-        ("x/y/2", "moved away", &|| fs::rename(root.join("x"), root.join("gone")).expect("it was there")),
+        ("0", "written there", &|| write_file(&root.join("z/3"), "second")),
+        ("x/y/2", "moved away", &|| fs::rename(root.join("x"), root.join("gone")).expect("the file existed")),
     ];
-    for (name, what, change) in changes {
+    for (name, case, change) in changes {
         change();
-        let told = world.told().await;
-        assert!(!told.is_empty() && told.iter().all(|other| other == name), "{name} {what}: {told:?}");
+        let updates = world.updates().await;
+        assert!(!updates.is_empty() && updates.iter().all(|other| other == name), "{name} {case}: {updates:?}");
     }
 }
 
@@ -432,7 +428,7 @@ async fn where_nothing_can_be_watched_changes_are_looked_for() {
     // More directories than `maxFiles` are not watched.
     let files = ["a/1", "b/2", "c/3", "d/4", "e/5", "f/6"];
     let mut world = World::new(&files, json!({ "maxFiles": 4 })).await;
-    logged(&world.gateway, &["WARN", "cannot be watched", "more directories than maxFiles"]).await;
+    await_log(&world.gateway, &["WARN", "cannot be watched", "more directories than maxFiles"]).await;
     assert_eq!(world.watches(), 0);
     for name in ["a/1", "f/6"] {
         world.subscribe(name).await;
@@ -442,10 +438,10 @@ async fn where_nothing_can_be_watched_changes_are_looked_for() {
     world.write("a/0", "new");
     let listed = |names: [&'static str; 4]| BTreeSet::from(names.map(str::to_owned));
     let lists = async |names| {
-        eventually("it is listed", || async { (world.listed().await == listed(names)).then_some(()) }).await;
+        eventually("the files are listed", || async { (world.listed().await == listed(names)).then_some(()) }).await;
     };
     lists(["a/0", "a/1", "b/2", "c/3"]).await;
-    fs::remove_file(world.path("a/1")).expect("it was there");
+    fs::remove_file(world.path("a/1")).expect("the file existed");
     lists(["a/0", "b/2", "c/3", "d/4"]).await;
     assert_eq!(world.updated().await, "a/1");
     let lines = world.gateway.log();

@@ -8,11 +8,11 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use crate::harness::{Gateway, PATIENCE, Scratch, eventually, fixture_server, goblin};
+use crate::harness::{Gateway, Scratch, TIMEOUT, eventually, fixture_server, goblin, output};
 use crate::terminal::Terminal;
 
 /// Returns a command without any configuration, in a fresh project directory.
-fn newcomer(scratch: &Scratch, arguments: &[&str]) -> Command {
+fn new_user(scratch: &Scratch, arguments: &[&str]) -> Command {
     let project = scratch.path().join("project");
     std::fs::create_dir_all(&project).expect("a directory");
     let mut command = goblin(scratch.path());
@@ -21,16 +21,10 @@ fn newcomer(scratch: &Scratch, arguments: &[&str]) -> Command {
     command
 }
 
-async fn output(mut command: Command) -> (Option<i32>, String, String) {
-    let output = tokio::time::timeout(PATIENCE, command.output()).await.expect("it ends").expect("it runs");
-    let text = |bytes| String::from_utf8(bytes).expect("text");
-    (output.status.code(), text(output.stdout), text(output.stderr))
-}
-
 #[tokio::test]
 async fn without_a_configuration_the_working_directory_is_served() {
     let scratch = Scratch::new();
-    let command = newcomer(&scratch, &["serve", "--port", "0"]);
+    let command = new_user(&scratch, &["serve", "--port", "0"]);
     std::fs::write(scratch.path().join("project/hello.txt"), "hello").expect("room");
     let gateway = Gateway::of(command).await;
     let client = gateway.client().await;
@@ -45,7 +39,8 @@ async fn without_a_configuration_the_working_directory_is_served() {
     // The operators' token is in the same directory.
     let mut files = std::fs::read_dir(scratch.path().join("goblin")).expect("records").flatten();
     let record = files.find(|file| file.path().extension().is_some_and(|it| it == "json")).expect("a record");
-    let record: Value = serde_json::from_slice(&std::fs::read(record.path()).expect("it is ours")).expect("JSON");
+    let record: Value =
+        serde_json::from_slice(&std::fs::read(record.path()).expect("the test owns the file")).expect("JSON");
     let project = scratch.path().join("project").canonicalize().expect("a path");
     assert_eq!(record["directory"], project.to_str().expect("text"));
     assert!(record["config"].is_null(), "{record}");
@@ -55,15 +50,15 @@ async fn without_a_configuration_the_working_directory_is_served() {
 async fn a_whole_disk_or_home_is_not_served() {
     let scratch = Scratch::new();
     let home = scratch.path().to_owned();
-    for (directory, words) in [("/".into(), "the whole disk"), (home, "your whole home directory")] {
+    for (directory, fragment) in [("/".into(), "the whole disk"), (home, "your whole home directory")] {
         for verb in [&["serve", "--port", "0"][..], &["stdio"], &["check"]] {
-            let mut command = newcomer(&scratch, verb);
+            let mut command = new_user(&scratch, verb);
             command.current_dir(&directory);
             let (code, stdout, stderr) = output(command).await;
             assert_eq!(code, Some(2), "{verb:?}: {stderr}");
-            let told = if verb == ["check"] { stdout } else { stderr };
-            for words in [words, "GOBLIN_CONFIG", "goblin import"] {
-                assert!(told.contains(words), "{verb:?}: {told}");
+            let output = if verb == ["check"] { stdout } else { stderr };
+            for fragment in [fragment, "GOBLIN_CONFIG", "goblin import"] {
+                assert!(output.contains(fragment), "{verb:?}: {output}");
             }
         }
     }
@@ -75,11 +70,11 @@ async fn a_terminal_is_told_what_is_offered_and_how_to_connect() {
     let servers = json!({ "a": fixture_server(&[]), "gone": { "command": "/nowhere/server" } });
     let config = json!({ "gateway": { "port": 0 }, "mcpServers": servers });
     let config = scratch.write("goblin.json", &config.to_string()).display().to_string();
-    let mut command = newcomer(&scratch, &["serve", "--config", &config]);
+    let mut command = new_user(&scratch, &["serve", "--config", &config]);
     let terminal = Terminal::of(&mut command);
     let mut child = command.spawn().expect("goblin starts");
     let shown = terminal.await_text("Ctrl-C").await;
-    for words in [
+    for fragment in [
         "goblin.json",
         "http://127.0.0.1:",
         "2 prompts, 9 resources, 3 templates",
@@ -89,10 +84,10 @@ async fn a_terminal_is_told_what_is_offered_and_how_to_connect() {
         ".cursor/mcp.json",
         "@modelcontextprotocol/inspector",
     ] {
-        assert!(shown.contains(words), "{words}: {shown}");
+        assert!(shown.contains(fragment), "{fragment}: {shown}");
     }
-    assert!(!shown.contains("INFO"), "the log buries it: {shown}");
-    child.kill().await.expect("it can be killed");
+    assert!(!shown.contains("INFO"), "the log hides the message: {shown}");
+    child.kill().await.expect("the process can be killed");
 }
 
 #[tokio::test]
@@ -100,11 +95,11 @@ async fn a_level_that_the_configuration_names_holds_below_the_banner_too() {
     let scratch = Scratch::new();
     let config = json!({ "gateway": { "port": 0 }, "log": { "level": "info" }, "mcpServers": {} });
     let config = scratch.write("goblin.json", &config.to_string()).display().to_string();
-    let mut command = newcomer(&scratch, &["serve", "--config", &config]);
+    let mut command = new_user(&scratch, &["serve", "--config", &config]);
     let terminal = Terminal::of(&mut command);
     let mut child = command.spawn().expect("goblin starts");
     terminal.await_text("listening on").await;
-    child.kill().await.expect("it can be killed");
+    child.kill().await.expect("the process can be killed");
 }
 
 #[tokio::test]
@@ -112,30 +107,30 @@ async fn a_token_is_never_shown_and_quiet_means_quiet() {
     let scratch = Scratch::new();
     let config = json!({ "gateway": { "port": 0, "token": "s3cret-token-0123" }, "mcpServers": {} });
     let config = scratch.write("goblin.json", &config.to_string()).display().to_string();
-    let mut command = newcomer(&scratch, &["serve", "--config", &config, "--log-level", "debug"]);
+    let mut command = new_user(&scratch, &["serve", "--config", &config, "--log-level", "debug"]);
     let terminal = Terminal::of(&mut command);
     let mut child = command.spawn().expect("goblin starts");
     let shown = terminal.await_text("Ctrl-C").await;
     assert!(shown.contains("Authorization: Bearer $TOKEN") && shown.contains("gateway.token"), "{shown}");
     assert!(!shown.contains("s3cret"), "{shown}");
-    child.kill().await.expect("it can be killed");
+    child.kill().await.expect("the process can be killed");
 
-    let mut command = newcomer(&scratch, &["serve", "--config", &config, "--quiet"]);
+    let mut command = new_user(&scratch, &["serve", "--config", &config, "--quiet"]);
     let terminal = Terminal::of(&mut command);
     let mut child = command.spawn().expect("goblin starts");
     let shown = terminal.await_text("catalog published").await;
     assert!(!shown.contains("claude"), "{shown}");
-    child.kill().await.expect("it can be killed");
+    child.kill().await.expect("the process can be killed");
 }
 
 #[tokio::test]
 async fn a_pipe_is_told_nothing() {
     let scratch = Scratch::new();
-    let mut command = newcomer(&scratch, &["serve", "--port", "0"]);
+    let mut command = new_user(&scratch, &["serve", "--port", "0"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("goblin starts");
-    let pid = child.id().expect("it runs");
+    let pid = child.id().expect("the process runs");
     let record = || async { std::fs::read_dir(scratch.path().join("goblin")).ok()?.next().map(|_| ()) };
-    eventually("it listens", record).await;
+    eventually("the gateway listens", record).await;
     let mut lines = tokio::io::AsyncBufReadExt::lines(tokio::io::BufReader::new(child.stderr.take().expect("piped")));
     while let Ok(Some(line)) = lines.next_line().await {
         if line.contains("listening on") {
@@ -144,7 +139,10 @@ async fn a_pipe_is_told_nothing() {
     }
     crate::harness::signal(pid, "TERM");
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-    let ended = tokio::time::timeout(PATIENCE, child.wait_with_output()).await.expect("it ends").expect("it ran");
+    let ended = tokio::time::timeout(TIMEOUT, child.wait_with_output())
+        .await
+        .expect("the process ends")
+        .expect("the command ran");
     assert_eq!(String::from_utf8(ended.stdout).expect("text"), "");
     assert_eq!(ended.status.code(), Some(0));
 }

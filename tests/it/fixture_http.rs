@@ -10,7 +10,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 use crate::client::Client;
-use crate::harness::{PATIENCE, fixture};
+use crate::harness::{TIMEOUT, fixture};
 use crate::support::http_server;
 
 /// A fixture process that the test starts and ends.
@@ -25,15 +25,15 @@ impl HttpFixture {
         command.arg("--http").args(switches).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.kill_on_drop(true).spawn().expect("the fixture starts");
         let mut lines = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
-        let line = tokio::time::timeout(PATIENCE, lines.next_line()).await.expect("a line in time");
-        let line = line.expect("text").expect("the fixture tells where it listens");
+        let line = tokio::time::timeout(TIMEOUT, lines.next_line()).await.expect("a line in time");
+        let line = line.expect("text").expect("the fixture prints its address");
         let address = line.trim_start_matches("listening http://").trim_end_matches("/mcp");
         HttpFixture { address: address.parse().expect("an address"), child }
     }
 
     /// Ends the process and starts another at the same address.
     pub async fn replace(mut self, switches: &[&str]) -> HttpFixture {
-        self.child.kill().await.expect("it can be killed");
+        self.child.kill().await.expect("the process can be killed");
         let port = self.address.port().to_string();
         HttpFixture::start(&[&["--port", &port], switches].concat()).await
     }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::client::Client;
-use crate::harness::{Frozen, Gateway, PATIENCE, Scratch, eventually, fixture_server};
+use crate::harness::{Frozen, Gateway, Scratch, TIMEOUT, eventually, fixture_server};
 use crate::scrape::{metric, metric_becomes};
 use crate::support::frozen_server;
 
@@ -50,9 +50,9 @@ async fn sess1_every_handshake_gets_a_session_of_its_own() {
 async fn http3_a_request_needs_a_live_session() {
     let gateway = Gateway::with_servers(json!({})).await;
     let client = gateway.client().await;
-    let stranger = "0f0f0f0f-0f0f-8f0f-8f0f-0f0f0f0f0f0f";
+    let unknown_session = "0f0f0f0f-0f0f-8f0f-8f0f-0f0f0f0f0f0f";
     for (session, status) in
-        [("", StatusCode::BAD_REQUEST), (stranger, StatusCode::NOT_FOUND), ("x", StatusCode::NOT_FOUND)]
+        [("", StatusCode::BAD_REQUEST), (unknown_session, StatusCode::NOT_FOUND), ("x", StatusCode::NOT_FOUND)]
     {
         for verb in [Method::POST, Method::GET, Method::DELETE] {
             let headers = with(&client, "mcp-session-id", session);
@@ -176,10 +176,10 @@ async fn http3_a_body_beyond_the_limit_is_refused_and_one_at_it_is_not() {
 
 /// Writes these bytes and reads until the connection closes.
 async fn raw(address: std::net::SocketAddr, bytes: &[u8]) -> String {
-    let mut stream = tokio::net::TcpStream::connect(address).await.expect("it listens");
-    stream.write_all(bytes).await.expect("it reads");
+    let mut stream = tokio::net::TcpStream::connect(address).await.expect("the gateway listens");
+    stream.write_all(bytes).await.expect("the gateway reads");
     let mut answer = Vec::new();
-    let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("an end in time");
+    let read = tokio::time::timeout(TIMEOUT, stream.read_to_end(&mut answer)).await.expect("an end in time");
     // Unread data may turn the close into a reset.
     assert!(read.is_ok() || !answer.is_empty(), "{read:?}");
     String::from_utf8_lossy(&answer).into_owned()
@@ -368,7 +368,7 @@ async fn http3_a_lost_connection_is_no_cancellation() {
     // The gateway has noticed the closed connection.
     metric_becomes(&client, "process_open_fds", before).await;
     drop(frozen);
-    eventually("the answer came and had no reader", || async {
+    eventually("the answer arrived after the client disconnected", || async {
         gateway.log().iter().any(|line| line.contains("the client disconnected before its answer")).then_some(())
     })
     .await;

@@ -27,10 +27,10 @@ fn call(tool: &str) -> Draft {
 }
 
 /// Checks the status and code, and that no session is involved.
-fn check(what: &str, answer: &Answer, status: u16, code: i64) -> Value {
+fn check(case: &str, answer: &Answer, status: u16, code: i64) -> Value {
     let message = answer.json();
-    assert_eq!((answer.status.as_u16(), &message["error"]["code"]), (status, &json!(code)), "{what}: {answer:?}");
-    assert!(answer.headers.get("mcp-session-id").is_none(), "{what}: {answer:?}");
+    assert_eq!((answer.status.as_u16(), &message["error"]["code"]), (status, &json!(code)), "{case}: {answer:?}");
+    assert!(answer.headers.get("mcp-session-id").is_none(), "{case}: {answer:?}");
     message
 }
 
@@ -47,7 +47,7 @@ async fn srv2_every_refusal_has_its_status_and_code() {
     };
     let of = |method: &str| Draft::new(method, json!({"uri": "a+note:///alpha", "level": "info", "name": "a_echo"}));
     let read = || Draft::new("resources/read", json!({ "uri": "a+note:///alpha" }));
-    for (what, draft, status, code) in [
+    for (case, draft, status, code) in [
         ("an empty object", Draft { body: "{}".to_owned(), ..call("a_echo") }, 400, -32600),
         ("no JSON", Draft { body: "{".to_owned(), ..call("a_echo") }, 400, -32700),
         ("an array", Draft { body: format!("[{}]", call("a_echo").body), ..call("a_echo") }, 400, -32600),
@@ -120,16 +120,16 @@ async fn srv2_every_refusal_has_its_status_and_code() {
         ),
         ("a listen for nothing at all", Draft::new("subscriptions/listen", json!({})), 200, -32602),
     ] {
-        let message = check(what, &client.send_draft(&draft).await, status, code);
-        let has_id = !matches!(what, "an empty object" | "no JSON" | "an array" | "an answer");
-        assert_eq!(message["id"], if has_id { json!(1) } else { Value::Null }, "{what}: {message}");
-        assert!(has_id || message.get("id").is_none(), "{what}: an id that was not read is absent");
+        let message = check(case, &client.send_draft(&draft).await, status, code);
+        let has_id = !matches!(case, "an empty object" | "no JSON" | "an array" | "an answer");
+        assert_eq!(message["id"], if has_id { json!(1) } else { Value::Null }, "{case}: {message}");
+        assert!(has_id || message.get("id").is_none(), "{case}: an id that was not read is absent");
         match code {
             -32022 => {
-                assert_eq!(message["error"]["data"]["supported"], json!([VERSION]), "{what}: {message}");
-                assert!(message["error"]["data"]["requested"].is_string(), "{what}: {message}");
+                assert_eq!(message["error"]["data"]["supported"], json!([VERSION]), "{case}: {message}");
+                assert!(message["error"]["data"]["requested"].is_string(), "{case}: {message}");
             }
-            -32020 => assert!(message["error"]["message"].to_string().contains("header mcp-"), "{what}: {message}"),
+            -32020 => assert!(message["error"]["message"].to_string().contains("header mcp-"), "{case}: {message}"),
             _ => {}
         }
     }
@@ -145,7 +145,7 @@ async fn srv2_headers_are_compared_as_the_protocol_says() {
     }
     let uri = "a+file:///naïve/日本.txt";
     let read = Draft::new("resources/read", json!({ "uri": uri }));
-    assert!(read.headers.iter().any(|(_, value)| value.starts_with("=?base64?")), "it is no header as it is");
+    assert!(read.headers.iter().any(|(_, value)| value.starts_with("=?base64?")), "the raw value is no valid header");
     for draft in [read.clone(), read.with("mcp-name", uri)] {
         let answer = client.send_draft(&draft).await.json();
         assert_eq!(answer["result"]["contents"][0]["uri"], uri, "{answer}");
@@ -153,7 +153,7 @@ async fn srv2_headers_are_compared_as_the_protocol_says() {
     // A name that looks encoded is decoded.
     let sentinel = "=?base64?YV9lY2hv?=";
     let plain = Draft::new("tools/call", json!({ "name": sentinel })).with("mcp-name", sentinel);
-    check("a sentinel as it is", &client.send_draft(&plain).await, 400, -32020);
+    check("an unencoded sentinel", &client.send_draft(&plain).await, 400, -32020);
     // A method without a name needs no such header, and an extra one is ignored.
     for headers in [Draft::new("tools/list", json!({})).with("mcp-name", "x"), Draft::new("server/discover", json!({}))]
     {
@@ -196,15 +196,15 @@ fn faults() -> Vec<Fault> {
 async fn srv2_of_two_mistakes_the_earlier_counts() {
     let (_gateway, client) = gateway().await;
     let faults = faults();
-    for (index, (word, break_first, status, code)) in faults.iter().enumerate() {
+    for (index, (place, break_first, status, code)) in faults.iter().enumerate() {
         for (other, break_second, ..) in &faults[index..] {
-            if (*word, *other) == ("mcp-name", "no/such") {
+            if (*place, *other) == ("mcp-name", "no/such") {
                 // An invalid method has no name to repeat.
                 continue;
             }
             let draft = break_first(break_second(call("a_echo")));
-            let message = check(&format!("{word} before {other}"), &client.send_draft(&draft).await, *status, *code);
-            assert!(message["error"].to_string().contains(word), "{word} before {other}: {message}");
+            let message = check(&format!("{place} before {other}"), &client.send_draft(&draft).await, *status, *code);
+            assert!(message["error"].to_string().contains(place), "{place} before {other}: {message}");
         }
     }
 }
@@ -258,9 +258,9 @@ async fn srv2_what_a_client_takes_decides_the_form_of_its_answer() {
     let listen = Draft::of(&json!({
         "jsonrpc": "2.0", "id": 1, "method": "subscriptions/listen", "params": listen_to(json!({})),
     }));
-    let refused = client.send_draft(&listen.with("accept", "application/json")).await;
-    check("a listen without a stream", &refused, 406, -32600);
-    assert_eq!(refused.json()["id"], 1);
+    let rejected = client.send_draft(&listen.with("accept", "application/json")).await;
+    check("a listen without a stream", &rejected, 406, -32600);
+    assert_eq!(rejected.json()["id"], 1);
     let streamed = client.send_draft(&call("a_echo").with("accept", "text/event-stream")).await;
     assert_eq!(streamed.headers["content-type"], "text/event-stream");
     assert_eq!(streamed.json()["result"]["resultType"], "complete");

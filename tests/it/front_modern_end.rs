@@ -10,7 +10,7 @@ use crate::client::modern::with_meta;
 use crate::harness::{Gateway, fixture_server};
 use crate::stage::Scene;
 use crate::stage::{Back, Backend};
-use crate::support::{arrived, logged};
+use crate::support::{await_arrivals, await_log};
 
 const IN_FLIGHT: &str = "goblin_requests_in_flight";
 
@@ -23,18 +23,18 @@ async fn route3_closing_the_stream_of_a_call_cancels_it() {
         let (parts, stream) = scene.client.open_draft(&draft).await;
         assert_eq!(parts.headers["content-type"], "text/event-stream");
         drop(stream);
-        let reason = scene.backend.told("notifications/cancelled").await;
+        let reason = scene.backend.notification("notifications/cancelled").await;
         assert!(reason.contains("closed the stream"), "{back:?}: {reason}");
         scene.gauge_becomes(IN_FLIGHT, 0).await;
 
         // A call without a response head yet.
         let watcher = scene.gateway.client().await;
-        let (address, before) = (scene.gateway.address, scene.backend.heard().len());
+        let (address, before) = (scene.gateway.address, scene.backend.received().len());
         let call = tokio::spawn(async move { Client::modern(address, json!({})).try_call("a_hang", json!({})).await });
-        arrived(&watcher, "a", 2).await;
+        await_arrivals(&watcher, "a", 2).await;
         call.abort();
         scene.gauge_becomes(IN_FLIGHT, 0).await;
-        scene.backend.hears("the other end", |_| scene.backend.heard().len() > before).await;
+        scene.backend.await_message("the other end", |_| scene.backend.received().len() > before).await;
         let cancelled: Vec<Value> =
             serde_json::from_str(&watcher.call_text("a_cancelled", json!({})).await).expect("a list");
         assert_eq!(cancelled.len(), 2, "{back:?}: {cancelled:?}");
@@ -58,15 +58,15 @@ async fn route3_a_call_over_a_pipe_is_taken_back_and_its_id_is_free() {
         let answer = client.next_answer(&id).await;
         assert_eq!(answer["result"]["content"][0]["text"], round.to_string(), "{answer}");
     }
-    assert!(backend.told("notifications/cancelled").await.contains("enough"));
+    assert!(backend.notification("notifications/cancelled").await.contains("enough"));
     client.begin_as(json!(1), "tools/call", json!({"name": "a_hang"})).await;
     // Another id, and unknown ids.
     for other in [json!("1"), json!(2), json!(null)] {
         client.write(&cancel(&other).to_string()).await;
     }
     client.begin_as(json!(1), "tools/list", json!({})).await;
-    let refused = client.next_answer(&json!(1)).await;
-    assert_eq!(refused["error"]["code"], -32600, "it is in flight: {refused}");
+    let rejected = client.next_answer(&json!(1)).await;
+    assert_eq!(rejected["error"]["code"], -32600, "the id is in flight: {rejected}");
 }
 
 #[tokio::test]
@@ -77,7 +77,7 @@ async fn route3_a_late_call_is_cancelled_and_told() {
         let answer = scene.client.send_draft(&scene.client.draft("tools/call", json!({"name": "a_hang"}))).await;
         assert_eq!(answer.status, 200, "{answer:?}");
         assert_eq!(answer.json()["error"]["data"]["code"], "TIMEOUT", "{answer:?}");
-        assert!(scene.backend.told("notifications/cancelled").await.contains("timeout"));
+        assert!(scene.backend.notification("notifications/cancelled").await.contains("timeout"));
         scene.gauge_becomes(IN_FLIGHT, 0).await;
     }
 }
@@ -113,8 +113,8 @@ async fn sess1_a_pipe_has_so_many_requests_open_and_no_more() {
         client.begin_as(json!(id), "tools/call", json!({"name": "a_hang"})).await;
     }
     client.begin_as(json!(103), "tools/list", json!({})).await;
-    let refused = client.next_answer(&json!(103)).await;
-    assert_eq!(refused["error"]["data"]["limit"], "maxInFlight", "{refused}");
+    let rejected = client.next_answer(&json!(103)).await;
+    assert_eq!(rejected["error"]["data"]["limit"], "maxInFlight", "{rejected}");
     client.write(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":102}}"#).await;
     client.begin_as(json!(104), "tools/list", json!({})).await;
     assert!(client.next_answer(&json!(104)).await["result"]["tools"].is_array());
@@ -132,7 +132,7 @@ async fn life_a_gateway_that_stops_names_the_calls_it_cuts() {
     if let Some(last) = stream.next().await {
         assert_eq!(last["error"]["data"]["code"], "BACKEND_UNAVAILABLE", "{last}");
     }
-    logged(&gateway, &["a_hang", "tools/call"]).await;
+    await_log(&gateway, &["a_hang", "tools/call"]).await;
 }
 
 #[tokio::test]

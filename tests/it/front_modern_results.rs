@@ -96,7 +96,7 @@ fn call_with(tool: &str, arguments: Value, meta: Value) -> Draft {
 }
 
 /// Returns the params of the notifications of this method, in order.
-fn told(answer: &Answer, method: &str) -> Vec<Value> {
+fn notifications(answer: &Answer, method: &str) -> Vec<Value> {
     let messages = answer.messages();
     let messages = messages.iter().map(|message| serde_json::from_str::<Value>(message).expect("JSON"));
     messages.filter(|message| message["method"] == method).map(|message| message["params"].clone()).collect()
@@ -107,7 +107,7 @@ async fn srv2_log_lines_come_to_requests_that_ask_for_them() {
     let (_gateway, client, _http) = gateway().await;
     let level = |name: &str| json!({ format!("{META}logLevel"): name });
     for server in ["a", "h"] {
-        for (meta, said, expected) in [
+        for (meta, level, expected) in [
             (json!({}), "emergency", 0),
             (level("debug"), "debug", 3),
             (level("info"), "debug", 0),
@@ -116,12 +116,12 @@ async fn srv2_log_lines_come_to_requests_that_ask_for_them() {
             (level("warning"), "critical", 3),
             (level("emergency"), "alert", 0),
         ] {
-            let arguments = json!({"count": 3, "level": said});
+            let arguments = json!({"count": 3, "level": level});
             let answer = client.send_draft(&call_with(&format!("{server}_log"), arguments, meta.clone())).await;
-            let lines = told(&answer, "notifications/message");
-            assert_eq!(lines.len(), expected, "{server} {meta} {said}: {answer:?}");
+            let lines = notifications(&answer, "notifications/message");
+            assert_eq!(lines.len(), expected, "{server} {meta} {level}: {answer:?}");
             for (number, line) in lines.iter().enumerate() {
-                assert_eq!((&line["level"], &line["data"]["number"]), (&json!(said), &json!(number + 1)), "{line}");
+                assert_eq!((&line["level"], &line["data"]["number"]), (&json!(level), &json!(number + 1)), "{line}");
             }
             assert_eq!(answer.json()["result"]["content"][0]["text"], "3 messages");
         }
@@ -158,7 +158,7 @@ async fn srv2_progress_has_the_token_of_its_request() {
         for token in [json!("p"), json!(7), json!("7"), json!(-1)] {
             let answer =
                 client.send_draft(&call_with(tool, json!({"steps": 3}), json!({"progressToken": token}))).await;
-            let progress = told(&answer, "notifications/progress");
+            let progress = notifications(&answer, "notifications/progress");
             let seen: Vec<_> =
                 progress.iter().map(|it| (it["progressToken"].clone(), it["progress"].clone())).collect();
             let expected: Vec<_> = (1..=3).map(|step| (token.clone(), json!(step))).collect();
@@ -166,7 +166,7 @@ async fn srv2_progress_has_the_token_of_its_request() {
         }
         for meta in [json!({}), json!({"progressToken": null}), json!({"progressToken": {}})] {
             let answer = client.send_draft(&call_with(tool, json!({"steps": 3}), meta.clone())).await;
-            assert_eq!(told(&answer, "notifications/progress"), Vec::<Value>::new(), "{tool} {meta}");
+            assert_eq!(notifications(&answer, "notifications/progress"), Vec::<Value>::new(), "{tool} {meta}");
         }
     }
 }

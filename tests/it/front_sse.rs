@@ -12,11 +12,11 @@ use tokio::net::TcpStream;
 
 use crate::client::http::Answer;
 use crate::client::{Client, NEWEST_LEGACY, call, hello, request};
-use crate::harness::{Gateway, PATIENCE, eventually, fixture_server, signal};
+use crate::harness::{Gateway, TIMEOUT, eventually, fixture_server, signal};
 use crate::scrape::{metric, metric_becomes};
-use crate::support::{arrived, assert_error};
+use crate::support::{assert_error, await_arrivals};
 
-const NOBODY: &str = "0f0f0f0f-0f0f-8f0f-8f0f-0f0f0f0f0f0f";
+const UNKNOWN_SESSION: &str = "0f0f0f0f-0f0f-8f0f-8f0f-0f0f0f0f0f0f";
 
 async fn gateway() -> Gateway {
     Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await
@@ -27,7 +27,7 @@ async fn sessions_become(client: &Client, count: u64) {
 }
 
 async fn was_cancelled(watcher: &Client) {
-    eventually("the backend was told", || async {
+    eventually("the backend received the cancellation", || async {
         (watcher.call_text("a_cancelled", json!({})).await != "[]").then_some(())
     })
     .await;
@@ -38,7 +38,7 @@ async fn post(http: &Client, path: &str, body: &str) -> Answer {
 }
 
 /// Returns a client with a session of the newest legacy version, after the tool of this name is listed.
-async fn seeing(gateway: &Gateway, tool: &str) -> Client {
+async fn connected_client(gateway: &Gateway, tool: &str) -> Client {
     gateway.client_seeing(tool).await;
     Client::sse(gateway.address).await.connected(NEWEST_LEGACY).await
 }
@@ -51,8 +51,8 @@ struct RawStream {
 
 impl RawStream {
     async fn open(gateway: &Gateway) -> RawStream {
-        let mut stream = TcpStream::connect(gateway.address).await.expect("it listens");
-        stream.write_all(b"GET /sse HTTP/1.0\r\nhost: localhost\r\n\r\n").await.expect("it reads");
+        let mut stream = TcpStream::connect(gateway.address).await.expect("the gateway listens");
+        stream.write_all(b"GET /sse HTTP/1.0\r\nhost: localhost\r\n\r\n").await.expect("the gateway reads");
         RawStream { stream, read: Vec::new() }
     }
 
@@ -66,23 +66,23 @@ impl RawStream {
                 return String::from_utf8(self.read.drain(..end).collect()).expect("text");
             }
             let read = self.stream.read_buf(&mut self.read);
-            let count = tokio::time::timeout(PATIENCE, read).await.expect("bytes in time").expect("bytes");
+            let count = tokio::time::timeout(TIMEOUT, read).await.expect("bytes in time").expect("bytes");
             assert!(count > 0, "the stream ended");
         }
     }
 
     /// Reads the head, and the path in the first event.
-    async fn greeting(&mut self) -> (String, String) {
+    async fn read_head(&mut self) -> (String, String) {
         let (head, event) = (self.block().await, self.block().await);
         let path = event.strip_prefix("event: endpoint\ndata: ").and_then(|rest| rest.strip_suffix("\n\n"));
         (head, path.unwrap_or_else(|| panic!("{event:?}")).to_owned())
     }
 
     /// Returns a client that has completed the handshake and reads no further.
-    async fn deaf(gateway: &Gateway) -> (RawStream, Client, String) {
+    async fn open_unread(gateway: &Gateway) -> (RawStream, Client, String) {
         let http = Client::new(gateway.address);
         let mut raw = RawStream::open(gateway).await;
-        let (_, path) = raw.greeting().await;
+        let (_, path) = raw.read_head().await;
         let body = request(json!("hello"), "initialize", hello("2025-11-25", json!({})));
         assert_eq!(post(&http, &path, &body).await.status, StatusCode::ACCEPTED);
         raw.block().await;
@@ -95,7 +95,7 @@ async fn http1_the_first_event_names_the_path_and_answers_are_messages() {
     let gateway = gateway().await;
     let client = gateway.client_seeing("a_echo").await;
     let mut raw = RawStream::open(&gateway).await;
-    let (head, path) = raw.greeting().await;
+    let (head, path) = raw.read_head().await;
     assert!(head.starts_with("HTTP/1.0 200 OK\r\n"), "{head}");
     for header in ["content-type: text/event-stream\r\n", "cache-control: no-cache\r\n", "x-accel-buffering: no\r\n"] {
         assert!(head.contains(header), "{head}");
@@ -150,7 +150,7 @@ async fn http2_what_cannot_be_delivered_is_refused_and_changes_nothing() {
     let gateway =
         Gateway::start(json!({ "gateway": { "maxBodySize": "2KiB" }, "mcpServers": { "a": fixture_server(&[]) } }));
     let gateway = gateway.await;
-    let client = seeing(&gateway, "a_echo").await;
+    let client = connected_client(&gateway, "a_echo").await;
     let ping = request(json!("p"), "ping", json!({}));
     let long = request(json!("p"), "ping", json!({"fill": "x".repeat(2048)}));
     let own = client.endpoint.clone();
@@ -171,8 +171,8 @@ async fn http2_what_cannot_be_delivered_is_refused_and_changes_nothing() {
         (Method::GET, own.clone(), kind, "", 405),
         (Method::DELETE, own.clone(), kind, "", 405),
         (Method::POST, "/messages".to_owned(), kind, &ping, 400),
-        (Method::POST, format!("{own}&sessionId={NOBODY}"), kind, &ping, 400),
-        (Method::POST, path(NOBODY), kind, &ping, 404),
+        (Method::POST, format!("{own}&sessionId={UNKNOWN_SESSION}"), kind, &ping, 400),
+        (Method::POST, path(UNKNOWN_SESSION), kind, &ping, 404),
         (Method::POST, path("x"), kind, &ping, 404),
         (Method::POST, path(""), kind, &ping, 404),
     ] {
@@ -212,9 +212,9 @@ async fn srv2_over_sse_the_handshake_comes_first_and_once() {
         let client = Client::sse(gateway.address).await;
         client.works().await;
         for method in ["tools/list", "tools/call", "nobody/knows"] {
-            let refused = client.request(method, json!({"name": "x"})).await;
-            assert_eq!(refused["error"]["code"], -32600, "{refused}");
-            assert!(refused["error"]["message"].as_str().expect("words").contains("initialize"), "{refused}");
+            let rejected = client.request(method, json!({"name": "x"})).await;
+            assert_eq!(rejected["error"]["code"], -32600, "{rejected}");
+            assert!(rejected["error"]["message"].as_str().expect("a text").contains("initialize"), "{rejected}");
         }
         assert_eq!(client.post(format!("[{}]", request(json!(1), "ping", json!({})))).await.status, 400);
         assert_eq!(client.request("initialize", json!({})).await["error"]["code"], -32602);
@@ -247,7 +247,7 @@ async fn http2_a_batch_over_sse_is_answered_message_by_message_in_the_one_versio
 #[tokio::test]
 async fn sess1_two_streams_are_two_sessions_and_no_message_strays() {
     let gateway = gateway().await;
-    let one = seeing(&gateway, "a_nonce").await;
+    let one = connected_client(&gateway, "a_nonce").await;
     let other = Client::sse(gateway.address).await.connected("2024-11-05").await;
     assert_ne!(one.endpoint, other.endpoint);
     for round in 0..20 {
@@ -304,7 +304,7 @@ async fn sess1_streams_count_as_sessions_also_before_their_handshake() {
 #[tokio::test]
 async fn http1_progress_comes_before_the_answer() {
     let gateway = gateway().await;
-    let client = seeing(&gateway, "a_progress").await;
+    let client = connected_client(&gateway, "a_progress").await;
     let params = json!({"name": "a_progress", "arguments": {"steps": 3}, "_meta": {"progressToken": "mine"}});
     client.write(&request(json!("p"), "tools/call", params)).await;
     for step in 1..=3 {
@@ -337,28 +337,28 @@ async fn srv4_a_change_is_told_on_the_stream_but_not_before_the_handshake_is_ove
         ("a_change_resources", "notifications/resources/list_changed"),
     ] {
         watcher.call(tool, json!({})).await;
-        client.told(method).await;
+        client.notification(method).await;
     }
 }
 
 #[tokio::test]
 async fn http2_a_call_is_answered_on_the_stream_however_its_post_ended() {
     let gateway = gateway().await;
-    let client = seeing(&gateway, "a_nonce").await;
+    let client = connected_client(&gateway, "a_nonce").await;
     for number in 0..10 {
         let nonce = format!("nonce {number}");
         let body = call(number, "a_nonce", json!({"nonce": nonce, "delayMs": 50}));
-        let mut stream = TcpStream::connect(gateway.address).await.expect("it listens");
+        let mut stream = TcpStream::connect(gateway.address).await.expect("the gateway listens");
         let head = format!(
             "POST {} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
             client.endpoint,
             body.len()
         );
-        stream.write_all(format!("{head}{body}").as_bytes()).await.expect("it reads");
+        stream.write_all(format!("{head}{body}").as_bytes()).await.expect("the gateway reads");
         // The response has arrived, so the message was accepted. A connection that ends earlier may lose the message.
         stream.readable().await.expect("an answer");
         if number % 2 == 0 {
-            stream.set_zero_linger().expect("it can be set");
+            stream.set_zero_linger().expect("the option can be set");
         }
         drop(stream);
         let answer = client.answer().await;
@@ -370,7 +370,7 @@ async fn http2_a_call_is_answered_on_the_stream_however_its_post_ended() {
 async fn http2_calls_over_sse_are_bounded_and_can_be_cancelled() {
     let config = json!({ "policies": { "maxInFlight": 2 }, "mcpServers": { "a": fixture_server(&[]) } });
     let gateway = Gateway::start(config).await;
-    let client = seeing(&gateway, "a_hang").await;
+    let client = connected_client(&gateway, "a_hang").await;
     client.write(&call("one", "a_hang", json!({}))).await;
     client.write(&call("two", "a_hang", json!({}))).await;
     client.write(&call("two", "a_echo", json!({}))).await;
@@ -399,22 +399,22 @@ async fn sess2_a_session_ends_with_its_stream_and_its_calls_with_it() {
         let other = Client::sse(gateway.address).await.connected("2025-11-25").await;
         // The sessions of the client that waited for the tool, the watcher and the other client.
         let before = metric(&watcher, "goblin_sessions_active").await;
-        let (mut raw, http, path) = RawStream::deaf(&gateway).await;
+        let (mut raw, http, path) = RawStream::open_unread(&gateway).await;
         sessions_become(&watcher, before + 1).await;
         assert_eq!(post(&http, &path, &call("h", "a_hang", json!({}))).await.status, StatusCode::ACCEPTED);
-        arrived(&watcher, "a", 1).await;
+        await_arrivals(&watcher, "a", 1).await;
         match end {
             End::Close => drop(raw),
             End::HalfClose => {
-                raw.stream.shutdown().await.expect("it is open");
+                raw.stream.shutdown().await.expect("the stream is open");
                 let mut rest = Vec::new();
-                let read = tokio::time::timeout(PATIENCE, raw.stream.read_to_end(&mut rest)).await;
+                let read = tokio::time::timeout(TIMEOUT, raw.stream.read_to_end(&mut rest)).await;
                 read.expect("an end in time").expect("bytes");
                 assert_eq!(rest, b"", "{end:?}");
             }
             // The system resets the connection of a program that is killed with unread bytes.
             End::Reset => {
-                raw.stream.set_zero_linger().expect("it can be set");
+                raw.stream.set_zero_linger().expect("the option can be set");
                 drop(raw);
             }
         }
@@ -437,13 +437,13 @@ async fn sess2_a_client_that_never_reads_is_closed_as_slow_and_others_are_not_ha
     let watcher = gateway.client_seeing("a_hang").await;
     let other = Client::sse(gateway.address).await.connected("2025-11-25").await;
     let before = metric(&watcher, "goblin_sessions_active").await;
-    let (mut raw, http, path) = RawStream::deaf(&gateway).await;
+    let (mut raw, http, path) = RawStream::open_unread(&gateway).await;
     assert_eq!(post(&http, &path, &call("h", "a_hang", json!({}))).await.status, StatusCode::ACCEPTED);
-    arrived(&watcher, "a", 1).await;
+    await_arrivals(&watcher, "a", 1).await;
     let mut posted = 0;
     while post(&http, &path, &request(json!(posted), "tools/list", json!({}))).await.status == StatusCode::ACCEPTED {
         posted += 1;
-        assert!(posted < 1000, "it takes answers without an end");
+        assert!(posted < 1000, "the gateway accepts an unlimited number of answers");
         if posted % 10 == 0 {
             other.works().await;
         }
@@ -455,7 +455,7 @@ async fn sess2_a_client_that_never_reads_is_closed_as_slow_and_others_are_not_ha
     other.works().await;
     // The remaining bytes are whole responses in order, followed by the end.
     let mut rest = std::mem::take(&mut raw.read);
-    tokio::time::timeout(PATIENCE, raw.stream.read_to_end(&mut rest)).await.expect("an end in time").expect("bytes");
+    tokio::time::timeout(TIMEOUT, raw.stream.read_to_end(&mut rest)).await.expect("an end in time").expect("bytes");
     let rest = String::from_utf8(rest).expect("text");
     assert!(rest.ends_with("\n\n"));
     let ids: Vec<Value> = rest
@@ -473,7 +473,7 @@ async fn http1_progress_that_has_no_room_is_dropped_and_counted_and_every_answer
     const STEPS: usize = 50;
     let gateway = gateway_with_long_lists().await;
     let watcher = gateway.client_seeing("a_progress").await;
-    let (mut raw, http, path) = RawStream::deaf(&gateway).await;
+    let (mut raw, http, path) = RawStream::open_unread(&gateway).await;
     for id in 0..LISTS {
         let answer = post(&http, &path, &request(json!(id), "tools/list", json!({}))).await;
         assert_eq!(answer.status, StatusCode::ACCEPTED);
@@ -498,17 +498,17 @@ async fn http1_progress_that_has_no_room_is_dropped_and_counted_and_every_answer
 async fn f26_over_sse_open_calls_are_answered_before_the_stream_ends() {
     let config = json!({ "gateway": { "grace": "60s" }, "mcpServers": { "a": fixture_server(&[]) } });
     let mut gateway = Gateway::start(config).await;
-    let client = seeing(&gateway, "a_nonce").await;
+    let client = connected_client(&gateway, "a_nonce").await;
     let idle = Client::sse(gateway.address).await.connected("2025-11-25").await;
     let silent = Client::sse(gateway.address).await;
     client.write(&call("last", "a_nonce", json!({"nonce": "last words", "delayMs": 1500}))).await;
-    arrived(&gateway.client().await, "a", 1).await;
-    signal(gateway.child.id().expect("it runs"), "TERM");
+    await_arrivals(&gateway.client().await, "a", 1).await;
+    signal(gateway.child.id().expect("the process runs"), "TERM");
     for client in [idle, silent] {
         assert_eq!(client.line().await, None);
     }
     assert_eq!(client.answer().await["result"]["content"][0]["text"], "last words");
     assert_eq!(client.line().await, None);
-    let status = gateway.child.wait().await.expect("it can be waited for");
+    let status = gateway.child.wait().await.expect("the exit status is known");
     assert!(status.success(), "{status}");
 }

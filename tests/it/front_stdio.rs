@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::harness::{PATIENCE, Scratch, fixture_server, goblin, signal};
+use crate::harness::{Scratch, TIMEOUT, fixture_server, goblin, signal};
 
 fn config() -> Value {
     json!({ "mcpServers": { "a": fixture_server(&[]) } })
@@ -38,9 +38,9 @@ async fn srv2_the_handshake_comes_first_and_once() {
     let client = Client::stdio(json!({ "mcpServers": {} }));
     works(&client).await;
     for method in ["tools/list", "tools/call", "nobody/knows"] {
-        let refused = client.request(method, json!({"name": "x"})).await;
-        assert_eq!(refused["error"]["code"], -32600, "{refused}");
-        assert!(refused["error"]["message"].as_str().expect("words").contains("initialize"), "{refused}");
+        let rejected = client.request(method, json!({"name": "x"})).await;
+        assert_eq!(rejected["error"]["code"], -32600, "{rejected}");
+        assert!(rejected["error"]["message"].as_str().expect("a text").contains("initialize"), "{rejected}");
     }
     let answer = client.request("initialize", hello("2025-06-18")).await;
     assert_eq!(answer["result"]["protocolVersion"], "2025-06-18");
@@ -57,7 +57,7 @@ async fn srv2_nothing_is_told_before_the_client_has_finished_the_handshake() {
     let client = Client::stdio(config);
     client.write(&request(json!("hello"), "initialize", hello("2025-11-25"))).await;
     assert_eq!(client.message().await["id"], "hello");
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
     loop {
         client.write(&request(json!("list"), "tools/list", json!({}))).await;
         let message = client.message().await;
@@ -141,8 +141,8 @@ async fn http3_a_batch_on_stdio_is_refused_in_every_other_version() {
     for version in ["2024-11-05", "2025-06-18", "2025-11-25"] {
         let client = Client::stdio(json!({ "mcpServers": {} })).connected(version).await;
         client.write(&format!("[{}]", request(json!("one"), "ping", json!({})))).await;
-        let refused = answer(&client).await;
-        assert_eq!(refused["error"]["code"], -32600, "{version}: {refused}");
+        let rejected = answer(&client).await;
+        assert_eq!(rejected["error"]["code"], -32600, "{version}: {rejected}");
         works(&client).await;
     }
 }
@@ -153,9 +153,9 @@ async fn http3_a_line_beyond_the_limit_is_refused_and_the_next_one_read() {
     let client = Client::stdio(config).connected("2025-11-25").await;
     for size in [5 * 1024, 300 * 1024] {
         client.write(&request(json!("big"), "ping", json!({"fill": "x".repeat(size)}))).await;
-        let refused = answer(&client).await;
-        assert_eq!(refused["error"]["code"], -32600, "{refused}");
-        assert!(refused["error"]["message"].as_str().expect("words").contains("maxMessageSize"), "{refused}");
+        let rejected = answer(&client).await;
+        assert_eq!(rejected["error"]["code"], -32600, "{rejected}");
+        assert!(rejected["error"]["message"].as_str().expect("a text").contains("maxMessageSize"), "{rejected}");
         works(&client).await;
     }
 }

@@ -102,16 +102,16 @@ async fn web1_a_preflight_from_a_known_page_is_answered() {
     // Other localhost ports need `allowedOrigins` like any other page.
     let config = json!({ "gateway": { "allowedOrigins": ["http://localhost:5173"] }, "mcpServers": {} });
     let gateway = Gateway::start(config).await;
-    let asked = "content-type, mcp-session-id, mcp-param-region";
+    let requested = "content-type, mcp-session-id, mcp-param-region";
     let headers = [
         ("origin", "http://localhost:5173"),
         ("access-control-request-method", "POST"),
-        ("access-control-request-headers", asked),
+        ("access-control-request-headers", requested),
     ];
     let answer = Client::new(gateway.address).send(Method::OPTIONS, "/mcp", &headers, "").await;
     assert_eq!(answer.status, StatusCode::NO_CONTENT, "{answer:?}");
     assert_eq!(allowed_origin(&answer), Some("http://localhost:5173"));
-    assert_eq!(answer.headers["access-control-allow-headers"], asked);
+    assert_eq!(answer.headers["access-control-allow-headers"], requested);
     for verb in ["GET", "POST", "DELETE"] {
         assert!(answer.headers["access-control-allow-methods"].to_str().expect("text").contains(verb));
     }
@@ -122,7 +122,7 @@ async fn web1_with_a_token_nothing_answers_without_it() {
     let config = json!({ "gateway": { "token": "s3cret-0123456789" }, "mcpServers": {} });
     let gateway = Gateway::start(config).await;
     let client = Client::new(gateway.address);
-    for given in [
+    for value in [
         None,
         Some("Bearer wrong"),
         Some("Bearer s3cret-01234567892"),
@@ -132,9 +132,9 @@ async fn web1_with_a_token_nothing_answers_without_it() {
     ] {
         for route in ROUTES {
             let mut headers = client.headers();
-            headers.extend(given.map(|given| ("authorization", given)));
+            headers.extend(value.map(|value| ("authorization", value)));
             let answer = client.send(Method::POST, route, &headers, ping()).await;
-            assert_eq!(answer.status, StatusCode::UNAUTHORIZED, "{route} {given:?}: {answer:?}");
+            assert_eq!(answer.status, StatusCode::UNAUTHORIZED, "{route} {value:?}: {answer:?}");
             assert_eq!(answer.headers["www-authenticate"], "Bearer");
             assert!(!answer.body.contains("s3cret-0123456789"), "{answer:?}");
         }

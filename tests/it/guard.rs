@@ -1,6 +1,6 @@
 //! No process of a stdio backend is left behind, whichever process dies, and its end is reported correctly.
 //!
-//! The tests use real processes and read `/proc`. They wait for conditions, with [`PATIENCE`] as the only time limit.
+//! The tests use real processes and read `/proc`. They wait for conditions, with [`TIMEOUT`] as the only time limit.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,14 +15,16 @@ use goblin_engine::upstream::guard;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 
+use crate::harness::Scratch;
+
 const GOBLIN: &str = env!("CARGO_BIN_EXE_goblin");
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Three processes: a shell that waits, like `npx`, and two children. The first line of output means that all of them
 /// run.
 const TREE: &str = "sleep 1000 & sleep 1001 & echo ready; wait";
 const IGNORES_TERM: &str = "trap '' TERM; echo ready; while :; do sleep 1; done";
 /// The variable that holds the script for the process that replaces the gateway.
-const STAND_IN: &str = "TEST_STAND_IN_SCRIPT";
+const FAKE_PROGRAM: &str = "TEST_STAND_IN_SCRIPT";
 
 #[tokio::test]
 async fn bytes_pass_and_closing_stdin_ends_the_command() {
@@ -38,7 +40,7 @@ async fn bytes_pass_and_closing_stdin_ends_the_command() {
 
 #[tokio::test]
 async fn the_exit_status_is_the_commands_own() {
-    for (script, expected, words) in [
+    for (script, expected, fragment) in [
         ("exit 0", Exit::Code(0), "exit code 0"),
         ("exit 3", Exit::Code(3), "exit code 3"),
         ("exit 255", Exit::Code(255), "exit code 255"),
@@ -47,7 +49,7 @@ async fn the_exit_status_is_the_commands_own() {
     ] {
         let exit = within(spawn(script).process.wait()).await;
         assert_eq!(exit, expected, "{script}");
-        assert_eq!(exit.to_string(), words);
+        assert_eq!(exit.to_string(), fragment);
     }
 }
 
@@ -58,13 +60,13 @@ async fn the_guard_keeps_no_pipe_open() {
     within(child.stdout.read_to_string(&mut text)).await.unwrap();
     within(child.stderr.read_to_string(&mut text)).await.unwrap();
     assert_eq!(text, "");
-    assert_eq!(living(child.process.id()), 2);
+    assert_eq!(living_members(child.process.id()), 2);
 }
 
 #[tokio::test]
 async fn kill_9_of_the_command() {
     let (mut child, group) = ready(TREE).await;
-    assert_eq!(living(group), 4);
+    assert_eq!(living_members(group), 4);
     kill(command_of(group), Signal::KILL);
     assert_eq!(within(child.process.wait()).await, Exit::Signal(9));
     assert_eq!(members(group), []);
@@ -76,7 +78,7 @@ async fn kill_9_of_the_guard() {
         let (mut child, group) = ready(script).await;
         kill(group, Signal::KILL);
         assert_eq!(within(child.process.wait()).await, Exit::Signal(9));
-        until_gone(group).await;
+        until_dead(group).await;
     }
 }
 
@@ -91,31 +93,31 @@ async fn a_polite_stop_of_the_guard_ends_all() {
 #[tokio::test]
 async fn kill_9_of_the_gateway() {
     for script in [TREE, IGNORES_TERM] {
-        let (mut gateway, group) = stand_in(script);
+        let (mut gateway, group) = fake_program(script);
         gateway.kill().unwrap();
         gateway.wait().unwrap();
-        until_gone(group).await;
+        until_dead(group).await;
     }
 }
 
 #[tokio::test]
 async fn kill_9_of_the_gateway_with_its_whole_process_group() {
-    let (mut gateway, group) = stand_in(TREE);
+    let (mut gateway, group) = fake_program(TREE);
     // A terminal signals the whole group. The guard must not be in the gateway's group, nor depend on it.
     let id = i32::try_from(gateway.id()).unwrap();
     rustix::process::kill_process_group(Pid::from_raw(id).unwrap(), Signal::KILL).unwrap();
     gateway.wait().unwrap();
-    until_gone(group).await;
+    until_dead(group).await;
 }
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn kill_9_of_gateway_and_guard_at_once_ends_the_command() {
-    let (mut gateway, group) = stand_in("trap '' TERM; echo ready; exec sleep 1000");
+    let (mut gateway, group) = fake_program("trap '' TERM; echo ready; exec sleep 1000");
     // A stopped gateway cannot react to the guard's death.
     kill(gateway.id(), Signal::STOP);
     kill(group, Signal::KILL);
-    until_gone(group).await;
+    until_dead(group).await;
     gateway.kill().unwrap();
     gateway.wait().unwrap();
 }
@@ -127,7 +129,7 @@ async fn killall_goblin_misses_the_guard() {
     let name = std::fs::read_to_string(format!("/proc/{group}/comm")).unwrap();
     assert_eq!(name, "guard:sh\n");
     drop(child);
-    until_gone(group).await;
+    until_dead(group).await;
 }
 
 #[tokio::test]
@@ -159,7 +161,7 @@ async fn dropping_the_process_ends_the_group() {
     for script in [TREE, IGNORES_TERM] {
         let (child, group) = ready(script).await;
         drop(child.process);
-        until_gone(group).await;
+        until_dead(group).await;
         until(|| members(group).is_empty()).await;
     }
 }
@@ -183,38 +185,38 @@ async fn one_end_among_many_ends_only_that_one() {
     while let Some(child) = children.pop() {
         let group = child.process.id();
         drop(child.process);
-        until_gone(group).await;
+        until_dead(group).await;
         for other in &children {
-            assert_eq!(living(other.process.id()), 4);
+            assert_eq!(living_members(other.process.id()), 4);
         }
     }
 }
 
 #[tokio::test]
 async fn what_cannot_be_started_is_said_before_it_is_tried() {
-    let directory = scratch();
+    let scratch = Scratch::new();
+    let directory = scratch.path();
     let file = directory.join("plain.txt");
     std::fs::write(&file, "no program").unwrap();
 
-    let error = refused("no-such-program", &directory);
+    let error = spawn_error("no-such-program", directory);
     assert!(matches!(&error, SpawnError::NotFound { command, .. } if command == "no-such-program"));
     assert!(error.to_string().contains("is it installed and on PATH?"));
-    assert!(matches!(refused("", &directory), SpawnError::NotFound { .. }));
-    assert!(matches!(refused("./nothing", &directory), SpawnError::NotFound { .. }));
-    let error = refused("./plain.txt", &directory);
+    assert!(matches!(spawn_error("", directory), SpawnError::NotFound { .. }));
+    assert!(matches!(spawn_error("./nothing", directory), SpawnError::NotFound { .. }));
+    let error = spawn_error("./plain.txt", directory);
     assert!(matches!(error, SpawnError::NotExecutable { .. }), "{error}");
-    let error = refused("sh", &directory.join("missing"));
+    let error = spawn_error("sh", &directory.join("missing"));
     assert!(matches!(error, SpawnError::WorkingDirectory { .. }), "{error}");
-    let error = refused("sh", &file);
+    let error = spawn_error("sh", &file);
     assert!(matches!(error, SpawnError::WorkingDirectory { .. }), "{error}");
     let error = child::spawn(Path::new("/no/such/guard"), &command("exit 0")).unwrap_err();
     assert!(matches!(error, SpawnError::Guard { .. }), "{error}");
-    std::fs::remove_dir_all(directory).unwrap();
 }
 
 #[tokio::test]
 async fn the_guard_names_a_command_it_cannot_start() {
-    for (program, code, words) in [
+    for (program, code, fragment) in [
         (
             "no-such-program",
             127,
@@ -228,7 +230,7 @@ async fn the_guard_names_a_command_it_cannot_start() {
         let mut guard = guard.spawn().unwrap();
         let _open_until_the_end = guard.stdin.take();
         let output = guard.wait_with_output().unwrap();
-        assert_eq!(String::from_utf8_lossy(&output.stderr), words);
+        assert_eq!(String::from_utf8_lossy(&output.stderr), fragment);
         assert_eq!(output.status.code(), Some(code));
     }
 }
@@ -236,8 +238,9 @@ async fn the_guard_names_a_command_it_cannot_start() {
 #[tokio::test]
 async fn d19_a_command_gets_the_allow_list_and_its_own_variables() {
     let script = "echo \"${GOBLIN_SECRET-unset} ${TEST_PLAIN-unset} $LC_TEST $ADDED $PWD\"; echo ready; cat";
-    let directory = scratch().canonicalize().unwrap();
-    let mut gateway = stand_in_command(script);
+    let scratch = Scratch::new();
+    let directory = scratch.path().canonicalize().unwrap();
+    let mut gateway = fake_program_command(script);
     gateway.env("GOBLIN_SECRET", "x").env("TEST_PLAIN", "plain").env("LC_TEST", "passed");
     let mut gateway = gateway.current_dir(&directory).spawn().unwrap();
     let lines = BufReader::new(gateway.stdout.take().unwrap()).lines();
@@ -245,7 +248,6 @@ async fn d19_a_command_gets_the_allow_list_and_its_own_variables() {
     assert!(lines.map_while(Result::ok).any(|line| line == expected));
     gateway.kill().unwrap();
     gateway.wait().unwrap();
-    std::fs::remove_dir_all(directory).unwrap();
 }
 
 #[test]
@@ -256,11 +258,11 @@ fn no_secret_in_debug() {
     assert!(text.contains("TOKEN") && !text.contains("hunter2"), "{text}");
 }
 
-/// The process that replaces the gateway until it is killed, not a test by itself; [`stand_in`] starts this binary
+/// The process that replaces the gateway until it is killed, not a test by itself; [`fake_program`] starts this binary
 /// again. It prints the command's first lines up to `ready`, then the group it has started.
 #[tokio::test]
 async fn gateway_stand_in() {
-    let Ok(script) = std::env::var(STAND_IN) else {
+    let Ok(script) = std::env::var(FAKE_PROGRAM) else {
         return;
     };
     let mut child = spawn(&script);
@@ -278,21 +280,21 @@ async fn gateway_stand_in() {
 }
 
 /// Starts a process that runs `script` through the guard and can be killed. Returns it and the group it started.
-fn stand_in(script: &str) -> (std::process::Child, u32) {
-    let mut gateway = stand_in_command(script).spawn().unwrap();
+fn fake_program(script: &str) -> (std::process::Child, u32) {
+    let mut gateway = fake_program_command(script).spawn().unwrap();
     let lines = BufReader::new(gateway.stdout.take().unwrap()).lines();
     let group = lines.map_while(Result::ok).find_map(|line| line.strip_prefix("ready ")?.parse().ok());
-    (gateway, group.expect("the stand-in says which group"))
+    (gateway, group.expect("the fake program prints its group"))
 }
 
-fn stand_in_command(script: &str) -> std::process::Command {
+fn fake_program_command(script: &str) -> std::process::Command {
     use std::os::unix::process::CommandExt;
 
     let (_, module) = module_path!().split_once("::").unwrap();
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
     command
         .args([&format!("{module}::gateway_stand_in"), "--exact", "--nocapture"])
-        .env(STAND_IN, script)
+        .env(FAKE_PROGRAM, script)
         .process_group(0)
         .stdout(Stdio::piped());
     command
@@ -312,7 +314,7 @@ fn spawn(script: &str) -> Child {
     child::spawn(Path::new(GOBLIN), &command(script)).unwrap()
 }
 
-fn refused(program: &str, cwd: &Path) -> SpawnError {
+fn spawn_error(program: &str, cwd: &Path) -> SpawnError {
     let (args, env, inherit) = (Vec::new(), Vec::new(), Inherit::default());
     let command = ChildCommand { program: program.into(), args, env, inherit, cwd: cwd.to_owned() };
     child::spawn(Path::new(GOBLIN), &command).unwrap_err()
@@ -330,15 +332,6 @@ async fn until_ready(mut child: Child) -> Child {
     within(child.stdout.read_exact(&mut line)).await.unwrap();
     assert_eq!(&line, b"ready\n");
     child
-}
-
-fn scratch() -> PathBuf {
-    static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-    let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    let name = format!("goblin-guard-{}-{number}", std::process::id());
-    let directory = std::env::temp_dir().join(name);
-    std::fs::create_dir_all(&directory).unwrap();
-    directory
 }
 
 fn kill(process: u32, signal: Signal) {
@@ -363,7 +356,7 @@ fn member(process: &Path, group: u32) -> Option<(u32, u32, char)> {
     is_member.then_some((id, parent, state))
 }
 
-fn living(group: u32) -> usize {
+fn living_members(group: u32) -> usize {
     members(group).iter().filter(|(_, _, state)| *state != 'Z').count()
 }
 
@@ -374,8 +367,8 @@ fn command_of(group: u32) -> u32 {
 }
 
 /// Waits until no process of the group lives. If the gateway is dead too, process 1 reaps the zombies.
-async fn until_gone(group: u32) {
-    until(|| living(group) == 0).await;
+async fn until_dead(group: u32) {
+    until(|| living_members(group) == 0).await;
 }
 
 async fn until(condition: impl Fn() -> bool) {
@@ -388,5 +381,5 @@ async fn until(condition: impl Fn() -> bool) {
 }
 
 async fn within<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(PATIENCE, future).await.expect("it comes to pass in time")
+    tokio::time::timeout(TIMEOUT, future).await.expect("the future completes in time")
 }

@@ -14,7 +14,7 @@ use crate::scrape::gauge;
 /// Drops all packets to this client before its TCP stack sees them, which looks like a pulled cable to the gateway. The
 /// connection is not closed or reset as long as the client is held. All data of the client must be acknowledged first,
 /// because a retransmission would be a sign of life.
-async fn vanish(client: &RawClient) {
+async fn drop_packets(client: &RawClient) {
     let port = client.socket.local_addr().expect("an address").port();
     let port = format!(":{port:04X}");
     eventually("all that the client sent is acknowledged", || async {
@@ -29,7 +29,7 @@ async fn vanish(client: &RawClient) {
 }
 
 fn descriptors(gateway: &Gateway) -> usize {
-    let pid = gateway.child.id().expect("it runs");
+    let pid = gateway.child.id().expect("the process runs");
     std::fs::read_dir(format!("/proc/{pid}/fd")).expect("its descriptors").count()
 }
 
@@ -56,7 +56,7 @@ async fn sess2_a_client_that_vanished_is_noticed_and_one_that_is_silent_is_not_t
     assert_eq!(gauge(&watcher, "goblin_streams_active").await, 3);
     assert_eq!(descriptors(&gateway), before.0 + vanished.len());
     for client in &vanished {
-        vanish(client).await;
+        drop_packets(client).await;
     }
     eventually("the connections of those that vanished are closed", || async {
         let streams = gauge(&watcher, "goblin_streams_active").await;

@@ -40,9 +40,9 @@ async fn srv2_every_version_is_spoken_over_stdio() {
 #[tokio::test]
 async fn srv2_an_unknown_version_gets_our_newest_with_a_handshake() {
     let gateway = Gateway::start(nothing_behind()).await;
-    for asked in ["1999-01-01", "2026-07-28", "2099-12-31", "nonsense"] {
-        let answer = Client::new(gateway.address).initialize_with(asked, json!({})).await;
-        assert_eq!(answer["result"]["protocolVersion"], "2025-11-25", "{asked}: {answer}");
+    for requested in ["1999-01-01", "2026-07-28", "2099-12-31", "nonsense"] {
+        let answer = Client::new(gateway.address).initialize_with(requested, json!({})).await;
+        assert_eq!(answer["result"]["protocolVersion"], "2025-11-25", "{requested}: {answer}");
     }
 }
 
@@ -88,7 +88,7 @@ async fn cap1_a_log_level_can_be_set_and_reaches_the_backend() {
     let client = gateway.client_seeing("a_level").await;
     let answer = client.request("logging/setLevel", json!({"level": "warning"})).await;
     assert_eq!(answer["result"], json!({}));
-    crate::harness::eventually("the backend knows the level", || async {
+    crate::harness::eventually("the backend has the level", || async {
         (client.call_text("a_level", json!({})).await == "warning").then_some(())
     })
     .await;
@@ -146,11 +146,11 @@ async fn srv7_an_older_client_gets_content_it_can_parse() {
         let client = gateway.client_of(version).await;
         let linked = client.call("a_link", json!({})).await;
         assert_eq!(linked["content"][0]["type"], link, "{version}: {linked}");
-        let words = if link == "text" { &linked["content"][0]["text"] } else { &linked["content"][0]["uri"] };
-        assert!(words.as_str().expect("a string").ends_with("a+note:///alpha"), "{version}: {linked}");
+        let linked_value = if link == "text" { &linked["content"][0]["text"] } else { &linked["content"][0]["uri"] };
+        assert!(linked_value.as_str().expect("a string").ends_with("a+note:///alpha"), "{version}: {linked}");
         assert_eq!(linked["content"][1]["resource"]["uri"], "a+note:///alpha", "{version}: {linked}");
-        let heard = client.call("a_audio", json!({})).await;
-        assert_eq!(heard["content"][0]["type"], audio, "{version}: {heard}");
+        let audio_result = client.call("a_audio", json!({})).await;
+        assert_eq!(audio_result["content"][0]["type"], audio, "{version}: {audio_result}");
         let prompt = client.request("prompts/get", json!({"name": "a_linked"})).await;
         assert_eq!(prompt["result"]["messages"][1]["content"]["type"], link, "{version}: {prompt}");
     }

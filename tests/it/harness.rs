@@ -1,8 +1,7 @@
 //! The harness of all tests: a gateway as a real process, scratch directories, signals and waits.
 //!
-//! Every wait has the timeout [`PATIENCE`].
+//! Every wait has the timeout [`TIMEOUT`].
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
@@ -16,7 +15,7 @@ use tokio::process::{Child, Command};
 use crate::client::{Client, NEWEST_LEGACY};
 
 /// The timeout of every wait. It is large, because machines are slow; a wait ends when its condition holds.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub const GOBLIN: &str = env!("CARGO_BIN_EXE_goblin");
 /// The root of the workspace.
@@ -40,14 +39,14 @@ pub fn servers_only(mut config: Value) -> Value {
     config
 }
 
-/// Waits until `look` returns a value.
-pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+/// Waits until `probe` returns a value.
+pub async fn eventually<T, F: Future<Output = Option<T>>>(condition: &str, mut probe: impl FnMut() -> F) -> T {
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
     loop {
-        if let Some(found) = look().await {
+        if let Some(found) = probe().await {
             return found;
         }
-        assert!(tokio::time::Instant::now() < deadline, "waited in vain until {what}");
+        assert!(tokio::time::Instant::now() < deadline, "timed out before {condition}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -57,12 +56,12 @@ pub struct Deadline(tokio::time::Instant);
 
 impl Deadline {
     pub fn new() -> Deadline {
-        Deadline(tokio::time::Instant::now() + PATIENCE)
+        Deadline(tokio::time::Instant::now() + TIMEOUT)
     }
 
     /// Waits for one interval. Panics after the deadline.
-    pub async fn pause(&self, what: &str) {
-        assert!(tokio::time::Instant::now() < self.0, "waited in vain until {what}");
+    pub async fn pause(&self, condition: &str) {
+        assert!(tokio::time::Instant::now() < self.0, "timed out before {condition}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -84,12 +83,18 @@ impl Scratch {
         &self.0
     }
 
+    /// Writes a file and creates its directories.
     pub fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.0.join(name);
-        let mut file = std::fs::File::create(&path).expect("a scratch file");
-        file.write_all(text.as_bytes()).expect("room for a scratch file");
+        write_file(&path, text);
         path
     }
+}
+
+/// Writes a file and creates its directories.
+pub fn write_file(path: &Path, text: &str) {
+    std::fs::create_dir_all(path.parent().expect("the file has a parent directory")).expect("a directory");
+    std::fs::write(path, text).expect("a file");
 }
 
 impl Drop for Scratch {
@@ -106,6 +111,14 @@ pub fn goblin(home: &Path) -> Command {
     }
     command.env("XDG_RUNTIME_DIR", home).env("XDG_STATE_HOME", home).kill_on_drop(true);
     command
+}
+
+/// Runs a command to its end. Returns the exit code, stdout and stderr.
+pub async fn output(mut command: Command) -> (Option<i32>, String, String) {
+    let output =
+        tokio::time::timeout(TIMEOUT, command.output()).await.expect("the process ends").expect("the command runs");
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    (output.status.code(), text(output.stdout), text(output.stderr))
 }
 
 /// A `goblin serve` process on a free port.
@@ -150,7 +163,7 @@ impl Gateway {
                 kept.lock().expect("no test panics here").push(line);
             }
         });
-        let address = match tokio::time::timeout(PATIENCE, address).await {
+        let address = match tokio::time::timeout(TIMEOUT, address).await {
             Ok(Ok(address)) => address,
             _ => panic!("goblin does not listen: {:?}", log.lock().expect("no test panics here")),
         };
@@ -184,9 +197,12 @@ impl Gateway {
 
     /// Ends the gateway with SIGTERM and returns its exit status.
     pub async fn terminate(&mut self) -> std::process::ExitStatus {
-        let pid = self.child.id().expect("it runs");
+        let pid = self.child.id().expect("the process runs");
         signal(pid, "TERM");
-        tokio::time::timeout(PATIENCE, self.child.wait()).await.expect("it ends").expect("it can be waited for")
+        tokio::time::timeout(TIMEOUT, self.child.wait())
+            .await
+            .expect("the process ends")
+            .expect("the exit status is known")
     }
 }
 
@@ -220,13 +236,13 @@ impl Frozen {
         });
         let frozen = Frozen(pid.await);
         signal(frozen.0, "STOP");
-        eventually("every thread has stopped", || async { frozen.is_still().then_some(()) }).await;
+        eventually("every thread has stopped", || async { frozen.is_stopped().then_some(()) }).await;
         frozen
     }
 
     /// Reports whether every thread has stopped. A signal takes effect thread by thread.
-    fn is_still(&self) -> bool {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.0)).expect("the process lives");
+    fn is_stopped(&self) -> bool {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.0)).expect("the process runs");
         let stopped = |stat: String| stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T'));
         tasks.flatten().all(|task| std::fs::read_to_string(task.path().join("stat")).is_ok_and(stopped))
     }

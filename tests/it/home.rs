@@ -10,7 +10,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
 use crate::client::Client;
-use crate::harness::{Gateway, PATIENCE, Scratch, goblin};
+use crate::harness::{Gateway, Scratch, TIMEOUT, goblin};
 
 pub struct Home {
     pub scratch: Scratch,
@@ -88,11 +88,14 @@ impl Home {
         let mut command = self.goblin(arguments);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("goblin starts");
-        let mut stdin = child.stdin.take().expect("it is piped");
+        let mut stdin = child.stdin.take().expect("the stream is piped");
         // A write error means that the command has ended.
         let _ = stdin.write_all(input.as_bytes()).await;
         drop(stdin);
-        let output = tokio::time::timeout(PATIENCE, child.wait_with_output()).await.expect("it ends").expect("it ran");
+        let output = tokio::time::timeout(TIMEOUT, child.wait_with_output())
+            .await
+            .expect("the process ends")
+            .expect("the command ran");
         let stderr = String::from_utf8(output.stderr).expect("text");
         Ran { code: output.status.code(), stdout: output.stdout, stderr }
     }

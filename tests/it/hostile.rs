@@ -47,7 +47,7 @@ impl Attack {
         self.stop.store(true, Ordering::Relaxed);
         let mut times = self.calls.await.expect("every call of the neighbour succeeds");
         times.sort();
-        assert_calm(&self.client).await;
+        assert_no_busy_worker(&self.client).await;
         let peak = peak_memory(self.pid) / 1024;
         let p99 = times[times.len() * 99 / 100];
         report(self.name, times.len(), p99, peak);
@@ -70,7 +70,7 @@ async fn call_until(client: Client, stop: Arc<AtomicBool>) -> Vec<Duration> {
 }
 
 /// Asserts that no worker thread was busy for long.
-pub async fn assert_calm(client: &Client) {
+pub async fn assert_no_busy_worker(client: &Client) {
     assert_eq!(counter(client, "goblin_events_total", r#"kind="worker_busy""#).await, 0, "a worker thread was busy");
 }
 

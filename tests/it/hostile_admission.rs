@@ -86,19 +86,19 @@ async fn hard5_an_evicted_client_gets_404_and_begins_anew() {
     let used = gateway.client().await;
     assert_eq!(ping(&used).await, StatusCode::OK);
     let mut unused = gateway.client().await;
-    let newcomer = gateway.client().await;
-    assert_eq!(ping(&used).await, StatusCode::OK, "a session without a request goes first");
-    assert_eq!(ping(&newcomer).await, StatusCode::OK);
+    let new_client = gateway.client().await;
+    assert_eq!(ping(&used).await, StatusCode::OK, "a session without a request is evicted first");
+    assert_eq!(ping(&new_client).await, StatusCode::OK);
     assert_eq!(ping(&unused).await, StatusCode::NOT_FOUND);
     let id = unused.session.clone().expect("a session");
     let short = id[id.len() - 8..].to_owned();
-    let is_told = |line: &String| line.contains("session ended") && line.contains(&short) && line.contains("evicted");
-    eventually("the log tells of the eviction", || async { gateway.log().iter().any(is_told).then_some(()) }).await;
+    let is_logged = |line: &String| line.contains("session ended") && line.contains(&short) && line.contains("evicted");
+    eventually("the log reports the eviction", || async { gateway.log().iter().any(is_logged).then_some(()) }).await;
     unused.session = None;
     assert!(unused.initialize("2025-11-25").await["error"].is_null());
     assert_eq!(ping(&unused).await, StatusCode::OK);
     assert_eq!(ping(&used).await, StatusCode::NOT_FOUND, "the least recently active session made room");
-    assert_eq!(limit_hits(&newcomer, "maxSessions").await, 2);
+    assert_eq!(limit_hits(&new_client, "maxSessions").await, 2);
 }
 
 #[tokio::test]
@@ -125,14 +125,14 @@ async fn hard5_only_sessions_that_hold_nothing_are_evicted() {
     }
     // A session without the subscription may be ended.
     assert!(subscribed.request("resources/unsubscribe", json!({"uri": "a+note:///alpha"})).await["error"].is_null());
-    let newcomer = eventually("the subscription has ended", || async {
+    let new_client = eventually("the subscription has ended", || async {
         let mut client = Client::new(gateway.address);
         client.session =
             client.post(initialize()).await.headers.get("mcp-session-id")?.to_str().ok().map(str::to_owned);
         Some(client)
     })
     .await;
-    assert_eq!((ping(&newcomer).await, ping(&subscribed).await), (StatusCode::OK, StatusCode::NOT_FOUND));
+    assert_eq!((ping(&new_client).await, ping(&subscribed).await), (StatusCode::OK, StatusCode::NOT_FOUND));
     for client in [&calling, &streaming, &linked] {
         assert_eq!(ping(client).await, StatusCode::OK);
     }
@@ -197,8 +197,8 @@ async fn hard5_idle_connections_lock_out_neither_operators_nor_servers() {
     for bytes in [&b""[..], b"GET /healthz HTTP/1.1\r\nhost: loc", b"", b"POST /mcp HTTP/1.1\r\n"] {
         open.extend(open_idle(&gateway, 150, bytes).await);
         operators_are_served(&gateway).await;
-        let newcomer = gateway.client().await;
-        newcomer.call("own_echo", json!({})).await;
+        let new_client = gateway.client().await;
+        new_client.call("own_echo", json!({})).await;
     }
     await_limit(&streaming, "maxConnections").await;
     assert_eq!(gauge(&streaming, "goblin_streams_active").await, 1, "a stream is no idle connection");
@@ -242,7 +242,7 @@ async fn hard5_connections_in_use_are_not_closed_for_new_ones() {
 /// Returns the soft limit on descriptors of a process.
 fn soft_limit(pid: u32) -> u64 {
     let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).expect("the process runs");
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).expect("Linux reports it");
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).expect("Linux reports the limit");
     line.split_whitespace().next().and_then(|limit| limit.parse().ok()).expect("a number")
 }
 

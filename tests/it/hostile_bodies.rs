@@ -11,7 +11,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use crate::client::Client;
 use crate::client::http::Answer;
-use crate::harness::{Gateway, PATIENCE, eventually, fixture_server};
+use crate::harness::{Gateway, TIMEOUT, eventually, fixture_server};
 use crate::hostile::{Attack, HEALTHY, await_limit, counter, limit_hits};
 use crate::scrape::gauge;
 use crate::support::{assert_error, rest};
@@ -77,8 +77,8 @@ async fn read_answer(stream: &mut TcpStream) -> (String, String) {
                 return (head.lines().next().unwrap_or_default().to_owned(), body.to_owned());
             }
         }
-        let read = tokio::time::timeout(PATIENCE, stream.read(&mut chunk)).await.expect("an answer in time");
-        let count = read.expect("the connection lives");
+        let read = tokio::time::timeout(TIMEOUT, stream.read(&mut chunk)).await.expect("an answer in time");
+        let count = read.expect("the connection is open");
         assert!(count > 0, "the connection is closed after {text}");
         bytes.extend_from_slice(&chunk[..count]);
     }
@@ -101,7 +101,8 @@ async fn hard2_bodies_in_flight_are_bounded_for_all_clients_together() {
     // Two bodies that grow at the same time could block each other and a third one.
     for hits in 1..=2 {
         held.push(unfinished(&client, 4 * MIB).await);
-        eventually("it is rejected", || async { (limit_hits(&client, "bodyBytes").await == hits).then_some(()) }).await;
+        eventually("the body is rejected", || async { (limit_hits(&client, "bodyBytes").await == hits).then_some(()) })
+            .await;
     }
     assert!(reserved(&client, "bodies").await <= MAX_BODY_BYTES as u64);
     let large = large_call(1, "hostile_echo", 64 * 1024);
@@ -118,7 +119,7 @@ async fn hard2_bodies_in_flight_are_bounded_for_all_clients_together() {
     stream.write_all(format!("{}{ping}", head(&client, ping.len())).as_bytes()).await.expect("the gateway reads");
     assert!(read_answer(&mut stream).await.1.contains(r#""result":{}"#), "a small request has room");
     held.clear();
-    eventually("the room is given back", || async { (reserved(&client, "bodies").await == 0).then_some(()) }).await;
+    eventually("the memory is released", || async { (reserved(&client, "bodies").await == 0).then_some(()) }).await;
     let answer = client.post(large).await.json();
     assert!(answer["error"].is_null(), "there is room again: {}", answer["error"]);
     attack.end(400).await;
@@ -144,7 +145,7 @@ async fn hard3_above_the_maximum_new_work_is_rejected_and_accepted_work_goes_on(
     let gateway = gateway_with(json!({ "maxMemory": "16MiB" })).await;
     let client = gateway.client_seeing("hostile_sleep").await;
     let attack = Attack::begin("large calls that wait for their answers", &gateway).await;
-    let (sender, mut refused) = tokio::sync::mpsc::channel(100);
+    let (sender, mut rejected) = tokio::sync::mpsc::channel(100);
     let mut calls = Vec::new();
     for id in 0..10 {
         let (client, sender, body) = (client.clone(), sender.clone(), large_call(id, "hostile_hang", 3 * MIB));
@@ -156,7 +157,7 @@ async fn hard3_above_the_maximum_new_work_is_rejected_and_accepted_work_goes_on(
         }));
     }
     for _ in 0..5 {
-        let answer = tokio::time::timeout(PATIENCE, refused.recv()).await.expect("a rejection in time");
+        let answer = tokio::time::timeout(TIMEOUT, rejected.recv()).await.expect("a rejection in time");
         assert_rejected(&answer.expect("a rejection"), "maxMemory", MAX);
     }
     await_limit(&client, "maxMemory").await;
@@ -166,7 +167,7 @@ async fn hard3_above_the_maximum_new_work_is_rejected_and_accepted_work_goes_on(
     let answer = client.send(http::Method::DELETE, "/mcp", &client.headers(), "").await;
     assert!(answer.status.is_success(), "{answer:?}");
     let client = gateway.client().await;
-    eventually("the room is given back", || async { (reserved(&client, "bodies").await == 0).then_some(()) }).await;
+    eventually("the memory is released", || async { (reserved(&client, "bodies").await == 0).then_some(()) }).await;
     let answer = client.post(large_call(1, "hostile_echo", 3 * MIB)).await.json();
     assert!(answer["error"].is_null(), "there is room again: {}", answer["error"]);
     attack.end(200).await;
@@ -194,12 +195,12 @@ async fn hard3_answers_that_nobody_reads_count_and_are_not_lost() {
     })
     .await;
     assert_full(&client.try_call(&format!("{HEALTHY}_echo"), json!({})).await, "maxMemory", MAX);
-    assert!(client.request("ping", json!({})).await["error"].is_null(), "what needs no memory is served");
+    assert!(client.request("ping", json!({})).await["error"].is_null(), "a request without a large body is served");
     for stream in unread {
         let answer = rest(stream).await;
-        assert!(answer.contains("200 OK") && answer.len() > BIG, "the answer comes whole");
+        assert!(answer.contains("200 OK") && answer.len() > BIG, "the answer is complete");
     }
-    eventually("the room is given back", || async {
+    eventually("the memory is released", || async {
         (gauge(&client, "goblin_memory_reserved_bytes").await < MIB).then_some(())
     })
     .await;

@@ -67,8 +67,8 @@ async fn hard2_the_depth_is_bounded_over_every_transport() {
     let gateway = healthy().await;
     gateway.client_seeing(&format!("{HEALTHY}_echo")).await;
     let sse = Client::sse(gateway.address).await.connected("2025-11-25").await;
-    let refused = sse.post(deep_call(7, 513)).await;
-    assert_limit(&refused.json(), "jsonDepth", 512);
+    let rejected = sse.post(deep_call(7, 513)).await;
+    assert_limit(&rejected.json(), "jsonDepth", 512);
     sse.works().await;
     let stdio = Client::stdio(json!({ "mcpServers": { HEALTHY: fixture_server(&[]) } })).connected("2025-11-25").await;
     stdio.write(&deep_call(7, DEEP)).await;

@@ -10,23 +10,23 @@ use serde_json::{Value, json};
 
 use crate::harness::{fixture_server, signal};
 use crate::home::{Home, Ran};
-use crate::support::logged;
+use crate::support::await_log;
 
 /// A user id that does not exist on this machine.
-const STRANGER: u32 = 54_321;
+const OTHER_USER: u32 = 54_321;
 
 fn home() -> Home {
     Home::new(&json!({ "gateway": { "port": 0 }, "mcpServers": { "kept": { "command": "kept" } } }))
 }
 
 fn chmod(path: &Path, mode: u32) {
-    std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("it is ours");
+    std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("the test owns the file");
 }
 
 /// Runs every command that reads or writes the configuration. Asserts that each rejects it for this reason and leaves
 /// the text unchanged.
 async fn assert_rejected(home: &Home, config: &Path, reason: &str) {
-    let read = || config.is_file().then(|| std::fs::read(config).expect("it is ours"));
+    let read = || config.is_file().then(|| std::fs::read(config).expect("the test owns the file"));
     let (before, path) = (read(), config.to_str().expect("text"));
     let cursor = home.scratch.path().join(".cursor");
     std::fs::create_dir_all(&cursor).expect("a directory");
@@ -41,19 +41,19 @@ async fn assert_rejected(home: &Home, config: &Path, reason: &str) {
         &["import", "--yes"],
     ] {
         // The command of `goblin add` follows all flags.
-        let command = arguments.iter().position(|word| *word == "--").unwrap_or(arguments.len());
+        let command = arguments.iter().position(|argument| *argument == "--").unwrap_or(arguments.len());
         let (flags, command) = arguments.split_at(command);
         let ran = home.run(&[flags, &["--config", path], command].concat()).await;
         assert_eq!(ran.code, Some(2), "{arguments:?}: {ran:?}");
         let Ran { stdout, stderr, .. } = &ran;
-        let told = format!("{stderr}{}", String::from_utf8_lossy(stdout));
-        assert!(told.contains(reason), "{arguments:?}: {reason}\nis not in\n{told}");
+        let output = format!("{stderr}{}", String::from_utf8_lossy(stdout));
+        assert!(output.contains(reason), "{arguments:?}: {reason}\nis not in\n{output}");
         assert_eq!(read(), before, "{arguments:?}");
     }
     let doctor = home.run(&["doctor", "--config", path]).await;
     // The doctor prints the remedy on a separate line.
-    let is_told = reason.split(", ").all(|part| doctor.text().contains(part));
-    assert!(doctor.code == Some(1) && is_told, "{doctor:?}");
+    let is_reported = reason.split(", ").all(|part| doctor.text().contains(part));
+    assert!(doctor.code == Some(1) && is_reported, "{doctor:?}");
 }
 
 #[tokio::test]
@@ -110,15 +110,15 @@ async fn hard9_what_another_user_owns_is_rejected() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
-    chown(&config, Some(STRANGER), None).expect("we are root");
-    let cure = format!("belongs to another user ({STRANGER}), copy it, or as root: chown 0 {}", config.display());
+    chown(&config, Some(OTHER_USER), None).expect("we are root");
+    let cure = format!("belongs to another user ({OTHER_USER}), copy it, or as root: chown 0 {}", config.display());
     assert_rejected(&home, &config, &cure).await;
     chown(&config, Some(0), None).expect("we are root");
-    chown(&directory, Some(STRANGER), None).expect("we are root");
-    assert_rejected(&home, &config, &format!("{} belongs to another user ({STRANGER})", directory.display())).await;
+    chown(&directory, Some(OTHER_USER), None).expect("we are root");
+    assert_rejected(&home, &config, &format!("{} belongs to another user ({OTHER_USER})", directory.display())).await;
     chown(&directory, Some(0), None).expect("we are root");
-    lchown(&link, Some(STRANGER), None).expect("we are root");
-    assert_rejected(&home, &link, &format!("the link {} belongs to user {STRANGER}", link.display())).await;
+    lchown(&link, Some(OTHER_USER), None).expect("we are root");
+    assert_rejected(&home, &link, &format!("the link {} belongs to user {OTHER_USER}", link.display())).await;
 }
 
 #[tokio::test]
@@ -127,12 +127,12 @@ async fn hard9_a_running_gateway_keeps_its_configuration_when_the_file_is_truste
     let home = Home::new(&servers("a"));
     let (gateway, client) = home.gateway("a_echo").await;
     chmod(&home.config, 0o606);
-    std::fs::write(&home.config, servers("evil").to_string()).expect("it can be written");
-    signal(gateway.child.id().expect("it runs"), "HUP");
-    logged(&gateway, &["others can change it (mode 606)"]).await;
+    std::fs::write(&home.config, servers("evil").to_string()).expect("the file can be written");
+    signal(gateway.child.id().expect("the process runs"), "HUP");
+    await_log(&gateway, &["others can change it (mode 606)"]).await;
     assert_eq!(client.call_text("a_echo", json!({ "text": "still there" })).await, r#"{"text":"still there"}"#);
     chmod(&home.config, 0o600);
-    signal(gateway.child.id().expect("it runs"), "HUP");
+    signal(gateway.child.id().expect("the process runs"), "HUP");
     client.await_tool("evil_echo").await;
 }
 
@@ -166,7 +166,7 @@ async fn hard9_a_secret_is_read_from_a_regular_file_only() {
     ] {
         let env = json!({ "K": format!("${{file:{name}}}") });
         let config = json!({ "mcpServers": { "a": { "command": "x", "env": env } } });
-        std::fs::write(&home.config, config.to_string()).expect("it can be written");
+        std::fs::write(&home.config, config.to_string()).expect("the file can be written");
         let ran = home.run(&["check", "--config", home.config()]).await;
         assert!(ran.code == Some(2) && ran.text().contains(reason), "{name}: {ran:?}");
     }
@@ -177,7 +177,7 @@ async fn a_short_token_is_rejected_with_the_cure() {
     let config = |token: &str| json!({ "gateway": { "token": token }, "mcpServers": {} }).to_string();
     let home = home();
     for (token, is_long_enough) in [("fifteen-letters", false), ("sixteen--letters", true)] {
-        std::fs::write(&home.config, config(token)).expect("it can be written");
+        std::fs::write(&home.config, config(token)).expect("the file can be written");
         let ran = home.run(&["check", "--config", home.config()]).await;
         assert_eq!(ran.code == Some(0), is_long_enough, "{ran:?}");
         assert_ne!(ran.text().contains("openssl rand -hex 16"), is_long_enough, "{ran:?}");

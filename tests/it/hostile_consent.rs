@@ -4,26 +4,18 @@
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::harness::PATIENCE;
+use crate::harness::TIMEOUT;
 use crate::home::{Home, Ran};
 use crate::terminal::Terminal;
 
 /// Returns a home directory with these servers in Cursor's configuration.
 fn home(servers: &Value) -> Home {
     let home = Home::new(&json!({ "mcpServers": {} }));
-    put(&home, ".cursor/mcp.json", &json!({ "mcpServers": servers }).to_string());
+    home.scratch.write(".cursor/mcp.json", &json!({ "mcpServers": servers }).to_string());
     home
-}
-
-fn put(home: &Home, name: &str, text: &str) -> PathBuf {
-    let path = home.scratch.path().join(name);
-    std::fs::create_dir_all(path.parent().expect("it is in a directory")).expect("a directory");
-    std::fs::write(&path, text).expect("a file");
-    path
 }
 
 /// Returns the text that a terminal of this width shows before the question.
@@ -34,7 +26,7 @@ async fn prompt(home: &Home, columns: u16) -> String {
     let shown = terminal.await_text("? [y/N] ").await;
     terminal.type_in("n\n");
     terminal.await_text("nothing was written").await;
-    tokio::time::timeout(PATIENCE, child.wait()).await.expect("it ends").expect("it ran");
+    tokio::time::timeout(TIMEOUT, child.wait()).await.expect("the process ends").expect("the command ran");
     shown.replace("\r\n", "\n")
 }
 
@@ -109,7 +101,7 @@ async fn hard8_nothing_in_a_prompt_commands_the_terminal() {
     // Users read names too, so no name in the file has hidden characters.
     let ran = home.run(&["import", "--config", home.config(), "--yes"]).await;
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    let written = std::fs::read_to_string(&home.config).expect("it is there");
+    let written = std::fs::read_to_string(&home.config).expect("the file exists");
     let written: Value = serde_json::from_str(&written).expect("JSON");
     written["mcpServers"].as_object().expect("servers").keys().for_each(|name| assert_harmless(name));
 }
@@ -154,7 +146,7 @@ async fn hard8_elsewhere_secrets_stay_masked() {
     });
     let home = home(&servers);
     let json = home.run(&["import", "--json", "--config", home.config()]).await;
-    std::fs::write(&home.config, json!({ "mcpServers": servers }).to_string()).expect("it can be written");
+    std::fs::write(&home.config, json!({ "mcpServers": servers }).to_string()).expect("the file can be written");
     let check = home.run(&["check", "--config", home.config()]).await;
     for ran in [json, check] {
         assert!(ran.text().contains("https://h.example/mcp?***"), "{ran:?}");
@@ -181,9 +173,9 @@ async fn hard8_import_reads_regular_files_within_limits_only() {
     std::fs::write(at(".config/Claude/claude_desktop_config.json"), [0xff]).expect("a file");
     let many: serde_json::Map<_, _> =
         (0..501).map(|number| (format!("s{number}"), json!({ "command": "x" }))).collect();
-    put(&home, ".config/Code/User/mcp.json", &json!({ "servers": many }).to_string());
+    home.scratch.write(".config/Code/User/mcp.json", &json!({ "servers": many }).to_string());
     let shown = import(&home).await;
-    for words in [
+    for fragment in [
         "/.mcp.json: passed over: it is not a regular file",
         "/.gemini/settings.json: passed over: it is not a regular file",
         "/.codex/config.toml: passed over: it is not a regular file",
@@ -193,7 +185,7 @@ async fn hard8_import_reads_regular_files_within_limits_only() {
         "/Code/User/mcp.json: has 501 servers, more than 500 cannot be judged at once",
         "good    cursor  x\n",
     ] {
-        assert!(shown.contains(words), "{words}\nis not in\n{shown}");
+        assert!(shown.contains(fragment), "{fragment}\nis not in\n{shown}");
     }
     for special in [at(".mcp.json"), "/dev/zero".into(), "/dev/stdin".into(), at(".codex")] {
         let ran = home.run(&["import", "--from", special.to_str().expect("text"), "--dry-run"]).await;
@@ -213,9 +205,9 @@ async fn hard8_a_command_too_long_to_judge_is_not_imported() {
 #[tokio::test]
 async fn hard8_import_follows_links_to_regular_files() {
     let home = Home::new(&json!({ "mcpServers": {} }));
-    let dotfiles = put(&home, "dotfiles/cursor.json", r#"{"mcpServers":{"a":{"command":"x"}}}"#);
+    let dotfiles = home.scratch.write("dotfiles/cursor.json", r#"{"mcpServers":{"a":{"command":"x"}}}"#);
     // Files of other clients are only read, so their permissions do not matter.
-    std::fs::set_permissions(&dotfiles, PermissionsExt::from_mode(0o666)).expect("it is ours");
+    std::fs::set_permissions(&dotfiles, PermissionsExt::from_mode(0o666)).expect("the test owns the file");
     std::fs::create_dir(home.scratch.path().join(".cursor")).expect("a directory");
     symlink(&dotfiles, home.scratch.path().join(".cursor/mcp.json")).expect("a link");
     assert!(import(&home).await.contains("a       cursor  x\n"));

@@ -11,7 +11,7 @@ use crate::harness::{Gateway, eventually, fixture_server};
 use crate::hostile::{Attack, HEALTHY};
 use crate::raw_server::response;
 use crate::scripted::{Reply, Scripted, Seen};
-use crate::subscriber::{UPDATED, subscribe, upstream_heard};
+use crate::subscriber::{UPDATED, await_upstream, subscribe};
 use crate::support::{assert_error, http_server};
 
 /// The memory limit of the gateway in MiB. These attacks are small.
@@ -205,7 +205,7 @@ async fn assert_reachable(target: &Target) {
 }
 
 /// Asserts that patterns subscribe to the only listed resource that the filters admit.
-async fn assert_patterns_cover_what_is_shown(target: &Target) {
+async fn assert_patterns_match_exposed_only(target: &Target) {
     for (uri, kind) in [("s+file:///**", "glob"), ("s+:{+any}", "template")] {
         subscribe(&target.client, uri, json!({ "pattern": kind })).await;
     }
@@ -220,7 +220,7 @@ async fn hard1_no_spelling_reaches_what_a_server_filter_denies() {
     let attack = Attack::begin("filters: deny of a server", &target.gateway).await;
     assert_eq!(target.listed().await, ["s+file:///public/a%20b"]);
     assert_unreachable(&target, &SPELLINGS).await;
-    assert_patterns_cover_what_is_shown(&target).await;
+    assert_patterns_match_exposed_only(&target).await;
     assert_reachable(&target).await;
     attack.end(CEILING).await;
 }
@@ -232,7 +232,7 @@ async fn hard1_no_spelling_reaches_what_a_profile_denies() {
     let attack = Attack::begin("filters: deny of a profile", &target.gateway).await;
     assert_eq!(target.listed().await, ["s+file:///public/a%20b"]);
     assert_unreachable(&target, &SPELLINGS).await;
-    assert_patterns_cover_what_is_shown(&target).await;
+    assert_patterns_match_exposed_only(&target).await;
     assert_reachable(&target).await;
     attack.end(CEILING).await;
 }
@@ -263,33 +263,33 @@ async fn hard1_subx1_a_pattern_of_a_profile_subscribes_to_nothing_that_the_profi
     let mut stream = narrow.listen().await;
     let pattern = "a+note:///*";
     subscribe(&narrow, pattern, json!({ "pattern": "glob" })).await;
-    upstream_heard(&whole, &["+note:///alpha"]).await;
+    await_upstream(&whole, &["+note:///alpha"]).await;
 
     // Resources that are added later, the hidden one first.
     for native in ["note:///bravo", "note:///charlie"] {
         whole.call("a_change_resources", json!({ "define": native })).await;
     }
-    let told = stream.await_method(UPDATED).await;
-    assert_eq!(told["params"]["uri"], "a+note:///charlie");
-    upstream_heard(&whole, &["+note:///alpha", "+note:///charlie"]).await;
+    let update = stream.await_method(UPDATED).await;
+    assert_eq!(update["params"]["uri"], "a+note:///charlie");
+    await_upstream(&whole, &["+note:///alpha", "+note:///charlie"]).await;
 
     // Another client without filters uses the same pattern.
     subscribe(&whole, pattern, json!({ "pattern": "glob" })).await;
     eventually("the hidden resources are subscribed for the other client", || async {
-        let said = whole.call_text("a_subscribed", json!({})).await;
-        (said.contains("+note:///beta") && said.contains("+note:///bravo")).then_some(())
+        let requests = whole.call_text("a_subscribed", json!({})).await;
+        (requests.contains("+note:///beta") && requests.contains("+note:///bravo")).then_some(())
     })
     .await;
     for native in ["note:///bravo", "note:///alpha"] {
         whole.call("a_touch", json!({ "uri": native })).await;
     }
-    let told = stream.await_method(UPDATED).await;
-    assert_eq!(told["params"]["uri"], "a+note:///alpha", "the update of the hidden resource came first");
+    let update = stream.await_method(UPDATED).await;
+    assert_eq!(update["params"]["uri"], "a+note:///alpha", "the update of the hidden resource was sent");
     whole.request("resources/unsubscribe", json!({ "uri": pattern })).await;
     eventually("only the hidden resources are unsubscribed", || async {
-        let said = whole.call_text("a_subscribed", json!({})).await;
-        let ended = said.contains("-note:///beta") && said.contains("-note:///bravo");
-        assert!(!said.contains("-note:///alpha") && !said.contains("-note:///charlie"), "{said}");
+        let requests = whole.call_text("a_subscribed", json!({})).await;
+        let ended = requests.contains("-note:///beta") && requests.contains("-note:///bravo");
+        assert!(!requests.contains("-note:///alpha") && !requests.contains("-note:///charlie"), "{requests}");
         ended.then_some(())
     })
     .await;

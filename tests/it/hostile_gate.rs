@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::client::Client;
-use crate::harness::{Gateway, PATIENCE, fixture_server};
+use crate::harness::{Gateway, TIMEOUT, fixture_server};
 use crate::hostile::{Attack, HEALTHY};
 
 /// The memory limit of the gateway under malformed requests, in MiB.
@@ -22,7 +22,7 @@ async fn exchange(address: SocketAddr, bytes: &[u8]) -> String {
     // The gateway may reject the head and close before it has read everything.
     let _ = stream.write_all(bytes).await;
     let mut answer = Vec::new();
-    let _ = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("an end in time");
+    let _ = tokio::time::timeout(TIMEOUT, stream.read_to_end(&mut answer)).await.expect("an end in time");
     String::from_utf8_lossy(&answer).into_owned()
 }
 

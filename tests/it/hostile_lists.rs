@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 
 use crate::harness::{Gateway, eventually, fixture_server};
 use crate::hostile::{Attack, HEALTHY, await_limit, counter, limit_hits};
-use crate::operator::look;
+use crate::operator::get_admin;
 use crate::raw_server::response;
 use crate::scripted::{Reply, Scripted, Seen};
-use crate::support::{http_server, logged};
+use crate::support::{await_log, http_server};
 
 const EVENTS: &str = "Content-Type: text/event-stream\r\n";
 const CHANGED: &str = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
@@ -121,9 +121,9 @@ async fn hard2_a_list_beyond_the_limit_is_reported_and_the_last_one_stays() {
     mode.store(1, Ordering::SeqCst);
     client.call("hostile_t", json!({})).await;
     await_limit(&client, "listBytes").await;
-    logged(&gateway, &["hostile", "tools/list", "listBytes, 67108864 bytes"]).await;
-    let reported = eventually("the status reports it", || async {
-        let status = look(&client, "/api/servers").await;
+    await_log(&gateway, &["hostile", "tools/list", "listBytes, 67108864 bytes"]).await;
+    let reported = eventually("the status reports the limit", || async {
+        let status = get_admin(&client, "/api/servers").await;
         status.body.contains("listBytes").then_some(status.body)
     });
     assert!(reported.await.contains("shorten its descriptions"), "the cure");

@@ -19,12 +19,12 @@ use crate::client::{Client, text_of};
 use crate::harness::{Gateway, Scratch, fixture_server, goblin, servers_only};
 use crate::hostile::{Attack, HEALTHY};
 use crate::operator::bearer;
-use crate::park::{ELICITATION, ask, required, retry, to_all};
+use crate::park::{ELICITATION, required, retry, server_request_call, to_all};
 use crate::raw_server::response;
 use crate::scripted::{Reply, Scripted};
 use crate::stage::Back;
 use crate::stage::Scene;
-use crate::support::{children, http_server, logged, scripted_server};
+use crate::support::{await_log, children, http_server, scripted_server};
 
 /// The memory limit in MiB. None of these attacks costs memory.
 const CEILING: u64 = 128;
@@ -98,9 +98,9 @@ async fn hard_equal_ids_of_many_clients_never_get_the_answer_of_another() {
 #[tokio::test]
 async fn hard_a_request_state_with_any_flipped_bit_is_refused() {
     let scene = Scene::start(Back::Post, json!({}), json!({})).await;
-    let call = ask(&scene.backend, ELICITATION, r#","params":{"message":"m"}"#);
-    let (asked, state) = required(&scene.client.request("tools/call", call.clone()).await);
-    let answers = to_all(&asked, json!({"action": "accept"}));
+    let call = server_request_call(&scene.backend, ELICITATION, r#","params":{"message":"m"}"#);
+    let (input_requests, state) = required(&scene.client.request("tools/call", call.clone()).await);
+    let answers = to_all(&input_requests, json!({"action": "accept"}));
     let mut tried = 0;
     for (place, byte) in state.bytes().enumerate() {
         for bit in 0..7 {
@@ -139,7 +139,7 @@ async fn hard_no_text_of_a_peer_reaches_a_terminal_by_the_log() {
     let gateway = Gateway::with_servers(servers).await;
     let attack = Attack::begin("terminal escapes", &gateway).await;
     let client = gateway.client_seeing("b_echo").await;
-    logged(&gateway, &["fake line"]).await;
+    await_log(&gateway, &["fake line"]).await;
     let name = client.tool_names().await.into_iter().find(|name| name.starts_with("a_")).expect("the tool is listed");
     client.try_call(&name, json!({})).await;
     let hostile = Client::new(gateway.address);
@@ -175,7 +175,7 @@ async fn hard_a_tool_name_with_control_characters_is_listed_and_called_by_a_plai
     .await;
     assert!(name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte)), "{name:?}");
     client.call(&name, json!({})).await;
-    assert_eq!(server.of("tools/call")[0].message["params"]["name"], REPAINT, "the server gets the name it gave");
+    assert_eq!(server.of("tools/call")[0].message["params"]["name"], REPAINT, "the server receives its own name");
     attack.end(CEILING).await;
 }
 
@@ -239,18 +239,18 @@ async fn hard_a_redirect_is_never_followed() {
         _ => seen.legacy(),
     })
     .await;
-    let gone = Scripted::start(move |_, _| Reply::Bytes(response("308 Permanent Redirect", &location, ""))).await;
-    let old = json!({ "type": "sse", "url": format!("http://{}/sse", gone.address) });
+    let moved = Scripted::start(move |_, _| Reply::Bytes(response("308 Permanent Redirect", &location, ""))).await;
+    let old = json!({ "type": "sse", "url": format!("http://{}/sse", moved.address) });
     let servers = json!({
-        HEALTHY: fixture_server(&[]), "a": http_server(server.address), "b": http_server(gone.address), "c": old,
+        HEALTHY: fixture_server(&[]), "a": http_server(server.address), "b": http_server(moved.address), "c": old,
     });
     let gateway = Gateway::with_servers(servers).await;
     let attack = Attack::begin("redirects", &gateway).await;
     let client = gateway.client_seeing("a_t").await;
     let answer = client.try_call("a_t", json!({})).await;
-    assert!(answer["error"]["message"].as_str().is_some_and(|words| words.contains("redirect")), "{answer}");
+    assert!(answer["error"]["message"].as_str().is_some_and(|message| message.contains("redirect")), "{answer}");
     for name in ["b", "c"] {
-        logged(&gateway, &[name, "308 Permanent Redirect"]).await;
+        await_log(&gateway, &[name, "308 Permanent Redirect"]).await;
     }
     attack.end(CEILING).await;
     canary.assert_untouched().await;

@@ -13,7 +13,7 @@ use crate::client::Client;
 use crate::harness::{Gateway, Scratch, eventually, fixture, fixture_server, goblin};
 use crate::home::{Home, Ran};
 use crate::hostile::{Attack, HEALTHY};
-use crate::operator::look;
+use crate::operator::get_admin;
 use crate::support::{is_error, parent, path_text, pid_in};
 
 /// Variables of the gateway, named after the part of the configuration that expands them. The value of each contains
@@ -67,7 +67,7 @@ fn configuration(scratch: &Scratch) -> Value {
 
 /// Returns the environment of a process, as other processes of the user can read it.
 fn environment(pid: u32) -> BTreeMap<String, String> {
-    let bytes = std::fs::read(format!("/proc/{pid}/environ")).expect("the process lives");
+    let bytes = std::fs::read(format!("/proc/{pid}/environ")).expect("the process runs");
     let text = String::from_utf8(bytes).expect("text");
     let variable = |text: &str| text.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
     text.split('\0').filter_map(variable).collect()
@@ -135,7 +135,7 @@ async fn hard6_d19_check_and_doctor_start_servers_with_the_same_environment() {
         let mut command = home.goblin(arguments);
         command.args(["--config", home.config()]);
         with_secrets(&mut command);
-        assert!(command.output().await.expect("it runs").status.success(), "{arguments:?}");
+        assert!(command.output().await.expect("the command runs").status.success(), "{arguments:?}");
         let seen = std::fs::read_to_string(&file).expect("the server was started");
         assert!(seen.contains("LC_TEST=lc"), "{arguments:?}: {seen}");
         // A prefix of the allow-list passes variables that no other server expands.
@@ -146,16 +146,17 @@ async fn hard6_d19_check_and_doctor_start_servers_with_the_same_environment() {
 
 #[tokio::test]
 async fn d19_an_inherit_that_names_a_token_of_the_gateway_is_refused() {
-    for (name, words) in [("GATEWAY_SECRET", "holds a token of the gateway"), ("GOBLIN_TOKEN", "pass to no server")] {
+    for (name, fragment) in [("GATEWAY_SECRET", "holds a token of the gateway"), ("GOBLIN_TOKEN", "pass to no server")]
+    {
         let home = Home::new(&json!({
             "gateway": { "token": "${GATEWAY_SECRET}" },
             "mcpServers": { "a": { "command": "true", "inherit": [name] } },
         }));
         let mut command = home.goblin(&["check", "--config", home.config()]);
         with_secrets(&mut command);
-        let output = command.output().await.expect("it runs");
+        let output = command.output().await.expect("the command runs");
         let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(2) && text.contains(words), "{text}");
+        assert!(output.status.code() == Some(2) && text.contains(fragment), "{text}");
     }
 }
 
@@ -163,7 +164,7 @@ async fn d19_an_inherit_that_names_a_token_of_the_gateway_is_refused() {
 async fn run(home: &Home, arguments: &[&str]) -> Ran {
     let mut command = home.goblin(arguments);
     with_secrets(&mut command);
-    let output = command.output().await.expect("it runs");
+    let output = command.output().await.expect("the command runs");
     Ran { code: output.status.code(), stdout: output.stdout, stderr: String::from_utf8(output.stderr).expect("text") }
 }
 
@@ -171,7 +172,7 @@ async fn run(home: &Home, arguments: &[&str]) -> Ran {
 async fn d19_doctor_names_a_variable_that_a_failed_server_may_need() {
     let fails = |line: &str| json!({ "command": "sh", "args": ["-c", format!("echo '{line}' >&2; exit 1")] });
     let home = Home::new(&json!({ "gateway": { "port": 0 }, "mcpServers": {
-        "told": fails("error: UNRELATED_KEY is required"),
+        "reporting": fails("error: UNRELATED_KEY is required"),
         "unrelated": fails("cannot log in"),
         "quiet": fails("no idea"),
     } }));
@@ -180,7 +181,7 @@ async fn d19_doctor_names_a_variable_that_a_failed_server_may_need() {
     assert_eq!(ran.code, Some(1), "{text}");
     let after = |id: &str| text.split(&format!("server {id}: ")).nth(1).unwrap_or_else(|| panic!("{id}: {text}"));
     let cure = "UNRELATED_KEY is set, but the server does not get it; name it in its \"inherit\"";
-    for (id, is_named) in [("told", true), ("unrelated", true), ("quiet", false)] {
+    for (id, is_named) in [("reporting", true), ("unrelated", true), ("quiet", false)] {
         let finding: Vec<_> = after(id).lines().take(2).collect();
         assert_eq!(finding[1].contains(cure), is_named, "{id}: {finding:?}");
     }
@@ -209,7 +210,7 @@ async fn hard7_variables_in_a_command_line_are_shown_as_they_were_written() {
     with_secrets(&mut command);
     let gateway = Gateway::of(command).await;
     let status = eventually("the server has failed", || async {
-        let status = look(&Client::new(gateway.address), "/api/status").await.json();
+        let status = get_admin(&Client::new(gateway.address), "/api/status").await.json();
         (status["servers"][0]["state"] == "failed").then_some(status)
     })
     .await;
@@ -235,8 +236,8 @@ fn noisy_server(more: Value) -> Value {
 /// Asserts that a response for a client quotes no output or command of the server.
 fn assert_quotes_nothing(answer: &Value) {
     let text = answer.to_string();
-    for words in NOISE.into_iter().chain(["last lines", "sh -c", "--crash-after"]) {
-        assert!(!text.contains(words), "{words}: {text}");
+    for fragment in NOISE.into_iter().chain(["last lines", "sh -c", "--crash-after"]) {
+        assert!(!text.contains(fragment), "{fragment}: {text}");
     }
 }
 
@@ -269,12 +270,12 @@ async fn hard7_clients_read_no_stderr_no_stdout_and_no_command_line() {
         assert_quotes_nothing(&client.request(method, params).await);
     }
     // Operators can read all of it.
-    let told = eventually("an operator reads the last lines", || async {
-        let status = look(&client, "/api/servers/shared").await;
+    let reported = eventually("an operator reads the last lines", || async {
+        let status = get_admin(&client, "/api/servers/shared").await;
         status.body.contains(NOISE[0]).then_some(status)
     })
     .await;
-    assert_eq!(told.status, StatusCode::OK);
+    assert_eq!(reported.status, StatusCode::OK);
     for path in ["/api/status", "/api/servers", "/api/servers/shared", "/api/sessions", "/api/events"] {
         let answer = client.send(Method::GET, path, &[], "").await;
         assert_eq!(answer.status, StatusCode::UNAUTHORIZED, "{path}: {answer:?}");
@@ -292,7 +293,7 @@ async fn hard7_clients_do_not_read_the_command_that_cannot_be_started() {
     let scratch = Scratch::new();
     let program = scratch.write("program", &format!("#!/bin/sh\nrm \"$0\"; exec '{}' --crash-after 0\n", fixture()));
     let executable = std::os::unix::fs::PermissionsExt::from_mode(0o700);
-    std::fs::set_permissions(&program, executable).expect("it is ours");
+    std::fs::set_permissions(&program, executable).expect("the test owns the file");
     let gateway = Gateway::with_servers(json!({ "a": { "command": program } })).await;
     let client = gateway.client_seeing("a_echo").await;
     client.try_call("a_echo", json!({})).await;
@@ -302,6 +303,6 @@ async fn hard7_clients_do_not_read_the_command_that_cannot_be_started() {
     })
     .await;
     assert!(!answer.to_string().contains(path_text(&program)), "{answer}");
-    let status = look(&client, "/api/servers/a").await;
+    let status = get_admin(&client, "/api/servers/a").await;
     assert!(status.body.contains(path_text(&program)), "{status:?}");
 }

@@ -16,14 +16,14 @@ use crate::hostile::{Attack, HEALTHY, counter};
 use crate::socket_gateway::{SOCKET, SocketGateway, await_tools, home_with, socket_of};
 
 /// The id of a user without any files.
-const NOBODY: u32 = 65534;
+const OTHER_USER: u32 = 65534;
 /// The number of connections of the other user.
 const CONNECTIONS: usize = 200;
 /// The memory of a gateway with one server in a debug build, with a margin, in MiB.
 const MAX_MEMORY_MIB: u64 = 200;
 
 fn set_mode(path: &Path, mode: u32) {
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("the file is ours");
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("the test owns the file");
 }
 
 /// Creates the directory of the socket with this mode.
@@ -35,13 +35,13 @@ fn make_directory(home: &Home, mode: u32) {
 }
 
 /// Asserts that the gateway does not start, and that its error contains these words.
-async fn assert_rejected(home: &Home, words: &[&str]) {
+async fn assert_rejected(home: &Home, fragments: &[&str]) {
     let mut gateway = SocketGateway::spawn(home);
     let code = gateway.outcome().await;
     assert!(code.is_some_and(|code| code > 0), "{code:?}: {:?}", gateway.log());
     crate::harness::eventually("the error is complete", || async {
         let log = gateway.log().join("\n");
-        words.iter().all(|word| log.contains(word)).then_some(())
+        fragments.iter().all(|fragment| log.contains(fragment)).then_some(())
     })
     .await;
 }
@@ -81,7 +81,7 @@ async fn hard10_a_peer_of_another_user_is_closed_counted_and_logged_once() {
     let path = socket.clone();
     let attacking = tokio::task::spawn_blocking(move || {
         for _ in 0..CONNECTIONS {
-            assert_eq!(request_as(NOBODY, &path), b"", "another user gets no answer");
+            assert_eq!(request_as(OTHER_USER, &path), b"", "another user gets no answer");
         }
     });
     attacking.await.expect("no answer");
@@ -89,7 +89,7 @@ async fn hard10_a_peer_of_another_user_is_closed_counted_and_logged_once() {
     assert_eq!(rejected, CONNECTIONS as u64);
     let log = gateway.log();
     let lines: Vec<_> =
-        log.iter().filter(|line| line.contains(&format!("the uid of the process is {NOBODY}"))).collect();
+        log.iter().filter(|line| line.contains(&format!("the uid of the process is {OTHER_USER}"))).collect();
     assert!(lines.len() == 1 && lines[0].contains("WARN"), "{lines:?}");
     assert!(request_as(0, &socket).starts_with(b"HTTP/1.1 200"), "the own user is served");
     attack.end(MAX_MEMORY_MIB).await;
@@ -101,8 +101,8 @@ async fn hard10_a_socket_of_a_killed_gateway_is_replaced() {
     let socket = socket_of(&home);
     let mut killed = SocketGateway::start(&home).await;
     killed.end("KILL").await;
-    let left = std::fs::symlink_metadata(&socket).expect("a killed gateway leaves its socket");
-    assert!(left.file_type().is_socket());
+    let metadata = std::fs::symlink_metadata(&socket).expect("a killed gateway leaves its socket");
+    assert!(metadata.file_type().is_socket());
     let _gateway = SocketGateway::start(&home).await;
     await_tools(&socket).await;
 }
@@ -159,15 +159,15 @@ async fn hard10_what_is_not_a_socket_of_ours_is_never_removed() {
     assert_eq!(std::fs::read_to_string(&socket).expect("the file is there"), "precious");
     // A link to a dead socket is not a socket.
     let elsewhere = socket.with_file_name("elsewhere");
-    std::fs::remove_file(&socket).expect("the file is ours");
+    std::fs::remove_file(&socket).expect("the test owns the file");
     drop(UnixListener::bind(&elsewhere).expect("a free path"));
     std::os::unix::fs::symlink(&elsewhere, &socket).expect("a link");
     assert_rejected(&home, &["is not a socket"]).await;
     assert!(elsewhere.exists() && std::fs::symlink_metadata(&socket).is_ok());
     if geteuid().is_root() {
-        std::fs::remove_file(&socket).expect("the link is ours");
+        std::fs::remove_file(&socket).expect("the test owns the link");
         drop(UnixListener::bind(&socket).expect("a free path"));
-        std::os::unix::fs::chown(&socket, Some(NOBODY), None).expect("root may");
+        std::os::unix::fs::chown(&socket, Some(OTHER_USER), None).expect("root may");
         assert_rejected(&home, &["belongs to another user"]).await;
         assert!(socket.exists());
     }
@@ -178,7 +178,7 @@ async fn hard10_a_file_that_took_the_place_of_the_socket_stays_at_the_end() {
     let home = home_with(json!({}));
     let socket = socket_of(&home);
     let mut gateway = SocketGateway::start(&home).await;
-    std::fs::remove_file(&socket).expect("the socket is ours");
+    std::fs::remove_file(&socket).expect("the test owns the socket");
     let _other = UnixListener::bind(&socket).expect("a free path");
     gateway.end("TERM").await;
     assert!(socket.exists(), "the socket of another program stays");
@@ -198,7 +198,7 @@ async fn hard10_a_directory_that_others_can_enter_is_rejected() {
         let home = home_with(json!({}));
         make_directory(&home, 0o700);
         let socket = socket_of(&home);
-        std::os::unix::fs::chown(socket.parent().expect("a directory"), Some(NOBODY), None).expect("root may");
+        std::os::unix::fs::chown(socket.parent().expect("a directory"), Some(OTHER_USER), None).expect("root may");
         assert_rejected(&home, &["belongs to another user"]).await;
     }
     // A link to a private directory could be changed later.
@@ -220,11 +220,11 @@ async fn hard10_a_path_that_no_system_takes_is_a_problem_of_the_configuration() 
     let fits = check(path(104)).await;
     assert_eq!(fits.code, Some(0), "{fits:?}");
     let long = check(path(105)).await;
-    let said = format!("{}{}", long.text(), long.stderr);
+    let output = format!("{}{}", long.text(), long.stderr);
     assert!(long.code.is_some_and(|code| code > 0), "{long:?}");
-    assert!(said.contains("gateway.socket") && said.contains("at most 104 bytes"), "{said}");
+    assert!(output.contains("gateway.socket") && output.contains("at most 104 bytes"), "{output}");
     let home = Home::new(&json!({ "gateway": { "tcp": false }, "mcpServers": {} }));
     let nowhere = home.run(&["check", "--config", home.config()]).await;
-    let said = format!("{}{}", nowhere.text(), nowhere.stderr);
-    assert!(said.contains("gateway.tcp") && said.contains("set gateway.socket"), "{said}");
+    let output = format!("{}{}", nowhere.text(), nowhere.stderr);
+    assert!(output.contains("gateway.tcp") && output.contains("set gateway.socket"), "{output}");
 }

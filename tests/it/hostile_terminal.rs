@@ -17,16 +17,16 @@ fn home() -> Home {
     home.scratch.write("hostile.txt", HOSTILE);
     let files = json!({ "type": "files", "root": home.scratch.path() });
     let config = json!({ "mcpServers": { "a": fixture_server(&[]), "f": files } });
-    std::fs::write(&home.config, config.to_string()).expect("it can be written");
+    std::fs::write(&home.config, config.to_string()).expect("the file can be written");
     home
 }
 
 /// Returns the text that a terminal receives up to these words.
-async fn on_terminal(home: &Home, arguments: &[&str], words: &str) -> String {
+async fn on_terminal(home: &Home, arguments: &[&str], fragment: &str) -> String {
     let mut command = home.goblin(arguments);
     let terminal = Terminal::of(&mut command).of_width(200);
     let _child = command.env("NO_COLOR", "1").spawn().expect("goblin starts");
-    let shown = terminal.await_text(words).await.replace("\r\n", "\n");
+    let shown = terminal.await_text(fragment).await.replace("\r\n", "\n");
     let is_hostile = |letter: char| {
         (letter.is_control() && letter != '\n')
             || matches!(letter, '\u{61c}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -40,7 +40,7 @@ async fn results_on_a_terminal_have_no_characters_that_command_it() {
     let home = home();
     let (_gateway, client) = home.gateway("a_echo").await;
     client.await_tool("f_read").await;
-    let uri = format!("file://{}/hostile.txt", home.scratch.path().canonicalize().expect("it is there").display());
+    let uri = format!("file://{}/hostile.txt", home.scratch.path().canonicalize().expect("the file exists").display());
     let text = format!("text={HOSTILE}");
     let name = format!("name={HOSTILE}");
     let path = "path=hostile.txt";

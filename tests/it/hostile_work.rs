@@ -9,7 +9,7 @@ use crate::client::Client;
 use crate::harness::{Gateway, eventually, fixture_server};
 use crate::hostile::{Attack, HEALTHY, await_limit, limit_hits};
 use crate::scripted::{Reply, Scripted, Seen};
-use crate::support::{assert_error, begin_call, ended, http_server, logged};
+use crate::support::{assert_error, await_log, begin_call, ended, http_server};
 
 /// The lists of a hostile server.
 #[derive(Clone, Default)]
@@ -70,7 +70,7 @@ fn tool(name: &str, schema: Value) -> Value {
     json!({ "name": name, "inputSchema": schema })
 }
 
-fn words(result: &Value) -> &str {
+fn error_text(result: &Value) -> &str {
     result["content"][0]["text"].as_str().unwrap_or_default()
 }
 
@@ -97,7 +97,7 @@ async fn hard4_calls_of_a_tool_whose_schema_explodes_pass_unvalidated() {
         assert_eq!(answer["content"], json!([]), "the backend is the judge: {answer}");
     }
     assert_eq!(limit_hits(&client, "schemaNodes").await, 2);
-    logged(&gateway, &["calls of a tool are not validated", "bomb"]).await;
+    await_log(&gateway, &["calls of a tool are not validated", "bomb"]).await;
     attack.end(256).await;
 }
 
@@ -119,13 +119,13 @@ async fn hard4_recursive_schemas_and_patterns_are_still_validated() {
     let attack = Attack::begin("recursive schemas and patterns", &gateway).await;
     let nested = |leaf: Value| (0..8).fold(leaf, |inner, _| json!({ "value": 1, "children": [inner] }));
     assert_eq!(client.call("evil_tree", nested(json!({ "value": 1 }))).await["content"], json!([]));
-    let refused = client.call("evil_tree", nested(json!({ "value": "x" }))).await;
-    assert!(words(&refused).contains("/children/0/value: "), "{refused}");
+    let rejected = client.call("evil_tree", nested(json!({ "value": "x" }))).await;
+    assert!(error_text(&rejected).contains("/children/0/value: "), "{rejected}");
     let long = format!("{}!", "a".repeat(50_000));
-    let refused = client.call("evil_backtracking", json!({ "a": long })).await;
-    assert!(words(&refused).contains("/a: "), "{refused}");
+    let rejected = client.call("evil_backtracking", json!({ "a": long })).await;
+    assert!(error_text(&rejected).contains("/a: "), "{rejected}");
     let passed = client.call("evil_enormous", json!({ "a": long })).await;
-    assert_eq!(passed["content"], json!([]), "a pattern that cannot be compiled is left to the backend");
+    assert_eq!(passed["content"], json!([]), "the backend checks a pattern that cannot be compiled");
     attack.end(256).await;
 }
 
@@ -174,7 +174,7 @@ async fn hard4_a_backend_with_too_many_templates_keeps_its_last_list_of_them() {
     client.await_tool("evil_t").await;
     let attack = Attack::begin("too many templates", &gateway).await;
     await_limit(&client, "templates").await;
-    logged(
+    await_log(
         &gateway,
         &["cannot list the entries of the backend", "resources/templates/list", "more than 10000 resource templates"],
     )

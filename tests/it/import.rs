@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 use goblin_config::file::LoadError;
 use serde_json::Value;
 
-use crate::harness::{GOBLIN, Scratch};
+use crate::harness::{GOBLIN, Scratch, write_file};
 
 /// The text in the files at every place where a secret could be.
 const SECRET: &str = "literal-secret-value";
@@ -49,7 +49,7 @@ impl Machine {
     }
 
     fn home(&self) -> PathBuf {
-        self.scratch.path().canonicalize().expect("it is there")
+        self.scratch.path().canonicalize().expect("the file exists")
     }
 
     fn project(&self) -> PathBuf {
@@ -69,15 +69,14 @@ impl Machine {
 
     fn put(&self, place: &str, text: &str) -> PathBuf {
         let path = PathBuf::from(self.real(place));
-        std::fs::create_dir_all(path.parent().expect("it is in a directory")).expect("a directory");
-        std::fs::write(&path, self.real(text)).expect("a file");
+        write_file(&path, &self.real(text));
         path
     }
 
     fn run(&self, arguments: &[&str]) -> Output {
         let mut command = Command::new(GOBLIN);
         command.args(arguments).env_clear().env("HOME", self.home()).current_dir(self.project()).stdin(Stdio::null());
-        command.output().expect("it runs")
+        command.output().expect("the command runs")
     }
 
     /// Runs an import and returns its stdout. Asserts success and an empty stderr.
@@ -90,7 +89,7 @@ impl Machine {
     }
 
     fn written(&self) -> String {
-        std::fs::read_to_string(self.target()).expect("it was written")
+        std::fs::read_to_string(self.target()).expect("the file was written")
     }
 }
 
@@ -105,7 +104,7 @@ fn every_file_of_every_client_gives_what_stands_next_to_it() {
         assert_eq!(machine.written(), machine.real(&fixture(&format!("{stem}.goblin.json"))), "{file}");
         if fixture(file).contains(SECRET) {
             let is_secret_kept = machine.written().contains(SECRET);
-            assert!(is_secret_kept, "{file}: what the server needs is lost");
+            assert!(is_secret_kept, "{file}: the server's secret is lost");
         }
     }
 }
@@ -140,7 +139,7 @@ fn all_clients_are_read_together_and_twice_is_once() {
     assert!(second.contains("nothing to add to ") && !second.contains("added"), "{second}");
     assert_eq!(machine.written(), written);
     let loaded = goblin_config::load(&machine.target(), &|_| Some("https://value".to_owned()));
-    let Err(LoadError::Problems(problems)) = loaded else { panic!("a file that it names is missing: {loaded:?}") };
+    let Err(LoadError::Problems(problems)) = loaded else { panic!("a referenced file is missing: {loaded:?}") };
     assert!(problems.iter().all(|problem| problem.outside), "{problems}");
 }
 
@@ -189,7 +188,7 @@ fn a_file_that_is_there_is_added_to() {
     );
     let added = "    \"c\": {\n      \"command\": \"z\",\n      \"args\": [\"1\"],\n    },\n  },\n}\n";
     assert_eq!(machine.written(), OWN.replace("  },\n}\n", added));
-    assert_eq!(target.metadata().expect("it is there").permissions().mode() & 0o777, 0o640);
+    assert_eq!(target.metadata().expect("the file exists").permissions().mode() & 0o777, 0o640);
 }
 
 #[test]
@@ -209,11 +208,11 @@ fn a_file_with_problems_is_left_alone() {
 fn nothing_is_written_without_a_yes() {
     let machine = Machine::new();
     machine.put("@HOME@/.cursor/mcp.json", r#"{"mcpServers":{"c":{"command":"z"}}}"#);
-    for (arguments, words) in
+    for (arguments, fragment) in
         [(&[][..], "nothing was written; to write to "), (&["--dry-run"], "nothing was written, as --dry-run asks")]
     {
         let stdout = machine.import(arguments);
-        assert!(stdout.contains("c       cursor  z\n") && stdout.contains(words), "{stdout}");
+        assert!(stdout.contains("c       cursor  z\n") && stdout.contains(fragment), "{stdout}");
         assert!(!machine.target().exists());
     }
     let json: Value = serde_json::from_str(&machine.import(&["--json"])).expect("JSON");
@@ -227,10 +226,10 @@ fn what_is_written_is_for_its_owner_alone() {
     machine.put("@HOME@/.cursor/mcp.json", r#"{"mcpServers":{"c":{"command":"z"}}}"#);
     let json: Value = serde_json::from_str(&machine.import(&["--json", "--yes"])).expect("JSON");
     assert_eq!(json["written"], true);
-    let mode = |path: &Path| path.metadata().expect("it is there").permissions().mode() & 0o777;
+    let mode = |path: &Path| path.metadata().expect("the file exists").permissions().mode() & 0o777;
     assert_eq!((mode(&machine.target()), mode(machine.target().parent().expect("a parent"))), (0o600, 0o700));
     let names: Vec<_> = std::fs::read_dir(machine.target().parent().expect("a parent")).expect("a directory").collect();
-    assert_eq!(names.len(), 1, "something was left behind");
+    assert_eq!(names.len(), 1, "a temporary file remains");
 }
 
 #[test]

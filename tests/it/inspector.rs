@@ -7,7 +7,7 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use crate::harness::{GOBLIN, Gateway, PATIENCE, Scratch, fixture_server};
+use crate::harness::{GOBLIN, Gateway, Scratch, TIMEOUT, fixture_server};
 use crate::sdk::tool;
 use crate::support::path_text;
 
@@ -20,10 +20,10 @@ async fn inspect(arguments: &[&str]) -> Value {
     // Both the Inspector and Goblin keep files in the home directory.
     command.env("HOME", scratch.path()).env_remove("XDG_RUNTIME_DIR").current_dir(scratch.path());
     command.stdin(Stdio::null()).kill_on_drop(true);
-    let output = tokio::time::timeout(PATIENCE, command.output()).await.expect("it ends").expect("node runs");
-    let (told, words) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{arguments:?}: {told}{words}");
-    serde_json::from_str(&told).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {told}{words}"))
+    let output = tokio::time::timeout(TIMEOUT, command.output()).await.expect("the process ends").expect("node runs");
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{arguments:?}: {stdout}{stderr}");
+    serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {stdout}{stderr}"))
 }
 
 fn names<'a>(listed: &'a Value, list: &str, key: &str) -> Vec<&'a str> {

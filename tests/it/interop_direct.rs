@@ -32,7 +32,7 @@ impl Run {
 fn runs() -> Vec<Run> {
     let mut runs = Vec::new();
     for era in Era::ALL {
-        let makers: Vec<Maker> = Maker::ALL.into_iter().filter(|maker| maker.speaks(era)).collect();
+        let makers: Vec<Maker> = Maker::ALL.into_iter().filter(|maker| maker.supports(era)).collect();
         for (row, &client) in makers.iter().enumerate() {
             for (column, &server) in makers.iter().enumerate() {
                 let programs = client != Maker::Rust && server != Maker::Rust;

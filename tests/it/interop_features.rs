@@ -56,11 +56,11 @@ pub enum Verdict {
 
 impl Verdict {
     fn of(line: &Value) -> Verdict {
-        let word = |name: &str| line[name].as_str().map(str::to_owned);
-        match (word("skipped"), line["ok"].as_bool()) {
+        let text = |name: &str| line[name].as_str().map(str::to_owned);
+        match (text("skipped"), line["ok"].as_bool()) {
             (Some(reason), _) => Verdict::Skipped(reason),
             (None, Some(true)) => Verdict::Works,
-            _ => Verdict::Fails(word("detail").unwrap_or_else(|| line.to_string())),
+            _ => Verdict::Fails(text("detail").unwrap_or_else(|| line.to_string())),
         }
     }
 }

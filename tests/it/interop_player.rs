@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-use crate::harness::PATIENCE;
+use crate::harness::TIMEOUT;
 use crate::interop_features::{Era, Verdicts, read};
 use crate::interop_rmcp_client;
 use crate::interop_rmcp_server::RmcpServer;
 use crate::sdk::{Sdk, tool};
 
 /// The time limit for all features of one client. Each feature has a shorter one.
-const RUN_PATIENCE: Duration = Duration::from_secs(300);
+const RUN_TIMEOUT: Duration = Duration::from_secs(300);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Maker {
@@ -41,7 +41,7 @@ impl Maker {
         }
     }
 
-    pub fn speaks(self, era: Era) -> bool {
+    pub fn supports(self, era: Era) -> bool {
         era == Era::Legacy || !matches!(self, Maker::Python1 | Maker::TypeScript1)
     }
 
@@ -52,7 +52,7 @@ impl Maker {
             ("tasks", Era::Legacy, Maker::Python2 | Maker::TypeScript2 | Maker::Rust) => {
                 Some("has no tasks of 2025-11-25")
             }
-            ("tasks", Era::Modern, Maker::TypeScript2) => Some("refuses results of the kind `task`"),
+            ("tasks", Era::Modern, Maker::TypeScript2) => Some("rejects results of the kind `task`"),
             _ => None,
         }
     }
@@ -120,9 +120,9 @@ impl Maker {
             }
         };
         let output = command.stdin(Stdio::null()).kill_on_drop(true).output();
-        let output = tokio::time::timeout(RUN_PATIENCE, output).await.expect("an end").expect("it runs");
-        let words = String::from_utf8_lossy(&output.stderr);
-        let last = words.lines().rev().take(5).collect::<Vec<_>>().join(" / ");
+        let output = tokio::time::timeout(RUN_TIMEOUT, output).await.expect("an end").expect("the command runs");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let last = stderr.lines().rev().take(5).collect::<Vec<_>>().join(" / ");
         read(&String::from_utf8_lossy(&output.stdout), &format!("no verdict; the last lines: {last}"))
     }
 }
@@ -148,9 +148,9 @@ impl HttpServer {
         command.arg(&program[1]).arg("http").stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut process = command.spawn().unwrap_or_else(|error| panic!("{maker:?} does not start: {error}"));
         let mut lines = BufReader::new(process.stdout.take().expect("a pipe")).lines();
-        let line = tokio::time::timeout(PATIENCE, lines.next_line()).await.expect("it says where in time");
-        let line = line.expect("it can be read").unwrap_or_else(|| panic!("{maker:?} does not listen"));
-        let url = line.strip_prefix("listening ").expect("it says where").to_owned();
+        let line = tokio::time::timeout(TIMEOUT, lines.next_line()).await.expect("an address in time");
+        let line = line.expect("the line can be read").unwrap_or_else(|| panic!("{maker:?} does not listen"));
+        let url = line.strip_prefix("listening ").expect("the process prints its address").to_owned();
         HttpServer::Program { _process: process, url }
     }
 

@@ -1,7 +1,7 @@
 //! The official Rust SDK as a client that plays the scripts of the features.
 //!
 //! It runs in the process of the test, and returns the same verdicts as the clients of other languages.
-#![expect(deprecated, reason = "older versions of the protocol are spoken too")]
+#![expect(deprecated, reason = "older versions of the protocol are supported too")]
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 use tokio::net::{TcpStream, UnixListener};
 use tokio::task::JoinSet;
 
-use crate::harness::{Deadline, PATIENCE, Scratch};
+use crate::harness::{Deadline, Scratch, TIMEOUT};
 use crate::interop_features::{Era, FEATURES, Verdict, Verdicts, judge, read, script};
 
 /// The time limit of a step, so that a failing step does not use up the time of a whole test.
@@ -51,8 +51,8 @@ pub async fn play(url: &str, era: Era, mark: &str) -> Verdicts {
 type Outcome = Result<Value, String>;
 
 struct Player {
-    service: RunningService<RoleClient, Ears>,
-    ears: Ears,
+    service: RunningService<RoleClient, Recorder>,
+    recorder: Recorder,
     era: Era,
     mark: String,
     /// The call that is in progress while other steps are played.
@@ -76,17 +76,17 @@ impl Player {
             Era::Legacy => ClientLifecycleMode::Initialize,
             Era::Modern => ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] },
         };
-        let ears = Ears { mark: mark.to_owned(), heard: Arc::default(), progress: Arc::default() };
-        let service = tokio::time::timeout(PATIENCE, ears.clone().serve_with_lifecycle(transport, lifecycle)).await;
+        let recorder = Recorder { mark: mark.to_owned(), received: Arc::default(), progress: Arc::default() };
+        let service = tokio::time::timeout(TIMEOUT, recorder.clone().serve_with_lifecycle(transport, lifecycle)).await;
         let service = service.expect("a connection in time")?;
-        Ok(Player { service, ears, era, mark: mark.to_owned(), begun: None, acted: 0, tasks, _scratch: scratch })
+        Ok(Player { service, recorder, era, mark: mark.to_owned(), begun: None, acted: 0, tasks, _scratch: scratch })
     }
 
     async fn play(&mut self, feature: &str) -> Verdict {
         for (index, step) in script(feature, self.era, &self.mark).iter().enumerate() {
             let name = step["do"].as_str().expect("a step has a name").to_owned();
             if name != "wait_notification" {
-                self.acted = self.ears.count();
+                self.acted = self.recorder.count();
             }
             let outcome = match tokio::time::timeout(STEP, self.step(&name, step)).await {
                 Ok(Ok(outcome)) => outcome,
@@ -116,7 +116,7 @@ impl Player {
             "unsubscribe" => outcome(service.unsubscribe(params_of(step)).await),
             "listen" => self.listen(step).await,
             "wait_notification" => self.wait(step).await,
-            "count_notifications" => json!({"ok": true, "result": self.ears.matching(step, 0).len()}),
+            "count_notifications" => json!({"ok": true, "result": self.recorder.matching(step, 0).len()}),
             "await_text" => self.await_text(step).await,
             "begin_call" => self.begin(step).await,
             "await_progress" => self.await_progress(step).await,
@@ -155,10 +155,10 @@ impl Player {
             Err(error) => return outcome::<()>(Err(error)),
         };
         let acknowledged = value(subscription.acknowledged());
-        let ears = self.ears.clone();
+        let recorder = self.recorder.clone();
         self.tasks.spawn(async move {
             while let Ok(Some(notification)) = subscription.next().await {
-                ears.hear(value(notification));
+                recorder.record(value(notification));
             }
         });
         json!({"ok": true, "result": {"notifications": acknowledged}})
@@ -167,7 +167,7 @@ impl Player {
     async fn wait(&self, step: &Value) -> Value {
         let since = if step["fresh"] == true { self.acted } else { 0 };
         loop {
-            if let Some(notification) = self.ears.matching(step, since).first() {
+            if let Some(notification) = self.recorder.matching(step, since).first() {
                 return json!({"ok": true, "result": notification});
             }
             tokio::time::sleep(POLL).await;
@@ -189,7 +189,7 @@ impl Player {
         let token = &self.begun.as_ref().expect("a call was begun").progress_token;
         let wanted = step["count"].as_u64().expect("a count");
         loop {
-            let progress = self.ears.progress_of(token);
+            let progress = self.recorder.progress_of(token);
             if progress.len() as u64 >= wanted {
                 return json!({"ok": true, "result": progress});
             }
@@ -239,19 +239,19 @@ fn forward(url: &str, scratch: &Scratch, tasks: &mut JoinSet<()>) -> PathBuf {
 
 /// The handler of server messages. It records notifications and answers every request with the mark.
 #[derive(Clone)]
-struct Ears {
+struct Recorder {
     mark: String,
-    heard: Arc<Mutex<Vec<Value>>>,
+    received: Arc<Mutex<Vec<Value>>>,
     progress: Arc<Mutex<Vec<ProgressNotificationParam>>>,
 }
 
-impl Ears {
-    fn hear(&self, notification: Value) {
-        self.heard.lock().expect("no test panics here").push(notification);
+impl Recorder {
+    fn record(&self, notification: Value) {
+        self.received.lock().expect("no test panics here").push(notification);
     }
 
     fn count(&self) -> usize {
-        self.heard.lock().expect("no test panics here").len()
+        self.received.lock().expect("no test panics here").len()
     }
 
     /// Returns the notifications from index `since` on that have this method and these members.
@@ -261,20 +261,20 @@ impl Ears {
             let has = |(name, value): (&String, &Value)| notification["params"][name] == *value;
             notification["method"] == step["method"] && members.into_iter().flatten().all(has)
         };
-        self.heard.lock().expect("no test panics here")[since..].iter().filter(matches).cloned().collect()
+        self.received.lock().expect("no test panics here")[since..].iter().filter(matches).cloned().collect()
     }
 
     /// Returns the progress notifications sorted by their number. The SDK handles each in its own task, so the order of
     /// arrival is lost.
     fn progress_of(&self, token: &ProgressToken) -> Vec<Value> {
-        let mut heard = self.progress.lock().expect("no test panics here").clone();
-        heard.retain(|progress| progress.progress_token == *token);
-        heard.sort_by(|one, other| one.progress.total_cmp(&other.progress));
-        heard.iter().map(value).collect()
+        let mut received = self.progress.lock().expect("no test panics here").clone();
+        received.retain(|progress| progress.progress_token == *token);
+        received.sort_by(|one, other| one.progress.total_cmp(&other.progress));
+        received.iter().map(value).collect()
     }
 }
 
-impl ClientHandler for Ears {
+impl ClientHandler for Recorder {
     fn get_info(&self) -> ClientConfig {
         let mut config = ClientConfig::default();
         let tasks = json!({"io.modelcontextprotocol/tasks": {}});
@@ -309,15 +309,15 @@ impl ClientHandler for Ears {
     }
 
     async fn on_logging_message(&self, params: LoggingMessageNotificationParam, _: NotificationContext<RoleClient>) {
-        self.hear(json!({"method": "notifications/message", "params": value(params)}));
+        self.record(json!({"method": "notifications/message", "params": value(params)}));
     }
 
     async fn on_resource_updated(&self, params: ResourceUpdatedNotificationParam, _: NotificationContext<RoleClient>) {
-        self.hear(json!({"method": "notifications/resources/updated", "params": value(params)}));
+        self.record(json!({"method": "notifications/resources/updated", "params": value(params)}));
     }
 
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
-        self.hear(json!({"method": "notifications/tools/list_changed"}));
+        self.record(json!({"method": "notifications/tools/list_changed"}));
     }
 }
 

@@ -25,9 +25,9 @@ use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, Stream
 use rmcp::{RoleServer, ServerHandler};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+
+use crate::raw_server::Acceptor;
 
 static CATALOG: LazyLock<Value> =
     LazyLock::new(|| serde_json::from_str(include_str!("../clients/catalog.json")).expect("the catalog is JSON"));
@@ -35,37 +35,28 @@ static CATALOG: LazyLock<Value> =
 /// A server on a free port that ends with the test.
 pub struct RmcpServer {
     pub url: String,
-    accepting: JoinHandle<()>,
+    _acceptor: Acceptor,
 }
 
 impl RmcpServer {
     pub async fn start() -> RmcpServer {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
-        let url = format!("http://{}/mcp", listener.local_addr().expect("an address"));
         let world = Arc::new(World::default());
         let handler = move || Ok(Server::new(&world));
         let config = StreamableHttpServerConfig::default();
         let service = StreamableHttpService::new(handler, Arc::new(LocalSessionManager::default()), config);
-        let accepting = tokio::spawn(async move {
-            while let Ok((connection, _)) = listener.accept().await {
-                let service = service.clone();
-                tokio::spawn(async move {
-                    let answer = service_fn(|request| {
-                        let service = service.clone();
-                        async move { Ok::<_, std::convert::Infallible>(service.handle(request).await) }
-                    });
-                    // A client that disconnects does not affect the others.
-                    let _ = http1::Builder::new().serve_connection(TokioIo::new(connection), answer).await;
+        let acceptor = Acceptor::start(move |connection| {
+            let service = service.clone();
+            async move {
+                let answer = service_fn(|request| {
+                    let service = service.clone();
+                    async move { Ok::<_, std::convert::Infallible>(service.handle(request).await) }
                 });
+                // A client that disconnects does not affect the others.
+                let _ = http1::Builder::new().serve_connection(TokioIo::new(connection), answer).await;
             }
         });
-        RmcpServer { url, accepting }
-    }
-}
-
-impl Drop for RmcpServer {
-    fn drop(&mut self) {
-        self.accepting.abort();
+        let acceptor = acceptor.await;
+        RmcpServer { url: acceptor.url(), _acceptor: acceptor }
     }
 }
 
@@ -108,35 +99,35 @@ struct Server {
 
 /// Converts a JSON value to a typed one.
 fn typed<T: DeserializeOwned>(value: Value) -> T {
-    serde_json::from_value(value).expect("it has the shape of the protocol")
+    serde_json::from_value(value).expect("the value has the shape of the protocol")
 }
 
 fn is_modern(context: &RequestContext<RoleServer>) -> bool {
     context.protocol_version().is_some_and(|version| version.as_str() >= ProtocolVersion::V_2026_07_28.as_str())
 }
 
-fn text(words: impl Into<String>) -> CallToolResult {
-    CallToolResult::success(vec![ContentBlock::text(words)])
+fn text(value: impl Into<String>) -> CallToolResult {
+    CallToolResult::success(vec![ContentBlock::text(value)])
 }
 
 /// The client's response, or the input request to return as the result of the call.
-enum Asked {
+enum InputReply {
     Answer(Value),
     Question(CallToolResponse),
 }
 
-async fn ask(
+async fn request_input(
     request: &CallToolRequestParams,
     context: &RequestContext<RoleServer>,
     question: Value,
-) -> Result<Asked, ErrorData> {
-    if let Some(given) = request.input_responses.as_ref().and_then(|given| given.get("answer")) {
-        return Ok(Asked::Answer(given.clone()));
+) -> Result<InputReply, ErrorData> {
+    if let Some(answers) = request.input_responses.as_ref().and_then(|answers| answers.get("answer")) {
+        return Ok(InputReply::Answer(answers.clone()));
     }
     let question: InputRequest = typed(question);
     if is_modern(context) {
         let requests = InputRequests::from([("answer".to_owned(), question)]);
-        return Ok(Asked::Question(InputRequiredResult::new(Some(requests), None).into()));
+        return Ok(InputReply::Question(InputRequiredResult::new(Some(requests), None).into()));
     }
     let pushed = match question {
         InputRequest::CreateMessage(request) => ServerRequest::CreateMessageRequest(request),
@@ -145,8 +136,8 @@ async fn ask(
         _ => return Err(ErrorData::internal_error("a question of a new kind", None)),
     };
     match context.peer.send_request(pushed).await {
-        Ok(ClientResult::CustomResult(result)) => Ok(Asked::Answer(result.0)),
-        Ok(result) => Ok(Asked::Answer(serde_json::to_value(result).expect("JSON"))),
+        Ok(ClientResult::CustomResult(result)) => Ok(InputReply::Answer(result.0)),
+        Ok(result) => Ok(InputReply::Answer(serde_json::to_value(result).expect("JSON"))),
         Err(ServiceError::McpError(error)) => Err(error),
         Err(error) => Err(ErrorData::internal_error(error.to_string(), None)),
     }
@@ -191,7 +182,7 @@ impl Server {
                 let _ = context.peer.notify_logging_message(message).await;
             }
         }
-        text("said it")
+        text("sent")
     }
 
     fn later(&self, context: &RequestContext<RoleServer>) -> CallToolResponse {
@@ -245,26 +236,26 @@ impl ServerHandler for Server {
         let answer = if question.is_null() {
             Value::Null
         } else {
-            match ask(&request, &context, question).await? {
-                Asked::Answer(answer) => answer,
-                Asked::Question(question) => return Ok(question),
+            match request_input(&request, &context, question).await? {
+                InputReply::Answer(answer) => answer,
+                InputReply::Question(question) => return Ok(question),
             }
         };
-        let words = |value: &Value| value.as_str().unwrap_or("nothing").to_owned();
+        let text_value = |value: &Value| value.as_str().unwrap_or("nothing").to_owned();
         Ok(match request.name.as_ref() {
             "add" => {
                 let sum = arguments["a"].as_f64().zip(arguments["b"].as_f64()).map(|(a, b)| a + b);
                 text(sum.expect("two numbers").to_string()).into()
             }
             "greet_elicit" if answer["action"] == "accept" => {
-                text(format!("Hello, {}!", words(&answer["content"]["name"]))).into()
+                text(format!("Hello, {}!", text_value(&answer["content"]["name"]))).into()
             }
-            "greet_elicit" => text(format!("the user said {}", words(&answer["action"]))).into(),
+            "greet_elicit" => text(format!("the user said {}", text_value(&answer["action"]))).into(),
             "sample_it" => {
                 let content = answer["content"].get(0).unwrap_or(&answer["content"]);
-                text(format!("sampled {}", words(&content["text"]))).into()
+                text(format!("sampled {}", text_value(&content["text"]))).into()
             }
-            "list_my_roots" => text(format!("roots {}", words(&answer["roots"][0]["uri"]))).into(),
+            "list_my_roots" => text(format!("roots {}", text_value(&answer["roots"][0]["uri"]))).into(),
             "slow" => self.slow(&arguments, &context).await.into(),
             "cancelled_count" => {
                 let (started, cancelled) = self.world.count(arguments["key"].as_str().expect("a key"), |_| {});
@@ -334,14 +325,14 @@ impl ServerHandler for Server {
         request: ReadResourceRequestParams,
         _: RequestContext<RoleServer>,
     ) -> Result<ReadResourceResponse, ErrorData> {
-        let words = match (request.uri.as_str(), request.uri.strip_prefix("note://t/")) {
+        let text_value = match (request.uri.as_str(), request.uri.strip_prefix("note://t/")) {
             ("note://a", _) => "note a".to_owned(),
             (_, Some(id)) => format!("note t {id}"),
             (uri, None) => {
                 return Err(ErrorData::resource_not_found("Resource not found", Some(json!({ "uri": uri }))));
             }
         };
-        let contents = json!([{"uri": request.uri, "text": words}]);
+        let contents = json!([{"uri": request.uri, "text": text_value}]);
         Ok(ReadResourceResponse::Complete(typed(json!({"resultType": "complete", "contents": contents}))))
     }
 
@@ -419,6 +410,6 @@ impl ServerHandler for Server {
     }
 }
 
-fn is_over(told: Result<(), SubscriptionSendError>) -> bool {
-    !matches!(told, Ok(()) | Err(SubscriptionSendError::NotificationNotAccepted(_)))
+fn is_over(sent: Result<(), SubscriptionSendError>) -> bool {
+    !matches!(sent, Ok(()) | Err(SubscriptionSendError::NotificationNotAccepted(_)))
 }

@@ -120,8 +120,8 @@ pub fn proofs(client: Era, server: Era, feature: &str) -> usize {
     PAIRS.iter().filter(able).count()
 }
 
-fn line(page: &mut String, words: &str) {
-    writeln!(page, "{words}").expect("a string takes everything");
+fn line(page: &mut String, text: &str) {
+    writeln!(page, "{text}").expect("a string takes everything");
 }
 
 fn row(pair: &Pair) -> String {
@@ -150,7 +150,7 @@ fn every_feature_is_proved_by_two_pairs_and_every_sdk_stands_on_both_ends() {
         assert!(PAIRS.iter().any(|pair| pair.server.1 == maker), "no server of {maker:?}");
     }
     for pair in PAIRS {
-        assert!(pair.client.1.speaks(pair.client.0) && pair.server.1.speaks(pair.server.0), "{pair:?}");
+        assert!(pair.client.1.supports(pair.client.0) && pair.server.1.supports(pair.server.0), "{pair:?}");
     }
 }
 

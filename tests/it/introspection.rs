@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::harness::{Gateway, Scratch, eventually, fixture_server, goblin};
-use crate::operator::look;
+use crate::operator::get_admin;
 use crate::subscriber::{UPDATED, subscribe, touch};
 
 const ALPHA: &str = "a+note:///alpha";
 
 async fn listed(client: &Client, query: &str) -> Value {
-    let answer = look(client, &format!("/api/subscriptions{query}")).await;
+    let answer = get_admin(client, &format!("/api/subscriptions{query}")).await;
     assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
     assert_eq!(answer.headers["content-type"], "application/json");
     serde_json::from_str(&answer.body).expect("JSON")
@@ -56,7 +56,7 @@ async fn sub15_all_subscriptions_are_listed_by_time_and_counted() {
         client
     };
     assert_eq!(list["clients"], json!([count(about(&one), 2), count(about(&other), 1)]));
-    assert_eq!(all(&list, "id"), ids.iter().collect::<Vec<_>>(), "in the order in which they were made");
+    assert_eq!(all(&list, "id"), ids.iter().collect::<Vec<_>>(), "in the order of creation");
     assert_eq!(all(&list, "uri"), [ALPHA, "b+note:///beta", ALPHA]);
     assert_eq!(all(&list, "server"), ["a", "b", "a"]);
     assert_eq!(all(&list, "client"), [&about(&one), &about(&one), &about(&other)]);
@@ -67,7 +67,7 @@ async fn sub15_all_subscriptions_are_listed_by_time_and_counted() {
         assert!(created.len() == "2026-11-16T00:00:00Z".len() && created.ends_with('Z'), "{created}");
     }
     let whole = one.session.as_deref().expect("a session");
-    assert!(!list.to_string().contains(whole), "a session can be used by whoever knows its id: {list}");
+    assert!(!list.to_string().contains(whole), "a full session id is a credential: {list}");
 
     one.request("resources/unsubscribe", json!({ "uri": ALPHA })).await;
     assert_eq!(all(&listed(&one, "").await, "id"), [&ids[1], &ids[2]]);
@@ -110,15 +110,15 @@ async fn sub15_the_subscribers_of_a_uri_are_found_however_it_is_spelled() {
     }
     assert_eq!(all(&listed(&client, "?uri=a+note:///almost").await, "options"), [&options]);
     for query in ["?uri=", "?url=x", "?uri=a&uri=b", "?uri=%ff"] {
-        let answer = look(&client, &format!("/api/subscriptions{query}")).await;
+        let answer = get_admin(&client, &format!("/api/subscriptions{query}")).await;
         assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{query}: {answer:?}");
         assert!(answer.json()["error"]["message"].as_str().is_some_and(|it| it.contains("uri")), "{query}: {answer:?}");
     }
 }
 
 /// Waits until a subscription has this state and these counts of delivered and coalesced updates.
-async fn stands(client: &Client, uri: &str, expected: Value) {
-    eventually(&format!("{uri} stands as {expected}"), || async {
+async fn state_becomes(client: &Client, uri: &str, expected: Value) {
+    eventually(&format!("the state of {uri} is {expected}"), || async {
         let list = listed(client, &format!("?uri={uri}")).await;
         let found = &list["subscriptions"][0];
         (json!([found["state"], found["delivered"], found["coalesced"]]) == expected).then_some(())
@@ -131,30 +131,30 @@ async fn sub15_how_a_subscription_stands_and_what_it_has_brought_is_told() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
     let client = gateway.client_seeing("a_touch").await;
     subscribe(&client, "a+note:///unsupported", json!({})).await;
-    stands(&client, "a+note:///unsupported", json!(["tracked", 0, 0])).await;
+    state_becomes(&client, "a+note:///unsupported", json!(["tracked", 0, 0])).await;
     let held = json!({"jsonrpc": "2.0", "id": "held", "method": "resources/subscribe",
         "params": { "uri": "a+note:///held-x" }});
-    let asked = client.open(held.to_string());
+    let opened = client.open(held.to_string());
     let release = async {
-        stands(&client, "a+note:///held-x", json!(["pending", 0, 0])).await;
+        state_becomes(&client, "a+note:///held-x", json!(["pending", 0, 0])).await;
         // Another task sends the subscribe request, so a release can overtake it.
         loop {
             client.call_text("a_release", json!({})).await;
         }
     };
-    let _asked = tokio::select! {
-        asked = asked => asked,
-        () = release => unreachable!("it has no end"),
+    let _opened = tokio::select! {
+        opened = opened => opened,
+        () = release => unreachable!("the loop has no end"),
     };
-    stands(&client, "a+note:///held-x", json!(["subscribed", 0, 0])).await;
+    state_becomes(&client, "a+note:///held-x", json!(["subscribed", 0, 0])).await;
 
     // The client has no stream, so newer updates replace older ones.
     subscribe(&client, ALPHA, json!({})).await;
     touch(&client, "note:///alpha", 3).await;
-    stands(&client, ALPHA, json!(["subscribed", 0, 2])).await;
+    state_becomes(&client, ALPHA, json!(["subscribed", 0, 2])).await;
     let mut stream = client.listen().await;
     stream.await_method(UPDATED).await;
-    stands(&client, ALPHA, json!(["subscribed", 1, 2])).await;
+    state_becomes(&client, ALPHA, json!(["subscribed", 1, 2])).await;
 }
 
 #[tokio::test]
@@ -182,7 +182,7 @@ async fn sub15_clients_of_a_bridge_and_own_connections_are_told_as_all_others() 
     assert_eq!(names, [json!(["bridged", "1.2.3"]), json!(["test", "0"])]);
     assert_eq!(all(&list, "state"), ["subscribed"; 2]);
     bridged.close().await;
-    eventually("what ended with its client is not listed", || async {
+    eventually("the subscriptions of the ended client are not listed", || async {
         (listed(&operator, "").await["total"] == 1).then_some(())
     })
     .await;

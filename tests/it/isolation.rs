@@ -9,9 +9,9 @@ use tokio::io::AsyncReadExt;
 use crate::client::Client;
 use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, Scratch, eventually, fixture_server, signal};
-use crate::operator::look;
+use crate::operator::get_admin;
 use crate::support::{
-    Arrivals, arrived, assert_error, begin_call, ended, is_error, logged, path_text, pid_in, raw_post, rest,
+    Arrivals, assert_error, await_arrivals, await_log, begin_call, ended, is_error, path_text, pid_in, raw_post, rest,
 };
 
 fn call_body(id: u64, tool: &str, arguments: Value) -> String {
@@ -52,7 +52,7 @@ async fn p7_bad_backends_change_nothing_for_the_others() {
         client.await_tool(&format!("{server}_echo")).await;
         client.call(&format!("{server}_echo"), json!({})).await;
     }
-    arrived(&client, "hanging", 20).await;
+    await_arrivals(&client, "hanging", 20).await;
     assert_eq!(delete(&other).await, StatusCode::NO_CONTENT);
     for stream in hanging {
         assert!(!rest(stream).await.contains("\"jsonrpc\""));
@@ -67,7 +67,7 @@ async fn p6_exactly_so_many_calls_of_one_client_are_admitted() {
     let other = gateway.client().await;
     let calls: Vec<_> =
         (0..3).map(|_| begin_call(&client, "a_nonce", json!({"nonce": "n", "delayMs": 1500}))).collect();
-    arrived(&other, "a", 3).await;
+    await_arrivals(&other, "a", 3).await;
     let data = assert_error(&client.try_call("a_echo", json!({})).await, 1429, "LIMIT_EXCEEDED");
     assert_eq!((&data["limit"], &data["value"]), (&json!("maxInFlight"), &json!(3)));
     other.call("a_echo", json!({})).await;
@@ -93,12 +93,12 @@ async fn p6_a_backend_with_its_hands_full_is_overloaded_after_a_wait() {
     ];
     // An earlier call of the other client could keep the second slot until the second of these gives up.
     eventually("both calls have begun", || async {
-        let status = look(&other, "/api/status").await.json();
+        let status = get_admin(&other, "/api/status").await.json();
         (status["sessions"]["inFlight"] == 2).then_some(())
     })
     .await;
-    let refused = other.try_call("a_echo", json!({})).await;
-    let data = assert_error(&refused, 1529, "OVERLOADED");
+    let rejected = other.try_call("a_echo", json!({})).await;
+    let data = assert_error(&rejected, 1529, "OVERLOADED");
     assert_eq!((&data["serverId"], &data["retryable"]), (&json!("a"), &json!(true)));
     other.call("good_echo", json!({})).await;
     // A client that leaves frees its slots.
@@ -123,10 +123,10 @@ async fn f14_exactly_so_many_sessions_fit_and_a_place_is_freed_by_delete() {
     let params =
         json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "0"}});
     let body = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}).to_string();
-    let refused = third.post(body.clone()).await;
-    assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE);
-    assert!(refused.headers.contains_key("retry-after"));
-    assert_eq!(assert_error(&refused.json(), 1429, "LIMIT_EXCEEDED")["limit"], "maxSessions");
+    let rejected = third.post(body.clone()).await;
+    assert_eq!(rejected.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(rejected.headers.contains_key("retry-after"));
+    assert_eq!(assert_error(&rejected.json(), 1429, "LIMIT_EXCEEDED")["limit"], "maxSessions");
     assert_eq!(second.request("ping", json!({})).await["result"], json!({}));
     assert_eq!(delete(&first).await, StatusCode::NO_CONTENT);
     assert_eq!(third.post(body).await.status, StatusCode::OK);
@@ -146,7 +146,7 @@ async fn sess2_idle_sessions_end_and_those_with_a_stream_or_a_call_do_not() {
     let idle = gateway.client().await;
     let id = idle.session.clone().expect("a session");
     let short: String = id.chars().skip(id.len() - 8).collect();
-    logged(&gateway, &["session ended", &short, "idle"]).await;
+    await_log(&gateway, &["session ended", &short, "idle"]).await;
     assert_eq!(idle.post(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#).await.status, StatusCode::NOT_FOUND);
     assert_eq!(streaming.request("ping", json!({})).await["result"], json!({}));
     assert_eq!(ended(call).await["result"]["content"][0]["text"], "n");
@@ -160,10 +160,10 @@ async fn sess2_the_end_of_a_session_cancels_its_calls_at_the_backend() {
         let client = gateway.client_seeing(&format!("{server}_hang")).await;
         let watcher = gateway.client().await;
         let stream = raw_post(&client, &call_body(1, &format!("{server}_hang"), json!({}))).await;
-        arrived(&watcher, server, 1).await;
+        await_arrivals(&watcher, server, 1).await;
         assert_eq!(delete(&client).await, StatusCode::NO_CONTENT);
         let cancelled = format!("{server}_cancelled");
-        eventually("the backend was told", || async {
+        eventually("the backend received the cancellation", || async {
             (watcher.call_text(&cancelled, json!({})).await != "[]").then_some(())
         })
         .await;
@@ -189,8 +189,8 @@ async fn f12_a_client_that_disconnects_cancels_nothing_and_leaks_nothing() {
         .await;
     }
     assert_eq!(watcher.call_text("a_cancelled", json!({})).await, "[]");
-    let left = gateway.log().iter().filter(|line| line.contains("disconnected before its answer")).count();
-    assert_eq!(left, 5);
+    let cancellations = gateway.log().iter().filter(|line| line.contains("disconnected before its answer")).count();
+    assert_eq!(cancellations, 5);
 }
 
 #[tokio::test]
@@ -204,7 +204,7 @@ async fn f13_a_client_that_does_not_read_its_stream_delays_nobody() {
     for number in 0..50 {
         assert_eq!(client.call("a_echo", json!({ "n": number })).await["structuredContent"]["n"], number);
     }
-    logged(&gateway, &["progress dropped"]).await;
+    await_log(&gateway, &["progress dropped"]).await;
     drop(slow);
     client.call("a_echo", json!({})).await;
 }
@@ -225,25 +225,25 @@ async fn log_the_lowest_level_goes_upstream_and_each_client_is_filtered_by_its_o
     let gateway = Gateway::with_servers(servers).await;
     let curious = gateway.client_seeing("pipe_level").await;
     curious.await_tool("http_level").await;
-    let calm = gateway.client().await;
+    let quiet_client = gateway.client().await;
     let level_is = async |level: &str| {
         for server in ["pipe", "http"] {
             let tool = format!("{server}_level");
             eventually(&format!("{server} logs at {level}"), || async {
-                let answer = calm.try_call(&tool, json!({})).await;
+                let answer = quiet_client.try_call(&tool, json!({})).await;
                 (answer["result"]["content"][0]["text"] == level).then_some(())
             })
             .await;
         }
     };
-    assert_eq!(calm.request("logging/setLevel", json!({"level": "error"})).await["result"], json!({}));
+    assert_eq!(quiet_client.request("logging/setLevel", json!({"level": "error"})).await["result"], json!({}));
     level_is("error").await;
     assert_eq!(curious.request("logging/setLevel", json!({"level": "debug"})).await["result"], json!({}));
     level_is("debug").await;
     for server in ["pipe", "http"] {
         assert_eq!(log_lines(&curious, server, "debug").await, 2);
-        assert_eq!(log_lines(&calm, server, "debug").await, 0);
-        assert_eq!(log_lines(&calm, server, "error").await, 2);
+        assert_eq!(log_lines(&quiet_client, server, "debug").await, 0);
+        assert_eq!(log_lines(&quiet_client, server, "error").await, 2);
     }
     signal(pid_in(&file).await, "KILL");
     level_is("debug").await;
@@ -259,11 +259,11 @@ async fn p2_a_log_line_whose_call_is_not_certain_reaches_nobody() {
     let mut other = Client::new(gateway.address);
     other.initialize_with("2025-11-25", json!({"elicitation": {}})).await;
     let arguments = json!({"method": "elicitation/create", "params": {"message": "", "requestedSchema": {}}});
-    let (_, mut open) = other.open(call_body(1, "a_ask", arguments)).await;
-    let ask = open.next().await.expect("the ask");
+    let (_, mut open) = other.open(call_body(1, "a_request", arguments)).await;
+    let server_request = open.next().await.expect("the server request");
     assert_eq!(log_lines(&client, "a", "emergency").await, 0, "two clients have calls open on one pipe");
-    let answer = json!({"jsonrpc": "2.0", "id": ask["id"], "result": {"action": "decline"}});
+    let answer = json!({"jsonrpc": "2.0", "id": server_request["id"], "result": {"action": "decline"}});
     assert_eq!(other.post(answer.to_string()).await.status, StatusCode::ACCEPTED);
     assert!(open.next().await.is_some_and(|answer| answer["result"].is_object()));
-    assert_eq!(log_lines(&client, "a", "emergency").await, 2, "alone it is certain");
+    assert_eq!(log_lines(&client, "a", "emergency").await, 2, "the only caller is certain");
 }

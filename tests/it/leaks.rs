@@ -17,7 +17,7 @@ use tokio::process::{Child, Command};
 
 use crate::client::Client;
 use crate::fixture_http::HttpFixture;
-use crate::harness::{Gateway, PATIENCE, Scratch, eventually, fixture_server, goblin};
+use crate::harness::{Gateway, Scratch, TIMEOUT, eventually, fixture_server, goblin};
 use crate::ledger::cut_for_a_moment;
 use crate::per_client::per_client;
 use crate::raw_client::RawClient;
@@ -48,11 +48,11 @@ enum Way {
     /// HTTP+SSE: the client has a per-client server, and its stream is cut.
     OwnSseCut,
     /// A server request is open. DELETE over another connection.
-    AskDeleted,
+    RequestDeleted,
     /// A server request is open on a connection that is cut.
-    AskCut,
+    RequestCut,
     /// HTTP+SSE: a server request is open, and the stream is cut.
-    SseAskCut,
+    SseRequestCut,
 }
 
 impl Way {
@@ -68,9 +68,9 @@ impl Way {
         Way::OwnDeleted,
         Way::OwnIdle,
         Way::OwnSseCut,
-        Way::AskDeleted,
-        Way::AskCut,
-        Way::SseAskCut,
+        Way::RequestDeleted,
+        Way::RequestCut,
+        Way::SseRequestCut,
     ];
     /// The ways of a killed process. It cannot send a DELETE, and silence needs no kill.
     const KILLED: [Way; 4] = [Way::StreamCut, Way::CallCut, Way::SseCut, Way::SseCallCut];
@@ -80,7 +80,7 @@ impl Way {
     async fn begin(self, address: SocketAddr, number: usize) -> RawClient {
         let tool = |name: &str| format!("{}_{name}", ["process", "web"][number % 2]);
         let any = "application/json, text/event-stream";
-        let ask = json!({ "method": SAMPLING, "params": { "messages": [], "maxTokens": 1 } });
+        let arguments = json!({ "method": SAMPLING, "params": { "messages": [], "maxTokens": 1 } });
         match self {
             Way::Deleted | Way::Idle => RawClient::streamable(address).await,
             Way::StreamCut => RawClient::streamable(address).await.listen().await,
@@ -90,20 +90,25 @@ impl Way {
             }
             Way::CallDeleted => RawClient::streamable(address).await.begin_call(any, &tool("hang"), json!({})).await,
             Way::SseCut => RawClient::sse(address).await,
-            Way::SseCallCut => RawClient::sse(address).await.begin_call_aside(&tool("hang"), json!({})).await,
+            Way::SseCallCut => RawClient::sse(address).await.begin_sse_call(&tool("hang"), json!({})).await,
             Way::OwnDeleted | Way::OwnIdle => {
                 let client = RawClient::streamable(address).await;
-                client.begin_call(any, "own_echo", json!({})).await.hearing("structuredContent").await
+                client.begin_call(any, "own_echo", json!({})).await.read_until("structuredContent").await
             }
             Way::OwnSseCut => {
                 let client = RawClient::sse(address).await;
-                client.begin_call_aside("own_echo", json!({})).await.hearing("structuredContent").await
+                client.begin_sse_call("own_echo", json!({})).await.read_until("structuredContent").await
             }
-            Way::AskDeleted | Way::AskCut => {
-                RawClient::streamable(address).await.begin_call(any, "web_ask", ask).await.hearing(SAMPLING).await
+            Way::RequestDeleted | Way::RequestCut => {
+                RawClient::streamable(address)
+                    .await
+                    .begin_call(any, "web_request", arguments)
+                    .await
+                    .read_until(SAMPLING)
+                    .await
             }
-            Way::SseAskCut => {
-                RawClient::sse(address).await.begin_call_aside("web_ask", ask).await.hearing(SAMPLING).await
+            Way::SseRequestCut => {
+                RawClient::sse(address).await.begin_sse_call("web_request", arguments).await.read_until(SAMPLING).await
             }
         }
     }
@@ -116,16 +121,16 @@ impl Way {
         }
     }
 
-    async fn leave(self, client: RawClient) {
+    async fn disconnect(self, client: RawClient) {
         match self {
-            Way::Deleted | Way::CallDeleted | Way::OwnDeleted | Way::AskDeleted => client.delete().await,
+            Way::Deleted | Way::CallDeleted | Way::OwnDeleted | Way::RequestDeleted => client.delete().await,
             Way::Idle | Way::StreamCut | Way::CallCut | Way::SseCut | Way::SseCallCut => drop(client),
-            Way::OwnIdle | Way::OwnSseCut | Way::AskCut | Way::SseAskCut => drop(client),
+            Way::OwnIdle | Way::OwnSseCut | Way::RequestCut | Way::SseRequestCut => drop(client),
         }
     }
 
     fn has_stream(self) -> bool {
-        matches!(self, Way::StreamCut | Way::SseCut | Way::SseCallCut | Way::OwnSseCut | Way::SseAskCut)
+        matches!(self, Way::StreamCut | Way::SseCut | Way::SseCallCut | Way::OwnSseCut | Way::SseRequestCut)
     }
 
     /// Reports whether the client has a call that ends only with its session.
@@ -140,10 +145,10 @@ const OF_EACH_WAY: usize = 40;
 const WITH_THEIR_OWN: usize = 3;
 /// The minimal number of rounds. The next constant is the maximum.
 const ROUNDS: usize = 5;
-const MOST_ROUNDS: usize = 10;
+const MAX_ROUNDS: usize = 10;
 /// The permitted growth from the third-last round to the last: about 2 kB for each client of two rounds. Fragmentation
 /// of the heap grows in steps for some rounds and then stops; a leak never stops.
-const MOST_GROWTH: u64 = 2 << 20;
+const MAX_GROWTH: u64 = 2 << 20;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Starts the clients of each of these ways.
@@ -179,18 +184,18 @@ impl Killed {
         let mut command = Command::new(std::env::current_exe().expect("a running test has a path"));
         command.args(["--exact", "leaks::killed_clients", "--nocapture"]).env(ADDRESS, address.to_string());
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
-        let mut child = command.spawn().expect("it starts");
+        let mut child = command.spawn().expect("the process starts");
         let mut lines = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
         loop {
-            let line = lines.next_line().await.expect("text").expect("it tells when it is ready");
+            let line = lines.next_line().await.expect("text").expect("the process reports that it is ready");
             if line.contains(READY) {
                 return Killed(child);
             }
         }
     }
 
-    async fn leave(mut self) {
-        self.0.kill().await.expect("it can be killed");
+    async fn disconnect(mut self) {
+        self.0.kill().await.expect("the process can be killed");
     }
 }
 
@@ -230,7 +235,7 @@ impl Watcher {
 
     /// Returns the held resources when they equal `expected`, or after the timeout.
     async fn await_held(&self, expected: &Held) -> Held {
-        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let deadline = tokio::time::Instant::now() + TIMEOUT;
         loop {
             let mut held = self.held().await;
             // The expected value may include a connection that was about to close.
@@ -276,8 +281,8 @@ impl Watcher {
             (held.streams == streams && held.calls >= calls && held.calls_at_backends >= calls).then_some(())
         })
         .await;
-        killed.leave().await;
-        join_all(clients.into_iter().map(|(way, client)| way.leave(client))).await;
+        killed.disconnect().await;
+        join_all(clients.into_iter().map(|(way, client)| way.disconnect(client))).await;
     }
 }
 
@@ -294,8 +299,8 @@ async fn memory_without_pool(watcher: &Watcher, gateway: &Gateway, proxy: &Fault
 #[tokio::test]
 async fn sess2_nothing_of_a_session_stays_however_it_ends() {
     let scratch = Scratch::new();
-    let (starts, heard) = (scratch.path().join("starts"), scratch.path().join("heard"));
-    let backend = HttpFixture::start(&["--heard", path_text(&heard)]).await;
+    let (starts, received) = (scratch.path().join("starts"), scratch.path().join("received"));
+    let backend = HttpFixture::start(&["--received", path_text(&received)]).await;
     let proxy = FaultProxy::start(backend.address);
     let own = per_client(fixture_server(&["--start-log", path_text(&starts)]));
     let config = json!({
@@ -313,9 +318,9 @@ async fn sess2_nothing_of_a_session_stays_however_it_ends() {
     seeing.await_tool("web_hang").await;
     seeing.await_tool("own_echo").await;
     seeing.send(http::Method::DELETE, "/mcp", &seeing.headers(), "").await;
-    let pid = gateway.child.id().expect("it runs");
+    let pid = gateway.child.id().expect("the process runs");
     let watcher = Watcher { client: Client::new(gateway.address), pid, backend: proxy.addr(), starts };
-    let before = eventually("it holds nothing", || async {
+    let before = eventually("the gateway holds nothing", || async {
         let held = watcher.held().await;
         (held.sessions == 0 && held.streams == 0).then_some(held)
     })
@@ -323,18 +328,18 @@ async fn sess2_nothing_of_a_session_stays_however_it_ends() {
     let mut memory = Vec::new();
     let mut stays = false;
     while memory.len() < ROUNDS || !stays {
-        assert!(memory.len() < MOST_ROUNDS, "memory after each round: {memory:?}");
+        assert!(memory.len() < MAX_ROUNDS, "memory after each round: {memory:?}");
         watcher.round(gateway.address).await;
         assert_eq!(watcher.await_held(&before).await, before, "after round {}", memory.len() + 1);
         memory.push(memory_without_pool(&watcher, &gateway, &proxy).await);
-        stays = memory.len() > 2 && memory[memory.len() - 1] <= memory[memory.len() - 3] + MOST_GROWTH;
+        stays = memory.len() > 2 && memory[memory.len() - 1] <= memory[memory.len() - 3] + MAX_GROWTH;
     }
     println!("memory after each round: {memory:?}");
     let starts = 1 + memory.len() * 3 * WITH_THEIR_OWN;
     assert_eq!(started(&watcher.starts), starts, "one that lists, and one for each client");
-    let heard = std::fs::read_to_string(heard).expect("the server has heard something");
+    let received = std::fs::read_to_string(received).expect("the server has received messages");
     for why in ["it disconnected", "did not answer"] {
-        assert!(heard.contains(why), "no server request has ended because of: {why}");
+        assert!(received.contains(why), "no server request has ended because of: {why}");
     }
     let client = gateway.client().await;
     for tool in ["process_echo", "web_echo"] {

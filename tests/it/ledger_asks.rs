@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
-use crate::ask_player::{Books, Manner, Player, ROUTES, WIDTH, asking};
+use crate::ask_player::{Manner, Player, ROUTES, Records, WIDTH, sampling_call};
 use crate::client::Client;
 use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, Scratch, eventually, fixture_server, signal};
@@ -43,14 +43,14 @@ impl Stage {
     async fn set(policies: Value) -> Stage {
         let scratch = Scratch::new();
         let file = |name: &str| scratch.path().join(name);
-        let (heard, starts) = (file("heard"), file("starts"));
-        let heard = ["--heard", path_text(&heard)];
+        let (received, starts) = (file("received"), file("starts"));
+        let received = ["--received", path_text(&received)];
         // The first server has event ids, so that a cut stream can be resumed.
-        let switches = [["--reply", "sse"].as_slice(), &["--sse"]].map(|switches| [switches, &heard].concat());
+        let switches = [["--reply", "sse"].as_slice(), &["--sse"]].map(|switches| [switches, &received].concat());
         let fixtures = [HttpFixture::start(&switches[0]).await, HttpFixture::start(&switches[1]).await];
         let proxies = [FaultProxy::start(fixtures[0].address), FaultProxy::start(fixtures[1].address)];
         let servers = [
-            ("pipe", fixture_server(&[&["--start-log", path_text(&starts)], &heard[..]].concat())),
+            ("pipe", fixture_server(&[&["--start-log", path_text(&starts)], &received[..]].concat())),
             ("web", http_server(proxies[0].addr())),
             ("old", http_server(proxies[1].addr())),
         ];
@@ -76,40 +76,40 @@ impl Stage {
         };
         peer.name = format!("{front:?}");
         for (server, _) in ROUTES {
-            peer.await_tool(&format!("{server}_ask")).await;
+            peer.await_tool(&format!("{server}_request")).await;
         }
         peer
     }
 
     /// Returns a player. A player with its own gateway shares it with no other client.
-    async fn player(&self, front: Front, books: &Arc<Books>, manner: Manner, number: u64) -> Player {
-        let mut player = Player::new(self.peer(front).await, Arc::clone(books), manner, number);
+    async fn player(&self, front: Front, records: &Arc<Records>, manner: Manner, number: u64) -> Player {
+        let mut player = Player::new(self.peer(front).await, Arc::clone(records), manner, number);
         player.is_alone = front == Front::Stdio;
         player
     }
 
-    async fn players(&self, books: &Arc<Books>) -> Vec<Player> {
+    async fn players(&self, records: &Arc<Records>) -> Vec<Player> {
         let mut players = Vec::new();
         for (front, count) in CLIENTS {
             for _ in 0..count {
-                players.push(self.player(front, books, Manner::Answers, players.len() as u64).await);
+                players.push(self.player(front, records, Manner::Answers, players.len() as u64).await);
             }
         }
         players
     }
 
     /// Returns the nonces of the responses that reached a server, with their counts.
-    fn heard(&self) -> BTreeMap<String, u64> {
+    fn received(&self) -> BTreeMap<String, u64> {
         let text =
-            std::fs::read_to_string(self.scratch.path().join("heard")).expect("the servers have heard something");
-        let mut heard = BTreeMap::new();
+            std::fs::read_to_string(self.scratch.path().join("received")).expect("the servers have received messages");
+        let mut received = BTreeMap::new();
         for line in text.lines() {
             let message: Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
             if let Some(nonce) = message["result"]["nonce"].as_str() {
-                *heard.entry(nonce.to_owned()).or_default() += 1;
+                *received.entry(nonce.to_owned()).or_default() += 1;
             }
         }
-        heard
+        received
     }
 
     /// Injects a temporary fault: a killed process restarts, and a cut line is restored.
@@ -138,9 +138,9 @@ impl Stage {
 async fn p2_every_ask_reaches_its_own_client_and_every_answer_its_own_call() {
     const ROUNDS: u64 = 6;
     let stage = Stage::set(json!({})).await;
-    let books = Arc::new(Books::default());
+    let records = Arc::new(Records::default());
     let mut playing = JoinSet::new();
-    for mut player in stage.players(&books).await {
+    for mut player in stage.players(&records).await {
         playing.spawn(async move {
             for round in 0..ROUNDS {
                 player.play(round).await;
@@ -149,27 +149,27 @@ async fn p2_every_ask_reaches_its_own_client_and_every_answer_its_own_call() {
         });
     }
     let mut players = playing.join_all().await;
-    let crowd = books.report();
+    let crowd = records.report();
     // The players run one after another. Each is alone, and no request is ambiguous.
     for player in &mut players {
         player.is_alone = true;
         player.play(ROUNDS).await;
     }
-    let report = books.report();
-    eprintln!("asks, healthy: {report}; among others: {crowd}{}", books.errors());
+    let report = records.report();
+    eprintln!("server requests, healthy: {report}; among others: {crowd}{}", records.errors());
     let clients: u64 = CLIENTS.iter().map(|(_, count)| count).sum();
     assert_eq!(report.calls.issued, clients * WIDTH * (ROUNDS + 1));
     assert!(report.is_clean() && report.calls.unanswered == 0, "{report}");
-    assert_eq!(books.broken(), Vec::<String>::new(), "where it is certain whose an ask is, it succeeds");
-    assert_eq!(report.calls.failed, books.refused(), "all others are refused with a reason{}", books.errors());
-    assert!(books.refused() > 0, "clients do share links");
-    let heard = stage.heard();
+    assert_eq!(records.broken(), Vec::<String>::new(), "a server request with a certain client succeeds");
+    assert_eq!(report.calls.failed, records.ambiguous(), "all others are rejected with a reason{}", records.errors());
+    assert!(records.ambiguous() > 0, "clients do share links");
+    let received = stage.received();
     assert_eq!(
-        heard.keys().cloned().collect::<BTreeSet<_>>(),
-        books.given(),
-        "the servers heard what clients answered"
+        received.keys().cloned().collect::<BTreeSet<_>>(),
+        records.answers(),
+        "the servers received the answers of the clients"
     );
-    assert_eq!(heard.values().sum::<u64>(), report.calls.answered, "and each of it once");
+    assert_eq!(received.values().sum::<u64>(), report.calls.answered, "each answer is received once");
     stage.assert_no_panic();
 }
 
@@ -177,12 +177,12 @@ async fn p2_every_ask_reaches_its_own_client_and_every_answer_its_own_call() {
 async fn f1_no_ask_goes_astray_while_servers_are_killed_and_clients_leave() {
     const FAULTS: usize = 20;
     let stage = Arc::new(Stage::set(json!({ "askTimeout": "700ms", "defaultTimeout": "5s" })).await);
-    let (books, leavers) = (Arc::new(Books::default()), Arc::new(Books::default()));
+    let (records, leavers) = (Arc::new(Records::default()), Arc::new(Records::default()));
     let over = Arc::new(AtomicBool::new(false));
-    let mut players = stage.players(&books).await;
+    let mut players = stage.players(&records).await;
     for (number, front) in (players.len() as u64..).zip(Front::ALL) {
-        players.push(stage.player(front, &books, Manner::IsSilent, number).await);
-        players.push(stage.player(front, &books, Manner::IsLate, number).await);
+        players.push(stage.player(front, &records, Manner::IsSilent, number).await);
+        players.push(stage.player(front, &records, Manner::IsLate, number).await);
     }
     let mut playing = JoinSet::new();
     for mut player in players {
@@ -205,9 +205,9 @@ async fn f1_no_ask_goes_astray_while_servers_are_killed_and_clients_leave() {
                 }
                 let mut player = stage.player(front, &leavers, Manner::IsSilent, number).await;
                 player.begin(number).await;
-                player.await_asks(1 + number as usize % 3).await;
+                player.await_requests(1 + number as usize % 3).await;
                 match number % 2 {
-                    0 => player.peer.leave().await,
+                    0 => player.peer.disconnect().await,
                     // The drop closes the sockets.
                     _ => drop(player),
                 }
@@ -220,16 +220,20 @@ async fn f1_no_ask_goes_astray_while_servers_are_killed_and_clients_leave() {
     }
     over.store(true, Ordering::Relaxed);
     playing.join_all().await;
-    let (report, left) = (books.report(), leavers.report());
-    eprintln!("asks, {FAULTS} faults: {report}{}\nleavers: {left}{}", books.errors(), leavers.errors());
+    let (report, leavers_report) = (records.report(), leavers.report());
+    eprintln!(
+        "server requests, {FAULTS} faults: {report}{}\nleavers: {leavers_report}{}",
+        records.errors(),
+        leavers.errors()
+    );
     assert!(report.is_clean() && report.calls.unanswered == 0, "{report}");
-    assert!(left.is_clean() && left.calls.unanswered > 0, "{left}");
+    assert!(leavers_report.is_clean() && leavers_report.calls.unanswered > 0, "{leavers_report}");
     assert!(report.calls.answered > 0 && report.calls.failed > 0, "{report}");
-    let heard = stage.heard();
-    let twice: Vec<_> = heard.iter().filter(|(_, count)| **count > 1).collect();
+    let received = stage.received();
+    let twice: Vec<_> = received.iter().filter(|(_, count)| **count > 1).collect();
     assert!(twice.is_empty(), "answers that reached a server more than once: {twice:?}");
-    assert!(books.late().is_disjoint(&heard.into_keys().collect()), "an answer after its time reached a server");
-    assert!(!books.late().is_empty());
+    assert!(records.late().is_disjoint(&received.into_keys().collect()), "a late answer reached a server");
+    assert!(!records.late().is_empty());
     // Every call has ended, and so have the sessions of the disconnected clients.
     for family in ["goblin_requests_in_flight", "goblin_backend_requests_in_flight", "goblin_sessions_active"] {
         stage.gauge_becomes(family, 0).await;
@@ -250,19 +254,19 @@ async fn await_recovery(stage: &Stage) {
             tokio::time::sleep(FAULT_PAUSE).await;
         }
     }
-    eventually("nobody else may be meant", || is_asked_for_all(stage)).await;
+    eventually("the only client is certain", || await_all_requests(stage)).await;
 }
 
 /// Reports whether a single client receives all server requests. Cancelled calls of other clients count as open for a
 /// while, and requests are rejected as ambiguous until then.
-async fn is_asked_for_all(stage: &Stage) -> Option<()> {
-    let books = Arc::new(Books::default());
-    let mut player = stage.player(Front::Http, &books, Manner::Answers, 0).await;
+async fn await_all_requests(stage: &Stage) -> Option<()> {
+    let records = Arc::new(Records::default());
+    let mut player = stage.player(Front::Http, &records, Manner::Answers, 0).await;
     player.is_alone = true;
     player.play(0).await;
-    let broken = books.broken();
-    assert!(broken.iter().all(|words| words.contains("several clients share this connection")), "{broken:?}");
-    (books.report().calls.answered == WIDTH).then_some(())
+    let broken = records.broken();
+    assert!(broken.iter().all(|text| text.contains("several clients share this connection")), "{broken:?}");
+    (records.report().calls.answered == WIDTH).then_some(())
 }
 
 /// Streams of calls are cut before or after their server request, and resumed. Meanwhile each client tries to resume
@@ -272,7 +276,7 @@ async fn p2_a_cut_stream_goes_on_for_its_own_client_and_for_no_other() {
     const CLIENTS: usize = 10;
     const ROUNDS: u64 = 6;
     let stage = Stage::set(json!({})).await;
-    stage.peer(Front::Http).await.leave().await;
+    stage.peer(Front::Http).await.disconnect().await;
     let cut = Arc::new(Mutex::new(Vec::new()));
     let all_are_cut = Arc::new(Barrier::new(CLIENTS));
     let mut playing = JoinSet::new();
@@ -283,7 +287,7 @@ async fn p2_a_cut_stream_goes_on_for_its_own_client_and_for_no_other() {
         playing.spawn(async move {
             for round in 0..ROUNDS {
                 let (server, nonce) = (["web", "own-pipe", "own-old"][round as usize % 3], ledger::nonce());
-                let (_, mut stream) = client.open(asking(1, server, "post", &nonce)).await;
+                let (_, mut stream) = client.open(sampling_call(1, server, "post", &nonce)).await;
                 let mut last = resume::event(&mut stream).await;
                 if round % 2 == 0 {
                     last = resume::event(&mut stream).await;
@@ -291,7 +295,7 @@ async fn p2_a_cut_stream_goes_on_for_its_own_client_and_for_no_other() {
                 drop(stream);
                 cut.lock().expect("no panic").push(last.id().to_owned());
                 all_are_cut.wait().await;
-                try_events_of_others(&client, &cut, last.id()).await;
+                try_foreign_events(&client, &cut, last.id()).await;
                 read_on(&client, last, &nonce).await;
             }
         });
@@ -302,10 +306,10 @@ async fn p2_a_cut_stream_goes_on_for_its_own_client_and_for_no_other() {
 }
 
 /// Tries to resume from the newest events of other clients. The stream must contain nothing but list changes.
-async fn try_events_of_others(client: &Client, cut: &Mutex<Vec<String>>, mine: &str) {
+async fn try_foreign_events(client: &Client, cut: &Mutex<Vec<String>>, own: &str) {
     const TRIES: usize = 4;
     let others: Vec<_> =
-        cut.lock().expect("no panic").iter().rev().filter(|id| *id != mine).take(TRIES).cloned().collect();
+        cut.lock().expect("no panic").iter().rev().filter(|id| *id != own).take(TRIES).cloned().collect();
     assert_eq!(others.len(), TRIES);
     for id in others {
         let mut stream = resume::resume(client, &id).await;
@@ -319,13 +323,14 @@ async fn try_events_of_others(client: &Client, cut: &Mutex<Vec<String>>, mine: &
 /// Resumes a stream after its `last` event, which may be the server request, and completes the call.
 async fn read_on(client: &Client, last: Event, nonce: &str) {
     let mut stream = resume::resume(client, last.id()).await;
-    let ask = if last.data.is_empty() { resume::event(&mut stream).await } else { last };
-    let ask = ask.message();
-    assert_eq!(ask["params"]["nonce"], nonce, "{ask}");
+    let server_request = if last.data.is_empty() { resume::event(&mut stream).await } else { last };
+    let server_request = server_request.message();
+    assert_eq!(server_request["params"]["nonce"], nonce, "{server_request}");
     let result = json!({ "nonce": ledger::nonce() });
-    let answer = client.post(json!({ "jsonrpc": "2.0", "id": ask["id"], "result": result }).to_string()).await;
+    let answer =
+        client.post(json!({ "jsonrpc": "2.0", "id": server_request["id"], "result": result }).to_string()).await;
     assert_eq!(answer.status, StatusCode::ACCEPTED);
     let [answer] = &resume::rest(stream).await[..] else { panic!("the answer alone") };
-    let told = answer.message()["result"]["content"][0]["text"].as_str().map(str::to_owned);
-    assert_eq!(told, Some(json!({ "result": result }).to_string()), "{answer:?}");
+    let text = answer.message()["result"]["content"][0]["text"].as_str().map(str::to_owned);
+    assert_eq!(text, Some(json!({ "result": result }).to_string()), "{answer:?}");
 }

@@ -60,29 +60,29 @@ impl Era {
 pub enum Manner {
     Waits,
     /// The client cancels one call in each round.
-    Leaves,
+    Cancels,
 }
 
 /// The ledger, the error messages, and whether the ledger is closed.
 #[derive(Default)]
-pub struct Books {
+pub struct Records {
     pub ledger: Ledger,
     are_closed: AtomicBool,
     errors: Mutex<BTreeMap<String, u64>>,
 }
 
-impl Books {
+impl Records {
     /// Stops the players that have completed their rounds.
     pub fn close(&self) {
         self.are_closed.store(true, Ordering::Relaxed);
     }
 
-    fn book(&self, call: &Call, answer: &Value) {
+    fn record(&self, call: &Call, answer: &Value) {
         match answer["result"]["content"][0]["text"].as_str() {
             Some(text) => self.ledger.answered(&call.nonce, text),
             None => {
-                let words = answer["error"]["message"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
-                *self.errors.lock().expect("no panic").entry(words).or_default() += 1;
+                let text = answer["error"]["message"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
+                *self.errors.lock().expect("no panic").entry(text).or_default() += 1;
                 self.ledger.failed(&call.nonce);
             }
         }
@@ -90,7 +90,7 @@ impl Books {
 
     pub fn errors(&self) -> String {
         let errors = self.errors.lock().expect("no panic");
-        errors.iter().map(|(words, count)| format!("\n  {count} x {words}")).collect()
+        errors.iter().map(|(text, count)| format!("\n  {count} x {text}")).collect()
     }
 }
 
@@ -100,7 +100,7 @@ struct Call {
     nonce: String,
     message: Value,
     /// The delay before the call is cancelled.
-    left_after: Option<Duration>,
+    cancelled_after: Option<Duration>,
 }
 
 /// One client. All responses of a client with its own line arrive on that line.
@@ -110,7 +110,7 @@ pub struct Player {
     client: Client,
     way: Way,
     /// Cancelled calls of earlier rounds.
-    left: Vec<Call>,
+    cancelled: Vec<Call>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,19 +123,19 @@ pub enum Way {
 
 impl Player {
     pub fn new(era: Era, number: u64, client: Client, way: Way) -> Player {
-        Player { era, number, client, way, left: Vec::new() }
+        Player { era, number, client, way, cancelled: Vec::new() }
     }
 
     /// Plays at least this many rounds, and continues until the ledger is closed.
-    pub async fn play(mut self, books: Arc<Books>, manner: Manner, rounds: u64) {
+    pub async fn play(mut self, records: Arc<Records>, manner: Manner, rounds: u64) {
         for round in 0.. {
-            if round >= rounds && books.are_closed.load(Ordering::Relaxed) {
+            if round >= rounds && records.are_closed.load(Ordering::Relaxed) {
                 break;
             }
-            let calls: Vec<_> = (1..=WIDTH).map(|place| self.call(&books, manner, round, place)).collect();
+            let calls: Vec<_> = (1..=WIDTH).map(|place| self.call(&records, manner, round, place)).collect();
             match self.way {
-                Way::Calls => drop(join_all(calls.iter().map(|call| self.play_call(&books, call))).await),
-                Way::Line => self.play_line(&books, calls).await,
+                Way::Calls => drop(join_all(calls.iter().map(|call| self.play_call(&records, call))).await),
+                Way::Line => self.play_line(&records, calls).await,
             }
         }
         if self.client.is_process() {
@@ -144,14 +144,14 @@ impl Player {
     }
 
     /// Creates a call. Consecutive calls go to different servers and return in another order.
-    fn call(&self, books: &Books, manner: Manner, round: u64, place: u64) -> Call {
-        let (nonce, number) = (books.ledger.issue(), self.number);
-        let is_left = manner == Manner::Leaves && (number + round * 3 + place).is_multiple_of(WIDTH);
+    fn call(&self, records: &Records, manner: Manner, round: u64, place: u64) -> Call {
+        let (nonce, number) = (records.ledger.issue(), self.number);
+        let is_cancelled = manner == Manner::Cancels && (number + round * 3 + place).is_multiple_of(WIDTH);
         // A cancelled id may be used again only if its late response cannot arrive any more.
         let hangs_up = (self.way, self.era) == (Way::Calls, Era::Modern);
-        let id = if is_left && !hangs_up { WIDTH + 1 + round } else { place };
+        let id = if is_cancelled && !hangs_up { WIDTH + 1 + round } else { place };
         // Half of the cancelled calls race with their responses, and the other half never return.
-        let is_endless = is_left && round.is_multiple_of(2);
+        let is_endless = is_cancelled && round.is_multiple_of(2);
         let delay = if is_endless { NEVER_MS } else { (number * 7 + place * 13 + round * 5) % 23 };
         let server = SERVERS[((number + round + place) % 3) as usize];
         let params = json!({
@@ -159,22 +159,22 @@ impl Player {
             "_meta": { "progressToken": id },
         });
         let message = self.era.request(id, "tools/call", params);
-        let left_after = is_left.then(|| Duration::from_millis(1 + (number * 5 + round * 11) % 19));
-        Call { id, nonce, message, left_after }
+        let cancelled_after = is_cancelled.then(|| Duration::from_millis(1 + (number * 5 + round * 11) % 19));
+        Call { id, nonce, message, cancelled_after }
     }
 
-    async fn play_line(&mut self, books: &Books, calls: Vec<Call>) {
+    async fn play_line(&mut self, records: &Records, calls: Vec<Call>) {
         self.write(calls.iter().map(|call| call.message.to_string()).collect()).await;
         for call in &calls {
-            if let Some(after) = call.left_after {
+            if let Some(after) = call.cancelled_after {
                 tokio::time::sleep(after).await;
                 self.write(vec![cancelled(call.id)]).await;
             }
         }
-        let mut waiting = calls.iter().filter(|call| call.left_after.is_none()).count();
+        let mut waiting = calls.iter().filter(|call| call.cancelled_after.is_none()).count();
         while waiting > 0 {
             let answer = self.answer().await;
-            waiting -= usize::from(self.book_line(books, &calls, &answer));
+            waiting -= usize::from(self.record_line(records, &calls, &answer));
         }
         // Any message before this response is an extra one, or crossed its cancellation.
         self.write(vec![self.era.end_of_round()]).await;
@@ -183,20 +183,20 @@ impl Player {
             if answer["id"] == END_OF_ROUND {
                 break;
             }
-            self.book_line(books, &calls, &answer);
+            self.record_line(records, &calls, &answer);
         }
-        for call in calls.into_iter().filter(|call| call.left_after.is_some()) {
-            books.ledger.left(&call.nonce);
-            self.left.push(call);
+        for call in calls.into_iter().filter(|call| call.cancelled_after.is_some()) {
+            records.ledger.cancelled(&call.nonce);
+            self.cancelled.push(call);
         }
     }
 
     /// Records a response. Returns true if the call was not cancelled.
-    fn book_line(&self, books: &Books, calls: &[Call], answer: &Value) -> bool {
-        let call = calls.iter().chain(&self.left).find(|call| answer["id"] == call.id);
+    fn record_line(&self, records: &Records, calls: &[Call], answer: &Value) -> bool {
+        let call = calls.iter().chain(&self.cancelled).find(|call| answer["id"] == call.id);
         let call = call.unwrap_or_else(|| panic!("no call has the answer {answer}"));
-        books.book(call, answer);
-        call.left_after.is_none()
+        records.record(call, answer);
+        call.cancelled_after.is_none()
     }
 
     async fn write(&self, messages: Vec<String>) {
@@ -215,23 +215,23 @@ impl Player {
         }
     }
 
-    async fn play_call(&self, books: &Books, call: &Call) {
-        let answer = match call.left_after {
+    async fn play_call(&self, records: &Records, call: &Call) {
+        let answer = match call.cancelled_after {
             None => Some(post(&self.client, &call.message).await),
-            Some(after) => self.post_and_leave(call, after).await,
+            Some(after) => self.post_and_cancel(call, after).await,
         };
         for message in answer.iter().flat_map(Answer::messages) {
             let message: Value = serde_json::from_str(&message).expect("a message");
             assert_eq!(message["id"], call.id, "{message}");
-            books.book(call, &message);
+            records.record(call, &message);
         }
-        if call.left_after.is_some() {
-            books.ledger.left(&call.nonce);
+        if call.cancelled_after.is_some() {
+            records.ledger.cancelled(&call.nonce);
         }
     }
 
     /// Makes a call and cancels it. Returns the response if it arrived earlier.
-    async fn post_and_leave(&self, call: &Call, after: Duration) -> Option<Answer> {
+    async fn post_and_cancel(&self, call: &Call, after: Duration) -> Option<Answer> {
         let mut posted = pin!(post(&self.client, &call.message));
         match self.era {
             Era::Legacy => loop {

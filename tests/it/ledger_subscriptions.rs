@@ -20,10 +20,10 @@ use tokio::time::Instant;
 
 use crate::client::Client;
 use crate::fixture_http::HttpFixture;
-use crate::harness::{Gateway, PATIENCE, Scratch, eventually, fixture_server, signal};
+use crate::harness::{Gateway, Scratch, TIMEOUT, eventually, fixture_server, signal};
 use crate::ledger::cut_for_a_moment;
 use crate::ledger_subscriptions_listener::ListeningPlayer;
-use crate::ledger_subscriptions_player::{Books, Place, Player, Plays, Random, TOLD, bridge, text_of};
+use crate::ledger_subscriptions_player::{NOTIFIED, Place, Player, Plays, Random, Records, bridge, text_of};
 use crate::scrape::{gauge, gauge_becomes};
 use crate::sdk::reference_program;
 use crate::subscriber::ACTIVE;
@@ -79,17 +79,17 @@ async fn server_memory_tells_of_each_write_once() {
                 .write(&json!({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}).to_string())
                 .await;
         }
-        let (mut told, mut answered) = (0, 0);
+        let (mut notified, mut answered) = (0, 0);
         while answered < WRITES {
             let message = client.message().await;
             assert!(message["error"].is_null() && message["result"]["isError"].is_null(), "{message}");
             match message["method"].as_str() {
-                Some("notifications/resources/updated") => told += 1,
+                Some("notifications/resources/updated") => notified += 1,
                 Some(other) => panic!("{other}"),
                 None => answered += 1,
             }
         }
-        assert_eq!(told, expected, "{method}");
+        assert_eq!(notified, expected, "{method}");
     }
 }
 
@@ -153,8 +153,8 @@ async fn sub5_whoever_does_not_keep_up_is_told_of_the_last_write() {
         writer.call("memory_add_observations", observation(number)).await;
     }
     for peer in &mut peers {
-        let told = peer.updates().await.len() as u64;
-        assert!((1..=WRITES).contains(&told), "{told}");
+        let notified = peer.updates().await.len() as u64;
+        assert!((1..=WRITES).contains(&notified), "{notified}");
     }
 }
 
@@ -192,13 +192,13 @@ impl Stage {
             client.await_tool(tool).await;
         }
         client.call("memory_create_entities", entity()).await;
-        let restless = ["every+demo://resource/dynamic/text/1", "every+demo://resource/dynamic/text/2"];
-        let restless = restless.map(str::to_owned);
+        let volatile = ["every+demo://resource/dynamic/text/1", "every+demo://resource/dynamic/text/2"];
+        let volatile = volatile.map(str::to_owned);
         let notes = ["a", "web"].into_iter().flat_map(|server| NAMES.map(|name| format!("{server}+note:///{name}")));
         let files = NAMES.map(|name| format!("files+file://{}/{name}", root.display()));
-        let uris = notes.chain(files).chain([GRAPH.to_owned()]).chain(restless.clone()).collect();
-        let (books, restless) = (Books::default(), restless.into());
-        let place = Arc::new(Place { gateway: gateway.address, books, uris, restless });
+        let uris = notes.chain(files).chain([GRAPH.to_owned()]).chain(volatile.clone()).collect();
+        let (records, volatile) = (Records::default(), volatile.into());
+        let place = Arc::new(Place { gateway: gateway.address, records, uris, volatile });
         Stage { scratch, web, line, gateway, place }
     }
 
@@ -231,7 +231,7 @@ impl Stage {
     async fn truth(&self) -> BTreeMap<String, String> {
         let client = self.gateway.client().await;
         let mut truth = BTreeMap::new();
-        for uri in self.place.uris.iter().filter(|uri| !self.place.restless.contains(*uri)) {
+        for uri in self.place.uris.iter().filter(|uri| !self.place.volatile.contains(*uri)) {
             let answer = eventually(&format!("{uri} can be read"), || async {
                 let answer = client.request("resources/read", json!({ "uri": uri })).await;
                 answer["result"].is_object().then_some(answer)
@@ -330,11 +330,11 @@ impl Emitter {
         let uri = format!("note:///{name}");
         // The version counters of the other server restart with each of its processes.
         if server == "web" {
-            self.place.books.begin(&format!("web+{uri}"), count);
+            self.place.records.begin(&format!("web+{uri}"), count);
         }
         let answer = self.client.try_call(&format!("{server}_touch"), json!({ "uri": uri, "count": count })).await;
         if answer["result"].is_object() {
-            self.place.books.report().emitted += count;
+            self.place.records.report().emitted += count;
         }
     }
 
@@ -343,7 +343,7 @@ impl Emitter {
         let answer = self.client.try_call("memory_add_observations", observation(self.graph + 1)).await;
         if answer["result"].is_object() {
             self.graph += 1;
-            self.place.books.report().emitted += 1;
+            self.place.records.report().emitted += 1;
         }
     }
 
@@ -351,7 +351,7 @@ impl Emitter {
         let number = self.files.entry(name).or_default();
         *number += 1;
         std::fs::write(self.root.join(name), number.to_string()).expect("a file");
-        self.place.books.report().emitted += 1;
+        self.place.records.report().emitted += 1;
     }
 
     /// Makes one change of everything.
@@ -371,7 +371,7 @@ impl Emitter {
     }
 
     /// Asserts that the visible content equals the written one.
-    fn agrees(&self, truth: &BTreeMap<String, String>) {
+    fn assert_agrees(&self, truth: &BTreeMap<String, String>) {
         assert!(truth[GRAPH].contains(&format!("\"{}\"", self.graph)), "{}: {}", self.graph, truth[GRAPH]);
         for (name, number) in &self.files {
             assert_eq!(truth[&format!("files+file://{}/{name}", self.root.display())], number.to_string());
@@ -383,15 +383,15 @@ impl Emitter {
 /// the final state.
 async fn play_round<P: Plays>(stage: &Arc<Stage>, faults: &[Fault], emitter: &mut Emitter, players: Vec<P>) -> Vec<P> {
     const DEEDS: u64 = 3;
-    const LONGEST_MS: u64 = 800;
+    const MAX_PAUSE_MS: u64 = 800;
     let mut playing = JoinSet::new();
     for mut player in players {
         playing.spawn(async move {
-            player.live(DEEDS).await;
+            player.act(DEEDS).await;
             player
         });
     }
-    let mut pauses = faults.iter().map(|_| emitter.random.below(LONGEST_MS)).collect::<Vec<_>>();
+    let mut pauses = faults.iter().map(|_| emitter.random.below(MAX_PAUSE_MS)).collect::<Vec<_>>();
     let (stage_then, faults) = (Arc::clone(stage), faults.to_vec());
     let failing = tokio::spawn(async move {
         for fault in faults {
@@ -399,18 +399,18 @@ async fn play_round<P: Plays>(stage: &Arc<Stage>, faults: &[Fault], emitter: &mu
             stage_then.inject(fault).await;
         }
     });
-    let time = Duration::from_millis(emitter.random.below(LONGEST_MS));
+    let time = Duration::from_millis(emitter.random.below(MAX_PAUSE_MS));
     emitter.emit_for(time).await;
     failing.await.expect("no panic");
     let mut players = playing.join_all().await;
     let truth = stage.truth().await;
-    emitter.agrees(&truth);
+    emitter.assert_agrees(&truth);
     catch_up(&mut players, &truth).await;
     players
 }
 
 async fn catch_up(players: &mut [impl Plays], truth: &BTreeMap<String, String>) {
-    let deadline = Instant::now() + PATIENCE / 2;
+    let deadline = Instant::now() + TIMEOUT / 2;
     for player in players {
         player.catch_up(truth, deadline).await;
     }
@@ -419,16 +419,16 @@ async fn catch_up(players: &mut [impl Plays], truth: &BTreeMap<String, String>) 
 /// Asserts that each player is still subscribed to exactly its set of resources.
 async fn change_all(stage: &Stage, emitter: &mut Emitter, players: &mut [impl Plays]) {
     for player in &mut *players {
-        player.hear_out().await;
-        player.sight().forget_restless();
+        player.receive_rest().await;
+        player.observed().clear_volatile();
     }
     emitter.emit_all().await;
     let mut truth = stage.truth().await;
-    emitter.agrees(&truth);
-    truth.extend(stage.place.restless.iter().map(|uri| (uri.clone(), TOLD.to_owned())));
+    emitter.assert_agrees(&truth);
+    truth.extend(stage.place.volatile.iter().map(|uri| (uri.clone(), NOTIFIED.to_owned())));
     catch_up(players, &truth).await;
     for player in players {
-        player.hear_out().await;
+        player.receive_rest().await;
     }
 }
 
@@ -459,14 +459,14 @@ async fn play<P: Plays>(era: &str, mut faults: [Fault; 12]) {
     let stage = Arc::new(Stage::set(era).await);
     let mut emitter = Emitter::new(&stage, seed).await;
     assert!(emitter.client.call_text(TOGGLE, json!({})).await.starts_with("Started"));
-    let mut players = P::come(&stage.place, seed).await;
+    let mut players = P::connect_all(&stage.place, seed).await;
     emitter.random.shuffle(&mut faults);
     for faults in faults.chunks(FAULTS_AT_ONCE) {
         players = play_round(&stage, faults, &mut emitter, players).await;
     }
     change_all(&stage, &mut emitter, &mut players).await;
     let wanted: usize = players.iter().map(P::subscriptions).sum();
-    let report = stage.place.books.report().clone();
+    let report = stage.place.records.report().clone();
     eprintln!("subscriptions: seed {seed:x} faults {} clients {} | {report}", faults.len(), players.len());
     assert_eq!(report.lost, Vec::<String>::new());
     assert_eq!(report.wrong, Vec::<String>::new());
@@ -475,17 +475,17 @@ async fn play<P: Plays>(era: &str, mut faults: [Fault; 12]) {
     // The gateway may not have noticed a closed stream yet.
     eventually(&format!("{wanted} subscriptions are counted"), counted).await;
     for player in players {
-        player.leave().await;
+        player.disconnect().await;
     }
-    is_left_alone(&emitter.client).await;
+    assert_no_subscriptions(&emitter.client).await;
     assert!(!stage.gateway.log().iter().any(|line| line.contains("panicked")));
 }
 
 /// Asserts that all subscriptions have ended with the clients, in the gateway and at the servers.
-async fn is_left_alone(client: &Client) {
+async fn assert_no_subscriptions(client: &Client) {
     gauge_becomes(client, ACTIVE, 0).await;
     for tool in ["a_subscriptions", "web_subscriptions"] {
-        eventually(&format!("{tool} tells of none"), || async {
+        eventually(&format!("{tool} lists none"), || async {
             let answer = client.try_call(tool, json!({})).await;
             (answer["result"]["content"][0]["text"] == "[]").then_some(())
         })

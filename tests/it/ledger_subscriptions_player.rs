@@ -20,14 +20,14 @@ use crate::subscriber::{UPDATED, meta};
 /// The longest time that a player only listens.
 pub const LISTENS_MS: u64 = 100;
 /// The time that a slow player reads very little. The next constant is its rate in bytes per second.
-pub const SLOW: Duration = Duration::from_millis(300);
+const SLOW: Duration = Duration::from_millis(300);
 pub const SLOW_RATE: u64 = 100;
 /// The longest time that nothing passes before a line is cut.
 pub const STUCK_MS: u64 = 200;
 const PLAYERS: [(Front, u64); 3] = [(Front::Http, 4), (Front::Sse, 3), (Front::Stdio, 2)];
 pub const AGAIN_AFTER: Duration = Duration::from_millis(50);
 /// The recorded content of a resource that changes with every read: that it was notified.
-pub const TOLD: &str = "told";
+pub const NOTIFIED: &str = "notified";
 
 /// Pseudo-random numbers that are the same for the same seed (xorshift).
 pub struct Random(u64);
@@ -71,7 +71,7 @@ pub struct Report {
     pub retries: u64,
     pub resumed: u64,
     pub reopened: u64,
-    pub came_again: u64,
+    pub reconnected: u64,
     pub slow: u64,
     pub lost: Vec<String>,
     pub wrong: Vec<String>,
@@ -79,10 +79,10 @@ pub struct Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { emitted, delivered, doubled, late, reads, retries, resumed, reopened, came_again, slow, .. } = self;
+        let Self { emitted, delivered, doubled, late, reads, retries, resumed, reopened, reconnected, slow, .. } = self;
         write!(
             formatter,
-            "resumed {resumed} reopened {reopened} came again {came_again} slow {slow} | emitted {emitted} delivered \
+            "resumed {resumed} reopened {reopened} reconnected {reconnected} slow {slow} | emitted {emitted} delivered \
              {delivered} dup {doubled} late {late} reads {reads} retries {retries} LOST {} WRONG {}",
             self.lost.len(),
             self.wrong.len()
@@ -91,13 +91,13 @@ impl fmt::Display for Report {
 }
 
 #[derive(Default)]
-pub struct Books {
+pub struct Records {
     report: Mutex<Report>,
     /// The highest possible version of each resource, if its versions never restart.
     versions: Mutex<BTreeMap<String, u64>>,
 }
 
-impl Books {
+impl Records {
     pub fn report(&self) -> MutexGuard<'_, Report> {
         self.report.lock().expect("no panic")
     }
@@ -116,42 +116,42 @@ impl Books {
 /// The gateway, the shared ledger, and the resources to subscribe to.
 pub struct Place {
     pub gateway: SocketAddr,
-    pub books: Books,
+    pub records: Records,
     pub uris: Vec<String>,
     /// The resources that change with every read.
-    pub restless: BTreeSet<String>,
+    pub volatile: BTreeSet<String>,
 }
 
 /// The actions of a client of either era for the ledger.
 pub trait Plays: Send + Sized + 'static {
     /// Returns all players. Each has a subscription.
-    fn come(place: &Arc<Place>, seed: u64) -> impl Future<Output = Vec<Self>> + Send;
+    fn connect_all(place: &Arc<Place>, seed: u64) -> impl Future<Output = Vec<Self>> + Send;
 
     /// Performs random actions.
-    fn live(&mut self, deeds: u64) -> impl Future<Output = ()> + Send;
+    fn act(&mut self, actions: u64) -> impl Future<Output = ()> + Send;
 
     /// Receives messages and reads the changed resources. Returns false if nothing arrives before the deadline.
-    fn hear_before(&mut self, deadline: Instant) -> impl Future<Output = bool> + Send;
+    fn receive_until(&mut self, deadline: Instant) -> impl Future<Output = bool> + Send;
 
     /// Receives all messages that are on their way.
-    fn hear_out(&mut self) -> impl Future<Output = ()> + Send;
+    fn receive_rest(&mut self) -> impl Future<Output = ()> + Send;
 
-    fn sight(&mut self) -> &mut Sight;
+    fn observed(&mut self) -> &mut Observed;
 
     /// Returns the number of subscriptions that the gateway should count.
     fn subscriptions(&self) -> usize;
 
     /// Disconnects for good.
-    fn leave(self) -> impl Future<Output = ()> + Send;
+    fn disconnect(self) -> impl Future<Output = ()> + Send;
 
     /// Listens until it has seen the current content. Records a loss for content it has not seen before the deadline.
     fn catch_up(&mut self, truth: &BTreeMap<String, String>, deadline: Instant) -> impl Future<Output = ()> + Send {
         async move {
-            while !self.sight().behind(truth).is_empty() {
-                if !self.hear_before(deadline).await {
-                    let sight = self.sight();
-                    let lost = sight.behind(truth);
-                    sight.place.books.report().lost.extend(lost);
+            while !self.observed().behind(truth).is_empty() {
+                if !self.receive_until(deadline).await {
+                    let observed = self.observed();
+                    let lost = observed.behind(truth);
+                    observed.place.records.report().lost.extend(lost);
                     return;
                 }
             }
@@ -160,16 +160,16 @@ pub trait Plays: Send + Sized + 'static {
 }
 
 /// The content that a client has seen.
-pub struct Sight {
+pub struct Observed {
     pub name: String,
     pub place: Arc<Place>,
     /// The subscribed resources and the content of the last read.
     pub wanted: BTreeMap<String, Option<String>>,
 }
 
-impl Sight {
-    pub fn new(name: String, place: &Arc<Place>) -> Sight {
-        Sight { name, place: Arc::clone(place), wanted: BTreeMap::new() }
+impl Observed {
+    pub fn new(name: String, place: &Arc<Place>) -> Observed {
+        Observed { name, place: Arc::clone(place), wanted: BTreeMap::new() }
     }
 
     fn behind(&self, truth: &BTreeMap<String, String>) -> Vec<String> {
@@ -178,79 +178,113 @@ impl Sight {
         behind.map(|(uri, seen, truth)| format!("{} saw {seen:?} of {uri}, not {truth:?}", self.name)).collect()
     }
 
+    /// Throttles the line for a while.
+    pub async fn throttle(&self, line: &FaultProxy) {
+        line.throttle(SLOW_RATE).await;
+        tokio::time::sleep(SLOW).await;
+        line.pass().await;
+        self.place.records.report().slow += 1;
+    }
+
+    /// Reads a resource and records its content.
+    pub async fn read_resource(&mut self, client: &Client, uri: &str) {
+        let seen = if self.place.volatile.contains(uri) {
+            NOTIFIED.to_owned()
+        } else {
+            let answer = self.request_until_success(client, "resources/read", json!({ "uri": uri })).await;
+            self.place.records.report().reads += 1;
+            text_of(&answer)
+        };
+        self.wanted.insert(uri.to_owned(), Some(seen));
+    }
+
+    /// Repeats a request until it succeeds. Servers fail and return, and so does the bridge's gateway.
+    pub async fn request_until_success(&self, client: &Client, method: &str, params: Value) -> Value {
+        loop {
+            let answer = client.request(method, params.clone()).await;
+            if answer["result"].is_object() {
+                return answer;
+            }
+            let code = answer["error"]["data"]["code"].as_str();
+            assert_eq!(code, Some("BACKEND_UNAVAILABLE"), "{}: {method} of {params}: {answer}", self.name);
+            self.place.records.report().retries += 1;
+            tokio::time::sleep(AGAIN_AFTER).await;
+        }
+    }
+
     /// Clears the record of resources that change with every read, as if they had not been notified.
-    pub fn forget_restless(&mut self) {
-        let restless = self.wanted.iter_mut().filter(|(uri, _)| self.place.restless.contains(*uri));
-        restless.for_each(|(_, seen)| *seen = None);
+    pub fn clear_volatile(&mut self) {
+        let volatile = self.wanted.iter_mut().filter(|(uri, _)| self.place.volatile.contains(*uri));
+        volatile.for_each(|(_, seen)| *seen = None);
     }
 }
 
 /// A client with a session.
 pub struct Player {
-    sight: Sight,
+    observed: Observed,
     front: Front,
     /// The proxy that carries all notifications.
     line: FaultProxy,
     peer: Client,
     random: Random,
     /// The unsubscribed resources, and the last version that may still be on its way.
-    left: BTreeMap<String, u64>,
+    unsubscribed: BTreeMap<String, u64>,
     /// The last notified version of each resource.
     versions: BTreeMap<String, u64>,
 }
 
 impl Plays for Player {
-    async fn come(place: &Arc<Place>, seed: u64) -> Vec<Player> {
+    async fn connect_all(place: &Arc<Place>, seed: u64) -> Vec<Player> {
         let fronts = PLAYERS.iter().flat_map(|(front, count)| (0..*count).map(|_| *front));
-        let coming = (0..).zip(fronts).map(|(number, front)| Player::new(place, front, number, seed));
-        futures_util::future::join_all(coming).await
+        let players = (0..).zip(fronts).map(|(number, front)| Player::new(place, front, number, seed));
+        futures_util::future::join_all(players).await
     }
 
-    async fn live(&mut self, deeds: u64) {
-        for _ in 0..deeds {
+    async fn act(&mut self, actions: u64) {
+        for _ in 0..actions {
             match self.random.below(10) {
                 0..3 => self.subscribe_to_any().await,
                 3..5 => self.unsubscribe_from_any().await,
-                5 => self.is_cut().await,
-                6 => self.is_cut_and_forgets().await,
-                7 => self.goes_and_comes().await,
-                8 => self.is_slow().await,
+                5 => self.cut_line().await,
+                6 => self.cut_and_reopen().await,
+                7 => self.reconnect().await,
+                8 => self.observed.throttle(&self.line).await,
                 _ => {}
             }
             let until = Instant::now() + Duration::from_millis(self.random.below(LISTENS_MS));
-            while self.hear_before(until).await {}
+            while self.receive_until(until).await {}
         }
     }
 
     /// Receives an update and all further ones that are ready, and reads the changed resources. Returns false if none
     /// arrives before the deadline.
-    async fn hear_before(&mut self, deadline: Instant) -> bool {
+    async fn receive_until(&mut self, deadline: Instant) -> bool {
         let Ok(update) = tokio::time::timeout_at(deadline, self.peer.updated()).await else { return false };
-        let mut messages = self.peer.meanwhile();
+        let mut messages = self.peer.drain();
         messages.retain(|message| message["method"] == UPDATED);
         messages.insert(0, update.json());
         let updates: Vec<_> = messages.iter().map(|message| message["params"].clone()).collect();
-        self.take_in(&updates).await;
+        self.process_updates(&updates).await;
         true
     }
 
     /// Receives all messages that are on their way. No further update of an unsubscribed resource may follow.
-    async fn hear_out(&mut self) {
+    async fn receive_rest(&mut self) {
         let updates = self.peer.updates().await;
-        self.take_in(&updates).await;
-        self.left.clear();
+        self.process_updates(&updates).await;
+        self.unsubscribed.clear();
     }
 
-    fn sight(&mut self) -> &mut Sight {
-        &mut self.sight
+    fn observed(&mut self) -> &mut Observed {
+        &mut self.observed
     }
 
     fn subscriptions(&self) -> usize {
-        self.sight.wanted.len()
+        self.observed.wanted.len()
     }
 
-    async fn leave(self) {
-        self.peer.leave().await;
+    async fn disconnect(self) {
+        self.peer.disconnect().await;
     }
 }
 
@@ -258,10 +292,10 @@ impl Player {
     async fn new(place: &Arc<Place>, front: Front, number: u64, seed: u64) -> Player {
         let line = FaultProxy::start(place.gateway);
         let peer = connect(front, &line, place.gateway).await;
-        let sight = Sight::new(format!("{front:?} {number}"), place);
+        let observed = Observed::new(format!("{front:?} {number}"), place);
         let random = Random::new(seed.wrapping_add(number));
-        let (left, versions) = Default::default();
-        let mut player = Player { sight, front, line, peer, random, left, versions };
+        let (unsubscribed, versions) = Default::default();
+        let mut player = Player { observed, front, line, peer, random, unsubscribed, versions };
         for _ in 0..place.uris.len() / 2 {
             player.subscribe_to_any().await;
         }
@@ -269,56 +303,57 @@ impl Player {
     }
 
     async fn subscribe_to_any(&mut self) {
-        let uri = self.random.pick(&self.sight.place.uris).clone();
+        let uri = self.random.pick(&self.observed.place.uris).clone();
         self.subscribe(uri).await;
     }
 
     async fn subscribe(&mut self, uri: String) {
-        self.left.remove(&uri);
-        self.sight.wanted.entry(uri.clone()).or_default();
-        let answer = self.insist("resources/subscribe", &uri).await;
+        self.unsubscribed.remove(&uri);
+        self.observed.wanted.entry(uri.clone()).or_default();
+        let answer =
+            self.observed.request_until_success(&self.peer, "resources/subscribe", json!({ "uri": uri })).await;
         assert_eq!(meta(&answer)["dev.goblin/uri"], uri);
         // Earlier changes are not notified, so the resource is read now.
-        self.look(&uri).await;
+        self.observed.read_resource(&self.peer, &uri).await;
     }
 
     async fn unsubscribe_from_any(&mut self) {
-        let uri = self.random.pick(&self.sight.place.uris).clone();
-        if self.sight.wanted.remove(&uri).is_some() {
-            self.left.insert(uri.clone(), u64::MAX);
+        let uri = self.random.pick(&self.observed.place.uris).clone();
+        if self.observed.wanted.remove(&uri).is_some() {
+            self.unsubscribed.insert(uri.clone(), u64::MAX);
         }
-        self.insist("resources/unsubscribe", &uri).await;
-        let last = self.sight.place.books.last_version(&uri);
-        self.left.entry(uri).and_modify(|limit| *limit = last);
+        self.observed.request_until_success(&self.peer, "resources/unsubscribe", json!({ "uri": uri })).await;
+        let last = self.observed.place.records.last_version(&uri);
+        self.unsubscribed.entry(uri).and_modify(|limit| *limit = last);
     }
 
     /// Cuts the line. The bridge and Streamable HTTP resume; a client of HTTP+SSE starts a new session.
-    async fn is_cut(&mut self) {
+    async fn cut_line(&mut self) {
         match self.front {
             Front::Http => {
                 self.cut().await;
                 self.peer.resume().await;
-                self.sight.place.books.report().resumed += 1;
+                self.observed.place.records.report().resumed += 1;
             }
             Front::Stdio => {
                 self.cut().await;
-                self.sight.place.books.report().resumed += 1;
+                self.observed.place.records.report().resumed += 1;
             }
             Front::Sse => {
                 self.cut().await;
-                self.come_again().await;
+                self.connect_again().await;
             }
         }
     }
 
-    async fn is_cut_and_forgets(&mut self) {
+    async fn cut_and_reopen(&mut self) {
         match self.front {
             Front::Http => {
                 self.cut().await;
                 self.peer.listen_again().await;
-                self.sight.place.books.report().reopened += 1;
+                self.observed.place.records.report().reopened += 1;
             }
-            Front::Stdio | Front::Sse => self.is_cut().await,
+            Front::Stdio | Front::Sse => self.cut_line().await,
         }
     }
 
@@ -330,84 +365,55 @@ impl Player {
         self.line.pass().await;
     }
 
-    async fn goes_and_comes(&mut self) {
-        let next = connect(self.front, &self.line, self.sight.place.gateway).await;
-        std::mem::replace(&mut self.peer, next).leave().await;
-        self.settle_in().await;
+    async fn reconnect(&mut self) {
+        let next = connect(self.front, &self.line, self.observed.place.gateway).await;
+        std::mem::replace(&mut self.peer, next).disconnect().await;
+        self.resubscribe().await;
     }
 
-    async fn come_again(&mut self) {
-        self.peer = connect(self.front, &self.line, self.sight.place.gateway).await;
-        self.settle_in().await;
+    async fn connect_again(&mut self) {
+        self.peer = connect(self.front, &self.line, self.observed.place.gateway).await;
+        self.resubscribe().await;
     }
 
     /// Subscribes to everything again, because a new session has no state of the last one.
-    async fn settle_in(&mut self) {
-        self.sight.place.books.report().came_again += 1;
-        self.left.clear();
+    async fn resubscribe(&mut self) {
+        self.observed.place.records.report().reconnected += 1;
+        self.unsubscribed.clear();
         self.versions.clear();
-        for uri in std::mem::take(&mut self.sight.wanted).into_keys() {
+        for uri in std::mem::take(&mut self.observed.wanted).into_keys() {
             self.subscribe(uri).await;
         }
     }
 
-    async fn is_slow(&mut self) {
-        self.line.throttle(SLOW_RATE).await;
-        tokio::time::sleep(SLOW).await;
-        self.line.pass().await;
-        self.sight.place.books.report().slow += 1;
-    }
-
-    async fn take_in(&mut self, updates: &[Value]) {
-        let changed: BTreeSet<_> = updates.iter().filter_map(|params| self.book(params)).collect();
+    async fn process_updates(&mut self, updates: &[Value]) {
+        let changed: BTreeSet<_> = updates.iter().filter_map(|params| self.record(params)).collect();
         for uri in changed {
-            self.look(&uri).await;
+            self.observed.read_resource(&self.peer, &uri).await;
         }
     }
 
     /// Records an update. Returns the resource to read again.
-    fn book(&mut self, params: &Value) -> Option<String> {
-        let uri = params["uri"].as_str().unwrap_or_else(|| panic!("{}: {params}", self.sight.name)).to_owned();
+    fn record(&mut self, params: &Value) -> Option<String> {
+        let uri = params["uri"].as_str().unwrap_or_else(|| panic!("{}: {params}", self.observed.name)).to_owned();
         let version = params["version"].as_u64();
-        let mut report = self.sight.place.books.report();
+        let mut report = self.observed.place.records.report();
         report.delivered += 1;
         if let Some(version) = version {
             let last = self.versions.insert(uri.clone(), version);
             report.doubled += u64::from(last == Some(version));
         }
-        if self.sight.wanted.contains_key(&uri) {
+        if self.observed.wanted.contains_key(&uri) {
             return Some(uri);
         }
-        match self.left.get(&uri) {
+        match self.unsubscribed.get(&uri) {
             Some(limit) if version.is_none_or(|version| version <= *limit) => report.late += 1,
-            _ => report.wrong.push(format!("{} heard {params}, and had left {:?}", self.sight.name, self.left)),
+            _ => report.wrong.push(format!(
+                "{} received {params}, and had unsubscribed from {:?}",
+                self.observed.name, self.unsubscribed
+            )),
         }
         None
-    }
-
-    async fn look(&mut self, uri: &str) {
-        let seen = if self.sight.place.restless.contains(uri) {
-            TOLD.to_owned()
-        } else {
-            let answer = self.insist("resources/read", uri).await;
-            self.sight.place.books.report().reads += 1;
-            text_of(&answer)
-        };
-        self.sight.wanted.insert(uri.to_owned(), Some(seen));
-    }
-
-    /// Repeats a request until it succeeds. Servers fail and return, and so does the bridge's gateway.
-    async fn insist(&mut self, method: &str, uri: &str) -> Value {
-        loop {
-            let answer = self.peer.request(method, json!({ "uri": uri })).await;
-            if answer["result"].is_object() {
-                return answer;
-            }
-            let name = answer["error"]["data"]["code"].as_str();
-            assert_eq!(name, Some("BACKEND_UNAVAILABLE"), "{}: {method} of {uri}: {answer}", self.sight.name);
-            self.sight.place.books.report().retries += 1;
-            tokio::time::sleep(AGAIN_AFTER).await;
-        }
     }
 }
 

@@ -8,10 +8,10 @@ use crate::client::Client;
 use crate::client::http::Listener;
 use crate::client::modern::{ACKNOWLEDGED, listen_to, named, with_meta};
 use crate::harness::eventually;
-use crate::operator::look;
+use crate::operator::get_admin;
 use crate::stage::Scene;
 use crate::stage::{Back, Backend};
-use crate::subscriber::{ACTIVE, DELETED, UPDATED, subscribe, touch, touched, upstream_heard, without_fences};
+use crate::subscriber::{ACTIVE, DELETED, UPDATED, await_upstream, subscribe, touch, touched, without_fences};
 
 pub const ALPHA: &str = "a+note:///alpha";
 const BETA: &str = "a+note:///beta";
@@ -24,7 +24,7 @@ pub fn uris(uris: &[&str]) -> Value {
 }
 
 /// Asserts that the next message is this notification. Returns its params without the subscription id.
-pub async fn next_told(stream: &mut Listener, method: &str, id: &Value) -> Value {
+pub async fn next_notification(stream: &mut Listener, method: &str, id: &Value) -> Value {
     let mut message = stream.next().await.unwrap_or_else(|| panic!("the stream ended before {method}"));
     assert_eq!(message["method"], method, "{message}");
     let meta = message["params"]["_meta"].as_object_mut().unwrap_or_else(|| panic!("no _meta"));
@@ -36,15 +36,15 @@ pub async fn next_told(stream: &mut Listener, method: &str, id: &Value) -> Value
 /// own update comes first.
 pub async fn next_touched(stream: &mut Listener, id: &Value) -> Value {
     loop {
-        let told = next_told(stream, UPDATED, id).await;
-        if told.get("version").is_some() {
-            return told;
+        let update = next_notification(stream, UPDATED, id).await;
+        if update.get("version").is_some() {
+            return update;
         }
     }
 }
 
 async fn upstream(scene: &Scene, expected: &[&str]) {
-    upstream_heard(&scene.gateway.client().await, expected).await;
+    await_upstream(&scene.gateway.client().await, expected).await;
 }
 
 #[tokio::test]
@@ -63,8 +63,8 @@ async fn sub1_what_will_be_told_is_acknowledged_first() {
         (json!({"resourceSubscriptions": ALPHA}), json!({})),
     ] {
         for id in [json!(4), json!("4")] {
-            let (honoured, _) = scene.client.listen_to(id, wanted.clone()).await;
-            assert_eq!(honoured, expected, "{wanted}");
+            let (accepted, _) = scene.client.listen_to(id, wanted.clone()).await;
+            assert_eq!(accepted, expected, "{wanted}");
         }
     }
     for wrong in [json!(null), json!([]), json!("x")] {
@@ -87,8 +87,8 @@ async fn sub3_what_cannot_be_told_is_not_promised() {
     let client = Client::modern(gateway.address, json!({}));
     client.await_tool("a_touch").await;
     client.await_tool("b_touch").await;
-    let (honoured, _) = client.listen_to(json!(1), uris(&[ALPHA, "b+note:///alpha"])).await;
-    assert_eq!(honoured, uris(&["b+note:///alpha"]));
+    let (accepted, _) = client.listen_to(json!(1), uris(&[ALPHA, "b+note:///alpha"])).await;
+    assert_eq!(accepted, uris(&["b+note:///alpha"]));
 }
 
 #[tokio::test]
@@ -102,7 +102,7 @@ async fn sub2_one_update_reaches_sessions_and_listeners_alike() {
         let (_, mut first) = scene.client.listen_to(text.clone(), uris(&[ALPHA])).await;
         let (_, mut second) = scene.client.listen_to(number.clone(), uris(&[ALPHA, BETA])).await;
         scene.gauge_becomes(ACTIVE, 4).await;
-        upstream_heard(&legacy, &["+note:///alpha", "+note:///beta"]).await;
+        await_upstream(&legacy, &["+note:///alpha", "+note:///beta"]).await;
         touch(&legacy, "note:///alpha", 1).await;
         let expected: Value = serde_json::from_str(&touched(ALPHA, 1)).expect("JSON");
         assert_eq!(session.await_method(UPDATED).await["params"], expected, "{back:?}");
@@ -114,13 +114,13 @@ async fn sub2_one_update_reaches_sessions_and_listeners_alike() {
 
         // A closed stream receives nothing more, and the end of the last one unsubscribes upstream.
         drop(second);
-        upstream_heard(&legacy, &["+note:///alpha", "+note:///beta", "-note:///beta"]).await;
+        await_upstream(&legacy, &["+note:///alpha", "+note:///beta", "-note:///beta"]).await;
         drop(first);
         scene.gauge_becomes(ACTIVE, 1).await;
         scene.gauge_becomes("goblin_streams_active", 1).await;
         touch(&legacy, "note:///alpha", 1).await;
         assert_eq!(session.await_method(UPDATED).await["params"]["version"], 2, "{back:?}");
-        upstream_heard(&legacy, &["+note:///alpha", "+note:///beta", "-note:///beta"]).await;
+        await_upstream(&legacy, &["+note:///alpha", "+note:///beta", "-note:///beta"]).await;
     }
 }
 
@@ -130,11 +130,11 @@ async fn sub2_one_update_reaches_sessions_and_listeners_alike() {
 async fn sub10_who_is_acknowledged_before_the_server_agrees_is_told_when_it_does() {
     const HELD: &str = "a+note:///held-x";
     let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
-    let (honoured, mut stream) = scene.client.listen_to(json!(1), uris(&[HELD])).await;
-    assert_eq!(honoured, uris(&[HELD]));
+    let (accepted, mut stream) = scene.client.listen_to(json!(1), uris(&[HELD])).await;
+    assert_eq!(accepted, uris(&[HELD]));
     upstream(&scene, &["+note:///held-x"]).await;
     scene.client.try_call("a_release", json!({})).await;
-    assert_eq!(next_told(&mut stream, UPDATED, &json!(1)).await, json!({"uri": HELD, "_meta": {}}));
+    assert_eq!(next_notification(&mut stream, UPDATED, &json!(1)).await, json!({"uri": HELD, "_meta": {}}));
 }
 
 #[tokio::test]
@@ -142,14 +142,14 @@ async fn sub13_the_words_of_an_update_are_the_servers() {
     let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
     let (_, mut stream) = scene.client.listen_to(json!("é"), uris(&[ALPHA])).await;
     upstream(&scene, &["+note:///alpha"]).await;
-    let told = r#"{"x":[1.0,1e3,-0],"uri":"note:\/\/\/alpha","_meta":{"y":1.50}}"#;
+    let params = r#"{"x":[1.0,1e3,-0],"uri":"note:\/\/\/alpha","_meta":{"y":1.50}}"#;
     let draft = scene
         .client
-        .draft("tools/call", json!({"name": "a_tell", "arguments": {"method": UPDATED, "params": "PARAMS"}}));
-    let body = draft.body.replace(r#""PARAMS""#, told);
+        .draft("tools/call", json!({"name": "a_notify", "arguments": {"method": UPDATED, "params": "PARAMS"}}));
+    let body = draft.body.replace(r#""PARAMS""#, params);
     scene.client.send_draft(&crate::client::modern::Draft { body, ..draft }).await;
     let message = stream.next_text().await.expect("an update");
-    let expected = told
+    let expected = params
         .replace(r"note:\/\/\/alpha", ALPHA)
         .replace(r#"{"y""#, r#"{"io.modelcontextprotocol/subscriptionId":"é","y""#);
     assert!(message.contains(&expected), "{message}\n{expected}");
@@ -171,10 +171,14 @@ async fn reg8_lists_are_told_to_those_who_asked() {
     ] {
         scene.client.try_call(tool, json!({})).await;
         // This is the first message, although other lists have changed before.
-        assert_eq!(next_told(stream, method, &json!(id)).await, json!({"_meta": {}}));
+        assert_eq!(next_notification(stream, method, &json!(id)).await, json!({"_meta": {}}));
     }
     touch(&scene.gateway.client().await, "note:///alpha", 1).await;
-    assert_eq!(next_told(&mut none, UPDATED, &json!("n")).await["uri"], ALPHA, "it hears of no list");
+    assert_eq!(
+        next_notification(&mut none, UPDATED, &json!("n")).await["uri"],
+        ALPHA,
+        "the stream has no list changes"
+    );
 }
 
 #[tokio::test]
@@ -182,17 +186,17 @@ async fn subx1_patterns_are_listened_for_as_sessions_subscribe_to_them() {
     let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
     let mut params = listen_to(uris(&["a+note:///*"]));
     params["_meta"]["dev.goblin/pattern"] = json!("glob");
-    let (honoured, mut stream) = scene.client.listen_with(json!(1), params).await;
-    assert_eq!(honoured, uris(&["a+note:///*"]));
-    let anyone = scene.gateway.client().await;
+    let (accepted, mut stream) = scene.client.listen_with(json!(1), params).await;
+    assert_eq!(accepted, uris(&["a+note:///*"]));
+    let legacy = scene.gateway.client().await;
     eventually("both are subscribed to, in whichever order", || async {
-        let mut said = without_fences(&anyone.call_text("a_subscribed", json!({})).await);
-        said.sort();
-        (said == ["+note:///alpha", "+note:///beta"]).then_some(())
+        let mut requests = without_fences(&legacy.call_text("a_subscribed", json!({})).await);
+        requests.sort();
+        (requests == ["+note:///alpha", "+note:///beta"]).then_some(())
     })
     .await;
-    touch(&anyone, "note:///beta", 1).await;
-    assert_eq!(next_told(&mut stream, UPDATED, &json!(1)).await["uri"], BETA);
+    touch(&legacy, "note:///beta", 1).await;
+    assert_eq!(next_notification(&mut stream, UPDATED, &json!(1)).await["uri"], BETA);
     let mut params = listen_to(uris(&["a+note:///*"]));
     params["_meta"]["dev.goblin/pattern"] = json!("regex");
     let answer = scene.client.request("subscriptions/listen", params).await;
@@ -205,16 +209,16 @@ async fn sub14_a_resource_that_is_gone_is_told_as_the_client_can_hear_it() {
     let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
     let knowing = Client::modern(scene.gateway.address, json!({"extensions": {"dev.goblin/subscriptions": {}}}));
     let (_, mut plain) = scene.client.listen_to(json!(1), uris(&[BIN])).await;
-    let (_, mut words) = knowing.listen_to(json!(2), uris(&[BIN])).await;
+    let (_, mut marked) = knowing.listen_to(json!(2), uris(&[BIN])).await;
     scene.gauge_becomes(ACTIVE, 2).await;
     upstream(&scene, &["+blob:///bin"]).await;
     scene.client.try_call("a_change_resources", json!({"remove": "blob:///bin"})).await;
-    let told = next_told(&mut plain, UPDATED, &json!(1)).await;
-    assert_eq!(told, json!({"uri": BIN, "_meta": {"dev.goblin/deleted": true}}));
-    assert_eq!(next_told(&mut words, DELETED, &json!(2)).await["uri"], BIN);
+    let update = next_notification(&mut plain, UPDATED, &json!(1)).await;
+    assert_eq!(update, json!({"uri": BIN, "_meta": {"dev.goblin/deleted": true}}));
+    assert_eq!(next_notification(&mut marked, DELETED, &json!(2)).await["uri"], BIN);
     scene.client.try_call("a_change_resources", json!({"restore": "blob:///bin"})).await;
-    for (stream, id) in [(&mut plain, 1), (&mut words, 2)] {
-        assert_eq!(next_told(stream, UPDATED, &json!(id)).await["uri"], BIN, "it is back");
+    for (stream, id) in [(&mut plain, 1), (&mut marked, 2)] {
+        assert_eq!(next_notification(stream, UPDATED, &json!(id)).await["uri"], BIN, "the resource is back");
     }
 }
 
@@ -244,7 +248,7 @@ async fn sub2_streams_over_a_pipe_are_told_apart_by_their_ids_and_end_apart() {
         client.write(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":900}}"#).await;
         client.write(&touch("y").to_string()).await;
         let ids: Vec<_> = messages(&client, 2).await.iter().filter_map(stream_of).collect();
-        assert_eq!(ids, [json!("900")], "{members}: the other was taken back");
+        assert_eq!(ids, [json!("900")], "{members}: the other listen was cancelled");
         client.write(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"900"}}"#).await;
         subscribed(&client, r#"["+note:///alpha","-note:///alpha"]"#).await;
     }
@@ -270,7 +274,7 @@ async fn subscribed(client: &Client, expected: &str) {
         if answer["result"]["content"][0]["text"] == expected {
             return;
         }
-        deadline.pause(&format!("the server was told {expected}, not {answer}")).await;
+        deadline.pause(&format!("the server received {expected}, not {answer}")).await;
     }
 }
 
@@ -283,9 +287,9 @@ async fn met_listeners_are_counted_while_they_are_there() {
     for (name, value) in gauges.into_iter().zip([1, 1, 2]) {
         scene.gauge_becomes(name, value).await;
     }
-    eventually("they are listed", || async {
-        let told = look(&Client::new(scene.gateway.address), "/api/subscriptions").await;
-        (told.body.contains(ALPHA) && told.body.contains(BETA)).then_some(())
+    eventually("both subscriptions are listed", || async {
+        let listed = get_admin(&Client::new(scene.gateway.address), "/api/subscriptions").await;
+        (listed.body.contains(ALPHA) && listed.body.contains(BETA)).then_some(())
     })
     .await;
     let (_, call) = scene.client.open_draft(&scene.client.draft("tools/call", json!({"name": "a_hang"}))).await;

@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use crate::client::Client;
 use crate::client::modern::named;
 use crate::harness::{Gateway, eventually, fixture_server, signal};
-use crate::listen_front::{ALPHA, next_told, next_touched, uris};
+use crate::listen_front::{ALPHA, next_notification, next_touched, uris};
 use crate::stage::Back;
 use crate::stage::Scene;
-use crate::subscriber::{ACTIVE, UPDATED, touch, upstream_heard};
+use crate::subscriber::{ACTIVE, UPDATED, await_upstream, touch};
 
 fn over(id: &Value) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "result": {"resultType": "complete", "_meta": named(id)}})
@@ -55,7 +55,7 @@ async fn sub5_many_streams_share_one_subscription_and_each_hears_once() {
     }
     scene.gauge_becomes(ACTIVE, 200).await;
     let legacy = scene.gateway.client().await;
-    upstream_heard(&legacy, &["+note:///alpha"]).await;
+    await_upstream(&legacy, &["+note:///alpha"]).await;
     for version in [1, 2] {
         touch(&legacy, "note:///alpha", 1).await;
         for (id, stream) in &mut streams {
@@ -64,7 +64,7 @@ async fn sub5_many_streams_share_one_subscription_and_each_hears_once() {
     }
     drop(streams);
     scene.gauge_becomes(ACTIVE, 0).await;
-    upstream_heard(&legacy, &["+note:///alpha", "-note:///alpha"]).await;
+    await_upstream(&legacy, &["+note:///alpha", "-note:///alpha"]).await;
 }
 
 #[tokio::test]
@@ -75,8 +75,8 @@ async fn sess1_streams_take_places_among_the_sessions() {
     client.await_tool("a_touch").await;
     let (_, first) = client.listen_to(json!(1), json!({})).await;
     let (_, second) = client.listen_to(json!(2), json!({})).await;
-    let refused = client.request("subscriptions/listen", json!({"notifications": {}})).await;
-    assert_eq!(refused["error"]["data"]["limit"], "maxSessions", "{refused}");
+    let rejected = client.request("subscriptions/listen", json!({"notifications": {}})).await;
+    assert_eq!(rejected["error"]["data"]["limit"], "maxSessions", "{rejected}");
     assert!(client.try_call("a_echo", json!({})).await["error"].is_null(), "calls need no place");
     drop(first);
     let third = eventually("the place is free", || async {
@@ -94,22 +94,25 @@ async fn sub_what_is_acknowledged_is_what_there_is_room_for() {
     let client = Client::modern(gateway.address, json!({}));
     client.await_tool("a_touch").await;
     let three = ["a+note:///1", "a+note:///2", "a+note:///3"];
-    let (honoured, mut stream) = client.listen_to(json!(1), uris(&three)).await;
-    assert_eq!(honoured, uris(&three[..2]));
+    let (accepted, mut stream) = client.listen_to(json!(1), uris(&three)).await;
+    assert_eq!(accepted, uris(&three[..2]));
     let (other, _) = client.listen_to(json!(2), uris(&three[2..])).await;
     assert_eq!(other, uris(&three[2..]), "each stream has its own room");
     let legacy = gateway.client().await;
     eventually("both are subscribed", || async {
-        let said = legacy.call_text("a_subscribed", json!({})).await;
-        (said.contains("+note:///1") && said.contains("+note:///2")).then_some(())
+        let requests = legacy.call_text("a_subscribed", json!({})).await;
+        (requests.contains("+note:///1") && requests.contains("+note:///2")).then_some(())
     })
     .await;
     for uri in ["note:///3", "note:///2", "note:///1"] {
         touch(&legacy, uri, 1).await;
     }
-    let mut told = [next_told(&mut stream, UPDATED, &json!(1)).await, next_told(&mut stream, UPDATED, &json!(1)).await];
-    told.sort_by_key(|params| params["uri"].to_string());
-    assert_eq!([&told[0]["uri"], &told[1]["uri"]], three[..2]);
+    let mut updates = [
+        next_notification(&mut stream, UPDATED, &json!(1)).await,
+        next_notification(&mut stream, UPDATED, &json!(1)).await,
+    ];
+    updates.sort_by_key(|params| params["uri"].to_string());
+    assert_eq!([&updates[0]["uri"], &updates[1]["uri"]], three[..2]);
 }
 
 /// A client that disconnects before the server's response leaves nothing behind.
@@ -117,11 +120,11 @@ async fn sub_what_is_acknowledged_is_what_there_is_room_for() {
 async fn sub9_a_stream_that_closes_while_its_server_is_asked_leaves_nothing() {
     let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
     let legacy = scene.gateway.client().await;
-    let (honoured, stream) = scene.client.listen_to(json!(1), uris(&["a+note:///held-x"])).await;
-    assert_eq!(honoured, uris(&["a+note:///held-x"]), "it is acknowledged before the server answers");
-    upstream_heard(&legacy, &["+note:///held-x"]).await;
+    let (accepted, stream) = scene.client.listen_to(json!(1), uris(&["a+note:///held-x"])).await;
+    assert_eq!(accepted, uris(&["a+note:///held-x"]), "the listen is acknowledged before the server answers");
+    await_upstream(&legacy, &["+note:///held-x"]).await;
     drop(stream);
     scene.gauge_becomes(ACTIVE, 0).await;
     legacy.call("a_release", json!({})).await;
-    upstream_heard(&legacy, &["+note:///held-x", "-note:///held-x"]).await;
+    await_upstream(&legacy, &["+note:///held-x", "-note:///held-x"]).await;
 }

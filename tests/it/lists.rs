@@ -92,8 +92,10 @@ async fn res11_a_sequence_of_pages_stays_on_one_version_or_is_refused() {
     let first = client.request("tools/list", json!({})).await["result"].clone();
     let added = add_tool(&client).await;
     client.call("a_change_tools", json!({"remove": "echo"})).await;
-    eventually("it is gone", || async { (!client.tool_names().await.contains(&"a_echo".to_owned())).then_some(()) })
-        .await;
+    eventually("the tool is not listed", || async {
+        (!client.tool_names().await.contains(&"a_echo".to_owned())).then_some(())
+    })
+    .await;
 
     let mut seen: Vec<_> = first["tools"].as_array().expect("tools").iter().map(key).collect();
     let mut cursor = first["nextCursor"].clone();
@@ -102,7 +104,7 @@ async fn res11_a_sequence_of_pages_stays_on_one_version_or_is_refused() {
         seen.extend(page["tools"].as_array().expect("tools").iter().map(key));
         cursor = page["nextCursor"].clone();
     }
-    assert_eq!(seen, before, "as it was when the client began");
+    assert_eq!(seen, before, "the list of the first page");
     assert!(!seen.contains(&added));
 
     // Catalogs without an open list are not kept.
@@ -117,18 +119,18 @@ async fn res11_a_sequence_of_pages_stays_on_one_version_or_is_refused() {
     for _ in 0..17 {
         add_tool(&client).await;
     }
-    let refused = client.request("tools/list", json!({"cursor": first["nextCursor"]})).await;
-    assert_eq!(refused["error"]["code"], -32602, "{refused}");
-    assert_eq!(refused["error"]["data"]["code"], "INVALID_CURSOR", "{refused}");
+    let rejected = client.request("tools/list", json!({"cursor": first["nextCursor"]})).await;
+    assert_eq!(rejected["error"]["code"], -32602, "{rejected}");
+    assert_eq!(rejected["error"]["data"]["code"], "INVALID_CURSOR", "{rejected}");
 }
 
 #[tokio::test]
 async fn res12_srv3_lists_are_answered_without_asking_a_backend() {
     let (gateway, client, _frozen) = frozen_server().await;
-    let newcomer = gateway.client().await;
+    let new_client = gateway.client().await;
     for (method, member) in LISTS {
-        assert!(!newcomer.list(method, member).await.is_empty(), "{method}");
-        assert_eq!(newcomer.list(method, member).await, client.list(method, member).await, "{method}");
+        assert!(!new_client.list(method, member).await.is_empty(), "{method}");
+        assert_eq!(new_client.list(method, member).await, client.list(method, member).await, "{method}");
     }
 }
 
@@ -182,28 +184,30 @@ async fn reg3_res1_a_change_is_fetched_and_the_next_list_is_fresh() {
     let added = add_tool(&client).await;
     assert_eq!(client.call_text(&added, json!({})).await, format!("{} was called", &added[2..]));
     let resource = format!("a+{}", client.call_text("a_change_resources", json!({})).await);
-    eventually("it is listed", || async {
+    eventually("the tool is listed", || async {
         keys(&client, "resources/list", "resources").await.contains(&resource).then_some(())
     })
     .await;
     client.call("a_change_tools", json!({"remove": "echo"})).await;
-    eventually("it is gone", || async { (!client.tool_names().await.contains(&"a_echo".to_owned())).then_some(()) })
-        .await;
-    let gone = client.request("tools/call", json!({"name": "a_echo"})).await;
-    assert_eq!(gone["error"]["data"]["code"], "TOOL_NOT_FOUND", "{gone}");
+    eventually("the tool is not listed", || async {
+        (!client.tool_names().await.contains(&"a_echo".to_owned())).then_some(())
+    })
+    .await;
+    let removed = client.request("tools/call", json!({"name": "a_echo"})).await;
+    assert_eq!(removed["error"]["data"]["code"], "TOOL_NOT_FOUND", "{removed}");
 }
 
 /// Changes the prompts and returns the notifications that arrive before that one.
-async fn told_before_prompts(client: &Client, stream: &mut Listener, changer: &str) -> Vec<String> {
+async fn changes_before_prompts(client: &Client, stream: &mut Listener, changer: &str) -> Vec<String> {
     client.call(changer, json!({})).await;
-    let mut told = Vec::new();
+    let mut changes = Vec::new();
     loop {
-        let message = stream.next().await.expect("the stream lives");
+        let message = stream.next().await.expect("the stream is open");
         let method = message["method"].as_str().expect("a notification").to_owned();
         if method == "notifications/prompts/list_changed" {
-            return told;
+            return changes;
         }
-        told.push(method);
+        changes.push(method);
     }
 }
 
@@ -215,10 +219,10 @@ async fn reg8_nothing_is_told_when_nothing_changed() {
     let client = gateway.client().await;
     let mut stream = client.listen().await;
     for _ in 0..20 {
-        client.call("a_change_tools", json!({"remove": "nobody has it"})).await;
+        client.call("a_change_tools", json!({"remove": "unknown"})).await;
     }
-    let told = told_before_prompts(&client, &mut stream, "a_change_prompts").await;
-    assert_eq!(told, Vec::<String>::new());
+    let changes = changes_before_prompts(&client, &mut stream, "a_change_prompts").await;
+    assert_eq!(changes, Vec::<String>::new());
 }
 
 #[tokio::test]
@@ -233,9 +237,9 @@ async fn reg3_reg8_a_burst_is_told_in_few_words_and_ends_in_the_last_state() {
         last = client.call_text("a_change_tools", json!({})).await;
     }
     client.await_tool(&format!("a_{last}")).await;
-    let told = told_before_prompts(&client, &mut stream, "a_change_prompts").await;
-    assert!((1..CHANGES / 2).contains(&told.len()), "{} notifications", told.len());
-    assert!(told.iter().all(|method| method == "notifications/tools/list_changed"), "{told:?}");
+    let changes = changes_before_prompts(&client, &mut stream, "a_change_prompts").await;
+    assert!((1..CHANGES / 2).contains(&changes.len()), "{} notifications", changes.len());
+    assert!(changes.iter().all(|method| method == "notifications/tools/list_changed"), "{changes:?}");
     let added = client.tool_names().await.iter().filter(|name| name.starts_with("a_added_")).count();
     assert_eq!(added, CHANGES);
 }
@@ -280,8 +284,8 @@ async fn d14_a_lost_backend_keeps_its_lists_and_nothing_is_told() {
     for ((method, member), before) in LISTS.into_iter().zip(before) {
         assert_eq!(client.list(method, member).await, before, "{method}");
     }
-    let told = told_before_prompts(&client, &mut stream, "b_change_prompts").await;
-    assert_eq!(told, Vec::<String>::new());
+    let changes = changes_before_prompts(&client, &mut stream, "b_change_prompts").await;
+    assert_eq!(changes, Vec::<String>::new());
 }
 
 #[tokio::test]
@@ -292,12 +296,12 @@ async fn d14_a_backend_that_comes_back_with_the_same_lists_is_no_change() {
     let client = gateway.client().await;
     let mut stream = client.listen().await;
     client.request("tools/call", json!({"name": "a_crash"})).await;
-    eventually("it is back", || async {
+    eventually("the tool is back", || async {
         client.request("tools/call", json!({"name": "a_echo", "arguments": {}})).await["error"].is_null().then_some(())
     })
     .await;
-    let told = told_before_prompts(&client, &mut stream, "b_change_prompts").await;
-    assert_eq!(told, Vec::<String>::new());
+    let changes = changes_before_prompts(&client, &mut stream, "b_change_prompts").await;
+    assert_eq!(changes, Vec::<String>::new());
 }
 
 #[tokio::test]
@@ -314,7 +318,7 @@ async fn res13_a_change_of_one_server_asks_no_other() {
     let native = client.call_text("a_change_resources", json!({})).await;
     let mut expected: BTreeSet<_> = before.into_iter().collect();
     expected.insert(format!("a+{native}"));
-    eventually("the list is fresh, though b says nothing", || async {
+    eventually("the list is fresh without a notification of b", || async {
         let now = keys(&client, "resources/list", "resources").await;
         (now.into_iter().collect::<BTreeSet<_>>() == expected).then_some(())
     })
@@ -370,5 +374,5 @@ async fn reg2_a_removed_server_takes_everything_with_it() {
     eventually("its process has ended", || async { (!process("a")).then_some(()) }).await;
     assert!(process("b"));
     let _ = stop.send(());
-    serving.await.expect("no panic").expect("it stops");
+    serving.await.expect("no panic").expect("the gateway stops");
 }

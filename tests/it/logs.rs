@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, Scratch, eventually, fixture_server, goblin, servers_only};
-use crate::support::logged;
+use crate::support::await_log;
 
 /// Starts a gateway with additional arguments and variables.
 async fn gateway(config: Value, arguments: &[&str], variables: &[(&str, &str)]) -> (Gateway, Scratch) {
@@ -29,7 +29,7 @@ async fn log_in_json_each_happening_is_one_object_with_its_kind_and_whose_it_is(
     let config = json!({ "mcpServers": { "a": fixture_server(&[]), "gone": { "command": "./no-such-program" } } });
     let (gateway, _scratch) = gateway(config, &["--log-level", "debug", "--log-format", "json"], &[]).await;
     let client = gateway.client_seeing("a_echo").await;
-    logged(&gateway, &["\"backend_failed\""]).await;
+    await_log(&gateway, &["\"backend_failed\""]).await;
     let lines = lines(&gateway);
     let find = |kind: &str| {
         let found = lines.iter().find(|line| line["fields"]["kind"] == kind);
@@ -44,7 +44,7 @@ async fn log_in_json_each_happening_is_one_object_with_its_kind_and_whose_it_is(
     assert_eq!(find("backend_failed")["fields"]["server"], "gone");
     assert!(find("catalog_published")["fields"]["tools"].is_u64(), "numbers are numbers");
     let session = find("session_opened")["fields"]["session"].as_str().expect("a text").to_owned();
-    let whole = client.session.expect("it has one");
+    let whole = client.session.expect("a value is present");
     assert!(session.len() == 8 && whole.ends_with(&session), "{session} of {whole}");
     let kinds: BTreeSet<_> = goblin_telemetry::kinds().map(|(kind, _)| kind).collect();
     for line in &lines {
@@ -61,7 +61,7 @@ async fn log_in_text_people_read_the_message_first_and_no_kind() {
         &[],
     )
     .await;
-    let line = logged(&gateway, &["backend ready"]).await;
+    let line = await_log(&gateway, &["backend ready"]).await;
     assert!(line.contains(" INFO backend ready server=\"a\" transport=\"stdio\" version="), "{line}");
     assert!(!line.contains("kind"), "{line}");
 }
@@ -73,11 +73,11 @@ async fn log_secrets_and_session_ids_are_in_no_line_at_any_level() {
     http["headers"] = json!({ "Authorization": "Bearer ${SECRET_HEADER}", "X-Api-Key": "${SECRET_KEY}" });
     let mut child = fixture_server(&[]);
     child["env"] = json!({ "API_TOKEN": "${SECRET_ENV}" });
-    let refused =
+    let rejected =
         json!({ "url": "http://127.0.0.1:9/mcp?key=${SECRET_QUERY}", "headers": { "Cookie": "${SECRET_KEY}" } });
     let config = json!({
         "gateway": { "token": "${SECRET_TOKEN}" }, "log": { "audit": true },
-        "mcpServers": { "http": http, "child": child, "refused": refused },
+        "mcpServers": { "http": http, "child": child, "refused": rejected },
     });
     let names = ["SECRET_HEADER", "SECRET_KEY", "SECRET_ENV", "SECRET_QUERY", "SECRET_TOKEN"];
     let values = names.map(|name| format!("{}-value", name.to_lowercase().replace('_', "-")));
@@ -107,12 +107,15 @@ async fn log_secrets_and_session_ids_are_in_no_line_at_any_level() {
             .await;
         }
         client.send(http::Method::POST, "/mcp", &[("authorization", "Bearer wrong-secret")], "{}").await;
-        logged(&gateway, &["cannot connect to backend", "refused"]).await;
-        logged(&gateway, &["audit", "http_headers"]).await;
+        await_log(&gateway, &["cannot connect to backend", "refused"]).await;
+        await_log(&gateway, &["audit", "http_headers"]).await;
         for line in gateway.log() {
-            let told =
-                values.iter().map(String::as_str).chain(["wrong-secret", &session]).find(|word| line.contains(word));
-            assert_eq!(told, None, "{line}");
+            let leaked = values
+                .iter()
+                .map(String::as_str)
+                .chain(["wrong-secret", &session])
+                .find(|secret| line.contains(secret));
+            assert_eq!(leaked, None, "{line}");
         }
     }
 }
@@ -127,13 +130,13 @@ async fn audit_each_call_is_one_line_with_who_and_what_and_nothing_of_what_was_s
     let mut client = crate::client::Client::new(gateway.address).at("/mcp/p/few");
     client.initialize("2025-11-25").await;
     client.await_tool("a_echo").await;
-    client.call("a_echo", json!({ "said": "never-told" })).await;
+    client.call("a_echo", json!({ "text": "never-logged" })).await;
     client.call("a_fail", json!({})).await;
     client.request("tools/call", json!({ "name": "a_none" })).await;
     client.request("resources/read", json!({ "uri": "a+note:///alpha" })).await;
     client.request("resources/subscribe", json!({ "uri": "a+note:///alpha" })).await;
     client.request("resources/read", json!({ "uri": "none:///\u{202e}x" })).await;
-    let whole = client.session.clone().expect("it has one");
+    let whole = client.session.clone().expect("a value is present");
     let lines = eventually("there are six lines", || async {
         let lines: Vec<_> = lines(&gateway).into_iter().filter(|line| line["target"] == "audit").collect();
         (lines.len() == 6).then_some(lines)
@@ -148,13 +151,13 @@ async fn audit_each_call_is_one_line_with_who_and_what_and_nothing_of_what_was_s
         ("resources/read", "", "none:///x", "", "error", "RESOURCE_NOT_FOUND"),
     ];
     for (line, expected) in lines.iter().zip(expected) {
-        let word = |key: &str| line["fields"][key].as_str().unwrap_or_default();
-        let told = (word("method"), word("name"), word("uri"), word("server"), word("outcome"), word("code"));
-        assert_eq!(told, expected, "{line}");
-        assert_eq!((word("principal"), word("client"), word("profile")), ("anonymous", "test", "few"), "{line}");
-        assert_eq!(word("session"), &whole[28..], "{line}");
-        assert!(!word("request").is_empty() && line["fields"]["took"].is_f64(), "{line}");
-        assert!(!line.to_string().contains("never-told"), "{line}");
+        let field = |key: &str| line["fields"][key].as_str().unwrap_or_default();
+        let logged = (field("method"), field("name"), field("uri"), field("server"), field("outcome"), field("code"));
+        assert_eq!(logged, expected, "{line}");
+        assert_eq!((field("principal"), field("client"), field("profile")), ("anonymous", "test", "few"), "{line}");
+        assert_eq!(field("session"), &whole[28..], "{line}");
+        assert!(!field("request").is_empty() && line["fields"]["took"].is_f64(), "{line}");
+        assert!(!line.to_string().contains("never-logged"), "{line}");
     }
 }
 
@@ -164,7 +167,7 @@ async fn audit_is_off_unless_it_is_wanted() {
     let client = gateway.client_seeing("a_echo").await;
     client.call("a_echo", json!({})).await;
     client.request("tools/call", json!({ "name": "a_error" })).await;
-    logged(&gateway, &["backend returned an error"]).await;
+    await_log(&gateway, &["backend returned an error"]).await;
     assert!(!gateway.log().iter().any(|line| line.contains("audit") || line.contains("outcome")));
 }
 
@@ -174,7 +177,10 @@ fn log_every_kind_is_documented_and_every_documented_one_is_there() {
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
     // A level in a row may be followed by a comma and more text.
     let level = |rest: &str| rest.split([' ', ',']).next().unwrap_or_default().to_owned();
-    let told: BTreeSet<_> = rows.map(|(kind, rest)| (kind.to_owned(), level(rest))).collect();
-    let word = |level| json!(level).as_str().expect("a word").to_owned();
-    assert_eq!(told, goblin_telemetry::kinds().map(|(kind, level)| (kind.to_owned(), word(level))).collect());
+    let documented: BTreeSet<_> = rows.map(|(kind, rest)| (kind.to_owned(), level(rest))).collect();
+    let level_name = |level| json!(level).as_str().expect("a text").to_owned();
+    assert_eq!(
+        documented,
+        goblin_telemetry::kinds().map(|(kind, level)| (kind.to_owned(), level_name(level))).collect()
+    );
 }

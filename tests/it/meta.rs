@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::client::Client;
 use crate::client::inbox::raw_member;
 use crate::harness::{Gateway, eventually, fixture_server};
-use crate::meta_client::{NAMES, askers as all_askers, column, text};
+use crate::meta_client::{NAMES, clients_of_each_kind, column, text};
 
 /// Returns a configuration with two similar servers. `b` has forty more resources and three more prompts.
 fn config() -> Value {
@@ -16,10 +16,10 @@ fn config() -> Value {
 }
 
 /// Starts a gateway with both servers, and one client of each kind.
-async fn askers() -> (Gateway, Vec<Client>) {
+async fn meta_clients() -> (Gateway, Vec<Client>) {
     let gateway = Gateway::start(config()).await;
-    let askers = all_askers(&gateway, &config(), &["a_echo", "b_echo"]).await;
-    (gateway, askers)
+    let meta_clients = clients_of_each_kind(&gateway, &config(), &["a_echo", "b_echo"]).await;
+    (gateway, meta_clients)
 }
 
 async fn client() -> (Gateway, Client) {
@@ -45,10 +45,10 @@ async fn meta5_they_are_listed_by_default_behind_the_tools_of_servers() {
 
 #[tokio::test]
 async fn meta5_every_answer_fits_its_output_schema_over_every_transport() {
-    let (_gateway, askers) = askers().await;
+    let (_gateway, meta_clients) = meta_clients().await;
     let mut answers: Vec<Vec<Value>> = Vec::new();
-    for asker in askers {
-        let listed = asker.request("tools/list", json!({})).await["result"]["tools"].clone();
+    for client in meta_clients {
+        let listed = client.request("tools/list", json!({})).await["result"]["tools"].clone();
         let mut own = Vec::new();
         for (tool, arguments) in [
             ("list_servers", json!({})),
@@ -66,12 +66,12 @@ async fn meta5_every_answer_fits_its_output_schema_over_every_transport() {
             ("describe_resource", json!({"uri": "a+note:///something"})),
             ("catalog_resource_templates", json!({"serverId": "a"})),
         ] {
-            let answer = asker.ask(tool, arguments.clone()).await;
+            let answer = client.call_structured(tool, arguments.clone()).await;
             let definition =
-                listed.as_array().expect("tools").iter().find(|it| it["name"] == tool).expect("it is listed");
+                listed.as_array().expect("tools").iter().find(|it| it["name"] == tool).expect("the entry is listed");
             let validator = jsonschema::validator_for(&definition["outputSchema"]).expect("a schema");
             let problems: Vec<String> = validator.iter_errors(&answer).map(|error| error.to_string()).collect();
-            assert!(problems.is_empty(), "{} {tool} {arguments}: {problems:?} in {answer}", asker.name);
+            assert!(problems.is_empty(), "{} {tool} {arguments}: {problems:?} in {answer}", client.name);
             own.push(answer);
         }
         answers.push(own);
@@ -90,11 +90,11 @@ async fn meta5_every_answer_fits_its_output_schema_over_every_transport() {
 
 #[tokio::test]
 async fn meta1_d2_resources_are_cards_with_identifiers_and_can_be_of_one_server() {
-    let (_gateway, askers) = askers().await;
-    for asker in askers {
-        let all = asker.ask("catalog_resources", json!({})).await;
-        let of_a = asker.ask("catalog_resources", json!({"serverId": "a"})).await;
-        let listed = asker.request("resources/list", json!({})).await["result"]["resources"].clone();
+    let (_gateway, meta_clients) = meta_clients().await;
+    for client in meta_clients {
+        let all = client.call_structured("catalog_resources", json!({})).await;
+        let of_a = client.call_structured("catalog_resources", json!({"serverId": "a"})).await;
+        let listed = client.request("resources/list", json!({})).await["result"]["resources"].clone();
         assert_eq!(column(&all["resources"], "uri"), column(&listed, "uri"));
         assert_eq!(all["total"], listed.as_array().map(Vec::len).expect("resources"));
         assert!(column(&of_a["resources"], "serverId").iter().all(|server| *server == "a"));
@@ -102,20 +102,20 @@ async fn meta1_d2_resources_are_cards_with_identifiers_and_can_be_of_one_server(
         assert!(of_a["total"].as_u64() < all["total"].as_u64());
         let find =
             |uri: &str| all["resources"].as_array().expect("cards").iter().find(|card| card["uri"] == uri).cloned();
-        let alpha = find("a+note:///alpha").expect("it is there");
+        let alpha = find("a+note:///alpha").expect("the file exists");
         let size = listed
             .as_array()
             .expect("a list")
             .iter()
             .find(|it| it["uri"] == "a+note:///alpha")
-            .expect("it is there")["size"]
+            .expect("the file exists")["size"]
             .clone();
         let mut expected = json!({"uri": "a+note:///alpha", "id": "a_note_alpha", "name": "alpha", "mimeType": "text/plain", "serverId": "a"});
         if !size.is_null() {
             expected["size"] = size;
         }
         assert_eq!(alpha, expected);
-        assert_eq!(find("b+file:///logs/app log.txt").expect("it is there")["id"], "b_file_logs_app_log.txt");
+        assert_eq!(find("b+file:///logs/app log.txt").expect("the file exists")["id"], "b_file_logs_app_log.txt");
         let mut ids = column(&all["resources"], "id");
         ids.sort_unstable();
         ids.dedup();
@@ -125,12 +125,12 @@ async fn meta1_d2_resources_are_cards_with_identifiers_and_can_be_of_one_server(
 
 #[tokio::test]
 async fn meta1_a_catalog_is_read_page_by_page_until_it_changes() {
-    let (_gateway, askers) = askers().await;
-    for asker in askers {
-        let whole = asker.ask("catalog_resources", json!({})).await;
+    let (_gateway, meta_clients) = meta_clients().await;
+    for client in meta_clients {
+        let whole = client.call_structured("catalog_resources", json!({})).await;
         let (mut arguments, mut pages, mut uris) = (json!({"limit": 7}), 0, Vec::new());
         loop {
-            let page = asker.ask("catalog_resources", arguments.clone()).await;
+            let page = client.call_structured("catalog_resources", arguments.clone()).await;
             assert_eq!(page["total"], whole["total"]);
             uris.extend(column(&page["resources"], "uri").into_iter().map(str::to_owned));
             pages += 1;
@@ -138,35 +138,35 @@ async fn meta1_a_catalog_is_read_page_by_page_until_it_changes() {
             assert_eq!(page["resources"].as_array().map(Vec::len), Some(7));
             arguments["cursor"] = json!(cursor);
         }
-        assert_eq!(uris, column(&whole["resources"], "uri"), "{}", asker.name);
+        assert_eq!(uris, column(&whole["resources"], "uri"), "{}", client.name);
         assert_eq!(pages, uris.len().div_ceil(7));
         // A cursor's position counts all entries, so the server filter may change.
         arguments["serverId"] = json!("a");
-        let rest = asker.ask("catalog_resources", arguments.clone()).await;
+        let rest = client.call_structured("catalog_resources", arguments.clone()).await;
         let (seen, last) = (uris.len(), column(&rest["resources"], "uri"));
         assert!(last.iter().all(|uri| uris[seen / 7 * 7..].iter().any(|known| known == uri)), "{last:?}");
         assert!(column(&rest["resources"], "serverId").iter().all(|server| *server == "a"), "{rest}");
 
-        asker.call("a_change_tools", json!({})).await;
+        client.call("a_change_tools", json!({})).await;
         let deadline = crate::harness::Deadline::new();
-        let refused = loop {
-            let result = asker.call("catalog_resources", arguments.clone()).await;
+        let rejected = loop {
+            let result = client.call("catalog_resources", arguments.clone()).await;
             if result["isError"] == true {
                 break result;
             }
             deadline.pause("the catalog has changed").await;
         };
-        assert!(text(&refused).contains("begin again without one"), "{refused}");
+        assert!(text(&rejected).contains("begin again without one"), "{rejected}");
     }
 }
 
 #[tokio::test]
 async fn meta2_d2_a_resource_is_described_by_uri_identifier_and_native_uri() {
-    let (_gateway, askers) = askers().await;
-    for asker in askers {
-        let listed = asker.request("resources/list", json!({})).await["result"]["resources"].clone();
+    let (_gateway, meta_clients) = meta_clients().await;
+    for client in meta_clients {
+        let listed = client.request("resources/list", json!({})).await["result"]["resources"].clone();
         let definition = |uri: &str| listed.as_array().expect("a list").iter().find(|it| it["uri"] == uri).cloned();
-        for (asked, exposed, id) in [
+        for (uri, exposed, id) in [
             ("a+note:///alpha", "a+note:///alpha", "a_note_alpha"),
             ("a_note_alpha", "a+note:///alpha", "a_note_alpha"),
             ("a_note____alpha", "a+note:///alpha", "a_note_alpha"),
@@ -174,16 +174,16 @@ async fn meta2_d2_a_resource_is_described_by_uri_identifier_and_native_uri() {
             ("b+file:///logs/app%20log.txt", "b+file:///logs/app log.txt", "b_file_logs_app_log.txt"),
             ("note:///numbered/0007", "b+note:///numbered/0007", "b_note_numbered_0007"),
         ] {
-            let described = asker.ask("describe_resource", json!({"uri": asked})).await;
+            let described = client.call_structured("describe_resource", json!({"uri": uri})).await;
             let server = exposed.split_once('+').expect("a server").0;
             let resource = definition(exposed).unwrap_or_else(|| panic!("{exposed} is listed"));
-            assert_eq!(described, json!({"serverId": server, "id": id, "resource": resource}), "{asked}");
+            assert_eq!(described, json!({"serverId": server, "id": id, "resource": resource}), "{uri}");
         }
-        let ambiguous = asker.call("describe_resource", json!({"uri": "note:///alpha"})).await;
+        let ambiguous = client.call("describe_resource", json!({"uri": "note:///alpha"})).await;
         assert_eq!(ambiguous["isError"], true);
         assert!(text(&ambiguous).contains("`a+note:///alpha`, `b+note:///alpha`"), "{ambiguous}");
         // A resource that only a template covers can be read, so it can be described.
-        let described = asker.ask("describe_resource", json!({"uri": "a+db://users/7"})).await;
+        let described = client.call_structured("describe_resource", json!({"uri": "a+db://users/7"})).await;
         assert_eq!((&described["serverId"], &described["resource"]["uri"]), (&json!("a"), &json!("a+db://users/7")));
         assert_eq!(described["template"]["uriTemplate"], "a+db://{table}/{id}", "{described}");
     }
@@ -191,13 +191,13 @@ async fn meta2_d2_a_resource_is_described_by_uri_identifier_and_native_uri() {
 
 #[tokio::test]
 async fn meta3_resources_are_found_by_relevance_and_mime_type() {
-    let (_gateway, askers) = askers().await;
-    for asker in askers {
-        let found = asker.ask("search_resources", json!({"query": "json note", "serverId": "a"})).await;
+    let (_gateway, meta_clients) = meta_clients().await;
+    for client in meta_clients {
+        let found = client.call_structured("search_resources", json!({"query": "json note", "serverId": "a"})).await;
         assert_eq!(found["resources"][0]["uri"], "a+note:///beta", "{found}");
         assert_eq!(found["resources"][0]["id"], "a_note_beta", "{found}");
         assert!(column(&found["templates"], "uriTemplate").contains(&"a+note:///{name}"), "{found}");
-        let limited = asker.ask("search_resources", json!({"query": "note", "limit": 3})).await;
+        let limited = client.call_structured("search_resources", json!({"query": "note", "limit": 3})).await;
         assert_eq!(limited["resources"].as_array().map(Vec::len), Some(3), "{limited}");
         assert!(limited["total"].as_u64() > Some(40), "{limited}");
         for (mime, expected) in [
@@ -207,25 +207,27 @@ async fn meta3_resources_are_found_by_relevance_and_mime_type() {
             ("application/*", vec!["a+blob:///bin", "a+note:///beta"]),
             ("image/*", vec![]),
         ] {
-            let found = asker.ask("search_resources", json!({"query": "", "mimeType": mime, "serverId": "a"})).await;
+            let found = client
+                .call_structured("search_resources", json!({"query": "", "mimeType": mime, "serverId": "a"}))
+                .await;
             let mut uris = column(&found["resources"], "uri");
             uris.sort_unstable();
             assert_eq!(uris, expected, "{mime}");
         }
         // An empty query returns everything in catalog order.
-        let all = asker.ask("search_resources", json!({"query": "", "limit": 100})).await;
-        let catalog = asker.ask("catalog_resources", json!({})).await;
+        let all = client.call_structured("search_resources", json!({"query": "", "limit": 100})).await;
+        let catalog = client.call_structured("catalog_resources", json!({})).await;
         assert_eq!(all["resources"], catalog["resources"]);
     }
 }
 
 #[tokio::test]
 async fn meta4_templates_are_cards_with_their_patterns() {
-    let (_gateway, askers) = askers().await;
-    for asker in askers {
-        let all = asker.ask("catalog_resource_templates", json!({})).await;
-        let of_b = asker.ask("catalog_resource_templates", json!({"serverId": "b"})).await;
-        let listed = asker.request("resources/templates/list", json!({})).await["result"]["resourceTemplates"].clone();
+    let (_gateway, meta_clients) = meta_clients().await;
+    for client in meta_clients {
+        let all = client.call_structured("catalog_resource_templates", json!({})).await;
+        let of_b = client.call_structured("catalog_resource_templates", json!({"serverId": "b"})).await;
+        let listed = client.request("resources/templates/list", json!({})).await["result"]["resourceTemplates"].clone();
         assert_eq!(column(&all["templates"], "uriTemplate"), column(&listed, "uriTemplate"));
         let row = json!({"uriTemplate": "b+db://{table}/{id}", "name": "row", "description": "A row", "mimeType": "application/json", "serverId": "b"});
         assert!(of_b["templates"].as_array().expect("cards").contains(&row), "{of_b}");
@@ -235,23 +237,24 @@ async fn meta4_templates_are_cards_with_their_patterns() {
 
 #[tokio::test]
 async fn reg6_tools_and_prompts_are_compact_cards() {
-    let (_gateway, askers) = askers().await;
-    for asker in askers {
+    let (_gateway, meta_clients) = meta_clients().await;
+    for client in meta_clients {
         for (tool, method, member) in
             [("catalog_tools", "tools/list", "tools"), ("catalog_prompts", "prompts/list", "prompts")]
         {
-            let cards = asker.ask(tool, json!({"limit": 1000})).await;
-            let listed = asker.request(method, json!({})).await["result"][member].clone();
-            let theirs: Vec<_> = column(&listed, "name").into_iter().filter(|name| !NAMES.contains(name)).collect();
-            assert_eq!(column(&cards[member], "name"), theirs, "the gateway's own are not among them");
-            assert_eq!(cards["total"], theirs.len());
+            let cards = client.call_structured(tool, json!({"limit": 1000})).await;
+            let listed = client.request(method, json!({})).await["result"][member].clone();
+            let server_entries: Vec<_> =
+                column(&listed, "name").into_iter().filter(|name| !NAMES.contains(name)).collect();
+            assert_eq!(column(&cards[member], "name"), server_entries, "the gateway's own tools are excluded");
+            assert_eq!(cards["total"], server_entries.len());
             for card in cards[member].as_array().expect("cards") {
                 let keys: Vec<_> = card.as_object().expect("an object").keys().map(String::as_str).collect();
                 assert!(keys.iter().all(|key| ["name", "description", "serverId"].contains(key)), "{card}");
                 assert!(card["name"].as_str().expect("a name").starts_with(card["serverId"].as_str().expect("an id")));
             }
         }
-        let card = asker.ask("catalog_tools", json!({"serverId": "b"})).await["tools"][2].clone();
+        let card = client.call_structured("catalog_tools", json!({"serverId": "b"})).await["tools"][2].clone();
         assert_eq!(card, json!({"name": "b_add", "description": "Adds two numbers", "serverId": "b"}));
     }
 }
@@ -262,7 +265,7 @@ async fn reg7_a_tool_is_described_byte_for_byte_as_it_is_listed() {
         Gateway::start(json!({ "metaTools": true, "mcpServers": { "a": fixture_server(&["--prefix-unknown"]) } }))
             .await;
     let session = gateway.client_seeing("a_echo").await;
-    let visitor = Client::modern(gateway.address, json!({}));
+    let stateless = Client::modern(gateway.address, json!({}));
     let body = |method: &str, params: Value| {
         json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string()
     };
@@ -271,9 +274,9 @@ async fn reg7_a_tool_is_described_byte_for_byte_as_it_is_listed() {
         let described =
             session.post(body("tools/call", json!({"name": "describe_tool", "arguments": {"name": tool}}))).await.body;
         check_described(tool, &list, &described);
-        let list = visitor.send_draft(&visitor.draft("tools/list", json!({}))).await.body;
-        let draft = visitor.draft("tools/call", json!({"name": "describe_tool", "arguments": {"name": tool}}));
-        check_described(tool, &list, &visitor.send_draft(&draft).await.body);
+        let list = stateless.send_draft(&stateless.draft("tools/list", json!({}))).await.body;
+        let draft = stateless.draft("tools/call", json!({"name": "describe_tool", "arguments": {"name": tool}}));
+        check_described(tool, &list, &stateless.send_draft(&draft).await.body);
     }
 }
 
@@ -287,8 +290,8 @@ fn check_described(tool: &str, list: &str, answer: &str) {
 
 #[tokio::test]
 async fn meta5_tools_are_found_by_what_they_do() {
-    let (_gateway, askers) = askers().await;
-    for asker in askers {
+    let (_gateway, meta_clients) = meta_clients().await;
+    for client in meta_clients {
         for (query, server, first) in [
             ("adds numbers", "a", "a_add"),
             ("adding two numbers", "b", "b_add"),
@@ -297,18 +300,18 @@ async fn meta5_tools_are_found_by_what_they_do() {
             ("enviroment variable", "a", "a_env"),
             ("a_add", "a", "a_add"),
         ] {
-            let found = asker.ask("search_tools", json!({"query": query, "serverId": server})).await;
+            let found = client.call_structured("search_tools", json!({"query": query, "serverId": server})).await;
             assert_eq!(found["tools"][0]["name"], first, "{query}: {found}");
             assert!(column(&found["tools"], "serverId").iter().all(|it| *it == server));
         }
-        let both = asker.ask("search_tools", json!({"query": "adds numbers", "limit": 2})).await;
+        let both = client.call_structured("search_tools", json!({"query": "adds numbers", "limit": 2})).await;
         let mut names = column(&both["tools"], "name");
         names.sort_unstable();
         assert_eq!(names, ["a_add", "b_add"], "{both}");
         // The search does not find the gateway's own tools, because its callers know them already.
-        let found = asker.ask("search_tools", json!({"query": "search tools", "limit": 100})).await;
+        let found = client.call_structured("search_tools", json!({"query": "search tools", "limit": 100})).await;
         assert!(column(&found["tools"], "name").iter().all(|name| !NAMES.contains(name)), "{found}");
-        let nothing = asker.ask("search_tools", json!({"query": "xyzzyplugh"})).await;
+        let nothing = client.call_structured("search_tools", json!({"query": "xyzzyplugh"})).await;
         assert_eq!((&nothing["tools"], &nothing["total"]), (&json!([]), &json!(0)));
         assert!(nothing["note"].as_str().expect("a note").contains("`catalog_tools`"), "{nothing}");
     }
@@ -316,14 +319,15 @@ async fn meta5_tools_are_found_by_what_they_do() {
 
 #[tokio::test]
 async fn meta5_prompts_are_found_and_described() {
-    let (_gateway, askers) = askers().await;
-    for asker in askers {
-        let found = asker.ask("search_prompts", json!({"query": "greets somebody", "serverId": "a"})).await;
+    let (_gateway, meta_clients) = meta_clients().await;
+    for client in meta_clients {
+        let found =
+            client.call_structured("search_prompts", json!({"query": "greets somebody", "serverId": "a"})).await;
         assert_eq!(found["prompts"][0], json!({"name": "a_greet", "description": "Greets", "serverId": "a"}));
-        let listed = asker.request("prompts/list", json!({})).await["result"]["prompts"].clone();
+        let listed = client.request("prompts/list", json!({})).await["result"]["prompts"].clone();
         let listed =
-            listed.as_array().expect("prompts").iter().find(|it| it["name"] == "a_greet").expect("it is listed");
-        let described = asker.ask("describe_prompt", json!({"name": "a_greet"})).await;
+            listed.as_array().expect("prompts").iter().find(|it| it["name"] == "a_greet").expect("the entry is listed");
+        let described = client.call_structured("describe_prompt", json!({"name": "a_greet"})).await;
         assert_eq!(described, json!({"serverId": "a", "prompt": listed}));
     }
 }
@@ -334,12 +338,12 @@ async fn meta5_servers_are_told_with_their_state_and_what_they_offer() {
         json!({ "a": fixture_server(&["--without", "prompts"]), "gone": { "command": "/nonexistent/server" } });
     let gateway = Gateway::start(json!({ "mcpServers": servers })).await;
     let client = gateway.client_seeing("a_echo").await;
-    let told = eventually("both have settled", || async {
-        let told = client.call("list_servers", json!({})).await;
-        (told["structuredContent"]["servers"][1]["state"] == "failed").then_some(told)
+    let listed = eventually("both have settled", || async {
+        let listed = client.call("list_servers", json!({})).await;
+        (listed["structuredContent"]["servers"][1]["state"] == "failed").then_some(listed)
     })
     .await;
-    let structured = &told["structuredContent"];
+    let structured = &listed["structuredContent"];
     assert_eq!(structured["total"], 2);
     let count = |list: Vec<Value>| list.len();
     let expected = json!({
@@ -349,7 +353,7 @@ async fn meta5_servers_are_told_with_their_state_and_what_they_offer() {
         "templates": count(client.list("resources/templates/list", "resourceTemplates").await),
     });
     assert_eq!(structured["servers"][0], expected);
-    let lines: Vec<&str> = text(&told).lines().collect();
+    let lines: Vec<&str> = text(&listed).lines().collect();
     assert_eq!(lines[1], "gone - failed: 0 tools, 0 prompts, 0 resources, 0 templates");
 }
 

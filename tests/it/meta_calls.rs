@@ -10,8 +10,8 @@ use crate::client::inbox::raw_member;
 use crate::client::modern::Draft;
 use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, eventually, fixture_server};
-use crate::meta_client::{askers, text};
-use crate::park::{ELICITATION, ask, required, retry, to_all};
+use crate::meta_client::{clients_of_each_kind, text};
+use crate::park::{ELICITATION, required, retry, server_request_call, to_all};
 use crate::stage::Back;
 use crate::stage::Scene;
 
@@ -39,7 +39,7 @@ async fn gateway() -> (Gateway, HttpFixture) {
 #[tokio::test]
 async fn meta5_results_and_errors_are_those_of_a_direct_call_byte_for_byte() {
     let (gateway, _http) = gateway().await;
-    let (session, visitor) = (gateway.client().await, Client::modern(gateway.address, json!({})));
+    let (session, stateless) = (gateway.client().await, Client::modern(gateway.address, json!({})));
     for (tool, arguments) in [
         ("a_lossless", json!({})),
         ("h_lossless", json!({})),
@@ -54,7 +54,7 @@ async fn meta5_results_and_errors_are_those_of_a_direct_call_byte_for_byte() {
         for params in both(tool, &arguments) {
             let body = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
             let old = session.post(body.to_string()).await.messages().pop().expect("an answer");
-            let new = visitor.send_draft(&Draft::new("tools/call", params)).await;
+            let new = stateless.send_draft(&Draft::new("tools/call", params)).await;
             seen.push((old, new.status, new.messages().pop().expect("an answer")));
         }
         assert_eq!(seen[0], seen[1], "{tool}");
@@ -99,10 +99,10 @@ async fn meta5_arguments_reach_the_server_as_they_are_spelled() {
 async fn meta5_it_works_over_every_transport() {
     let config = json!({ "mcpServers": { "a": fixture_server(&[]) } });
     let gateway = Gateway::start(config.clone()).await;
-    for asker in askers(&gateway, &config, &["a_echo"]).await {
-        let sum = asker.call("call_tool", json!({"name": "a_add", "arguments": {"a": 2, "b": 3}})).await;
-        assert_eq!(sum["structuredContent"], json!({"sum": 5}), "{}", asker.name);
-        let failed = asker.call("call_tool", json!({"name": "a_fail"})).await;
+    for client in clients_of_each_kind(&gateway, &config, &["a_echo"]).await {
+        let sum = client.call("call_tool", json!({"name": "a_add", "arguments": {"a": 2, "b": 3}})).await;
+        assert_eq!(sum["structuredContent"], json!({"sum": 5}), "{}", client.name);
+        let failed = client.call("call_tool", json!({"name": "a_fail"})).await;
         assert_eq!(failed["isError"], true, "{failed}");
     }
 }
@@ -120,7 +120,7 @@ async fn meta5_progress_comes_under_the_token_of_the_call() {
         let (answer, progress) = messages.split_last().expect("an answer");
         assert_eq!(text(&answer["result"]), "3 steps", "{answer}");
         assert_eq!(progress.len(), 3, "{progress:?}");
-        assert!(progress.iter().all(|told| told["params"]["progressToken"] == "mine"), "{progress:?}");
+        assert!(progress.iter().all(|notification| notification["params"]["progressToken"] == "mine"), "{progress:?}");
     }
 }
 
@@ -136,16 +136,16 @@ async fn meta5_a_call_is_cancelled_at_the_server() {
             async move { client.post(body.to_string()).await }
         });
         let before: u64 = before.parse().expect("a number");
-        let asked = std::sync::atomic::AtomicU64::new(0);
+        let queries = std::sync::atomic::AtomicU64::new(0);
         eventually("the call has arrived", || async {
-            let own = asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
+            let own = queries.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
             let count: u64 =
                 client.call_text(&format!("{server}_call_count"), json!({})).await.parse().expect("a number");
             (count == before + own + 1).then_some(())
         })
         .await;
         client.notify("notifications/cancelled", json!({"requestId": server, "reason": "enough"})).await;
-        eventually("the server was told", || async {
+        eventually("the server received the cancellation", || async {
             (client.call_text(&format!("{server}_cancelled"), json!({})).await != "[]").then_some(())
         })
         .await;
@@ -169,17 +169,17 @@ async fn meta5_a_call_may_become_a_task() {
 async fn meta5_headers_name_call_tool_and_the_server_gets_its_own() {
     let server = HttpFixture::start(&["--era", "modern", "--header-tools"]).await;
     let gateway = Gateway::with_servers(json!({ "m": server.server() })).await;
-    let visitor = Client::modern(gateway.address, json!({}));
-    visitor.await_tool("m_headed").await;
+    let stateless = Client::modern(gateway.address, json!({}));
+    stateless.await_tool("m_headed").await;
     let params = both("m_headed", &json!({"region": "north", "priority": 3}))[1].clone();
     let draft = Draft::new("tools/call", params);
     assert!(draft.headers.contains(&("mcp-name".to_owned(), "call_tool".to_owned())));
-    let answer = visitor.send_draft(&draft).await;
+    let answer = stateless.send_draft(&draft).await;
     assert_eq!(answer.status, 200, "{answer:?}");
-    let told = answer.body;
-    assert!(told.contains("north") && told.contains("headed"), "{told}");
-    assert!(!told.contains("call_tool"), "{told}");
-    let wrong = visitor.send_draft(&draft.with("mcp-name", "m_headed")).await;
+    let body = answer.body;
+    assert!(body.contains("north") && body.contains("headed"), "{body}");
+    assert!(!body.contains("call_tool"), "{body}");
+    let wrong = stateless.send_draft(&draft.with("mcp-name", "m_headed")).await;
     assert_eq!(wrong.status, 400, "{wrong:?}");
 }
 
@@ -187,17 +187,19 @@ async fn meta5_headers_name_call_tool_and_the_server_gets_its_own() {
 async fn meta5_a_call_that_needs_an_input_goes_on_with_call_tool() {
     for back in [Back::Stdio, Back::Post] {
         let scene = Scene::start(back, json!({}), json!({})).await;
-        let inner = ask(&scene.backend, ELICITATION, r#","params":{"message":"m"}"#);
+        let inner = server_request_call(&scene.backend, ELICITATION, r#","params":{"message":"m"}"#);
         let call = json!({"name": "call_tool", "arguments": inner});
-        let (asked, state) = required(&scene.client.request("tools/call", call.clone()).await);
-        let said = json!({"action": "accept", "content": {"n": 1}});
+        let (input_requests, state) = required(&scene.client.request("tools/call", call.clone()).await);
+        let response = json!({"action": "accept", "content": {"n": 1}});
         // The state is bound to this call.
         let other = json!({"name": "call_tool", "arguments": {"name": "a_echo"}});
-        let refused = scene.client.request("tools/call", retry(&other, to_all(&asked, said.clone()), &state)).await;
-        assert!(refused["error"].is_object(), "{refused}");
-        let done = scene.client.request("tools/call", retry(&call, to_all(&asked, said.clone()), &state)).await;
-        let told: Value = serde_json::from_str(text(&done["result"])).expect("JSON");
-        assert_eq!(told, json!({ "result": said }), "{back:?}");
+        let rejected =
+            scene.client.request("tools/call", retry(&other, to_all(&input_requests, response.clone()), &state)).await;
+        assert!(rejected["error"].is_object(), "{rejected}");
+        let done =
+            scene.client.request("tools/call", retry(&call, to_all(&input_requests, response.clone()), &state)).await;
+        let outcome: Value = serde_json::from_str(text(&done["result"])).expect("JSON");
+        assert_eq!(outcome, json!({ "result": response }), "{back:?}");
         assert_eq!(scene.runs().await, 1, "{back:?}: the tool ran once");
     }
 }

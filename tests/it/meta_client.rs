@@ -22,23 +22,23 @@ pub const NAMES: [&str; 12] = [
 ];
 
 /// Returns one client of each kind, after all servers of `config` are ready: those with these tools.
-pub async fn askers(gateway: &Gateway, config: &Value, tools: &[&str]) -> Vec<Client> {
+pub async fn clients_of_each_kind(gateway: &Gateway, config: &Value, tools: &[&str]) -> Vec<Client> {
     let mut session = gateway.client().await;
     let mut pipe = Client::stdio(servers_only(config.clone())).connected(NEWEST_LEGACY).await;
     for tool in tools {
         session.await_tool(tool).await;
         pipe.await_tool(tool).await;
     }
-    let mut visitor = Client::modern(gateway.address, json!({}));
-    for (client, name) in [(&mut session, "session"), (&mut visitor, "visitor"), (&mut pipe, "pipe")] {
+    let mut stateless = Client::modern(gateway.address, json!({}));
+    for (client, name) in [(&mut session, "session"), (&mut stateless, "stateless"), (&mut pipe, "pipe")] {
         name.clone_into(&mut client.name);
     }
-    vec![session, visitor, pipe]
+    vec![session, stateless, pipe]
 }
 
 impl Client {
     /// Calls a tool and returns its structured content. Asserts that there is a text too.
-    pub async fn ask(&self, tool: &str, arguments: Value) -> Value {
+    pub async fn call_structured(&self, tool: &str, arguments: Value) -> Value {
         let result = self.call(tool, arguments).await;
         assert!(result["isError"].is_null(), "{} {tool}: {result}", self.name);
         assert_eq!(result["content"].as_array().map(Vec::len), Some(1), "{result}");

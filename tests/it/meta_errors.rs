@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 use crate::harness::{Gateway, fixture_server};
-use crate::meta_client::{askers, text};
+use crate::meta_client::{clients_of_each_kind, text};
 
 fn config() -> Value {
     let servers = json!({ "github": fixture_server(&[]), "notes": fixture_server(&["--resources", "2"]) });
@@ -73,26 +73,26 @@ fn mistakes() -> Vec<(&'static str, Value, &'static str)> {
 #[tokio::test]
 async fn meta5_mistakes_are_told_as_errors_of_the_tool_with_a_cure() {
     let gateway = Gateway::start(config()).await;
-    for asker in askers(&gateway, &config(), &["github_echo", "notes_echo"]).await {
-        let before = asker.call("github_call_count", json!({})).await;
+    for client in clients_of_each_kind(&gateway, &config(), &["github_echo", "notes_echo"]).await {
+        let before = client.call("github_call_count", json!({})).await;
         for (tool, arguments, expected) in mistakes() {
-            let result = asker.call(tool, arguments.clone()).await;
-            let case = format!("{} {tool} {arguments}: {result}", asker.name);
+            let result = client.call(tool, arguments.clone()).await;
+            let case = format!("{} {tool} {arguments}: {result}", client.name);
             assert_eq!(result["isError"], true, "{case}");
             assert!(result.get("structuredContent").is_none(), "{case}");
             assert!(text(&result).contains(expected), "{case}");
         }
-        let after = asker.call("github_call_count", json!({})).await;
+        let after = client.call("github_call_count", json!({})).await;
         let number = |result: &Value| text(result).parse::<u64>().expect("a number");
-        assert_eq!(number(&after), number(&before) + 1, "no server has heard of any of it");
+        assert_eq!(number(&after), number(&before) + 1, "no server received any of the calls");
     }
 }
 
 #[tokio::test]
 async fn meta5_a_limit_out_of_range_is_brought_into_it_and_told() {
     let gateway = Gateway::start(config()).await;
-    for asker in askers(&gateway, &config(), &["github_echo", "notes_echo"]).await {
-        for (tool, limit, taken, note) in [
+    for client in clients_of_each_kind(&gateway, &config(), &["github_echo", "notes_echo"]).await {
+        for (tool, limit, used, note) in [
             ("search_tools", json!(0), Some(1), "limit must be from 1 to 100; 1 was used"),
             ("search_tools", json!(-5), Some(1), "; 1 was used"),
             ("search_tools", json!(101), None, "limit must be from 1 to 100; 100 was used"),
@@ -101,12 +101,12 @@ async fn meta5_a_limit_out_of_range_is_brought_into_it_and_told() {
         ] {
             let arguments =
                 if tool == "search_tools" { json!({"query": "", "limit": limit}) } else { json!({"limit": limit}) };
-            let result = asker.call(tool, arguments).await;
+            let result = client.call(tool, arguments).await;
             let structured = &result["structuredContent"];
             assert!(structured["note"].as_str().expect("a note").contains(note), "{result}");
             assert!(text(&result).contains(note), "{result}");
-            if let Some(taken) = taken {
-                assert_eq!(structured["tools"].as_array().map(Vec::len), Some(taken), "{result}");
+            if let Some(used) = used {
+                assert_eq!(structured["tools"].as_array().map(Vec::len), Some(used), "{result}");
             }
         }
     }
@@ -147,9 +147,9 @@ async fn meta5_a_contested_name_is_told_with_the_names_it_may_mean() {
     for tool in ["describe_tool", "call_tool"] {
         let result = client.call(tool, json!({"name": "echo"})).await;
         assert_eq!(result["isError"], true, "{result}");
-        let words = text(&result);
-        assert!(words.starts_with("`echo` names several tools: use one of "), "{words}");
-        assert!(names.iter().all(|name| words.contains(&format!("`{name}`"))), "{words}");
+        let text_value = text(&result);
+        assert!(text_value.starts_with("`echo` names several tools: use one of "), "{text_value}");
+        assert!(names.iter().all(|name| text_value.contains(&format!("`{name}`"))), "{text_value}");
     }
     let result = client.call("call_tool", json!({"name": names[0], "arguments": {"x": 1}})).await;
     assert_eq!(result["structuredContent"], json!({"x": 1}));

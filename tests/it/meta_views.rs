@@ -14,10 +14,10 @@ async fn meta5_a_prefix_stands_before_all_names_and_in_all_words() {
     let gateway = Gateway::start(config).await;
     let client = gateway.client_seeing("a_echo").await;
     let tools = client.list("tools/list", "tools").await;
-    let ours: Vec<&Value> = tools.iter().filter(|tool| tool["_meta"]["dev.goblin/meta"].is_string()).collect();
-    let names: Vec<String> = ours.iter().map(|tool| tool["name"].as_str().expect("a name").to_owned()).collect();
+    let meta_tools: Vec<&Value> = tools.iter().filter(|tool| tool["_meta"]["dev.goblin/meta"].is_string()).collect();
+    let names: Vec<String> = meta_tools.iter().map(|tool| tool["name"].as_str().expect("a name").to_owned()).collect();
     assert_eq!(names, NAMES.map(|name| format!("gw_{name}")));
-    let plain: Vec<&Value> = ours.iter().map(|tool| &tool["_meta"]["dev.goblin/meta"]).collect();
+    let plain: Vec<&Value> = meta_tools.iter().map(|tool| &tool["_meta"]["dev.goblin/meta"]).collect();
     assert_eq!(plain, NAMES.iter().map(|name| Value::from(*name)).collect::<Vec<_>>().iter().collect::<Vec<_>>());
     let sum = client.call("gw_call_tool", json!({"name": "a_add", "arguments": {"a": 1, "b": 1}})).await;
     assert_eq!(sum["structuredContent"], json!({"sum": 2}));
@@ -65,15 +65,15 @@ async fn meta5_clients_of_a_profile_see_what_the_profile_lets_through() {
     gateway.client_seeing("a_echo").await.await_tool("b_echo").await;
     let client = Client::new(gateway.address).at("/mcp/p/few").connected("2025-06-18").await;
     let call = async |tool: &str, arguments: Value| client.call(tool, arguments).await;
-    let ask = async |tool: &str, arguments: Value| call(tool, arguments).await["structuredContent"].clone();
-    let servers = ask("list_servers", json!({})).await;
+    let call_structured = async |tool: &str, arguments: Value| call(tool, arguments).await["structuredContent"].clone();
+    let servers = call_structured("list_servers", json!({})).await;
     assert_eq!(column(&servers["servers"], "serverId"), ["a"]);
     assert_eq!((&servers["servers"][0]["tools"], &servers["servers"][0]["prompts"]), (&json!(2), &json!(1)));
-    let tools = ask("catalog_tools", json!({})).await;
+    let tools = call_structured("catalog_tools", json!({})).await;
     assert_eq!(column(&tools["tools"], "name"), ["a_echo", "a_add"]);
-    let found = ask("search_tools", json!({"query": "sleep hang crash echo", "limit": 100})).await;
+    let found = call_structured("search_tools", json!({"query": "sleep hang crash echo", "limit": 100})).await;
     assert_eq!(column(&found["tools"], "name"), ["a_echo"], "{found}");
-    let resources = ask("search_resources", json!({"query": "", "limit": 100})).await;
+    let resources = call_structured("search_resources", json!({"query": "", "limit": 100})).await;
     assert!(column(&resources["resources"], "uri").iter().all(|uri| uri.starts_with("a+note:///")), "{resources}");
     for (tool, arguments) in [
         ("describe_tool", json!({"name": "a_sleep"})),
@@ -85,8 +85,11 @@ async fn meta5_clients_of_a_profile_see_what_the_profile_lets_through() {
     ] {
         let result = call(tool, arguments.clone()).await;
         assert_eq!(result["isError"], true, "{tool} {arguments}: {result}");
-        let words = text(&result);
-        assert!(!words.contains("`b_echo`, ") && !words.contains("mean `b"), "nothing hidden is proposed: {words}");
+        let text_value = text(&result);
+        assert!(
+            !text_value.contains("`b_echo`, ") && !text_value.contains("mean `b"),
+            "nothing hidden is proposed: {text_value}"
+        );
     }
 }
 
@@ -100,11 +103,11 @@ async fn meta5_what_changed_is_found_and_what_is_gone_is_not() {
     };
     assert_eq!(first("add numbers").await, "a_add");
     client.call("a_change_tools", json!({"remove": "add"})).await;
-    eventually("it is gone", || async { (first("a_add").await != "a_add").then_some(()) }).await;
+    eventually("the tool is not listed", || async { (first("a_add").await != "a_add").then_some(()) }).await;
     let missing = client.call("describe_tool", json!({"name": "a_add"})).await;
     assert_eq!(missing["isError"], true, "{missing}");
     client.call("a_change_tools", json!({"restore": "add"})).await;
-    eventually("it is back", || async { (first("a_add").await == "a_add").then_some(()) }).await;
+    eventually("the tool is back", || async { (first("a_add").await == "a_add").then_some(()) }).await;
     // The prompts have not changed, so their index is that of an earlier catalog and must still match.
     let found = client.call("search_prompts", json!({"query": "greet"})).await;
     assert_eq!(found["structuredContent"]["prompts"][0]["name"], "a_greet");

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::client::Client;
 use crate::harness::{GOBLIN, Gateway, Scratch, fixture_server, signal};
 use crate::scrape::{scrape, scraped};
-use crate::support::{arrived, await_call, begin_call, path_text, pid_in};
+use crate::support::{await_arrivals, await_call, begin_call, path_text, pid_in};
 
 /// Waits until each of these lines is in a scrape.
 async fn all_scraped(client: &Client, lines: &[&str]) {
@@ -50,9 +50,12 @@ async fn met1_each_read_counts_with_server_mime_type_and_status() {
         reads("b", "text/plain", "success", 1),
     ];
     all_scraped(&client, &expected.iter().map(String::as_str).collect::<Vec<_>>()).await;
-    let told = scrape(&client).await;
+    let scraped_lines = scrape(&client).await;
     // A request that reached no server has no server label.
-    assert_eq!(told.iter().filter(|line| line.starts_with("mcp_resource_reads_total")).count(), expected.len());
+    assert_eq!(
+        scraped_lines.iter().filter(|line| line.starts_with("mcp_resource_reads_total")).count(),
+        expected.len()
+    );
 }
 
 #[tokio::test]
@@ -72,10 +75,14 @@ async fn d7_calls_are_counted_by_server_method_and_outcome() {
     assert_eq!(client.try_call("a_fail", json!({})).await["result"]["isError"], true);
     assert!(!client.request("prompts/get", json!({ "name": "a_nobody" })).await["error"].is_null());
     assert!(!client.request("no/such\"} 1\nmethod", json!({})).await["error"].is_null());
-    let told = |method: &str, outcome: &str, count: u32| {
+    let duration_count = |method: &str, outcome: &str, count: u32| {
         format!(r#"mcp_requests_total{{server_id="a",method="{method}",outcome="{outcome}"}} {count}"#)
     };
-    let expected = [told("tools/call", "ok", 4), told("tools/call", "error", 1), told("tools/call", "timeout", 1)];
+    let expected = [
+        duration_count("tools/call", "ok", 4),
+        duration_count("tools/call", "error", 1),
+        duration_count("tools/call", "timeout", 1),
+    ];
     all_scraped(&client, &expected.iter().map(String::as_str).collect::<Vec<_>>()).await;
     let scrape = scrape(&client).await;
     assert_eq!(scrape.iter().filter(|line| line.starts_with("mcp_requests_total")).count(), expected.len());
@@ -87,7 +94,10 @@ async fn d7_calls_are_counted_by_server_method_and_outcome() {
     assert!(
         scrape.iter().any(|line| *line == r#"mcp_request_duration_seconds_count{server_id="a",method="tools/call"} 5"#)
     );
-    assert!(!scrape.iter().any(|line| line.contains("no/such") || line.contains("nobody")), "labels are ours");
+    assert!(
+        !scrape.iter().any(|line| line.contains("no/such") || line.contains("nobody")),
+        "labels have no text of clients"
+    );
 }
 
 #[tokio::test]
@@ -100,7 +110,7 @@ async fn met2_what_is_going_on_is_told() {
     let client = gateway.client_seeing("a_hang").await;
     let watcher = gateway.client().await;
     let hanging = begin_call(&client, "a_hang", json!({}));
-    arrived(&watcher, "a", 1).await;
+    await_arrivals(&watcher, "a", 1).await;
     let tools = client.tool_names().await.len();
     let entries = format!("goblin_catalog_entries{{kind=\"tool\"}} {tools}");
     all_scraped(
@@ -137,7 +147,7 @@ fn config(servers: Value) -> Config {
 async fn d7_a_removed_server_takes_its_series_with_it() {
     let both = config(json!({ "gone": fixture_server(&[]), "kept": fixture_server(&[]) }));
     let mut app = App::start(both, GOBLIN.into(), ProxyEnvironment::default(), Arc::default());
-    app.readiness().wait_for(|readiness| readiness.is_ready()).await.expect("it starts");
+    app.readiness().wait_for(|readiness| readiness.is_ready()).await.expect("the process starts");
     app.reload(config(json!({ "kept": fixture_server(&[]) })));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("an address");
@@ -148,11 +158,11 @@ async fn d7_a_removed_server_takes_its_series_with_it() {
         None => std::future::pending().await,
     }));
     let client = Client::new(address);
-    let told = scrape(&client).await;
-    assert!(told.iter().any(|line| line.contains(r#"server_id="kept""#)), "{told:?}");
-    assert!(!told.iter().any(|line| line.contains(r#"server_id="gone""#)), "{told:?}");
+    let scraped_lines = scrape(&client).await;
+    assert!(scraped_lines.iter().any(|line| line.contains(r#"server_id="kept""#)), "{scraped_lines:?}");
+    assert!(!scraped_lines.iter().any(|line| line.contains(r#"server_id="gone""#)), "{scraped_lines:?}");
     drop(stop);
-    serving.await.expect("no panic").expect("it ends in order");
+    serving.await.expect("no panic").expect("the gateway stops without an error");
 }
 
 /// Returns the names of families in `# TYPE` lines.
@@ -165,19 +175,19 @@ fn families<'a>(lines: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
 async fn d7_every_family_is_documented_and_every_documented_one_is_there() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
     let client = gateway.client_seeing("a_echo").await;
-    let told = scrape(&client).await;
-    let told = families(told.iter().map(String::as_str));
+    let scraped_lines = scrape(&client).await;
+    let scraped_lines = families(scraped_lines.iter().map(String::as_str));
     let page = include_str!("../../docs/reference/metrics.md");
-    assert_eq!(families(page.lines()), told, "the scrape in docs/reference/metrics.md");
+    assert_eq!(families(page.lines()), scraped_lines, "the scrape in docs/reference/metrics.md");
     let table = page.split("## Families").nth(1).and_then(|rest| rest.split("\n\n`method`").next());
     let table = table.expect("docs/reference/metrics.md has the table of families");
     let rows: BTreeSet<_> =
         table.lines().filter_map(|line| line.strip_prefix("| `")?.split(['`', '{']).next()).collect();
-    for family in &told {
+    for family in &scraped_lines {
         let name = |suffix: &str| rows.contains(&*format!("{family}{suffix}"));
         assert!(name("") || name("_total") || name("_info"), "docs/reference/metrics.md has no row for {family}");
     }
-    assert_eq!(rows.len(), told.len(), "{rows:?} {told:?}");
+    assert_eq!(rows.len(), scraped_lines.len(), "{rows:?} {scraped_lines:?}");
 }
 
 #[tokio::test]
@@ -186,17 +196,17 @@ async fn d7_the_example_dashboard_asks_for_what_there_is() {
     let families = families(page.lines());
     let dashboard: Value = serde_json::from_str(include_str!("../../examples/grafana.json")).expect("JSON");
     let targets = dashboard["panels"].as_array().expect("panels").iter().flat_map(|panel| panel["targets"].as_array());
-    let mut asked = BTreeSet::new();
+    let mut queried = BTreeSet::new();
     for expression in targets.flatten().map(|target| target["expr"].as_str().expect("an expression")) {
-        let words = expression.split(|character: char| !character.is_ascii_alphanumeric() && character != '_');
-        for name in words.filter(|word| ["goblin_", "mcp_", "process_"].iter().any(|it| word.starts_with(it))) {
+        let tokens = expression.split(|character: char| !character.is_ascii_alphanumeric() && character != '_');
+        for name in tokens.filter(|token| ["goblin_", "mcp_", "process_"].iter().any(|it| token.starts_with(it))) {
             let family = ["_total", "_bucket"].iter().find_map(|suffix| name.strip_suffix(suffix)).unwrap_or(name);
             assert!(families.contains(family), "{family} of {expression} is no metric");
-            asked.insert(family.to_owned());
+            queried.insert(family.to_owned());
         }
     }
-    let unasked: Vec<_> = families.difference(&asked).collect();
-    assert_eq!(unasked, ["goblin_build"], "each is shown, or marks a line in time");
+    let unqueried: Vec<_> = families.difference(&queried).collect();
+    assert_eq!(unqueried, ["goblin_build"], "each is shown, or marks a line in time");
 }
 
 /// Parses a scrape with the parser of the Prometheus project and prints the families with their samples.
@@ -223,10 +233,10 @@ async fn d7_an_independent_reader_understands_a_scrape() {
         .stdout(std::process::Stdio::piped())
         .spawn()
         .expect("python starts");
-    let mut input = reader.stdin.take().expect("it is piped");
-    tokio::io::AsyncWriteExt::write_all(&mut input, scrape.as_bytes()).await.expect("it reads");
+    let mut input = reader.stdin.take().expect("the stream is piped");
+    tokio::io::AsyncWriteExt::write_all(&mut input, scrape.as_bytes()).await.expect("the gateway reads");
     drop(input);
-    let output = reader.wait_with_output().await.expect("it ends");
+    let output = reader.wait_with_output().await.expect("the process ends");
     assert!(output.status.success(), "{scrape}");
     let read: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let read = read.as_object().expect("families");
@@ -268,10 +278,13 @@ async fn met2_updates_lists_and_the_gateways_own_share_are_told() {
     client.list("tools/list", "tools").await;
     let count = async |source: &str| {
         let start = format!("goblin_list_pages_total{{source=\"{source}\"}} ");
-        let told = scrape(&client).await;
-        told.iter().find_map(|line| line.strip_prefix(&start)?.parse::<u64>().ok()).expect("it is told")
+        let scraped_lines = scrape(&client).await;
+        scraped_lines
+            .iter()
+            .find_map(|line| line.strip_prefix(&start)?.parse::<u64>().ok())
+            .expect("the counter is scraped")
     };
     let (ready, made) = (count("ready").await, count("made").await);
     client.list("tools/list", "tools").await;
-    assert_eq!((count("ready").await, count("made").await), (ready + 1, made), "it was there");
+    assert_eq!((count("ready").await, count("made").await), (ready + 1, made), "the object existed");
 }

@@ -67,13 +67,13 @@ pub async fn bearer(address: SocketAddr) -> String {
 }
 
 /// GETs a route of the admin API.
-pub async fn look(client: &Client, path: &str) -> Answer {
+pub async fn get_admin(client: &Client, path: &str) -> Answer {
     let bearer = bearer(client.address).await;
     client.send(Method::GET, path, &[("authorization", &bearer)], "").await
 }
 
 /// Opens a stream of the admin API.
-pub async fn follow(client: &Client, path: &str, headers: &[(&str, &str)]) -> (Parts, Listener) {
+pub async fn open_admin_stream(client: &Client, path: &str, headers: &[(&str, &str)]) -> (Parts, Listener) {
     let bearer = bearer(client.address).await;
     let headers: Vec<_> = headers.iter().copied().chain([("authorization", bearer.as_str())]).collect();
     client.get(path, &headers).await

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::harness::{Gateway, Scratch, fixture_server, goblin, servers_only, signal};
-use crate::support::{await_call, is_alive, is_gone, next_pid_in, parent, path_text, pid_in, scripted_server};
+use crate::support::{await_call, await_exit, is_alive, next_pid_in, parent, path_text, pid_in, scripted_server};
 
 /// A wrapper like `npx` around a server that ignores the end of its input and SIGTERM. The wrapper has another child.
 struct Family {
@@ -55,12 +55,17 @@ impl Members {
     fn all(self) -> [u32; 4] {
         [self.guard, self.wrapper, self.server, self.sibling]
     }
+}
 
-    async fn are_gone(self) {
-        for pid in self.all() {
-            is_gone(pid).await;
-        }
+async fn await_exits(pids: impl IntoIterator<Item = u32>) {
+    for pid in pids {
+        await_exit(pid).await;
     }
+}
+
+fn assert_all_ended(pids: &[u32]) {
+    let alive: Vec<_> = pids.iter().filter(|pid| is_alive(**pid)).collect();
+    assert!(alive.is_empty(), "{alive:?} of {pids:?}");
 }
 
 #[tokio::test]
@@ -69,10 +74,9 @@ async fn f25_stubborn_children_are_gone_when_the_gateway_has_stopped() {
     let mut gateway = Gateway::with_servers(family.config.clone()).await;
     gateway.client_seeing("a_echo").await;
     let members = family.members().await;
-    assert_eq!(parent(members.guard), gateway.child.id().expect("it runs"));
+    assert_eq!(parent(members.guard), gateway.child.id().expect("the process runs"));
     assert!(gateway.terminate().await.success());
-    let alive: Vec<_> = members.all().into_iter().filter(|pid| is_alive(*pid)).collect();
-    assert!(alive.is_empty(), "{alive:?} of {members:?}");
+    assert_all_ended(&members.all());
 }
 
 #[tokio::test]
@@ -82,8 +86,7 @@ async fn f25_stubborn_children_are_gone_when_the_stdio_gateway_has_stopped() {
     client.await_tool("a_echo").await;
     let members = family.members().await;
     assert!(client.close().await.success());
-    let alive: Vec<_> = members.all().into_iter().filter(|pid| is_alive(*pid)).collect();
-    assert!(alive.is_empty(), "{alive:?} of {members:?}");
+    assert_all_ended(&members.all());
 }
 
 #[tokio::test]
@@ -92,44 +95,25 @@ async fn p9_nothing_outlives_a_gateway_that_was_killed() {
     let gateway = Gateway::with_servers(family.config.clone()).await;
     gateway.client_seeing("a_echo").await;
     let members = family.members().await;
-    signal(gateway.child.id().expect("it runs"), "KILL");
-    members.are_gone().await;
+    signal(gateway.child.id().expect("the process runs"), "KILL");
+    await_exits(members.all()).await;
 }
 
 #[tokio::test]
-async fn p9_nothing_outlives_a_guard_that_was_killed_and_the_backend_comes_back() {
-    let family = Family::new();
-    let gateway = Gateway::with_servers(family.config.clone()).await;
-    let client = gateway.client_seeing("a_echo").await;
-    let members = family.members().await;
-    signal(members.guard, "KILL");
-    members.are_gone().await;
-    next_pid_in(&family.server_file, members.server).await;
-    await_call(&client, "a_echo").await;
-}
-
-#[tokio::test]
-async fn p9_nothing_outlives_a_server_that_was_killed_and_it_comes_back() {
-    let family = Family::new();
-    let gateway = Gateway::with_servers(family.config.clone()).await;
-    let client = gateway.client_seeing("a_echo").await;
-    let members = family.members().await;
-    signal(members.server, "KILL");
-    members.are_gone().await;
-    let server = next_pid_in(&family.server_file, members.server).await;
-    await_call(&client, "a_echo").await;
-    assert!(is_alive(server));
-}
-
-#[tokio::test]
-async fn p9_nothing_outlives_a_wrapper_that_was_killed() {
-    let family = Family::new();
-    let gateway = Gateway::with_servers(family.config.clone()).await;
-    let client = gateway.client_seeing("a_echo").await;
-    let members = family.members().await;
-    signal(members.wrapper, "KILL");
-    members.are_gone().await;
-    await_call(&client, "a_echo").await;
+async fn p9_no_process_outlives_a_killed_relative_and_the_backend_restarts() {
+    for (index, name) in ["guard", "wrapper", "server"].into_iter().enumerate() {
+        // The output of a failed test names the case.
+        eprintln!("killed: {name}");
+        let family = Family::new();
+        let gateway = Gateway::with_servers(family.config.clone()).await;
+        let client = gateway.client_seeing("a_echo").await;
+        let members = family.members().await;
+        signal(members.all()[index], "KILL");
+        await_exits(members.all()).await;
+        let server = next_pid_in(&family.server_file, members.server).await;
+        await_call(&client, "a_echo").await;
+        assert!(is_alive(server), "{name}");
+    }
 }
 
 #[tokio::test]
@@ -170,12 +154,6 @@ impl Daemon {
         pids
     }
 
-    async fn are_gone(pids: [u32; 2]) {
-        for pid in pids {
-            is_gone(pid).await;
-        }
-    }
-
     async fn gateway(&self) -> Gateway {
         let config = servers_only(json!({ "mcpServers": self.config }));
         let path = self.scratch.write("goblin.json", &config.to_string());
@@ -192,8 +170,7 @@ async fn p9_a_daemon_of_a_server_is_gone_when_the_gateway_has_stopped() {
     gateway.client_seeing("a_echo").await;
     let pids = daemon.pids().await;
     assert!(gateway.terminate().await.success());
-    let alive: Vec<_> = pids.into_iter().filter(|pid| is_alive(*pid)).collect();
-    assert!(alive.is_empty(), "{alive:?} of {pids:?}");
+    assert_all_ended(&pids);
 }
 
 #[tokio::test]
@@ -202,8 +179,8 @@ async fn p9_a_daemon_of_a_server_does_not_outlive_a_gateway_that_was_killed() {
     let gateway = daemon.gateway().await;
     gateway.client_seeing("a_echo").await;
     let pids = daemon.pids().await;
-    signal(gateway.child.id().expect("it runs"), "KILL");
-    Daemon::are_gone(pids).await;
+    signal(gateway.child.id().expect("the process runs"), "KILL");
+    await_exits(pids).await;
 }
 
 #[tokio::test]
@@ -213,7 +190,7 @@ async fn p9_a_daemon_of_a_server_ends_when_the_server_crashes() {
     let client = gateway.client_seeing("a_echo").await;
     let (pids, server) = (daemon.pids().await, pid_in(&daemon.server_file).await);
     signal(server, "KILL");
-    Daemon::are_gone(pids).await;
+    await_exits(pids).await;
     next_pid_in(&daemon.server_file, server).await;
     await_call(&client, "a_echo").await;
 }
@@ -225,6 +202,6 @@ async fn p9_a_daemon_of_a_server_ends_when_the_server_is_removed() {
     gateway.client_seeing("a_echo").await;
     let pids = daemon.pids().await;
     daemon.scratch.write("goblin.json", &servers_only(json!({ "mcpServers": {} })).to_string());
-    signal(gateway.child.id().expect("it runs"), "HUP");
-    Daemon::are_gone(pids).await;
+    signal(gateway.child.id().expect("the process runs"), "HUP");
+    await_exits(pids).await;
 }

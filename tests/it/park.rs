@@ -22,8 +22,8 @@ const ACCEPTED: &str = r#"{"action":"accept","content":{"n":1.50,"s":"\u00e9\/"}
 pub fn required(answer: &Value) -> (Map<String, Value>, String) {
     let result = &answer["result"];
     assert_eq!(result["resultType"], "input_required", "{answer}");
-    let asked = result["inputRequests"].as_object().unwrap_or_else(|| panic!("{answer}"));
-    (asked.clone(), result["requestState"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned())
+    let input_requests = result["inputRequests"].as_object().unwrap_or_else(|| panic!("{answer}"));
+    (input_requests.clone(), result["requestState"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned())
 }
 
 /// Returns the call again with these responses.
@@ -35,14 +35,14 @@ pub fn retry(call: &Value, responses: Value, state: &str) -> Value {
 }
 
 /// Returns a call of the tool that sends requests. `rest` holds further members of its arguments, each after a comma.
-pub fn ask(backend: &Backend, method: &str, rest: &str) -> Value {
+pub fn server_request_call(backend: &Backend, method: &str, rest: &str) -> Value {
     let arguments: Value = serde_json::from_str(&backend.arguments(method, rest)).expect("JSON");
-    json!({ "name": "a_ask", "arguments": arguments })
+    json!({ "name": "a_request", "arguments": arguments })
 }
 
 /// Returns the same response to every input request.
-pub fn to_all(asked: &Map<String, Value>, answer: Value) -> Value {
-    asked.keys().map(|key| (key.clone(), answer.clone())).collect::<Map<_, _>>().into()
+pub fn to_all(input_requests: &Map<String, Value>, answer: Value) -> Value {
+    input_requests.keys().map(|key| (key.clone(), answer.clone())).collect::<Map<_, _>>().into()
 }
 
 #[tokio::test]
@@ -51,17 +51,17 @@ async fn ask_a_call_waits_for_its_client_and_both_directions_are_lossless() {
         let scene = Scene::start(back, json!({}), json!({})).await;
         // The body is written by hand, because the spelling of params and responses is compared.
         let arguments = scene.backend.arguments(ELICITATION, &format!(r#","params":{FORM}"#));
-        let draft = scene.client.draft("tools/call", json!({"name": "a_ask", "arguments": "ARGUMENTS"}));
+        let draft = scene.client.draft("tools/call", json!({"name": "a_request", "arguments": "ARGUMENTS"}));
         let draft = Draft { body: draft.body.replace(r#""ARGUMENTS""#, &arguments), ..draft };
         let answer = scene.client.send_draft(&draft).await;
         assert_eq!(answer.status, 200, "{answer:?}");
-        let (asked, state) = required(&answer.json());
-        assert_eq!(asked.len(), 1, "{back:?}: {asked:?}");
+        let (input_requests, state) = required(&answer.json());
+        assert_eq!(input_requests.len(), 1, "{back:?}: {input_requests:?}");
         let message = answer.messages().pop().expect("an answer");
         let result = raw_member(&message, "result").expect("a result");
         let requests = raw_member(&result, "inputRequests").expect("requests");
-        let (key, question) = asked.iter().next().expect("one");
-        let raw = raw_member(&requests, key).expect("it is there");
+        let (key, question) = input_requests.iter().next().expect("one");
+        let raw = raw_member(&requests, key).expect("the file exists");
         assert_eq!(
             (&question["method"], raw_member(&raw, "params").as_deref()),
             (&json!(ELICITATION), Some(FORM)),
@@ -72,7 +72,7 @@ async fn ask_a_call_waits_for_its_client_and_both_directions_are_lossless() {
         let again = scene.client.draft(
             "tools/call",
             json!({
-                "name": "a_ask", "arguments": "ARGUMENTS", "requestState": state, "inputResponses": {key: "ANSWER"},
+                "name": "a_request", "arguments": "ARGUMENTS", "requestState": state, "inputResponses": {key: "ANSWER"},
             }),
         );
         let body = again.body.replace(r#""ARGUMENTS""#, &arguments).replace(r#""ANSWER""#, ACCEPTED);
@@ -93,13 +93,14 @@ async fn ask_a_call_waits_for_its_client_and_both_directions_are_lossless() {
 async fn ask_res4_links_in_what_is_asked_lead_to_where_the_client_can_read_them() {
     let scene = Scene::start(Back::Post, json!({}), json!({})).await;
     let params = |uri: &str| json!({"messages": [{"role": "user", "content": {"type": "resource_link", "uri": uri, "name": "n"}}], "maxTokens": 9});
-    let call = ask(&scene.backend, SAMPLING, &format!(r#","params":{}"#, params("note:///alpha")));
-    let (asked, state) = required(&scene.client.request("tools/call", call.clone()).await);
-    let (_, question) = asked.iter().next().expect("a question");
+    let call = server_request_call(&scene.backend, SAMPLING, &format!(r#","params":{}"#, params("note:///alpha")));
+    let (input_requests, state) = required(&scene.client.request("tools/call", call.clone()).await);
+    let (_, question) = input_requests.iter().next().expect("a question");
     assert_eq!(*question, json!({"method": SAMPLING, "params": params("a+note:///alpha")}));
-    let said = json!({"role": "assistant", "content": {"type": "text", "text": "hi"}, "model": "m"});
-    let done = scene.client.request("tools/call", retry(&call, to_all(&asked, said.clone()), &state)).await;
-    assert_eq!(serde_json::from_str::<Value>(&text_of(&done)).expect("JSON"), json!({ "result": said }));
+    let response = json!({"role": "assistant", "content": {"type": "text", "text": "hi"}, "model": "m"});
+    let done =
+        scene.client.request("tools/call", retry(&call, to_all(&input_requests, response.clone()), &state)).await;
+    assert_eq!(serde_json::from_str::<Value>(&text_of(&done)).expect("JSON"), json!({ "result": response }));
 }
 
 /// A client receives only the requests that its declared capabilities cover.
@@ -114,7 +115,7 @@ async fn ask_what_a_request_does_not_offer_is_refused_to_the_backend() {
         (json!({"sampling": {}}), SAMPLING, json!({"messages": [], "tools": []}), "sampling.tools"),
     ] {
         let client = Client::modern(scene.gateway.address, capabilities);
-        let call = ask(&scene.backend, method, &format!(r#","params":{params}"#));
+        let call = server_request_call(&scene.backend, method, &format!(r#","params":{params}"#));
         let answer = text_of(&client.request("tools/call", call).await);
         assert!(answer.contains("-32601") && answer.contains(missing), "{missing}: {answer}");
     }
@@ -127,18 +128,18 @@ async fn ask_roots_are_asked_where_the_server_is_the_clients_own() {
         [(json!({"roots": [{"uri": "file:///r", "name": "r"}]}), r#""uri":"file:///r""#), (json!({}), "-32601")]
     {
         let scene = Scene::start(Back::Stdio, json!({}), members).await;
-        let answer = scene.client.request("tools/call", ask(&scene.backend, "roots/list", "")).await;
+        let answer = scene.client.request("tools/call", server_request_call(&scene.backend, "roots/list", "")).await;
         assert!(text_of(&answer).contains(expected), "{answer}");
     }
     let backend = Backend::start(Back::Stdio).await;
     let client =
         Client::stdio(Scene::config(&backend, json!({}), json!({"session": "per-client"}))).as_modern(everything());
-    client.await_tool("a_ask").await;
-    let call = ask(&backend, "roots/list", "");
-    let (asked, state) = required(&client.request("tools/call", call.clone()).await);
-    assert_eq!(asked.values().collect::<Vec<_>>(), [&json!({"method": "roots/list"})]);
+    client.await_tool("a_request").await;
+    let call = server_request_call(&backend, "roots/list", "");
+    let (input_requests, state) = required(&client.request("tools/call", call.clone()).await);
+    assert_eq!(input_requests.values().collect::<Vec<_>>(), [&json!({"method": "roots/list"})]);
     let roots = json!({"roots": [{"uri": "file:///mine"}]});
-    let done = client.request("tools/call", retry(&call, to_all(&asked, roots), &state)).await;
+    let done = client.request("tools/call", retry(&call, to_all(&input_requests, roots), &state)).await;
     assert!(text_of(&done).contains("file:///mine"), "{done}");
 }
 
@@ -146,10 +147,10 @@ async fn ask_roots_are_asked_where_the_server_is_the_clients_own() {
 #[tokio::test]
 async fn ask_roots_of_a_client_without_a_pipe_are_asked_on_a_link_of_its_kind() {
     let scene = Scene::start(Back::Stdio, json!({}), json!({"session": "per-client"})).await;
-    let call = ask(&scene.backend, "roots/list", "");
-    let (asked, state) = required(&scene.client.request("tools/call", call.clone()).await);
+    let call = server_request_call(&scene.backend, "roots/list", "");
+    let (input_requests, state) = required(&scene.client.request("tools/call", call.clone()).await);
     let roots = json!({"roots": [{"uri": "file:///mine"}]});
-    let done = scene.client.request("tools/call", retry(&call, to_all(&asked, roots), &state)).await;
+    let done = scene.client.request("tools/call", retry(&call, to_all(&input_requests, roots), &state)).await;
     assert!(text_of(&done).contains("file:///mine"), "{done}");
     scene.gauge_becomes("goblin_backend_client_links", 1).await;
     let able_to_less = Client::modern(scene.gateway.address, json!({}));
@@ -162,17 +163,17 @@ async fn ask_roots_of_a_client_without_a_pipe_are_asked_on_a_link_of_its_kind() 
 async fn ask_several_questions_take_as_many_rounds_as_they_need() {
     for back in Back::ALL {
         let scene = Scene::start(back, json!({}), json!({})).await;
-        let call = ask(&scene.backend, ELICITATION, r#","params":{"message":"m"},"times":5"#);
+        let call = server_request_call(&scene.backend, ELICITATION, r#","params":{"message":"m"},"times":5"#);
         let mut answer = scene.client.request("tools/call", call.clone()).await;
         let mut keys = std::collections::BTreeSet::new();
         while answer["result"]["resultType"] == "input_required" {
-            let (asked, state) = required(&answer);
-            for key in asked.keys() {
-                assert!(keys.insert(key.clone()), "{back:?}: {key} is asked once");
+            let (input_requests, state) = required(&answer);
+            for key in input_requests.keys() {
+                assert!(keys.insert(key.clone()), "{back:?}: {key} is requested once");
             }
             answer = scene
                 .client
-                .request("tools/call", retry(&call, to_all(&asked, json!({"action": "decline"})), &state))
+                .request("tools/call", retry(&call, to_all(&input_requests, json!({"action": "decline"})), &state))
                 .await;
         }
         assert_eq!((keys.len(), text_of(&answer).matches("decline").count()), (5, 5), "{back:?}: {answer}");
@@ -183,13 +184,13 @@ async fn ask_several_questions_take_as_many_rounds_as_they_need() {
 #[tokio::test]
 async fn ask_what_is_missing_or_no_answer_is_asked_again_and_more_is_ignored() {
     let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
-    let call = ask(&scene.backend, ELICITATION, r#","params":{"message":"m"},"times":2"#);
-    let (mut asked, mut state) = required(&scene.client.request("tools/call", call.clone()).await);
+    let call = server_request_call(&scene.backend, ELICITATION, r#","params":{"message":"m"},"times":2"#);
+    let (mut input_requests, mut state) = required(&scene.client.request("tools/call", call.clone()).await);
     // The second input request follows as soon as it arrives.
-    while asked.len() < 2 {
-        (asked, state) = required(&scene.client.request("tools/call", retry(&call, json!({}), &state)).await);
+    while input_requests.len() < 2 {
+        (input_requests, state) = required(&scene.client.request("tools/call", retry(&call, json!({}), &state)).await);
     }
-    let keys: Vec<_> = asked.keys().cloned().collect();
+    let keys: Vec<_> = input_requests.keys().cloned().collect();
     for wrong in [
         json!({}),
         json!(null),
@@ -202,26 +203,28 @@ async fn ask_what_is_missing_or_no_answer_is_asked_again_and_more_is_ignored() {
         let answer = scene.client.request("tools/call", retry(&call, wrong.clone(), &state)).await;
         let again;
         (again, state) = required(&answer);
-        assert_eq!(again, asked, "{wrong}");
+        assert_eq!(again, input_requests, "{wrong}");
     }
-    let mut left = retry(&call, json!({&keys[1]: {"action": "accept"}, "other": {"action": "decline"}}), &state);
-    (asked, state) = required(&scene.client.request("tools/call", left.clone()).await);
-    assert_eq!(asked.keys().collect::<Vec<_>>(), [&keys[0]], "the other was answered");
+    let mut partial = retry(&call, json!({&keys[1]: {"action": "accept"}, "other": {"action": "decline"}}), &state);
+    (input_requests, state) = required(&scene.client.request("tools/call", partial.clone()).await);
+    assert_eq!(input_requests.keys().collect::<Vec<_>>(), [&keys[0]], "the other was answered");
     // A repetition without any responses.
-    left["requestState"] = json!(state);
-    left.as_object_mut().expect("an object").remove("inputResponses");
-    (asked, state) = required(&scene.client.request("tools/call", left).await);
-    let done =
-        scene.client.request("tools/call", retry(&call, to_all(&asked, json!({"action": "cancel"})), &state)).await;
+    partial["requestState"] = json!(state);
+    partial.as_object_mut().expect("an object").remove("inputResponses");
+    (input_requests, state) = required(&scene.client.request("tools/call", partial).await);
+    let done = scene
+        .client
+        .request("tools/call", retry(&call, to_all(&input_requests, json!({"action": "cancel"})), &state))
+        .await;
     assert_eq!(text_of(&done), r#"[{"result":{"action":"cancel"}},{"result":{"action":"accept"}}]"#);
     assert_eq!(scene.runs().await, 1);
 }
 
 /// Sends progress for every token that calls of the gateway may have by now.
-async fn advance(scene: &Scene) {
+async fn send_progress(scene: &Scene) {
     for token in 1..40 {
         let params = json!({"progressToken": token, "progress": 0.5});
-        scene.client.try_call("a_tell", json!({"method": "notifications/progress", "params": params})).await;
+        scene.client.try_call("a_notify", json!({"method": "notifications/progress", "params": params})).await;
     }
 }
 
@@ -232,17 +235,17 @@ async fn open(scene: &Scene, call: &Value) -> Listener {
 #[tokio::test]
 async fn ask_progress_has_the_token_of_the_request_that_came_back() {
     let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
-    let mut call = ask(&scene.backend, ELICITATION, r#","params":{"message":"m"},"then":"release""#);
+    let mut call = server_request_call(&scene.backend, ELICITATION, r#","params":{"message":"m"},"then":"release""#);
     call["_meta"] = json!({"progressToken": "before"});
-    let (asked, state) = required(&scene.client.request("tools/call", call.clone()).await);
+    let (input_requests, state) = required(&scene.client.request("tools/call", call.clone()).await);
     // The client is not connected, so this progress is dropped.
-    advance(&scene).await;
+    send_progress(&scene).await;
     call["_meta"] = json!({"progressToken": 2});
-    let mut stream = open(&scene, &retry(&call, to_all(&asked, json!({"action": "accept"})), &state)).await;
-    eventually("the server has its answer", || async { (!scene.backend.heard().is_empty()).then_some(()) }).await;
-    advance(&scene).await;
-    let told = stream.next().await.expect("progress");
-    assert_eq!(told["params"], json!({"progressToken": 2, "progress": 0.5}), "{told}");
+    let mut stream = open(&scene, &retry(&call, to_all(&input_requests, json!({"action": "accept"})), &state)).await;
+    eventually("the server has its answer", || async { (!scene.backend.received().is_empty()).then_some(()) }).await;
+    send_progress(&scene).await;
+    let received = stream.next().await.expect("progress");
+    assert_eq!(received["params"], json!({"progressToken": 2, "progress": 0.5}), "{received}");
     scene.client.try_call("a_release", json!({})).await;
     let done = stream.next().await.expect("an answer");
     assert_eq!(text_of(&done), r#"{"result":{"action":"accept"}}"#);
@@ -254,12 +257,12 @@ async fn ask_calls_over_a_pipe_wait_alike() {
     for back in Back::ALL {
         let backend = Backend::start(back).await;
         let client = Client::stdio(Scene::config(&backend, json!({}), json!({}))).as_modern(everything());
-        client.await_tool("a_ask").await;
-        let call = ask(&backend, ELICITATION, r#","params":{"message":"m"}"#);
-        let (asked, state) = required(&client.request("tools/call", call.clone()).await);
+        client.await_tool("a_request").await;
+        let call = server_request_call(&backend, ELICITATION, r#","params":{"message":"m"}"#);
+        let (input_requests, state) = required(&client.request("tools/call", call.clone()).await);
         // The id is free, and a cancellation of the first request has no effect any more.
         client.write(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}"#).await;
-        let answers = to_all(&asked, json!({"action": "accept"}));
+        let answers = to_all(&input_requests, json!({"action": "accept"}));
         let done = client.request("tools/call", retry(&call, answers.clone(), &state)).await;
         assert_eq!(text_of(&done), r#"{"result":{"action":"accept"}}"#, "{back:?}");
         let stale = client.request("tools/call", retry(&call, answers, &state)).await;

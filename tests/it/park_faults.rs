@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 use crate::client::modern::everything;
 use crate::client::{Client, text_of};
 use crate::harness::{Deadline, Gateway, fixture_server};
-use crate::park::{ELICITATION, ask, required, retry, to_all};
+use crate::park::{ELICITATION, required, retry, server_request_call, to_all};
 use crate::raw_server::{RawServer, response};
 use crate::stage::Scene;
 use crate::stage::{Back, Backend};
-use crate::support::{http_server, logged};
+use crate::support::{await_log, http_server};
 
 fn accept() -> Value {
     json!({"action": "accept"})
@@ -26,16 +26,16 @@ fn assert_stale(answer: &Value) {
 }
 
 /// Returns a suspended call, the responses to its input requests, and its state.
-async fn parked(scene: &Scene, rest: &str) -> (Value, Value, String) {
-    let call = ask(&scene.backend, ELICITATION, &format!(r#","params":{{"message":"m"}}{rest}"#));
-    let (asked, state) = required(&scene.client.request("tools/call", call.clone()).await);
-    (call, to_all(&asked, accept()), state)
+async fn suspend(scene: &Scene, rest: &str) -> (Value, Value, String) {
+    let call = server_request_call(&scene.backend, ELICITATION, &format!(r#","params":{{"message":"m"}}{rest}"#));
+    let (input_requests, state) = required(&scene.client.request("tools/call", call.clone()).await);
+    (call, to_all(&input_requests, accept()), state)
 }
 
 #[tokio::test]
 async fn ask_a_state_is_good_for_its_own_call_and_once() {
     let scene = Scene::start(Back::Post, json!({}), json!({})).await;
-    let (call, answers, state) = parked(&scene, "").await;
+    let (call, answers, state) = suspend(&scene, "").await;
     let good = retry(&call, answers, &state);
     let wrong = |change: fn(&mut Value)| {
         let mut wrong = good.clone();
@@ -67,14 +67,14 @@ async fn ask_a_state_is_good_for_its_own_call_and_once() {
         scene.client.request("tools/call", good.clone()),
         scene.client.request("tools/call", good.clone())
     );
-    let (done, refused) = if one["error"].is_null() { (one, two) } else { (two, one) };
+    let (done, rejected) = if one["error"].is_null() { (one, two) } else { (two, one) };
     assert_eq!(text_of(&done), r#"{"result":{"action":"accept"}}"#);
-    assert_stale(&refused);
+    assert_stale(&rejected);
     assert_eq!(scene.runs().await, 1);
     // Another gateway, or the same after a restart, does not know the state.
     let other = Gateway::start(again).await;
     let client = Client::modern(other.address, everything());
-    client.await_tool("a_ask").await;
+    client.await_tool("a_request").await;
     assert_stale(&client.request("tools/call", good).await);
     assert_eq!(scene.runs().await, 1);
 }
@@ -83,9 +83,9 @@ async fn ask_a_state_is_good_for_its_own_call_and_once() {
 async fn ask_a_backend_does_not_wait_for_ever_and_the_client_gets_what_came_of_it() {
     for back in [Back::Stdio, Back::Post] {
         let scene = Scene::start(back, json!({ "askTimeout": "300ms" }), json!({})).await;
-        let (call, answers, state) = parked(&scene, r#","id":"q""#).await;
-        let told = scene.backend.answer_to("\"q\"").await;
-        assert_eq!(told["error"]["data"]["code"], "TIMEOUT", "{back:?}: {told}");
+        let (call, answers, state) = suspend(&scene, r#","id":"q""#).await;
+        let reply = scene.backend.answer_to("\"q\"").await;
+        assert_eq!(reply["error"]["data"]["code"], "TIMEOUT", "{back:?}: {reply}");
         scene.gauge_becomes("goblin_requests_in_flight", 0).await;
         // The server request has timed out, so the repetition returns the result, with or without a response.
         let answers = if back == Back::Stdio { json!({}) } else { answers };
@@ -99,23 +99,23 @@ async fn ask_a_backend_does_not_wait_for_ever_and_the_client_gets_what_came_of_i
 #[tokio::test]
 async fn ask_what_the_backend_takes_back_is_asked_no_more() {
     let scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
-    let (call, _, state) = parked(&scene, "").await;
-    scene.client.try_call("a_cancel_asks", json!({})).await;
+    let (call, _, state) = suspend(&scene, "").await;
+    scene.client.try_call("a_cancel_requests", json!({})).await;
     scene.gauge_becomes("goblin_requests_in_flight", 0).await;
     let done = scene.client.request("tools/call", retry(&call, json!({}), &state)).await;
     assert!(text_of(&done).contains("cancelled"), "{done}");
-    assert_eq!(scene.runs().await, 2, "it, and the one that took it back");
+    assert_eq!(scene.runs().await, 2, "the call, and its cancellation");
 }
 
 #[tokio::test]
 async fn ask_a_backend_that_dies_meanwhile_ends_the_call() {
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
     let client = Client::modern(gateway.address, everything());
-    client.await_tool("a_ask").await;
-    let call = json!({"name": "a_ask", "arguments": {"method": ELICITATION, "params": {"message": "m"}}});
-    let (asked, state) = required(&client.request("tools/call", call.clone()).await);
+    client.await_tool("a_request").await;
+    let call = json!({"name": "a_request", "arguments": {"method": ELICITATION, "params": {"message": "m"}}});
+    let (input_requests, state) = required(&client.request("tools/call", call.clone()).await);
     client.try_call("a_crash", json!({})).await;
-    for answers in [json!({}), to_all(&asked, accept())] {
+    for answers in [json!({}), to_all(&input_requests, accept())] {
         let answer = client.request("tools/call", retry(&call, answers.clone(), &state)).await;
         match answers == json!({}) {
             true => assert_eq!(answer["error"]["data"]["code"], "BACKEND_UNAVAILABLE", "{answer}"),
@@ -127,9 +127,9 @@ async fn ask_a_backend_that_dies_meanwhile_ends_the_call() {
 /// Waits until a call has reached the server, in addition to those that query the count.
 async fn arrives(client: &Client) {
     let deadline = Deadline::new();
-    for asked in 1_u64.. {
+    for queries in 1_u64.. {
         let answer = client.try_call("a_call_count", json!({})).await;
-        if text_of(&answer).parse::<u64>().expect("a number") > asked {
+        if text_of(&answer).parse::<u64>().expect("a number") > queries {
             return;
         }
         deadline.pause("the call arrives").await;
@@ -144,7 +144,7 @@ async fn ask_an_ask_that_may_be_of_two_calls_is_nobodys() {
         let scene = Scene::start(back, json!({}), json!({})).await;
         let other = Client::modern(scene.gateway.address, everything());
         let (_, stream) = other.open_draft(&other.draft("tools/call", json!({"name": "a_hang"}))).await;
-        let call = ask(&scene.backend, ELICITATION, r#","params":{"message":"m"}"#);
+        let call = server_request_call(&scene.backend, ELICITATION, r#","params":{"message":"m"}"#);
         let answer = scene.client.request("tools/call", call.clone()).await;
         match back {
             Back::Post => assert_eq!(required(&answer).0.len(), 1, "{answer}"),
@@ -154,10 +154,10 @@ async fn ask_an_ask_that_may_be_of_two_calls_is_nobodys() {
 
         let backend = Backend::start(back).await;
         let client = Client::stdio(Scene::config(&backend, json!({}), json!({}))).as_modern(everything());
-        client.await_tool("a_ask").await;
+        client.await_tool("a_request").await;
         client.begin_as("hang", "tools/call", json!({"name": "a_hang"})).await;
         arrives(&client).await;
-        let call = ask(&backend, ELICITATION, r#","params":{"message":"m"}"#);
+        let call = server_request_call(&backend, ELICITATION, r#","params":{"message":"m"}"#);
         let answer = client.request("tools/call", call.clone()).await;
         match back {
             Back::Post => assert_eq!(required(&answer).0.len(), 1, "{answer}"),
@@ -175,22 +175,22 @@ async fn ask_an_ask_that_may_be_of_two_calls_is_nobodys() {
 #[tokio::test]
 async fn ask_a_gateway_that_stops_does_not_wait_for_clients_that_may_come_back() {
     let mut scene = Scene::start(Back::Stdio, json!({}), json!({})).await;
-    parked(&scene, r#","id":"q""#).await;
+    suspend(&scene, r#","id":"q""#).await;
     assert!(scene.gateway.terminate().await.success());
-    let told = scene.backend.answer_to("\"q\"").await;
-    assert_eq!(told["error"]["data"]["code"], "CLIENT_UNAVAILABLE", "{told}");
-    logged(&scene.gateway, &["stopped"]).await;
+    let reply = scene.backend.answer_to("\"q\"").await;
+    assert_eq!(reply["error"]["data"]["code"], "CLIENT_UNAVAILABLE", "{reply}");
+    await_log(&scene.gateway, &["stopped"]).await;
 
     let backend = Backend::start(Back::Stdio).await;
     let client = Client::stdio(Scene::config(&backend, json!({}), json!({}))).as_modern(everything());
-    client.await_tool("a_ask").await;
-    let call = ask(&backend, ELICITATION, r#","params":{"message":"m"},"then":"hang""#);
+    client.await_tool("a_request").await;
+    let call = server_request_call(&backend, ELICITATION, r#","params":{"message":"m"},"then":"hang""#);
     required(&client.request("tools/call", call).await);
-    assert!(client.close().await.success(), "nobody waits for it any more");
+    assert!(client.close().await.success(), "no client waits for the call");
 }
 
 /// Starts a server that requires its client to visit a URL first, in the legacy way. The second call succeeds.
-async fn visiting(first: fn(&Value) -> Vec<u8>) -> (RawServer, Gateway) {
+async fn input_required_server(first: fn(&Value) -> Vec<u8>) -> (RawServer, Gateway) {
     let server = RawServer::start(first).await;
     let gateway = Gateway::with_servers(json!({ "r": http_server(server.address) })).await;
     Client::modern(gateway.address, json!({})).await_tool("r_t").await;
@@ -202,24 +202,24 @@ fn body(id: &Value, outcome: &str) -> Vec<u8> {
     response("200 OK", "Content-Type: application/json\r\n", &text)
 }
 
-const VISIT: &str = concat!(
-    r#""error":{"code":-32042,"message":"visit","data":{"elicitations":["#,
+const INPUT_REQUIRED: &str = concat!(
+    r#""error":{"code":-32042,"message":"open the URL","data":{"elicitations":["#,
     r#"{"mode":"url","elicitationId":"e","url":"https://x.example/","message":"m","odd":1.0},7,"#,
     r#"{"url":"https://y.example/","mode":"url","message":"n","elicitationId":"f"}]}}"#
 );
-static VISITS: AtomicUsize = AtomicUsize::new(0);
+static CALLS: AtomicUsize = AtomicUsize::new(0);
 
 #[tokio::test]
 async fn ask_a_url_to_visit_first_is_a_question_and_the_call_is_made_again() {
-    let (server, gateway) = visiting(|arguments| match VISITS.fetch_add(1, Ordering::SeqCst) {
-        0 => body(&arguments["id"], VISIT),
+    let (server, gateway) = input_required_server(|arguments| match CALLS.fetch_add(1, Ordering::SeqCst) {
+        0 => body(&arguments["id"], INPUT_REQUIRED),
         _ => body(&arguments["id"], r#""result":{"content":[{"type":"text","text":"visited"}]}"#),
     })
     .await;
     let client = Client::modern(gateway.address, everything());
     let call = json!({"name": "r_t", "arguments": {"x": 1.5}});
-    let (asked, state) = required(&client.request("tools/call", call.clone()).await);
-    let questions: Vec<_> = asked.values().map(|question| question["params"].clone()).collect();
+    let (input_requests, state) = required(&client.request("tools/call", call.clone()).await);
+    let questions: Vec<_> = input_requests.values().map(|question| question["params"].clone()).collect();
     assert_eq!(
         questions,
         [
@@ -231,15 +231,17 @@ async fn ask_a_url_to_visit_first_is_a_question_and_the_call_is_made_again() {
         &client.request("tools/call", retry(&json!({"name": "r_t", "arguments": {"x": 2}}), json!({}), &state)).await,
     );
     assert_eq!(server.calls(), 1);
-    let done = client.request("tools/call", retry(&call, to_all(&asked, accept()), &state)).await;
+    let done = client.request("tools/call", retry(&call, to_all(&input_requests, accept()), &state)).await;
     assert_eq!((text_of(&done).as_str(), server.calls()), ("visited", 2));
 }
 
 #[tokio::test]
 async fn ask_a_url_to_visit_is_an_error_where_nobody_can_be_sent_there() {
-    let (_server, gateway) = visiting(|arguments| match arguments["broken"] == true {
-        true => body(&arguments["id"], r#""error":{"code":-32042,"message":"visit","data":{"elicitations":[1]}}"#),
-        false => body(&arguments["id"], VISIT),
+    let (_server, gateway) = input_required_server(|arguments| match arguments["broken"] == true {
+        true => {
+            body(&arguments["id"], r#""error":{"code":-32042,"message":"open the URL","data":{"elicitations":[1]}}"#)
+        }
+        false => body(&arguments["id"], INPUT_REQUIRED),
     })
     .await;
     let unable = Client::modern(gateway.address, json!({"elicitation": {"form": {}}}));
@@ -249,5 +251,5 @@ async fn ask_a_url_to_visit_is_an_error_where_nobody_can_be_sent_there() {
     assert_eq!(*required, json!({"elicitation": {"url": {}}}), "{answer:?}");
     let able = Client::modern(gateway.address, everything());
     let broken = able.try_call("r_t", json!({"broken": true})).await;
-    assert_eq!(broken["error"]["code"], -32042, "with nothing to ask it is an error like others: {broken}");
+    assert_eq!(broken["error"]["code"], -32042, "without elicitations the error is a plain one: {broken}");
 }

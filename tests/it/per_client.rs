@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::fixture_http::HttpFixture;
-use crate::harness::{Gateway, PATIENCE, Scratch, eventually, goblin, signal};
+use crate::harness::{Gateway, Scratch, TIMEOUT, eventually, goblin, signal};
 use crate::scrape::{metric, metric_becomes};
 use crate::support::{
-    assert_error, await_call, begin_call, ended, is_alive, is_gone, logged, path_text, scripted_server, starts,
+    assert_error, await_call, await_exit, await_log, begin_call, ended, is_alive, path_text, scripted_server, starts,
 };
 
 /// Returns a server entry with a separate server for each client.
@@ -73,7 +73,7 @@ async fn own_each_client_has_its_own_state_over_every_transport() {
         let gateway = gateway_of(server).await;
         let (one, two) = (gateway.client_seeing("a_level").await, gateway.client().await);
         one.request("logging/setLevel", json!({"level": "debug"})).await;
-        assert_eq!(one.call_text("a_level", json!({})).await, "debug", "{transport}: asked for before the first call");
+        assert_eq!(one.call_text("a_level", json!({})).await, "debug", "{transport}: set before the first call");
         assert_eq!(two.call_text("a_level", json!({})).await, "none", "{transport}");
         two.request("logging/setLevel", json!({"level": "alert"})).await;
         eventually("the level has reached the server", || async {
@@ -128,22 +128,22 @@ async fn sess2_what_was_started_for_a_client_ends_with_it() {
     let process = pid(&deleted).await;
     assert_ne!(process, kept);
     delete(&deleted).await;
-    is_gone(process).await;
+    await_exit(process).await;
 
     let idle = gateway.client().await;
-    is_gone(pid(&idle).await).await;
+    await_exit(pid(&idle).await).await;
 
     let old = Client::sse(gateway.address).await.connected("2024-11-05").await;
     let answer = old.request("tools/call", json!({"name": "a_env", "arguments": {"name": "ME"}})).await;
     let process = answer["result"]["content"][0]["text"].as_str().expect("a text").parse().expect("a process id");
     assert!(is_alive(process));
     drop(old);
-    is_gone(process).await;
+    await_exit(process).await;
 
-    assert_eq!(pid(&stays).await, kept, "the others' ends are not its own");
+    assert_eq!(pid(&stays).await, kept, "the end of other clients does not affect it");
     gateway.terminate().await;
     for process in started(&log) {
-        assert!(!is_alive(process), "{process} is left");
+        assert!(!is_alive(process), "{process} still runs");
     }
     assert_eq!(starts(&log), 5);
 }
@@ -167,10 +167,10 @@ async fn sess2_nothing_is_left_of_clients_when_the_gateway_is_killed() {
     let mut gateway = gateway_of(own_process(&["--start-log", path_text(&log), "--ignore-eof"])).await;
     let (one, two) = (gateway.client_seeing("a_env").await, gateway.client().await);
     assert_ne!(pid(&one).await, pid(&two).await);
-    gateway.child.kill().await.expect("it can be killed");
+    gateway.child.kill().await.expect("the process can be killed");
     assert_eq!(starts(&log), 3);
     for process in started(&log) {
-        is_gone(process).await;
+        await_exit(process).await;
     }
 }
 
@@ -202,9 +202,9 @@ async fn own_so_many_clients_fit_and_a_place_is_free_again_with_its_client() {
     let gateway = gateway_of(server).await;
     let (one, two, three) = (gateway.client_seeing("a_env").await, gateway.client().await, gateway.client().await);
     let (of_one, of_two) = (pid(&one).await, pid(&two).await);
-    let refused = three.try_call("a_env", json!({"name": "ME"})).await;
-    let data = assert_error(&refused, 1429, "LIMIT_EXCEEDED");
-    assert_eq!((&data["limit"], &data["value"]), (&json!("maxClients"), &json!(2)), "{refused}");
+    let rejected = three.try_call("a_env", json!({"name": "ME"})).await;
+    let data = assert_error(&rejected, 1429, "LIMIT_EXCEEDED");
+    assert_eq!((&data["limit"], &data["value"]), (&json!("maxClients"), &json!(2)), "{rejected}");
     assert_eq!((pid(&one).await, pid(&two).await), (of_one, of_two));
     delete(&one).await;
     eventually("there is room", || async {
@@ -223,11 +223,11 @@ async fn rel_a_crash_hurts_its_client_only_and_the_next_call_has_a_new_process()
     let hanging = begin_call(&two, "a_sleep", json!({"ms": 1500}));
     let crashed = one.try_call("a_crash", json!({})).await;
     let data = assert_error(&crashed, 1503, "BACKEND_UNAVAILABLE");
-    assert!(data["retryable"].is_null(), "it may have been handled: {crashed}");
+    assert!(data["retryable"].is_null(), "the call may have run: {crashed}");
     assert_ne!(pid(&one).await, of_one);
     assert!(ended(hanging).await["error"].is_null());
     assert_eq!(pid(&two).await, of_two);
-    logged(&gateway, &["WARN", "connection of one client lost", "exit code 3"]).await;
+    await_log(&gateway, &["WARN", "connection of one client lost", "exit code 3"]).await;
     let process = pid(&one).await;
     signal(process, "KILL");
     // A call before the gateway notices the loss may have been handled, and fails.
@@ -247,22 +247,22 @@ async fn rel_a_server_that_cannot_be_started_says_why_and_is_not_started_again_a
     let gateway = gateway_of(server).await;
     let client = gateway.client_seeing("a_echo").await;
     let began = std::time::Instant::now();
-    let mut refused = Vec::new();
+    let mut rejected = Vec::new();
     for _ in 0..30 {
-        refused.push(client.try_call("a_echo", json!({})).await);
+        rejected.push(client.try_call("a_echo", json!({})).await);
     }
-    for answer in &refused {
+    for answer in &rejected {
         let data = assert_error(answer, 1503, "BACKEND_UNAVAILABLE");
         let message = answer["error"]["message"].as_str().expect("a message");
         assert!(message.contains("exit code 7") && !message.contains("sorry"), "{answer}");
         assert_eq!(data["retryable"], true, "{answer}");
     }
-    logged(&gateway, &["sorry", "exit code 7"]).await;
+    await_log(&gateway, &["sorry", "exit code 7"]).await;
     // The breaker opens after this many failures, and further calls are rejected without an attempt. On a slow machine
     // the next attempt may be due.
     let later = starts(&scratch.path().join("starts.later"));
-    let most = 5 + usize::try_from(began.elapsed().as_secs() / 30).expect("a small number");
-    assert!((2..=most).contains(&later), "{later} starts");
+    let max_starts = 5 + usize::try_from(began.elapsed().as_secs() / 30).expect("a small number");
+    assert!((2..=max_starts).contains(&later), "{later} starts");
     assert_eq!(links(&gateway).await, 0);
     assert!(gateway.client().await.try_call("a_echo", json!({})).await["error"].is_object());
 }
@@ -280,12 +280,12 @@ async fn rel_a_slow_start_delays_its_client_only_and_a_cancelled_call_does_not_w
     let (first, second) = (begin_call(&slow, "a_env", json!({"name": "ME"})), begin_call(&slow, "a_echo", json!({})));
     eventually("the process of the slow one is started", || async { (starts(&log) == 2).then_some(()) }).await;
     let leaving = slow.clone();
-    let given_up = tokio::spawn(async move {
+    let abandoned = tokio::spawn(async move {
         leaving.post(r#"{"jsonrpc":"2.0","id":"g","method":"tools/call","params":{"name":"a_echo"}}"#).await
     });
     metric_becomes(&Client::new(gateway.address), "goblin_requests_in_flight", 3).await;
     slow.notify("notifications/cancelled", json!({"requestId": "g"})).await;
-    let answer = tokio::time::timeout(PATIENCE, given_up).await.expect("it ends").expect("no panic");
+    let answer = tokio::time::timeout(TIMEOUT, abandoned).await.expect("the process ends").expect("no panic");
     assert!(answer.messages().is_empty(), "{answer:?}");
     pid(&quick).await;
     assert!(!first.is_finished() && !second.is_finished());
@@ -304,7 +304,7 @@ async fn rel_a_call_that_waits_for_a_slow_start_is_a_stream_meanwhile() {
     let gateway = gateway_of(server).await;
     let client = gateway.client_seeing("a_echo").await;
     let body = r#"{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"a_echo"}}"#;
-    let (_, mut stream) = tokio::time::timeout(PATIENCE, client.open(body.to_owned())).await.expect("a stream");
+    let (_, mut stream) = tokio::time::timeout(TIMEOUT, client.open(body.to_owned())).await.expect("a stream");
     assert_eq!(starts(&log), 2);
     scratch.write("starts.go", "");
     let answer = stream.next().await.expect("the answer");
@@ -349,7 +349,7 @@ async fn own_check_connects_once_and_leaves_nothing() {
     let server = own_process(&["--start-log", path_text(&log)]);
     let config = scratch.write("goblin.json", &json!({"mcpServers": {"a": server}}).to_string());
     let output = goblin(scratch.path()).args(["check", "--connect", "--config"]).arg(&config).output();
-    let output = tokio::time::timeout(PATIENCE, output).await.expect("an end in time").expect("goblin starts");
+    let output = tokio::time::timeout(TIMEOUT, output).await.expect("an end in time").expect("goblin starts");
     assert!(output.status.success(), "{output:?}");
     assert_eq!(starts(&log), 1);
     assert!(started(&log).into_iter().all(|process| !is_alive(process)));

@@ -10,7 +10,7 @@ use crate::fixture_http::HttpFixture;
 use crate::harness::{Frozen, Gateway, Scratch, eventually};
 use crate::per_client::{each_transport, own_process, per_client};
 use crate::scrape::metric;
-use crate::support::{arrived, path_text, scripted_server};
+use crate::support::{await_arrivals, path_text, scripted_server};
 
 /// Returns a client with these capabilities, after the tool of this name is listed.
 async fn client_with(gateway: &Gateway, capabilities: Value, tool: &str) -> Client {
@@ -31,8 +31,9 @@ async fn begin(client: &Client, tool: &str, arguments: Value) -> Listener {
     client.open(body.to_string()).await.1
 }
 
-async fn answer(client: &Client, ask: &Value, result: Value) {
-    let response = client.post(json!({"jsonrpc": "2.0", "id": ask["id"], "result": result}).to_string()).await;
+async fn answer(client: &Client, server_request: &Value, result: Value) {
+    let response =
+        client.post(json!({"jsonrpc": "2.0", "id": server_request["id"], "result": result}).to_string()).await;
     assert_eq!(response.status, 202, "{response:?}");
 }
 
@@ -43,8 +44,8 @@ async fn text_of(stream: &mut Listener) -> String {
 }
 
 /// Returns the messages that the client's own server received, without requests.
-async fn heard(client: &Client) -> Vec<Value> {
-    serde_json::from_str(&client.call_text("a_heard", json!({})).await).expect("an array")
+async fn drain_session_stream(client: &Client) -> Vec<Value> {
+    serde_json::from_str(&client.call_text("a_received", json!({})).await).expect("an array")
 }
 
 #[tokio::test]
@@ -52,16 +53,17 @@ async fn ask_of_two_clients_with_calls_in_flight_each_is_asked_by_its_own_server
     for (transport, server, _backend) in each_transport().await {
         let gateway = gateway_of(server).await;
         let (one, two) = (
-            client_with(&gateway, json!({"sampling": {}}), "a_ask").await,
-            client_with(&gateway, json!({"sampling": {}}), "a_ask").await,
+            client_with(&gateway, json!({"sampling": {}}), "a_request").await,
+            client_with(&gateway, json!({"sampling": {}}), "a_request").await,
         );
         // The request arrives on the server's session stream, so only the link identifies its client.
-        let ask = |whom: &str| json!({"method": "sampling/createMessage", "params": {"whom": whom}, "via": "get"});
-        let mut first = begin(&one, "a_ask", ask("one")).await;
-        let mut second = begin(&two, "a_ask", ask("two")).await;
-        let (of_one, of_two) = (first.next().await.expect("an ask"), second.next().await.expect("an ask"));
+        let sampling = |name: &str| json!({"method": "sampling/createMessage", "params": {"name": name}, "via": "get"});
+        let mut first = begin(&one, "a_request", sampling("one")).await;
+        let mut second = begin(&two, "a_request", sampling("two")).await;
+        let (of_one, of_two) =
+            (first.next().await.expect("a server request"), second.next().await.expect("a server request"));
         assert_eq!(
-            (&of_one["params"]["whom"], &of_two["params"]["whom"]),
+            (&of_one["params"]["name"], &of_two["params"]["name"]),
             (&json!("one"), &json!("two")),
             "{transport}"
         );
@@ -78,8 +80,8 @@ async fn ask_without_a_call_reaches_the_client_on_its_session_stream() {
         let gateway = gateway_of(server).await;
         let capabilities = json!({"elicitation": {}});
         let (one, two) = (
-            client_with(&gateway, capabilities.clone(), "a_ask").await,
-            client_with(&gateway, capabilities, "a_ask").await,
+            client_with(&gateway, capabilities.clone(), "a_request").await,
+            client_with(&gateway, capabilities, "a_request").await,
         );
         let (mut stream, _other) = (one.listen().await, two.listen().await);
         two.call("a_echo", json!({})).await;
@@ -87,21 +89,21 @@ async fn ask_without_a_call_reaches_the_client_on_its_session_stream() {
         let before: u64 = one.call_text("a_call_count", json!({})).await.parse().expect("a number");
         let later =
             json!({"method": "elicitation/create", "params": {"message": "who?"}, "when": "cancelled", "id": "x"});
-        let asking = one.clone();
+        let caller = one.clone();
         let call = tokio::spawn(async move {
-            let params = json!({"name": "a_ask", "arguments": later});
-            asking
+            let params = json!({"name": "a_request", "arguments": later});
+            caller
                 .post(json!({"jsonrpc": "2.0", "id": "c", "method": "tools/call", "params": params}).to_string())
                 .await
         });
-        arrived(&one, "a", before + 1).await;
+        await_arrivals(&one, "a", before + 1).await;
         one.notify("notifications/cancelled", json!({"requestId": "c"})).await;
-        let ask = stream.await_method("elicitation/create").await;
-        assert_eq!(ask["params"]["message"], "who?", "{transport}");
-        answer(&one, &ask, json!({"action": "accept"})).await;
+        let server_request = stream.await_method("elicitation/create").await;
+        assert_eq!(server_request["params"]["message"], "who?", "{transport}");
+        answer(&one, &server_request, json!({"action": "accept"})).await;
         eventually("the server has its answer", || async {
-            let heard = heard(&one).await;
-            heard.into_iter().find(|message| message["id"] == "x" && message["result"]["action"] == "accept")
+            let received = drain_session_stream(&one).await;
+            received.into_iter().find(|message| message["id"] == "x" && message["result"]["action"] == "accept")
         })
         .await;
         call.await.expect("no panic");
@@ -116,24 +118,24 @@ async fn ask_by_url_is_completed_at_the_client_whose_own_server_says_so() {
         let gateway = gateway_of(server).await;
         let mut clients = Vec::new();
         for _ in 0..2 {
-            let client = client_with(&gateway, json!({"elicitation": {"url": {}}}), "a_ask").await;
+            let client = client_with(&gateway, json!({"elicitation": {"url": {}}}), "a_request").await;
             let stream = client.listen().await;
             let params = json!({"mode": "url", "message": "m", "url": "https://x.example/", "elicitationId": "1"});
-            let mut call = begin(&client, "a_ask", json!({"method": "elicitation/create", "params": params})).await;
-            let ask = call.next().await.expect("an ask");
-            answer(&client, &ask, json!({"action": "accept"})).await;
+            let mut call = begin(&client, "a_request", json!({"method": "elicitation/create", "params": params})).await;
+            let server_request = call.next().await.expect("a server request");
+            answer(&client, &server_request, json!({"action": "accept"})).await;
             text_of(&mut call).await;
             clients.push((client, stream));
         }
         for (number, (client, stream)) in clients.iter_mut().enumerate() {
             let params = json!({"elicitationId": "1", "of": number});
-            let tell = json!({"method": COMPLETE, "params": params, "via": "get", "then": "release"});
-            let mut call = begin(client, "a_tell", tell).await;
-            let told = tokio::select! {
-                told = call.await_method(COMPLETE) => told,
-                told = stream.await_method(COMPLETE) => told,
+            let arguments = json!({"method": COMPLETE, "params": params, "via": "get", "then": "release"});
+            let mut call = begin(client, "a_notify", arguments).await;
+            let received = tokio::select! {
+                received = call.await_method(COMPLETE) => received,
+                received = stream.await_method(COMPLETE) => received,
             };
-            assert_eq!(told["params"], params, "{transport}");
+            assert_eq!(received["params"], params, "{transport}");
             client.call("a_release", json!({})).await;
             text_of(&mut call).await;
         }
@@ -145,35 +147,36 @@ async fn ask_roots_are_the_client_s_own_and_their_changes_reach_its_server() {
     for (transport, server, _backend) in each_transport().await {
         let gateway = gateway_of(server).await;
         let roots = json!({"roots": {"listChanged": true}});
-        let (one, two) = (client_with(&gateway, roots, "a_ask").await, gateway.client().await);
-        let mut call = begin(&one, "a_ask", json!({"method": "roots/list"})).await;
-        let ask = call.next().await.expect("an ask");
-        assert_eq!(ask["method"], "roots/list", "{transport}");
-        answer(&one, &ask, json!({"roots": [{"uri": "file:///of/one"}]})).await;
+        let (one, two) = (client_with(&gateway, roots, "a_request").await, gateway.client().await);
+        let mut call = begin(&one, "a_request", json!({"method": "roots/list"})).await;
+        let server_request = call.next().await.expect("a server request");
+        assert_eq!(server_request["method"], "roots/list", "{transport}");
+        answer(&one, &server_request, json!({"roots": [{"uri": "file:///of/one"}]})).await;
         assert_eq!(text_of(&mut call).await, r#"{"result":{"roots":[{"uri":"file:///of/one"}]}}"#);
-        let refused = two.call_text("a_ask", json!({"method": "roots/list"})).await;
-        assert!(refused.contains("-32601"), "{transport}: {refused}");
+        let rejected = two.call_text("a_request", json!({"method": "roots/list"})).await;
+        assert!(rejected.contains("-32601"), "{transport}: {rejected}");
 
         one.notify("notifications/roots/list_changed", json!({"x-odd": 1.0})).await;
         one.notify("notifications/vendor/first", json!({"n": 1})).await;
         one.notify("notifications/vendor/second", json!({"n": 2})).await;
-        let told = ["notifications/roots/list_changed", "notifications/vendor/first", "notifications/vendor/second"];
-        let said = async |client: &Client| -> Vec<Value> {
-            heard(client)
+        let expected =
+            ["notifications/roots/list_changed", "notifications/vendor/first", "notifications/vendor/second"];
+        let vendor_messages = async |client: &Client| -> Vec<Value> {
+            drain_session_stream(client)
                 .await
                 .into_iter()
-                .filter(|message| told.contains(&message["method"].as_str().unwrap_or("")))
+                .filter(|message| expected.contains(&message["method"].as_str().unwrap_or("")))
                 .collect()
         };
-        let arrived = eventually("all are heard", || async {
-            let said = said(&one).await;
-            (said.len() == told.len()).then_some(said)
+        let arrived = eventually("all notifications have arrived", || async {
+            let received = vendor_messages(&one).await;
+            (received.len() == expected.len()).then_some(received)
         })
         .await;
         let methods: Vec<_> = arrived.iter().map(|message| message["method"].as_str().expect("a method")).collect();
-        assert_eq!(methods, told, "{transport}: in order");
+        assert_eq!(methods, expected, "{transport}: in order");
         assert_eq!(arrived[0]["params"], json!({"x-odd": 1.0}));
-        assert!(said(&two).await.is_empty(), "{transport}: another's");
+        assert!(vendor_messages(&two).await.is_empty(), "{transport}: messages of another client");
     }
 }
 
@@ -188,12 +191,12 @@ async fn ask_capabilities_are_the_client_s_own_less_what_is_not_declared() {
         let mut server = own_process(&[]);
         server["declare"] = declare.clone();
         let gateway = gateway_of(server).await;
-        let (one, bare) = (client_with(&gateway, capabilities.clone(), "a_hello").await, gateway.client().await);
+        let (one, plain) = (client_with(&gateway, capabilities.clone(), "a_hello").await, gateway.client().await);
         let hello = async |client: &Client| -> Value {
             serde_json::from_str(&client.call_text("a_hello", json!({})).await).expect("an object")
         };
         assert_eq!(hello(&one).await["capabilities"], expected, "{declare}");
-        assert_eq!(hello(&bare).await["capabilities"], json!({}), "{declare}");
+        assert_eq!(hello(&plain).await["capabilities"], json!({}), "{declare}");
     }
 }
 
@@ -207,7 +210,7 @@ async fn p2_what_a_server_says_outside_of_calls_reaches_its_client() {
         r#"ME=$$ exec "$@""#
     );
     let mut server = per_client(scripted_server(script, &[]));
-    server["args"][2] = json!(path_text(&scratch.path().join("say")));
+    server["args"][2] = json!(path_text(&scratch.path().join("send")));
     let gateway = gateway_of(server).await;
     let (one, two) = (gateway.client_seeing("a_env").await, gateway.client().await);
     let mut expected = Vec::new();
@@ -215,7 +218,7 @@ async fn p2_what_a_server_says_outside_of_calls_reaches_its_client() {
         let pid: u64 = client.call_text("a_env", json!({"name": "ME"})).await.parse().expect("a process id");
         expected.push((client.listen().await, pid));
     }
-    scratch.write("say.go", "");
+    scratch.write("send.go", "");
     for (mut stream, pid) in expected {
         for method in ["notifications/message", "notifications/vendor/note"] {
             // List changes may precede the message.
@@ -233,12 +236,12 @@ async fn reg3_a_change_told_on_a_client_s_own_link_is_looked_up() {
             continue;
         }
         let gateway = gateway_of(server).await;
-        let client = gateway.client_seeing("a_tell").await;
+        let client = gateway.client_seeing("a_notify").await;
         client.call("a_toggle_quiet", json!({})).await;
         let before = client.tool_names().await.len();
         client.call("a_change_tools", json!({})).await;
-        assert_eq!(client.tool_names().await.len(), before, "{transport}: nobody was told");
-        client.call("a_tell", json!({"method": "notifications/tools/list_changed"})).await;
+        assert_eq!(client.tool_names().await.len(), before, "{transport}: no client was notified");
+        client.call("a_notify", json!({"method": "notifications/tools/list_changed"})).await;
         eventually("the new tool is listed", || async {
             (client.tool_names().await.len() == before + 1).then_some(())
         })
@@ -248,26 +251,29 @@ async fn reg3_a_change_told_on_a_client_s_own_link_is_looked_up() {
 
 #[tokio::test]
 async fn rel_notifications_to_a_server_that_does_not_listen_are_bounded_and_delay_nobody() {
-    const SAID: usize = 200;
+    const SENT: usize = 200;
     /// The value of the gateway's constant of the same name.
-    const MOST_TOLD: usize = 64;
+    const MAX_QUEUED: usize = 64;
     let scratch = Scratch::new();
     let pid_file = scratch.path().join("pid");
     let backend = HttpFixture::start(&["--pid-file", path_text(&pid_file)]).await;
     let gateway = gateway_of(per_client(backend.server())).await;
-    let client = gateway.client_seeing("a_heard").await;
+    let client = gateway.client_seeing("a_received").await;
     client.call("a_echo", json!({})).await;
     let frozen = Frozen::new(&pid_file).await;
-    for number in 0..SAID {
+    for number in 0..SENT {
         client.notify("notifications/vendor/note", json!({ "n": number })).await;
     }
     let dropped = metric(&client, r#"goblin_events_total{kind="reply_dropped"}"#).await as usize;
     // One more message is in transit.
-    assert!((SAID - MOST_TOLD - 1..=SAID - MOST_TOLD).contains(&dropped), "{dropped} were dropped");
+    assert!((SENT - MAX_QUEUED - 1..=SENT - MAX_QUEUED).contains(&dropped), "{dropped} were dropped");
     drop(frozen);
-    eventually("those that were kept are heard", || async {
-        let heard = heard(&client).await.into_iter().filter(|message| message["method"] == "notifications/vendor/note");
-        (heard.count() >= MOST_TOLD).then_some(())
+    eventually("the queued messages arrive", || async {
+        let received = drain_session_stream(&client)
+            .await
+            .into_iter()
+            .filter(|message| message["method"] == "notifications/vendor/note");
+        (received.count() >= MAX_QUEUED).then_some(())
     })
     .await;
 }

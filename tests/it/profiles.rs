@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::client::Client;
 use crate::harness::{Gateway, Scratch, fixture_server, goblin};
 use crate::listen_front::uris;
-use crate::subscriber::{UPDATED, subscribe, upstream_heard};
+use crate::subscriber::{UPDATED, await_upstream, subscribe};
 use crate::support::path_text;
 
 const NARROW: &str = "/mcp/p/narrow";
@@ -46,11 +46,11 @@ async fn narrow(gateway: &Gateway) -> Client {
     client
 }
 
-fn assert_mum(answer: &str, about: &str) {
+fn assert_no_notification(answer: &str, about: &str) {
     for secret in SECRETS {
         // A response may repeat the client's own words.
         if !about.contains(secret) {
-            assert!(!answer.contains(secret), "{secret} is given away by {about}: {answer}");
+            assert!(!answer.contains(secret), "{about} reveals {secret}: {answer}");
         }
     }
 }
@@ -60,9 +60,9 @@ async fn reg5_lists_of_a_profile_hold_what_it_shows() {
     let gateway = start().await;
     let client = narrow(&gateway).await;
     let names = client.tool_names().await;
-    let theirs: Vec<_> = names.iter().filter(|name| name.starts_with("a_") || *name == "once").collect();
+    let server_tools: Vec<_> = names.iter().filter(|name| name.starts_with("a_") || *name == "once").collect();
     assert_eq!(
-        theirs,
+        server_tools,
         [
             "a_echo",
             "once",
@@ -79,9 +79,9 @@ async fn reg5_lists_of_a_profile_hold_what_it_shows() {
         "{names:?}"
     );
     let tools = client.list("tools/list", "tools").await;
-    let echo = tools.iter().find(|tool| tool["name"] == "a_echo").expect("it is shown");
+    let echo = tools.iter().find(|tool| tool["name"] == "a_echo").expect("the text is shown");
     assert_eq!(echo["description"], "Says it again.");
-    let once = tools.iter().find(|tool| tool["name"] == "once").expect("it is renamed");
+    let once = tools.iter().find(|tool| tool["name"] == "once").expect("the tool is renamed");
     assert_eq!(once["_meta"]["dev.goblin/native"], "nonce");
     for (method, member, key, expected) in [
         ("prompts/list", "prompts", "name", json!(["a_greet"])),
@@ -127,13 +127,13 @@ async fn route2_what_a_profile_hides_cannot_be_used_and_is_not_spoken_of() {
     for (method, params) in &hidden {
         for answer in [client.request(method, params.clone()).await, modern.request(method, params.clone()).await] {
             assert!(answer["error"].is_object(), "{method} {params}: {answer}");
-            assert_mum(&answer.to_string(), &params.to_string());
+            assert_no_notification(&answer.to_string(), &params.to_string());
         }
     }
     for uri in ["a+note:///beta", "note:///beta", "a+db://t/1", "hush+note:///alpha"] {
         let answer = client.request("resources/subscribe", json!({ "uri": uri })).await;
         assert_eq!(answer["error"]["code"], -32602, "{uri}: {answer}");
-        assert_mum(&answer.to_string(), uri);
+        assert_no_notification(&answer.to_string(), uri);
     }
     let pattern = json!({"uri": "hush+note:///*", "_meta": {"dev.goblin/pattern": "glob"}});
     let answer = client.request("resources/subscribe", pattern).await;
@@ -166,7 +166,7 @@ async fn meta5_own_tools_of_a_profile_know_nothing_of_what_it_hides() {
     ] {
         let answer = client.request("tools/call", json!({"name": tool, "arguments": arguments})).await;
         assert!(answer["result"].is_object(), "{tool} {arguments}: {answer}");
-        assert_mum(&answer.to_string(), &arguments.to_string());
+        assert_no_notification(&answer.to_string(), &arguments.to_string());
     }
     let answer = client.call("call_tool", json!({"name": "once", "arguments": {"nonce": "n"}})).await;
     assert!(answer["content"].is_array() && answer["isError"] != true, "{answer}");
@@ -181,20 +181,20 @@ async fn sub6_a_pattern_of_a_profile_covers_what_it_shows() {
     let mut stream = client.listen().await;
     subscribe(&client, "a+note:///*", json!({"pattern": "glob"})).await;
     let modern = Client::modern(gateway.address, json!({})).at(NARROW);
-    let (honoured, mut listener) =
+    let (accepted, mut listener) =
         modern.listen_to(json!(7), json!({"resourceSubscriptions": ["a+note:///alpha", "a+note:///beta"]})).await;
-    assert_eq!(honoured, uris(&["a+note:///alpha"]));
+    assert_eq!(accepted, uris(&["a+note:///alpha"]));
     let whole = gateway.client().await;
-    upstream_heard(&whole, &["+note:///alpha"]).await;
+    await_upstream(&whole, &["+note:///alpha"]).await;
     // The other client has access and subscribes, so that the server sends notifications.
     subscribe(&whole, "a+note:///beta", json!({})).await;
     for uri in ["note:///beta", "note:///alpha"] {
         whole.call("a_touch", json!({ "uri": uri })).await;
     }
-    let told = stream.await_method(UPDATED).await;
-    assert_eq!(told["params"]["uri"], "a+note:///alpha", "the other is hidden");
-    let told = listener.await_method(UPDATED).await;
-    assert_eq!(told["params"]["uri"], "a+note:///alpha");
+    let update = stream.await_method(UPDATED).await;
+    assert_eq!(update["params"]["uri"], "a+note:///alpha", "the other is hidden");
+    let update = listener.await_method(UPDATED).await;
+    assert_eq!(update["params"]["uri"], "a+note:///alpha");
 }
 
 #[tokio::test]
@@ -219,20 +219,20 @@ async fn sess1_a_session_belongs_to_the_endpoint_that_began_it() {
     let client = narrow(&gateway).await;
     let elsewhere = client.clone().at("/mcp");
     let ping = r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#;
-    assert_eq!(elsewhere.post(ping).await.status, 404, "the whole is not for it");
+    assert_eq!(elsewhere.post(ping).await.status, 404, "the token is not for the whole catalog");
     assert_eq!(client.clone().at("/mcp/p/all").post(ping).await.status, 404);
     assert_eq!(client.post(ping).await.status, 200);
     let whole = gateway.client().await;
     assert_eq!(whole.clone().at(NARROW).post(ping).await.status, 404);
     let deleted = elsewhere.send(Method::DELETE, "/mcp", &elsewhere.headers(), "").await;
     assert_eq!(deleted.status, 404);
-    assert_eq!(client.post(ping).await.status, 200, "it is still there");
+    assert_eq!(client.post(ping).await.status, 200, "the profile is still served");
     for (path, status) in
         [("/mcp/p/nobody", 404), ("/mcp/p/", 404), ("/mcp/p/narrow/x", 404), ("/messages/p/narrow", 404)]
     {
-        let mut stranger = Client::new(gateway.address).at(path);
-        stranger.version = Some("2025-11-25".to_owned());
-        let answer = stranger.post(ping).await;
+        let mut other = Client::new(gateway.address).at(path);
+        other.version = Some("2025-11-25".to_owned());
+        let answer = other.post(ping).await;
         assert_eq!(answer.status, status, "{path}: {answer:?}");
         assert!(!answer.body.contains("\"all\""), "other profiles are not named: {answer:?}");
     }
@@ -276,8 +276,8 @@ async fn http1_http3_every_transport_has_profiles() {
     }
     let mut command = goblin(scratch.path());
     command.args(["stdio", "--profile", "narow", "--config", path_text(&file)]).stdin(Stdio::null());
-    let output = command.output().await.expect("it runs");
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("there is no profile narow; there are all, narrow"), "{said}");
+    let output = command.output().await.expect("the command runs");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("there is no profile narow; there are all, narrow"), "{stderr}");
 }

@@ -100,7 +100,7 @@ async fn prompt3_a_changed_prompt_list_is_told_and_fresh() {
     .await;
     client.call("a_change_prompts", json!({"remove": "greet"})).await;
     stream.await_method("notifications/prompts/list_changed").await;
-    eventually("the old one is gone", || async {
+    eventually("the old prompt is not listed", || async {
         (!names(&client).await.contains(&"a_greet".to_owned())).then_some(())
     })
     .await;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::harness::PATIENCE;
+use crate::harness::TIMEOUT;
 
 const HELLO: &str = concat!(
     r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","#,
@@ -49,9 +49,9 @@ impl RawClient {
         client.send("GET /sse", "accept: text/event-stream\r\n", "").await;
         client.until("data: ").await;
         client.session = client.until("\n\n").await.trim_end().to_owned();
-        client.post_aside(HELLO).await;
+        client.post_sse(HELLO).await;
         client.until("serverInfo").await;
-        client.post_aside(INITIALIZED).await;
+        client.post_sse(INITIALIZED).await;
         client
     }
 
@@ -72,14 +72,14 @@ impl RawClient {
     }
 
     /// Sends a call over HTTP+SSE.
-    pub async fn begin_call_aside(self, tool: &str, arguments: Value) -> RawClient {
-        self.post_aside(&call(tool, arguments)).await;
+    pub async fn begin_sse_call(self, tool: &str, arguments: Value) -> RawClient {
+        self.post_sse(&call(tool, arguments)).await;
         self
     }
 
     /// Reads until this text arrives.
-    pub async fn hearing(mut self, what: &str) -> RawClient {
-        self.until(what).await;
+    pub async fn read_until(mut self, text: &str) -> RawClient {
+        self.until(text).await;
         self
     }
 
@@ -101,15 +101,16 @@ impl RawClient {
     }
 
     /// POSTs a message of HTTP+SSE over a new connection.
-    async fn post_aside(&self, body: &str) {
+    async fn post_sse(&self, body: &str) {
         let mut other = RawClient::connect(self.address).await;
         other.send(&format!("POST {}", self.session), "content-type: application/json\r\n", body).await;
         other.until("202 Accepted").await;
     }
 
-    async fn send(&mut self, what: &str, headers: &str, body: &str) {
+    async fn send(&mut self, request_line: &str, headers: &str, body: &str) {
         let (host, length) = (self.address, body.len());
-        let request = format!("{what} HTTP/1.1\r\nhost: {host}\r\n{headers}content-length: {length}\r\n\r\n{body}");
+        let request =
+            format!("{request_line} HTTP/1.1\r\nhost: {host}\r\n{headers}content-length: {length}\r\n\r\n{body}");
         self.socket.write_all(request.as_bytes()).await.expect("the gateway reads");
     }
 
@@ -122,7 +123,7 @@ impl RawClient {
                 return before;
             }
             let mut bytes = [0; 4096];
-            let read = tokio::time::timeout(PATIENCE, self.socket.read(&mut bytes)).await;
+            let read = tokio::time::timeout(TIMEOUT, self.socket.read(&mut bytes)).await;
             let count = read.unwrap_or_else(|_| panic!("no {mark:?} after {}", self.unread)).expect("a connection");
             assert!(count > 0, "the connection ended before {mark:?}, after {}", self.unread);
             self.unread.push_str(std::str::from_utf8(&bytes[..count]).expect("text"));

@@ -4,51 +4,47 @@
 
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 
-use crate::harness::PATIENCE;
-use crate::raw_server::{read_request, response};
+use crate::harness::TIMEOUT;
+use crate::raw_server::{Acceptor, read_request, response};
 
 /// The capacity of the queue. It exceeds the number of requests that any test leaves unanswered.
-const MOST_ARRIVALS: usize = 1000;
+const MAX_ARRIVALS: usize = 1000;
 
 pub struct RawGateway {
     pub url: String,
     arrivals: mpsc::Receiver<Arrival>,
     /// The requests that arrived before the awaited one.
     early: Vec<Arrival>,
-    task: JoinHandle<()>,
+    _acceptor: Acceptor,
 }
 
 impl RawGateway {
     pub async fn start() -> RawGateway {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
-        let url = format!("http://{}/mcp", listener.local_addr().expect("an address"));
-        let (sender, arrivals) = mpsc::channel(MOST_ARRIVALS);
-        let task = tokio::spawn(async move {
-            while let Ok((mut stream, _)) = listener.accept().await {
-                let sender = sender.clone();
-                tokio::spawn(async move {
-                    let Some((head, body)) = read_request(&mut stream).await else { return };
-                    let body = String::from_utf8(body).expect("text");
-                    let message = serde_json::from_str(&body).unwrap_or_default();
-                    let _ = sender.send(Arrival { head, body, message, stream }).await;
-                });
+        let (sender, arrivals) = mpsc::channel(MAX_ARRIVALS);
+        let acceptor = Acceptor::start(move |mut stream| {
+            let sender = sender.clone();
+            async move {
+                let Some((head, body)) = read_request(&mut stream).await else { return };
+                let body = String::from_utf8(body).expect("text");
+                let message = serde_json::from_str(&body).unwrap_or_default();
+                let _ = sender.send(Arrival { head, body, message, stream }).await;
             }
         });
-        RawGateway { url, arrivals, early: Vec::new(), task }
+        let acceptor = acceptor.await;
+        RawGateway { url: acceptor.url(), arrivals, early: Vec::new(), _acceptor: acceptor }
     }
 
     /// Returns the next request that is `wanted`. Other requests stay queued.
-    pub async fn take(&mut self, what: &str, wanted: impl Fn(&Arrival) -> bool) -> Arrival {
+    pub async fn take(&mut self, description: &str, wanted: impl Fn(&Arrival) -> bool) -> Arrival {
         if let Some(at) = self.early.iter().position(&wanted) {
             return self.early.remove(at);
         }
         loop {
-            let arrival = tokio::time::timeout(PATIENCE, self.arrivals.recv()).await;
-            let arrival = arrival.unwrap_or_else(|_| panic!("{what} in time")).expect("the listener lives");
+            let arrival = tokio::time::timeout(TIMEOUT, self.arrivals.recv()).await;
+            let arrival = arrival.unwrap_or_else(|_| panic!("{description} in time")).expect("the listener runs");
             if wanted(&arrival) {
                 return arrival;
             }
@@ -82,7 +78,7 @@ impl RawGateway {
     /// Answers a handshake. Returns the client's `initialize` and the session's stream.
     pub async fn begin(&mut self, session: &str) -> (String, EventStream) {
         let hello = self.request("initialize").await;
-        let said = hello.body.clone();
+        let initialize = hello.body.clone();
         let result = json!({"protocolVersion": "2025-11-25", "capabilities": {}});
         let body = json!({"jsonrpc": "2.0", "id": hello.message["id"], "result": result}).to_string();
         let headers = format!("Content-Type: application/json\r\nMcp-Session-Id: {session}\r\n");
@@ -91,13 +87,7 @@ impl RawGateway {
         assert_eq!(initialized.header("mcp-session-id"), Some(session));
         initialized.accept().await;
         let wanted = |arrival: &Arrival| arrival.verb() == "GET" && arrival.header("mcp-session-id") == Some(session);
-        (said, self.take("the stream of the session", wanted).await.stream().await)
-    }
-}
-
-impl Drop for RawGateway {
-    fn drop(&mut self) {
-        self.task.abort();
+        (initialize, self.take("the stream of the session", wanted).await.stream().await)
     }
 }
 
@@ -151,7 +141,7 @@ impl EventStream {
         self.0.write_all(chunk.as_bytes()).await.expect("the client listens");
     }
 
-    pub async fn say(&mut self, message: &str) {
+    pub async fn send_message(&mut self, message: &str) {
         self.write(&[&format!("data: {message}")]).await;
     }
 

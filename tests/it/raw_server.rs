@@ -14,43 +14,64 @@ use tokio::task::JoinHandle;
 /// The pseudo-method of a GET that resumes a stream.
 pub const RESUME: &str = "GET, resumed";
 
+/// A listener on loopback that serves each connection in its own task. It closes with this value.
+pub struct Acceptor {
+    pub address: SocketAddr,
+    task: JoinHandle<()>,
+}
+
+impl Acceptor {
+    pub async fn start<F>(serve: impl Fn(TcpStream) -> F + Send + 'static) -> Acceptor
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
+        let address = listener.local_addr().expect("a bound socket has an address");
+        let task = tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serve(stream));
+            }
+        });
+        Acceptor { address, task }
+    }
+
+    /// Returns the URL of an MCP endpoint at this address.
+    pub fn url(&self) -> String {
+        format!("http://{}/mcp", self.address)
+    }
+}
+
+impl Drop for Acceptor {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
 /// A server with one tool, `t`. Each connection serves one request.
 pub struct RawServer {
     pub address: SocketAddr,
     calls: Arc<AtomicUsize>,
-    task: JoinHandle<()>,
+    _acceptor: Acceptor,
 }
 
 impl RawServer {
     /// Starts a server. `answer` returns the whole HTTP response to a `tools/call` from its arguments. The connection
     /// closes after it.
     pub async fn start(answer: fn(&Value) -> Vec<u8>) -> RawServer {
-        RawServer::refusing(|_| None, answer).await
+        RawServer::rejecting(|_| None, answer).await
     }
 
-    /// Starts a server. `refuse` may return the response to any other request, by its method.
-    pub async fn refusing(refuse: fn(&str) -> Option<Vec<u8>>, answer: fn(&Value) -> Vec<u8>) -> RawServer {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
-        let address = listener.local_addr().expect("a bound socket has an address");
+    /// Starts a server. `reject` may return the response to any other request, by its method.
+    pub async fn rejecting(reject: fn(&str) -> Option<Vec<u8>>, answer: fn(&Value) -> Vec<u8>) -> RawServer {
         let calls = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&calls);
-        let task = tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(stream, Arc::clone(&counted), refuse, answer));
-            }
-        });
-        RawServer { address, calls, task }
+        let acceptor = Acceptor::start(move |stream| serve(stream, Arc::clone(&counted), reject, answer)).await;
+        RawServer { address: acceptor.address, calls, _acceptor: acceptor }
     }
 
     /// Returns the number of `tools/call` requests.
     pub fn calls(&self) -> usize {
         self.calls.load(Ordering::SeqCst)
-    }
-}
-
-impl Drop for RawServer {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 
@@ -63,7 +84,7 @@ pub fn response(status: &str, headers: &str, body: &str) -> Vec<u8> {
 async fn serve(
     mut stream: TcpStream,
     calls: Arc<AtomicUsize>,
-    refuse: fn(&str) -> Option<Vec<u8>>,
+    reject: fn(&str) -> Option<Vec<u8>>,
     answer: fn(&Value) -> Vec<u8>,
 ) {
     let Some((head, body)) = read_request(&mut stream).await else { return };
@@ -75,8 +96,8 @@ async fn serve(
         let mut arguments = message["params"]["arguments"].clone();
         arguments["id"] = message["id"].clone();
         answer(&arguments)
-    } else if let Some(refused) = refuse(&method) {
-        refused
+    } else if let Some(rejection) = reject(&method) {
+        rejection
     } else if head.starts_with("POST") {
         reply(&message, &method)
     } else {

@@ -14,7 +14,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 use crate::client::Client;
-use crate::harness::{GOBLIN, PATIENCE, Scratch, signal};
+use crate::harness::{GOBLIN, Scratch, TIMEOUT, signal};
 use crate::sdk::tool;
 
 const WRITTEN_URL: &str = "http://127.0.0.1:3000/mcp";
@@ -80,8 +80,8 @@ impl Machine {
         );
         machine.program("npx", &npx);
         for client in ["claude", "code"] {
-            let told = machine.told(client);
-            machine.program(client, &format!("printf '%s\\n' \"$@\" >'{}'", told.display()));
+            let path = machine.recorded_arguments(client);
+            machine.program(client, &format!("printf '%s\\n' \"$@\" >'{}'", path.display()));
         }
         machine
     }
@@ -93,8 +93,8 @@ impl Machine {
     }
 
     /// Returns the file with the arguments of a recording script, one per line.
-    fn told(&self, client: &str) -> PathBuf {
-        self.scratch.path().join(format!("{client}.told"))
+    fn recorded_arguments(&self, client: &str) -> PathBuf {
+        self.scratch.path().join(format!("{client}.arguments"))
     }
 
     fn shell(&self, line: &str) -> Command {
@@ -110,10 +110,10 @@ impl Machine {
 
     async fn run(&self, line: &str) -> String {
         let output =
-            tokio::time::timeout(PATIENCE, self.shell(line).output()).await.expect("it ends").expect("sh runs");
-        let (told, words) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success(), "`{line}` failed: {told}{words}");
-        format!("{told}{words}")
+            tokio::time::timeout(TIMEOUT, self.shell(line).output()).await.expect("the process ends").expect("sh runs");
+        let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "`{line}` failed: {stdout}{stderr}");
+        format!("{stdout}{stderr}")
     }
 
     /// Starts a command that serves. Returns its endpoint.
@@ -129,7 +129,7 @@ impl Machine {
             }
             panic!("`{line}` did not listen")
         };
-        let url = tokio::time::timeout(PATIENCE, found).await.expect("it listens");
+        let url = tokio::time::timeout(TIMEOUT, found).await.expect("the gateway listens");
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
         (child, url)
     }
@@ -165,13 +165,13 @@ async fn every_command_of_the_readme_does_what_it_says() {
             "cargo run --release -- serve" => running = Some(machine.serve(&line).await),
             "cargo xtask test" | "cargo install --path crates/goblin" => drop(machine.run(&line).await),
             "goblin import" => {
-                let told = machine.run(&line).await;
-                assert!(told.contains("hello") && told.contains("127.0.0.1:9/mcp"), "{told}");
+                let output = machine.run(&line).await;
+                assert!(output.contains("hello") && output.contains("127.0.0.1:9/mcp"), "{output}");
                 assert!(!configuration.exists(), "nothing is written before a person agrees");
             }
             "goblin check --connect" => {
-                let told = machine.run(&line).await;
-                assert!(told.contains("everything") && told.contains("2025-11-25"), "{told}");
+                let output = machine.run(&line).await;
+                assert!(output.contains("everything") && output.contains("2025-11-25"), "{output}");
             }
             add if add.starts_with("goblin add ") => {
                 machine.run(&line).await;
@@ -180,29 +180,32 @@ async fn every_command_of_the_readme_does_what_it_says() {
             }
             "goblin remove notes" => {
                 machine.run(&line).await;
-                let left = read(&configuration);
-                assert!(!left.contains("notes") && left.contains("everything"), "{left}");
+                let restored = read(&configuration);
+                assert!(!restored.contains("notes") && restored.contains("everything"), "{restored}");
             }
             inspect if inspect.starts_with("npx ") || inspect.starts_with("goblin tools ") => {
-                let told = machine.run(&line).await;
-                assert!(told.contains("files_read"), "{told}");
+                let output = machine.run(&line).await;
+                assert!(output.contains("files_read"), "{output}");
             }
             client if client.starts_with("claude ") || client.starts_with("code ") => {
                 machine.run(&line).await;
                 let url = &running.as_ref().expect("a gateway runs by now").1;
                 let name = client.split(' ').next().expect("a program");
-                let told = read(&machine.told(name));
-                assert!(told.contains(url.as_str()), "{client}: {told}");
+                let arguments = read(&machine.recorded_arguments(name));
+                assert!(arguments.contains(url.as_str()), "{client}: {arguments}");
                 assert_answers(url).await;
             }
-            other => panic!("the README has a command that nobody tries: {other}"),
+            other => panic!("the README has an untested command: {other}"),
         }
     }
     assert!(seen >= 10, "{seen} commands are not the README's");
     let (mut gateway, _) = running.expect("the first command serves");
-    signal(gateway.id().expect("it runs"), "INT");
-    let status = tokio::time::timeout(PATIENCE, gateway.wait()).await.expect("it ends").expect("it can be waited for");
-    assert!(status.success(), "Ctrl-C ends it: {status}");
+    signal(gateway.id().expect("the process runs"), "INT");
+    let status = tokio::time::timeout(TIMEOUT, gateway.wait())
+        .await
+        .expect("the process ends")
+        .expect("the exit status is known");
+    assert!(status.success(), "Ctrl-C ends the gateway: {status}");
 }
 
 #[test]

@@ -11,9 +11,9 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 use crate::client::Client;
-use crate::harness::{Gateway, PATIENCE, Scratch, eventually, signal};
+use crate::harness::{Gateway, Scratch, TIMEOUT, eventually, signal};
 use crate::sdk::{reference_program, reference_server};
-use crate::support::{await_call, http_server, logged, next_pid_in, path_text, pid_in};
+use crate::support::{await_call, await_log, http_server, next_pid_in, path_text, pid_in};
 
 /// A tool that the server registers after `initialized`, with a notification.
 const LATE_TOOL: &str = "every_simulate-research-query";
@@ -47,8 +47,8 @@ impl Everything {
         let mut child = command.spawn().expect("node starts");
         let mut lines = BufReader::new(child.stderr.take().expect("stderr is piped")).lines();
         loop {
-            let line = tokio::time::timeout(PATIENCE, lines.next_line()).await.expect("a line in time").expect("text");
-            match line.expect("it says where it listens") {
+            let line = tokio::time::timeout(TIMEOUT, lines.next_line()).await.expect("a line in time").expect("text");
+            match line.expect("the server prints its address") {
                 line if line.contains("listening on port") || line.contains("running on port") => break,
                 line if line.contains("already in use") || line.contains("EADDRINUSE") => return None,
                 _ => {}
@@ -70,7 +70,7 @@ impl Everything {
 
     /// Kills the server and starts another one at the same port, which does not know the earlier sessions.
     async fn replace(&mut self) {
-        self.child.kill().await.expect("it can be killed");
+        self.child.kill().await.expect("the process can be killed");
         let (mode, port) = (self.mode, self.port);
         self.child = eventually("the port is free again", || Everything::listen(mode, port)).await;
     }
@@ -104,10 +104,10 @@ async fn reg3_srv3_everything_over_http_is_listed_whole() {
 async fn check_lists(client: &Client) {
     let tools = client.list("tools/list", "tools").await;
     assert_eq!(tools.len(), 16, "{tools:?}");
-    let weather = tools.iter().find(|tool| tool["name"] == "every_get-structured-content").expect("it is there");
+    let weather = tools.iter().find(|tool| tool["name"] == "every_get-structured-content").expect("the file exists");
     assert_eq!(weather["outputSchema"]["required"], json!(["temperature", "conditions", "humidity"]));
     assert_eq!(weather["annotations"]["readOnlyHint"], true);
-    let late = tools.iter().find(|tool| tool["name"] == LATE_TOOL).expect("it is there");
+    let late = tools.iter().find(|tool| tool["name"] == LATE_TOOL).expect("the file exists");
     assert_eq!(late["execution"], json!({"taskSupport": "required"}));
     // A change of the tools may be fetched before the other lists are.
     for (method, member, count) in [
@@ -143,15 +143,15 @@ async fn srv5_everything_over_http_answers() {
 #[tokio::test]
 async fn srv2_srv5_everything_over_sse_is_listed_whole_and_answers() {
     let server = Everything::start("sse").await;
-    let mut said = server.server();
-    said["type"] = json!("sse");
-    for entry in [said, server.server()] {
+    let mut entry_with_type = server.server();
+    entry_with_type["type"] = json!("sse");
+    for entry in [entry_with_type, server.server()] {
         let (gateway, client) = everything(entry).await;
         check_lists(&client).await;
         check_calls(&client).await;
         check_prompts(&client).await;
         check_resources(&client).await;
-        logged(&gateway, &["backend ready", "transport=\"sse\""]).await;
+        await_log(&gateway, &["backend ready", "transport=\"sse\""]).await;
     }
 }
 
@@ -170,8 +170,8 @@ async fn check_calls(client: &Client) {
     assert_eq!(result["structuredContent"], weather);
     let image = client.call("every_get-tiny-image", json!({})).await;
     assert_eq!(image["content"][1]["mimeType"], "image/png", "{image}");
-    let refused = client.call("every_get-sum", json!({"a": "no number"})).await;
-    assert_eq!(refused["isError"], true, "{refused}");
+    let rejected = client.call("every_get-sum", json!({"a": "no number"})).await;
+    assert_eq!(rejected["isError"], true, "{rejected}");
 
     let params = json!({
         "name": "every_trigger-long-running-operation",
@@ -292,7 +292,7 @@ async fn http3_everything_goes_on_behind_a_cut() {
     let call = json!({"jsonrpc": "2.0", "id": "long", "method": "tools/call", "params": params});
     let (_, mut stream) = client.open(call.to_string()).await;
     for step in 1..=6 {
-        let progress = stream.next().await.expect("the call goes on");
+        let progress = stream.next().await.expect("the call continues");
         assert_eq!(progress["params"]["progress"], step, "{progress}");
         if step == 2 {
             proxy.cut().await;
@@ -318,15 +318,15 @@ async fn srv5_res3_the_filesystem_server_works_on_its_directory() {
     let read = client.call("files_read_text_file", json!({"path": inside("ein Wort.txt")})).await;
     assert_eq!(read["content"][0]["text"], "Grüße\n日本", "{read}");
     client.call("files_write_file", json!({"path": inside("new.txt"), "content": "a \"b\"\\\n"})).await;
-    assert_eq!(std::fs::read_to_string(inside("new.txt")).expect("it was written"), "a \"b\"\\\n");
+    assert_eq!(std::fs::read_to_string(inside("new.txt")).expect("the file was written"), "a \"b\"\\\n");
     let edits = json!([{"oldText": "\"b\"", "newText": "c"}]);
     client.call("files_edit_file", json!({"path": inside("new.txt"), "edits": edits})).await;
-    assert_eq!(std::fs::read_to_string(inside("new.txt")).expect("it was written"), "a c\\\n");
+    assert_eq!(std::fs::read_to_string(inside("new.txt")).expect("the file was written"), "a c\\\n");
     client.call("files_create_directory", json!({"path": inside("deep/er")})).await;
     let tree = client.call_text("files_list_directory", json!({"path": inside("")})).await;
     for entry in ["[FILE] ein Wort.txt", "[FILE] new.txt", "[DIR] deep"] {
         assert!(tree.contains(entry), "{tree}");
     }
-    let refused = client.try_call("files_read_text_file", json!({"path": "/etc/passwd"})).await;
-    assert_eq!(refused["result"]["isError"], true, "{refused}");
+    let rejected = client.try_call("files_read_text_file", json!({"path": "/etc/passwd"})).await;
+    assert_eq!(rejected["result"]["isError"], true, "{rejected}");
 }

@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::harness::{Gateway, Scratch, eventually, fixture_server, goblin, servers_only, signal};
-use crate::operator::look;
+use crate::operator::get_admin;
 use crate::subscriber::{UPDATED, states};
-use crate::support::{is_gone, logged, path_text, pid_in, started_and_alive};
+use crate::support::{await_exit, await_log, path_text, pid_in, started_and_alive};
 
 /// A gateway and its file.
 struct Served {
@@ -35,15 +35,15 @@ impl Served {
     /// Replaces the file by a rename, like editors do.
     fn put(&self, text: &str) {
         let new = self.scratch.write("goblin.json.new", text);
-        std::fs::rename(new, &self.path).expect("it can be renamed");
+        std::fs::rename(new, &self.path).expect("the file can be renamed");
     }
 
     fn hang_up(&self) {
-        signal(self.gateway.child.id().expect("it runs"), "HUP");
+        signal(self.gateway.child.id().expect("the process runs"), "HUP");
     }
 
     async fn status(&self) -> Value {
-        let answer = look(&Client::new(self.gateway.address), "/api/status").await;
+        let answer = get_admin(&Client::new(self.gateway.address), "/api/status").await;
         answer.json()
     }
 
@@ -57,11 +57,11 @@ impl Served {
     }
 
     /// Waits until the file is rejected with an error that contains these words.
-    async fn is_rejected(&self, words: &[&str]) -> String {
-        eventually(&format!("the file is rejected with {words:?}"), || async {
+    async fn is_rejected(&self, fragments: &[&str]) -> String {
+        eventually(&format!("the file is rejected with {fragments:?}"), || async {
             let status = self.status().await;
             let problem = status["configuration"]["problem"].as_str()?;
-            words.iter().all(|word| problem.contains(word)).then(|| problem.to_owned())
+            fragments.iter().all(|fragment| problem.contains(fragment)).then(|| problem.to_owned())
         })
         .await
     }
@@ -79,7 +79,7 @@ async fn a_file_that_changed_is_read_again_and_servers_come_and_go() {
     client.call("kept_change_tools", json!({})).await;
     served.put(&text(json!({ "new": fixture_server(&[]), "kept": fixture_server(&[]) })));
     client.await_tool("new_echo").await;
-    eventually("its tools are gone", || async {
+    eventually("the tools of the server are removed", || async {
         (!client.tool_names().await.iter().any(|name| name.starts_with("gone_"))).then_some(())
     })
     .await;
@@ -89,7 +89,7 @@ async fn a_file_that_changed_is_read_again_and_servers_come_and_go() {
     assert_eq!(status["configuration"]["source"], path_text(&served.path));
     let ids: Vec<_> = status["servers"].as_array().expect("servers").iter().map(|server| &server["id"]).collect();
     assert_eq!(ids, ["kept", "new"], "in the order of the file");
-    logged(&served.gateway, &["configuration reloaded", "started=1", "stopped=1", "unchanged=1"]).await;
+    await_log(&served.gateway, &["configuration reloaded", "started=1", "stopped=1", "unchanged=1"]).await;
     assert!(served.gateway.terminate().await.success());
 }
 
@@ -102,25 +102,25 @@ async fn a_signal_reads_it_again_and_what_is_the_same_is_left_alone() {
     served.hang_up();
     served.reloads(1).await;
     client.await_tool("a_added_0001").await;
-    logged(&served.gateway, &["configuration reloaded", "started=0", "changed=0", "stopped=0", "unchanged=1"]).await;
+    await_log(&served.gateway, &["configuration reloaded", "started=0", "changed=0", "stopped=0", "unchanged=1"]).await;
 }
 
 #[tokio::test]
 async fn a_broken_file_changes_nothing_and_says_why() {
     let served = Served::start(json!({ "a": fixture_server(&[]) })).await;
     let client = served.gateway.client_seeing("a_echo").await;
-    for (bad, words) in [
+    for (bad, fragments) in [
         ("{ \"mcpServers\": ".to_owned(), &["goblin.json"][..]),
         (text(json!({ "a": { "command": "" } })), &["mcpServers.a.command"]),
         (text(json!({ "a": { "command": "x", "tiemout": "1s" } })), &["tiemout", "timeout"]),
     ] {
         served.put(&bad);
         served.hang_up();
-        let problem = served.is_rejected(words).await;
-        logged(&served.gateway, &["configuration not reloaded", words[0]]).await;
+        let problem = served.is_rejected(fragments).await;
+        await_log(&served.gateway, &["configuration not reloaded", fragments[0]]).await;
         assert_eq!(client.call_text("a_nonce", json!({"nonce": "still"})).await, "still", "{problem}");
     }
-    std::fs::remove_file(&served.path).expect("it is there");
+    std::fs::remove_file(&served.path).expect("the file exists");
     served.is_rejected(&["goblin.json", "No such file"]).await;
     served.put(&text(json!({ "a": fixture_server(&[]), "b": fixture_server(&[]) })));
     client.await_tool("b_echo").await;
@@ -142,8 +142,8 @@ async fn what_needs_a_restart_is_refused_by_name() {
     served.hang_up();
     let problem = served.is_rejected(&["gateway.maxSessions", "gateway.grace", "policies.pageSize", "exposure"]).await;
     assert!(problem.contains("restart"), "{problem}");
-    assert!(!problem.contains("gateway.port"), "the flag says it, not the file: {problem}");
-    assert!(client.tool_names().await.iter().all(|name| name.starts_with("a_")), "nothing of it is done");
+    assert!(!problem.contains("gateway.port"), "the flag sets the port, not the file: {problem}");
+    assert!(client.tool_names().await.iter().all(|name| name.starts_with("a_")), "nothing is applied");
 }
 
 #[tokio::test]
@@ -163,10 +163,10 @@ async fn a_changed_server_serves_until_the_next_is_ready_and_its_calls_end_well(
     served.put(&text(json!({ "a": { "command": "/nonexistent/server" } })));
     served.hang_up();
     served.reloads(1).await;
-    logged(&served.gateway, &["cannot connect to backend", "/nonexistent/server"]).await;
+    await_log(&served.gateway, &["cannot connect to backend", "/nonexistent/server"]).await;
     assert_eq!(mark().await, "old");
-    let told = served.status().await["servers"][0]["lacking"].to_string();
-    assert!(told.contains("/nonexistent/server"), "{told}");
+    let lacking = served.status().await["servers"][0]["lacking"].to_string();
+    assert!(lacking.contains("/nonexistent/server"), "{lacking}");
     // The call starts and ends at the old server, after the new one has taken over.
     let slow = {
         let client = Arc::clone(&client);
@@ -175,9 +175,9 @@ async fn a_changed_server_serves_until_the_next_is_ready_and_its_calls_end_well(
     served.put(&text(marked("new")));
     served.hang_up();
     eventually("the new one serves", || async { (mark().await == "new").then_some(()) }).await;
-    assert!(!slow.is_finished(), "it must outlast the change to show anything");
-    assert_eq!(slow.await.expect("it ends"), "slow");
-    is_gone(old).await;
+    assert!(!slow.is_finished(), "the call must outlast the change");
+    assert_eq!(slow.await.expect("the process ends"), "slow");
+    await_exit(old).await;
 }
 
 /// The state that the sessions of the storm share.
@@ -188,7 +188,7 @@ struct Ledger {
 }
 
 /// Runs one client, which calls the unchanged server until the storm is over.
-async fn sail(peer: Client, ledger: Arc<Ledger>, number: usize) -> Client {
+async fn call_until_over(peer: Client, ledger: Arc<Ledger>, number: usize) -> Client {
     let mut round = 0;
     while !ledger.is_over.load(Ordering::Relaxed) {
         let nonce = format!("{number} {round}");
@@ -201,7 +201,7 @@ async fn sail(peer: Client, ledger: Arc<Ledger>, number: usize) -> Client {
 
 /// Returns the file of a round: one constant server, one that changes each time, one that comes and goes. Some files
 /// are invalid.
-fn weather(round: usize, log: &str) -> String {
+fn config_of_round(round: usize, log: &str) -> String {
     let mut servers = json!({
         "steady": fixture_server(&["--start-log", log]),
         "moving": fixture_server(&["--start-log", log, "--instructions", &(round / 2).to_string()]),
@@ -221,9 +221,10 @@ async fn a_hundred_changes_under_load_cost_nobody_a_call_or_a_subscription() {
     const ROUNDS: usize = 100;
     let scratch = Scratch::new();
     let log = scratch.path().join("starts");
-    let served =
-        Served::start(serde_json::from_str::<Value>(&weather(0, path_text(&log))).expect("JSON")["mcpServers"].clone())
-            .await;
+    let served = Served::start(
+        serde_json::from_str::<Value>(&config_of_round(0, path_text(&log))).expect("JSON")["mcpServers"].clone(),
+    )
+    .await;
     served.gateway.client_seeing("moving_echo").await.await_tool("steady_nonce").await;
     let ledger = Arc::<Ledger>::default();
     let mut sailing = Vec::new();
@@ -232,18 +233,18 @@ async fn a_hundred_changes_under_load_cost_nobody_a_call_or_a_subscription() {
         for uri in ["steady+note:///alpha", "moving+note:///beta"] {
             peer.subscribe(uri).await;
         }
-        sailing.push(tokio::spawn(sail(peer, Arc::clone(&ledger), number)));
+        sailing.push(tokio::spawn(call_until_over(peer, Arc::clone(&ledger), number)));
     }
     let (mut reloads, mut rejected) = (0, 0);
     for round in 1..=ROUNDS {
-        served.put(&weather(round, path_text(&log)));
+        served.put(&config_of_round(round, path_text(&log)));
         served.hang_up();
         if round % 5 == 3 {
             rejected += 1;
             served.is_rejected(&["goblin.json"]).await;
         } else {
             reloads += 1;
-            eventually("it is in force", || async {
+            eventually("the new file is applied", || async {
                 let configuration = &served.status().await["configuration"];
                 (configuration["reloads"].as_u64() >= Some(reloads) && configuration.get("problem").is_none())
                     .then_some(())
@@ -259,23 +260,24 @@ async fn a_hundred_changes_under_load_cost_nobody_a_call_or_a_subscription() {
     let calls = ledger.calls.load(Ordering::Relaxed);
     println!("{reloads} reloads, {rejected} rejected, {calls} calls");
     assert!(calls > CLIENTS as u64, "{calls}");
-    eventually("every subscription stands", || async {
+    eventually("every subscription is active", || async {
         let states = states(served.gateway.address).await;
         let is_whole = states.len() == 2 * CLIENTS && states.iter().all(|(_, state)| state == "subscribed");
         is_whole.then_some(())
     })
     .await;
     // The last file has all three servers.
-    eventually("the servers before are gone", || async { (started_and_alive(&log).len() == 3).then_some(()) }).await;
-    every_client_hears(&served, &mut peers).await;
+    eventually("the previous servers have ended", || async { (started_and_alive(&log).len() == 3).then_some(()) })
+        .await;
+    assert_every_client_notified(&served, &mut peers).await;
     let mut gateway = served.gateway;
     assert!(gateway.terminate().await.success());
-    assert_eq!(started_and_alive(&log).len(), 0, "nothing is left");
+    assert_eq!(started_and_alive(&log).len(), 0, "no process remains");
 }
 
 /// Waits until every client has received an update of each of its subscriptions. Notifications of the changes may come
 /// before.
-async fn every_client_hears(served: &Served, peers: &mut [Client]) {
+async fn assert_every_client_notified(served: &Served, peers: &mut [Client]) {
     let driver = served.gateway.client_seeing("moving_touch").await;
     for (server, uri) in [("steady", "note:///alpha"), ("moving", "note:///beta")] {
         driver.call(&format!("{server}_touch"), json!({ "uri": uri, "count": 7 })).await;
@@ -285,7 +287,7 @@ async fn every_client_hears(served: &Served, peers: &mut [Client]) {
                 let params = &message["params"];
                 message["method"] == UPDATED && params["uri"] == exposed && !params["_meta"].is_null()
             };
-            peer.hear("the update", is_last).await;
+            peer.receive("the update", is_last).await;
         }
     }
 }
@@ -300,8 +302,10 @@ async fn the_record_follows_the_file_so_that_bridges_still_find_the_gateway() {
     served.reloads(1).await;
     let mut command = goblin(served.scratch.path());
     command.args(["stdio", "--config"]).arg(&served.path).stdin(std::process::Stdio::null());
-    let bridge =
-        tokio::time::timeout(Duration::from_secs(60), command.output()).await.expect("it ends").expect("it runs");
-    let words = String::from_utf8_lossy(&bridge.stderr);
-    assert!(!words.contains("a gateway of its own"), "{words}");
+    let bridge = tokio::time::timeout(Duration::from_secs(60), command.output())
+        .await
+        .expect("the process ends")
+        .expect("the command runs");
+    let stderr = String::from_utf8_lossy(&bridge.stderr);
+    assert!(!stderr.contains("a gateway of its own"), "{stderr}");
 }

@@ -29,8 +29,8 @@ async fn read(client: &Client, uri: &str) -> Value {
 async fn content(client: &Client, uri: &str) -> (String, String) {
     let answer = read(client, uri).await;
     let content = &answer["result"]["contents"][0];
-    let word = |key| content[key].as_str().unwrap_or_else(|| panic!("{uri}: {answer}")).to_owned();
-    (word("uri"), word("text"))
+    let text_member = |key| content[key].as_str().unwrap_or_else(|| panic!("{uri}: {answer}")).to_owned();
+    (text_member("uri"), text_member("text"))
 }
 
 async fn uris(client: &Client) -> Vec<String> {
@@ -88,7 +88,7 @@ async fn res5_res14_every_exposed_uri_leads_back_to_its_own() {
             assert_eq!(
                 answer["result"]["contents"][0]["text"],
                 format!("note {native}"),
-                "what the backend was asked for"
+                "the request that the backend received"
             );
         }
     }
@@ -143,7 +143,7 @@ async fn d2_the_identifier_can_be_the_exposed_uri() {
     for uri in &listed {
         assert_eq!(read(&client, uri).await["result"]["contents"][0]["uri"], *uri);
     }
-    assert_eq!(content(&client, "a+note:///alpha").await.0, "a_note_alpha", "the canonical one comes back");
+    assert_eq!(content(&client, "a+note:///alpha").await.0, "a_note_alpha", "the canonical URI is returned");
 }
 
 #[tokio::test]
@@ -231,7 +231,7 @@ async fn d13_a_link_in_a_result_is_readable_afterwards() {
         assert_eq!(content(&client, spelling).await, expected, "{spelling}");
     }
     let other = client.request("resources/read", json!({"uri": "a+note:///another"})).await;
-    assert_eq!(other["error"]["data"]["code"], "RESOURCE_NOT_FOUND", "only what was handed out");
+    assert_eq!(other["error"]["data"]["code"], "RESOURCE_NOT_FOUND", "only listed URIs are readable");
 }
 
 #[tokio::test]
@@ -246,7 +246,7 @@ async fn d13_a_link_of_one_server_is_not_readable_from_another() {
 async fn d13_a_uri_that_a_definition_names_is_offered_though_not_listed() {
     let (_gateway, client) = one(fixture_server(&[])).await;
     client.call("a_change_resources", json!({"remove": "ui://widget/main"})).await;
-    eventually("it is not listed", || async {
+    eventually("the resource is not listed", || async {
         (!uris(&client).await.contains(&"ui://a/widget/main".to_owned())).then_some(())
     })
     .await;
@@ -265,9 +265,10 @@ async fn d5_d12_err2_a_missing_resource_keeps_the_backends_words_and_gets_our_co
         assert_eq!(error["message"], "Resource not found");
         assert_eq!(error["data"], json!({"code": "RESOURCE_NOT_FOUND", "uri": "a+note:///missing"}), "{version}");
     }
-    let told =
+    let is_logged =
         |line: &String| line.contains("BACKEND_ERROR") && line.contains("resources/read") && line.contains("-32002");
-    eventually("the error is logged with details", || async { gateway.log().iter().any(told).then_some(()) }).await;
+    eventually("the error is logged with details", || async { gateway.log().iter().any(is_logged).then_some(()) })
+        .await;
 }
 
 #[tokio::test]
@@ -295,7 +296,7 @@ async fn res4_uris_are_mapped_in_content_blocks_and_nowhere_else() {
     assert_eq!(echoed["structuredContent"]["_meta"]["ui"]["resourceUri"], "ui://w");
     assert!(echoed["content"][0]["text"].as_str().expect("text").contains(r#""uri":"note:///alpha""#));
     let sent = client.call_text("a_echo", json!({"uri": "a+note:///alpha"})).await;
-    assert_eq!(sent, r#"{"uri":"a+note:///alpha"}"#, "arguments are nobody's business");
+    assert_eq!(sent, r#"{"uri":"a+note:///alpha"}"#, "arguments are not translated");
 }
 
 #[tokio::test]
@@ -308,7 +309,7 @@ async fn res3_a_server_without_resources_adds_none_and_is_no_error() {
     );
     let templates = client.list("resources/templates/list", "resourceTemplates").await;
     assert!(templates.iter().all(|template| template["uriTemplate"].as_str().is_some_and(|uri| uri.starts_with("b+"))));
-    assert!(!gateway.log().iter().any(|line| line.contains("cannot list the entries")), "it was not even asked");
+    assert!(!gateway.log().iter().any(|line| line.contains("cannot list the entries")), "the server received no request");
 }
 
 #[tokio::test]

@@ -68,7 +68,7 @@ async fn gateway() -> Gateway {
 /// Returns a client with elicitation, after the backend is listed.
 async fn client(gateway: &Gateway) -> Client {
     // A client that connects earlier would receive list changes.
-    gateway.client_seeing("a_ask").await;
+    gateway.client_seeing("a_request").await;
     let mut client = Client::new(gateway.address);
     client.initialize_with("2025-11-25", json!({"elicitation": {}})).await;
     client
@@ -80,9 +80,9 @@ fn call(id: u64, name: &str, arguments: Value) -> String {
 }
 
 /// Returns a call that sends a server request and ends after its response.
-fn asking(id: u64) -> String {
+fn elicitation_call(id: u64) -> String {
     let params = json!({"message": format!("call {id}"), "requestedSchema": {"type": "object", "properties": {}}});
-    call(id, "a_ask", json!({"method": ELICIT, "params": params}))
+    call(id, "a_request", json!({"method": ELICIT, "params": params}))
 }
 
 pub async fn resume(client: &Client, last_event: &str) -> Listener {
@@ -96,9 +96,9 @@ async fn status_of(client: &Client, last_event: &str) -> StatusCode {
     client.get("/mcp", &[("last-event-id", last_event)]).await.0.status
 }
 
-async fn answer(client: &Client, ask: &Event) {
-    assert_eq!(ask.method().as_deref(), Some(ELICIT), "{ask:?}");
-    let answer = json!({"jsonrpc": "2.0", "id": ask.message()["id"], "result": {"action": "decline"}});
+async fn answer(client: &Client, server_request: &Event) {
+    assert_eq!(server_request.method().as_deref(), Some(ELICIT), "{server_request:?}");
+    let answer = json!({"jsonrpc": "2.0", "id": server_request.message()["id"], "result": {"action": "decline"}});
     assert_eq!(client.post(answer.to_string()).await.status, StatusCode::ACCEPTED);
 }
 
@@ -161,24 +161,24 @@ async fn sess2_what_follows_on_a_cut_stream_of_a_call_is_read_exactly_once() {
     let again = rest(resume(&client, primed.id()).await).await;
     assert_eq!(again[0], first);
     assert_eq!(again[1..], events);
-    assert_eq!(status_of(&client, answer.id()).await, StatusCode::NO_CONTENT, "there is nothing to come back for");
-    assert_eq!(client.call_text("a_call_count", json!({})).await, "2", "the backend was asked once, and now");
+    assert_eq!(status_of(&client, answer.id()).await, StatusCode::NO_CONTENT, "nothing is left to resume");
+    assert_eq!(client.call_text("a_call_count", json!({})).await, "2", "the backend received one call, and this one");
 }
 
 #[tokio::test]
 async fn sess2_an_answer_that_came_while_nobody_listened_is_kept() {
     let gateway = gateway().await;
     let client = client(&gateway).await;
-    let (_, mut stream) = client.open(asking(1)).await;
+    let (_, mut stream) = client.open(elicitation_call(1)).await;
     let primed = event(&mut stream).await;
-    let ask = event(&mut stream).await;
+    let server_request = event(&mut stream).await;
     drop(stream);
-    answer(&client, &ask).await;
+    answer(&client, &server_request).await;
     scraped(&client, "goblin_requests_in_flight 0").await;
-    let [answer] = &rest(resume(&client, ask.id()).await).await[..] else { panic!("one event") };
+    let [answer] = &rest(resume(&client, server_request.id()).await).await[..] else { panic!("one event") };
     assert!(answer.message()["result"].is_object(), "{answer:?}");
     let [again, last] = &rest(resume(&client, primed.id()).await).await[..] else { panic!("two events") };
-    assert_eq!((again, last), (&ask, answer));
+    assert_eq!((again, last), (&server_request, answer));
     scraped(&client, r#"goblin_events_total{kind="answer_without_reader"} 0"#).await;
 }
 
@@ -186,12 +186,12 @@ async fn sess2_an_answer_that_came_while_nobody_listened_is_kept() {
 async fn sess2_an_ask_of_a_cut_call_waits_for_the_client() {
     let gateway = gateway().await;
     let client = client(&gateway).await;
-    let (_, mut stream) = client.open(asking(1)).await;
+    let (_, mut stream) = client.open(elicitation_call(1)).await;
     let primed = event(&mut stream).await;
     drop(stream);
     let mut stream = resume(&client, primed.id()).await;
-    let ask = event(&mut stream).await;
-    answer(&client, &ask).await;
+    let server_request = event(&mut stream).await;
+    answer(&client, &server_request).await;
     let [answer] = &rest(stream).await[..] else { panic!("the answer alone") };
     assert!(answer.data.contains("decline"), "{answer:?}");
 }
@@ -202,15 +202,15 @@ async fn sess2_the_last_to_resume_a_call_reads_it_and_whoever_read_it_before_sto
     let client = client(&gateway).await;
     let mut session = client.listen().await;
     event(&mut session).await;
-    let (_, mut post) = client.open(asking(1)).await;
+    let (_, mut post) = client.open(elicitation_call(1)).await;
     let primed = event(&mut post).await;
-    let ask = event(&mut post).await;
+    let server_request = event(&mut post).await;
     let mut first = resume(&client, primed.id()).await;
-    assert_eq!(event(&mut first).await, ask);
+    assert_eq!(event(&mut first).await, server_request);
     assert_eq!(rest(post).await, [], "the POST has ended, its call has not");
-    let second = resume(&client, ask.id()).await;
+    let second = resume(&client, server_request.id()).await;
     assert_eq!(rest(first).await, []);
-    answer(&client, &ask).await;
+    answer(&client, &server_request).await;
     assert_eq!(rest(second).await.len(), 1, "the answer");
     // None of them has replaced the session's stream.
     client.call("a_change_tools", json!({})).await;
@@ -221,14 +221,14 @@ async fn sess2_the_last_to_resume_a_call_reads_it_and_whoever_read_it_before_sto
 async fn sess2_a_cancelled_call_is_not_come_back_for() {
     let gateway = gateway().await;
     let client = client(&gateway).await;
-    let (_, mut stream) = client.open(asking(1)).await;
+    let (_, mut stream) = client.open(elicitation_call(1)).await;
     let primed = event(&mut stream).await;
-    let ask = event(&mut stream).await;
+    let server_request = event(&mut stream).await;
     client.notify("notifications/cancelled", json!({"requestId": 1})).await;
     // The server request is cancelled, and no other message follows.
     let events = rest(stream).await;
     assert!(events.iter().all(|event| event.method().is_some()), "{events:?}");
-    let last = events.last().unwrap_or(&ask);
+    let last = events.last().unwrap_or(&server_request);
     assert_eq!(status_of(&client, last.id()).await, StatusCode::NO_CONTENT);
     assert_eq!(rest(resume(&client, primed.id()).await).await.len(), 1 + events.len());
 }
@@ -240,13 +240,13 @@ async fn sess2_a_resumed_stream_of_the_session_replays_and_goes_on() {
     let mut stream = client.listen().await;
     let primed = event(&mut stream).await;
     client.call("a_change_tools", json!({})).await;
-    let told = event(&mut stream).await;
-    assert_eq!(told.method().as_deref(), Some(TOOLS_CHANGED));
+    let notified = event(&mut stream).await;
+    assert_eq!(notified.method().as_deref(), Some(TOOLS_CHANGED));
     let mut resumed = resume(&client, primed.id()).await;
-    assert_eq!(event(&mut resumed).await, told);
-    assert_eq!(rest(stream).await, [], "it was replaced");
+    assert_eq!(event(&mut resumed).await, notified);
+    assert_eq!(rest(stream).await, [], "the stream was replaced");
     drop(resumed);
-    let mut resumed = resume(&client, told.id()).await;
+    let mut resumed = resume(&client, notified.id()).await;
     client.call("a_change_prompts", json!({})).await;
     let next = event(&mut resumed).await;
     assert_eq!(next.method().as_deref(), Some("notifications/prompts/list_changed"), "and not the tools again");
@@ -276,14 +276,14 @@ async fn subx6_an_id_that_cannot_be_replayed_gets_a_fresh_stream_and_all_lists_a
     let wrong = ["x".to_owned(), format!("{stream}-{epoch}-999"), format!("77-{epoch}-1"), "0-0000000-0".to_owned()];
     for (count, wrong) in wrong.iter().enumerate() {
         let mut fresh = resume(&client, wrong).await;
-        assert_eq!(rest(before).await, [], "{wrong}: it is the stream of the session");
+        assert_eq!(rest(before).await, [], "{wrong}: the session's stream was replaced");
         assert_eq!(event(&mut fresh).await.data, "", "{wrong}");
-        let mut told = Vec::new();
+        let mut notified = Vec::new();
         for _ in 0..3 {
-            told.push(event(&mut fresh).await.method().expect("a notification"));
+            notified.push(event(&mut fresh).await.method().expect("a notification"));
         }
         let expected = ["tools", "prompts", "resources"].map(|list| format!("notifications/{list}/list_changed"));
-        assert_eq!(told, expected, "{wrong}");
+        assert_eq!(notified, expected, "{wrong}");
         scraped(&client, &format!(r#"goblin_events_total{{kind="replay_gap"}} {}"#, count + 1)).await;
         before = fresh;
     }
@@ -297,13 +297,13 @@ async fn sess2_an_id_of_another_client_is_a_gap_and_shows_nothing_of_it() {
     let (one, two) = (client(&gateway).await, client(&gateway).await);
     let mut ids = Vec::new();
     for client in [&one, &two] {
-        let (_, mut stream) = client.open(asking(1)).await;
+        let (_, mut stream) = client.open(elicitation_call(1)).await;
         let primed = event(&mut stream).await;
-        let ask = event(&mut stream).await;
-        answer(client, &ask).await;
+        let server_request = event(&mut stream).await;
+        answer(client, &server_request).await;
         assert_eq!(rest(stream).await.len(), 1);
         let mut session = client.listen().await;
-        ids.push([primed.id().to_owned(), ask.id().to_owned(), event(&mut session).await.id().to_owned()]);
+        ids.push([primed.id().to_owned(), server_request.id().to_owned(), event(&mut session).await.id().to_owned()]);
     }
     for id in &ids[0] {
         let mut stream = resume(&two, id).await;
@@ -313,19 +313,19 @@ async fn sess2_an_id_of_another_client_is_a_gap_and_shows_nothing_of_it() {
             assert!(event.data.contains(&format!("{expected}/list_changed")) || event.data == expected, "{event:?}");
         }
     }
-    assert_eq!(rest(resume(&one, &ids[0][0]).await).await.len(), 2, "to its own client it says as much as ever");
+    assert_eq!(rest(resume(&one, &ids[0][0]).await).await.len(), 2, "its own client can still resume it");
 }
 
 #[tokio::test]
 async fn sess2_nothing_is_resumed_after_the_end_of_a_session() {
     let gateway = gateway().await;
     let client = client(&gateway).await;
-    let (_, mut stream) = client.open(asking(1)).await;
+    let (_, mut stream) = client.open(elicitation_call(1)).await;
     let primed = event(&mut stream).await;
-    let ask = event(&mut stream).await;
-    let resumed = resume(&client, ask.id()).await;
+    let server_request = event(&mut stream).await;
+    let resumed = resume(&client, server_request.id()).await;
     assert_eq!(client.send(Method::DELETE, "/mcp", &client.headers(), "").await.status, StatusCode::NO_CONTENT);
-    assert_eq!(rest(resumed).await, [], "it ends with the session");
+    assert_eq!(rest(resumed).await, [], "the stream ends with the session");
     assert_eq!(status_of(&client, primed.id()).await, StatusCode::NOT_FOUND);
 }
 
@@ -343,15 +343,15 @@ async fn sess2_a_cut_session_is_not_idle_while_its_call_runs_or_is_read() {
     let config = json!({"gateway": {"sessionIdleTimeout": "3s"}, "mcpServers": {"a": fixture_server(&[])}});
     let gateway = Gateway::start(config).await;
     let client = client(&gateway).await;
-    let (_, mut stream) = client.open(asking(1)).await;
+    let (_, mut stream) = client.open(elicitation_call(1)).await;
     let primed = event(&mut stream).await;
     drop(stream);
     // Another session expires meanwhile, which proves that the idle timeout has passed.
     drop(gateway.client().await);
     scraped(&client, "goblin_sessions_active 1").await;
     let mut stream = resume(&client, primed.id()).await;
-    let ask = event(&mut stream).await;
-    answer(&client, &ask).await;
+    let server_request = event(&mut stream).await;
+    answer(&client, &server_request).await;
     assert_eq!(rest(stream).await.len(), 1);
     scraped(&client, "goblin_sessions_active 0").await;
 }
@@ -360,7 +360,7 @@ async fn sess2_a_cut_session_is_not_idle_while_its_call_runs_or_is_read() {
 async fn batch(client: &Client) -> (Event, Listener) {
     let batch = format!(
         "[{},{},{}]",
-        asking(1),
+        elicitation_call(1),
         call(2, "a_progress", json!({"steps": 2})),
         r#"{"jsonrpc":"2.0","id":3,"method":"ping"}"#
     );
@@ -375,7 +375,7 @@ async fn batch(client: &Client) -> (Event, Listener) {
 }
 
 async fn client_with_batches(gateway: &Gateway) -> Client {
-    gateway.client_seeing("a_ask").await;
+    gateway.client_seeing("a_request").await;
     let mut client = Client::new(gateway.address);
     client.initialize_with("2025-03-26", json!({"elicitation": {}})).await;
     client

@@ -8,13 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
-use tokio::task::JoinHandle;
 
 use crate::client::Client;
-use crate::harness::{GOBLIN, Gateway, PATIENCE, eventually};
-use crate::raw_server::{read_request, response};
+use crate::harness::{GOBLIN, Gateway, TIMEOUT, eventually};
+use crate::raw_server::{Acceptor, read_request, response};
 use crate::support::{assert_error, await_call, http_server};
 
 /// A backend with one tool, `t`. The arguments of a call define its response and the response to each GET that resumes
@@ -22,7 +21,7 @@ use crate::support::{assert_error, await_call, http_server};
 struct Cutter {
     address: SocketAddr,
     state: Arc<Mutex<State>>,
-    task: JoinHandle<()>,
+    _acceptor: Acceptor,
 }
 
 #[derive(Default)]
@@ -34,10 +33,10 @@ struct State {
     resumed: Vec<String>,
     /// The `Last-Event-ID` of each GET of the session's stream, or an empty text. The event ids of that stream begin
     /// with `s`.
-    stood: Vec<String>,
+    opened_after: Vec<String>,
     /// The error statuses for the next GETs of the session's stream.
     refusals: VecDeque<&'static str>,
-    standing: Option<TcpStream>,
+    session_stream: Option<TcpStream>,
     /// Every posted message, in order.
     posted: Vec<Value>,
     /// The head of the last GET.
@@ -47,16 +46,10 @@ struct State {
 
 impl Cutter {
     async fn start() -> Cutter {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
-        let address = listener.local_addr().expect("a bound socket has an address");
         let state = Arc::new(Mutex::new(State::default()));
         let shared = Arc::clone(&state);
-        let task = tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(stream, Arc::clone(&shared)));
-            }
-        });
-        Cutter { address, state, task }
+        let acceptor = Acceptor::start(move |stream| serve(stream, Arc::clone(&shared))).await;
+        Cutter { address: acceptor.address, state, _acceptor: acceptor }
     }
 
     async fn behind_gateway(server: Value) -> (Cutter, Gateway, Client) {
@@ -65,7 +58,7 @@ impl Cutter {
         entry.as_object_mut().expect("an object").extend(server.as_object().expect("an object").clone());
         let gateway = Gateway::with_servers(json!({ "a": entry })).await;
         let client = gateway.client_seeing("a_t").await;
-        cutter.stands(1).await;
+        cutter.await_opened(1).await;
         (cutter, gateway, client)
     }
 
@@ -78,23 +71,23 @@ impl Cutter {
     }
 
     /// Waits until the session's stream was opened this many times.
-    async fn stands(&self, times: usize) {
-        eventually(&format!("the standing stream was opened {times} times"), || async {
+    async fn await_opened(&self, times: usize) {
+        eventually(&format!("the session's stream was opened {times} times"), || async {
             let state = self.state();
-            (state.stood.len() == times && state.standing.is_some()).then_some(())
+            (state.opened_after.len() == times && state.session_stream.is_some()).then_some(())
         })
         .await;
     }
 
     /// Sends these events on the session's stream.
-    async fn say(&self, events: &str) {
-        let mut stream = self.state().standing.take().expect("the stream stands");
+    async fn send_events(&self, events: &str) {
+        let mut stream = self.state().session_stream.take().expect("the stream is open");
         stream.write_all(events.as_bytes()).await.expect("the gateway reads");
-        self.state().standing = Some(stream);
+        self.state().session_stream = Some(stream);
     }
 
     fn hang_up(&self) {
-        drop(self.state().standing.take().expect("the stream stands"));
+        drop(self.state().session_stream.take().expect("the stream is open"));
     }
 
     /// Waits until the gateway has answered this ping.
@@ -104,12 +97,6 @@ impl Cutter {
 
     fn answers(&self, ping: &str) -> usize {
         self.state().posted.iter().filter(|message| message["id"] == ping && message["method"].is_null()).count()
-    }
-}
-
-impl Drop for Cutter {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 
@@ -124,7 +111,7 @@ async fn serve(mut stream: TcpStream, state: Arc<Mutex<State>>) {
         Some(answer) => drop(stream.write_all(&answer).await),
         None => {
             drop(stream.write_all(stream_of("id: s0\nretry: 500\ndata:\n\n").as_bytes()).await);
-            state.lock().expect("no test panics here").standing = Some(stream);
+            state.lock().expect("no test panics here").session_stream = Some(stream);
         }
     }
 }
@@ -140,7 +127,7 @@ impl State {
             self.resumed.push(id);
             return Some(self.step());
         }
-        self.stood.push(id);
+        self.opened_after.push(id);
         self.refusals.pop_front().map(|status| response(status, "", ""))
     }
 
@@ -181,12 +168,12 @@ fn stream_of(events: &str) -> String {
 }
 
 /// Returns a stream that ends in the middle, like after a cut cable.
-fn broken(events: &str) -> String {
+fn cut_stream(events: &str) -> String {
     let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
     format!("{head}{:x}\r\n{events}\r\n", events.len())
 }
 
-fn refusal(status: &str) -> String {
+fn rejection(status: &str) -> String {
     String::from_utf8(response(status, "", "no")).expect("text")
 }
 
@@ -245,22 +232,22 @@ async fn outcome(cutter: &Cutter, client: &Client, steps: &[String]) -> Outcome 
 #[tokio::test]
 async fn http3_a_call_whose_stream_ends_too_early_is_answered() {
     let (cutter, _gateway, client) = Cutter::behind_gateway(json!({})).await;
-    let check = async |what: &str, steps: &[String], resumed: &[&str], progress: &[u64]| {
+    let check = async |case: &str, steps: &[String], resumed: &[&str], progress: &[u64]| {
         let outcome = outcome(&cutter, &client, steps).await;
-        assert_eq!(outcome.answer["result"]["content"][0]["text"], "yes", "{what}: {}", outcome.answer);
+        assert_eq!(outcome.answer["result"]["content"][0]["text"], "yes", "{case}: {}", outcome.answer);
         assert_eq!(
             (outcome.resumed, &outcome.progress[..]),
             (resumed.iter().map(ToString::to_string).collect(), progress),
-            "{what}"
+            "{case}"
         );
     };
     let yes = || answer("9", "yes");
     check("after the priming event", &[stream_of(&prime("0")), stream_of(&yes())], &["0"], &[]).await;
     let half = format!("{}{}id: 2\ndata: {{\"jsonrpc\"", prime("0"), progress("1", 1));
-    check("in an event", &[broken(&half), stream_of(&(progress("2", 2) + &yes()))], &["1"], &[1, 2]).await;
+    check("in an event", &[cut_stream(&half), stream_of(&(progress("2", 2) + &yes()))], &["1"], &[1, 2]).await;
     let twice = [
         stream_of(&(prime("0") + &progress("1", 1))),
-        broken(&progress("2", 2)),
+        cut_stream(&progress("2", 2)),
         stream_of(&(progress("3", 3) + &yes())),
     ];
     check("twice", &twice, &["1", "2"], &[1, 2, 3]).await;
@@ -269,53 +256,54 @@ async fn http3_a_call_whose_stream_ends_too_early_is_answered() {
         stream_of(&(progress("2", 2) + &progress("3", 3))),
         stream_of(&(progress("1", 1) + &progress("2", 2) + &progress("3", 3) + &progress("4", 4) + &yes())),
     ];
-    check("told again", &again, &["2", "3"], &[1, 2, 3, 4]).await;
+    check("repeated events", &again, &["2", "3"], &[1, 2, 3, 4]).await;
     // Some servers replay events of other calls.
     let foreign = progress("3", 7).replace("$ID", "424242") + &answer("4", "no").replace("$ID", "424242");
     let mixed = [stream_of(&(prime("0") + &progress("1", 1))), stream_of(&(foreign + &progress("5", 2) + &yes()))];
     check("with events of others", &mixed, &["1"], &[1, 2]).await;
-    let busy = [stream_of(&prime("0")), refusal("503 Service Unavailable"), refusal("409 Conflict"), stream_of(&yes())];
-    check("refused for now", &busy, &["0", "0", "0"], &[]).await;
+    let busy =
+        [stream_of(&prime("0")), rejection("503 Service Unavailable"), rejection("409 Conflict"), stream_of(&yes())];
+    check("rejected for now", &busy, &["0", "0", "0"], &[]).await;
     let poll: Vec<_> = (0..5).map(|number| stream_of(&prime(&number.to_string()))).chain([stream_of(&yes())]).collect();
     check("polled", &poll, &["0", "1", "2", "3", "4"], &[]).await;
     assert!(cutter.state().head.to_ascii_lowercase().contains("mcp-protocol-version: 2025-11-25\r\n"));
     assert!(cutter.state().head.to_ascii_lowercase().contains("mcp-session-id: one\r\n"));
-    assert_eq!(cutter.state().stood, [""], "the standing stream stands");
+    assert_eq!(cutter.state().opened_after, [""], "the session's stream stays open");
 }
 
 #[tokio::test]
 async fn p1_a_log_line_on_a_resumed_stream_goes_to_no_client_that_it_may_not_be_for() {
     let (cutter, gateway, client) = Cutter::behind_gateway(json!({})).await;
     // Another call is open, so the log line is ambiguous.
-    let (_, mut other) = gateway.client().await.open(call(7, &late())).await;
+    let (_, mut other) = gateway.client().await.open(call(7, &delayed())).await;
     other.await_method("notifications/progress").await;
     let steps = [
         stream_of(&(prime("0") + &log("1", "mine"))),
-        stream_of(&(log("2", "whose?") + &progress("3", 1) + &answer("9", "yes"))),
+        stream_of(&(log("2", "ambiguous") + &progress("3", 1) + &answer("9", "yes"))),
     ];
     let answer = client.post(call(8, &steps)).await;
     assert_eq!(answer.json()["result"]["content"][0]["text"], "yes", "{answer:?}");
-    assert!(answer.body.contains("mine") && !answer.body.contains("whose?"), "{answer:?}");
+    assert!(answer.body.contains("mine") && !answer.body.contains("ambiguous"), "{answer:?}");
     assert_eq!(cutter.state().resumed, ["1"]);
 }
 
 #[tokio::test]
 async fn http3_a_call_whose_stream_cannot_be_resumed_fails_and_says_why() {
     let (cutter, _gateway, client) = Cutter::behind_gateway(json!({})).await;
-    let check = async |steps: &[String], resumed: usize, words: &str| {
+    let check = async |steps: &[String], resumed: usize, fragment: &str| {
         let outcome = outcome(&cutter, &client, steps).await;
         let data = assert_error(&outcome.answer, 1503, "BACKEND_UNAVAILABLE");
-        assert!(data["retryable"].is_null(), "it was sent: {data}");
+        assert!(data["retryable"].is_null(), "the call was sent: {data}");
         let message = outcome.answer["error"]["message"].as_str().unwrap_or_default();
-        assert!(message.contains(words), "{message}");
-        assert_eq!(outcome.resumed.len(), resumed, "{words}");
+        assert!(message.contains(fragment), "{message}");
+        assert_eq!(outcome.resumed.len(), resumed, "{fragment}");
     };
     let no_id = stream_of(&progress("1", 1).replace("id: 1\n", ""));
     check(&[no_id], 0, "its stream ended without an answer").await;
     let primed = || stream_of(&prime("0"));
-    check(&[primed(), refusal("405 Method Not Allowed")], 1, "could not be resumed: it answered HTTP 405").await;
-    check(&[primed(), refusal("400 Bad Request")], 1, "could not be resumed: it answered HTTP 400").await;
-    check(&[primed(), refusal("200 OK")], 1, "could not be resumed: it answered HTTP 200").await;
+    check(&[primed(), rejection("405 Method Not Allowed")], 1, "could not be resumed: it answered HTTP 405").await;
+    check(&[primed(), rejection("400 Bad Request")], 1, "could not be resumed: it answered HTTP 400").await;
+    check(&[primed(), rejection("200 OK")], 1, "could not be resumed: it answered HTTP 200").await;
     let nothing = || stream_of("");
     check(&[primed(), nothing(), nothing(), nothing()], 3, "could not be resumed: its stream ended").await;
 }
@@ -323,7 +311,7 @@ async fn http3_a_call_whose_stream_cannot_be_resumed_fails_and_says_why() {
 #[tokio::test]
 async fn p3_a_call_that_is_open_when_its_session_is_forgotten_is_not_sent_again() {
     let (cutter, _gateway, client) = Cutter::behind_gateway(json!({})).await;
-    let outcome = outcome(&cutter, &client, &[stream_of(&prime("0")), refusal("404 Not Found")]).await;
+    let outcome = outcome(&cutter, &client, &[stream_of(&prime("0")), rejection("404 Not Found")]).await;
     assert!(assert_error(&outcome.answer, 1503, "BACKEND_UNAVAILABLE")["retryable"].is_null());
     assert_eq!(outcome.resumed, ["0"]);
     // The session is gone, but the backend still runs.
@@ -332,30 +320,34 @@ async fn p3_a_call_that_is_open_when_its_session_is_forgotten_is_not_sent_again(
 }
 
 /// Returns a stream with a long retry delay.
-fn late() -> Vec<String> {
+fn delayed() -> Vec<String> {
     vec![stream_of(&(prime("0").replace("500", "30000") + &progress("1", 1)))]
 }
 
 #[tokio::test]
 async fn route3_a_call_that_waits_for_the_rest_of_its_stream_has_its_deadline() {
     let (cutter, _gateway, client) = Cutter::behind_gateway(json!({ "timeout": "2s" })).await;
-    let outcome = outcome(&cutter, &client, &late()).await;
+    let outcome = outcome(&cutter, &client, &delayed()).await;
     assert_error(&outcome.answer, 1504, "TIMEOUT");
     assert_eq!((outcome.resumed.len(), outcome.progress), (0, vec![1]));
-    eventually("the backend was told", || async { (cutter.posted("notifications/cancelled") == 1).then_some(()) })
-        .await;
+    eventually("the backend received the cancellation", || async {
+        (cutter.posted("notifications/cancelled") == 1).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn http3_a_call_that_waits_for_the_rest_of_its_stream_can_be_cancelled() {
     let (cutter, _gateway, client) = Cutter::behind_gateway(json!({})).await;
-    let (_, mut stream) = client.open(call(7, &late())).await;
+    let (_, mut stream) = client.open(call(7, &delayed())).await;
     stream.await_method("notifications/progress").await;
     client.notify("notifications/cancelled", json!({ "requestId": 7 })).await;
-    eventually("the backend was told", || async { (cutter.posted("notifications/cancelled") == 1).then_some(()) })
-        .await;
-    let told = cutter.state().posted.last().cloned().expect("a message");
-    assert_eq!(told["params"]["requestId"], cutter.state().call);
+    eventually("the backend received the cancellation", || async {
+        (cutter.posted("notifications/cancelled") == 1).then_some(())
+    })
+    .await;
+    let posted = cutter.state().posted.last().cloned().expect("a message");
+    assert_eq!(posted["params"]["requestId"], cutter.state().call);
     assert!(cutter.state().resumed.is_empty());
     // The id and the slot of the call are free.
     assert!(client.try_call("a_t", json!({})).await["error"].is_null());
@@ -364,33 +356,37 @@ async fn http3_a_call_that_waits_for_the_rest_of_its_stream_can_be_cancelled() {
 #[tokio::test]
 async fn http3_the_standing_stream_is_resumed_and_nothing_is_heard_twice() {
     let (cutter, _gateway, _client) = Cutter::behind_gateway(json!({})).await;
-    cutter.say(&ping("s1", "one")).await;
+    cutter.send_events(&ping("s1", "one")).await;
     cutter.answered("one").await;
     // A server that has not noticed the cut yet is asked again.
     cutter.state().refusals.push_back("409 Conflict");
     cutter.hang_up();
-    cutter.stands(3).await;
-    cutter.say(&(ping("s1", "one") + &ping("s2", "two"))).await;
+    cutter.await_opened(3).await;
+    cutter.send_events(&(ping("s1", "one") + &ping("s2", "two"))).await;
     cutter.answered("two").await;
     assert_eq!(cutter.answers("one"), 1);
-    assert_eq!(cutter.state().stood, ["", "s1", "s1"]);
+    assert_eq!(cutter.state().opened_after, ["", "s1", "s1"]);
     // A server that does not know the event any more is asked for a new stream.
     cutter.state().refusals.push_back("400 Bad Request");
     cutter.hang_up();
-    cutter.stands(5).await;
-    assert_eq!(cutter.state().stood[3..], ["s2", ""]);
+    cutter.await_opened(5).await;
+    assert_eq!(cutter.state().opened_after[3..], ["s2", ""]);
 }
 
 /// A progress notification names its call by its token. Some servers send it on the session's stream.
 #[tokio::test]
 async fn p2_progress_on_the_standing_stream_reaches_its_call_under_the_token_of_the_client() {
     let (cutter, _gateway, client) = Cutter::behind_gateway(json!({})).await;
-    let (_, mut stream) = client.open(call(7, &late())).await;
+    let (_, mut stream) = client.open(call(7, &delayed())).await;
     stream.await_method("notifications/progress").await;
     let id = cutter.state().call.to_string();
-    cutter.say(&(progress("s1", 2).replace("$ID", "424242") + &progress("s2", 3).replace("$ID", &id))).await;
-    let told = stream.await_method("notifications/progress").await;
-    assert_eq!((&told["params"]["progressToken"], &told["params"]["progress"]), (&json!("mine"), &json!(3)), "{told}");
+    cutter.send_events(&(progress("s1", 2).replace("$ID", "424242") + &progress("s2", 3).replace("$ID", &id))).await;
+    let progress_message = stream.await_method("notifications/progress").await;
+    assert_eq!(
+        (&progress_message["params"]["progressToken"], &progress_message["params"]["progress"]),
+        (&json!("mine"), &json!(3)),
+        "{progress_message}"
+    );
 }
 
 #[tokio::test]
@@ -403,14 +399,14 @@ async fn reg3_a_change_told_under_an_id_of_before_is_heard() {
         })
         .await;
     };
-    cutter.say(changed).await;
+    cutter.send_events(changed).await;
     listed(2).await;
     cutter.hang_up();
-    cutter.stands(2).await;
+    cutter.await_opened(2).await;
     // The gateway lists again, because it may have missed a change in the gap.
     listed(3).await;
     cutter.state().more_tools = true;
-    cutter.say(changed).await;
+    cutter.send_events(changed).await;
     client.await_tool("a_u").await;
 }
 
@@ -430,10 +426,10 @@ impl Conformance {
         assert!(status.success(), "goblin-conformance did not build: {status}");
         let mut command = Command::new(target.join("debug/goblin-conformance"));
         command.arg("serve").stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true);
-        let mut child = command.spawn().expect("it starts");
+        let mut child = command.spawn().expect("the process starts");
         let mut lines = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
-        let line = tokio::time::timeout(PATIENCE, lines.next_line()).await.expect("a line in time");
-        let line = line.expect("text").expect("it tells where it listens");
+        let line = tokio::time::timeout(TIMEOUT, lines.next_line()).await.expect("a line in time");
+        let line = line.expect("text").expect("the server prints its address");
         let address = line.trim_start_matches("listening http://").trim_end_matches("/mcp");
         Conformance { address: address.parse().expect("an address"), _child: child }
     }

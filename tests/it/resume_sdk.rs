@@ -54,7 +54,7 @@ async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, state: Arc<State>
         if to.write_all(bytes).await.is_err() {
             return;
         }
-        let has = |words: &[u8]| bytes.windows(words.len()).any(|window| window.eq_ignore_ascii_case(words));
+        let has = |text: &[u8]| bytes.windows(text.len()).any(|window| window.eq_ignore_ascii_case(text));
         if has(b"last-event-id: 1-") {
             state.resumed.fetch_add(1, Ordering::Relaxed);
         }
@@ -77,8 +77,12 @@ async fn check(sdk: Sdk) {
     let call = report.step(0);
     assert_eq!((&call["ok"], call["result"]["content"].is_array()), (&json!(true), true), "{sdk:?}: {call}");
     assert_eq!(report.step(1)["ok"], true, "{sdk:?}");
-    assert!(scissors.state.resumed.load(Ordering::Relaxed) > 0, "{sdk:?}: it was not resumed");
-    assert_eq!(watcher.call_text("a_call_count", json!({})).await, "2", "{sdk:?}: the backend was asked once, and now");
+    assert!(scissors.state.resumed.load(Ordering::Relaxed) > 0, "{sdk:?}: the stream was not resumed");
+    assert_eq!(
+        watcher.call_text("a_call_count", json!({})).await,
+        "2",
+        "{sdk:?}: the backend received one call, and this one"
+    );
 }
 
 #[tokio::test]

@@ -9,12 +9,12 @@ use crate::harness::{Gateway, Scratch, eventually, fixture_server};
 use crate::support::frozen_server;
 
 /// Returns a fixture with its name in a variable.
-fn named(who: &str) -> Value {
-    json!({ "command": crate::harness::fixture(), "env": { "WHO": who } })
+fn named(server_name: &str) -> Value {
+    json!({ "command": crate::harness::fixture(), "env": { "SERVER_NAME": server_name } })
 }
 
-async fn who(client: &Client, tool: &str) -> String {
-    client.call_text(tool, json!({"name": "WHO"})).await
+async fn server_name(client: &Client, tool: &str) -> String {
+    client.call_text(tool, json!({"name": "SERVER_NAME"})).await
 }
 
 fn with(mut server: Value, key: &str, value: Value) -> Value {
@@ -30,7 +30,7 @@ async fn route1_a_name_reaches_its_server_also_with_underscores() {
     let client = gateway.client().await;
     for id in ids {
         client.await_tool(&format!("{id}_env")).await;
-        assert_eq!(who(&client, &format!("{id}_env")).await, id);
+        assert_eq!(server_name(&client, &format!("{id}_env")).await, id);
         assert_eq!(client.call_text(&format!("{id}_call_count"), json!({})).await, "2", "{id}");
     }
 }
@@ -64,7 +64,7 @@ async fn reg5_equal_names_on_two_servers_never_collide() {
     let client = gateway.client().await;
     for id in ["one", "two"] {
         client.await_tool(&format!("{id}_env")).await;
-        assert_eq!(who(&client, &format!("{id}_env")).await, id);
+        assert_eq!(server_name(&client, &format!("{id}_env")).await, id);
     }
 }
 
@@ -85,10 +85,10 @@ async fn d4_of_equal_names_all_get_a_suffix_and_the_bare_one_names_the_candidate
     let mut reached = Vec::new();
     for name in &candidates {
         assert!(name.starts_with("p_env_"), "{name}");
-        reached.push(who(&client, name).await);
+        reached.push(server_name(&client, name).await);
     }
     assert_eq!(reached, ["one", "two"]);
-    let answer = client.request("tools/call", json!({"name": "p_env", "arguments": {"name": "WHO"}})).await;
+    let answer = client.request("tools/call", json!({"name": "p_env", "arguments": {"name": "SERVER_NAME"}})).await;
     assert_eq!(answer["error"]["data"]["code"], "TOOL_NOT_FOUND", "{answer}");
     assert_eq!(answer["error"]["data"]["candidates"], json!(candidates), "{answer}");
 }
@@ -99,7 +99,7 @@ async fn d4_a_name_never_moves_to_another_server() {
     let servers = json!({ "one": alone["one"], "two": with(named("two"), "prefix", json!("p")) });
     let gateway = Gateway::with_servers(alone).await;
     let client = gateway.client_seeing("p_env").await;
-    assert_eq!(who(&client, "p_env").await, "one");
+    assert_eq!(server_name(&client, "p_env").await, "one");
 
     let gateway = Gateway::with_servers(servers.clone()).await;
     let client = gateway.client().await;
@@ -115,7 +115,7 @@ async fn d4_a_name_never_moves_to_another_server() {
     let client = gateway.client().await;
     for (name, expected) in first.iter().zip(["one", "two"]) {
         client.await_tool(name).await;
-        assert_eq!(who(&client, name).await, expected);
+        assert_eq!(server_name(&client, name).await, expected);
     }
 }
 
@@ -128,8 +128,8 @@ async fn d4_a_prefix_may_be_another_or_empty() {
     let gateway = Gateway::with_servers(servers).await;
     let client = gateway.client_seeing("my-own_env").await;
     client.await_tool("env").await;
-    assert_eq!(who(&client, "my-own_env").await, "one");
-    assert_eq!(who(&client, "env").await, "two");
+    assert_eq!(server_name(&client, "my-own_env").await, "one");
+    assert_eq!(server_name(&client, "env").await, "two");
     assert!(!client.tool_names().await.iter().any(|name| name.starts_with("one_") || name.starts_with("two_")));
 }
 
@@ -138,7 +138,7 @@ async fn d4_without_namespacing_names_are_native() {
     let config = json!({ "namespacing": "none", "mcpServers": { "one": named("one") } });
     let gateway = Gateway::start(config).await;
     let client = gateway.client_seeing("env").await;
-    assert_eq!(who(&client, "env").await, "one");
+    assert_eq!(server_name(&client, "env").await, "one");
     let tools = client.list("tools/list", "tools").await;
     assert!(tools.iter().all(|tool| tool["_meta"]["dev.goblin/native"].is_null()), "unchanged where nothing changed");
 }
@@ -182,7 +182,7 @@ async fn reg9_an_alias_replaces_the_minted_name() {
     let server = with(named("one"), "tools", json!({ "rename": { "env": "ask_env" } }));
     let gateway = Gateway::with_servers(json!({ "a": server })).await;
     let client = gateway.client_seeing("ask_env").await;
-    assert_eq!(who(&client, "ask_env").await, "one");
+    assert_eq!(server_name(&client, "ask_env").await, "one");
     assert!(!client.tool_names().await.contains(&"a_env".to_owned()));
     let answer = client.request("tools/call", json!({"name": "a_env"})).await;
     assert_eq!(answer["error"]["data"]["code"], "TOOL_NOT_FOUND");
@@ -197,11 +197,11 @@ async fn reg9_an_alias_takes_part_in_conflicts() {
     let gateway = Gateway::with_servers(servers).await;
     let client = gateway.client_seeing("a_echo").await;
     client.await_tool("b_echo").await;
-    let answer = client.request("tools/call", json!({"name": "b_env", "arguments": {"name": "WHO"}})).await;
+    let answer = client.request("tools/call", json!({"name": "b_env", "arguments": {"name": "SERVER_NAME"}})).await;
     let candidates = answer["error"]["data"]["candidates"].as_array().expect("candidates").clone();
     let mut reached = Vec::new();
     for name in &candidates {
-        reached.push(who(&client, name.as_str().expect("a name")).await);
+        reached.push(server_name(&client, name.as_str().expect("a name")).await);
     }
     assert_eq!(reached, ["a", "b"]);
 }
@@ -247,14 +247,14 @@ async fn route5_arguments_are_the_backends_business_unless_it_wants_them_checked
     client.await_tool("strict_nonce").await;
 
     let judged = client.call("free_nonce", json!({"nonce": 7})).await;
-    assert_eq!(judged["content"][0]["text"], "nonce is missing", "in the backend's own words");
+    assert_eq!(judged["content"][0]["text"], "nonce is missing", "the backend's own text");
     assert_eq!(client.call_text("free_call_count", json!({})).await, "2");
 
-    let refused = client.call("strict_nonce", json!({"nonce": 7})).await;
-    assert_eq!(refused["isError"], true, "{refused}");
-    let words = refused["content"][0]["text"].as_str().expect("words");
-    assert!(words.contains("strict_nonce") && words.contains("/nonce"), "{words}");
-    assert_eq!(client.call_text("strict_call_count", json!({})).await, "1", "the refused call never arrived");
+    let rejected = client.call("strict_nonce", json!({"nonce": 7})).await;
+    assert_eq!(rejected["isError"], true, "{rejected}");
+    let text = rejected["content"][0]["text"].as_str().expect("a text");
+    assert!(text.contains("strict_nonce") && text.contains("/nonce"), "{text}");
+    assert_eq!(client.call_text("strict_call_count", json!({})).await, "1", "the rejected call never arrived");
     assert_eq!(client.call_text("strict_nonce", json!({"nonce": "n"})).await, "n");
 }
 
@@ -282,10 +282,10 @@ async fn err1_an_error_about_a_backend_names_it() {
     let crashed = client.request("tools/call", json!({"name": "a_crash"})).await;
     assert_eq!(crashed["error"]["code"], 1503, "{crashed}");
     assert_eq!(crashed["error"]["data"]["serverId"], "a", "{crashed}");
-    assert!(crashed["error"]["data"]["retryable"].is_null(), "it had been sent: {crashed}");
+    assert!(crashed["error"]["data"]["retryable"].is_null(), "the call had been sent: {crashed}");
     let after = client.request("tools/call", json!({"name": "a_echo"})).await;
     assert_eq!(after["error"]["data"]["code"], "BACKEND_UNAVAILABLE", "{after}");
-    assert_eq!(after["error"]["data"]["retryable"], true, "it was never sent: {after}");
+    assert_eq!(after["error"]["data"]["retryable"], true, "the call was never sent: {after}");
 }
 
 #[tokio::test]
@@ -299,8 +299,8 @@ async fn d6_a_limit_is_told_by_name() {
     let client = gateway.client_seeing("a_hang").await;
     let body = json!({"jsonrpc": "2.0", "id": "h", "method": "tools/call", "params": {"name": "a_hang"}});
     let (_, _hanging) = client.open(body.to_string()).await;
-    let refused = client.request("tools/call", json!({"name": "a_echo"})).await;
-    check_limit(&refused, "maxInFlight", 1);
+    let rejected = client.request("tools/call", json!({"name": "a_echo"})).await;
+    check_limit(&rejected, "maxInFlight", 1);
     client.notify("notifications/cancelled", json!({"requestId": "h"})).await;
     eventually("there is room again", || async {
         client.request("tools/call", json!({"name": "a_echo", "arguments": {}})).await["error"].is_null().then_some(())
@@ -324,5 +324,5 @@ fn check_limit(answer: &Value, limit: &str, value: u64) {
     assert_eq!(error["code"], 1429, "{answer}");
     assert_eq!(error["data"]["code"], "LIMIT_EXCEEDED", "{answer}");
     assert_eq!((&error["data"]["limit"], &error["data"]["value"]), (&json!(limit), &json!(value)), "{answer}");
-    assert!(error["message"].as_str().expect("words").starts_with("LimitExceeded: "), "{answer}");
+    assert!(error["message"].as_str().expect("a text").starts_with("LimitExceeded: "), "{answer}");
 }

@@ -35,7 +35,7 @@ async fn a_gateway_tells_where_it_is_for_as_long_as_it_runs() {
     let mut gateway = serve(scratch.path(), &config).await;
     let record = record(scratch.path());
     assert_eq!(record["url"], gateway.url());
-    assert_eq!(record["pid"], gateway.child.id().expect("it runs"));
+    assert_eq!(record["pid"], gateway.child.id().expect("the process runs"));
     assert_eq!(record["version"], env!("CARGO_PKG_VERSION"));
     let config = scratch.path().canonicalize().expect("a path").join("goblin.json");
     assert_eq!(record["config"], config.to_str().expect("text"));
@@ -55,7 +55,7 @@ async fn a_gateway_tells_where_it_is_for_as_long_as_it_runs() {
 async fn what_a_killed_gateway_left_is_removed_by_the_next_reader() {
     let scratch = Scratch::new();
     let mut gateway = serve(scratch.path(), &json!({ "mcpServers": {} })).await;
-    gateway.child.kill().await.expect("it can be killed");
+    gateway.child.kill().await.expect("the process can be killed");
     assert_eq!(records(scratch.path()).len(), 2, "the record and the admin token");
     let (mut client, config) = (goblin(scratch.path()), scratch.path().join("goblin.json"));
     client
@@ -63,6 +63,6 @@ async fn what_a_killed_gateway_left_is_removed_by_the_next_reader() {
         .arg(config)
         .stdin(std::process::Stdio::null())
         .stderr(std::process::Stdio::null());
-    assert!(client.status().await.expect("it runs").success());
+    assert!(client.status().await.expect("the command runs").success());
     assert_eq!(records(scratch.path()), Vec::<PathBuf>::new());
 }

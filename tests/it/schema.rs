@@ -19,7 +19,7 @@ fn read(path: &str) -> String {
 }
 
 fn validator() -> Validator {
-    jsonschema::draft202012::new(schema::schema()).expect("it is a schema")
+    jsonschema::draft202012::new(schema::schema()).expect("a valid schema")
 }
 
 /// Parses a configuration. Every variable is set. Two variables have two values, since the tokens of a file must differ.
@@ -36,12 +36,12 @@ fn schema_accepts(validator: &Validator, value: &Value) -> Result<(), String> {
 
 #[test]
 fn the_committed_schema_is_not_stale() {
-    let output = Command::new(GOBLIN).arg("schema").output().expect("it runs");
+    let output = Command::new(GOBLIN).arg("schema").output().expect("the command runs");
     assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
     let printed: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let committed: Value = serde_json::from_str(&read("goblin.schema.json")).expect("JSON");
     assert!(printed == committed, "goblin.schema.json is stale, run: goblin schema > goblin.schema.json");
-    assert!(jsonschema::meta::is_valid(&printed), "it is no schema");
+    assert!(jsonschema::meta::is_valid(&printed), "the output is no schema");
 }
 
 /// Returns the blocks of a document that are fenced as `language`.
@@ -49,7 +49,7 @@ fn blocks(document: &str, language: &str) -> Vec<String> {
     let text = read(document);
     let start = format!("```{language}\n");
     let fenced = text.split(&start).skip(1);
-    fenced.map(|rest| rest.split("```").next().expect("it is closed").to_owned()).collect()
+    fenced.map(|rest| rest.split("```").next().expect("the block is closed").to_owned()).collect()
 }
 
 /// Checks a text with the reader and with the schema.
@@ -82,7 +82,7 @@ fn the_configurations_of_the_examples_are_good() {
     let directory = Path::new(crate::harness::ROOT).join("examples");
     let mut checked = 0;
     for entry in std::fs::read_dir(directory).expect("the examples") {
-        let name = entry.expect("an entry").file_name().into_string().expect("names of ours are UTF-8");
+        let name = entry.expect("an entry").file_name().into_string().expect("file names are UTF-8");
         if name == "README.md" {
             continue;
         }

@@ -17,7 +17,7 @@ pub async fn scrape(client: &Client) -> Vec<String> {
 /// Waits until a scrape has this line. A response reaches its client a moment before it is counted.
 pub async fn scraped(client: &Client, line: &str) {
     eventually(&format!("a scrape has {line}"), || async {
-        scrape(client).await.iter().any(|told| told == line).then_some(())
+        scrape(client).await.iter().any(|entry| entry == line).then_some(())
     })
     .await;
 }

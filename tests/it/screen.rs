@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 use tokio::process::{Child, Command};
 
-use crate::harness::{PATIENCE, eventually};
+use crate::harness::{TIMEOUT, eventually};
 
 pub struct Screen {
     parser: Arc<Mutex<vt100::Parser>>,
@@ -38,7 +38,7 @@ impl Screen {
     pub fn run(mut command: Command, columns: u16, rows: u16) -> Screen {
         use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
         let near = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
-        grantpt(&near).expect("ours");
+        grantpt(&near).expect("the terminal can be granted");
         unlockpt(&near).expect("open");
         let name = ptsname(&near, Vec::new()).expect("a name").into_string().expect("text");
         let far = File::options().read(true).write(true).open(name).expect("the other side");
@@ -57,12 +57,12 @@ impl Screen {
                 unseen.drain(..whole);
             }
         });
-        let child = command.spawn().expect("it starts");
+        let child = command.spawn().expect("the process starts");
         Screen { parser, keyboard, far, child }
     }
 
     pub fn press(&mut self, keys: &str) {
-        self.keyboard.write_all(keys.as_bytes()).expect("it is open");
+        self.keyboard.write_all(keys.as_bytes()).expect("the stream is open");
     }
 
     pub fn text(&self) -> String {
@@ -80,34 +80,37 @@ impl Screen {
     }
 
     /// Waits until the screen satisfies `is_so`.
-    pub async fn wait(&self, what: &str, is_so: impl Fn(&str) -> bool) -> String {
-        let deadline = tokio::time::Instant::now() + PATIENCE;
+    pub async fn wait(&self, condition: &str, is_so: impl Fn(&str) -> bool) -> String {
+        let deadline = tokio::time::Instant::now() + TIMEOUT;
         loop {
             let text = self.text();
             if is_so(&text) {
                 return text;
             }
-            assert!(tokio::time::Instant::now() < deadline, "waited in vain until {what}; the screen is\n{text}");
+            assert!(tokio::time::Instant::now() < deadline, "timed out before {condition}; the screen is\n{text}");
             tokio::time::sleep(std::time::Duration::from_millis(10)).await;
         }
     }
 
-    pub async fn shows(&self, words: &str) -> String {
-        self.wait(&format!("{words:?} is shown"), |text| text.contains(words)).await
+    pub async fn shows(&self, text: &str) -> String {
+        self.wait(&format!("{text:?} is shown"), |screen| screen.contains(text)).await
     }
 
-    pub async fn hides(&self, words: &str) -> String {
-        self.wait(&format!("{words:?} is gone"), |text| !text.contains(words)).await
+    pub async fn hides(&self, text: &str) -> String {
+        self.wait(&format!("{text:?} is hidden"), |screen| !screen.contains(text)).await
     }
 
     /// Waits for the end of the program and for the restored terminal. Returns the exit code.
     pub async fn ended(&mut self) -> Option<i32> {
-        let status = tokio::time::timeout(PATIENCE, self.child.wait()).await.expect("it ends").expect("it is a child");
-        eventually("the terminal is given back", || async { self.is_given_back().then_some(()) }).await;
+        let status = tokio::time::timeout(TIMEOUT, self.child.wait())
+            .await
+            .expect("the process ends")
+            .expect("the exit status is known");
+        eventually("the terminal is restored", || async { self.is_restored().then_some(()) }).await;
         status.code()
     }
 
-    pub fn is_given_back(&self) -> bool {
+    pub fn is_restored(&self) -> bool {
         let modes = tcgetattr(&self.far).expect("a terminal has modes").local_modes;
         let is_cooked = modes.contains(LocalModes::ICANON | LocalModes::ECHO);
         let parser = self.parser.lock().expect("no test panics here");

@@ -8,12 +8,11 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::Notify;
-use tokio::task::JoinHandle;
 
 use crate::harness::eventually;
-use crate::raw_server::{read_request, response};
+use crate::raw_server::{Acceptor, read_request, response};
 
 const JSON: &str = "Content-Type: application/json\r\n";
 
@@ -21,7 +20,7 @@ pub struct Scripted {
     pub address: SocketAddr,
     seen: Arc<Mutex<Vec<Seen>>>,
     hung_up: Arc<AtomicUsize>,
-    task: JoinHandle<()>,
+    _acceptor: Acceptor,
 }
 
 /// A recorded request.
@@ -103,17 +102,14 @@ impl Seen {
 impl Scripted {
     /// Starts a server. `answer` receives the request and the number of earlier requests of its method.
     pub async fn start(answer: impl Fn(&Seen, usize) -> Reply + Send + Sync + 'static) -> Scripted {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
-        let address = listener.local_addr().expect("a bound socket has an address");
         let (seen, hung_up) = (Arc::<Mutex<Vec<Seen>>>::default(), Arc::<AtomicUsize>::default());
         let (kept, counted, answer) = (Arc::clone(&seen), Arc::clone(&hung_up), Arc::new(answer));
-        let task = tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let (kept, counted, answer) = (Arc::clone(&kept), Arc::clone(&counted), Arc::clone(&answer));
-                tokio::spawn(async move { serve(stream, &kept, &counted, &*answer).await });
-            }
+        let acceptor = Acceptor::start(move |stream| {
+            let (kept, counted, answer) = (Arc::clone(&kept), Arc::clone(&counted), Arc::clone(&answer));
+            async move { serve(stream, &kept, &counted, &*answer).await }
         });
-        Scripted { address, seen, hung_up, task }
+        let acceptor = acceptor.await;
+        Scripted { address: acceptor.address, seen, hung_up, _acceptor: acceptor }
     }
 
     pub fn seen(&self) -> Vec<Seen> {
@@ -131,14 +127,8 @@ impl Scripted {
     }
 
     /// Waits until the peer has disconnected from a held response.
-    pub async fn hung_up(&self) {
-        eventually("it was hung up", || async { (self.hung_up.load(Ordering::SeqCst) > 0).then_some(()) }).await;
-    }
-}
-
-impl Drop for Scripted {
-    fn drop(&mut self) {
-        self.task.abort();
+    pub async fn await_disconnect(&self) {
+        eventually("the peer disconnected", || async { (self.hung_up.load(Ordering::SeqCst) > 0).then_some(()) }).await;
     }
 }
 
@@ -172,6 +162,6 @@ async fn serve(
             let _ = stream.read(&mut [0; 16]).await;
             hung_up.fetch_add(1, Ordering::SeqCst);
         }
-        Reply::Paused(..) => unreachable!("it is over"),
+        Reply::Paused(..) => unreachable!("the loop handles pauses"),
     }
 }

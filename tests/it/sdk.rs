@@ -7,7 +7,7 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 
-use crate::harness::{GOBLIN, PATIENCE, Scratch, eventually, servers_only};
+use crate::harness::{GOBLIN, Scratch, TIMEOUT, eventually, servers_only};
 
 /// Returns a file or directory below `target/tools`.
 pub fn tool(path: &str) -> PathBuf {
@@ -121,9 +121,9 @@ pub struct Playing {
 
 impl Playing {
     fn start(sdk: Sdk, mut command: Command, scratch: Scratch) -> Playing {
-        let words = std::fs::File::create(scratch.path().join("stderr")).expect("a scratch file");
+        let stderr = std::fs::File::create(scratch.path().join("stderr")).expect("a scratch file");
         let report = std::fs::File::create(scratch.path().join("stdout")).expect("a scratch file");
-        command.env_remove("GOBLIN_CONFIG").stdin(Stdio::null()).stdout(report).stderr(words).kill_on_drop(true);
+        command.env_remove("GOBLIN_CONFIG").stdin(Stdio::null()).stdout(report).stderr(stderr).kill_on_drop(true);
         let child = command.spawn().unwrap_or_else(|error| panic!("{sdk:?} does not start: {error}"));
         Playing { sdk, child, scratch }
     }
@@ -135,29 +135,29 @@ impl Playing {
 
     /// Waits until this step has been played.
     pub async fn step_is_done(&self, index: usize) {
-        let words = format!("client: step {index} ");
+        let stderr = format!("client: step {index} ");
         eventually(&format!("{:?} has played step {index}", self.sdk), || async {
-            self.written("stderr").contains(&words).then_some(())
+            self.written("stderr").contains(&stderr).then_some(())
         })
         .await;
     }
 
     /// Waits for the end and returns the client's report.
     pub async fn report(mut self) -> Report {
-        let mut words = String::new();
+        let mut stderr = String::new();
         let status = loop {
-            if let Ok(status) = tokio::time::timeout(PATIENCE, self.child.wait()).await {
-                break status.expect("it can be waited for");
+            if let Ok(status) = tokio::time::timeout(TIMEOUT, self.child.wait()).await {
+                break status.expect("the exit status is known");
             }
             // A script is long, so the timeout applies to each step.
             let so_far = self.written("stderr");
-            assert!(so_far.len() > words.len(), "{:?} does not end: {so_far}", self.sdk);
-            words = so_far;
+            assert!(so_far.len() > stderr.len(), "{:?} does not end: {so_far}", self.sdk);
+            stderr = so_far;
         };
         assert!(status.success(), "{:?}: {status}: {}", self.sdk, self.written("stderr"));
         let text = self.written("stdout");
         let report = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{:?}: {error}: {text}", self.sdk));
-        Report { sdk: self.sdk, report, words: self.written("stderr") }
+        Report { sdk: self.sdk, report, stderr: self.written("stderr") }
     }
 }
 
@@ -165,7 +165,7 @@ impl Playing {
 pub struct Report {
     pub sdk: Sdk,
     report: Value,
-    words: String,
+    stderr: String,
 }
 
 impl Report {
@@ -192,9 +192,9 @@ impl Report {
     }
 
     /// Returns the params of each server request of this method that the client answered.
-    pub fn asks(&self, method: &str) -> Vec<&Value> {
-        let all = self.report["asks"].as_array().expect("asks").iter().filter(|ask| ask["method"] == method);
-        all.map(|ask| &ask["params"]).collect()
+    pub fn server_requests(&self, method: &str) -> Vec<&Value> {
+        let all = self.report["asks"].as_array().expect("asks").iter().filter(|request| request["method"] == method);
+        all.map(|request| &request["params"]).collect()
     }
 
     /// Returns the notifications of a method. Progress is reported separately.
@@ -214,7 +214,7 @@ impl Report {
     /// when they read its response, before they handle notifications of the same read. This happens without a gateway
     /// too.
     pub fn lost_progress(&self) -> usize {
-        self.words.matches("Received a progress notification for an unknown token").count()
+        self.stderr.matches("Received a progress notification for an unknown token").count()
     }
 }
 

@@ -14,21 +14,21 @@ use tokio::process::{Child, Command};
 use tokio::sync::Notify;
 
 use crate::fixture_http::HttpFixture;
-use crate::harness::{GOBLIN, PATIENCE, Scratch, eventually, fixture_server, servers_only};
+use crate::harness::{GOBLIN, Scratch, TIMEOUT, eventually, fixture_server, servers_only};
 
 /// A receiver of notifications about changed tools.
 #[derive(Clone, Default)]
-struct Ears(Arc<Notify>);
+struct Recorder(Arc<Notify>);
 
-impl ClientHandler for Ears {
+impl ClientHandler for Recorder {
     async fn on_tool_list_changed(&self, _: NotificationContext<RoleClient>) {
         self.0.notify_one();
     }
 }
 
 struct Client {
-    service: RunningService<RoleClient, Ears>,
-    ears: Ears,
+    service: RunningService<RoleClient, Recorder>,
+    recorder: Recorder,
     goblin: Child,
     _scratch: Scratch,
 }
@@ -44,10 +44,10 @@ impl Client {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
         let mut goblin = command.spawn().expect("goblin starts");
         let transport = (goblin.stdout.take().expect("stdout is piped"), goblin.stdin.take().expect("stdin is piped"));
-        let ears = Ears::default();
-        let service = tokio::time::timeout(PATIENCE, ears.clone().serve(transport)).await;
+        let recorder = Recorder::default();
+        let service = tokio::time::timeout(TIMEOUT, recorder.clone().serve(transport)).await;
         let service = service.expect("a handshake in time").expect("a handshake");
-        let client = Client { service, ears, goblin, _scratch: scratch };
+        let client = Client { service, recorder, goblin, _scratch: scratch };
         client.await_tool("a_echo").await;
         client
     }
@@ -129,14 +129,14 @@ async fn srv5_rmcp_calls_reads_and_prompts() {
     let completion = client.service.complete_prompt_simple("a_greet", "name", "Al").await.expect("a result");
     assert_eq!(completion, ["Alan", "Alonzo"]);
     client.service.close().await.expect("an end");
-    let status = tokio::time::timeout(PATIENCE, client.goblin.wait()).await.expect("an end in time");
-    assert!(status.expect("it can be waited for").success());
+    let status = tokio::time::timeout(TIMEOUT, client.goblin.wait()).await.expect("an end in time");
+    assert!(status.expect("the exit status is known").success());
 }
 
 #[tokio::test]
 async fn srv4_rmcp_hears_of_a_change() {
     let client = Client::start().await;
     client.call("a_change_tools", json!({})).await.expect("a result");
-    tokio::time::timeout(PATIENCE, client.ears.0.notified()).await.expect("a notification in time");
+    tokio::time::timeout(TIMEOUT, client.recorder.0.notified()).await.expect("a notification in time");
     client.await_tool("a_added_0001").await;
 }

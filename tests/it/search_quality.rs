@@ -111,11 +111,12 @@ fn ways(tools: &[Tool]) -> [Way<'_>; 3] {
         let words: Vec<_> = words(&query).collect();
         best(texts.iter().map(|text| words.iter().filter(|word| text.contains(*word)).count() as f64))
     };
-    let ours = move |query: &str| index.search(query, 5, |_| true).hits.iter().map(|hit| hit.document).collect();
+    let index_search =
+        move |query: &str| index.search(query, 5, |_| true).hits.iter().map(|hit| hit.document).collect();
     [
         ("substrings", Box::new(substring)),
         ("BM25, unweighted", Box::new(move |query| plain.search(query))),
-        ("Goblin", Box::new(ours)),
+        ("Goblin", Box::new(index_search)),
     ]
 }
 
@@ -206,11 +207,17 @@ fn meta5_the_right_tool_is_found_and_the_page_says_how_often() {
     }
     check_page(&table);
     for (place, corpus) in figures.chunks(3).enumerate() {
-        let [_, plain, ours] = corpus else { panic!("three ways") };
-        assert!(ours.0 > plain.0 && ours.1 > plain.1, "{place}: {ours:?} is no better than {plain:?}");
+        let [_, plain, index_search] = corpus else { panic!("three ways") };
+        assert!(
+            index_search.0 > plain.0 && index_search.1 > plain.1,
+            "{place}: {index_search:?} is no better than {plain:?}"
+        );
     }
-    let ours = figures[2];
-    assert!(ours.0 >= BAR.0 && ours.1 >= BAR.1, "the bar is {BAR:?}, and this is {ours:?}\n{table}");
+    let index_search = figures[2];
+    assert!(
+        index_search.0 >= BAR.0 && index_search.1 >= BAR.1,
+        "the bar is {BAR:?}, and this is {index_search:?}\n{table}"
+    );
 }
 
 /// Asserts that the page contains this table between the marks.

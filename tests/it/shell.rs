@@ -63,7 +63,8 @@ async fn in_a_pipe_a_table_is_plain_and_whole() {
     assert_eq!(lines[1], "b_echo   b       Returns its arguments untouched, as text and as structured content");
     assert!(stderr.starts_with("goblin: 2 of ") && stderr.contains("--limit"), "{stderr}");
     let resources = home.run(&["resources", "list"]).await;
-    let alpha = resources.text().lines().find(|line| line.starts_with("a+note:///alpha ")).expect("it is listed");
+    let alpha =
+        resources.text().lines().find(|line| line.starts_with("a+note:///alpha ")).expect("the entry is listed");
     assert_eq!(
         alpha.split_whitespace().collect::<Vec<_>>(),
         ["a+note:///alpha", "text/plain", "10", "B", "a", "alpha"]
@@ -77,13 +78,13 @@ async fn on_a_terminal_lines_fit_and_say_where_they_were_cut() {
     let (_gateway, _client) = home.gateway("a_echo").await;
     let mut command = home.goblin(&["tools", "list"]);
     let terminal = Terminal::of(&mut command).of_width(60);
-    assert!(command.status().await.expect("it runs").success());
+    assert!(command.status().await.expect("the command runs").success());
     let shown = terminal.await_text("a_widget").await;
-    let echo = shown.lines().find(|line| line.starts_with("a_echo ")).expect("it is listed");
+    let echo = shown.lines().find(|line| line.starts_with("a_echo ")).expect("the entry is listed");
     assert!(echo.ends_with('…') && echo.chars().count() == 60, "{echo:?}");
     let mut command = home.goblin(&["tools", "describe", "a_add"]);
     let terminal = Terminal::of(&mut command);
-    assert!(command.status().await.expect("it runs").success());
+    assert!(command.status().await.expect("the command runs").success());
     terminal.await_text("\x1b[1ma_add\x1b[0m").await;
 }
 
@@ -94,8 +95,8 @@ async fn a_tool_is_described_with_what_it_takes() {
     for last in [&[][..], &["--config", home.config()]] {
         let described = home.run(&with(&["tools", "describe", "a_tool_0001"], last)).await;
         assert_eq!(described.code, Some(0), "{described:?}");
-        for words in ["a_tool_0001  (server a)", "limit     integer  no      (otherwise 10)", "What to look for"] {
-            assert!(described.text().contains(words), "{words}: {}", described.text());
+        for fragment in ["a_tool_0001  (server a)", "limit     integer  no      (otherwise 10)", "What to look for"] {
+            assert!(described.text().contains(fragment), "{fragment}: {}", described.text());
         }
         let described = home.run(&with(&["tools", "describe", "a_tool_0001", "--json"], last)).await.json();
         assert_eq!((&described["serverId"], &described["tool"]["name"]), (&json!("a"), &json!("a_tool_0001")));
@@ -185,12 +186,12 @@ async fn a_gateway_of_another_kind_is_asked_by_the_lists_of_the_protocol() {
 #[tokio::test]
 async fn what_cannot_be_done_is_told_with_its_exit_code() {
     let home = Home::new(&json!({ "mcpServers": { "a": fixture_server(&[]) } }));
-    let nobody = home.run(&["tools", "list"]).await;
-    assert_eq!(nobody.code, Some(3), "{nobody:?}");
-    assert!(nobody.stderr.contains("no gateway is running on this machine"), "{nobody:?}");
+    let no_gateway = home.run(&["tools", "list"]).await;
+    assert_eq!(no_gateway.code, Some(3), "{no_gateway:?}");
+    assert!(no_gateway.stderr.contains("no gateway is running on this machine"), "{no_gateway:?}");
     let (_gateway, _client) = home.gateway("a_echo").await;
     let broken = home.scratch.write("broken.json", "{").display().to_string();
-    for (arguments, code, words) in [
+    for (arguments, code, fragment) in [
         (&["tools", "list", "--url", "http://127.0.0.1:1/mcp"][..], 3, "cannot connect to http://127.0.0.1:1"),
         (&["tools", "list", "--config", &broken], 2, "broken.json"),
         (&["tools", "list", "--url", "nonsense"], 2, "nonsense"),
@@ -205,7 +206,7 @@ async fn what_cannot_be_done_is_told_with_its_exit_code() {
     ] {
         let ran = home.run(arguments).await;
         assert_eq!((ran.code, ran.text()), (Some(code), ""), "{arguments:?}: {ran:?}");
-        assert!(ran.stderr.contains(words), "{arguments:?}: {ran:?}");
+        assert!(ran.stderr.contains(fragment), "{arguments:?}: {ran:?}");
     }
     let (_second, _client) = home.gateway("a_echo").await;
     let either = home.run(&["tools", "list"]).await;

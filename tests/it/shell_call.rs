@@ -44,7 +44,7 @@ async fn arguments_are_typed_by_the_schema_however_they_are_given() {
 async fn what_is_wrong_with_a_call_is_told_by_words_and_exit_code() {
     let home = home();
     let (_gateway, client) = home.gateway("a_echo").await;
-    for (arguments, code, words) in [
+    for (arguments, code, fragment) in [
         (&["a_add", "a=one"][..], 2, "the argument a of a_add must be a number, not \"one\""),
         (&["a_add", "a"], 2, "\"a\" is no argument"),
         (&["a_nonce", "nonse=1"], 2, "did you mean nonce?"),
@@ -54,9 +54,9 @@ async fn what_is_wrong_with_a_call_is_told_by_words_and_exit_code() {
     ] {
         let ran = home.run(&[&["tools", "call"], arguments].concat()).await;
         assert_eq!((ran.code, ran.text()), (Some(code), ""), "{arguments:?}: {ran:?}");
-        assert!(ran.stderr.contains(words), "{arguments:?}: {ran:?}");
+        assert!(ran.stderr.contains(fragment), "{arguments:?}: {ran:?}");
     }
-    assert_eq!(client.call_text("a_call_count", json!({})).await, "3", "what is wrong is not sent");
+    assert_eq!(client.call_text("a_call_count", json!({})).await, "3", "an invalid call is not sent");
     let failed = home.run(&["tools", "call", "a_fail", "--json"]).await;
     assert_eq!(failed.code, Some(1), "{failed:?}");
     assert_eq!(serde_json::from_slice::<serde_json::Value>(&failed.stdout).expect("JSON")["isError"], true);
@@ -84,10 +84,10 @@ async fn progress_is_told_and_asks_are_declined_without_a_terminal() {
     assert_eq!(ran.text(), "2 steps\n");
     let form = json!({"message": "Which one?", "requestedSchema": {"type": "object", "properties": {}}});
     let params = format!("params={form}");
-    let ran = home.run(&["tools", "call", "a_ask", "method=elicitation/create", &params]).await;
+    let ran = home.run(&["tools", "call", "a_request", "method=elicitation/create", &params]).await;
     assert_eq!(ran.text(), "{\"result\":{\"action\":\"decline\"}}\n", "{ran:?}");
     assert!(ran.stderr.contains("the server asks: Which one?") && ran.stderr.contains("declined"), "{ran:?}");
-    let ran = home.run(&["tools", "call", "a_ask", "method=roots/list"]).await;
+    let ran = home.run(&["tools", "call", "a_request", "method=roots/list"]).await;
     assert!(ran.text().contains("\"error\""), "{ran:?}");
 }
 
@@ -99,7 +99,7 @@ async fn a_person_at_a_terminal_answers_what_a_server_asks() {
     let form =
         json!({"message": "Where to?", "requestedSchema": {"properties": properties, "required": ["city", "days"]}});
     let params = format!("params={form}");
-    let mut command = home.goblin(&["tools", "call", "a_ask", "method=elicitation/create", &params]);
+    let mut command = home.goblin(&["tools", "call", "a_request", "method=elicitation/create", &params]);
     let mut terminal = Terminal::of(&mut command);
     terminal = terminal.with_keyboard(&mut command);
     let mut child = command.spawn().expect("goblin starts");
@@ -113,22 +113,22 @@ async fn a_person_at_a_terminal_answers_what_a_server_asks() {
     terminal.await_text("why (string, may be empty): ").await;
     terminal.type_in("\n");
     terminal.await_text(r#"{"action":"accept","content":{"city":"Oslo","days":3}}"#).await;
-    assert!(child.wait().await.expect("it ends").success());
+    assert!(child.wait().await.expect("the process ends").success());
 }
 
 #[tokio::test]
 async fn a_signal_cancels_the_call() {
     let home = home();
     let (_gateway, client) = home.gateway("a_echo").await;
-    let arguments = ["tools", "call", "a_ask", "method=elicitation/create", "then=hang"];
+    let arguments = ["tools", "call", "a_request", "method=elicitation/create", "then=hang"];
     let mut child = home.goblin(&arguments).stderr(Stdio::piped()).spawn().expect("goblin starts");
-    let mut stderr = BufReader::new(child.stderr.take().expect("it is piped")).lines();
-    let told = stderr.next_line().await.expect("it can be read").expect("a line");
-    assert!(told.contains("the server asks"), "{told}");
-    signal(child.id().expect("it runs"), "INT");
-    assert_eq!(child.wait().await.expect("it ends").code(), Some(130));
+    let mut stderr = BufReader::new(child.stderr.take().expect("the stream is piped")).lines();
+    let line = stderr.next_line().await.expect("the line can be read").expect("a line");
+    assert!(line.contains("the server asks"), "{line}");
+    signal(child.id().expect("the process runs"), "INT");
+    assert_eq!(child.wait().await.expect("the process ends").code(), Some(130));
     let cancelled = || async { (client.call_text("a_cancelled", json!({})).await != "[]").then_some(()) };
-    eventually("the server is told", cancelled).await;
+    eventually("the server receives the cancellation", cancelled).await;
 }
 
 #[tokio::test]
@@ -140,9 +140,9 @@ async fn a_signal_ends_servers_of_its_own() {
     let mut child = command.stderr(Stdio::piped()).spawn().expect("goblin starts");
     let pid = || async { std::fs::read_to_string(&pid_file).ok().filter(|pid| pid.ends_with('\n')) };
     let pid = eventually("the server has started", pid).await;
-    signal(child.id().expect("it runs"), "INT");
-    assert_eq!(child.wait().await.expect("it ends").code(), Some(130));
-    assert!(!std::path::Path::new("/proc").join(pid.trim()).exists(), "the server has ended with it");
+    signal(child.id().expect("the process runs"), "INT");
+    assert_eq!(child.wait().await.expect("the process ends").code(), Some(130));
+    assert!(!std::path::Path::new("/proc").join(pid.trim()).exists(), "the server has ended with the command");
 }
 
 #[tokio::test]
@@ -158,12 +158,12 @@ async fn a_resource_is_read_byte_for_byte() {
     }
     let saved = home.run(&["resources", "read", "a_blob_bin", "--output", "bin"]).await;
     assert_eq!((saved.code, saved.text()), (Some(0), ""), "{saved:?}");
-    assert_eq!(std::fs::read(home.scratch.path().join("bin")).expect("it was written"), BYTES);
+    assert_eq!(std::fs::read(home.scratch.path().join("bin")).expect("the file was written"), BYTES);
     let json = home.run(&["resources", "read", "a+note:///alpha", "--json"]).await.json();
     assert_eq!(json["contents"][0]["uri"], "a+note:///alpha");
     let mut command = home.goblin(&["resources", "read", "a+blob:///bin"]);
     let terminal = Terminal::of(&mut command);
-    assert_eq!(command.status().await.expect("it runs").code(), Some(2));
+    assert_eq!(command.status().await.expect("the command runs").code(), Some(2));
     terminal.await_text("--output FILE").await;
 }
 
@@ -173,7 +173,7 @@ async fn files_of_a_result_are_saved_where_they_are_wanted() {
     let (_gateway, _client) = home.gateway("a_echo").await;
     let ran = home.run(&["tools", "call", "a_audio", "--output", "sound.wav"]).await;
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    assert!(std::fs::read(home.scratch.path().join("sound.wav")).expect("it was written").starts_with(b"RIFF"));
+    assert!(std::fs::read(home.scratch.path().join("sound.wav")).expect("the file was written").starts_with(b"RIFF"));
     let ran = home.run(&["tools", "call", "a_big", "bytes=1", "--output", "nothing"]).await;
     assert!(ran.code == Some(0) && ran.stderr.contains("nothing was not written"), "{ran:?}");
     let ran = home.run(&["tools", "call", "a_audio", "--output", "no/where"]).await;

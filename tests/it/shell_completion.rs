@@ -7,7 +7,7 @@ use std::process::Stdio;
 use serde_json::json;
 use tokio::process::Command;
 
-use crate::harness::{GOBLIN, PATIENCE, fixture_server};
+use crate::harness::{GOBLIN, TIMEOUT, fixture_server};
 use crate::home::Home;
 
 /// Returns the completions of bash after `line`, as it would insert them.
@@ -34,7 +34,7 @@ async fn offered(home: &Home, line: &str) -> Vec<String> {
     command.args(["--norc", "-c", script, "bash", line]).env("PATH", path).env("HOME", home.scratch.path());
     command.env("XDG_RUNTIME_DIR", home.scratch.path()).env("XDG_STATE_HOME", home.scratch.path());
     command.env_remove("XDG_CONFIG_HOME").env_remove("GOBLIN_CONFIG").current_dir(home.scratch.path());
-    let output = tokio::time::timeout(PATIENCE, command.stdin(Stdio::null()).output()).await.expect("it ends");
+    let output = tokio::time::timeout(TIMEOUT, command.stdin(Stdio::null()).output()).await.expect("the process ends");
     let output = output.expect("bash runs");
     assert_eq!((output.status.code(), &output.stderr[..]), (Some(0), &b""[..]), "{line}: {output:?}");
     let text = String::from_utf8(output.stdout).expect("text");

@@ -9,7 +9,7 @@ use crate::client::Client;
 use crate::fixture_http::HttpFixture;
 use crate::harness::{Gateway, Scratch, eventually, fixture_server, signal};
 use crate::support::{
-    arrived, begin_call, ended, is_alive, is_gone, logged, parent, path_text, pid_in, raw_post, rest,
+    await_arrivals, await_exit, await_log, begin_call, ended, is_alive, parent, path_text, pid_in, raw_post, rest,
 };
 
 #[tokio::test]
@@ -34,8 +34,8 @@ async fn f26_calls_under_way_are_answered_before_the_gateway_ends() {
         }
     }
     let watcher = gateway.client().await;
-    arrived(&watcher, "pipe", 10).await;
-    arrived(&watcher, "http", 10).await;
+    await_arrivals(&watcher, "pipe", 10).await;
+    await_arrivals(&watcher, "http", 10).await;
     assert!(gateway.terminate().await.success());
     for (nonce, call) in calls {
         assert_eq!(ended(call).await["result"]["content"][0]["text"], nonce);
@@ -55,10 +55,10 @@ async fn f26_open_streams_end_and_new_connections_are_refused() {
     for _ in 0..3 {
         listeners.push(gateway.client().await.listen().await);
     }
-    let idle = TcpStream::connect(gateway.address).await.expect("it listens");
+    let idle = TcpStream::connect(gateway.address).await.expect("the gateway listens");
     let call = begin_call(&client, "a_sleep", json!({"ms": 1500}));
-    arrived(&gateway.client().await, "a", 1).await;
-    signal(gateway.child.id().expect("it runs"), "TERM");
+    await_arrivals(&gateway.client().await, "a", 1).await;
+    signal(gateway.child.id().expect("the process runs"), "TERM");
     for listener in &mut listeners {
         while let Some(message) = listener.next().await {
             assert!(message["method"].as_str().is_some_and(|method| method.ends_with("list_changed")), "{message}");
@@ -66,7 +66,7 @@ async fn f26_open_streams_end_and_new_connections_are_refused() {
     }
     eventually("connections are refused", || async { TcpStream::connect(gateway.address).await.err() }).await;
     assert!(ended(call).await["error"].is_null());
-    let status = gateway.child.wait().await.expect("it can be waited for");
+    let status = gateway.child.wait().await.expect("the exit status is known");
     assert!(status.success(), "{status}");
     drop(idle);
 }
@@ -83,18 +83,18 @@ async fn f26_calls_beyond_the_grace_are_cut_and_named() {
     let client = gateway.client_seeing("a_hang").await;
     let body = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a_hang"}}"#;
     let stream = raw_post(&client, body).await;
-    arrived(&gateway.client().await, "a", 1).await;
+    await_arrivals(&gateway.client().await, "a", 1).await;
     let server = pid_in(&file).await;
     assert!(gateway.terminate().await.success());
     assert!(!rest(stream).await.contains("\"result\""));
     assert!(!is_alive(server));
     let session = &client.session.as_deref().expect("a session")[28..];
-    logged(&gateway, &["shutting down", "open=1", "grace=200ms"]).await;
-    let words = ["call cut by the shutdown", "server=\"a\"", "method=\"tools/call\"", "name=\"a_hang\"", "age="];
-    let line = logged(&gateway, &words).await;
+    await_log(&gateway, &["shutting down", "open=1", "grace=200ms"]).await;
+    let fragments = ["call cut by the shutdown", "server=\"a\"", "method=\"tools/call\"", "name=\"a_hang\"", "age="];
+    let line = await_log(&gateway, &fragments).await;
     assert!(line.contains(session) && !line.contains(client.session.as_deref().expect("a session")), "{line}");
-    logged(&gateway, &["calls cut by the shutdown", "count=1", "unnamed=0"]).await;
-    logged(&gateway, &["stopped", "took=", "drained_in=", "closed_in="]).await;
+    await_log(&gateway, &["calls cut by the shutdown", "count=1", "unnamed=0"]).await;
+    await_log(&gateway, &["stopped", "took=", "drained_in=", "closed_in="]).await;
 }
 
 #[tokio::test]
@@ -106,9 +106,9 @@ async fn f26_exactly_so_many_cut_calls_are_named_and_the_rest_counted() {
     .await;
     let client = gateway.client_seeing("a_hang").await;
     let calls: Vec<_> = (0..25).map(|_| begin_call(&client, "a_hang", json!({}))).collect();
-    arrived(&gateway.client().await, "a", 25).await;
+    await_arrivals(&gateway.client().await, "a", 25).await;
     assert!(gateway.terminate().await.success());
-    logged(&gateway, &["calls cut by the shutdown", "count=25", "unnamed=5"]).await;
+    await_log(&gateway, &["calls cut by the shutdown", "count=25", "unnamed=5"]).await;
     let named = |line: &&String| line.contains("call cut by the shutdown");
     assert_eq!(gateway.log().iter().filter(named).count(), 20);
     for call in calls {
@@ -127,12 +127,12 @@ async fn f26_a_second_signal_ends_the_drain_at_once_and_leaves_nothing() {
     .await;
     let client = gateway.client_seeing("a_hang").await;
     let call = begin_call(&client, "a_hang", json!({}));
-    arrived(&gateway.client().await, "a", 1).await;
+    await_arrivals(&gateway.client().await, "a", 1).await;
     let server = pid_in(&file).await;
-    signal(gateway.child.id().expect("it runs"), "TERM");
-    logged(&gateway, &["shutting down", "open=1"]).await;
+    signal(gateway.child.id().expect("the process runs"), "TERM");
+    await_log(&gateway, &["shutting down", "open=1"]).await;
     assert_eq!(gateway.terminate().await.code(), Some(1));
-    is_gone(server).await;
+    await_exit(server).await;
     call.abort();
 }
 
@@ -151,7 +151,7 @@ async fn f26_a_second_signal_ends_a_stdio_gateway_at_once_too() {
     client.request("ping", json!({})).await;
     let server = pid_in(&file).await;
     // Two signals at the same time may merge into one, so the signal is repeated until the process ends.
-    let code = eventually("it ends", || async {
+    let code = eventually("the gateway ends", || async {
         let ended = client.try_ended();
         if ended.is_none() {
             signal(client.pid(), "TERM");
@@ -160,7 +160,7 @@ async fn f26_a_second_signal_ends_a_stdio_gateway_at_once_too() {
     })
     .await;
     assert_eq!(code.code(), Some(1));
-    is_gone(server).await;
+    await_exit(server).await;
 }
 
 #[tokio::test]
@@ -199,7 +199,7 @@ async fn f26_a_stdio_gateway_ends_at_sigterm() {
     let server = pid_in(&file).await;
     signal(client.pid(), "TERM");
     assert!(client.ended().await.success());
-    is_gone(server).await;
+    await_exit(server).await;
 }
 
 /// The gateway accepts no connections any more, so no response can arrive.
@@ -208,13 +208,13 @@ async fn f26_an_open_ask_does_not_hold_the_shutdown_and_its_call_is_answered() {
     let config = json!({ "gateway": { "grace": "1h" }, "mcpServers": { "a": fixture_server(&[]) } });
     for over_sse in [false, true] {
         let mut gateway = Gateway::start(config.clone()).await;
-        gateway.client_seeing("a_ask").await;
+        gateway.client_seeing("a_request").await;
         let peer = match over_sse {
             false => Client::new(gateway.address).listening(json!({"sampling": {}})).await,
             true => Client::sse(gateway.address).await.listening(json!({"sampling": {}})).await,
         };
-        let call = peer.begin_call("a_ask", r#"{"method":"sampling/createMessage","params":{}}"#).await;
-        peer.asked("sampling/createMessage").await;
+        let call = peer.begin_call("a_request", r#"{"method":"sampling/createMessage","params":{}}"#).await;
+        peer.server_request("sampling/createMessage").await;
         assert!(gateway.terminate().await.success(), "{over_sse}");
         let outcome = peer.text_of(call).await;
         assert!(outcome.contains("CLIENT_UNAVAILABLE"), "{over_sse}: {outcome}");
@@ -231,8 +231,8 @@ async fn f26_a_call_whose_connection_was_lost_is_named_and_not_waited_for() {
     let client = gateway.client_seeing("a_hang").await;
     let body = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a_hang"}}"#;
     let stream = raw_post(&client, body).await;
-    arrived(&gateway.client().await, "a", 1).await;
+    await_arrivals(&gateway.client().await, "a", 1).await;
     drop(stream);
     assert!(gateway.terminate().await.success());
-    logged(&gateway, &["call cut by the shutdown", "name=\"a_hang\""]).await;
+    await_log(&gateway, &["call cut by the shutdown", "name=\"a_hang\""]).await;
 }

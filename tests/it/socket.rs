@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::client::Client;
-use crate::harness::{Gateway, PATIENCE, eventually, fixture_server, servers_only, signal};
+use crate::harness::{Gateway, TIMEOUT, eventually, fixture_server, servers_only, signal};
 use crate::home::Home;
 use crate::screen::Screen;
 use crate::socket_gateway::{SOCKET, SocketGateway, await_tools, call, home_with, post, send, socket_of};
@@ -80,9 +80,9 @@ async fn stdio(home: &Home, arguments: &[&str]) -> (Client, String) {
     command.args(arguments).stderr(Stdio::piped());
     let client = Client::run(command);
     let mut lines = BufReader::new(client.stderr()).lines();
-    let word = tokio::time::timeout(PATIENCE, lines.next_line()).await.expect("a word in time").expect("text");
+    let first_line = tokio::time::timeout(TIMEOUT, lines.next_line()).await.expect("a line in time").expect("text");
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-    (client, word.expect("a line"))
+    (client, first_line.expect("a line"))
 }
 
 #[tokio::test]
@@ -90,8 +90,8 @@ async fn hard10_a_bridge_uses_the_socket_and_finds_the_next_gateway_there() {
     let home = home_with(json!({ "token": "0123456789abcdef" }));
     let socket = socket_of(&home);
     let mut gateway = SocketGateway::start(&home).await;
-    let (mut client, word) = stdio(&home, &["--config", home.config()]).await;
-    assert!(word.contains(&format!("a bridge to the gateway at unix:{}:/mcp", socket.display())), "{word}");
+    let (mut client, first_line) = stdio(&home, &["--config", home.config()]).await;
+    assert!(first_line.contains(&format!("a bridge to the gateway at unix:{}:/mcp", socket.display())), "{first_line}");
     client.initialize("2025-11-25").await;
     client.await_tool("a_echo").await;
     let (mut named, _) = stdio(&home, &["--url", &format!("unix:{}", socket.display())]).await;
@@ -125,8 +125,8 @@ async fn hard10_beside_tcp_the_uid_replaces_the_token_of_clients_only() {
     let socket = socket_of(&home);
     let gateway = Gateway::of(home.goblin(&["serve", "--port", "0", "--config", home.config()])).await;
     let tcp = crate::client::Client::new(gateway.address);
-    let refused = tcp.post(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#).await;
-    assert_eq!(refused.status, StatusCode::UNAUTHORIZED, "{refused:?}");
+    let rejected = tcp.post(r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#).await;
+    assert_eq!(rejected.status, StatusCode::UNAUTHORIZED, "{rejected:?}");
     await_tools(&socket).await;
     let change = |headers: Vec<(&'static str, String)>| {
         let socket = socket.clone();
@@ -165,10 +165,10 @@ async fn hard10_a_shutdown_waits_for_calls_over_the_socket() {
     })
     .await;
     signal(gateway.child.id().expect("the gateway runs"), "TERM");
-    eventually("the socket is gone", || async { (!socket.exists()).then_some(()) }).await;
+    eventually("the socket is removed", || async { (!socket.exists()).then_some(()) }).await;
     let result = slow.await.expect("the call ends");
     assert!(result["content"].is_array(), "{result}");
-    let ended = tokio::time::timeout(PATIENCE, gateway.child.wait()).await.expect("the gateway ends");
+    let ended = tokio::time::timeout(TIMEOUT, gateway.child.wait()).await.expect("the gateway ends");
     assert!(ended.expect("a child").success());
 }
 

@@ -16,7 +16,7 @@ use tokio::net::UnixStream;
 use tokio::process::Child;
 
 use crate::client::http::Answer;
-use crate::harness::{PATIENCE, fixture_server, servers_only, signal};
+use crate::harness::{TIMEOUT, fixture_server, servers_only, signal};
 use crate::home::Home;
 
 /// The path of the socket below the home.
@@ -68,7 +68,7 @@ impl SocketGateway {
 
     /// Waits until the gateway listens on its socket or ends. Returns the exit code if it ended.
     pub async fn outcome(&mut self) -> Option<i32> {
-        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let deadline = tokio::time::Instant::now() + TIMEOUT;
         loop {
             if self.has_logged("listening on unix:") {
                 return None;
@@ -85,14 +85,14 @@ impl SocketGateway {
         self.log.lock().expect("no test panics here").clone()
     }
 
-    pub fn has_logged(&self, words: &str) -> bool {
-        self.log().iter().any(|line| line.contains(words))
+    pub fn has_logged(&self, text: &str) -> bool {
+        self.log().iter().any(|line| line.contains(text))
     }
 
     /// Ends the gateway with this signal and waits for its end.
     pub async fn end(&mut self, name: &str) {
         signal(self.child.id().expect("the gateway runs"), name);
-        tokio::time::timeout(PATIENCE, self.child.wait()).await.expect("the gateway ends").expect("a child");
+        tokio::time::timeout(TIMEOUT, self.child.wait()).await.expect("the gateway ends").expect("a child");
     }
 }
 
@@ -106,9 +106,9 @@ pub async fn send(socket: &Path, method: Method, path: &str, headers: &[(&str, &
         request = request.header(*name, *value);
     }
     let request = request.body(Full::new(Bytes::from(body.to_owned()))).expect("a valid request");
-    let response = tokio::time::timeout(PATIENCE, sender.send_request(request)).await.expect("an answer in time");
+    let response = tokio::time::timeout(TIMEOUT, sender.send_request(request)).await.expect("an answer in time");
     let (parts, body) = response.expect("an answer").into_parts();
-    let body = tokio::time::timeout(PATIENCE, body.collect()).await.expect("a body in time").expect("a whole body");
+    let body = tokio::time::timeout(TIMEOUT, body.collect()).await.expect("a body in time").expect("a whole body");
     let body = String::from_utf8(body.to_bytes().to_vec()).expect("text");
     Answer { status: parts.status, headers: parts.headers, body }
 }

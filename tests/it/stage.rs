@@ -57,30 +57,30 @@ pub struct Backend {
     /// A name for error messages.
     name: String,
     fixture: Option<HttpFixture>,
-    heard: PathBuf,
+    received: PathBuf,
     _scratch: Scratch,
 }
 
 impl Backend {
     pub async fn start(back: Back) -> Backend {
         let scratch = Scratch::new();
-        let heard = scratch.path().join("heard");
+        let received = scratch.path().join("received");
         let switches: &[&str] = match back {
-            Back::Stdio | Back::Post | Back::Get => &["--heard", path_text(&heard)],
-            Back::Sse => &["--sse", "--heard", path_text(&heard)],
+            Back::Stdio | Back::Post | Back::Get => &["--received", path_text(&received)],
+            Back::Sse => &["--sse", "--received", path_text(&received)],
         };
         let fixture = match back {
             Back::Stdio => None,
             Back::Post | Back::Get | Back::Sse => Some(HttpFixture::start(switches).await),
         };
-        Backend { back, name: format!("{back:?}"), fixture, heard, _scratch: scratch }
+        Backend { back, name: format!("{back:?}"), fixture, received, _scratch: scratch }
     }
 
     /// Returns the entry of the configuration.
     pub fn server(&self) -> Value {
         match &self.fixture {
             Some(fixture) => fixture.server(),
-            None => fixture_server(&["--heard", path_text(&self.heard)]),
+            None => fixture_server(&["--received", path_text(&self.received)]),
         }
     }
 
@@ -91,14 +91,14 @@ impl Backend {
     }
 
     /// Returns the original text of the received notifications and responses.
-    pub fn heard(&self) -> Vec<String> {
-        let text = std::fs::read_to_string(&self.heard).unwrap_or_default();
+    pub fn received(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(&self.received).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
 
-    pub async fn hears(&self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
-        eventually(&format!("{}: the server hears {what}", self.name), || async {
-            self.heard().into_iter().find(|message| wanted(message))
+    pub async fn await_message(&self, description: &str, wanted: impl Fn(&str) -> bool) -> String {
+        eventually(&format!("{}: the server receives {description}", self.name), || async {
+            self.received().into_iter().find(|message| wanted(message))
         })
         .await
     }
@@ -106,14 +106,14 @@ impl Backend {
     /// Returns the response to the server request with this id, given as JSON text.
     pub async fn answer_to(&self, id: &str) -> Value {
         let is_it = |message: &str| raw_member(message, "id").as_deref() == Some(id);
-        let answer = self.hears(&format!("the answer to {id}"), is_it).await;
+        let answer = self.await_message(&format!("the answer to {id}"), is_it).await;
         serde_json::from_str(&answer).expect("a message")
     }
 
     /// Returns the params of a notification.
-    pub async fn told(&self, method: &str) -> String {
+    pub async fn notification(&self, method: &str) -> String {
         let is_it = |message: &str| raw_member(message, "method") == Some(format!("{method:?}"));
-        let message = self.hears(method, is_it).await;
+        let message = self.await_message(method, is_it).await;
         raw_member(&message, "params").unwrap_or_else(|| panic!("no params in {message}"))
     }
 }
@@ -155,7 +155,7 @@ impl Stage {
             (Front::Stdio, _) | (_, None) => Client::stdio(self.config.clone()).listening(capabilities).await,
         };
         peer.name.clone_from(&self.backend.name);
-        peer.await_tool("a_ask").await;
+        peer.await_tool("a_request").await;
         peer
     }
 
@@ -192,7 +192,7 @@ impl Scene {
         let config = Scene::config(&backend, policies, members);
         let gateway = Gateway::start(config).await;
         let client = Client::modern(gateway.address, everything());
-        client.await_tool("a_ask").await;
+        client.await_tool("a_request").await;
         Scene { gateway, backend, client, counted: AtomicU64::new(0) }
     }
 
@@ -207,9 +207,9 @@ impl Scene {
 
     /// Returns the number of calls that the server received, without those of this function.
     pub async fn runs(&self) -> u64 {
-        let asked = self.counted.fetch_add(1, Ordering::Relaxed) + 1;
+        let queries = self.counted.fetch_add(1, Ordering::Relaxed) + 1;
         let all: u64 = self.client.call_text("a_call_count", json!({})).await.parse().expect("a number");
-        all - asked
+        all - queries
     }
 
     pub async fn gauge_becomes(&self, name: &str, value: usize) {

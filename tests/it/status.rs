@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::client::Client;
-use crate::harness::{Gateway, PATIENCE, eventually, fixture_server, signal};
+use crate::harness::{Gateway, TIMEOUT, eventually, fixture_server, signal};
 use crate::home::{Home, Ran};
-use crate::operator::look;
+use crate::operator::get_admin;
 use crate::raw_server::{RawServer, response};
 use crate::terminal::Terminal;
 
@@ -23,7 +23,7 @@ fn three_servers() -> Value {
 }
 
 async fn raw_status(gateway: &Gateway) -> String {
-    look(&Client::new(gateway.address), "/api/status").await.body
+    get_admin(&Client::new(gateway.address), "/api/status").await.body
 }
 
 /// Waits until this server has this state.
@@ -54,9 +54,9 @@ async fn servers_are_shown_as_they_stand_with_the_reason_of_failed_ones() {
     let ran = home.run(&["status"]).await;
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(1), ""), "{ran:?}");
     let text = ran.text();
-    let pid = gateway.child.id().expect("it runs");
+    let pid = gateway.child.id().expect("the process runs");
     assert!(text.starts_with(&format!("goblin {} is ready, up ", env!("CARGO_PKG_VERSION"))), "{text}");
-    for words in [
+    for fragment in [
         format!("pid {pid}\n"),
         format!("address        {}\n", gateway.url()),
         format!("configuration  {}\n", home.config()),
@@ -64,7 +64,7 @@ async fn servers_are_shown_as_they_stand_with_the_reason_of_failed_ones() {
         "clients        1 session, 0 streams, 0 open requests\n".to_owned(),
         "failed: bad: its command cannot be started: command \"no-such-program\" not found (is it installed and on PATH? ".to_owned(),
     ] {
-        assert!(text.contains(&words), "{words}:\n{text}");
+        assert!(text.contains(&fragment), "{fragment}:\n{text}");
     }
     let good = cells(text, "STATE", "good");
     let after_latency: Vec<_> = good.iter().rev().take(4).rev().map(String::as_str).collect();
@@ -83,7 +83,7 @@ async fn on_a_terminal_it_is_coloured_and_fits_80_columns() {
     let mut command = home.goblin(&["status"]);
     command.env_remove("NO_COLOR");
     let terminal = Terminal::of(&mut command).of_width(80);
-    assert_eq!(command.status().await.expect("it runs").code(), Some(1));
+    assert_eq!(command.status().await.expect("the command runs").code(), Some(1));
     let shown = terminal.await_text("failed\u{1b}[0m: bad").await;
     assert!(shown.contains("\u{1b}[32mready "), "{shown:?}");
     let tables =
@@ -111,7 +111,7 @@ async fn json_is_what_the_api_answers() {
     let url = gateway.url();
     for arguments in [&["status", "--json"][..], &["status", "--json", "--url", &url, "--token-file", token]] {
         // The values change between two requests, so it may take several attempts until both match.
-        eventually("both say the same", || async {
+        eventually("both show the same", || async {
             let raw = raw_status(&gateway).await;
             let Ran { code, stdout, stderr } = home.run(arguments).await;
             assert_eq!((code, stderr.as_str()), (Some(0), ""), "{arguments:?}");
@@ -129,31 +129,31 @@ async fn json_is_what_the_api_answers() {
     let found = home.run(&["status", "--url", &url]).await;
     assert_eq!(found.code, Some(0), "the runtime directory has the token: {found:?}");
     let token = home.scratch.write("token", "s3cret\n");
-    let refused = home.run(&["status", "--url", &url, "--token-file", token.to_str().expect("text")]).await;
-    assert_eq!(refused.code, Some(3), "{refused:?}");
-    assert!(refused.stderr.contains("GOBLIN_ADMIN_TOKEN"), "{refused:?}");
+    let rejected = home.run(&["status", "--url", &url, "--token-file", token.to_str().expect("text")]).await;
+    assert_eq!(rejected.code, Some(3), "{rejected:?}");
+    assert!(rejected.stderr.contains("GOBLIN_ADMIN_TOKEN"), "{rejected:?}");
 }
 
 #[tokio::test]
 async fn exit_codes_say_how_it_is() {
     let home = Home::new(&json!({ "mcpServers": { "off": { "command": "no-such-program", "enabled": false } } }));
-    let check = async |arguments: &[&str], code: i32, words: &str| {
+    let check = async |arguments: &[&str], code: i32, fragment: &str| {
         let ran = home.run(arguments).await;
         assert_eq!(ran.code, Some(code), "{arguments:?}: {ran:?}");
-        assert!(ran.stderr.contains(words) || ran.text().contains(words), "{words}: {ran:?}");
+        assert!(ran.stderr.contains(fragment) || ran.text().contains(fragment), "{fragment}: {ran:?}");
     };
     check(&["status"], 3, "no gateway is running on this machine; start one (goblin serve)").await;
     check(&["status", "--watch"], 3, "no gateway is running").await;
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
-    check(&["status", "--url", &format!("http://{nobody}")], 3, "error: ").await;
+    let unreachable = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+    check(&["status", "--url", &format!("http://{unreachable}")], 3, "error: ").await;
     check(&["status", "--watch", "0"], 2, "--watch").await;
     check(&["status", "--token-file", "x"], 2, "--url").await;
     check(&["status", "--url", "http://h", "--token-file", "/no/such"], 2, "/no/such").await;
     let command = home.goblin(&["serve", "--port", "0", "--config", home.config()]);
     let gateway = Gateway::of(command).await;
     check(&["status"], 0, "0 of 0 ready, 1 disabled").await;
-    std::fs::write(&home.config, "{\"mcpServers\": 1}").expect("it can be written");
-    signal(gateway.child.id().expect("it runs"), "HUP");
+    std::fs::write(&home.config, "{\"mcpServers\": 1}").expect("the file can be written");
+    signal(gateway.child.id().expect("the process runs"), "HUP");
     eventually("the file is rejected", || async { raw_status(&gateway).await.contains("\"problem\"").then_some(()) })
         .await;
     check(&["status"], 1, "rejected       ").await;
@@ -167,24 +167,25 @@ async fn watching_goes_on_with_the_gateway_that_takes_its_place_and_ends_well() 
     let mut first = Gateway::of(serve()).await;
     let mut command = home.goblin(&["status", "--watch", "1", "--json"]);
     let mut watching = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("goblin starts");
-    let mut lines = BufReader::new(watching.stdout.take().expect("it is piped")).lines();
-    let mut warnings = BufReader::new(watching.stderr.take().expect("it is piped")).lines();
+    let mut lines = BufReader::new(watching.stdout.take().expect("the stream is piped")).lines();
+    let mut warnings = BufReader::new(watching.stderr.take().expect("the stream is piped")).lines();
     let mut await_pid = async |pid: u32| loop {
-        let line = tokio::time::timeout(PATIENCE, lines.next_line()).await.expect("in time").expect("text");
-        let status: Value = serde_json::from_str(&line.expect("it goes on")).expect("JSON");
+        let line = tokio::time::timeout(TIMEOUT, lines.next_line()).await.expect("in time").expect("text");
+        let status: Value = serde_json::from_str(&line.expect("the command continues")).expect("JSON");
         if status["pid"] == pid {
             break;
         }
     };
-    await_pid(first.child.id().expect("it runs")).await;
+    await_pid(first.child.id().expect("the process runs")).await;
     first.terminate().await;
-    let warning = tokio::time::timeout(PATIENCE, warnings.next_line()).await.expect("in time").expect("text");
-    let warning = warning.expect("it is told");
+    let warning = tokio::time::timeout(TIMEOUT, warnings.next_line()).await.expect("in time").expect("text");
+    let warning = warning.expect("a warning");
     assert!(warning.contains("not running any more; looking again every 1 s"), "{warning}");
     let second = Gateway::of(serve()).await;
-    await_pid(second.child.id().expect("it runs")).await;
-    signal(watching.id().expect("it runs"), "INT");
-    let status = tokio::time::timeout(PATIENCE, watching.wait()).await.expect("it ends").expect("it ran");
+    await_pid(second.child.id().expect("the process runs")).await;
+    signal(watching.id().expect("the process runs"), "INT");
+    let status =
+        tokio::time::timeout(TIMEOUT, watching.wait()).await.expect("the process ends").expect("the command ran");
     assert_eq!(status.code(), Some(0));
 }
 
@@ -199,15 +200,16 @@ async fn watching_on_a_terminal_draws_in_the_same_place() {
     terminal.await_text("\u{1b}[J\u{1b}[Hgoblin ").await;
     gateway.terminate().await;
     terminal.await_text("looking again every 1 s").await;
-    signal(watching.id().expect("it runs"), "INT");
-    let status = tokio::time::timeout(PATIENCE, watching.wait()).await.expect("it ends").expect("it ran");
+    signal(watching.id().expect("the process runs"), "INT");
+    let status =
+        tokio::time::timeout(TIMEOUT, watching.wait()).await.expect("the process ends").expect("the command ran");
     assert_eq!(status.code(), Some(0));
 }
 
 #[tokio::test]
 async fn json_is_passed_on_byte_by_byte() {
     const ODD: &str = r#"{"version" : "9.9.9",  "later": [1.50, "\u0041"]}"#;
-    let server = RawServer::refusing(|_| Some(response("200 OK", "", ODD)), |_| Vec::new()).await;
+    let server = RawServer::rejecting(|_| Some(response("200 OK", "", ODD)), |_| Vec::new()).await;
     let home = Home::new(&json!({ "mcpServers": {} }));
     let url = format!("http://{}/mcp", server.address);
     let ran = home.run(&["status", "--json", "--url", &url]).await;
@@ -241,6 +243,6 @@ async fn sub15_subscriptions_are_listed_from_the_shell_all_or_those_of_a_uri() {
     let json = home.run(&["subscriptions", "a+note:///beta", "--json"]).await.json();
     assert_eq!((&json["total"], &json["subscriptions"][0]["uri"]), (&json!(1), &json!("a+note:///beta")), "{json}");
     drop(gateway);
-    let gone = home.run(&["subscriptions"]).await;
-    assert_eq!(gone.code, Some(3), "{gone:?}");
+    let after_stop = home.run(&["subscriptions"]).await;
+    assert_eq!(after_stop.code, Some(3), "{after_stop:?}");
 }

@@ -5,9 +5,9 @@
 use serde_json::{Value, json};
 
 use crate::client::Client;
-use crate::client::inbox::Heard;
+use crate::client::inbox::Received;
 use crate::harness::{Deadline, eventually};
-use crate::operator::look;
+use crate::operator::get_admin;
 use crate::stage::Stage;
 
 pub const UPDATED: &str = "notifications/resources/updated";
@@ -36,7 +36,7 @@ pub fn meta(answer: &Value) -> Value {
 }
 
 /// Returns the params of a subscribe request with these options. The option names have no prefix.
-pub fn wish(uri: &str, options: &Value) -> Value {
+pub fn subscribe_params(uri: &str, options: &Value) -> Value {
     let options = options.as_object().expect("an object").iter();
     let options: serde_json::Map<_, _> =
         options.map(|(name, value)| (format!("dev.goblin/{name}"), value.clone())).collect();
@@ -49,8 +49,8 @@ impl Client {
     }
 
     /// Subscribes with these options. The option names have no prefix.
-    pub async fn wish(&self, uri: &str, options: Value) -> Value {
-        meta(&self.request("resources/subscribe", wish(uri, &options)).await)
+    pub async fn subscribe_with(&self, uri: &str, options: Value) -> Value {
+        meta(&self.request("resources/subscribe", subscribe_params(uri, &options)).await)
     }
 
     pub async fn unsubscribe(&self, uri: &str) {
@@ -63,8 +63,8 @@ impl Client {
     }
 
     /// Makes the server send an update with these params.
-    pub async fn say_updated(&self, params: &str) {
-        self.call_text("a_tell", &format!(r#"{{"method":"{UPDATED}","params":{params}}}"#)).await;
+    pub async fn send_update(&self, params: &str) {
+        self.call_text("a_notify", &format!(r#"{{"method":"{UPDATED}","params":{params}}}"#)).await;
     }
 
     /// Changes the resources of the fixture.
@@ -96,8 +96,8 @@ impl Client {
     }
 
     /// Returns the next update.
-    pub async fn updated(&self) -> Heard {
-        self.told(UPDATED).await
+    pub async fn updated(&self) -> Received {
+        self.notification(UPDATED).await
     }
 
     /// Returns all updates up to one that is made now.
@@ -118,53 +118,53 @@ impl Client {
 
     /// Returns the subscribe and unsubscribe requests that the server received, as `+` and `-` with the URI. The fences
     /// are excluded.
-    pub async fn said_upstream(&self) -> Vec<String> {
+    pub async fn upstream_requests(&self) -> Vec<String> {
         without_fences(&self.call_text("a_subscribed", "{}").await)
     }
 
     /// Waits until the server has received exactly these requests.
-    pub async fn upstream_hears(&self, expected: &[&str]) {
-        self.upstream_comes_to_hear(expected, |said| said).await;
+    pub async fn await_upstream(&self, expected: &[&str]) {
+        self.await_upstream_in(expected, |requests| requests).await;
     }
 
     /// Waits until the server has received exactly these requests, in any order.
-    pub async fn upstream_hears_all(&self, expected: &[&str]) {
-        let sorted = |mut said: Vec<String>| {
-            said.sort();
-            said
+    pub async fn await_upstream_unordered(&self, expected: &[&str]) {
+        let sorted = |mut requests: Vec<String>| {
+            requests.sort();
+            requests
         };
-        self.upstream_comes_to_hear(expected, sorted).await;
+        self.await_upstream_in(expected, sorted).await;
     }
 
-    async fn upstream_comes_to_hear(&self, expected: &[&str], order: fn(Vec<String>) -> Vec<String>) {
+    async fn await_upstream_in(&self, expected: &[&str], order: fn(Vec<String>) -> Vec<String>) {
         let expected = order(expected.iter().map(|entry| (*entry).to_owned()).collect());
         let deadline = Deadline::new();
         loop {
-            let said = order(self.said_upstream().await);
-            if said == expected {
+            let requests = order(self.upstream_requests().await);
+            if requests == expected {
                 return;
             }
-            deadline.pause(&format!("{}: the server hears {expected:?}, not {said:?}", self.name)).await;
+            deadline.pause(&format!("{}: the server receives {expected:?}, not {requests:?}", self.name)).await;
         }
     }
 }
 
 pub fn without_fences(text: &str) -> Vec<String> {
-    let said: Vec<String> = serde_json::from_str(text).expect("a list");
-    said.into_iter().filter(|entry| !entry.ends_with(FENCE)).collect()
+    let requests: Vec<String> = serde_json::from_str(text).expect("a list");
+    requests.into_iter().filter(|entry| !entry.ends_with(FENCE)).collect()
 }
 
 /// Waits until the server has received exactly these requests, for a client without a stream.
-pub async fn upstream_heard(client: &Client, expected: &[&str]) {
-    eventually(&format!("the server was told {expected:?}"), || async {
-        let said = without_fences(&client.call_text("a_subscribed", json!({})).await);
-        (said == expected).then_some(())
+pub async fn await_upstream(client: &Client, expected: &[&str]) {
+    eventually(&format!("the server received {expected:?}"), || async {
+        let requests = without_fences(&client.call_text("a_subscribed", json!({})).await);
+        (requests == expected).then_some(())
     })
     .await;
 }
 
 pub async fn subscribe(client: &Client, uri: &str, options: Value) -> Value {
-    meta(&client.request("resources/subscribe", wish(uri, &options)).await)
+    meta(&client.request("resources/subscribe", subscribe_params(uri, &options)).await)
 }
 
 pub async fn touch(client: &Client, uri: &str, count: u64) {
@@ -188,7 +188,7 @@ impl Stage {
 
 /// Returns all subscriptions in the operators' view: the URI and the state.
 pub async fn states(address: std::net::SocketAddr) -> Vec<(String, String)> {
-    let answer = look(&Client::new(address), "/api/subscriptions").await;
+    let answer = get_admin(&Client::new(address), "/api/subscriptions").await;
     let list: Value = serde_json::from_str(&answer.body).expect("JSON");
     let text = |value: &Value| value.as_str().expect("text").to_owned();
     let subscriptions = list["subscriptions"].as_array().expect("an array").iter();

@@ -9,7 +9,7 @@ use crate::client::inbox::Way;
 use crate::harness::{Gateway, fixture_server};
 use crate::scrape::gauge;
 use crate::stage::{Back, Front, Stage, pairs};
-use crate::subscriber::{ACTIVE, UPDATED, meta, short, subscribe, touch, touched, upstream_heard, wish};
+use crate::subscriber::{ACTIVE, UPDATED, await_upstream, meta, short, subscribe, subscribe_params, touch, touched};
 use crate::support::assert_error;
 
 const ALPHA: &str = "a+note:///alpha";
@@ -26,16 +26,16 @@ async fn sub1_sub2_sub4_sub13_updates_pass_whole_over_every_pair_of_transports()
         assert_eq!(peer.call_text("a_subscriptions", "{}").await, r#"["note:///alpha"]"#);
         for version in [1, 2] {
             peer.touch("note:///alpha", 1).await;
-            let heard = peer.updated().await;
-            assert_eq!(heard.raw("params"), touched(ALPHA, version), "{front:?} {back:?}");
-            assert_eq!((heard.way, heard.json()["id"].is_null()), (Way::Session, true), "{front:?} {back:?}");
+            let received = peer.updated().await;
+            assert_eq!(received.raw("params"), touched(ALPHA, version), "{front:?} {back:?}");
+            assert_eq!((received.way, received.json()["id"].is_null()), (Way::Session, true), "{front:?} {back:?}");
         }
         // The server may send the update on any stream.
-        let said = r#","params":{"x":1.0,"uri":"note:\/\/\/alpha"}"#;
-        peer.call_text("a_tell", &stage.backend.arguments(UPDATED, said)).await;
+        let params = r#","params":{"x":1.0,"uri":"note:\/\/\/alpha"}"#;
+        peer.call_text("a_notify", &stage.backend.arguments(UPDATED, params)).await;
         assert_eq!(peer.updated().await.raw("params"), format!(r#"{{"x":1.0,"uri":"{ALPHA}"}}"#), "{front:?} {back:?}");
         peer.unsubscribe(ALPHA).await;
-        peer.upstream_hears(&["+note:///alpha", "-note:///alpha"]).await;
+        peer.await_upstream(&["+note:///alpha", "-note:///alpha"]).await;
         peer.touch("note:///alpha", 1).await;
         assert_eq!(peer.updates().await, Vec::<Value>::new(), "{front:?} {back:?}");
     }
@@ -54,7 +54,7 @@ async fn sub2_sub5_sub12_many_clients_are_one_subscription_and_each_hears_once()
             begun.push(peer.begin("resources/subscribe", json!({"uri": "a+note:///held-x"})).await);
         }
         stage.has_subscriptions(5).await;
-        peers[0].upstream_hears(&["+note:///held-x"]).await;
+        peers[0].await_upstream(&["+note:///held-x"]).await;
         peers[0].call_text("a_release", "{}").await;
         let mut ids = std::collections::BTreeSet::new();
         for (peer, id) in peers.iter_mut().zip(begun) {
@@ -65,7 +65,7 @@ async fn sub2_sub5_sub12_many_clients_are_one_subscription_and_each_hears_once()
         for peer in &mut peers {
             assert_eq!(short(&peer.updates().await), ["a+note:///held-x 1"]);
         }
-        assert_eq!(peers[0].said_upstream().await, ["+note:///held-x"]);
+        assert_eq!(peers[0].upstream_requests().await, ["+note:///held-x"]);
 
         let last = peers.pop().expect("a peer");
         for peer in &mut peers {
@@ -77,9 +77,9 @@ async fn sub2_sub5_sub12_many_clients_are_one_subscription_and_each_hears_once()
         for peer in &mut peers {
             assert_eq!(peer.updates().await, Vec::<Value>::new());
         }
-        assert_eq!(last.said_upstream().await, ["+note:///held-x"], "somebody wants it");
+        assert_eq!(last.upstream_requests().await, ["+note:///held-x"], "a client is subscribed");
         last.unsubscribe("a+note:///held-x").await;
-        last.upstream_hears(&["+note:///held-x", "-note:///held-x"]).await;
+        last.await_upstream(&["+note:///held-x", "-note:///held-x"]).await;
         stage.has_subscriptions(0).await;
     }
 }
@@ -117,13 +117,13 @@ async fn sub4_a_subscription_can_be_named_in_every_way() {
             assert_eq!(meta["dev.goblin/uri"], ALPHA, "{subscribed}");
             stage.has_subscriptions(3).await;
             peer.unsubscribe(kept.as_str().expect("an id")).await;
-            assert_eq!(stage.metric(ACTIVE).await, 3, "another client's subscription is not ours to end");
+            assert_eq!(stage.metric(ACTIVE).await, 3, "a client cannot end the subscription of another client");
             let id = meta["dev.goblin/subscriptionId"].as_str().expect("an id");
             peer.unsubscribe(ended.unwrap_or(id)).await;
             assert_eq!(stage.metric(ACTIVE).await, 2, "{subscribed} {ended:?}");
         }
     }
-    assert_eq!(other.said_upstream().await, ["+note:///kept", "+note:///alpha"]);
+    assert_eq!(other.upstream_requests().await, ["+note:///kept", "+note:///alpha"]);
 }
 
 #[tokio::test]
@@ -140,9 +140,9 @@ async fn sub4_what_is_not_offered_any_more_can_still_be_unsubscribed() {
     let answer = peer.request("resources/subscribe", json!({ "uri": uri })).await;
     assert_error(&answer, -32602, "RESOURCE_NOT_FOUND");
     peer.touch("blob:///bin", 1).await;
-    assert_eq!(short(&peer.updates().await), ["a+blob:///bin 1"], "it is still subscribed");
+    assert_eq!(short(&peer.updates().await), ["a+blob:///bin 1"], "the subscription is still active");
     peer.unsubscribe(uri).await;
-    peer.upstream_hears(&["+blob:///bin", "-blob:///bin"]).await;
+    peer.await_upstream(&["+blob:///bin", "-blob:///bin"]).await;
     stage.has_subscriptions(0).await;
 }
 
@@ -187,8 +187,8 @@ async fn sub6_what_nobody_subscribed_to_reaches_nobody() {
         assert_eq!(two.updates().await, Vec::<Value>::new(), "{back:?}");
         // Params that are not a valid update.
         for params in ["{}", r#"{"uri":7}"#, r#"{"uri":""}"#, r#"{"uri":"\ud800"}"#] {
-            let said = format!(r#","params":{params}"#);
-            one.call_text("a_tell", &stage.backend.arguments(UPDATED, &said)).await;
+            let rest = format!(r#","params":{params}"#);
+            one.call_text("a_notify", &stage.backend.arguments(UPDATED, &rest)).await;
         }
         assert_eq!(one.updates().await, Vec::<Value>::new(), "{back:?}");
     }
@@ -214,8 +214,8 @@ async fn sub8_d6_a_thousand_fit_and_one_more_leaves_no_trace() {
     }
     subscribe(&client, "a+note:///7", json!({})).await;
     assert_eq!(gauge(&client, ACTIVE).await, LIMIT, "one that is there needs no room");
-    let said = client.call_text("a_subscribed", json!({})).await;
-    assert!(!said.contains("note:///more") && said.matches("note:///7\"").count() == 1);
+    let requests = client.call_text("a_subscribed", json!({})).await;
+    assert!(!requests.contains("note:///more") && requests.matches("note:///7\"").count() == 1);
     subscribe(&other, "a+note:///more", json!({})).await;
     client.request("resources/unsubscribe", json!({"uri": "a+note:///7"})).await;
     subscribe(&client, "a+note:///more", json!({})).await;
@@ -234,7 +234,7 @@ async fn sub9_a_server_without_subscriptions_is_not_asked_and_what_it_says_is_pa
     touch(&client, "note:///alpha", 1).await;
     subscribe(&client, BETA, json!({})).await;
     touch(&client, "note:///beta", 1).await;
-    assert_eq!(stream.await_method(UPDATED).await["params"]["uri"], BETA, "and nothing of what was left");
+    assert_eq!(stream.await_method(UPDATED).await["params"]["uri"], BETA, "no update of an unsubscribed resource");
     assert_eq!(client.call_text("a_subscribed", json!({})).await, "[]");
 }
 
@@ -243,22 +243,22 @@ async fn sub10_a_refusal_reaches_all_who_wait_and_leaves_nothing() {
     for (front, back) in [(Front::Http, Back::Stdio), (Front::Sse, Back::Post), (Front::Http, Back::Sse)] {
         let stage = Stage::start(front, back).await;
         let (one, two) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
-        let refused =
+        let rejected =
             json!({"code": -32001, "message": "subscription refused", "data": {"code": "SUBSCRIPTION_FAILED"}});
         let barred = json!({"code": -32099, "message": "barred", "data": {"why": 1.0}});
-        let mut said = Vec::new();
-        for (uri, error) in [("note:///held-refused", refused), ("note:///held-barred", barred)] {
+        let mut requests = Vec::new();
+        for (uri, error) in [("note:///held-refused", rejected), ("note:///held-barred", barred)] {
             let exposed = format!("a+{uri}");
             let first = one.begin("resources/subscribe", json!({ "uri": exposed })).await;
             let second = two.begin("resources/subscribe", json!({ "uri": exposed })).await;
             stage.has_subscriptions(2).await;
-            said.push(format!("+{uri}"));
-            one.upstream_hears(&said.iter().map(String::as_str).collect::<Vec<_>>()).await;
+            requests.push(format!("+{uri}"));
+            one.await_upstream(&requests.iter().map(String::as_str).collect::<Vec<_>>()).await;
             one.call_text("a_release", "{}").await;
             assert_eq!(one.answer_to(first).await["error"], error, "{front:?} {back:?}");
             assert_eq!(two.answer_to(second).await["error"], error, "{front:?} {back:?}");
             stage.has_subscriptions(0).await;
-            assert_eq!(one.said_upstream().await, said, "{front:?} {back:?}");
+            assert_eq!(one.upstream_requests().await, requests, "{front:?} {back:?}");
         }
         one.touch("note:///held-refused", 1).await;
         assert_eq!(one.updates().await, Vec::<Value>::new(), "{front:?} {back:?}");
@@ -276,7 +276,7 @@ async fn sub10_sub9_a_server_that_does_not_know_the_method_after_all_is_tracked(
     assert_eq!(short(&peer.updates().await), ["a+note:///unsupported 1"]);
     peer.unsubscribe("a+note:///unsupported").await;
     stage.has_subscriptions(0).await;
-    assert_eq!(peer.said_upstream().await, ["+note:///unsupported"], "what was not begun is not ended");
+    assert_eq!(peer.upstream_requests().await, ["+note:///unsupported"], "a rejected subscribe is not unsubscribed");
 }
 
 #[tokio::test]
@@ -292,7 +292,7 @@ async fn sub11_twice_is_once_and_ending_what_is_not_there_succeeds() {
     for uri in [ALPHA, ALPHA, BETA, "a+nope:///x", "nonsense", never] {
         peer.unsubscribe(uri).await;
     }
-    peer.upstream_hears(&["+note:///alpha", "-note:///alpha"]).await;
+    peer.await_upstream(&["+note:///alpha", "-note:///alpha"]).await;
     assert_ne!(peer.subscribe(ALPHA).await, first, "another one has another name");
 }
 
@@ -311,7 +311,7 @@ async fn sub17_a_bad_uri_is_refused() {
                 assert!(message.contains("uri"), "{front:?} {params}: {answer}");
             }
         }
-        assert_eq!(peer.said_upstream().await, Vec::<String>::new(), "{front:?}");
+        assert_eq!(peer.upstream_requests().await, Vec::<String>::new(), "{front:?}");
     }
 }
 
@@ -319,9 +319,9 @@ async fn sub17_a_bad_uri_is_refused() {
 async fn sub18_sub5_d13_what_is_inside_a_subscribed_resource_is_told_once_and_can_be_read() {
     let stage = Stage::start(Front::Http, Back::Stdio).await;
     let peer = stage.peer(json!({})).await;
-    let tell = async |peer: &Client, uri: &str| {
+    let send_update = async |peer: &Client, uri: &str| {
         let arguments = json!({"method": UPDATED, "params": {"uri": uri, "part": uri}}).to_string();
-        peer.call_text("a_tell", &arguments).await;
+        peer.call_text("a_notify", &arguments).await;
     };
     let inside = "a+note:///alpha/part/1";
     let read = json!({ "uri": inside });
@@ -335,54 +335,54 @@ async fn sub18_sub5_d13_what_is_inside_a_subscribed_resource_is_told_once_and_ca
         ("note:///alph", vec![]),
         ("note://", vec![]),
     ] {
-        tell(&peer, uri).await;
+        send_update(&peer, uri).await;
         assert_eq!(short(&peer.updates().await), expected, "{uri}");
     }
     let answer = peer.request("resources/read", read).await;
-    assert_eq!(answer["error"]["message"], "Resource not found", "the server itself was asked: {answer}");
+    assert_eq!(answer["error"]["message"], "Resource not found", "the server itself answered: {answer}");
     // The URI was part of an update, so it can be subscribed too. A resource inside both is notified once.
     peer.subscribe(inside).await;
-    tell(&peer, "note:///alpha/part/1/x").await;
-    tell(&peer, "note:///alpha/part/1").await;
+    send_update(&peer, "note:///alpha/part/1/x").await;
+    send_update(&peer, "note:///alpha/part/1").await;
     assert_eq!(short(&peer.updates().await), ["a+note:///alpha/part/1/x", inside]);
     // Ending the inner subscription keeps the outer one.
     peer.unsubscribe(inside).await;
-    tell(&peer, "note:///alpha/part/1").await;
+    send_update(&peer, "note:///alpha/part/1").await;
     assert_eq!(short(&peer.updates().await), [inside]);
 }
 
 #[tokio::test]
 async fn sub18_what_waits_inside_is_kept_for_the_outer_and_folded_when_it_is_too_much() {
-    const MOST: usize = 64;
+    const MAX_SUBSCRIPTIONS: usize = 64;
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
     let client = gateway.client_seeing("a_touch").await;
-    let tell = async |uri: &str| {
-        client.call("a_tell", json!({"method": UPDATED, "params": { "uri": uri }})).await;
+    let send_update = async |uri: &str| {
+        client.call("a_notify", json!({"method": UPDATED, "params": { "uri": uri }})).await;
     };
     subscribe(&client, ALPHA, json!({})).await;
-    tell("note:///alpha/0").await;
+    send_update("note:///alpha/0").await;
     subscribe(&client, "a+note:///alpha/0", json!({})).await;
     client.request("resources/unsubscribe", json!({"uri": "a+note:///alpha/0"})).await;
-    for number in 1..MOST {
-        tell(&format!("note:///alpha/{number}")).await;
+    for number in 1..MAX_SUBSCRIPTIONS {
+        send_update(&format!("note:///alpha/{number}")).await;
     }
     let mut stream = client.listen().await;
-    for number in 0..MOST {
+    for number in 0..MAX_SUBSCRIPTIONS {
         let update = stream.await_method(UPDATED).await;
         assert_eq!(update["params"]["uri"], format!("{ALPHA}/{number}"));
     }
     drop(stream);
 
     let client = gateway.client().await;
-    let tell = async |uri: String| {
-        client.call("a_tell", json!({"method": UPDATED, "params": { "uri": uri }})).await;
+    let send_update = async |uri: String| {
+        client.call("a_notify", json!({"method": UPDATED, "params": { "uri": uri }})).await;
     };
     subscribe(&client, ALPHA, json!({})).await;
     subscribe(&client, BETA, json!({})).await;
-    for number in 0..=MOST {
-        tell(format!("note:///alpha/{number}")).await;
+    for number in 0..=MAX_SUBSCRIPTIONS {
+        send_update(format!("note:///alpha/{number}")).await;
     }
-    tell("note:///beta".to_owned()).await;
+    send_update("note:///beta".to_owned()).await;
     let mut stream = client.listen().await;
     assert_eq!(stream.await_method(UPDATED).await["params"], json!({ "uri": ALPHA }), "one for all");
     assert_eq!(stream.await_method(UPDATED).await["params"], json!({ "uri": BETA }));
@@ -393,7 +393,8 @@ async fn subx3_sub11_updates_are_spaced_until_it_is_wanted_otherwise_and_the_las
     let stage = Stage::start(Front::Http, Back::Stdio).await;
     let peer = stage.peer(json!({})).await;
     let an_hour = 3_600_000;
-    let spaced = peer.request("resources/subscribe", wish(ALPHA, &json!({ "minIntervalMs": an_hour }))).await;
+    let spaced =
+        peer.request("resources/subscribe", subscribe_params(ALPHA, &json!({ "minIntervalMs": an_hour }))).await;
     peer.touch("note:///alpha", 1).await;
     assert_eq!(short(&peer.updates().await), [format!("{ALPHA} 1")], "the first at once");
     peer.touch("note:///alpha", 1).await;
@@ -405,15 +406,15 @@ async fn subx3_sub11_updates_are_spaced_until_it_is_wanted_otherwise_and_the_las
     assert_eq!(short(&peer.updates().await), [format!("{ALPHA} 4")]);
 
     const INTERVAL_MS: u64 = 300;
-    peer.request("resources/subscribe", wish(BETA, &json!({ "minIntervalMs": INTERVAL_MS }))).await;
+    peer.request("resources/subscribe", subscribe_params(BETA, &json!({ "minIntervalMs": INTERVAL_MS }))).await;
     let began = std::time::Instant::now();
     peer.touch("note:///beta", 20).await;
-    let last = peer.hear("the last", |message| message["params"]["version"] == 20).await;
+    let last = peer.receive("the last", |message| message["params"]["version"] == 20).await;
     assert_eq!(last.json()["params"]["uri"], BETA);
-    let before = peer.others().await.iter().filter(|message| message["method"] == UPDATED).count();
+    let before = peer.pending_messages().await.iter().filter(|message| message["method"] == UPDATED).count();
     // A slower machine permits more updates.
-    let most = began.elapsed().as_millis() / u128::from(INTERVAL_MS);
-    assert!(before as u128 <= most, "{before} updates came before the last");
+    let max_updates = began.elapsed().as_millis() / u128::from(INTERVAL_MS);
+    assert!(before as u128 <= max_updates, "{before} updates arrived before the last");
 }
 
 #[tokio::test]
@@ -422,14 +423,14 @@ async fn subx3_updates_of_many_uris_are_gathered() {
     let peer = stage.peer(json!({})).await;
     let an_hour = 3_600_000;
     for uri in [ALPHA, BETA] {
-        meta(&peer.request("resources/subscribe", wish(uri, &json!({ "batchMs": an_hour }))).await);
+        meta(&peer.request("resources/subscribe", subscribe_params(uri, &json!({ "batchMs": an_hour }))).await);
     }
     for uri in ["note:///alpha", "note:///beta", "note:///alpha"] {
         peer.touch(uri, 1).await;
     }
     assert_eq!(peer.updates().await, Vec::<Value>::new());
     for uri in [ALPHA, BETA] {
-        meta(&peer.request("resources/subscribe", wish(uri, &json!({ "batchMs": 20 }))).await);
+        meta(&peer.request("resources/subscribe", subscribe_params(uri, &json!({ "batchMs": 20 }))).await);
     }
     let first = peer.updated().await.json()["params"].clone();
     let second = peer.updated().await.json()["params"].clone();
@@ -448,17 +449,17 @@ async fn subx4_the_more_important_comes_first_and_bad_options_are_refused_by_nam
     for name in ["high", "plain", "also", "low"] {
         assert_eq!(stream.await_method(UPDATED).await["params"]["uri"], format!("a+note:///{name}"));
     }
-    for (options, word) in [
+    for (options, option) in [
         (json!({"priority": 11}), "dev.goblin/priority"),
         (json!({"minIntervalMs": -1}), "dev.goblin/minIntervalMs"),
         (json!({"batchMs": "1"}), "dev.goblin/batchMs"),
         (json!({"nope": 1}), "dev.goblin/nope"),
     ] {
-        let answer = client.request("resources/subscribe", wish(ALPHA, &options)).await;
+        let answer = client.request("resources/subscribe", subscribe_params(ALPHA, &options)).await;
         assert_error(&answer, -32602, "INVALID_PARAMS");
-        assert!(answer["error"]["message"].as_str().is_some_and(|message| message.contains(word)), "{answer}");
+        assert!(answer["error"]["message"].as_str().is_some_and(|message| message.contains(option)), "{answer}");
     }
-    upstream_heard(&client, &["+note:///low", "+note:///plain", "+note:///high", "+note:///also"]).await;
+    await_upstream(&client, &["+note:///low", "+note:///plain", "+note:///high", "+note:///also"]).await;
     // Foreign members of `_meta` are not options of the gateway.
     let other = json!({"uri": ALPHA, "_meta": {"progressToken": 1, "example.org/x": true}});
     meta(&client.request("resources/subscribe", other).await);

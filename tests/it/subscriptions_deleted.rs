@@ -21,44 +21,48 @@ const BIN: &str = "a+blob:///bin";
 const LIST_CHANGED: &str = "notifications/resources/list_changed";
 
 /// Returns the capabilities of a client that supports deletions.
-fn knowing() -> Value {
+fn deletion_capabilities() -> Value {
     json!({"experimental": {"dev.goblin/subscriptions": {}}})
 }
 
 /// Returns the params that announce a deletion to a plain client.
-fn marked(uri: &str) -> Value {
+fn deletion_mark(uri: &str) -> Value {
     json!({"uri": uri, "_meta": {"dev.goblin/deleted": true}})
 }
 
 #[tokio::test]
 async fn sub14_d10_a_resource_that_is_gone_is_told_and_its_return_too_over_every_pair_of_transports() {
     for (front, back) in pairs() {
-        let who = format!("{front:?} {back:?}");
+        let pair = format!("{front:?} {back:?}");
         let stage = Stage::start(front, back).await;
         let peer = stage.peer(json!({})).await;
         peer.subscribe(BIN).await;
         peer.change(json!({ "remove": NATIVE })).await;
-        assert_eq!(peer.updated().await.json()["params"], marked(BIN), "{who}");
-        peer.told(LIST_CHANGED).await;
+        assert_eq!(peer.updated().await.json()["params"], deletion_mark(BIN), "{pair}");
+        peer.notification(LIST_CHANGED).await;
         let answer = peer.request("resources/read", json!({ "uri": BIN })).await;
-        assert_eq!(answer["error"]["data"]["code"], "RESOURCE_NOT_FOUND", "{who}: {answer}");
-        assert_eq!(peer.updates().await, Vec::<Value>::new(), "{who}: once");
+        assert_eq!(answer["error"]["data"]["code"], "RESOURCE_NOT_FOUND", "{pair}: {answer}");
+        assert_eq!(peer.updates().await, Vec::<Value>::new(), "{pair}: once");
 
         peer.change(json!({ "restore": NATIVE })).await;
-        assert_eq!(peer.updated().await.json()["params"], json!({ "uri": BIN }), "{who}");
-        assert_eq!(peer.said_upstream().await, ["+blob:///bin", "+blob:///bin"], "{who}: it is asked for again");
-        assert_eq!(peer.updates().await, Vec::<Value>::new(), "{who}: once");
+        assert_eq!(peer.updated().await.json()["params"], json!({ "uri": BIN }), "{pair}");
+        assert_eq!(
+            peer.upstream_requests().await,
+            ["+blob:///bin", "+blob:///bin"],
+            "{pair}: the gateway subscribes again"
+        );
+        assert_eq!(peer.updates().await, Vec::<Value>::new(), "{pair}: once");
         peer.touch(NATIVE, 1).await;
-        assert_eq!(short(&peer.updates().await), [format!("{BIN} 1")], "{who}");
+        assert_eq!(short(&peer.updates().await), [format!("{BIN} 1")], "{pair}");
         peer.unsubscribe(BIN).await;
-        peer.upstream_hears(&["+blob:///bin", "+blob:///bin", "-blob:///bin"]).await;
+        peer.await_upstream(&["+blob:///bin", "+blob:///bin", "-blob:///bin"]).await;
     }
 }
 
 #[tokio::test]
 async fn sub14_d10_who_knows_of_deletions_is_told_in_so_many_words() {
     let capabilities = [
-        knowing(),
+        deletion_capabilities(),
         json!({"extensions": {"dev.goblin/subscriptions": {}}}),
         json!({"experimental": {"other": {}}}),
         json!({}),
@@ -69,24 +73,25 @@ async fn sub14_d10_who_knows_of_deletions_is_told_in_so_many_words() {
         let peer = stage.peer(capabilities).await;
         // The client is notified once, however many subscriptions cover the resource.
         peer.subscribe(BIN).await;
-        peer.wish("a+blob:///*", glob()).await;
+        peer.subscribe_with("a+blob:///*", glob()).await;
         peers.push(peer);
     }
-    let mut indifferent = stage.peer(knowing()).await;
+    let mut indifferent = stage.peer(deletion_capabilities()).await;
     for peer in peers.iter_mut().chain([&mut indifferent]) {
         // The messages from the set-up are dropped.
-        peer.others().await;
+        peer.pending_messages().await;
     }
     indifferent.change(json!({ "remove": NATIVE })).await;
     for (number, peer) in peers.iter_mut().enumerate() {
-        let (method, params) = if number < 2 { (DELETED, json!({ "uri": BIN })) } else { (UPDATED, marked(BIN)) };
-        assert_eq!(peer.told(method).await.json()["params"], params, "{number}");
-        peer.told(LIST_CHANGED).await;
+        let (method, params) =
+            if number < 2 { (DELETED, json!({ "uri": BIN })) } else { (UPDATED, deletion_mark(BIN)) };
+        assert_eq!(peer.notification(method).await.json()["params"], params, "{number}");
+        peer.notification(LIST_CHANGED).await;
         assert_eq!(peer.updates().await, Vec::<Value>::new(), "{number}: once");
-        assert_eq!(told_of_resources(peer).await, Vec::<Value>::new(), "{number}: nothing else");
+        assert_eq!(notified_of_resources(peer).await, Vec::<Value>::new(), "{number}: nothing else");
     }
-    indifferent.told(LIST_CHANGED).await;
-    assert_eq!(told_of_resources(&indifferent).await, Vec::<Value>::new());
+    indifferent.notification(LIST_CHANGED).await;
+    assert_eq!(notified_of_resources(&indifferent).await, Vec::<Value>::new());
     indifferent.change(json!({ "restore": NATIVE })).await;
     for (number, peer) in peers.iter_mut().enumerate() {
         assert_eq!(peer.updated().await.json()["params"], json!({ "uri": BIN }), "{number}");
@@ -95,13 +100,13 @@ async fn sub14_d10_who_knows_of_deletions_is_told_in_so_many_words() {
 }
 
 /// Returns the pending updates and deletions.
-async fn told_of_resources(peer: &Client) -> Vec<Value> {
-    let mut others = peer.others().await;
+async fn notified_of_resources(peer: &Client) -> Vec<Value> {
+    let mut others = peer.pending_messages().await;
     others.retain(|message| message["method"] == UPDATED || message["method"] == DELETED);
     others
 }
 
-async fn alone(server: Value) -> (Gateway, Client) {
+async fn start_alone(server: Value) -> (Gateway, Client) {
     let gateway = Gateway::with_servers(json!({ "a": server })).await;
     let peer = Client::new(gateway.address).listening(json!({})).await;
     peer.await_tool("a_touch").await;
@@ -110,12 +115,12 @@ async fn alone(server: Value) -> (Gateway, Client) {
 
 #[tokio::test]
 async fn d10_what_is_gone_stays_subscribed_and_is_listed_as_missing() {
-    let (gateway, peer) = alone(fixture_server(&[])).await;
+    let (gateway, peer) = start_alone(fixture_server(&[])).await;
     let id = peer.subscribe(BIN).await["dev.goblin/subscriptionId"].clone();
     let kept = peer.subscribe("a+note:///alpha").await;
     states_become(gateway.address, &[(BIN, "subscribed"), ("a+note:///alpha", "subscribed")]).await;
     peer.change(json!({ "remove": NATIVE })).await;
-    assert_eq!(peer.updated().await.json()["params"], marked(BIN));
+    assert_eq!(peer.updated().await.json()["params"], deletion_mark(BIN));
     states_become(gateway.address, &[(BIN, "missing"), ("a+note:///alpha", "subscribed")]).await;
     // The resource cannot be subscribed again, and the subscription still ends by its name.
     let answer = peer.request("resources/subscribe", json!({ "uri": BIN })).await;
@@ -125,24 +130,24 @@ async fn d10_what_is_gone_stays_subscribed_and_is_listed_as_missing() {
     states_become(gateway.address, &[(BIN, "subscribed"), ("a+note:///alpha", "subscribed")]).await;
     assert_eq!(peer.subscribe(BIN).await["dev.goblin/subscriptionId"], id, "the same as ever");
     peer.change(json!({ "remove": NATIVE })).await;
-    assert_eq!(peer.updated().await.json()["params"], marked(BIN), "a second time");
+    assert_eq!(peer.updated().await.json()["params"], deletion_mark(BIN), "a second time");
     peer.unsubscribe(id.as_str().expect("an id")).await;
     states_become(gateway.address, &[("a+note:///alpha", "subscribed")]).await;
     peer.change(json!({ "restore": NATIVE })).await;
     peer.lists(BIN, true).await;
-    assert_eq!(peer.updates().await, Vec::<Value>::new(), "nobody waits for it");
+    assert_eq!(peer.updates().await, Vec::<Value>::new(), "no client waits for the update");
     assert_eq!(peer.subscribe("a+note:///alpha").await, kept);
 }
 
 #[tokio::test]
 async fn d10_what_a_pattern_covered_is_told_as_gone_and_as_new() {
-    let (gateway, peer) = alone(fixture_server(&[])).await;
+    let (gateway, peer) = start_alone(fixture_server(&[])).await;
     peer.define(&["file:///d/1", "file:///d/2"]).await;
-    peer.wish("a+file:///d/*", glob()).await;
-    peer.upstream_hears_all(&["+file:///d/1", "+file:///d/2"]).await;
+    peer.subscribe_with("a+file:///d/*", glob()).await;
+    peer.await_upstream_unordered(&["+file:///d/1", "+file:///d/2"]).await;
     peer.change(json!({"remove": "file:///d/1"})).await;
-    assert_eq!(peer.updated().await.json()["params"], marked("a+file:///d/1"));
-    peer.upstream_hears_all(&["+file:///d/1", "+file:///d/2", "-file:///d/1"]).await;
+    assert_eq!(peer.updated().await.json()["params"], deletion_mark("a+file:///d/1"));
+    peer.await_upstream_unordered(&["+file:///d/1", "+file:///d/2", "-file:///d/1"]).await;
     states_become(gateway.address, &[("a+file:///d/*", "subscribed")]).await;
     peer.change(json!({"restore": "file:///d/1"})).await;
     assert_eq!(peer.updated().await.json()["params"], json!({"uri": "a+file:///d/1"}));
@@ -153,7 +158,7 @@ async fn d10_what_a_pattern_covered_is_told_as_gone_and_as_new() {
 
 #[tokio::test]
 async fn d10_what_is_not_listed_may_still_be_there() {
-    let (gateway, peer) = alone(fixture_server(&[])).await;
+    let (gateway, peer) = start_alone(fixture_server(&[])).await;
     // The first can still be read, the second matches a template, and the third was never listed.
     for uri in [BIN, "a+note:///alpha", "a+note:///missing"] {
         peer.subscribe(uri).await;
@@ -166,7 +171,7 @@ async fn d10_what_is_not_listed_may_still_be_there() {
     peer.lists("a+note:///alpha", false).await;
     // A deletion of one of them would have been notified before this one.
     peer.change(json!({"remove": "file:///marker"})).await;
-    assert_eq!(peer.updated().await.json()["params"], marked("a+file:///marker"));
+    assert_eq!(peer.updated().await.json()["params"], deletion_mark("a+file:///marker"));
     let subscribed = |uri| (uri, "subscribed");
     let kept = [subscribed(BIN), subscribed("a+note:///alpha"), subscribed("a+note:///missing")];
     states_become(gateway.address, &[&kept[..], &[("a+file:///marker", "missing")]].concat()).await;
@@ -176,42 +181,54 @@ async fn d10_what_is_not_listed_may_still_be_there() {
     }
     // A later deletion is notified when it happens.
     peer.change(json!({ "remove": NATIVE })).await;
-    assert_eq!(peer.updated().await.json()["params"], marked(BIN));
+    assert_eq!(peer.updated().await.json()["params"], deletion_mark(BIN));
 }
 
 #[tokio::test]
 async fn d10_a_template_that_is_denied_offers_nothing() {
-    let (_gateway, peer) = alone(few_templates()).await;
+    let (_gateway, peer) = start_alone(few_templates()).await;
     peer.subscribe("a+note:///alpha").await;
     peer.change(json!({"remove": "note:///alpha"})).await;
-    assert_eq!(peer.updated().await.json()["params"], marked("a+note:///alpha"));
+    assert_eq!(peer.updated().await.json()["params"], deletion_mark("a+note:///alpha"));
 }
 
 #[tokio::test]
 async fn d10_d14_a_server_that_fails_or_dies_makes_nothing_vanish() {
     let scratch = Scratch::new();
     let pid_file = scratch.path().join("pid");
-    let (gateway, peer) = alone(fixture_server(&["--pid-file", path_text(&pid_file)])).await;
+    let (gateway, peer) = start_alone(fixture_server(&["--pid-file", path_text(&pid_file)])).await;
     peer.subscribe(BIN).await;
     peer.define(&["file:///marker"]).await;
     peer.subscribe("a+file:///marker").await;
     peer.change(json!({"broken": true})).await;
     peer.change(json!({"remove": "file:///marker"})).await;
-    crate::support::logged(&gateway, &["the list is broken"]).await;
-    assert_eq!(peer.updates().await, Vec::<Value>::new(), "a list that fails tells nothing");
+    crate::support::await_log(&gateway, &["the list is broken"]).await;
+    assert_eq!(peer.updates().await, Vec::<Value>::new(), "a failed list changes nothing");
     states_become(gateway.address, &[(BIN, "subscribed"), ("a+file:///marker", "subscribed")]).await;
     peer.change(json!({"broken": false})).await;
-    assert_eq!(peer.updated().await.json()["params"], marked("a+file:///marker"), "now it is known");
+    assert_eq!(
+        peer.updated().await.json()["params"],
+        deletion_mark("a+file:///marker"),
+        "the deletion is reported now"
+    );
 
     // The next process does not know the marker.
     peer.change(json!({"restore": "file:///marker"})).await;
     assert_eq!(peer.updated().await.json()["params"], json!({"uri": "a+file:///marker"}));
     let crash = peer.begin_call("a_crash", "{}").await;
     assert!(peer.answer_to(crash).await["error"].is_object());
-    let mut told = [peer.updated().await.json()["params"].clone(), peer.updated().await.json()["params"].clone()];
-    told.sort_by_key(Value::to_string);
-    assert_eq!(told, [json!({ "uri": BIN }), json!({"uri": "a+file:///marker"})], "it is back, and that is all");
-    assert_eq!(peer.updated().await.json()["params"], marked("a+file:///marker"), "when it has had its time to list");
+    let mut received = [peer.updated().await.json()["params"].clone(), peer.updated().await.json()["params"].clone()];
+    received.sort_by_key(Value::to_string);
+    assert_eq!(
+        received,
+        [json!({ "uri": BIN }), json!({"uri": "a+file:///marker"})],
+        "only the returned resource is reported"
+    );
+    assert_eq!(
+        peer.updated().await.json()["params"],
+        deletion_mark("a+file:///marker"),
+        "the deletion is reported after the next list"
+    );
     states_become(gateway.address, &[(BIN, "subscribed"), ("a+file:///marker", "missing")]).await;
     assert_eq!(peer.updates().await, Vec::<Value>::new(), "once");
 }
@@ -221,60 +238,60 @@ async fn d10_d14_a_server_that_fails_or_dies_makes_nothing_vanish() {
 #[tokio::test]
 async fn d10_a_file_that_is_removed_or_comes_back_is_told_once() {
     let scratch = Scratch::new();
-    let root = scratch.path().canonicalize().expect("it is there");
+    let root = scratch.path().canonicalize().expect("the file exists");
     // A rename is a single atomic change.
     let write = |name: &str, text: &str| {
         scratch.write(".new", text);
-        fs::rename(root.join(".new"), root.join(name)).expect("it can be renamed");
+        fs::rename(root.join(".new"), root.join(name)).expect("the file can be renamed");
     };
-    write("gone.txt", "first");
+    write("deleted.txt", "first");
     write("fence.txt", "first");
     let servers = json!({ "a": { "type": "files", "root": root.display().to_string() } });
     let gateway = Gateway::with_servers(servers).await;
     let uri = |name: &str| format!("a+file://{}/{name}", root.display());
-    let (gone, fence, all) = (uri("gone.txt"), uri("fence.txt"), uri("*.txt"));
+    let (deleted, fence, all) = (uri("deleted.txt"), uri("fence.txt"), uri("*.txt"));
     let mut peers = [
         Client::new(gateway.address).listening(json!({})).await,
-        Client::new(gateway.address).listening(knowing()).await,
+        Client::new(gateway.address).listening(deletion_capabilities()).await,
     ];
     for peer in &mut peers {
         peer.await_tool("a_read").await;
-        peer.lists(&gone, true).await;
-        for uri in [&gone, &fence] {
+        peer.lists(&deleted, true).await;
+        for uri in [&deleted, &fence] {
             peer.subscribe(uri).await;
         }
-        peer.wish(&all, glob()).await;
+        peer.subscribe_with(&all, glob()).await;
     }
     let mut fences = 0;
     for (round, is_there) in [false, true, false, true].into_iter().enumerate() {
         match is_there {
-            true => write("gone.txt", &format!("{round}")),
-            false => fs::remove_file(root.join("gone.txt")).expect("it is there"),
+            true => write("deleted.txt", &format!("{round}")),
+            false => fs::remove_file(root.join("deleted.txt")).expect("the file exists"),
         }
         for peer in &mut peers {
-            peer.lists(&gone, is_there).await;
+            peer.lists(&deleted, is_there).await;
         }
         // One scan notifies in any order. After a second scan no notification of the first is left.
-        let mut told = [Vec::new(), Vec::new()];
+        let mut received = [Vec::new(), Vec::new()];
         for _ in 0..2 {
             fences += 1;
             write("fence.txt", &format!("fence {fences}"));
-            for (peer, told) in peers.iter_mut().zip(&mut told) {
+            for (peer, received) in peers.iter_mut().zip(&mut received) {
                 loop {
                     let params = peer.updated().await.json()["params"].clone();
                     if params["uri"] == fence.as_str() {
                         break;
                     }
-                    told.push(params);
+                    received.push(params);
                 }
             }
         }
-        let once = vec![json!({ "uri": gone })];
-        assert_eq!(told, [once.clone(), once], "{round}");
+        let once = vec![json!({ "uri": deleted })];
+        assert_eq!(received, [once.clone(), once], "{round}");
         for peer in &mut peers {
-            assert_eq!(told_of_resources(peer).await, Vec::<Value>::new(), "{round}");
+            assert_eq!(notified_of_resources(peer).await, Vec::<Value>::new(), "{round}");
         }
     }
-    let all = [&gone, &fence, &all, &gone, &fence, &all];
+    let all = [&deleted, &fence, &all, &deleted, &fence, &all];
     states_become(gateway.address, &all.map(|uri| (uri.as_str(), "subscribed"))).await;
 }

@@ -18,7 +18,7 @@ async fn scene(stage: &Stage, members: Value, options: Value) -> Client {
     let peer = stage.peer(json!({})).await;
     peer.change(json!({"define": DATA, "members": members})).await;
     peer.lists(EXPOSED, true).await;
-    peer.wish(EXPOSED, options).await;
+    peer.subscribe_with(EXPOSED, options).await;
     peer
 }
 
@@ -27,7 +27,7 @@ async fn subx2_an_update_that_has_the_field_is_told_when_it_changed_over_every_p
     for (front, back) in pairs() {
         let stage = Stage::start(front, back).await;
         let peer = scene(&stage, json!({}), json!({"fields": ["size", "annotations.lastModified"]})).await;
-        for (number, (words, is_told)) in [
+        for (number, (options, is_notified)) in [
             (r#""size":1"#, true),
             (r#""size":1"#, true),
             (r#""size":1,"annotations":{"lastModified":"x"}"#, true),
@@ -46,9 +46,9 @@ async fn subx2_an_update_that_has_the_field_is_told_when_it_changed_over_every_p
         .into_iter()
         .enumerate()
         {
-            peer.say_updated(&format!(r#"{{"uri":"{DATA}",{words}}}"#)).await;
-            let told = peer.updates().await.len();
-            assert_eq!(told, usize::from(is_told), "{front:?} {back:?} {number}: {words}");
+            peer.send_update(&format!(r#"{{"uri":"{DATA}",{options}}}"#)).await;
+            let received = peer.updates().await.len();
+            assert_eq!(received, usize::from(is_notified), "{front:?} {back:?} {number}: {options}");
         }
     }
 }
@@ -63,19 +63,31 @@ async fn subx2_where_only_the_list_has_the_field_the_next_list_decides() {
 
         // The size has not changed.
         peer.touch(DATA, 1).await;
-        assert_eq!(short(&all.updates().await), [format!("{EXPOSED} 1")], "{back:?}: who wants all hears all");
+        assert_eq!(
+            short(&all.updates().await),
+            [format!("{EXPOSED} 1")],
+            "{back:?}: a subscription without fields receives all updates"
+        );
         // The size changes in a list, without a notification of the server.
         peer.call_text("a_toggle_quiet", "{}").await;
         peer.change(json!({"define": DATA, "members": {"size": 2}})).await;
         peer.call_text("a_toggle_quiet", "{}").await;
         peer.touch(DATA, 1).await;
         let params = peer.updated().await.json()["params"].clone();
-        assert_eq!((&params["uri"], &params["version"]), (&json!(EXPOSED), &json!(2)), "{back:?}: with its words");
+        assert_eq!(
+            (&params["uri"], &params["version"]),
+            (&json!(EXPOSED), &json!(2)),
+            "{back:?}: with the server's params"
+        );
         assert_eq!(short(&all.updates().await), [format!("{EXPOSED} 2")], "{back:?}");
 
         // A notified list change alone is an update for clients that selected the field.
         peer.change(json!({"define": DATA, "members": {"size": 3}})).await;
-        assert_eq!(peer.updated().await.json()["params"], json!({ "uri": EXPOSED }), "{back:?}: our own words");
+        assert_eq!(
+            peer.updated().await.json()["params"],
+            json!({ "uri": EXPOSED }),
+            "{back:?}: the gateway's own update"
+        );
         peer.change(json!({"define": DATA, "members": {"size": 3, "title": "other"}})).await;
         let listed = async |peer: &Client| peer.request("resources/list", json!({})).await.to_string();
         let deadline = Deadline::new();
@@ -109,9 +121,9 @@ async fn subx2_fields_go_with_patterns_and_with_paces() {
     let stage = Stage::start(Front::Http, Back::Stdio).await;
     let peer = stage.peer(json!({})).await;
     peer.define(&["file:///d/1", "file:///d/2"]).await;
-    peer.wish("a+file:///d/*", json!({"pattern": "glob", "fields": ["size"], "priority": 1})).await;
+    peer.subscribe_with("a+file:///d/*", json!({"pattern": "glob", "fields": ["size"], "priority": 1})).await;
     // Each resource is compared with its own earlier values.
-    for (words, expected) in [
+    for (options, expected) in [
         (r#""uri":"file:///d/1","size":1"#, vec!["a+file:///d/1"]),
         (r#""uri":"file:///d/2","size":2"#, vec!["a+file:///d/2"]),
         (r#""uri":"file:///d/1","size":1"#, vec![]),
@@ -121,16 +133,16 @@ async fn subx2_fields_go_with_patterns_and_with_paces() {
         (r#""uri":"file:///d/9","size":2"#, vec!["a+file:///d/9"]),
         (r#""uri":"file:///d/9","size":2"#, vec!["a+file:///d/9"]),
     ] {
-        peer.say_updated(&format!("{{{words}}}")).await;
-        assert_eq!(short(&peer.updates().await), expected, "{words}");
+        peer.send_update(&format!("{{{options}}}")).await;
+        assert_eq!(short(&peer.updates().await), expected, "{options}");
     }
     // A new resource is notified as such, and later by its fields.
     peer.change(json!({"define": "file:///d/3", "members": {"size": 5}})).await;
     assert_eq!(short(&[peer.updated().await.json()["params"].clone()]), ["a+file:///d/3"]);
-    peer.say_updated(r#"{"uri":"file:///d/3","size":5}"#).await;
+    peer.send_update(r#"{"uri":"file:///d/3","size":5}"#).await;
     assert_eq!(peer.updates().await, Vec::<Value>::new());
     // A new subscription with other fields replaces the selection.
-    peer.wish("a+file:///d/*", json!({"pattern": "glob", "fields": ["title"]})).await;
-    peer.say_updated(r#"{"uri":"file:///d/3","size":5}"#).await;
-    assert_eq!(short(&peer.updates().await), ["a+file:///d/3"], "nobody can know its title");
+    peer.subscribe_with("a+file:///d/*", json!({"pattern": "glob", "fields": ["title"]})).await;
+    peer.send_update(r#"{"uri":"file:///d/3","size":5}"#).await;
+    assert_eq!(short(&peer.updates().await), ["a+file:///d/3"], "its title is unknown");
 }

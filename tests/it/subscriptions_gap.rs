@@ -73,7 +73,7 @@ async fn sub16_what_may_have_been_said_while_the_stream_was_cut_is_told_once() {
     is_opened(&server, 2).await;
     peer.updated().await;
     assert!(peer.updates().await.is_empty());
-    assert_eq!(server.of("resources/subscribe").len(), 1, "the subscription stands");
+    assert_eq!(server.of("resources/subscribe").len(), 1, "the subscription is active");
 }
 
 #[tokio::test]
@@ -88,8 +88,8 @@ async fn sub16_what_may_have_been_said_before_the_stream_was_there_is_told_once(
     let (_gateway, peer) = subscribed(&server).await;
     assert!(peer.updates().await.is_empty());
     there.notify_one();
-    let told = peer.updated().await;
-    assert_eq!(short(&[told.json()["params"].clone()]), [NOTE]);
+    let update = peer.updated().await;
+    assert_eq!(short(&[update.json()["params"].clone()]), [NOTE]);
     assert!(peer.updates().await.is_empty());
 }
 
@@ -103,7 +103,7 @@ async fn sub16_the_stream_is_there_before_anything_is_asked_for() {
     .await;
     let (_gateway, peer) = subscribed(&server).await;
     assert!(peer.updates().await.is_empty());
-    let asked = server.methods();
-    let place = |method: &str| asked.iter().position(|asked| asked == method);
-    assert!(place("GET") < place("resources/list") && place("GET") < place("resources/subscribe"), "{asked:?}");
+    let methods = server.methods();
+    let place = |method: &str| methods.iter().position(|other| other == method);
+    assert!(place("GET") < place("resources/list") && place("GET") < place("resources/subscribe"), "{methods:?}");
 }

@@ -19,7 +19,7 @@ const ALPHA: &str = "a+note:///alpha";
 const BETA: &str = "a+note:///beta";
 
 /// Waits until exactly these resources are subscribed at the fixture, by any client.
-async fn subscribed(watcher: &Client, expected: &Value) {
+async fn await_subscribed(watcher: &Client, expected: &Value) {
     eventually(&format!("{expected} is subscribed"), || async {
         let all = watcher.call_text("subscriptions", json!({"all": true})).await;
         let all: Value = serde_json::from_str(&all).expect("a list");
@@ -48,15 +48,15 @@ async fn sub7_met2_the_end_of_a_client_ends_its_subscriptions_however_it_ends() 
                 let client = gateway.client().await;
                 subscribe(&client, ALPHA, json!({})).await;
                 // This client never returns.
-                subscribed(&watcher, &json!(["note:///beta"])).await;
+                await_subscribed(&watcher, &json!(["note:///beta"])).await;
                 continue;
             }
             _ => {
                 let client = home.bridge().connected("2025-11-25").await;
                 meta(&client.request("resources/subscribe", json!({ "uri": ALPHA })).await);
-                subscribed(&watcher, &json!(["note:///alpha", "note:///beta"])).await;
+                await_subscribed(&watcher, &json!(["note:///alpha", "note:///beta"])).await;
                 signal(client.pid(), "KILL");
-                subscribed(&watcher, &json!(["note:///beta"])).await;
+                await_subscribed(&watcher, &json!(["note:///beta"])).await;
                 continue;
             }
         };
@@ -64,18 +64,18 @@ async fn sub7_met2_the_end_of_a_client_ends_its_subscriptions_however_it_ends() 
         client.subscribe(ALPHA).await;
         client.subscribe(BETA).await;
         assert_eq!(gauge(&stays, ACTIVE).await, 3, "{end}");
-        subscribed(&watcher, &json!(["note:///alpha", "note:///beta"])).await;
+        await_subscribed(&watcher, &json!(["note:///alpha", "note:///beta"])).await;
         match end {
             "cut" => drop(client),
-            _ => client.leave().await,
+            _ => client.disconnect().await,
         }
-        subscribed(&watcher, &json!(["note:///beta"])).await;
+        await_subscribed(&watcher, &json!(["note:///beta"])).await;
         gauge_becomes(&stays, ACTIVE, 1).await;
     }
     watcher.call("touch", json!({"uri": "note:///beta"})).await;
-    assert_eq!(stream.await_method(UPDATED).await["params"]["version"], 1, "who stays is not affected");
+    assert_eq!(stream.await_method(UPDATED).await["params"]["version"], 1, "the other client is not affected");
     gateway.terminate().await;
-    subscribed(&watcher, &json!([])).await;
+    await_subscribed(&watcher, &json!([])).await;
 }
 
 #[tokio::test]
@@ -86,9 +86,9 @@ async fn sub7_the_end_of_input_ends_subscriptions_too() {
     let client = Client::stdio(config).listening(json!({})).await;
     client.await_tool("a_touch").await;
     client.subscribe(ALPHA).await;
-    subscribed(&watcher, &json!(["note:///alpha"])).await;
-    client.leave().await;
-    subscribed(&watcher, &json!([])).await;
+    await_subscribed(&watcher, &json!(["note:///alpha"])).await;
+    client.disconnect().await;
+    await_subscribed(&watcher, &json!([])).await;
 }
 
 /// A way to end a server, so that another one replaces it.
@@ -102,7 +102,7 @@ enum Fall {
 }
 
 impl Fall {
-    async fn happen(self, client: &Client) -> Option<HttpFixture> {
+    async fn apply(self, client: &Client) -> Option<HttpFixture> {
         match self {
             Fall::Crash => drop(client.try_call("a_crash", json!({})).await),
             Fall::Forget => drop(client.try_call("a_forget_sessions", json!({})).await),
@@ -134,11 +134,11 @@ async fn sub16_a_server_that_comes_back_is_asked_again_and_clients_are_told_once
             peer.subscribe(ALPHA).await;
         }
         peers[0].subscribe(BETA).await;
-        let _server = fall.happen(&caller).await;
+        let _server = fall.apply(&caller).await;
         for (peer, expected) in peers.iter_mut().zip([2, 1]) {
             for _ in 0..expected {
                 let params = peer.updated().await.json()["params"].clone();
-                assert_eq!(params, json!({"uri": params["uri"]}), "our own words");
+                assert_eq!(params, json!({"uri": params["uri"]}), "the gateway's own update");
             }
         }
         for peer in &mut peers {
@@ -174,15 +174,15 @@ async fn sub10_what_is_subscribed_while_the_server_is_away_is_made_up_for() {
     assert_eq!(gauge(&http, ACTIVE).await, 1);
     proxy.pass().await;
     assert_eq!(peer.updated().await.json()["params"], json!({ "uri": ALPHA }));
-    subscribed(&watcher, &json!(["note:///alpha"])).await;
-    assert_eq!(peer.updates().await, Vec::<Value>::new(), "once, and nothing of what was left");
+    await_subscribed(&watcher, &json!(["note:///alpha"])).await;
+    assert_eq!(peer.updates().await, Vec::<Value>::new(), "once, and no update of an unsubscribed resource");
     assert!(peer.subscribe(ALPHA).await["dev.goblin/state"].is_null());
     peer.touch("note:///alpha", 1).await;
     assert_eq!(short(&peer.updates().await), [format!("{ALPHA} 1")]);
 }
 
 /// Returns the event id and the params of the next update.
-async fn update(stream: &mut crate::client::http::Listener) -> (String, Value) {
+async fn next_update(stream: &mut crate::client::http::Listener) -> (String, Value) {
     loop {
         let event = stream.next_event().await.expect("another event");
         let field = |name: &str| event.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
@@ -202,26 +202,26 @@ async fn subx6_what_was_written_before_a_cut_is_replayed_and_what_came_after_it_
     }
     let mut stream = client.listen().await;
     touch(&client, "note:///alpha", 1).await;
-    let (first, params) = update(&mut stream).await;
+    let (first, params) = next_update(&mut stream).await;
     assert_eq!(params["version"], 1);
     touch(&client, "note:///alpha", 1).await;
-    assert_eq!(update(&mut stream).await.1["version"], 2);
+    assert_eq!(next_update(&mut stream).await.1["version"], 2);
     drop(stream);
     touch(&client, "note:///alpha", 3).await;
     touch(&client, "note:///beta", 2).await;
     let (_, mut stream) = client.get("/mcp", &[("last-event-id", &first)]).await;
-    let (second, params) = update(&mut stream).await;
+    let (second, params) = next_update(&mut stream).await;
     assert_eq!((&params["uri"], &params["version"]), (&json!(ALPHA), &json!(2)), "replayed");
     let mut newest = (0, 0);
     while newest != (5, 2) {
-        let (_, params) = update(&mut stream).await;
-        let version = params["version"].as_u64().expect("the server's own words");
+        let (_, params) = next_update(&mut stream).await;
+        let version = params["version"].as_u64().expect("the server's own update");
         if params["uri"] == ALPHA { newest.0 = version } else { newest.1 = version }
     }
     // Delivery is at least once: events after the named one are sent again.
     drop(stream);
     let (_, mut stream) = client.get("/mcp", &[("last-event-id", &second)]).await;
-    assert!(update(&mut stream).await.1["version"].as_u64().is_some_and(|version| version > 2));
+    assert!(next_update(&mut stream).await.1["version"].as_u64().is_some_and(|version| version > 2));
 }
 
 #[tokio::test]
@@ -231,25 +231,25 @@ async fn subx6_a_gap_is_told_as_one_update_of_each_subscription() {
     for uri in [ALPHA, BETA] {
         subscribe(&client, uri, json!({})).await;
     }
-    let told = async |stream: &mut crate::client::http::Listener, why: &str| {
+    let assert_updated = async |stream: &mut crate::client::http::Listener, why: &str| {
         for uri in [ALPHA, BETA] {
-            assert_eq!(update(stream).await.1, json!({ "uri": uri }), "{why}");
+            assert_eq!(next_update(stream).await.1, json!({ "uri": uri }), "{why}");
         }
     };
     let mut stream = client.listen().await;
     touch(&client, "note:///alpha", 1).await;
-    let (id, params) = update(&mut stream).await;
+    let (id, params) = next_update(&mut stream).await;
     assert_eq!(params["version"], 1, "nothing was missed before the first stream");
     let spent = format!("{}-999", id.rsplit_once('-').expect("parts").0);
     for wrong in ["x", "0-0000000-0", &spent] {
         (_, stream) = client.get("/mcp", &[("last-event-id", wrong)]).await;
-        told(&mut stream, wrong).await;
+        assert_updated(&mut stream, wrong).await;
     }
     // The client sends no event id.
     stream = client.listen().await;
-    told(&mut stream, "a second stream").await;
+    assert_updated(&mut stream, "a second stream").await;
     touch(&client, "note:///alpha", 1).await;
-    assert_eq!(update(&mut stream).await.1["version"], 2, "once");
+    assert_eq!(next_update(&mut stream).await.1["version"], 2, "once");
 }
 
 #[tokio::test]
@@ -264,14 +264,14 @@ async fn own_sub2_sub7_each_client_subscribes_over_its_own_connection() {
         let meta = one.subscribe(ALPHA).await;
         assert!(meta["dev.goblin/state"].is_null(), "{transport}: {meta}");
         assert_eq!(one.call_text("a_subscriptions", "{}").await, r#"["note:///alpha"]"#, "{transport}");
-        assert_eq!(two.call_text("a_subscriptions", "{}").await, "[]", "{transport}: nobody shares anything");
+        assert_eq!(two.call_text("a_subscriptions", "{}").await, "[]", "{transport}: no subscription is shared");
         two.touch("note:///beta", 1).await;
         two.subscribe(ALPHA).await;
         one.touch("note:///alpha", 1).await;
         assert_eq!(short(&one.updates().await), [format!("{ALPHA} 1")], "{transport}");
         let expected: &[String] = if transport == "stdio" { &[] } else { &[format!("{ALPHA} 1")] };
         assert_eq!(short(&two.updates().await), expected, "{transport}: each process has its own notes");
-        one.leave().await;
+        one.disconnect().await;
         let http = Client::new(gateway.address);
         gauge_becomes(&http, ACTIVE, 1).await;
         two.touch("note:///alpha", 1).await;
@@ -308,7 +308,7 @@ async fn own_sub10_a_process_that_does_not_start_is_waited_for() {
     peer.await_tool("a_touch").await;
     scratch.write("barrier", "");
     assert_eq!(peer.subscribe(ALPHA).await["dev.goblin/state"], "pending");
-    std::fs::remove_file(&barrier).expect("it is there");
+    std::fs::remove_file(&barrier).expect("the file exists");
     assert_eq!(peer.updated().await.json()["params"], json!({ "uri": ALPHA }), "without a call");
     peer.touch("note:///alpha", 1).await;
     assert_eq!(short(&peer.updates().await), [format!("{ALPHA} 1")]);
@@ -321,7 +321,8 @@ async fn sub7_nothing_is_subscribed_after_the_end() {
     subscribe(&client, ALPHA, json!({})).await;
     client.send(Method::DELETE, "/mcp", &client.headers(), "").await;
     let other = gateway.client().await;
-    eventually("it is not counted any more", || async { (gauge(&other, ACTIVE).await == 0).then_some(()) }).await;
+    eventually("the session is not counted any more", || async { (gauge(&other, ACTIVE).await == 0).then_some(()) })
+        .await;
     let late = client
         .post(json!({"jsonrpc": "2.0", "id": 1, "method": "resources/subscribe", "params": {"uri": ALPHA}}).to_string())
         .await;

@@ -58,17 +58,17 @@ fn uris(streams: &[Value]) -> BTreeSet<String> {
 
 /// Waits until there is one stream with exactly these URIs.
 async fn merged(client: &Client, expected: &[&str]) {
-    eventually(&format!("one stream tells of {expected:?}"), || async {
+    eventually(&format!("one stream covers {expected:?}"), || async {
         let streams = streams(client).await;
         (streams.len() == 1 && uris(&streams).iter().eq(expected)).then_some(())
     })
     .await;
 }
 
-/// Returns the open streams when there are at most `most`. The server notices a closed stream with a delay.
-async fn at_most(client: &Client, most: usize) -> Vec<Value> {
-    eventually(&format!("at most {most} streams are open"), || async {
-        Some(streams(client).await).filter(|streams| streams.len() <= most)
+/// Returns the open streams when there are at most `limit`. The server notices a closed stream with a delay.
+async fn await_at_most(client: &Client, limit: usize) -> Vec<Value> {
+    eventually(&format!("at most {limit} streams are open"), || async {
+        Some(streams(client).await).filter(|streams| streams.len() <= limit)
     })
     .await
 }
@@ -114,25 +114,25 @@ async fn sub2_sub5_many_resources_are_few_streams_and_all_are_told() {
             begun.push(peers[number % PEERS].begin("resources/subscribe", uri).await);
             if number % 50 == 0 {
                 // A base, a delta, and the stream that replaces them.
-                at_most(&client, 3).await;
+                await_at_most(&client, 3).await;
             }
         }
         for (number, id) in begun.into_iter().enumerate() {
             let answer = peers[number % PEERS].answer_to(id).await;
             assert!(answer["result"].is_object(), "{answer}");
         }
-        let open = at_most(&client, 2).await;
+        let open = await_at_most(&client, 2).await;
         assert_eq!(uris(&open), (0..MANY).map(name).collect());
         for number in 0..MANY {
             client.call("a_touch", json!({ "uri": name(number) })).await;
         }
         for (number, peer) in peers.iter_mut().enumerate() {
-            let told: BTreeSet<_> = short(&peer.updates().await).into_iter().collect();
+            let received: BTreeSet<_> = short(&peer.updates().await).into_iter().collect();
             let expected = (number..MANY).step_by(PEERS).map(|number| format!("a+{} 1", name(number)));
-            assert_eq!(told, expected.collect());
+            assert_eq!(received, expected.collect());
         }
         for peer in peers {
-            peer.leave().await;
+            peer.disconnect().await;
         }
         merged(&client, &[]).await;
         assert_eq!(gauge(&client, ACTIVE).await, 0);
@@ -175,11 +175,11 @@ async fn reg3_changed_lists_of_a_server_without_sessions_reach_clients() {
             lists.iter().all(|list| streams.iter().any(|stream| stream[*list] == true)).then_some(())
         })
         .await;
-        for (tool, told) in
+        for (tool, kind) in
             [("a_change_tools", "tools"), ("a_change_prompts", "prompts"), ("a_change_resources", "resources")]
         {
             peer.call_text(tool, "{}").await;
-            peer.told(&format!("notifications/{told}/list_changed")).await;
+            peer.notification(&format!("notifications/{kind}/list_changed")).await;
         }
     }
 }
@@ -226,10 +226,10 @@ async fn sub14_a_server_that_is_replaced_tells_again_and_each_is_told_once() {
             }
         }
         assert_eq!(one.updated().await.json()["params"], json!({ "uri": ALPHA }));
-        let mut told =
+        let mut received =
             [two.updated().await, two.updated().await].map(|update| update.json()["params"]["uri"].to_string());
-        told.sort();
-        assert_eq!(told, [format!("{ALPHA:?}"), r#""a+note:///beta""#.to_owned()]);
+        received.sort();
+        assert_eq!(received, [format!("{ALPHA:?}"), r#""a+note:///beta""#.to_owned()]);
         one.touch("note:///alpha", 1).await;
         assert_eq!(short(&one.updates().await), [format!("{ALPHA} 1")]);
         assert_eq!(short(&two.updates().await), [format!("{ALPHA} 1")]);

@@ -36,7 +36,7 @@ async fn subx1_sub16_a_server_that_comes_back_is_asked_again_and_the_pattern_is_
     for (number, (server, replaced)) in ways.into_iter().enumerate() {
         let gateway = Gateway::with_servers(json!({ "a": server })).await;
         let (peer, caller) = (peer_of(&gateway).await, gateway.client().await);
-        peer.wish(NUMBERED, glob()).await;
+        peer.subscribe_with(NUMBERED, glob()).await;
         peer.subscribe(&format!("a+{TWO}")).await;
         let _server = match replaced {
             None => {
@@ -45,9 +45,10 @@ async fn subx1_sub16_a_server_that_comes_back_is_asked_again_and_the_pattern_is_
             }
             Some((web, switches)) => Some(web.replace(&switches).await),
         };
-        let mut told = [peer.updated().await.json()["params"].clone(), peer.updated().await.json()["params"].clone()];
-        told.sort_by_key(Value::to_string);
-        assert_eq!(told, [json!({ "uri": NUMBERED }), json!({"uri": format!("a+{TWO}")})], "way {number}");
+        let mut received =
+            [peer.updated().await.json()["params"].clone(), peer.updated().await.json()["params"].clone()];
+        received.sort_by_key(Value::to_string);
+        assert_eq!(received, [json!({ "uri": NUMBERED }), json!({"uri": format!("a+{TWO}")})], "way {number}");
         eventually(&format!("way {number}: both are subscribed"), || async {
             let all = caller.try_call("a_subscribed", json!({})).await["result"]["content"][0]["text"].clone();
             let both = [format!(r#"["+{ONE}","+{TWO}"]"#), format!(r#"["+{TWO}","+{ONE}"]"#)];
@@ -82,19 +83,19 @@ async fn subx1_subx6_a_gap_is_told_as_one_update_of_the_pattern() {
 #[tokio::test]
 async fn subx1_sub10_a_pattern_of_a_server_that_was_never_there_is_waited_for_and_told_once() {
     let scratch = Scratch::new();
-    let script = format!(r#"test -e {} && exec "$@""#, path_text(&scratch.path().join("door")));
+    let script = format!(r#"test -e {} && exec "$@""#, path_text(&scratch.path().join("gate")));
     let server = scripted_server(&script, &["--resources", "2"]);
     let gateway = Gateway::with_servers(json!({ "a": server })).await;
     let peer = Client::new(gateway.address).listening(json!({})).await;
-    let meta = peer.wish(NUMBERED, glob()).await;
+    let meta = peer.subscribe_with(NUMBERED, glob()).await;
     assert_eq!((&meta["dev.goblin/uri"], &meta["dev.goblin/state"]), (&json!(NUMBERED), &json!("pending")));
     states_become(gateway.address, &[(NUMBERED, "pending")]).await;
-    scratch.write("door", "");
+    scratch.write("gate", "");
     assert_eq!(peer.updated().await.json()["params"], json!({ "uri": NUMBERED }));
     peer.await_tool("a_touch").await;
-    peer.upstream_hears_all(&[&format!("+{ONE}"), &format!("+{TWO}")]).await;
+    peer.await_upstream_unordered(&[&format!("+{ONE}"), &format!("+{TWO}")]).await;
     states_become(gateway.address, &[(NUMBERED, "subscribed")]).await;
-    assert_eq!(peer.updates().await, Vec::<Value>::new(), "once, for all it covers");
+    assert_eq!(peer.updates().await, Vec::<Value>::new(), "one update for all matches");
     peer.touch(TWO, 1).await;
     assert_eq!(short(&peer.updates().await), [format!("a+{TWO} 1")]);
 }
@@ -103,17 +104,17 @@ async fn subx1_sub10_a_pattern_of_a_server_that_was_never_there_is_waited_for_an
 async fn own_subx1_each_client_subscribes_over_its_own_connection_and_is_told_once_when_it_comes_back() {
     let gateway = Gateway::with_servers(json!({ "a": own_process(&["--resources", "2"]) })).await;
     let (one, two) = (peer_of(&gateway).await, peer_of(&gateway).await);
-    one.wish(NUMBERED, glob()).await;
+    one.subscribe_with(NUMBERED, glob()).await;
     // No listed resource matches this pattern.
-    one.wish("a+nothing:///*", glob()).await;
-    one.upstream_hears_all(&[&format!("+{ONE}"), &format!("+{TWO}")]).await;
-    two.upstream_hears(&[]).await;
+    one.subscribe_with("a+nothing:///*", glob()).await;
+    one.await_upstream_unordered(&[&format!("+{ONE}"), &format!("+{TWO}")]).await;
+    two.await_upstream(&[]).await;
     let crash = one.begin_call("a_crash", "{}").await;
     assert!(one.answer_to(crash).await["error"].is_object());
-    let mut told = [one.updated().await.json()["params"].clone(), one.updated().await.json()["params"].clone()];
-    told.sort_by_key(Value::to_string);
-    assert_eq!(told, [json!({ "uri": NUMBERED }), json!({"uri": "a+nothing:///*"})]);
-    one.upstream_hears_all(&[&format!("+{ONE}"), &format!("+{TWO}")]).await;
+    let mut received = [one.updated().await.json()["params"].clone(), one.updated().await.json()["params"].clone()];
+    received.sort_by_key(Value::to_string);
+    assert_eq!(received, [json!({ "uri": NUMBERED }), json!({"uri": "a+nothing:///*"})]);
+    one.await_upstream_unordered(&[&format!("+{ONE}"), &format!("+{TWO}")]).await;
     one.touch(ONE, 1).await;
     assert_eq!(short(&one.updates().await), [format!("a+{ONE} 1")]);
     assert_eq!(two.updates().await, Vec::<Value>::new());
@@ -129,40 +130,44 @@ async fn subx1_what_is_denied_never_reaches_a_pattern() {
     peer.lists("a+note:///numbered/0003", true).await;
     let patterns = [(NUMBERED, "glob"), ("a+note:///**", "glob"), ("a+note:///{name}", "template"), ("a+:**", "glob")];
     for (pattern, kind) in patterns {
-        peer.wish(pattern, json!({ "pattern": kind })).await;
+        peer.subscribe_with(pattern, json!({ "pattern": kind })).await;
     }
-    peer.wish("a+file:///**", json!({"pattern": "glob", "fields": ["size"]})).await;
-    let said = |said: Vec<String>| {
-        assert!(!said.is_empty());
-        let hidden = said.iter().find(|entry| entry.contains("0002") || entry.contains("secret"));
-        assert_eq!(hidden, None, "the server was told");
+    peer.subscribe_with("a+file:///**", json!({"pattern": "glob", "fields": ["size"]})).await;
+    let assert_no_hidden = |requests: Vec<String>| {
+        assert!(!requests.is_empty());
+        let hidden = requests.iter().find(|entry| entry.contains("0002") || entry.contains("secret"));
+        assert_eq!(hidden, None, "the server received a hidden URI");
     };
-    said(peer.said_upstream().await);
+    assert_no_hidden(peer.upstream_requests().await);
     // Changes of denied resources: a listed one, an unsolicited update, a new one, and one with fields.
     peer.touch(TWO, 3).await;
     peer.touch("file:///secret/a", 1).await;
-    peer.say_updated(r#"{"uri":"file:///secret/a/b","size":7}"#).await;
+    peer.send_update(r#"{"uri":"file:///secret/a/b","size":7}"#).await;
     for size in [1, 2] {
         peer.change(json!({"define": "file:///secret/a", "members": { "size": size }})).await;
         peer.define(&[&format!("file:///open/{size}")]).await;
-        assert_eq!(peer.updated().await.json()["params"]["uri"], format!("a+file:///open/{size}"), "it is new");
+        assert_eq!(
+            peer.updated().await.json()["params"]["uri"],
+            format!("a+file:///open/{size}"),
+            "the resource is new"
+        );
     }
     peer.change(json!({"remove": "file:///secret/a"})).await;
     peer.change(json!({"remove": TWO})).await;
     peer.define(&["file:///open/3"]).await;
-    assert_eq!(peer.updated().await.json()["params"]["uri"], "a+file:///open/3", "it is new");
-    said(peer.said_upstream().await);
+    assert_eq!(peer.updated().await.json()["params"]["uri"], "a+file:///open/3", "the resource is new");
+    assert_no_hidden(peer.upstream_requests().await);
     peer.touch(ONE, 1).await;
     assert_eq!(short(&peer.updates().await), [format!("a+{ONE} 1")]);
     let crash = peer.begin_call("a_crash", "{}").await;
     assert!(peer.answer_to(crash).await["error"].is_object());
-    let mut told = Vec::new();
+    let mut received = Vec::new();
     for _ in 0..patterns.len() + 1 {
-        told.push(peer.updated().await.json()["params"]["uri"].as_str().expect("a URI").to_owned());
+        received.push(peer.updated().await.json()["params"]["uri"].as_str().expect("a URI").to_owned());
     }
-    told.sort();
-    assert_eq!(told, ["a+:**", "a+file:///**", "a+note:///**", NUMBERED, "a+note:///{name}"]);
-    let others = peer.others().await;
+    received.sort();
+    assert_eq!(received, ["a+:**", "a+file:///**", "a+note:///**", NUMBERED, "a+note:///{name}"]);
+    let others = peer.pending_messages().await;
     assert!(!format!("{others:?}").contains("secret") && !format!("{others:?}").contains("0002"), "{others:?}");
     assert_eq!(states(gateway.address).await.len(), patterns.len() + 1);
 }

@@ -30,7 +30,7 @@ async fn quiet_peer(gateway: &Gateway) -> Client {
 }
 
 /// Returns the URI of the next update, which must come from the gateway.
-async fn told(peer: &Client) -> String {
+async fn next_update(peer: &Client) -> String {
     let params = peer.updated().await.json()["params"].clone();
     assert_eq!(params, json!({"uri": params["uri"]}));
     params["uri"].as_str().expect("a URI").to_owned()
@@ -48,33 +48,34 @@ async fn subx9_a_change_is_told_once_and_no_change_never() {
         ("silent", fixture_server(&["--era", "modern", "--without", "subscribe"])),
         ("listened to", fixture_server(&["--era", "modern"])),
     ];
-    for (what, server) in servers {
+    for (case, server) in servers {
         let gateway = Gateway::with_servers(json!({ "a": polled(server) })).await;
         let mut peer = quiet_peer(&gateway).await;
-        peer.name = what.to_owned();
-        assert!(peer.subscribe(ALPHA).await["dev.goblin/state"].is_null(), "{what}");
+        peer.name = case.to_owned();
+        assert!(peer.subscribe(ALPHA).await["dev.goblin/state"].is_null(), "{case}");
         // The first change is found, because the initial content is read before the response to the subscribe.
         peer.touch("note:///alpha", 1).await;
-        assert_eq!(told(&peer).await, ALPHA, "{what}");
+        assert_eq!(next_update(&peer).await, ALPHA, "{case}");
         peer.subscribe(BETA).await;
         states_become(gateway.address, &[(ALPHA, "subscribed"), (BETA, "subscribed")]).await;
         // Each change is found by a later poll. An update without a change would arrive in between.
         for round in 0..4 {
             peer.touch("note:///beta", 1).await;
-            assert_eq!(told(&peer).await, BETA, "{what} {round}");
+            assert_eq!(next_update(&peer).await, BETA, "{case} {round}");
         }
         // Each resource may be on several streams, one after the other.
-        let asked: BTreeSet<_> = peer.said_upstream().await.into_iter().filter(|said| said.starts_with('+')).collect();
-        let expected: &[&str] = match what {
+        let subscribed: BTreeSet<_> =
+            peer.upstream_requests().await.into_iter().filter(|request| request.starts_with('+')).collect();
+        let expected: &[&str] = match case {
             "subscribable" | "listened to" => &["+note:///alpha", "+note:///beta"],
             _ => &[],
         };
-        assert!(asked.iter().eq(expected), "{what}: {asked:?}");
+        assert!(subscribed.iter().eq(expected), "{case}: {subscribed:?}");
         peer.unsubscribe(BETA).await;
         peer.touch("note:///beta", 1).await;
         for _ in 0..2 {
             peer.touch("note:///alpha", 1).await;
-            assert_eq!(told(&peer).await, ALPHA, "{what}: nothing of what nobody wants");
+            assert_eq!(next_update(&peer).await, ALPHA, "{case}: no update without a subscription");
         }
     }
 }
@@ -85,15 +86,15 @@ async fn subx9_who_comes_later_is_told_of_later_changes_only() {
     let one = quiet_peer(&gateway).await;
     one.subscribe(ALPHA).await;
     one.touch("note:///alpha", 1).await;
-    assert_eq!(told(&one).await, ALPHA);
+    assert_eq!(next_update(&one).await, ALPHA);
     let two = Client::new(gateway.address).listening(json!({})).await;
     two.subscribe(ALPHA).await;
     two.subscribe(BETA).await;
     one.touch("note:///beta", 1).await;
-    assert_eq!(told(&two).await, BETA, "the change of before is not its");
+    assert_eq!(next_update(&two).await, BETA, "the change of before is not its");
     one.touch("note:///alpha", 1).await;
     for peer in [&one, &two] {
-        assert_eq!(told(peer).await, ALPHA);
+        assert_eq!(next_update(peer).await, ALPHA);
     }
 }
 
@@ -107,7 +108,7 @@ async fn subx9_a_server_that_tells_is_heard_at_once_and_nothing_gets_lost() {
         touch(&client, "note:///alpha", 1).await;
         // A poll may also find a difference, before or after the notification.
         let is_it = |message: &Value| message["params"]["version"] == version;
-        peer.hear(&format!("version {version}"), is_it).await;
+        peer.receive(&format!("version {version}"), is_it).await;
     }
     assert_eq!(client.call_text("a_subscribed", json!({})).await, r#"["+note:///alpha"]"#);
 }
@@ -117,18 +118,18 @@ async fn subx9_subx1_a_pattern_sees_what_is_new_though_the_server_never_tells() 
     let gateway = Gateway::with_servers(json!({ "a": polled(fixture_server(&["--without", "subscribe"])) })).await;
     let peer = quiet_peer(&gateway).await;
     peer.change(json!({"define": "file:///d/1"})).await;
-    peer.wish("a+file:///d/*", glob()).await;
+    peer.subscribe_with("a+file:///d/*", glob()).await;
     // The resource may have been listed before the subscription or not. Only the later notification matters.
     peer.lists("a+file:///d/1", true).await;
     peer.change(json!({"define": "file:///d/2"})).await;
-    let mut news = vec![told(&peer).await];
+    let mut news = vec![next_update(&peer).await];
     if news == ["a+file:///d/1"] {
-        news = vec![told(&peer).await];
+        news = vec![next_update(&peer).await];
     }
     assert_eq!(news, ["a+file:///d/2"]);
     for uri in ["file:///d/2", "file:///d/1", "file:///d/2"] {
         peer.touch(uri, 1).await;
-        assert_eq!(told(&peer).await, format!("a+{uri}"));
+        assert_eq!(next_update(&peer).await, format!("a+{uri}"));
     }
 }
 
@@ -137,16 +138,16 @@ async fn subx9_sub14_what_a_silent_server_drops_is_told_as_deleted() {
     let gateway = Gateway::with_servers(json!({ "a": polled(fixture_server(&["--without", "subscribe"])) })).await;
     let peer = quiet_peer(&gateway).await;
     peer.subscribe("a+blob:///bin").await;
-    peer.wish("a+blob:///*", glob()).await;
+    peer.subscribe_with("a+blob:///*", glob()).await;
     peer.change(json!({"remove": "blob:///bin"})).await;
     let params = peer.updated().await.json()["params"].clone();
     assert_eq!(params, json!({"uri": "a+blob:///bin", "_meta": {"dev.goblin/deleted": true}}));
     states_become(gateway.address, &[("a+blob:///bin", "missing"), ("a+blob:///*", "subscribed")]).await;
     peer.change(json!({"restore": "blob:///bin"})).await;
-    assert_eq!(told(&peer).await, "a+blob:///bin");
+    assert_eq!(next_update(&peer).await, "a+blob:///bin");
     peer.subscribe(ALPHA).await;
     for _ in 0..2 {
         peer.touch("note:///alpha", 1).await;
-        assert_eq!(told(&peer).await, ALPHA, "once");
+        assert_eq!(next_update(&peer).await, ALPHA, "once");
     }
 }

@@ -12,7 +12,7 @@ use crate::ledger_subscriptions_player::Random;
 use crate::resources::few_templates;
 use crate::scrape::gauge;
 use crate::stage::{Back, Front, Stage};
-use crate::subscriber::{ACTIVE, meta, short, subscribe, wish};
+use crate::subscriber::{ACTIVE, meta, short, subscribe, subscribe_params};
 use crate::support::assert_error;
 
 const HELD: &str = "a+note:///held-x";
@@ -24,12 +24,12 @@ async fn sub12_who_unsubscribes_while_the_server_is_asked_gets_both_answers() {
         let (one, two) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
         let begun = one.begin("resources/subscribe", json!({ "uri": HELD })).await;
         stage.has_subscriptions(1).await;
-        two.upstream_hears(&["+note:///held-x"]).await;
+        two.await_upstream(&["+note:///held-x"]).await;
         one.unsubscribe(HELD).await;
         meta(&one.answer_to(begun).await);
         stage.has_subscriptions(0).await;
         two.call_text("a_release", "{}").await;
-        two.upstream_hears(&["+note:///held-x", "-note:///held-x"]).await;
+        two.await_upstream(&["+note:///held-x", "-note:///held-x"]).await;
 
         // Another client subscribes meanwhile and is not affected by the first client's unsubscribe.
         let begun = one.begin("resources/subscribe", json!({ "uri": HELD })).await;
@@ -38,7 +38,7 @@ async fn sub12_who_unsubscribes_while_the_server_is_asked_gets_both_answers() {
         stage.has_subscriptions(2).await;
         one.unsubscribe(HELD).await;
         meta(&one.answer_to(begun).await);
-        two.upstream_hears(&["+note:///held-x", "-note:///held-x", "+note:///held-x"]).await;
+        two.await_upstream(&["+note:///held-x", "-note:///held-x", "+note:///held-x"]).await;
         two.call_text("a_release", "{}").await;
         meta(&two.answer_to(other).await);
         two.touch("note:///held-x", 1).await;
@@ -54,19 +54,19 @@ async fn sub10_a_wish_that_is_cancelled_or_whose_client_goes_is_taken_back() {
         let (one, two) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
         let begun = one.begin("resources/subscribe", json!({ "uri": HELD })).await;
         stage.has_subscriptions(1).await;
-        two.upstream_hears(&["+note:///held-x"]).await;
+        two.await_upstream(&["+note:///held-x"]).await;
         one.cancel(begun).await;
         stage.has_subscriptions(0).await;
         two.call_text("a_release", "{}").await;
-        two.upstream_hears(&["+note:///held-x", "-note:///held-x"]).await;
+        two.await_upstream(&["+note:///held-x", "-note:///held-x"]).await;
 
         one.begin("resources/subscribe", json!({ "uri": HELD })).await;
         stage.has_subscriptions(1).await;
-        two.upstream_hears(&["+note:///held-x", "-note:///held-x", "+note:///held-x"]).await;
-        one.leave().await;
+        two.await_upstream(&["+note:///held-x", "-note:///held-x", "+note:///held-x"]).await;
+        one.disconnect().await;
         stage.has_subscriptions(0).await;
         two.call_text("a_release", "{}").await;
-        two.upstream_hears(&["+note:///held-x", "-note:///held-x", "+note:///held-x", "-note:///held-x"]).await;
+        two.await_upstream(&["+note:///held-x", "-note:///held-x", "+note:///held-x", "-note:///held-x"]).await;
     }
 }
 
@@ -75,13 +75,13 @@ async fn sub10_sub16_a_server_that_dies_while_it_is_asked_makes_it_pending() {
     let stage = Stage::start(Front::Http, Back::Stdio).await;
     let (one, two) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
     let begun = one.begin("resources/subscribe", json!({ "uri": HELD })).await;
-    two.upstream_hears(&["+note:///held-x"]).await;
+    two.await_upstream(&["+note:///held-x"]).await;
     let crash = two.begin_call("a_crash", "{}").await;
     assert!(two.answer_to(crash).await["error"].is_object());
     assert_eq!(meta(&one.answer_to(begun).await)["dev.goblin/state"], "pending");
     stage.metric_becomes(r#"goblin_backend_up{server_id="a"}"#, 1).await;
     // The new server received the subscribe as soon as it was ready, and delays it too.
-    two.upstream_hears(&["+note:///held-x"]).await;
+    two.await_upstream(&["+note:///held-x"]).await;
     two.call_text("a_release", "{}").await;
     assert_eq!(one.updated().await.json()["params"], json!({ "uri": HELD }));
     one.touch("note:///held-x", 1).await;
@@ -95,11 +95,11 @@ async fn sub10_a_server_that_is_late_fails_all_who_wait_and_what_it_agrees_to_th
         let stage = Stage::configured(front, back, json!({}), json!({"timeout": "1s"})).await;
         let (one, two) = (stage.peer(json!({})).await, stage.peer(json!({})).await);
         for (uri, options) in [(HELD, json!({})), ("a+note:///held-*", json!({"pattern": "glob"}))] {
-            let before = one.said_upstream().await.len();
+            let before = one.upstream_requests().await.len();
             if uri != HELD {
                 one.define(&["note:///held-x"]).await;
             }
-            let begun = [&one, &two].map(|peer| (peer, wish(uri, &options)));
+            let begun = [&one, &two].map(|peer| (peer, subscribe_params(uri, &options)));
             let mut ids = Vec::new();
             for (peer, params) in begun {
                 ids.push(peer.begin("resources/subscribe", params).await);
@@ -107,28 +107,28 @@ async fn sub10_a_server_that_is_late_fails_all_who_wait_and_what_it_agrees_to_th
             for (peer, id) in [&one, &two].into_iter().zip(ids) {
                 let answer = peer.answer_to(id).await;
                 assert_error(&answer, 1504, "TIMEOUT");
-                let message = answer["error"]["message"].as_str().expect("words");
+                let message = answer["error"]["message"].as_str().expect("a text");
                 assert!(message.contains('a') && message.contains("resources/subscribe"), "{message}");
             }
             stage.has_subscriptions(0).await;
             one.call_text("a_release", "{}").await;
             let deadline = Deadline::new();
-            while one.said_upstream().await.last().is_none_or(|last| last != "-note:///held-x")
+            while one.upstream_requests().await.last().is_none_or(|last| last != "-note:///held-x")
                 || one.call_text("a_subscriptions", "{}").await != "[]"
             {
-                deadline.pause("it is taken back").await;
+                deadline.pause("the subscription is cancelled").await;
             }
-            let said = one.said_upstream().await;
-            assert_eq!(said[before], "+note:///held-x", "{front:?} {back:?}");
-            let asked = said[before..].iter().filter(|entry| entry.starts_with('+')).count();
-            assert_eq!(asked, 1, "{front:?} {back:?}: {said:?}");
+            let requests = one.upstream_requests().await;
+            assert_eq!(requests[before], "+note:///held-x", "{front:?} {back:?}");
+            let subscribes = requests[before..].iter().filter(|entry| entry.starts_with('+')).count();
+            assert_eq!(subscribes, 1, "{front:?} {back:?}: {requests:?}");
         }
         // No state is left, so a new subscription succeeds.
         let begun = two.begin("resources/subscribe", json!({ "uri": HELD })).await;
         stage.has_subscriptions(1).await;
         let deadline = Deadline::new();
-        while one.said_upstream().await.last().is_none_or(|last| last.starts_with('-')) {
-            deadline.pause("it is asked for").await;
+        while one.upstream_requests().await.last().is_none_or(|last| last.starts_with('-')) {
+            deadline.pause("the gateway subscribes").await;
         }
         one.call_text("a_release", "{}").await;
         meta(&two.answer_to(begun).await);
@@ -149,7 +149,7 @@ async fn d13_sub2_what_the_server_lists_just_now_can_be_subscribed() {
 }
 
 /// Subscribes and unsubscribes at random. Returns the final subscriptions.
-async fn waver(client: Client, mut random: Random) -> BTreeSet<String> {
+async fn subscribe_at_random(client: Client, mut random: Random) -> BTreeSet<String> {
     let mut wanted = BTreeMap::new();
     for _ in 0..120 {
         let uri = format!("note:///{}", random.below(3));
@@ -168,7 +168,7 @@ async fn sub2_sub12_whatever_clients_want_at_the_same_time_the_server_ends_up_ri
     let watcher = gateway.client_seeing("a_touch").await;
     let mut clients = Vec::new();
     for seed in 1..=4 {
-        clients.push(tokio::spawn(waver(gateway.client().await, Random::new(seed))));
+        clients.push(tokio::spawn(subscribe_at_random(gateway.client().await, Random::new(seed))));
     }
     let mut wanted = Vec::new();
     for client in clients {
@@ -182,10 +182,11 @@ async fn sub2_sub12_whatever_clients_want_at_the_same_time_the_server_ends_up_ri
         (now == all).then_some(())
     })
     .await;
-    let said: Vec<String> = serde_json::from_str(&watcher.call_text("a_subscribed", json!({})).await).expect("a list");
+    let requests: Vec<String> =
+        serde_json::from_str(&watcher.call_text("a_subscribed", json!({})).await).expect("a list");
     let mut now = BTreeSet::new();
-    for word in said {
-        let (sign, uri) = word.split_at(1);
-        assert!(if sign == "+" { now.insert(uri.to_owned()) } else { now.remove(uri) }, "{word} was said twice");
+    for request in requests {
+        let (sign, uri) = request.split_at(1);
+        assert!(if sign == "+" { now.insert(uri.to_owned()) } else { now.remove(uri) }, "{request} was sent twice");
     }
 }

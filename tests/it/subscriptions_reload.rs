@@ -17,29 +17,29 @@ use crate::client::Client;
 use crate::fixture_http::HttpFixture;
 use crate::harness::{Deadline, GOBLIN, Scratch, eventually, fixture_server};
 use crate::lists::config;
-use crate::operator::{look, remember_token};
+use crate::operator::{get_admin, remember_token};
 use crate::per_client::own_process;
 use crate::subscriber::{DELETED, UPDATED, short, states, states_become};
 use crate::subscriptions_patterns::glob;
 use crate::support::{path_text, starts};
 
 /// A gateway in this process with a replaceable configuration.
-struct Live {
+struct Running {
     app: App,
     address: SocketAddr,
 }
 
-impl Live {
-    async fn start(servers: Value) -> Live {
+impl Running {
+    async fn start(servers: Value) -> Running {
         let mut app = App::start(config(servers), GOBLIN.into(), ProxyEnvironment::default(), Arc::default());
-        app.readiness().wait_for(|readiness| readiness.is_ready()).await.expect("it starts");
+        app.readiness().wait_for(|readiness| readiness.is_ready()).await.expect("the process starts");
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
         let permit = AdminAccess::new(&Gateway::default(), &AdminSettings::default());
         remember_token(address, permit.token().expose());
         app.set_permit(permit);
-        drop(app.accept_http(listener).expect("it serves"));
-        Live { app, address }
+        drop(app.accept_http(listener).expect("the listener is accepted"));
+        Running { app, address }
     }
 
     fn reload(&mut self, servers: Value) {
@@ -52,7 +52,7 @@ impl Live {
 
     /// Returns the ids of all subscriptions, by client and URI.
     async fn ids(&self) -> BTreeMap<(String, String), String> {
-        let answer = look(&Client::new(self.address), "/api/subscriptions").await;
+        let answer = get_admin(&Client::new(self.address), "/api/subscriptions").await;
         let list: Value = serde_json::from_str(&answer.body).expect("JSON");
         let text = |value: &Value| value.as_str().expect("text").to_owned();
         let all = list["subscriptions"].as_array().expect("an array").iter();
@@ -61,29 +61,29 @@ impl Live {
 }
 
 /// Returns the sorted requests that a server received.
-async fn said(peer: &Client, server: &str) -> Vec<String> {
+async fn requests_to(peer: &Client, server: &str) -> Vec<String> {
     let text = peer.call_text(&format!("{server}_subscribed"), "{}").await;
-    let mut said: Vec<String> = serde_json::from_str(&text).expect("a list");
-    said.retain(|entry| !entry.ends_with("note:///fence"));
-    said.sort();
-    said
+    let mut requests: Vec<String> = serde_json::from_str(&text).expect("a list");
+    requests.retain(|entry| !entry.ends_with("note:///fence"));
+    requests.sort();
+    requests
 }
 
 /// Returns the sorted params of the next `count` messages of this method.
-async fn told(peer: &Client, method: &str, count: usize) -> Vec<Value> {
-    let mut told = Vec::new();
+async fn receive_notifications(peer: &Client, method: &str, count: usize) -> Vec<Value> {
+    let mut received = Vec::new();
     for _ in 0..count {
-        told.push(peer.told(method).await.json()["params"].clone());
+        received.push(peer.notification(method).await.json()["params"].clone());
     }
-    told.sort_by_key(Value::to_string);
-    told
+    received.sort_by_key(Value::to_string);
+    received
 }
 
-fn marked(uri: &str) -> Value {
+fn deletion_mark(uri: &str) -> Value {
     json!({"uri": uri, "_meta": {"dev.goblin/deleted": true}})
 }
 
-fn knowing() -> Value {
+fn deletion_capabilities() -> Value {
     json!({"experimental": {"dev.goblin/subscriptions": {}}})
 }
 
@@ -92,84 +92,92 @@ async fn d10_servers_are_added_changed_and_removed_and_subscriptions_follow() {
     let numbered = &["--resources", "2"][..];
     let changed = &["--resources", "2", "--instructions", "other"][..];
     let server = fixture_server;
-    let mut live = Live::start(json!({ "a": server(numbered), "b": server(numbered), "c": server(numbered) })).await;
-    let mut peers = [live.peer(json!({})).await, live.peer(knowing()).await];
+    let mut running =
+        Running::start(json!({ "a": server(numbered), "b": server(numbered), "c": server(numbered) })).await;
+    let mut peers = [running.peer(json!({})).await, running.peer(deletion_capabilities()).await];
     for peer in &mut peers {
         for id in ["a", "b", "c"] {
             peer.subscribe(&format!("{id}+note:///alpha")).await;
-            peer.wish(&format!("{id}+note:///numbered/*"), glob()).await;
+            peer.subscribe_with(&format!("{id}+note:///numbered/*"), glob()).await;
         }
     }
     let wanted = ["+note:///alpha", "+note:///numbered/0001", "+note:///numbered/0002"];
     let [plain, _] = &mut peers;
     for id in ["a", "b", "c"] {
-        assert_eq!(said(plain, id).await, wanted, "{id}");
+        assert_eq!(requests_to(plain, id).await, wanted, "{id}");
     }
-    let before = live.ids().await;
+    let before = running.ids().await;
     assert_eq!(before.len(), 12);
 
-    live.reload(json!({ "d": server(&[]), "b": server(changed), "a": server(numbered) }));
-    let [plain, knows] = &mut peers;
-    let gone = ["c+note:///alpha", "c+note:///numbered/*"];
-    assert_eq!(told(knows, DELETED, 2).await, gone.map(|uri| json!({ "uri": uri })));
+    running.reload(json!({ "d": server(&[]), "b": server(changed), "a": server(numbered) }));
+    let [plain, aware] = &mut peers;
+    let removed = ["c+note:///alpha", "c+note:///numbered/*"];
+    assert_eq!(receive_notifications(aware, DELETED, 2).await, removed.map(|uri| json!({ "uri": uri })));
     let carried = ["b+note:///alpha", "b+note:///numbered/*"].map(|uri| json!({ "uri": uri }));
-    assert_eq!(told(knows, UPDATED, 2).await, carried);
-    assert_eq!(told(plain, UPDATED, 4).await, [&gone.map(marked)[..], &carried].concat());
+    assert_eq!(receive_notifications(aware, UPDATED, 2).await, carried);
+    assert_eq!(receive_notifications(plain, UPDATED, 4).await, [&removed.map(deletion_mark)[..], &carried].concat());
     for peer in &mut peers {
         peer.await_tool("b_subscribed").await;
-        eventually_said(peer, "b", &wanted).await;
-        assert_eq!(said(peer, "a").await, wanted, "it was told nothing");
-        assert_eq!(peer.updates().await, Vec::<Value>::new(), "each was told once, and of a nothing");
+        await_requests_to(peer, "b", &wanted).await;
+        assert_eq!(requests_to(peer, "a").await, wanted, "the server received nothing");
+        assert_eq!(peer.updates().await, Vec::<Value>::new(), "each update arrived once, and none of a");
     }
     let kept: BTreeMap<_, _> = before
         .iter()
         .filter(|((_, uri), _)| !uri.starts_with("c+"))
         .map(|(key, id)| (key.clone(), id.clone()))
         .collect();
-    assert_eq!(live.ids().await, kept, "the same subscriptions");
-    assert!(states(live.address).await.iter().all(|(_, state)| state == "subscribed"));
+    assert_eq!(running.ids().await, kept, "the same subscriptions");
+    assert!(states(running.address).await.iter().all(|(_, state)| state == "subscribed"));
 
-    let [plain, knows] = &mut peers;
+    let [plain, aware] = &mut peers;
     for id in ["a", "b"] {
         plain.call_text(&format!("{id}_touch"), r#"{"uri":"note:///numbered/0001"}"#).await;
-        for peer in [&mut *plain, &mut *knows] {
-            assert_eq!(short(&told(peer, UPDATED, 1).await), [format!("{id}+note:///numbered/0001 1")]);
+        for peer in [&mut *plain, &mut *aware] {
+            assert_eq!(
+                short(&receive_notifications(peer, UPDATED, 1).await),
+                [format!("{id}+note:///numbered/0001 1")]
+            );
         }
     }
     plain.await_tool("d_touch").await;
     plain.subscribe("d+note:///alpha").await;
     plain.call_text("d_touch", r#"{"uri":"note:///alpha"}"#).await;
-    assert_eq!(short(&told(plain, UPDATED, 1).await), ["d+note:///alpha 1"], "who is new is served");
+    assert_eq!(
+        short(&receive_notifications(plain, UPDATED, 1).await),
+        ["d+note:///alpha 1"],
+        "the new server is served"
+    );
     // A carried-over subscription ends like any other.
-    for peer in [&mut *plain, &mut *knows] {
+    for peer in [&mut *plain, &mut *aware] {
         for uri in ["b+note:///alpha", "b+note:///numbered/*"] {
             peer.unsubscribe(uri).await;
         }
     }
     let ended = wanted.map(|entry| entry.replace('+', "-"));
     let all = wanted.iter().copied().chain(ended.iter().map(String::as_str)).collect::<Vec<_>>();
-    eventually_said(plain, "b", &all).await;
-    live.app.stop().await;
+    await_requests_to(plain, "b", &all).await;
+    running.app.stop().await;
 }
 
-async fn eventually_said(peer: &Client, server: &str, expected: &[&str]) {
+async fn await_requests_to(peer: &Client, server: &str, expected: &[&str]) {
     let deadline = Deadline::new();
     loop {
-        let said = said(peer, server).await;
-        if said == expected {
+        let requests = requests_to(peer, server).await;
+        if requests == expected {
             return;
         }
-        deadline.pause(&format!("{server} is told {expected:?}, not {said:?}")).await;
+        deadline.pause(&format!("{server} receives {expected:?}, not {requests:?}")).await;
     }
 }
 
 #[tokio::test]
 async fn sub10_who_waits_for_a_server_that_changes_is_answered_and_gets_it_from_the_next() {
-    let mut live = Live::start(json!({ "a": fixture_server(&[]) })).await;
-    let (one, two) = (live.peer(json!({})).await, live.peer(json!({})).await);
+    let mut running = Running::start(json!({ "a": fixture_server(&[]) })).await;
+    let (one, two) = (running.peer(json!({})).await, running.peer(json!({})).await);
     let begun = one.begin("resources/subscribe", json!({"uri": "a+note:///held-x"})).await;
-    two.upstream_hears(&["+note:///held-x"]).await;
-    live.reload(json!({ "a": fixture_server(&["--instructions", "other"]) }));
+    two.await_upstream(&["+note:///held-x"]).await;
+    running.reload(json!({ "a": fixture_server(&["--instructions", "other"]) }));
     let answer = one.answer_to(begun).await;
     assert_eq!(answer["result"]["_meta"]["dev.goblin/state"], "pending", "{answer}");
     // The old server may still receive calls until the new one is ready.
@@ -182,13 +190,13 @@ async fn sub10_who_waits_for_a_server_that_changes_is_answered_and_gets_it_from_
             break;
         }
     }
-    two.upstream_hears(&["+note:///held-x"]).await;
+    two.await_upstream(&["+note:///held-x"]).await;
     two.call_text("a_release", "{}").await;
     assert_eq!(one.updated().await.json()["params"], json!({"uri": "a+note:///held-x"}));
-    states_become(live.address, &[("a+note:///held-x", "subscribed")]).await;
+    states_become(running.address, &[("a+note:///held-x", "subscribed")]).await;
     one.touch("note:///held-x", 1).await;
     assert_eq!(short(&one.updates().await), ["a+note:///held-x 1"]);
-    live.app.stop().await;
+    running.app.stop().await;
 }
 
 #[tokio::test]
@@ -199,22 +207,30 @@ async fn sub14_what_a_changed_server_does_not_have_any_more_is_told_as_deleted()
         server["timeout"] = json!(timeout);
         json!({ "a": server })
     };
-    let mut live = Live::start(with("50s")).await;
-    let peer = live.peer(json!({})).await;
+    let mut running = Running::start(with("50s")).await;
+    let peer = running.peer(json!({})).await;
     let id = peer.subscribe("a+blob:///bin").await["dev.goblin/subscriptionId"].clone();
     assert_eq!(peer.call_text("a_toggle_quiet", "{}").await, "quiet");
     peer.change(json!({"remove": "blob:///bin"})).await;
-    live.reload(with("40s"));
-    assert_eq!(told(&peer, UPDATED, 1).await, [json!({"uri": "a+blob:///bin"})], "it is carried over");
-    assert_eq!(told(&peer, UPDATED, 1).await, [marked("a+blob:///bin")], "and found to be gone");
-    states_become(live.address, &[("a+blob:///bin", "missing")]).await;
+    running.reload(with("40s"));
+    assert_eq!(
+        receive_notifications(&peer, UPDATED, 1).await,
+        [json!({"uri": "a+blob:///bin"})],
+        "the subscription is carried over"
+    );
+    assert_eq!(
+        receive_notifications(&peer, UPDATED, 1).await,
+        [deletion_mark("a+blob:///bin")],
+        "and the resource is deleted"
+    );
+    states_become(running.address, &[("a+blob:///bin", "missing")]).await;
     peer.change(json!({"restore": "blob:///bin"})).await;
     // The server sends no notifications, so the gateway sends an update when polling starts again.
-    live.reload(with("30s"));
-    assert_eq!(told(&peer, UPDATED, 1).await, [json!({"uri": "a+blob:///bin"})]);
-    states_become(live.address, &[("a+blob:///bin", "subscribed")]).await;
-    assert_eq!(live.ids().await.into_values().collect::<Vec<_>>(), [id.as_str().expect("an id")]);
-    live.app.stop().await;
+    running.reload(with("30s"));
+    assert_eq!(receive_notifications(&peer, UPDATED, 1).await, [json!({"uri": "a+blob:///bin"})]);
+    states_become(running.address, &[("a+blob:///bin", "subscribed")]).await;
+    assert_eq!(running.ids().await.into_values().collect::<Vec<_>>(), [id.as_str().expect("an id")]);
+    running.app.stop().await;
 }
 
 #[tokio::test]
@@ -225,26 +241,29 @@ async fn d10_what_is_denied_from_now_on_is_told_as_deleted_and_not_asked_for() {
         server["resources"] = json!({ "deny": denied });
         json!({ "a": server })
     };
-    let mut live = Live::start(denying(json!([]))).await;
-    let peer = live.peer(json!({})).await;
+    let mut running = Running::start(denying(json!([]))).await;
+    let peer = running.peer(json!({})).await;
     peer.subscribe("a+blob:///bin").await;
-    peer.wish(ALL, glob()).await;
-    assert_eq!(said(&peer, "a").await, ["+blob:///bin"]);
-    live.reload(denying(json!(["blob:///*"])));
-    assert_eq!(told(&peer, UPDATED, 2).await, [marked("a+blob:///bin"), json!({ "uri": ALL })]);
-    states_become(live.address, &[("a+blob:///bin", "missing"), (ALL, "subscribed")]).await;
+    peer.subscribe_with(ALL, glob()).await;
+    assert_eq!(requests_to(&peer, "a").await, ["+blob:///bin"]);
+    running.reload(denying(json!(["blob:///*"])));
+    assert_eq!(receive_notifications(&peer, UPDATED, 2).await, [deletion_mark("a+blob:///bin"), json!({ "uri": ALL })]);
+    states_become(running.address, &[("a+blob:///bin", "missing"), (ALL, "subscribed")]).await;
     // The new server has received no subscribe.
-    eventually_said(&peer, "a", &[]).await;
+    await_requests_to(&peer, "a", &[]).await;
     peer.touch("blob:///bin", 1).await;
     peer.touch("blob:///other", 1).await;
     assert_eq!(peer.updates().await, Vec::<Value>::new());
-    live.reload(denying(json!([])));
-    assert_eq!(told(&peer, UPDATED, 2).await, [json!({ "uri": ALL }), json!({"uri": "a+blob:///bin"})]);
-    states_become(live.address, &[("a+blob:///bin", "subscribed"), (ALL, "subscribed")]).await;
-    eventually_said(&peer, "a", &["+blob:///bin"]).await;
+    running.reload(denying(json!([])));
+    assert_eq!(
+        receive_notifications(&peer, UPDATED, 2).await,
+        [json!({ "uri": ALL }), json!({"uri": "a+blob:///bin"})]
+    );
+    states_become(running.address, &[("a+blob:///bin", "subscribed"), (ALL, "subscribed")]).await;
+    await_requests_to(&peer, "a", &["+blob:///bin"]).await;
     peer.touch("blob:///bin", 1).await;
     assert_eq!(short(&peer.updates().await), ["a+blob:///bin 1"]);
-    live.app.stop().await;
+    running.app.stop().await;
 }
 
 #[tokio::test]
@@ -253,51 +272,54 @@ async fn own_d10_the_subscriptions_of_a_clients_own_connection_follow_too() {
     let log = |name: &str| scratch.path().join(name);
     let server = |id: &str| own_process(&["--start-log", path_text(&log(id))]);
     let changed = |id: &str| own_process(&["--start-log", path_text(&log(id)), "--instructions", "other"]);
-    let mut live = Live::start(json!({ "a": server("a"), "b": server("b"), "c": server("c") })).await;
-    let (one, two) = (live.peer(json!({})).await, live.peer(json!({})).await);
+    let mut running = Running::start(json!({ "a": server("a"), "b": server("b"), "c": server("c") })).await;
+    let (one, two) = (running.peer(json!({})).await, running.peer(json!({})).await);
     for id in ["a", "b", "c"] {
         one.subscribe(&format!("{id}+note:///alpha")).await;
     }
     two.subscribe("b+note:///beta").await;
-    let before = live.ids().await;
+    let before = running.ids().await;
     let begun = ["a", "b", "c"].map(|id| starts(&log(id)));
-    live.reload(json!({ "a": server("a"), "b": changed("b") }));
-    assert_eq!(told(&one, UPDATED, 2).await, [marked("c+note:///alpha"), json!({"uri": "b+note:///alpha"})]);
-    assert_eq!(told(&two, UPDATED, 1).await, [json!({"uri": "b+note:///beta"})], "its own");
+    running.reload(json!({ "a": server("a"), "b": changed("b") }));
+    assert_eq!(
+        receive_notifications(&one, UPDATED, 2).await,
+        [deletion_mark("c+note:///alpha"), json!({"uri": "b+note:///alpha"})]
+    );
+    assert_eq!(receive_notifications(&two, UPDATED, 1).await, [json!({"uri": "b+note:///beta"})], "its own");
     eventually("b has been started for two clients and for its lists", || async {
         (starts(&log("b")) == begun[1] + 3).then_some(())
     })
     .await;
-    assert_eq!((starts(&log("a")), starts(&log("c"))), (begun[0], begun[2]), "nobody else was");
+    assert_eq!((starts(&log("a")), starts(&log("c"))), (begun[0], begun[2]), "no other server was started");
     one.await_tool("b_subscribed").await;
-    assert_eq!(said(&one, "b").await, ["+note:///alpha"]);
-    assert_eq!(said(&two, "b").await, ["+note:///beta"], "nobody shares anything");
-    assert_eq!(said(&one, "a").await, ["+note:///alpha"]);
+    assert_eq!(requests_to(&one, "b").await, ["+note:///alpha"]);
+    assert_eq!(requests_to(&two, "b").await, ["+note:///beta"], "no subscription is shared");
+    assert_eq!(requests_to(&one, "a").await, ["+note:///alpha"]);
     let kept: BTreeMap<_, _> = before.into_iter().filter(|((_, uri), _)| !uri.starts_with("c+")).collect();
-    assert_eq!(live.ids().await, kept);
+    assert_eq!(running.ids().await, kept);
     one.call_text("b_touch", r#"{"uri":"note:///alpha"}"#).await;
-    assert_eq!(short(&told(&one, UPDATED, 1).await), ["b+note:///alpha 1"]);
-    assert_eq!(one.updates().await, Vec::<Value>::new(), "each was told once");
-    live.app.stop().await;
+    assert_eq!(short(&receive_notifications(&one, UPDATED, 1).await), ["b+note:///alpha 1"]);
+    assert_eq!(one.updates().await, Vec::<Value>::new(), "each update arrived once");
+    running.app.stop().await;
 }
 
 /// A server that becomes per-client loses its subscriptions, because the gateway cannot connect for a client without a
 /// call. A server that becomes shared keeps them.
 #[tokio::test]
 async fn own_d10_a_server_that_is_shared_no_more_or_from_now_on() {
-    let mut live = Live::start(json!({ "a": fixture_server(&[]), "b": own_process(&[]) })).await;
-    let peer = live.peer(knowing()).await;
+    let mut running = Running::start(json!({ "a": fixture_server(&[]), "b": own_process(&[]) })).await;
+    let peer = running.peer(deletion_capabilities()).await;
     for id in ["a", "b"] {
         peer.subscribe(&format!("{id}+note:///alpha")).await;
     }
-    live.reload(json!({ "a": own_process(&[]), "b": fixture_server(&[]) }));
-    assert_eq!(told(&peer, DELETED, 1).await, [json!({"uri": "a+note:///alpha"})]);
-    assert_eq!(told(&peer, UPDATED, 1).await, [json!({"uri": "b+note:///alpha"})]);
-    states_become(live.address, &[("b+note:///alpha", "subscribed")]).await;
-    live.app.catalogs().caught_up().await;
+    running.reload(json!({ "a": own_process(&[]), "b": fixture_server(&[]) }));
+    assert_eq!(receive_notifications(&peer, DELETED, 1).await, [json!({"uri": "a+note:///alpha"})]);
+    assert_eq!(receive_notifications(&peer, UPDATED, 1).await, [json!({"uri": "b+note:///alpha"})]);
+    states_become(running.address, &[("b+note:///alpha", "subscribed")]).await;
+    running.app.catalogs().caught_up().await;
     peer.call_text("b_touch", r#"{"uri":"note:///alpha"}"#).await;
-    assert_eq!(short(&told(&peer, UPDATED, 1).await), ["b+note:///alpha 1"]);
+    assert_eq!(short(&receive_notifications(&peer, UPDATED, 1).await), ["b+note:///alpha 1"]);
     peer.subscribe("a+note:///alpha").await;
-    assert_eq!(said(&peer, "a").await, ["+note:///alpha"], "over its own connection");
-    live.app.stop().await;
+    assert_eq!(requests_to(&peer, "a").await, ["+note:///alpha"], "over its own connection");
+    running.app.stop().await;
 }

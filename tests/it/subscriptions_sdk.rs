@@ -62,9 +62,9 @@ async fn play(sdks: [Sdk; 2]) {
             for step in 0..steps.len() {
                 assert_eq!(report.step(step)["ok"], true, "{sdk:?} {number}: {}", report.step(step));
             }
-            let told = report.notifications(UPDATED);
-            let of_note = told.iter().filter(|notification| notification["params"]["uri"] == NOTE).count();
-            assert_eq!(of_note, 1, "{sdk:?} {number}: {told:?}");
+            let updates = report.notifications(UPDATED);
+            let of_note = updates.iter().filter(|notification| notification["params"]["uri"] == NOTE).count();
+            assert_eq!(of_note, 1, "{sdk:?} {number}: {updates:?}");
         }
     }
 }

@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::client::Client;
-use crate::harness::{Frozen, Gateway, PATIENCE, Scratch, eventually, fixture, fixture_server};
+use crate::harness::{Frozen, Gateway, Scratch, TIMEOUT, eventually, fixture, fixture_server};
 
 /// Returns an HTTP server entry of the configuration.
 pub fn http_server(address: SocketAddr) -> Value {
@@ -51,8 +51,8 @@ pub fn children(pid: u32) -> BTreeSet<u32> {
     pids.filter(|it| stat(*it, 1) == Some(pid.to_string()) && is_alive(*it)).collect()
 }
 
-pub async fn is_gone(pid: u32) {
-    eventually(&format!("process {pid} is gone"), || async { (!is_alive(pid)).then_some(()) }).await;
+pub async fn await_exit(pid: u32) {
+    eventually(&format!("process {pid} has ended"), || async { (!is_alive(pid)).then_some(()) }).await;
 }
 
 /// Waits for this file and returns the process id in it.
@@ -81,9 +81,9 @@ pub fn starts(path: &Path) -> usize {
 /// process id does not count.
 pub fn started_and_alive(path: &Path) -> BTreeSet<u32> {
     let command = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let is_ours = |pid: &u32| is_alive(*pid) && command(*pid).contains(path_text(path));
+    let is_fixture = |pid: &u32| is_alive(*pid) && command(*pid).contains(path_text(path));
     let log = std::fs::read_to_string(path).unwrap_or_default();
-    log.lines().filter_map(|line| line.parse().ok()).filter(is_ours).collect()
+    log.lines().filter_map(|line| line.parse().ok()).filter(is_fixture).collect()
 }
 
 pub fn path_text(path: &Path) -> &str {
@@ -108,10 +108,10 @@ pub async fn frozen_server() -> (Gateway, Client, Frozen) {
     (gateway, client, frozen)
 }
 
-/// Waits for a line of the log with all of `words`, and returns it.
-pub async fn logged(gateway: &Gateway, words: &[&str]) -> String {
-    eventually(&format!("the log has {words:?}"), || async {
-        gateway.log().into_iter().find(|line| words.iter().all(|word| line.contains(word)))
+/// Waits for a line of the log with all of `fragments`, and returns it.
+pub async fn await_log(gateway: &Gateway, fragments: &[&str]) -> String {
+    eventually(&format!("the log has {fragments:?}"), || async {
+        gateway.log().into_iter().find(|line| fragments.iter().all(|fragment| line.contains(fragment)))
     })
     .await
 }
@@ -154,33 +154,33 @@ pub fn begin_call(client: &Client, tool: &str, arguments: Value) -> tokio::task:
 pub struct Arrivals {
     watcher: Client,
     tool: String,
-    asked: AtomicU64,
+    queries: AtomicU64,
 }
 
 impl Arrivals {
     pub fn new(watcher: Client, server: &str) -> Arrivals {
-        Arrivals { watcher, tool: format!("{server}_call_count"), asked: AtomicU64::new(0) }
+        Arrivals { watcher, tool: format!("{server}_call_count"), queries: AtomicU64::new(0) }
     }
 
     /// Waits until there are `count`.
     pub async fn reach(&self, count: u64) {
         eventually(&format!("{}: {count}", self.tool), || async {
-            let mine = self.asked.fetch_add(1, Ordering::Relaxed) + 1;
+            let queries = self.queries.fetch_add(1, Ordering::Relaxed) + 1;
             let all: u64 = self.watcher.call_text(&self.tool, json!({})).await.parse().expect("a number");
-            (all - mine >= count).then_some(())
+            (all - queries >= count).then_some(())
         })
         .await;
     }
 }
 
 /// Waits until `count` calls have reached a backend. No client may have queried the count yet.
-pub async fn arrived(watcher: &Client, server: &str, count: u64) {
+pub async fn await_arrivals(watcher: &Client, server: &str, count: u64) {
     Arrivals::new(watcher.clone(), server).reach(count).await;
 }
 
 /// Returns the response to a call that [`begin_call`] started.
 pub async fn ended(call: tokio::task::JoinHandle<Value>) -> Value {
-    tokio::time::timeout(PATIENCE, call).await.expect("an end in time").expect("no panic")
+    tokio::time::timeout(TIMEOUT, call).await.expect("an end in time").expect("no panic")
 }
 
 /// Sends one raw request with `Connection: close`. Returns the stream of the response.
@@ -198,7 +198,7 @@ pub async fn raw_post(client: &Client, body: &str) -> TcpStream {
 /// Reads until the peer closes the connection.
 pub async fn rest(mut stream: TcpStream) -> String {
     let mut bytes = Vec::new();
-    tokio::time::timeout(PATIENCE, stream.read_to_end(&mut bytes)).await.expect("an end in time").expect("bytes");
+    tokio::time::timeout(TIMEOUT, stream.read_to_end(&mut bytes)).await.expect("an end in time").expect("bytes");
     String::from_utf8_lossy(&bytes).into_owned()
 }
 

@@ -20,26 +20,26 @@ async fn task1_a_task_is_followed_and_fetched_by_an_id_of_the_gateway() {
     for over in [Over::Stdio, Over::Http] {
         let scene = Scene::start(over, "legacy").await;
         let client = scene.client().await;
-        let task = client.make_task("a_task_slow", json!({"polls": 2, "text": "well"}), json!({"ttl": 50000})).await;
-        let natives = scene.natives().await;
-        assert_eq!(natives.len(), 1, "{natives:?}");
-        assert_ne!(task["taskId"], natives[0].0, "{over:?}");
+        let task = client.create_task("a_task_slow", json!({"polls": 2, "text": "well"}), json!({"ttl": 50000})).await;
+        let backend_tasks = scene.backend_tasks().await;
+        assert_eq!(backend_tasks.len(), 1, "{backend_tasks:?}");
+        assert_ne!(task["taskId"], backend_tasks[0].0, "{over:?}");
         assert_eq!((&task["ttl"], &task["pollInterval"]), (&json!(50000), &json!(20)), "{task}");
-        let seen = client.about("tasks/get", &task).await;
+        let seen = client.request_about("tasks/get", &task).await;
         assert_eq!(
             (&seen["result"]["taskId"], &seen["result"]["status"]),
             (&task["taskId"], &json!("working")),
             "{seen}"
         );
-        let result = client.about("tasks/result", &task).await["result"].clone();
+        let result = client.request_about("tasks/result", &task).await["result"].clone();
         assert_eq!((&result["content"][0]["text"], &result["_meta"]), (&json!("well"), &related(&task)), "{result}");
-        let seen = client.about("tasks/get", &task).await;
+        let seen = client.request_about("tasks/get", &task).await;
         assert_eq!(seen["result"]["status"], "completed", "{seen}");
         let listed = client.request("tasks/list", json!({})).await;
         let listed = listed["result"]["tasks"].as_array().expect("a list").clone();
         assert_eq!(listed, [seen["result"].clone()], "{over:?}");
         for method in ["tasks/get", "tasks/result", "tasks/cancel"] {
-            let native = client.request(method, json!({ "taskId": natives[0].0 })).await;
+            let native = client.request(method, json!({ "taskId": backend_tasks[0].0 })).await;
             assert_eq!(native["error"]["code"], -32602, "{native}");
         }
     }
@@ -49,26 +49,26 @@ async fn task1_a_task_is_followed_and_fetched_by_an_id_of_the_gateway() {
 async fn task1_a_task_is_seen_by_the_client_that_made_it_alone() {
     let scene = Scene::start(Over::Http, "legacy").await;
     let (one, other) = (scene.client().await, scene.client().await);
-    let task = one.make_task("a_task_slow", json!({"polls": 1000}), json!({})).await;
-    let theirs = other.make_task("a_task_slow", json!({"polls": 1000}), json!({})).await;
+    let task = one.create_task("a_task_slow", json!({"polls": 1000}), json!({})).await;
+    let other_task = other.create_task("a_task_slow", json!({"polls": 1000}), json!({})).await;
     for method in ["tasks/get", "tasks/result", "tasks/cancel"] {
-        let refused = other.about(method, &task).await;
-        assert_eq!(refused["error"]["code"], -32602, "{refused}");
-        let visitor = scene.visitor();
-        let refused = visitor.about("tasks/get", &task).await;
-        assert_eq!(refused["error"]["code"], -32602, "{refused}");
+        let rejected = other.request_about(method, &task).await;
+        assert_eq!(rejected["error"]["code"], -32602, "{rejected}");
+        let modern_client = scene.modern_client();
+        let rejected = modern_client.request_about("tasks/get", &task).await;
+        assert_eq!(rejected["error"]["code"], -32602, "{rejected}");
     }
     let ids = |answer: &Value| -> Vec<Value> {
         let tasks = answer["result"]["tasks"].as_array().unwrap_or_else(|| panic!("{answer}"));
         tasks.iter().map(|task| task["taskId"].clone()).collect()
     };
     assert_eq!(ids(&one.request("tasks/list", json!({})).await), [task["taskId"].clone()]);
-    assert_eq!(ids(&other.request("tasks/list", json!({})).await), [theirs["taskId"].clone()]);
-    let cancelled = one.about("tasks/cancel", &task).await;
+    assert_eq!(ids(&other.request("tasks/list", json!({})).await), [other_task["taskId"].clone()]);
+    let cancelled = one.request_about("tasks/cancel", &task).await;
     assert_eq!(cancelled["result"]["status"], "cancelled", "{cancelled}");
-    let again = one.about("tasks/cancel", &task).await;
+    let again = one.request_about("tasks/cancel", &task).await;
     assert_eq!(again["error"]["code"], -32602, "{again}");
-    let statuses: Vec<_> = scene.natives().await.into_iter().map(|(_, status)| status).collect();
+    let statuses: Vec<_> = scene.backend_tasks().await.into_iter().map(|(_, status)| status).collect();
     assert_eq!(statuses, ["cancelled", "working"]);
 }
 
@@ -81,8 +81,8 @@ fn same(arguments: &Value) -> Vec<u8> {
 
 #[tokio::test]
 async fn task1_the_same_name_at_two_servers_means_two_tasks() {
-    let refuse = |method: &str| (method == "tasks/get").then(|| response("502 Bad Gateway", "", ""));
-    let servers = [RawServer::refusing(refuse, same).await, RawServer::refusing(refuse, same).await];
+    let reject = |method: &str| (method == "tasks/get").then(|| response("502 Bad Gateway", "", ""));
+    let servers = [RawServer::rejecting(reject, same).await, RawServer::rejecting(reject, same).await];
     let entry = |server: &RawServer| {
         let mut entry = http_server(server.address);
         entry["protocol"] = json!("legacy");
@@ -90,20 +90,20 @@ async fn task1_the_same_name_at_two_servers_means_two_tasks() {
     };
     let gateway = Gateway::with_servers(json!({ "a": entry(&servers[0]), "b": entry(&servers[1]) })).await;
     let (one, other) = (gateway.client_seeing("a_t").await, gateway.client_seeing("b_t").await);
-    let task = one.make_task("a_t", json!({}), json!({})).await;
-    let theirs = other.make_task("b_t", json!({}), json!({})).await;
-    assert_ne!(task["taskId"], theirs["taskId"]);
+    let task = one.create_task("a_t", json!({}), json!({})).await;
+    let other_task = other.create_task("b_t", json!({}), json!({})).await;
+    assert_ne!(task["taskId"], other_task["taskId"]);
     assert_eq!(task["ttl"], 86_400_000, "for ever is not promised");
-    for (client, own, foreign, server) in [(&one, &task, &theirs, "a"), (&other, &theirs, &task, "b")] {
-        let answer = client.about("tasks/get", own).await;
+    for (client, own, foreign, server) in [(&one, &task, &other_task, "a"), (&other, &other_task, &task, "b")] {
+        let answer = client.request_about("tasks/get", own).await;
         assert_eq!(answer["error"]["data"]["serverId"], server, "{answer}");
-        let answer = client.about("tasks/get", foreign).await;
+        let answer = client.request_about("tasks/get", foreign).await;
         assert_eq!(answer["error"]["code"], -32602, "{answer}");
     }
-    let newer = other.make_task("a_t", json!({}), json!({})).await;
-    let answer = one.about("tasks/get", &task).await;
-    assert_eq!(answer["error"]["code"], -32602, "its name is given to another: {answer}");
-    let answer = other.about("tasks/get", &newer).await;
+    let newer = other.create_task("a_t", json!({}), json!({})).await;
+    let answer = one.request_about("tasks/get", &task).await;
+    assert_eq!(answer["error"]["code"], -32602, "its id belongs to another task: {answer}");
+    let answer = other.request_about("tasks/get", &newer).await;
     assert_eq!(answer["error"]["data"]["serverId"], "a", "{answer}");
 }
 
@@ -112,19 +112,19 @@ async fn task1_what_a_task_asks_reaches_who_waits_for_its_result() {
     for over in [Over::Stdio, Over::Http] {
         let scene = Scene::start(over, "legacy").await;
         let client = scene.client().await;
-        let task = client.make_task("a_task_required", json!({"ask": true}), json!({})).await;
+        let task = client.create_task("a_task_required", json!({"elicit": true}), json!({})).await;
         let params = json!({ "taskId": task["taskId"] });
         let fetch = json!({"jsonrpc": "2.0", "id": "fetch", "method": "tasks/result", "params": params});
         let (_, mut stream) = client.open(fetch.to_string()).await;
-        let ask = stream.await_method("elicitation/create").await;
-        assert_eq!(ask["params"]["_meta"], related(&task), "{ask}");
+        let server_request = stream.await_method("elicitation/create").await;
+        assert_eq!(server_request["params"]["_meta"], related(&task), "{server_request}");
         let answer = json!({"action": "accept", "content": {"name": "Ada"}, "_meta": related(&task)});
-        client.post(json!({"jsonrpc": "2.0", "id": ask["id"], "result": answer}).to_string()).await;
+        client.post(json!({"jsonrpc": "2.0", "id": server_request["id"], "result": answer}).to_string()).await;
         let result = stream.next().await.expect("an answer");
         let text = result["result"]["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{result}"));
         assert!(text.contains("Ada"), "{result}");
-        let native = &scene.natives().await[0].0;
-        assert!(text.contains(native.as_str()), "the answer names the task as the server knows it: {text}");
+        let native = &scene.backend_tasks().await[0].0;
+        assert!(text.contains(native.as_str()), "the answer has the server's task id: {text}");
     }
 }
 
@@ -134,16 +134,16 @@ async fn task1_changes_are_told_to_the_session_of_the_task_alone() {
         let scene = Scene::start(over, "legacy").await;
         let (one, other) = (scene.client().await, scene.client().await);
         let mut streams = [one.listen().await, other.listen().await];
-        let task = one.make_task("a_task_slow", json!({"polls": 1000}), json!({})).await;
-        let theirs = other.make_task("a_task_slow", json!({"polls": 1000}), json!({})).await;
-        one.about("tasks/cancel", &task).await;
-        other.about("tasks/cancel", &theirs).await;
-        for (stream, task) in streams.iter_mut().zip([&task, &theirs]) {
-            let told = stream.await_method("notifications/tasks/status").await;
+        let task = one.create_task("a_task_slow", json!({"polls": 1000}), json!({})).await;
+        let other_task = other.create_task("a_task_slow", json!({"polls": 1000}), json!({})).await;
+        one.request_about("tasks/cancel", &task).await;
+        other.request_about("tasks/cancel", &other_task).await;
+        for (stream, task) in streams.iter_mut().zip([&task, &other_task]) {
+            let status = stream.await_method("notifications/tasks/status").await;
             assert_eq!(
-                (&told["params"]["taskId"], &told["params"]["status"]),
+                (&status["params"]["taskId"], &status["params"]["status"]),
                 (&task["taskId"], &json!("cancelled")),
-                "{over:?}: {told}"
+                "{over:?}: {status}"
             );
         }
     }
@@ -153,17 +153,17 @@ async fn task1_changes_are_told_to_the_session_of_the_task_alone() {
 async fn task1_a_task_is_known_for_its_time_to_live() {
     let scene = Scene::start(Over::Stdio, "legacy").await;
     let client = scene.client().await;
-    let task = client.make_task("a_task_slow", json!({}), json!({"ttl": 1})).await;
-    let kept = client.make_task("a_task_slow", json!({}), json!({"ttl": 60000})).await;
+    let task = client.create_task("a_task_slow", json!({}), json!({"ttl": 1})).await;
+    let kept = client.create_task("a_task_slow", json!({}), json!({"ttl": 60000})).await;
     eventually("the task is forgotten", || async {
-        let answer = client.about("tasks/get", &task).await;
+        let answer = client.request_about("tasks/get", &task).await;
         (answer["error"]["code"] == -32602).then_some(())
     })
     .await;
-    assert!(client.about("tasks/get", &kept).await["result"].is_object());
+    assert!(client.request_about("tasks/get", &kept).await["result"].is_object());
     let listed = client.request("tasks/list", json!({})).await;
     assert_eq!(listed["result"]["tasks"].as_array().map(Vec::len), Some(1), "{listed}");
-    assert_eq!(scene.natives().await.len(), 2, "the server keeps both");
+    assert_eq!(scene.backend_tasks().await.len(), 2, "the server keeps both");
 }
 
 #[tokio::test]
@@ -171,15 +171,15 @@ async fn task1_a_client_has_so_many_tasks_and_no_more_reach_the_server() {
     let scene = Scene::start(Over::Http, "legacy").await;
     let (client, other) = (scene.client().await, scene.client().await);
     for _ in 0..1000 {
-        client.make_task("a_task_slow", json!({}), json!({})).await;
+        client.create_task("a_task_slow", json!({}), json!({})).await;
     }
     let params = json!({"name": "a_task_slow", "arguments": {}, "task": {}});
-    let refused = client.request("tools/call", params).await;
-    assert_eq!(refused["error"]["data"]["code"], "LIMIT_EXCEEDED", "{refused}");
-    assert_eq!(refused["error"]["data"]["limit"], "tasks", "{refused}");
-    assert_eq!(scene.natives().await.len(), 1000);
+    let rejected = client.request("tools/call", params).await;
+    assert_eq!(rejected["error"]["data"]["code"], "LIMIT_EXCEEDED", "{rejected}");
+    assert_eq!(rejected["error"]["data"]["limit"], "tasks", "{rejected}");
+    assert_eq!(scene.backend_tasks().await.len(), 1000);
     assert_eq!(client.call_text("a_task_slow", json!({"text": "plain"})).await, "plain");
-    other.make_task("a_task_slow", json!({}), json!({})).await;
+    other.create_task("a_task_slow", json!({}), json!({})).await;
 }
 
 #[tokio::test]
@@ -198,8 +198,8 @@ async fn task1_tasks_are_declared_where_a_server_has_them_and_the_version_knows_
     let mut older = Client::new(scene.gateway.address);
     assert_eq!(declared(&older.initialize("2025-06-18").await), Value::Null);
     for method in ["tasks/get", "tasks/list", "tasks/result", "tasks/cancel"] {
-        let refused = older.request(method, json!({"taskId": "x"})).await;
-        assert_eq!(refused["error"]["code"], -32601, "{refused}");
+        let rejected = older.request(method, json!({"taskId": "x"})).await;
+        assert_eq!(rejected["error"]["code"], -32601, "{rejected}");
     }
     let gateway = Gateway::with_servers(json!({ "a": fixture_server(&[]) })).await;
     gateway.client_seeing("a_echo").await;

@@ -44,8 +44,8 @@ impl Scene {
 
     /// Waits until this many streams at the server include tasks.
     pub async fn listens(&self, count: usize) {
-        eventually(&format!("{count} streams tell of tasks"), || async {
-            let text = self.stranger().call_text("a_listens", json!({})).await;
+        eventually(&format!("{count} streams include tasks"), || async {
+            let text = self.client_without_tasks().call_text("a_listens", json!({})).await;
             (text.matches("taskIds").count() == count).then_some(())
         })
         .await;
@@ -59,28 +59,28 @@ impl Scene {
     }
 
     /// Returns a client of the extension with elicitation.
-    pub fn visitor(&self) -> Client {
+    pub fn modern_client(&self) -> Client {
         let capabilities = json!({ "elicitation": {}, "extensions": { format!("{META}tasks"): {} } });
         Client::modern(self.gateway.address, capabilities)
     }
 
     /// Returns a client of 2026-07-28 with elicitation but without tasks.
-    pub fn stranger(&self) -> Client {
+    pub fn client_without_tasks(&self) -> Client {
         Client::modern(self.gateway.address, json!({ "elicitation": {} }))
     }
 
     /// Returns the server's tasks: the native ids and the states.
-    pub async fn natives(&self) -> Vec<(String, String)> {
-        let text = self.stranger().call_text("a_tasks", json!({})).await;
+    pub async fn backend_tasks(&self) -> Vec<(String, String)> {
+        let text = self.client_without_tasks().call_text("a_tasks", json!({})).await;
         let tasks: Vec<Value> = serde_json::from_str(&text).expect("a list");
-        let word = |task: &Value, key: &str| task[key].as_str().expect("a word").to_owned();
-        tasks.iter().map(|task| (word(task, "taskId"), word(task, "status"))).collect()
+        let text_member = |task: &Value, key: &str| task[key].as_str().expect("a text").to_owned();
+        tasks.iter().map(|task| (text_member(task, "taskId"), text_member(task, "status"))).collect()
     }
 }
 
 impl Client {
     /// Calls a tool as a task of 2025-11-25 and returns the task.
-    pub async fn make_task(&self, tool: &str, arguments: Value, task: Value) -> Value {
+    pub async fn create_task(&self, tool: &str, arguments: Value, task: Value) -> Value {
         let params = json!({ "name": tool, "arguments": arguments, "task": task });
         let answer = self.request("tools/call", params).await;
         assert!(answer["result"]["task"].is_object(), "{answer}");
@@ -88,21 +88,21 @@ impl Client {
     }
 
     /// Calls a tool that becomes a task of 2026-07-28 and returns the task.
-    pub async fn make(&self, tool: &str, arguments: Value) -> Value {
+    pub async fn create_modern_task(&self, tool: &str, arguments: Value) -> Value {
         let answer = self.try_call(tool, arguments).await;
         assert_eq!(answer["result"]["resultType"], "task", "{answer}");
         answer["result"].clone()
     }
 
     /// Sends a request about a task and returns the whole response.
-    pub async fn about(&self, method: &str, task: &Value) -> Value {
+    pub async fn request_about(&self, method: &str, task: &Value) -> Value {
         self.request(method, json!({ "taskId": task["taskId"] })).await
     }
 
     /// Waits until a task of 2026-07-28 has this status, and returns the task.
-    pub async fn becomes(&self, task: &Value, status: &str) -> Value {
+    pub async fn await_status(&self, task: &Value, status: &str) -> Value {
         eventually(&format!("{task} is {status}"), || async {
-            let answer = self.about("tasks/get", task).await;
+            let answer = self.request_about("tasks/get", task).await;
             assert_eq!(answer["result"]["taskId"], task["taskId"], "{answer}");
             assert_eq!(answer["result"]["resultType"], "complete", "{answer}");
             (answer["result"]["status"] == status).then(|| answer["result"].clone())

@@ -69,10 +69,10 @@ async fn res8_a_uri_that_matches_a_template_is_read_from_its_owner() {
 
 #[tokio::test]
 async fn res8_the_owner_of_the_template_is_asked_and_no_other() {
-    let who = |id: &str| json!({ "command": crate::harness::fixture(), "env": { "WHO": id } });
-    let mut b = who("b");
+    let server_entry = |id: &str| json!({ "command": crate::harness::fixture(), "env": { "SERVER_NAME": id } });
+    let mut b = server_entry("b");
     b["resources"] = json!({ "deny": ["db:*"] });
-    let gateway = Gateway::with_servers(json!({ "a": who("a"), "b": b })).await;
+    let gateway = Gateway::with_servers(json!({ "a": server_entry("a"), "b": b })).await;
     let client = gateway.client_seeing("a_echo").await;
     client.await_tool("b_echo").await;
     // Only `a` has rows, but both servers have notes.

@@ -22,7 +22,7 @@ impl Terminal {
     pub fn of(command: &mut Command) -> Terminal {
         use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
         let keyboard = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
-        grantpt(&keyboard).expect("ours");
+        grantpt(&keyboard).expect("the terminal can be granted");
         unlockpt(&keyboard).expect("open");
         let name = ptsname(&keyboard, Vec::new()).expect("a name").into_string().expect("text");
         let screen = File::options().read(true).write(true).open(name).expect("the other side");
@@ -47,18 +47,18 @@ impl Terminal {
 
     pub fn of_width(self, columns: u16) -> Terminal {
         let size = Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-        tcsetwinsize(&self.screen, size).expect("it has a size");
+        tcsetwinsize(&self.screen, size).expect("the terminal has a size");
         self
     }
 
     pub fn type_in(&mut self, keys: &str) {
-        self.keyboard.write_all(keys.as_bytes()).expect("it is open");
+        self.keyboard.write_all(keys.as_bytes()).expect("the stream is open");
     }
 
-    pub async fn await_text(&self, words: &str) -> String {
-        eventually(&format!("the terminal shows {words:?}"), || async {
+    pub async fn await_text(&self, text: &str) -> String {
+        eventually(&format!("the terminal shows {text:?}"), || async {
             let written = self.written.lock().expect("no test panics here").clone();
-            written.contains(words).then_some(written)
+            written.contains(text).then_some(written)
         })
         .await
     }

@@ -18,14 +18,17 @@ async fn cancelled(client: &Client) -> Vec<Value> {
 }
 
 async fn await_cancellations(client: &Client, count: usize) {
-    eventually("the backend was told", || async { (cancelled(client).await.len() == count).then_some(()) }).await;
+    eventually("the backend received the cancellation", || async {
+        (cancelled(client).await.len() == count).then_some(())
+    })
+    .await;
 }
 
 fn check_timeout(answer: &Value) {
     let error = &answer["error"];
     assert_eq!((&error["code"], &error["data"]["code"]), (&json!(1504), &json!("TIMEOUT")), "{answer}");
     assert_eq!(error["data"]["serverId"], "a", "{answer}");
-    assert!(error["message"].as_str().expect("words").starts_with("Timeout: backend a did not answer"), "{answer}");
+    assert!(error["message"].as_str().expect("a text").starts_with("Timeout: backend a did not answer"), "{answer}");
 }
 
 #[tokio::test]
@@ -144,17 +147,17 @@ async fn route3_a_client_on_stdio_can_cancel() {
         .write(&json!({"jsonrpc": "2.0", "id": "h", "method": "tools/call", "params": {"name": "a_hang"}}).to_string())
         .await;
     // The cancellation must follow the arrival, because a call that is cancelled earlier never reaches the backend.
-    for asked in 1_u64.. {
+    for queries in 1_u64.. {
         let answer = client.request("tools/call", json!({"name": "a_call_count"})).await;
         let counted = answer["result"]["content"][0]["text"].as_str().and_then(|count| count.parse().ok());
-        if counted > Some(asked) {
+        if counted > Some(queries) {
             break;
         }
     }
     client.write(r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"h"}}"#).await;
     // A response would arrive before those of later calls.
-    let mut told = json!("[]");
-    while told == "[]" {
+    let mut cancelled_ids = json!("[]");
+    while cancelled_ids == "[]" {
         let id = "count";
         client
             .write(
@@ -166,7 +169,7 @@ async fn route3_a_client_on_stdio_can_cancel() {
             let message = client.message().await;
             assert_ne!(message["id"], "h", "{message}");
             if message["id"] == id {
-                told = message["result"]["content"][0]["text"].clone();
+                cancelled_ids = message["result"]["content"][0]["text"].clone();
                 break;
             }
         }

@@ -7,12 +7,10 @@ use std::sync::{Arc, Mutex};
 
 use http::Method;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
 
 use crate::client::Client;
 use crate::harness::{Gateway, eventually, fixture_server};
-use crate::raw_server::{read_request, response};
+use crate::raw_server::{Acceptor, read_request, response};
 use crate::scrape::{find_metric, gauge};
 use crate::support::http_server;
 
@@ -25,47 +23,38 @@ type Post = (String, Value);
 struct Recorder {
     address: SocketAddr,
     posts: Arc<Mutex<Vec<Post>>>,
-    task: JoinHandle<()>,
+    _acceptor: Acceptor,
 }
 
 impl Recorder {
     async fn start() -> Recorder {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
-        let address = listener.local_addr().expect("a bound socket has an address");
         let posts: Arc<Mutex<Vec<Post>>> = Arc::default();
         let kept = Arc::clone(&posts);
-        let task = tokio::spawn(async move {
-            while let Ok((mut stream, _)) = listener.accept().await {
-                let kept = Arc::clone(&kept);
-                tokio::spawn(async move {
-                    let Some((head, body)) = read_request(&mut stream).await else { return };
-                    let message: Value = serde_json::from_slice(&body).unwrap_or_default();
-                    let answer = answer(&head, &message);
-                    kept.lock().expect("nobody panics here").push((head.to_ascii_lowercase(), message));
-                    // A disconnected peer only misses its own response.
-                    let _ = tokio::io::AsyncWriteExt::write_all(&mut stream, &answer).await;
-                });
+        let acceptor = Acceptor::start(move |mut stream| {
+            let kept = Arc::clone(&kept);
+            async move {
+                let Some((head, body)) = read_request(&mut stream).await else { return };
+                let message: Value = serde_json::from_slice(&body).unwrap_or_default();
+                let answer = answer(&head, &message);
+                kept.lock().expect("no test panics here").push((head.to_ascii_lowercase(), message));
+                // A disconnected peer only misses its own response.
+                let _ = tokio::io::AsyncWriteExt::write_all(&mut stream, &answer).await;
             }
         });
-        Recorder { address, posts, task }
+        let acceptor = acceptor.await;
+        Recorder { address: acceptor.address, posts, _acceptor: acceptor }
     }
 
     fn calls(&self) -> Vec<Post> {
-        let posts = self.posts.lock().expect("nobody panics here");
+        let posts = self.posts.lock().expect("no test panics here");
         posts.iter().filter(|(_, message)| message["method"] == "tools/call").cloned().collect()
     }
 
     fn spans(&self) -> Vec<Value> {
-        let posts = self.posts.lock().expect("nobody panics here");
+        let posts = self.posts.lock().expect("no test panics here");
         let traces = posts.iter().filter(|(head, _)| head.starts_with("post /v1/traces "));
         let spans = |message: &Value| message["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array().cloned();
         traces.filter_map(|(_, message)| spans(message)).flatten().collect()
-    }
-}
-
-impl Drop for Recorder {
-    fn drop(&mut self) {
-        self.task.abort();
     }
 }
 
@@ -106,8 +95,8 @@ async fn trace_of_a_client_reaches_the_server_and_is_nobodys_to_change() {
     call(&client, &[("traceparent", "no such thing")], "").await;
     let calls = recorder.calls();
     let metas: Vec<_> = calls.iter().map(|(_, message)| message["params"]["_meta"].clone()).collect();
-    let told = json!({ "traceparent": PARENT, "tracestate": "a=1" });
-    assert_eq!(metas, [told, json!({ "x": 1.0, "traceparent": "odd A", "baggage": "b=2" }), Value::Null]);
+    let forwarded = json!({ "traceparent": PARENT, "tracestate": "a=1" });
+    assert_eq!(metas, [forwarded, json!({ "x": 1.0, "traceparent": "odd A", "baggage": "b=2" }), Value::Null]);
     let sent = |name| calls.iter().map(|(head, _)| header(head, name)).collect::<Vec<_>>();
     assert_eq!(sent("traceparent"), [Some(PARENT.to_owned()), Some("odd a".to_owned()), None]);
     assert_eq!(sent("tracestate"), [Some("a=1".to_owned()), None, None]);
@@ -131,7 +120,7 @@ async fn trace_each_call_is_a_span_between_its_client_and_its_server() {
     call(&client, &[], &format!(r#","_meta":{{"traceparent":"{unsampled}"}}"#)).await;
     client.call("a_fail", json!({})).await;
     client.request("tools/call", json!({ "name": "a_none" })).await;
-    eventually("all spans have come", || async { (collector.spans().len() == 4).then_some(()) }).await;
+    eventually("all spans have arrived", || async { (collector.spans().len() == 4).then_some(()) }).await;
     // The last spans are sent at the shutdown.
     client.request("resources/read", json!({ "uri": "a+note:///alpha" })).await;
     assert!(gateway.terminate().await.success());
@@ -163,8 +152,8 @@ async fn trace_each_call_is_a_span_between_its_client_and_its_server() {
         (&spans[3], "", "error", "TOOL_NOT_FOUND"),
         (&spans[4], "a", "ok", ""),
     ] {
-        let told = ["goblin.server", "goblin.outcome", "error.type"].map(|name| attribute(span, name));
-        assert_eq!(told, [server, outcome, error], "{span}");
+        let attributes = ["goblin.server", "goblin.outcome", "error.type"].map(|name| attribute(span, name));
+        assert_eq!(attributes, [server, outcome, error], "{span}");
         assert_eq!(span["status"]["code"] == 2, !error.is_empty(), "{span}");
     }
     assert_eq!(attribute(first, "mcp.method.name"), "tools/call");
@@ -178,7 +167,7 @@ async fn trace_a_collector_that_is_away_is_told_once_and_costs_no_call() {
     }))
     .await;
     let client = gateway.client_seeing("a_echo").await;
-    eventually("two were not taken", || async {
+    eventually("two spans were rejected", || async {
         client.call("a_echo", json!({})).await;
         let count = find_metric(&client, r#"goblin_events_total{kind="spans_failed"}"#).await;
         count.filter(|count| *count >= 2)

@@ -14,7 +14,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use crate::harness::{GOBLIN, Gateway, PATIENCE, Scratch, fixture_server, goblin, servers_only, signal};
+use crate::harness::{GOBLIN, Gateway, Scratch, TIMEOUT, fixture_server, goblin, servers_only, signal};
 use crate::screen::Screen;
 
 const ENTER: &str = "\r";
@@ -63,8 +63,8 @@ impl Stage {
     }
 }
 
-fn line_of(text: &str, words: &str) -> String {
-    text.lines().find(|line| line.contains(words)).unwrap_or_else(|| panic!("{words} in\n{text}")).to_owned()
+fn line_of(screen: &str, text: &str) -> String {
+    screen.lines().find(|line| line.contains(text)).unwrap_or_else(|| panic!("{text} in\n{screen}")).to_owned()
 }
 
 #[tokio::test]
@@ -74,8 +74,8 @@ async fn tui1_a_panel_lists_resources_with_uri_name_type_and_size() {
     screen.press("5");
     let text = screen.wait("resources are listed", |text| text.contains("plan.md") && text.contains("alpha")).await;
     let line = line_of(&text, "plan.md");
-    for word in ["file://", "/project/plan.md", "text/markdown", "27 B"] {
-        assert!(line.contains(word), "{word} in {line}");
+    for fragment in ["file://", "/project/plan.md", "text/markdown", "27 B"] {
+        assert!(line.contains(fragment), "{fragment} in {line}");
     }
     assert!(text.contains("[5 Resources]"), "{text}");
     screen.press("q");
@@ -117,7 +117,7 @@ async fn tui3_a_search_highlights_matches_and_hides_the_rest() {
     screen.press("/TOOL_0002");
     let text = screen.shows("· /TOOL_0002").await;
     assert!(!text.contains("one_echo") && text.contains("two_tool_0002") && !text.contains("two_tool_0001"), "{text}");
-    screen.wait("it is highlighted", |_| screen.painted(vt100::Color::Idx(3)) == "tool_0002").await;
+    screen.wait("the row is highlighted", |_| screen.painted(vt100::Color::Idx(3)) == "tool_0002").await;
     screen.press(ENTER);
     screen.hides("Enter keeps it").await;
     screen.press(ESCAPE);
@@ -135,8 +135,8 @@ async fn tui4_details_stand_in_a_side_panel() {
     screen.wait("the search is over", |text| text.contains("· /note:///alpha ") && !text.contains("Enter keeps")).await;
     screen.press(ENTER);
     let text = screen.shows("Metadata").await;
-    for word in ["note:///alpha", "A text note", "text/plain", "Annotations", "0.70", "dev.goblin/"] {
-        assert!(text.contains(word), "{word} in\n{text}");
+    for fragment in ["note:///alpha", "A text note", "text/plain", "Annotations", "0.70", "dev.goblin/"] {
+        assert!(text.contains(fragment), "{fragment} in\n{text}");
     }
     screen.press("\x1b");
     screen.hides("Metadata").await;
@@ -163,7 +163,7 @@ async fn tui5_templates_stand_in_their_own_section() {
     let mut screen = stage.top(140, 50).await;
     screen.press("5");
     let text = screen.wait("templates are listed", |text| text.contains("db://{table}/{id}")).await;
-    let row = |words: &str| text.lines().position(|line| line.contains(words)).expect("it is shown");
+    let row = |part: &str| text.lines().position(|line| line.contains(part)).expect("the text is shown");
     assert!(row("Resources ") < row("Templates ") && row("PATTERN") < row("db://{table}/{id}"), "{text}");
     assert!(line_of(&text, "db://{table}/{id}").contains("A row"), "{text}");
     screen.press("G");
@@ -241,9 +241,9 @@ async fn events_and_servers_are_shown_as_they_are() {
 }
 
 /// Starts a fake gateway with only the admin API. It records the commands it receives.
-async fn stand_in(status: Value) -> (String, Arc<Mutex<Vec<String>>>) {
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let kept = Arc::clone(&told);
+async fn fake_gateway(status: Value) -> (String, Arc<Mutex<Vec<String>>>) {
+    let requests = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&requests);
     let answer = move |request: http::Request<hyper::body::Incoming>| {
         let path = request.uri().path().to_owned();
         if request.method() == http::Method::POST {
@@ -268,14 +268,14 @@ async fn stand_in(status: Value) -> (String, Arc<Mutex<Vec<String>>>) {
             tokio::spawn(served);
         }
     });
-    (url, told)
+    (url, requests)
 }
 
 #[tokio::test]
 async fn changes_are_asked_for_with_the_token_after_a_yes() {
     let servers = json!([{"id": "a b/c", "state": "ready"}, {"id": "off", "state": "disabled"}]);
-    let (url, told) =
-        stand_in(json!({"state": "ready", "started": "now", "servers": servers, "catalog": {"version": 1}})).await;
+    let (url, requests) =
+        fake_gateway(json!({"state": "ready", "started": "now", "servers": servers, "catalog": {"version": 1}})).await;
     let home = Scratch::new();
     let mut command = goblin(home.path());
     command.args(["top", "--url", &url]).env("GOBLIN_ADMIN_TOKEN", "secret");
@@ -295,9 +295,9 @@ async fn changes_are_asked_for_with_the_token_after_a_yes() {
     screen.shows("off cannot be enabled[2J").await;
     screen.press("L");
     screen.shows("read anew: changed a b/c").await;
-    let told = told.lock().expect("no test panics here").clone();
+    let requests = requests.lock().expect("no test panics here").clone();
     let paths = ["/api/servers/a%20b%2Fc/restart", "/api/servers/off/enable", "/api/reload"];
-    assert_eq!(told, paths.map(|path| format!("{path} Bearer secret")));
+    assert_eq!(requests, paths.map(|path| format!("{path} Bearer secret")));
     assert!(!screen.text().contains("secret"));
 }
 
@@ -317,8 +317,8 @@ async fn a_signal_gives_the_terminal_back() {
     let stage = Stage::new().await;
     for name in ["TERM", "INT"] {
         let mut screen = stage.top(80, 24).await;
-        assert!(!screen.is_given_back(), "it was taken");
-        signal(screen.child.id().expect("it runs"), name);
+        assert!(!screen.is_restored(), "the screen was restored too early");
+        signal(screen.child.id().expect("the process runs"), name);
         assert_eq!(screen.ended().await, Some(0), "{name}");
     }
 }
@@ -337,14 +337,14 @@ async fn a_small_terminal_is_told_so() {
 #[tokio::test]
 async fn without_a_terminal_or_a_gateway_nothing_is_drawn() {
     let home = Scratch::new();
-    let check = |output: std::process::Output, code: i32, words: &str| {
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(code), "{said}");
-        assert!(said.contains(words) && output.stdout.is_empty(), "{said}");
+    let check = |output: std::process::Output, code: i32, text: &str| {
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{stderr}");
+        assert!(stderr.contains(text) && output.stdout.is_empty(), "{stderr}");
     };
     for arguments in [&["top"][..], &["serve", "--tui"]] {
         let mut command = goblin(home.path());
-        let output = command.args(arguments).stdin(Stdio::null()).output().await.expect("it runs");
+        let output = command.args(arguments).stdin(Stdio::null()).output().await.expect("the command runs");
         check(output, 2, "needs a terminal");
     }
     let mut command = goblin(home.path());
@@ -369,7 +369,7 @@ async fn serve_shows_its_own_gateway_and_ends_with_it() {
     let text = screen.wait("its servers are shown", |text| text.contains("3 of 4 ready")).await;
     assert!(!text.contains("INFO") && !text.contains("WARN"), "no line of the log is on the screen:\n{text}");
     screen.press("q");
-    assert_eq!(tokio::time::timeout(PATIENCE, screen.ended()).await.expect("it ends"), Some(0));
+    assert_eq!(tokio::time::timeout(TIMEOUT, screen.ended()).await.expect("the process ends"), Some(0));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use tokio::process::{Child, Command};
 
 use crate::client::Client;
 use crate::fixture_http::HttpFixture;
-use crate::harness::{Gateway, PATIENCE, Scratch, eventually, fixture, fixture_server, signal};
+use crate::harness::{Gateway, Scratch, TIMEOUT, eventually, fixture, fixture_server, signal};
 use crate::home::Home;
 use crate::raw_gateway::RawGateway;
 
@@ -25,7 +25,7 @@ fn home(server: &Value) -> Home {
 /// Starts a watch and waits until it has begun.
 async fn watch(home: &Home, arguments: &[&str]) -> Watch {
     let watch = Watch::start(home.goblin(&[&["watch"], arguments].concat()));
-    watch.says("goblin: watching ").await;
+    watch.await_error_line("goblin: watching ").await;
     watch
 }
 
@@ -49,21 +49,24 @@ impl Watch {
     }
 
     /// Waits for a line on stderr.
-    async fn says(&self, words: &str) -> String {
-        line_with(&self.stderr, words).await
+    async fn await_error_line(&self, text: &str) -> String {
+        line_with(&self.stderr, text).await
     }
 
     /// Waits for a line on stdout.
-    async fn prints(&self, words: &str) -> String {
-        line_with(&self.stdout, words).await
+    async fn await_output_line(&self, text: &str) -> String {
+        line_with(&self.stdout, text).await
     }
 
     async fn end(&mut self) -> ExitStatus {
-        tokio::time::timeout(PATIENCE, self.child.wait()).await.expect("it ends").expect("it can be waited for")
+        tokio::time::timeout(TIMEOUT, self.child.wait())
+            .await
+            .expect("the process ends")
+            .expect("the exit status is known")
     }
 
     async fn interrupt(&mut self) -> ExitStatus {
-        signal(self.child.id().expect("it runs"), "INT");
+        signal(self.child.id().expect("the process runs"), "INT");
         self.end().await
     }
 }
@@ -79,9 +82,9 @@ fn gather(stream: impl AsyncRead + Unpin + Send + 'static) -> Arc<Mutex<Vec<Stri
     kept
 }
 
-async fn line_with(lines: &Mutex<Vec<String>>, words: &str) -> String {
-    eventually(&format!("{words:?} is written"), || async {
-        lines.lock().expect("no test panics here").iter().find(|line| line.contains(words)).cloned()
+async fn line_with(lines: &Mutex<Vec<String>>, text: &str) -> String {
+    eventually(&format!("{text:?} is written"), || async {
+        lines.lock().expect("no test panics here").iter().find(|line| line.contains(text)).cloned()
     })
     .await
 }
@@ -95,18 +98,18 @@ async fn updates_are_told_and_what_is_refused_is_told_too() {
     let home = home(&fixture_server(&[]));
     let (gateway, client) = home.gateway("a_touch").await;
     let mut watch = watch(&home, &["note:///alpha", "note:///refused", "no:where"]).await;
-    assert_eq!(watch.says("note:///refused").await, "error: note:///refused: subscription refused");
-    assert!(watch.says("no:where").await.contains("not found"));
-    assert!(watch.says("goblin: watching ").await.contains("1 resource"));
+    assert_eq!(watch.await_error_line("note:///refused").await, "error: note:///refused: subscription refused");
+    assert!(watch.await_error_line("no:where").await.contains("not found"));
+    assert!(watch.await_error_line("goblin: watching ").await.contains("1 resource"));
     touch(&client, "note:///alpha").await;
-    let line = watch.prints(ALPHA).await;
+    let line = watch.await_output_line(ALPHA).await;
     let (time, uri) = line.split_once(' ').expect("a time and a URI");
     assert!(time.ends_with('Z') && time.contains('T') && uri == ALPHA, "{line}");
     assert_eq!(client.call_text("a_subscriptions", json!({})).await, r#"["note:///alpha"]"#);
     assert_eq!(watch.interrupt().await.code(), Some(0));
     let unsubscribed = || async { (client.call_text("a_subscriptions", json!({})).await == "[]").then_some(()) };
-    eventually("the server is told that nobody watches", unsubscribed).await;
-    assert!(gateway.log().iter().any(|line| line.contains("session ended")), "its session was left behind");
+    eventually("the server receives the unsubscribe", unsubscribed).await;
+    assert!(gateway.log().iter().any(|line| line.contains("session ended")), "its session did not end");
     assert_eq!(watch.printed(), [line]);
 }
 
@@ -114,13 +117,13 @@ async fn updates_are_told_and_what_is_refused_is_told_too() {
 async fn where_nothing_can_be_watched_it_ends_with_the_words_of_the_gateway() {
     let home = home(&fixture_server(&[]));
     let (_gateway, _client) = home.gateway("a_touch").await;
-    for (arguments, words) in [
+    for (arguments, text) in [
         (&["no:where"][..], "error: no:where: Resource not found"),
         (&["--min-interval", "2h", ALPHA], "dev.goblin/minIntervalMs must be"),
         (&["--batch", "61m", ALPHA], "dev.goblin/batchMs must be"),
     ] {
         let mut watch = Watch::start(home.goblin(&[&["watch"], arguments].concat()));
-        watch.says(words).await;
+        watch.await_error_line(text).await;
         assert_eq!(watch.end().await.code(), Some(1), "{arguments:?}");
     }
 }
@@ -128,22 +131,22 @@ async fn where_nothing_can_be_watched_it_ends_with_the_words_of_the_gateway() {
 #[tokio::test]
 async fn without_a_gateway_or_with_several_it_says_how_to_name_one() {
     let home = home(&fixture_server(&[]));
-    let mut nobody = Watch::start(home.goblin(&["watch", ALPHA]));
-    nobody.says("error: no gateway is running on this machine").await;
-    assert_eq!(nobody.end().await.code(), Some(1));
+    let mut no_gateway = Watch::start(home.goblin(&["watch", ALPHA]));
+    no_gateway.await_error_line("error: no gateway is running on this machine").await;
+    assert_eq!(no_gateway.end().await.code(), Some(1));
     let (first, _client) = home.gateway("a_touch").await;
     let (second, client) = home.gateway("a_touch").await;
     let mut either = Watch::start(home.goblin(&["watch", ALPHA]));
-    either.says("2 gateways are running; say which one by --url URL").await;
+    either.await_error_line("2 gateways are running; say which one by --url URL").await;
     for gateway in [&first, &second] {
-        either.says(&gateway.url()).await;
+        either.await_error_line(&gateway.url()).await;
     }
     assert_eq!(either.end().await.code(), Some(1));
     let watch = watch(&home, &["--url", &second.url(), ALPHA]).await;
     touch(&client, "note:///alpha").await;
-    watch.prints(ALPHA).await;
+    watch.await_output_line(ALPHA).await;
     let mut unreachable = Watch::start(home.goblin(&["watch", "--url", "http://127.0.0.1:1/mcp", ALPHA]));
-    unreachable.says("cannot connect to http://127.0.0.1:1").await;
+    unreachable.await_error_line("cannot connect to http://127.0.0.1:1").await;
     assert_eq!(unreachable.end().await.code(), Some(1));
 }
 
@@ -153,7 +156,7 @@ async fn as_json_a_line_has_the_params_token_for_token() {
     let (_gateway, client) = home.gateway("a_touch").await;
     let watch = watch(&home, &["--json", "a_note_alpha"]).await;
     touch(&client, "note:///alpha").await;
-    let line = watch.prints(ALPHA).await;
+    let line = watch.await_output_line(ALPHA).await;
     let raw =
         r#""params":{"uri":"a+note:///alpha","version":1,"x-extra":{"odd":1.0},"_meta":{"dev.fixture/touched":1e0}}}"#;
     assert!(line.ends_with(raw), "{line}");
@@ -178,14 +181,14 @@ async fn a_command_runs_for_one_update_at_a_time_and_the_newest_of_each_resource
         touch(&client, "note:///alpha").await;
     }
     // All updates have arrived, and are merged into one.
-    watch.prints(r#""version":6"#).await;
+    watch.await_output_line(r#""version":6"#).await;
     touch(&client, "note:///beta").await;
-    watch.prints("note:///beta").await;
+    watch.await_output_line("note:///beta").await;
     home.scratch.write("go", "");
-    watch.says("a+note:///beta: the command failed: exit code 3").await;
+    watch.await_error_line("a+note:///beta: the command failed: exit code 3").await;
     let line = |uri: &str| format!("{uri} {uri}\n");
     assert_eq!(ran(), line(ALPHA) + &line(ALPHA) + &line("a+note:///beta"));
-    watch.says("chatter").await;
+    watch.await_error_line("chatter").await;
     assert_eq!(watch.interrupt().await.code(), Some(0));
     assert!(watch.printed().iter().all(|line| line.starts_with('{')), "{:?}", watch.printed());
 }
@@ -196,15 +199,15 @@ async fn it_outlives_a_restart_of_the_gateway() {
     let (mut gateway, client) = home.gateway("a_touch").await;
     let mut watch = watch(&home, &["--json", ALPHA]).await;
     touch(&client, "note:///alpha").await;
-    watch.prints(r#""version":1"#).await;
-    gateway.child.kill().await.expect("it can be killed");
+    watch.await_output_line(r#""version":1"#).await;
+    gateway.child.kill().await.expect("the process can be killed");
     let (_again, client) = home.gateway("a_touch").await;
     // An update may have been missed.
-    watch.prints(r#""params":{"uri":"a+note:///alpha"}"#).await;
+    watch.await_output_line(r#""params":{"uri":"a+note:///alpha"}"#).await;
     for _ in 0..2 {
         touch(&client, "note:///alpha").await;
     }
-    watch.prints(r#""version":2"#).await;
+    watch.await_output_line(r#""version":2"#).await;
     assert_eq!(watch.interrupt().await.code(), Some(0));
 }
 
@@ -216,15 +219,15 @@ async fn a_server_that_comes_late_after_a_restart_is_watched_when_it_comes() {
     let go = gate.write("go", "");
     let (mut gateway, _client) = home.gateway("a_touch").await;
     let watch = watch(&home, &["--json", "--log-level", "info", ALPHA]).await;
-    gateway.child.kill().await.expect("it can be killed");
-    std::fs::remove_file(go).expect("it is there");
+    gateway.child.kill().await.expect("the process can be killed");
+    std::fs::remove_file(go).expect("the file exists");
     let again = Gateway::of(home.serve(0)).await;
-    watch.says("the gateway refuses a subscription that stood before").await;
+    watch.await_error_line("the gateway refuses a subscription that stood before").await;
     gate.write("go", "");
     let client = again.client_seeing("a_touch").await;
-    watch.prints(r#""params":{"uri":"a+note:///alpha"}"#).await;
+    watch.await_output_line(r#""params":{"uri":"a+note:///alpha"}"#).await;
     touch(&client, "note:///alpha").await;
-    watch.prints(r#""version":1"#).await;
+    watch.await_output_line(r#""version":1"#).await;
 }
 
 #[tokio::test]
@@ -236,12 +239,12 @@ async fn with_a_configuration_it_starts_a_gateway_of_its_own() {
     // This gateway is another client of the same server.
     let (_gateway, client) = home.gateway("a_touch").await;
     touch(&client, "note:///alpha").await;
-    watch.prints(ALPHA).await;
+    watch.await_output_line(ALPHA).await;
     assert_eq!(watch.interrupt().await.code(), Some(0));
     let broken = home.scratch.write("broken.json", "{").display().to_string();
-    let mut refused = Watch::start(home.goblin(&["watch", "--config", &broken, ALPHA]));
-    refused.says("broken.json").await;
-    assert_eq!(refused.end().await.code(), Some(2));
+    let mut rejected = Watch::start(home.goblin(&["watch", "--config", &broken, ALPHA]));
+    rejected.await_error_line("broken.json").await;
+    assert_eq!(rejected.end().await.code(), Some(2));
 }
 
 #[tokio::test]
@@ -250,8 +253,8 @@ async fn patterns_fields_and_deletions_are_asked_for_and_told() {
     let (logs, odd) = ("a+file:///logs/**/*.log", "file:///app/[slug]");
     let arguments = ["watch", "--url", &gateway.url, "--json", "--fields", "size,a.b", logs, odd, "a+db:///{table}"];
     let mut watch = Watch::start(home.goblin(&arguments));
-    let (said, mut stream) = gateway.begin("one").await;
-    assert!(said.contains(r#""capabilities":{"experimental":{"dev.goblin/subscriptions":{}}}"#), "{said}");
+    let (initialize, mut stream) = gateway.begin("one").await;
+    assert!(initialize.contains(r#""capabilities":{"experimental":{"dev.goblin/subscriptions":{}}}"#), "{initialize}");
     // A listed URI is not a pattern, on any page of the list.
     let (first, second) = (gateway.request("resources/list").await, "p2");
     first.reply(json!({"resources": [{"uri": "a+file:///x"}], "nextCursor": second})).await;
@@ -259,23 +262,23 @@ async fn patterns_fields_and_deletions_are_asked_for_and_told() {
     assert_eq!(page.message["params"], json!({"cursor": second}));
     page.reply(json!({"resources": [{"uri": "a+file:///app/[slug]"}]})).await;
     for (uri, pattern) in [(logs, Some("glob")), (odd, None), ("a+db:///{table}", Some("template"))] {
-        let asked = gateway.take(uri, |arrival| arrival.message["params"]["uri"] == uri).await;
+        let subscribe = gateway.take(uri, |arrival| arrival.message["params"]["uri"] == uri).await;
         let mut expected = json!({"dev.goblin/fields": ["size", "a.b"]});
         if let Some(pattern) = pattern {
             expected["dev.goblin/pattern"] = pattern.into();
         }
-        assert_eq!(asked.message["params"]["_meta"], expected, "{uri}");
-        asked.reply(json!({"_meta": {"dev.goblin/uri": uri, "dev.goblin/server": "a"}})).await;
+        assert_eq!(subscribe.message["params"]["_meta"], expected, "{uri}");
+        subscribe.reply(json!({"_meta": {"dev.goblin/uri": uri, "dev.goblin/server": "a"}})).await;
     }
-    watch.says("goblin: watching 1 resource and 2 patterns at ").await;
-    for (word, deleted) in [("updated", false), ("deleted", true)] {
-        let uri = format!("a+file:///logs/{word}.log");
-        let method = format!("notifications/resources/{word}");
-        stream.say(&json!({"jsonrpc": "2.0", "method": method, "params": { "uri": uri }}).to_string()).await;
-        let line: Value = serde_json::from_str(&watch.prints(&uri).await).expect("JSON");
+    watch.await_error_line("goblin: watching 1 resource and 2 patterns at ").await;
+    for (kind, deleted) in [("updated", false), ("deleted", true)] {
+        let uri = format!("a+file:///logs/{kind}.log");
+        let method = format!("notifications/resources/{kind}");
+        stream.send_message(&json!({"jsonrpc": "2.0", "method": method, "params": { "uri": uri }}).to_string()).await;
+        let line: Value = serde_json::from_str(&watch.await_output_line(&uri).await).expect("JSON");
         assert_eq!((&line["server"], &line["deleted"]), (&json!("a"), &json!(deleted)), "{line}");
     }
-    signal(watch.child.id().expect("it runs"), "INT");
+    signal(watch.child.id().expect("the process runs"), "INT");
     gateway.take("the end of the session", |arrival| arrival.verb() == "DELETE").await.accept().await;
     assert_eq!(watch.end().await.code(), Some(0));
 }
@@ -285,16 +288,16 @@ async fn subx1_subx2_a_pattern_with_fields_is_watched_at_a_gateway() {
     let home = home(&fixture_server(&[]));
     let (_gateway, client) = home.gateway("a_touch").await;
     let watch = watch(&home, &["--json", "--fields", "version", "a+note:///al*"]).await;
-    watch.says("watching 1 pattern at ").await;
+    watch.await_error_line("watching 1 pattern at ").await;
     touch(&client, "note:///beta").await;
     touch(&client, "note:///alpha").await;
-    assert!(watch.prints(r#""version":1"#).await.contains(r#""uri":"a+note:///alpha","server":"a""#));
+    assert!(watch.await_output_line(r#""version":1"#).await.contains(r#""uri":"a+note:///alpha","server":"a""#));
     // An update without a new value is not printed.
     for version in [1, 2] {
         let params = json!({"uri": "note:///alpha", "version": version, "x": "again"});
-        client.call_text("a_tell", json!({"method": "notifications/resources/updated", "params": params})).await;
+        client.call_text("a_notify", json!({"method": "notifications/resources/updated", "params": params})).await;
     }
-    watch.prints(r#""version":2"#).await;
+    watch.await_output_line(r#""version":2"#).await;
     assert_eq!(watch.printed().len(), 2, "{:?}", watch.printed());
 }
 
@@ -303,12 +306,14 @@ async fn when_nobody_reads_it_ends_quietly() {
     let home = home(&fixture_server(&[]));
     let (_gateway, client) = home.gateway("a_touch").await;
     let (reader, writer) = std::io::pipe().expect("a pipe");
-    let mut child = home.goblin(&["watch", ALPHA]).stdout(writer).stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut child =
+        home.goblin(&["watch", ALPHA]).stdout(writer).stderr(Stdio::piped()).spawn().expect("the process starts");
     drop(reader);
     let stderr = gather(child.stderr.take().expect("stderr is piped"));
     line_with(&stderr, "goblin: watching ").await;
     touch(&client, "note:///alpha").await;
-    let ended = tokio::time::timeout(PATIENCE, child.wait()).await.expect("it ends").expect("it can be waited for");
+    let ended =
+        tokio::time::timeout(TIMEOUT, child.wait()).await.expect("the process ends").expect("the exit status is known");
     assert_eq!(ended.code(), Some(0));
     assert_eq!(stderr.lock().expect("no test panics here").len(), 1, "{stderr:?}");
 }

@@ -17,11 +17,11 @@ const ROUNDS: usize = 5;
 
 pub enum Step<T> {
     Done(T),
-    Ask(Ask),
-    Refused,
+    Requests(Requests),
+    Rejected,
 }
 
-pub struct Ask {
+pub struct Requests {
     pub requests: InputRequests,
     pub state: Option<String>,
 }
@@ -30,19 +30,19 @@ impl<T> Step<T> {
     pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Step<U> {
         match self {
             Step::Done(value) => Step::Done(change(value)),
-            Step::Ask(ask) => Step::Ask(ask),
-            Step::Refused => Step::Refused,
+            Step::Requests(pending) => Step::Requests(pending),
+            Step::Rejected => Step::Rejected,
         }
     }
 
-    pub fn ask(key: &str, request: InputRequest) -> Step<T> {
-        Step::Ask(Ask { requests: InputRequests::from([(key.to_owned(), request)]), state: None })
+    pub fn request(key: &str, request: InputRequest) -> Step<T> {
+        Step::Requests(Requests { requests: InputRequests::from([(key.to_owned(), request)]), state: None })
     }
 
     /// Makes the client return `state` with its responses. Has no effect if nothing is asked.
     pub fn with_state(self, state: String) -> Step<T> {
         match self {
-            Step::Ask(ask) => Step::Ask(Ask { state: Some(state), ..ask }),
+            Step::Requests(pending) => Step::Requests(Requests { state: Some(state), ..pending }),
             other => other,
         }
     }
@@ -50,31 +50,31 @@ impl<T> Step<T> {
 
 pub enum Reply<T> {
     Done(T),
-    Refused,
+    Rejected,
     InputRequired(InputRequiredResult),
 }
 
 /// The input responses and the state that the client has sent.
 #[derive(Default)]
 pub struct Answers {
-    pub given: InputResponses,
+    pub responses: InputResponses,
     pub state: Option<String>,
 }
 
 impl Answers {
-    pub fn new(given: Option<InputResponses>, state: Option<String>) -> Answers {
-        Answers { given: given.unwrap_or_default(), state }
+    pub fn new(responses: Option<InputResponses>, state: Option<String>) -> Answers {
+        Answers { responses: responses.unwrap_or_default(), state }
     }
 
     /// Returns the content of an elicitation. Asks if there is no valid response.
     pub fn elicited(&self, key: &str, request: InputRequest) -> Step<Value> {
-        let answer = self.given.get(key).and_then(|answer| serde_json::from_value(answer.clone()).ok());
+        let answer = self.responses.get(key).and_then(|answer| serde_json::from_value(answer.clone()).ok());
         match answer {
             Some(ElicitResult { action: ElicitationAction::Accept, content, .. }) => {
                 Step::Done(content.unwrap_or_default())
             }
-            Some(_) => Step::Refused,
-            None => Step::ask(key, request),
+            Some(_) => Step::Rejected,
+            None => Step::request(key, request),
         }
     }
 
@@ -83,7 +83,7 @@ impl Answers {
         match self.elicited(key, request.clone()) {
             Step::Done(content) => match content[field].as_str() {
                 Some(text) => Step::Done(text.to_owned()),
-                None => Step::ask(key, request),
+                None => Step::request(key, request),
             },
             other => other.map(|_| String::new()),
         }
@@ -91,16 +91,16 @@ impl Answers {
 
     /// Returns the text from the client's model. Asks if it is missing.
     pub fn sampled(&self, key: &str, request: InputRequest) -> Step<String> {
-        let content = self.given.get(key).map(|answer| &answer["content"]);
+        let content = self.responses.get(key).map(|answer| &answer["content"]);
         // The content is a single block, or a list of blocks since 2025-11-25.
         let text = content.and_then(|content| content.get(0).unwrap_or(content)["text"].as_str());
-        text.map_or_else(|| Step::ask(key, request), |text| Step::Done(text.to_owned()))
+        text.map_or_else(|| Step::request(key, request), |text| Step::Done(text.to_owned()))
     }
 
     /// Returns the URIs of the client's roots. Asks if they are missing.
     pub fn roots(&self, key: &str, request: InputRequest) -> Step<Vec<String>> {
-        let Some(roots) = self.given.get(key).and_then(|answer| answer["roots"].as_array()) else {
-            return Step::ask(key, request);
+        let Some(roots) = self.responses.get(key).and_then(|answer| answer["roots"].as_array()) else {
+            return Step::request(key, request);
         };
         Step::Done(roots.iter().filter_map(|root| root["uri"].as_str()).map(str::to_owned).collect())
     }
@@ -142,32 +142,32 @@ pub async fn drive<T>(
     step: impl Fn(&Answers) -> Result<Step<T>, ErrorData>,
 ) -> Result<Reply<T>, ErrorData> {
     for _ in 0..ROUNDS {
-        let ask = match step(&answers)? {
+        let pending = match step(&answers)? {
             Step::Done(value) => return Ok(Reply::Done(value)),
-            Step::Refused => return Ok(Reply::Refused),
-            Step::Ask(ask) => ask,
+            Step::Rejected => return Ok(Reply::Rejected),
+            Step::Requests(pending) => pending,
         };
         if is_modern(context) {
-            return Ok(Reply::InputRequired(InputRequiredResult::new(Some(ask.requests), ask.state)));
+            return Ok(Reply::InputRequired(InputRequiredResult::new(Some(pending.requests), pending.state)));
         }
-        answers = push(context, ask).await?;
+        answers = push(context, pending).await?;
     }
     Err(ErrorData::invalid_request(format!("no usable answer in {ROUNDS} rounds"), None))
 }
 
 /// Sends the input requests to a client of an older version, one after the other.
-async fn push(context: &RequestContext<RoleServer>, ask: Ask) -> Result<Answers, ErrorData> {
-    let mut given = InputResponses::new();
-    for (key, request) in ask.requests {
+async fn push(context: &RequestContext<RoleServer>, pending: Requests) -> Result<Answers, ErrorData> {
+    let mut responses = InputResponses::new();
+    for (key, request) in pending.requests {
         let answer = match context.peer.send_request(server_request(request)?).await {
             Ok(ClientResult::CustomResult(result)) => result.0,
             Ok(result) => serde_json::to_value(result).unwrap_or_default(),
             Err(ServiceError::McpError(error)) => return Err(error),
             Err(error) => return Err(ErrorData::internal_error(format!("the client did not answer: {error}"), None)),
         };
-        given.insert(key, answer);
+        responses.insert(key, answer);
     }
-    Ok(Answers { given, state: ask.state })
+    Ok(Answers { responses, state: pending.state })
 }
 
 fn server_request(request: InputRequest) -> Result<ServerRequest, ErrorData> {

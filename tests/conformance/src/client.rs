@@ -23,10 +23,10 @@ use crate::client::peer::{Peer, is_modern};
 /// The variable that names the gateway's binary. If it is not set, the client connects to the suite directly.
 pub const GATEWAY: &str = "GOBLIN_CONFORMANCE_GATEWAY";
 /// The variable that names the client's protocol version. The default is the version of the suite's server.
-pub const SPOKEN: &str = "GOBLIN_CONFORMANCE_SPOKEN";
+pub const CLIENT_VERSION: &str = "GOBLIN_CONFORMANCE_SPOKEN";
 
 /// The time limit of a scenario. The suite kills its client after 30 s, which would leave the gateway running.
-const PATIENCE: Duration = Duration::from_secs(25);
+const TIMEOUT: Duration = Duration::from_secs(25);
 
 /// The scenario to play, from the environment that the suite sets.
 pub struct Part {
@@ -35,7 +35,7 @@ pub struct Part {
     /// The protocol version of the suite's server.
     server: String,
     /// The protocol version of this client.
-    spoken: String,
+    client_version: String,
 }
 
 impl Part {
@@ -45,7 +45,7 @@ impl Part {
         Ok(Part {
             scenario: env::var("MCP_CONFORMANCE_SCENARIO").context("the suite has not named a scenario")?,
             context: serde_json::from_str(&context).context("the context of the scenario is no JSON")?,
-            spoken: env::var(SPOKEN).unwrap_or_else(|_| server.clone()),
+            client_version: env::var(CLIENT_VERSION).unwrap_or_else(|_| server.clone()),
             server,
         })
     }
@@ -63,11 +63,11 @@ impl Part {
     /// Returns the `protocol` setting of the gateway. For a legacy client, `auto` would probe for a legacy server
     /// first. The suite's servers of 2026-07-28 answer such a probe but count it as a failure.
     fn protocol(&self) -> &'static str {
-        if is_modern(&self.server) && !is_modern(&self.spoken) { "modern" } else { "auto" }
+        if is_modern(&self.server) && !is_modern(&self.client_version) { "modern" } else { "auto" }
     }
 
     async fn perform(&self, url: &str) -> Result<()> {
-        let peer = Peer::connect(url, &self.spoken).await?;
+        let peer = Peer::connect(url, &self.client_version).await?;
         script::play(self, &peer).await
     }
 }
@@ -75,5 +75,5 @@ impl Part {
 pub async fn play(url: &str) -> Result<()> {
     let part = Part::from_environment()?;
     // On a timeout the drop kills a gateway that still runs.
-    timeout(PATIENCE, part.play(url)).await.context("the scenario did not come to its end")?
+    timeout(TIMEOUT, part.play(url)).await.context("the scenario did not end")?
 }

@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 /// The time that a cut stream waits for its client.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The sessions with a client that should resume.
 #[derive(Default)]
@@ -51,36 +51,36 @@ pub fn session_of(headers: &HeaderMap) -> Option<&str> {
 /// A handle that cuts the stream of one response. It is in the extensions of the HTTP request.
 #[derive(Clone)]
 pub struct Scissors {
-    asked: Arc<Notify>,
-    gone: Arc<Notify>,
+    requested: Arc<Notify>,
+    closed: Arc<Notify>,
     awaited: Arc<Awaited>,
 }
 
 impl Scissors {
     pub fn new(awaited: Arc<Awaited>) -> Scissors {
-        Scissors { asked: Arc::default(), gone: Arc::default(), awaited }
+        Scissors { requested: Arc::default(), closed: Arc::default(), awaited }
     }
 
     /// Ends the stream after the events sent so far, and waits until the client of the session resumes.
     pub async fn cut(&self, session: &str) {
         let back = self.awaited.expect(session);
-        self.asked.notify_one();
-        self.gone.notified().await;
+        self.requested.notify_one();
+        self.closed.notified().await;
         // A client that does not resume gets no response in any case.
-        let _ = timeout(PATIENCE, back.notified()).await;
+        let _ = timeout(TIMEOUT, back.notified()).await;
     }
 }
 
 pub struct CuttableBody {
     inner: BoxBody<Bytes, Infallible>,
-    asked: Pin<Box<dyn Future<Output = ()> + Send + Sync>>,
-    gone: Arc<Notify>,
+    requested: Pin<Box<dyn Future<Output = ()> + Send + Sync>>,
+    closed: Arc<Notify>,
 }
 
 impl CuttableBody {
     pub fn new(inner: BoxBody<Bytes, Infallible>, scissors: Scissors) -> CuttableBody {
-        let Scissors { asked, gone, .. } = scissors;
-        CuttableBody { inner, asked: Box::pin(async move { asked.notified().await }), gone }
+        let Scissors { requested, closed, .. } = scissors;
+        CuttableBody { inner, requested: Box::pin(async move { requested.notified().await }), closed }
     }
 }
 
@@ -96,7 +96,7 @@ impl Body for CuttableBody {
         if let Poll::Ready(frame) = Pin::new(&mut self.inner).poll_frame(context) {
             return Poll::Ready(frame);
         }
-        self.asked.as_mut().poll(context).map(|()| None)
+        self.requested.as_mut().poll(context).map(|()| None)
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -106,6 +106,6 @@ impl Body for CuttableBody {
 
 impl Drop for CuttableBody {
     fn drop(&mut self) {
-        self.gone.notify_one();
+        self.closed.notify_one();
     }
 }

@@ -35,8 +35,8 @@ pub async fn serve() -> Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("cannot listen on 127.0.0.1")?;
     let address = listener.local_addr().context("the listener has no address")?;
     let mut stdout = io::stdout();
-    writeln!(stdout, "listening http://{address}{PATH}").context("cannot say where the server listens")?;
-    stdout.flush().context("cannot say where the server listens")?;
+    writeln!(stdout, "listening http://{address}{PATH}").context("cannot print the address of the server")?;
+    stdout.flush().context("cannot print the address of the server")?;
     let service = service();
     let awaited = Arc::new(Awaited::default());
     loop {

@@ -76,7 +76,7 @@ struct RunClientArguments {
     gateway: Option<PathBuf>,
     /// The version of the protocol that the client speaks to the gateway, if not the same
     #[arg(long, requires = "gateway")]
-    spoken: Option<String>,
+    client_version: Option<String>,
     #[command(flatten)]
     common: Common,
 }
@@ -145,7 +145,7 @@ fn run(arguments: RunArguments) -> Result<ExitCode> {
         selection: arguments.selection.options(),
     };
     let report = suite.run()?;
-    tell(&report, arguments.common.json)?;
+    print_report(&report, arguments.common.json)?;
     Ok(if report.failed() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -155,15 +155,15 @@ fn run_client(arguments: RunClientArguments) -> Result<ExitCode> {
     let suite = Suite {
         tools: arguments.common.tools,
         edition: Edition::Newest,
-        side: Side::Server { gateway: arguments.gateway, spoken: arguments.spoken },
+        side: Side::Server { gateway: arguments.gateway, client_version: arguments.client_version },
         selection: selection.map(str::to_owned).to_vec(),
     };
     let report = suite.run()?;
-    tell(&report, arguments.common.json)?;
+    print_report(&report, arguments.common.json)?;
     Ok(if report.accepted { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn tell(report: &Report, as_json: bool) -> Result<()> {
+fn print_report(report: &Report, as_json: bool) -> Result<()> {
     let text = if as_json { serde_json::to_string_pretty(report)? } else { report.to_string() };
     writeln!(io::stdout(), "{text}").context("cannot write the report")
 }

@@ -14,7 +14,7 @@ use crate::tools::content::PIXEL;
 use crate::world::{Subject, World};
 
 /// The completions of the argument `arg1`.
-const WORDS: [&str; 4] = ["paris", "park", "party", "testing"];
+const COMPLETIONS: [&str; 4] = ["paris", "park", "party", "testing"];
 
 pub fn list(world: &World) -> Vec<Prompt> {
     let prompt = |name, description: &str, arguments| Prompt::new(name, Some(description), arguments);
@@ -24,7 +24,7 @@ pub fn list(world: &World) -> Vec<Prompt> {
         prompt("test_simple_prompt", "a text", None),
         prompt(
             "test_prompt_with_arguments",
-            "a text with two arguments in it",
+            "a text with two arguments",
             Some(vec![argument("arg1", "the first argument"), argument("arg2", "the second argument")]),
         ),
         prompt(
@@ -33,7 +33,7 @@ pub fn list(world: &World) -> Vec<Prompt> {
             Some(vec![argument("resourceUri", "URI of the resource to embed")]),
         ),
         prompt("test_prompt_with_image", "an image and a text", None),
-        prompt("test_input_required_result_prompt", "asks the user for a context first", None),
+        prompt("test_input_required_result_prompt", "elicits a context first", None),
         prompt("test_changing_prompt", &changing, None),
     ]
 }
@@ -74,7 +74,7 @@ pub fn step(name: &str, arguments: &JsonObject, answers: &Answers) -> Result<Ste
 pub fn complete(request: &CompleteRequestParams) -> Vec<String> {
     match &request.r#ref {
         Reference::Prompt(prompt) if prompt.name == "test_prompt_with_arguments" => {
-            let known = WORDS.into_iter().filter(|word| word.starts_with(&request.argument.value));
+            let known = COMPLETIONS.into_iter().filter(|word| word.starts_with(&request.argument.value));
             known.map(str::to_owned).collect()
         }
         _ => Vec::new(),

@@ -88,8 +88,8 @@ impl fmt::Display for Report {
             let Outcome { passed, failed, warned } = outcome;
             writeln!(formatter, "{scenario}: {} passed, {} failed", passed.len(), failed.len())?;
             let worth_reading = failed.iter().map(|check| ("failed", check));
-            for (what, check) in worth_reading.chain(warned.iter().map(|check| ("warned", check))) {
-                writeln!(formatter, "  {what}: {}: {}", check.check, check.message.as_deref().unwrap_or("no reason"))?;
+            for (label, check) in worth_reading.chain(warned.iter().map(|check| ("warned", check))) {
+                writeln!(formatter, "  {label}: {}: {}", check.check, check.message.as_deref().unwrap_or("no reason"))?;
             }
         }
         let scenarios = self.scenarios.len();
@@ -119,7 +119,7 @@ impl Outcome {
 
     /// Returns the outcome of a scenario that threw an exception instead of judging.
     fn broken() -> Outcome {
-        let message = "the scenario left no checks: it broke down, or is not one of this version".to_owned();
+        let message = "the scenario has no checks: it failed, or this version does not have it".to_owned();
         Outcome {
             failed: vec![Check { check: "scenario/NoChecks".to_owned(), message: Some(message) }],
             ..Outcome::default()

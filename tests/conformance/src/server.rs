@@ -116,7 +116,7 @@ impl ServerHandler for Server {
         match drive(&context, answers, step).await? {
             Reply::Done(result) => Ok(result.into()),
             Reply::InputRequired(result) => Ok(result.into()),
-            Reply::Refused => Err(ErrorData::invalid_request("the user refused", None)),
+            Reply::Rejected => Err(ErrorData::invalid_request("the user refused", None)),
         }
     }
 
@@ -182,7 +182,7 @@ impl ServerHandler for Server {
 
     /// Starts to notify the session of changes.
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
-        tokio::spawn(tell_session(context.peer, self.changes.clone(), Arc::clone(&self.subscribed)));
+        tokio::spawn(notify_session(context.peer, self.changes.clone(), Arc::clone(&self.subscribed)));
     }
 
     fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
@@ -226,7 +226,7 @@ impl ServerHandler for Server {
 }
 
 /// Notifies the client of a session about changes, until a notification fails.
-async fn tell_session(peer: Peer<RoleServer>, mut changes: Changes, subscribed: Arc<Mutex<BTreeSet<String>>>) {
+async fn notify_session(peer: Peer<RoleServer>, mut changes: Changes, subscribed: Arc<Mutex<BTreeSet<String>>>) {
     loop {
         let sent = match changes.next().await {
             Subject::Tools => peer.notify_tool_list_changed().await,

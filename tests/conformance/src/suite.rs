@@ -30,7 +30,7 @@ pub enum Side {
     Server {
         gateway: Option<PathBuf>,
         /// The protocol version of this program, if it differs from the suite's.
-        spoken: Option<String>,
+        client_version: Option<String>,
     },
 }
 
@@ -57,7 +57,9 @@ impl Suite {
         let node = packages.join(".bin/node");
         let mut command = match &self.side {
             Side::Client { url } => against_server(&node, &program, url),
-            Side::Server { gateway, spoken } => against_client(&node, &program, gateway.as_deref(), spoken.as_deref())?,
+            Side::Server { gateway, client_version } => {
+                against_client(&node, &program, gateway.as_deref(), client_version.as_deref())?
+            }
         };
         command.args(&self.selection).arg("--output-dir").arg(&results.directory).stdin(Stdio::null());
         let output = command.output().context("cannot start node; run `cargo xtask tools`")?;
@@ -67,7 +69,7 @@ impl Suite {
             bail!("the suite did not run: {}\n{}", output.status, last_lines(&output));
         }
         if matches!(self.side, Side::Server { .. }) && !output.status.success() {
-            eprintln!("{}", results.said_by_clients()?);
+            eprintln!("{}", results.client_output()?);
         }
         Ok(report)
     }
@@ -89,13 +91,18 @@ fn against_server(node: &Path, program: &Path, url: &str) -> Command {
     command
 }
 
-fn against_client(node: &Path, program: &Path, gateway: Option<&Path>, spoken: Option<&str>) -> Result<Command> {
+fn against_client(
+    node: &Path,
+    program: &Path,
+    gateway: Option<&Path>,
+    client_version: Option<&str>,
+) -> Result<Command> {
     let mut command = secluded(node);
     // The suite starts its client with a shell. The variable protects special characters of the path.
     command.arg(program).args(["client", "--command", &format!("\"${PROGRAM}\" client")]);
-    command.env(PROGRAM, env::current_exe().context("this program does not know where it is")?);
+    command.env(PROGRAM, env::current_exe().context("the path of this program is unknown")?);
     command.envs(gateway.map(|gateway| (client::GATEWAY, gateway)));
-    command.envs(spoken.map(|spoken| (client::SPOKEN, spoken)));
+    command.envs(client_version.map(|client_version| (client::CLIENT_VERSION, client_version)));
     Ok(command)
 }
 
@@ -132,13 +139,13 @@ impl Results {
     }
 
     /// Returns the stderr of the suite's clients, which includes the gateway's log.
-    fn said_by_clients(&self) -> Result<String> {
-        let mut said = String::new();
+    fn client_output(&self) -> Result<String> {
+        let mut output = String::new();
         for entry in fs::read_dir(&self.directory).context("cannot list the results")? {
             let path = entry.context("cannot list the results")?.path().join("stderr.txt");
-            said += &fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            output += &fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
         }
-        Ok(said)
+        Ok(output)
     }
 }
 

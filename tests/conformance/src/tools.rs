@@ -47,14 +47,14 @@ pub async fn call(
         }
         _ => {
             let answers = Answers::new(request.input_responses, request.request_state);
-            return converse(world, name, &arguments, answers, context).await;
+            return call_with_input(world, name, &arguments, answers, context).await;
         }
     };
     Ok(result.into())
 }
 
 /// Calls tools that request input first or become a task.
-async fn converse(
+async fn call_with_input(
     world: &World,
     name: &str,
     arguments: &JsonObject,
@@ -76,7 +76,7 @@ async fn converse(
 fn response<T>(reply: Reply<T>, done: impl FnOnce(T) -> CallToolResponse) -> CallToolResponse {
     match reply {
         Reply::Done(value) => done(value),
-        Reply::Refused => CallToolResult::error(vec![ContentBlock::text("the user refused")]).into(),
+        Reply::Rejected => CallToolResult::error(vec![ContentBlock::text("the user refused")]).into(),
         Reply::InputRequired(result) => result.into(),
     }
 }

@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 
 use crate::client::inbox::Way;
 use crate::client::{Client, Link};
-use crate::harness::{PATIENCE, eventually};
+use crate::harness::{TIMEOUT, eventually};
 
 /// The connections of one client.
 #[derive(Clone)]
@@ -42,7 +42,7 @@ impl Connections {
             request = request.header(name, value);
         }
         let request = request.body(Full::new(body)).expect("a valid request");
-        let response = tokio::time::timeout(PATIENCE, self.0.request(request)).await.expect("an answer in time")?;
+        let response = tokio::time::timeout(TIMEOUT, self.0.request(request)).await.expect("an answer in time")?;
         let (parts, body) = response.into_parts();
         Ok((parts, Listener { body, buffer: String::new() }))
     }
@@ -215,7 +215,7 @@ impl Listener {
 
     /// Returns the original text of the next message. Keep-alives do not extend the timeout.
     pub async fn next_text(&mut self) -> Option<String> {
-        tokio::time::timeout(PATIENCE, self.read_message()).await.expect("a message in time")
+        tokio::time::timeout(TIMEOUT, self.read_message()).await.expect("a message in time")
     }
 
     /// Returns the next message without a timeout.
@@ -231,7 +231,7 @@ impl Listener {
 
     /// Returns the original text of the next event, or `None` at the end of the stream.
     pub async fn next_event(&mut self) -> Option<String> {
-        tokio::time::timeout(PATIENCE, self.read_event()).await.expect("an event in time")
+        tokio::time::timeout(TIMEOUT, self.read_event()).await.expect("an event in time")
     }
 
     /// Returns the next event without a timeout.
@@ -249,7 +249,7 @@ impl Listener {
 
     /// Returns the whole body.
     pub async fn rest(self) -> String {
-        let body = tokio::time::timeout(PATIENCE, self.body.collect()).await.expect("a body in time");
+        let body = tokio::time::timeout(TIMEOUT, self.body.collect()).await.expect("a body in time");
         String::from_utf8(body.expect("a whole body").to_bytes().to_vec()).expect("text")
     }
 

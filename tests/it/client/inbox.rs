@@ -18,12 +18,12 @@ pub enum Way {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Heard {
+pub struct Received {
     pub way: Way,
     pub text: String,
 }
 
-impl Heard {
+impl Received {
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {}", self.text))
     }
@@ -57,7 +57,7 @@ pub struct Inbox {
 #[derive(Default)]
 struct State {
     /// The messages with their numbers.
-    messages: VecDeque<(u64, Heard)>,
+    messages: VecDeque<(u64, Received)>,
     next: u64,
     is_closed: bool,
 }
@@ -66,7 +66,7 @@ impl Inbox {
     pub fn push(&self, way: Way, text: String) {
         let mut state = self.state();
         let number = state.next;
-        state.messages.push_back((number, Heard { way, text }));
+        state.messages.push_back((number, Received { way, text }));
         state.next += 1;
         drop(state);
         self.arrivals.send_replace(());
@@ -79,7 +79,7 @@ impl Inbox {
     }
 
     /// Waits for the oldest message that satisfies `wanted`. Returns `None` at the end of the stream.
-    pub async fn take(&self, earlier: Earlier, wanted: impl Fn(&Heard) -> bool) -> Option<Heard> {
+    pub async fn take(&self, earlier: Earlier, wanted: impl Fn(&Received) -> bool) -> Option<Received> {
         let mut arrivals = self.arrivals.subscribe();
         let mut seen = 0;
         loop {
@@ -91,11 +91,16 @@ impl Inbox {
     }
 
     /// Examines the messages from the number `seen` on.
-    fn look(&self, seen: &mut u64, earlier: Earlier, wanted: impl Fn(&Heard) -> bool) -> ControlFlow<Option<Heard>> {
+    fn look(
+        &self,
+        seen: &mut u64,
+        earlier: Earlier,
+        wanted: impl Fn(&Received) -> bool,
+    ) -> ControlFlow<Option<Received>> {
         let mut state = self.state();
         let start = state.messages.partition_point(|(number, _)| number < seen);
         *seen = state.next;
-        let found = state.messages.iter().skip(start).position(|(_, heard)| wanted(heard));
+        let found = state.messages.iter().skip(start).position(|(_, received)| wanted(received));
         match (found, earlier) {
             (None, _) if state.is_closed => ControlFlow::Break(None),
             (None, _) => ControlFlow::Continue(()),
@@ -107,7 +112,7 @@ impl Inbox {
     }
 
     /// Removes all messages.
-    pub fn drain(&self) -> Vec<Heard> {
+    pub fn drain(&self) -> Vec<Received> {
         self.state().messages.drain(..).map(message).collect()
     }
 
@@ -116,6 +121,6 @@ impl Inbox {
     }
 }
 
-fn message((_, heard): (u64, Heard)) -> Heard {
-    heard
+fn message((_, received): (u64, Received)) -> Received {
+    received
 }

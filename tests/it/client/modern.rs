@@ -146,7 +146,7 @@ impl Client {
                 return message;
             }
             let method = message["method"].as_str().unwrap_or_default();
-            assert!(method.ends_with("list_changed"), "before the answer to {id} came {message}");
+            assert!(method.ends_with("list_changed"), "{message} preceded the answer to {id}");
         }
     }
 }

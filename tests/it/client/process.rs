@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::client::inbox::{Inbox, Way};
-use crate::harness::{PATIENCE, Scratch};
+use crate::harness::{Scratch, TIMEOUT};
 
 /// The handle of a process. Its tasks own the process and its pipes.
 pub struct Process {
@@ -27,7 +27,7 @@ impl Process {
     /// goes into the inbox. The files in `scratch` live as long as the process.
     pub fn start(mut command: Command, scratch: Option<Scratch>, inbox: &Arc<Inbox>) -> (Process, [JoinHandle<()>; 3]) {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("goblin starts");
-        let (pid, stderr) = (child.id().expect("it runs"), child.stderr.take());
+        let (pid, stderr) = (child.id().expect("the process runs"), child.stderr.take());
         let mut output = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
         let inbox = Arc::clone(inbox);
         let reader = tokio::spawn(async move {
@@ -41,7 +41,7 @@ impl Process {
         let (ended, status) = watch::channel(None);
         let owner = tokio::spawn(async move {
             let _scratch = scratch;
-            ended.send_replace(Some(child.wait().await.expect("it can be waited for")));
+            ended.send_replace(Some(child.wait().await.expect("the exit status is known")));
         });
         let process = Process { pid, input: Mutex::new(Some(input)), stderr: Mutex::new(stderr), status };
         (process, [reader, writer, owner])
@@ -49,9 +49,9 @@ impl Process {
 
     pub async fn write(&self, bytes: &[u8]) {
         let input = self.input.lock().expect("no test panics here").clone().expect("the input is open");
-        let (taken, is_taken) = oneshot::channel();
-        input.send((bytes.to_vec(), taken)).await.expect("goblin reads");
-        is_taken.await.expect("goblin reads");
+        let (confirm, confirmed) = oneshot::channel();
+        input.send((bytes.to_vec(), confirm)).await.expect("goblin reads");
+        confirmed.await.expect("goblin reads");
     }
 
     pub fn close_input(&self) {
@@ -62,7 +62,8 @@ impl Process {
     pub async fn ended(&self) -> ExitStatus {
         let mut status = self.status.clone();
         let ended = status.wait_for(Option::is_some);
-        let ended = tokio::time::timeout(PATIENCE, ended).await.expect("it ends").expect("it can be waited for");
+        let ended =
+            tokio::time::timeout(TIMEOUT, ended).await.expect("the process ends").expect("the exit status is known");
         ended.expect("it has ended")
     }
 
@@ -78,11 +79,11 @@ impl Process {
 }
 
 async fn write_all(mut input: ChildStdin, mut writes: mpsc::Receiver<Write>) {
-    while let Some((bytes, taken)) = writes.recv().await {
+    while let Some((bytes, confirm)) = writes.recv().await {
         if input.write_all(&bytes).await.is_err() || input.flush().await.is_err() {
             return;
         }
         // An error means that the test no longer waits.
-        let _ = taken.send(());
+        let _ = confirm.send(());
     }
 }

@@ -88,8 +88,8 @@ async fn settled(address: &str) -> Result<()> {
     let url = format!("http://{address}/readyz");
     loop {
         let response = send(&url, Method::GET, &[], String::new()).await?;
-        let told = Messages::of(response).next().await?.unwrap_or_default();
-        if told["ready"] == true && told["servers"]["ready"] == 1 {
+        let status = Messages::of(response).next().await?.unwrap_or_default();
+        if status["ready"] == true && status["servers"]["ready"] == 1 {
             return Ok(());
         }
         sleep(PAUSE).await;

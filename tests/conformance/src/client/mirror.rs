@@ -98,9 +98,9 @@ mod tests {
             "wrong": {"type": "string", "x-mcp-header": "not a name"},
             "inner": {"properties": {"depth": {"type": "integer", "x-mcp-header": "Depth"}}},
         }});
-        let given = json!({"region": "eu", "plain": "x", "wrong": "x", "inner": {"depth": 7}, "absent": null});
+        let values = json!({"region": "eu", "plain": "x", "wrong": "x", "inner": {"depth": 7}, "absent": null});
         let expected = [("mcp-param-region", "eu"), ("mcp-param-depth", "7")];
-        let mut headers = arguments(&schema, &given);
+        let mut headers = arguments(&schema, &values);
         headers.sort_by_key(|(name, _)| std::cmp::Reverse(name.clone()));
         assert_eq!(headers, expected.map(|(name, value)| (name.to_owned(), value.to_owned())));
     }

@@ -39,21 +39,21 @@ impl Peer {
             peer.request("server/discover", json!({})).await?;
         } else {
             peer.line.initialize().await?;
-            peer.line.attend().await?;
+            peer.line.answer_requests().await?;
         }
         Ok(peer)
     }
 
     /// Sends a request and returns its result. An error response is an error.
     pub async fn request(&self, method: &str, params: Value) -> Result<Value> {
-        let answer = self.ask(method, params).await?;
-        answer.get("result").cloned().with_context(|| format!("{method} was refused: {answer}"))
+        let answer = self.send_request(method, params).await?;
+        answer.get("result").cloned().with_context(|| format!("{method} was rejected: {answer}"))
     }
 
     /// Sends a request and returns the response, also if it is an error.
-    pub async fn ask(&self, method: &str, params: Value) -> Result<Value> {
+    pub async fn send_request(&self, method: &str, params: Value) -> Result<Value> {
         if self.line.is_modern() {
-            self.ask_in_rounds(method, params).await
+            self.request_in_rounds(method, params).await
         } else {
             self.exchange(method, &params).await
         }
@@ -77,10 +77,10 @@ impl Peer {
     pub async fn call(&self, name: &str, arguments: Value) -> Result<String> {
         let result = self.request("tools/call", json!({"name": name, "arguments": arguments})).await?;
         let text = result["content"][0]["text"].as_str();
-        text.map(str::to_owned).with_context(|| format!("{name} says nothing: {result}"))
+        text.map(str::to_owned).with_context(|| format!("{name} returned no text: {result}"))
     }
 
-    async fn ask_in_rounds(&self, method: &str, mut params: Value) -> Result<Value> {
+    async fn request_in_rounds(&self, method: &str, mut params: Value) -> Result<Value> {
         params["_meta"] = json!({
             "io.modelcontextprotocol/protocolVersion": self.line.version,
             "io.modelcontextprotocol/clientCapabilities": capabilities(),
@@ -92,14 +92,14 @@ impl Peer {
             if result["resultType"] != "input_required" {
                 return Ok(answer);
             }
-            let asked = result["inputRequests"].as_object().into_iter().flatten();
-            params["inputResponses"] = asked.map(|(key, request)| (key.clone(), reply(request))).collect();
+            let requests = result["inputRequests"].as_object().into_iter().flatten();
+            params["inputResponses"] = requests.map(|(key, request)| (key.clone(), reply(request))).collect();
             match result.get("requestState") {
                 Some(state) => params["requestState"] = state.clone(),
                 None => drop(params.as_object_mut().and_then(|params| params.remove("requestState"))),
             }
         }
-        bail!("{method} still asks after {ROUNDS} rounds")
+        bail!("{method} still requires input after {ROUNDS} rounds")
     }
 
     /// Sends one request and reads until its response. Resumes the stream of a session if it is cut.
@@ -163,7 +163,7 @@ impl Line {
     }
 
     /// Answers server requests on the session's own stream, if the server offers one. The task ends with the process.
-    async fn attend(&self) -> Result<()> {
+    async fn answer_requests(&self) -> Result<()> {
         let response = send(&self.url, Method::GET, &self.headers(), String::new()).await?;
         if response.status().is_success() {
             let (line, mut messages) = (self.clone(), Messages::of(response));
@@ -182,7 +182,7 @@ impl Line {
         if message["id"].is_null() {
             return Ok(());
         }
-        ensure!(!self.is_modern(), "a server of {} asks: {message}", self.version);
+        ensure!(!self.is_modern(), "a server of {} sent a request: {message}", self.version);
         let answer = json!({"jsonrpc": "2.0", "id": message["id"], "result": reply(message)});
         self.post(&[], &answer).await.map(drop)
     }
@@ -191,7 +191,7 @@ impl Line {
         let mut headers = self.headers();
         headers.push(("last-event-id".to_owned(), last_event));
         let response = send(&self.url, Method::GET, &headers, String::new()).await?;
-        ensure!(response.status().is_success(), "the rest of a stream was refused: {}", response.status());
+        ensure!(response.status().is_success(), "the rest of a stream was rejected: {}", response.status());
         Ok(Messages::of(response))
     }
 

@@ -40,7 +40,7 @@ pub async fn play(part: &Part, peer: &Peer) -> Result<()> {
 async fn expect(peer: &Peer, tool: &str, arguments: Value, expected: &str) -> Result<()> {
     peer.tools().await?;
     let text = peer.call(tool, arguments).await?;
-    ensure!(text == expected, "{tool} says {text:?} instead of {expected:?}");
+    ensure!(text == expected, "{tool} returned {text:?} instead of {expected:?}");
     Ok(())
 }
 
@@ -96,7 +96,7 @@ async fn echo(peer: &Peer) -> Result<()> {
 
 /// Lists the skills. Returns `None` if the method is unknown, because a gateway need not support skills.
 async fn skills(peer: &Peer) -> Result<Option<Value>> {
-    let answer = peer.ask("skills/list", json!({})).await?;
+    let answer = peer.send_request("skills/list", json!({})).await?;
     if answer["error"]["code"] == METHOD_NOT_FOUND {
         return Ok(None);
     }

@@ -21,7 +21,7 @@ pub async fn send(url: &str, method: Method, headers: &[Header], body: String) -
     let uri: Uri = url.parse().with_context(|| format!("{url} is no URL"))?;
     let authority = uri.authority().with_context(|| format!("{url} names no host"))?.as_str();
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
-    let stream = TcpStream::connect(authority).await.with_context(|| format!("nobody listens at {url}"))?;
+    let stream = TcpStream::connect(authority).await.with_context(|| format!("no server listens at {url}"))?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     // The connection ends with the response.
     tokio::spawn(async move { drop(connection.await) });
@@ -29,7 +29,7 @@ pub async fn send(url: &str, method: Method, headers: &[Header], body: String) -
     for (name, value) in headers {
         request = request.header(name, value);
     }
-    let request = request.body(Full::new(Bytes::from(body))).context("a header has a value that it cannot have")?;
+    let request = request.body(Full::new(Bytes::from(body))).context("a header has an invalid value")?;
     sender.send_request(request).await.with_context(|| format!("no answer from {url}"))
 }
 

@@ -6,7 +6,7 @@
 use rmcp::model::{CallToolResult, ClientCapabilities, ErrorData, InputRequest, InputRequests, JsonObject};
 use serde_json::{Value, json};
 
-use crate::ask::{Answers, Ask, Step, form, roots, sampling};
+use crate::ask::{Answers, Requests, Step, form, roots, sampling};
 use crate::tools::content::text;
 use crate::tools::{text_argument, unknown};
 use crate::world::World;
@@ -49,7 +49,7 @@ pub fn step(call: &Call<'_>, answers: &Answers) -> Result<Step<CallToolResult>, 
         }
         "test_input_required_result_multiple_inputs" => everything(call, answers),
         "test_input_required_result_multi_round" => two_rounds(call, answers),
-        "test_input_required_result_capabilities" => whatever_is_possible(call.capabilities, answers),
+        "test_input_required_result_capabilities" => all_supported(call.capabilities, answers),
         name => Err(unknown(name)),
     }
 }
@@ -113,9 +113,9 @@ fn confirmed(call: &Call<'_>, answers: &Answers) -> Result<Step<CallToolResult>,
     let request = form("please confirm", &json!({"ok": {"type": "boolean"}}))?;
     let step = match state_of(call, answers)? {
         Some(_) => answers.elicited("confirm", request).map(|_| text("state-ok")),
-        None => Step::ask("confirm", request),
+        None => Step::request("confirm", request),
     };
-    Ok(step.with_state(call.world.seal(call.name, &json!("asked"))?))
+    Ok(step.with_state(call.world.seal(call.name, &json!("requested"))?))
 }
 
 /// Requests a name, a greeting and the roots at once. A response counts only together with the others of its round.
@@ -131,11 +131,11 @@ fn everything(call: &Call<'_>, answers: &Answers) -> Result<Step<CallToolResult>
         (Step::Done(name), Step::Done(greeting), Step::Done(roots)) => {
             Ok(Step::Done(text(format!("{greeting} {name}, you have {} roots", roots.len()))))
         }
-        (Step::Refused, _, _) => Ok(Step::Refused),
+        (Step::Rejected, _, _) => Ok(Step::Rejected),
         _ => {
             let requests = [("user_name", name), ("greeting", greeting), ("client_roots", roots)];
             let requests = requests.map(|(key, request)| (key.to_owned(), request)).into();
-            Ok(Step::Ask(Ask { requests, state: Some(call.world.seal(call.name, &json!("asked"))?) }))
+            Ok(Step::Requests(Requests { requests, state: Some(call.world.seal(call.name, &json!("requested"))?) }))
         }
     }
 }
@@ -152,17 +152,14 @@ fn two_rounds(call: &Call<'_>, answers: &Answers) -> Result<Step<CallToolResult>
     match answers.field("step1", "name", name_form) {
         Step::Done(name) => {
             let state = call.world.seal(call.name, &json!({ "name": name }))?;
-            Ok(Step::ask("step2", color_form()?).with_state(state))
+            Ok(Step::request("step2", color_form()?).with_state(state))
         }
         other => Ok(other.map(text).with_state(call.world.seal(call.name, &json!({}))?)),
     }
 }
 
 /// Requests only the input that the client's capabilities cover.
-fn whatever_is_possible(
-    capabilities: &ClientCapabilities,
-    answers: &Answers,
-) -> Result<Step<CallToolResult>, ErrorData> {
+fn all_supported(capabilities: &ClientCapabilities, answers: &Answers) -> Result<Step<CallToolResult>, ErrorData> {
     let mut requests = InputRequests::new();
     if capabilities.elicitation.is_some() {
         requests.insert("user_name".to_owned(), name_form()?);
@@ -173,11 +170,11 @@ fn whatever_is_possible(
     if capabilities.roots.is_some() {
         requests.insert("client_roots".to_owned(), roots()?);
     }
-    requests.retain(|key, _| !answers.given.contains_key(key));
+    requests.retain(|key, _| !answers.responses.contains_key(key));
     if requests.is_empty() {
-        return Ok(Step::Done(text(format!("{} answers", answers.given.len()))));
+        return Ok(Step::Done(text(format!("{} answers", answers.responses.len()))));
     }
-    Ok(Step::Ask(Ask { requests, state: None }))
+    Ok(Step::Requests(Requests { requests, state: None }))
 }
 
 #[cfg(test)]
@@ -189,34 +186,34 @@ mod tests {
         let capabilities = ClientCapabilities::default();
         let call = Call { world, name, arguments: &JsonObject::new(), capabilities: &capabilities };
         Ok(match step(&call, answers)? {
-            Step::Done(result) => result.content[0].as_text().expect("it is a text").text.clone(),
-            Step::Refused => "refused".to_owned(),
-            Step::Ask(ask) => format!("asks {}", ask.requests.into_keys().collect::<Vec<_>>().join(" ")),
+            Step::Done(result) => result.content[0].as_text().expect("a text block").text.clone(),
+            Step::Rejected => "refused".to_owned(),
+            Step::Requests(step) => format!("requests {}", step.requests.into_keys().collect::<Vec<_>>().join(" ")),
         })
     }
 
     #[test]
     fn a_question_is_asked_until_its_answer_can_be_used() {
-        let check = |name, given: Value, expected| {
-            let answers = Answers::new(serde_json::from_value(given).unwrap(), None);
+        let check = |name, responses: Value, expected| {
+            let answers = Answers::new(serde_json::from_value(responses).unwrap(), None);
             assert_eq!(take(&World::default(), name, &answers).unwrap(), expected, "{name}");
         };
         let elicitation = "test_input_required_result_elicitation";
         let accept = |content: Value| json!({"action": "accept", "content": content});
-        check(elicitation, json!({}), "asks user_name");
-        check(elicitation, json!({"other": accept(json!({"name": "Ada"}))}), "asks user_name");
-        check(elicitation, json!({"user_name": 12345}), "asks user_name");
-        check(elicitation, json!({"user_name": accept(json!({"name": 1}))}), "asks user_name");
+        check(elicitation, json!({}), "requests user_name");
+        check(elicitation, json!({"other": accept(json!({"name": "Ada"}))}), "requests user_name");
+        check(elicitation, json!({"user_name": 12345}), "requests user_name");
+        check(elicitation, json!({"user_name": accept(json!({"name": 1}))}), "requests user_name");
         check(elicitation, json!({"user_name": accept(json!({"name": "Ada"}))}), "hello Ada");
         check(elicitation, json!({"user_name": {"action": "decline"}}), "refused");
 
         let sampling = "test_input_required_result_sampling";
         check(sampling, json!({"capital_question": {"content": {"type": "text", "text": "Paris"}}}), "Paris");
         check(sampling, json!({"capital_question": {"content": [{"type": "text", "text": "Paris"}]}}), "Paris");
-        check(sampling, json!({"capital_question": {}}), "asks capital_question");
+        check(sampling, json!({"capital_question": {}}), "requests capital_question");
         let roots = json!({"client_roots": {"roots": [{"uri": "file:///a"}, {"uri": "file:///b"}]}});
         check("test_input_required_result_list_roots", roots.clone(), "roots: file:///a, file:///b");
-        check("test_input_required_result_multiple_inputs", roots, "asks client_roots greeting user_name");
+        check("test_input_required_result_multiple_inputs", roots, "requests client_roots greeting user_name");
     }
 
     #[test]
@@ -227,10 +224,10 @@ mod tests {
             let yes = ("confirm".to_owned(), json!({"action": "accept", "content": {"ok": true}}));
             take(&world, name, &Answers::new(Some([yes].into()), state))
         };
-        let sealed = world.seal(name, &json!("asked")).unwrap();
-        assert_eq!(take(None).unwrap(), "asks confirm");
+        let sealed = world.seal(name, &json!("requested")).unwrap();
+        assert_eq!(take(None).unwrap(), "requests confirm");
         assert_eq!(take(Some(sealed.clone())).unwrap(), "state-ok");
         assert!(take(Some(format!("{sealed}x"))).is_err());
-        assert!(take(Some(world.seal("another tool", &json!("asked")).unwrap())).is_err());
+        assert!(take(Some(world.seal("another tool", &json!("requested")).unwrap())).is_err());
     }
 }

@@ -23,32 +23,32 @@ const TOOLS: [(&str, &str, &[&str]); 33] = [
     ("test_trigger_tool_change", "changes the list of tools", &[]),
     ("test_trigger_prompt_change", "changes the list of prompts", &[]),
     ("test_trigger_resource_change", "changes test://watched-resource", &[]),
-    ("test_elicitation_sep1034_defaults", "asks the user with a form of default values", &[]),
-    ("test_elicitation_sep1330_enums", "asks the user with a form of choices", &[]),
+    ("test_elicitation_sep1034_defaults", "elicits with a form of default values", &[]),
+    ("test_elicitation_sep1330_enums", "elicits with a form of choices", &[]),
     ("test_missing_capability", "needs a client that samples", &[]),
-    ("test_streaming_elicitation", "asks the user for a name", &[]),
-    ("test_input_required_result_elicitation", "asks the user for a name", &[]),
-    ("test_input_required_result_sampling", "asks the client's model for a capital", &[]),
-    ("test_input_required_result_list_roots", "asks the client for its roots", &[]),
-    ("test_input_required_result_request_state", "asks the user and wants its state back", &[]),
-    ("test_input_required_result_tampered_state", "asks the user and wants its state back untouched", &[]),
-    ("test_input_required_result_multiple_inputs", "asks the user, the model and the client at once", &[]),
-    ("test_input_required_result_multi_round", "asks the user twice", &[]),
-    ("test_input_required_result_capabilities", "asks whatever the client can answer", &[]),
+    ("test_streaming_elicitation", "elicits a name", &[]),
+    ("test_input_required_result_elicitation", "elicits a name", &[]),
+    ("test_input_required_result_sampling", "samples a capital", &[]),
+    ("test_input_required_result_list_roots", "lists the roots of the client", &[]),
+    ("test_input_required_result_request_state", "elicits and checks its state", &[]),
+    ("test_input_required_result_tampered_state", "elicits and checks that its state is untouched", &[]),
+    ("test_input_required_result_multiple_inputs", "elicits, samples and lists roots at once", &[]),
+    ("test_input_required_result_multi_round", "elicits twice", &[]),
+    ("test_input_required_result_capabilities", "sends every request that the client supports", &[]),
     ("failing_job", "a task that fails as a tool", &[]),
     ("protocol_error_job", "a task that fails as a request", &[]),
-    ("multi_input", "a task that asks the user two things at once", &[]),
-    ("test_tool_with_task", "asks the user for a name, then becomes a task", &[]),
-    ("test_sampling", "asks the client's model", &["prompt"]),
-    ("test_elicitation", "asks the user", &["message"]),
-    ("confirm_delete", "a task that asks the user first", &["filename"]),
+    ("multi_input", "a task with two elicitations at once", &[]),
+    ("test_tool_with_task", "elicits a name, then becomes a task", &[]),
+    ("test_sampling", "samples the client's model", &["prompt"]),
+    ("test_elicitation", "elicits", &["message"]),
+    ("confirm_delete", "a task that elicits first", &["filename"]),
     ("greet", "greets by name", &["name"]),
 ];
 
 pub fn list(world: &World) -> Vec<Tool> {
     let tools = TOOLS.into_iter().map(|(name, description, texts)| tool(name, description, strings(texts)));
     let mut tools: Vec<_> = tools.collect();
-    tools.push(tool("slow_compute", "a task of some seconds, if the client knows tasks", slow_schema()));
+    tools.push(tool("slow_compute", "a task of some seconds, if the client supports tasks", slow_schema()));
     tools.push(tool("test_header_mirror", "has an argument that HTTP clients mirror in a header", mirrored_schema()));
     tools.push(tool("json_schema_2020_12_tool", "has the keywords of JSON Schema 2020-12", schema_2020_12()));
     let changes = world.changes(Subject::Tools);

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_goblin-conformance");
 /// The time that a test waits for a message.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A server process that ends with its test.
 pub struct Server {
@@ -129,7 +129,7 @@ impl Stream {
                     return message;
                 }
             }
-            let frame = timeout(PATIENCE, self.body.frame()).await.expect("a message arrives in time");
+            let frame = timeout(TIMEOUT, self.body.frame()).await.expect("a message arrives in time");
             let frame = frame.expect("the stream goes on").expect("the stream can be read");
             let data = frame.into_data().expect("there are no trailers");
             self.text.push_str(std::str::from_utf8(&data).expect("the stream is UTF-8"));

@@ -12,9 +12,10 @@ use super::client::{PROGRAM, Server};
 fn run(options: &[&str]) -> Value {
     let server = Server::start();
     let mut command = Command::new(PROGRAM);
-    let output = command.args(["run", "--json", "--url", &server.url]).args(options).output().expect("it starts");
-    let told = String::from_utf8_lossy(&output.stderr);
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{options:?}: {error}: {told}"))
+    let output =
+        command.args(["run", "--json", "--url", &server.url]).args(options).output().expect("the process starts");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{options:?}: {error}: {stderr}"))
 }
 
 #[test]
@@ -42,9 +43,9 @@ fn a_run_that_cannot_begin_says_why() {
     let check = |options: &[&str], expected: &str| {
         let mut command = Command::new(PROGRAM);
         let output = command.args(["run", "--url", "http://127.0.0.1:9/mcp"]).args(options).output().unwrap();
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{options:?}: {told}");
-        assert!(told.contains(expected), "{options:?}: {told}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{options:?}: {stderr}");
+        assert!(stderr.contains(expected), "{options:?}: {stderr}");
     };
     check(&["--tools", "/nowhere"], "run `cargo xtask tools`");
     check(&["--spec-version", "1999-01-01"], "1999-01-01");
@@ -62,19 +63,20 @@ fn a_server_that_is_not_there_fails_its_checks() {
 
 /// Lets the suite play a server. Returns its report and the client's stderr.
 fn run_client(options: &[&str]) -> (Value, String) {
-    let output = Command::new(PROGRAM).args(["run-client", "--json"]).args(options).output().expect("it starts");
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {told}"));
+    let output =
+        Command::new(PROGRAM).args(["run-client", "--json"]).args(options).output().expect("the process starts");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {stderr}"));
     assert_eq!(output.status.success(), report["accepted"] == true, "{options:?}: {report:#}");
-    (report, told)
+    (report, stderr)
 }
 
 #[test]
 fn the_client_plays_its_part() {
     let check = |scenario, version, expected| {
-        let (report, told) = run_client(&["--scenario", scenario, "--spec-version", version]);
+        let (report, stderr) = run_client(&["--scenario", scenario, "--spec-version", version]);
         let is_good = report["accepted"] == true && report["passed"] == expected;
-        assert!(is_good, "{scenario} at {version}: {report:#}\n{told}");
+        assert!(is_good, "{scenario} at {version}: {report:#}\n{stderr}");
     };
     check("initialize", "2025-06-18", 1);
     check("tools_call", "2025-11-25", 2);
@@ -97,7 +99,7 @@ fn a_client_that_does_wrong_is_not_accepted() {
     assert_eq!((&report["accepted"], &report["failed"]), (&json!(false), &json!(11)), "{report:#}");
     // The client exits with an error, which no check shows.
     let scene = ["--scenario", "sep-2640-client-no-prefetch", "--spec-version", "2025-11-25"];
-    let (report, told) = run_client(&[&scene[..], &["--gateway", "/nowhere/goblin"]].concat());
+    let (report, stderr) = run_client(&[&scene[..], &["--gateway", "/nowhere/goblin"]].concat());
     assert_eq!((&report["accepted"], &report["failed"]), (&json!(false), &json!(0)), "{report:#}");
-    assert!(told.contains("cannot start /nowhere/goblin"), "{told}");
+    assert!(stderr.contains("cannot start /nowhere/goblin"), "{stderr}");
 }

@@ -24,9 +24,9 @@ async fn in_a_session_a_tool_sends_its_questions() {
 async fn without_a_session_a_tool_returns_its_questions() {
     let server = Server::start();
     let arguments = json!({"message": "who?"});
-    let asked = server.call_modern(json!({"name": "test_elicitation", "arguments": arguments})).await;
-    assert_eq!(asked["result"]["resultType"], "input_required", "{asked}");
-    assert_eq!(asked["result"]["inputRequests"]["form"]["params"]["message"], "who?", "{asked}");
+    let result = server.call_modern(json!({"name": "test_elicitation", "arguments": arguments})).await;
+    assert_eq!(result["result"]["resultType"], "input_required", "{result}");
+    assert_eq!(result["result"]["inputRequests"]["form"]["params"]["message"], "who?", "{result}");
     let answers = json!({"form": {"action": "accept", "content": {"username": "ada", "email": "a@b"}}});
     let call = json!({"name": "test_elicitation", "arguments": arguments, "inputResponses": answers});
     let done = server.call_modern(call).await;
