@@ -36,7 +36,7 @@ impl Child {
             .stdout(Stdio::piped())
             .spawn()
             .with_context(|| format!("cannot start role {arguments:?}"))?;
-        let output = process.stdout.take().expect("stdout was asked to be a pipe");
+        let output = process.stdout.take().expect("stdout is a pipe");
         Self::wait(process, output, LISTENING)
     }
 
@@ -51,7 +51,7 @@ impl Child {
             .stderr(Stdio::piped())
             .spawn()
             .with_context(|| format!("cannot start {}", binary.display()))?;
-        let output = process.stderr.take().expect("stderr was asked to be a pipe");
+        let output = process.stderr.take().expect("stderr is a pipe");
         Self::wait(process, output, GOBLIN_LISTENING)
     }
 
@@ -90,7 +90,7 @@ impl Child {
             Ok(address) => Ok(Self { process, address, last_lines }),
             Err(_) => {
                 end(&mut process);
-                bail!("a server did not say `{marker}ADDRESS`; its last lines:\n{}", joined(&last_lines));
+                bail!("a server did not print `{marker}ADDRESS`; its last lines:\n{}", joined(&last_lines));
             }
         }
     }

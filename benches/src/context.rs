@@ -224,7 +224,7 @@ fn name(definition: &RawValue) -> Result<String> {
 
 /// Returns the tool's name in the list and its native name as `server/name`.
 fn named(definition: &RawValue) -> Result<(String, String)> {
-    let definition: Definition = serde_json::from_str(definition.get()).context("a tool does not tell its origin")?;
+    let definition: Definition = serde_json::from_str(definition.get()).context("a tool does not name its origin")?;
     let Origin { server, native } = definition.meta;
     Ok((definition.name, format!("{server}/{native}")))
 }

@@ -171,7 +171,7 @@ async fn open(address: SocketAddr) -> Result<EventStream> {
     client.learn_setup().await?;
     let (_, answer) = client.learn(&subscribe).await?;
     let text = String::from_utf8_lossy(&answer);
-    ensure!(text.contains(r#""result""#), "the subscription was answered with {text}");
+    ensure!(text.contains(r#""result""#), "the answer to the subscription is {text}");
     client.into_stream().await
 }
 
@@ -213,7 +213,7 @@ impl Toucher {
                 () = tokio::time::sleep(PATIENCE) => {
                     let (read, goal) = (&self.tally.read, &self.tally.goal);
                     let missing = goal.load(Ordering::Relaxed) - read.load(Ordering::Relaxed);
-                    bail!("{missing} readers were not told of update {} in {PATIENCE:?}", self.updates);
+                    bail!("{missing} readers did not receive update {} in {PATIENCE:?}", self.updates);
                 }
             }
         }
@@ -225,11 +225,11 @@ impl Toucher {
 async fn read(mut stream: EventStream, tally: Arc<Tally>) -> Result<()> {
     let (mut events, mut expected) = (Events::default(), 1);
     loop {
-        let Some(data) = stream.next().await? else { bail!("a stream ended before its time") };
+        let Some(data) = stream.next().await? else { bail!("a stream ended early") };
         events.buffer.extend_from_slice(&data);
         while let Some(event) = events.next() {
             let Some(number) = number(&event) else { continue };
-            ensure!(number == expected, "update {number} came where {expected} was due");
+            ensure!(number == expected, "received update {number} instead of {expected}");
             expected += 1;
             tally.bytes.fetch_add(event.len() as u64, Ordering::Relaxed);
             let read = tally.read.fetch_add(1, Ordering::Relaxed) + 1;
@@ -300,7 +300,7 @@ mod tests {
         toucher.touch(2).await.unwrap();
         toucher.updates += 1;
         let error = toucher.touch(1).await.unwrap_err();
-        assert_eq!(error.to_string(), "update 4 came where 3 was due");
+        assert_eq!(error.to_string(), "received update 4 instead of 3");
     }
 
     #[test]

@@ -38,7 +38,7 @@ impl Yard {
     /// Creates a directory below the system's temporary one. Dropping the yard removes it.
     pub fn new(goblin: Option<PathBuf>) -> Result<Self> {
         let directory = std::env::temp_dir().join(format!("goblin-bench-{}", std::process::id()));
-        fs::create_dir_all(&directory).with_context(|| format!("cannot make {}", directory.display()))?;
+        fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
         Ok(Self { goblin, directory })
     }
 
@@ -175,7 +175,7 @@ pub async fn wait_for_tools(goblin: &Child, expected: usize) -> Result<()> {
             Ok(count) if count == expected => return Ok(()),
             seen if start.elapsed() > READY_PATIENCE => {
                 let lines = goblin.last_lines();
-                bail!("goblin did not list {expected} tools in {READY_PATIENCE:?}, last {seen:?}; it says:\n{lines}")
+                bail!("goblin did not list {expected} tools in {READY_PATIENCE:?}, last {seen:?}; its log:\n{lines}")
             }
             _ => tokio::time::sleep(READY_PAUSE).await,
         }

@@ -62,7 +62,7 @@ impl Load {
         let Some(request) = scenario.request(target.through, target.prefix) else {
             scenario.check(&setup)?;
             client.close().await?;
-            let expected = Expected::with_id(&setup, setup_id).context("the answer does not hold its id once")?;
+            let expected = Expected::with_id(&setup, setup_id).context("the answer does not contain its id exactly once")?;
             return Ok(Operation::Setup { expected });
         };
         let (id, answer) = client.learn(&request).await?;
@@ -71,7 +71,7 @@ impl Load {
         let expected = match target.through {
             Through::Static => Expected::always(answer),
             Through::Direct | Through::Proxy | Through::Bare | Through::Goblin | Through::Sessionless => {
-                Expected::with_id(&answer, id).context("the answer does not hold its id once")?
+                Expected::with_id(&answer, id).context("the answer does not contain its id exactly once")?
             }
         };
         Ok(Operation::Call { request, expected })

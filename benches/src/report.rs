@@ -275,7 +275,7 @@ fn find(rows: &[Row], scenario: Scenario, sessions: usize, through: Through) -> 
 }
 
 fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {
-    writeln!(text, "{arguments}").expect("a string takes all that is written to it");
+    writeln!(text, "{arguments}").expect("writing to a String cannot fail");
 }
 
 fn time(microseconds: f64) -> String {

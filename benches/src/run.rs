@@ -111,7 +111,7 @@ pub async fn run(options: &Options) -> Result<Report> {
         .goblin
         .as_ref()
         .map(|path| path.canonicalize().with_context(|| format!("cannot find {}", path.display())));
-    let duration = Duration::try_from_secs_f64(options.seconds).context("--seconds is not a length of time")?;
+    let duration = Duration::try_from_secs_f64(options.seconds).context("--seconds is not a valid duration")?;
     let yard = Yard::new(goblin.transpose()?)?;
     let mut measured = Measured::default();
     for part in Part::ALL.iter().filter(|part| options.only.is_empty() || options.only.contains(part)) {

@@ -111,7 +111,7 @@ impl Scenario {
     /// Returns an error if `answer` is not correct. It is checked once, before its bytes become the expected ones.
     pub fn check(self, answer: &Bytes) -> Result<()> {
         let answer: Value = serde_json::from_slice(answer).context("the answer is not JSON")?;
-        let result = answer.get("result").with_context(|| format!("the answer is no result: {answer}"))?;
+        let result = answer.get("result").with_context(|| format!("the answer is not a result: {answer}"))?;
         let text = || result["content"][0]["text"].as_str();
         match self {
             Self::CallSmall | Self::Visit => {

@@ -27,7 +27,7 @@ async fn client(home: &Home, arguments: &[&str]) -> (Client, String) {
 
 async fn bridge(home: &Home) -> Client {
     let (client, word) = client(home, &[]).await;
-    assert!(word.starts_with("goblin: a bridge to the gateway at http://127.0.0.1:"), "{word}");
+    assert!(word.starts_with("goblin: bridging to the gateway at http://127.0.0.1:"), "{word}");
     let client = client.connected("2025-11-25").await;
     client.await_tool("a_echo").await;
     client

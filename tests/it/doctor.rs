@@ -62,7 +62,7 @@ async fn a_clean_bill_says_so_for_each_part() {
     assert!(lines[1].starts_with("ok       runtime directory: "), "{text}");
     assert!(lines[2].starts_with("ok       descriptors: "), "{text}");
     assert!(lines[3].starts_with("ok       server a: ready in ") && lines[3].contains(" tools"), "{text}");
-    assert_eq!(lines[4..], ["", "nothing is wrong"], "{text}");
+    assert_eq!(lines[4..], ["", "no problems"], "{text}");
     assert!(!home.scratch.path().join("goblin").exists(), "nothing is made");
 }
 
@@ -152,7 +152,7 @@ async fn a_server_that_cannot_be_used_is_trouble() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}/mcp", listener.local_addr().expect("an address"));
     drop(listener);
-    check_server(json!({ "url": url }), "trouble", "connection refused", "is it running, and on this port?").await;
+    check_server(json!({ "url": url }), "trouble", "connection refused", "is the server running, and on this port?").await;
 }
 
 #[tokio::test]
@@ -211,9 +211,9 @@ async fn a_runtime_directory_that_others_can_use_or_nobody_is_told() {
     std::fs::remove_dir(&directory).expect("it is empty");
     std::fs::write(&directory, "in the way").expect("a file");
     let ran = doctor(&home, &["--json"]).await;
-    assert_found(&ran, "trouble", "runtime directory", "it is no directory", "mv ");
+    assert_found(&ran, "trouble", "runtime directory", "not a directory", "mv ");
     std::fs::write(&home.config, "{").expect("it can be written");
-    assert_found(&doctor(&home, &["--json"]).await, "trouble", "runtime directory", "it is no directory", "mv ");
+    assert_found(&doctor(&home, &["--json"]).await, "trouble", "runtime directory", "not a directory", "mv ");
 }
 
 fn files(home: &Home, extension: &str) -> Vec<PathBuf> {

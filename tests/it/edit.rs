@@ -162,7 +162,7 @@ fn packages_without_a_version_are_warned_of() {
     let stderr = place.good(&["add", "a", "--", "npx", "-y", "some-server"], "added a in");
     assert_eq!(
         stderr,
-        "warning: server a: npx fetches whatever version of some-server there is, write some-server@VERSION\n"
+        "warning: server a: npx fetches some-server without a fixed version, write some-server@VERSION\n"
     );
     let stderr = place.good(&["add", "b", "--", "./bin/x", "./data"], "added b in");
     assert!(stderr.starts_with("warning: server b starts in ") && stderr.contains("./data"), "{stderr}");

@@ -182,7 +182,7 @@ fn a_file_that_is_there_is_added_to() {
         r#"{"mcpServers":{"a":{"command":"x"},"b":{"command":"y"},"c":{"command":"z","args":["1"]}}}"#,
     );
     let stdout = machine.import(&["cursor", "--yes"]);
-    assert!(stdout.contains("a       cursor  x  (there already)\n"), "{stdout}");
+    assert!(stdout.contains("a       cursor  x  (already present)\n"), "{stdout}");
     assert!(
         stdout.contains("b: left out: your file has another server b, keep it, or run goblin remove b"),
         "{stdout}"
@@ -210,7 +210,7 @@ fn nothing_is_written_without_a_yes() {
     let machine = Machine::new();
     machine.put("@HOME@/.cursor/mcp.json", r#"{"mcpServers":{"c":{"command":"z"}}}"#);
     for (arguments, words) in
-        [(&[][..], "nothing was written; to write to "), (&["--dry-run"], "nothing was written, as --dry-run asks")]
+        [(&[][..], "nothing was written; to write to "), (&["--dry-run"], "nothing was written (--dry-run)")]
     {
         let stdout = machine.import(arguments);
         assert!(stdout.contains("c       cursor  z\n") && stdout.contains(words), "{stdout}");
@@ -280,7 +280,7 @@ fn a_broken_file_does_not_keep_out_the_others() {
     let made = Command::new("mkfifo").arg(machine.project().join(".mcp.json")).status().expect("mkfifo is there");
     assert!(made.success());
     let stdout = machine.import(&["--yes"]);
-    assert!(stdout.contains("/.mcp.json: passed over: it is not a regular file"), "{stdout}");
+    assert!(stdout.contains("/.mcp.json: skipped: not a regular file"), "{stdout}");
     assert!(stdout.contains(".cursor/mcp.json: is not JSON: "), "{stdout}");
     assert!(stdout.contains(".codex/config.toml: is not TOML near line 2"), "{stdout}");
     assert!(stdout.contains("added 1 server to "), "{stdout}");

@@ -94,7 +94,7 @@ async fn a_tool_is_described_with_what_it_takes() {
     for last in [&[][..], &["--config", home.config()]] {
         let described = home.run(&with(&["tools", "describe", "a_tool_0001"], last)).await;
         assert_eq!(described.code, Some(0), "{described:?}");
-        for words in ["a_tool_0001  (server a)", "limit     integer  no      (otherwise 10)", "What to look for"] {
+        for words in ["a_tool_0001  (server a)", "limit     integer  no      (default 10)", "What to look for"] {
             assert!(described.text().contains(words), "{words}: {}", described.text());
         }
         let described = home.run(&with(&["tools", "describe", "a_tool_0001", "--json"], last)).await.json();

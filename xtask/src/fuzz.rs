@@ -54,7 +54,7 @@ pub fn run(root: &Path, seconds: u32, wanted: &[String]) -> Result<()> {
     }
     if !failed.is_empty() {
         bail!(
-            "findings in {}: fuzz/artifacts has the inputs; put each into fuzz/seeds/TARGET and mend the parser",
+            "findings in {}: fuzz/artifacts has the inputs; put each into fuzz/seeds/TARGET and fix the parser",
             failed.join(", ")
         );
     }

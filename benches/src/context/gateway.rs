@@ -83,7 +83,7 @@ impl Gateway {
             client.close().await?;
             tokio::time::sleep(LOOK_EVERY).await;
         }
-        bail!("goblin did not have {expected} tools in {PATIENCE:?}; it says:\n{}", goblin.last_lines())
+        bail!("goblin did not have {expected} tools in {PATIENCE:?}; its log:\n{}", goblin.last_lines())
     }
 
     /// Returns the tools of all pages, each as the gateway sent it.
@@ -112,7 +112,7 @@ impl Said {
 
     /// Returns an error if this is not the result of every tool of a [`shelf`](crate::context::shelf).
     pub fn check_done(&self) -> Result<()> {
-        ensure!(self.text()? == DONE, "not what the tool answers: {}", self.text()?);
+        ensure!(self.text()? == DONE, "not the answer of the tool: {}", self.text()?);
         Ok(())
     }
 }

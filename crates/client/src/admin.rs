@@ -71,7 +71,7 @@ impl AdminClient {
         let response = self.send(verb, path, &accept).await?;
         let status = response.status();
         let body = Limited::new(response.into_body(), MAX_RESPONSE).collect().await;
-        let body = body.map_err(|error| format!("the answer of {path} broke off: {error}"))?.to_bytes();
+        let body = body.map_err(|error| format!("the response to {path} ended early: {error}"))?.to_bytes();
         if status.is_success() { Ok(body) } else { Err(refusal(status, path, &body)) }
     }
 
@@ -98,14 +98,14 @@ fn refusal(status: StatusCode, path: &str, body: &[u8]) -> String {
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
     let cure = match (status, clean(body["error"]["message"].as_str().unwrap_or_default())) {
         (StatusCode::UNAUTHORIZED, _) => {
-            "give its admin token (admin.token, not gateway.token) by --token-file FILE or the variable \
+            "pass its admin token (admin.token, not gateway.token) with --token-file FILE or the variable \
              GOBLIN_ADMIN_TOKEN"
         }
-        (StatusCode::FORBIDDEN, _) => "its gateway.allowedHosts must name the host of this URL",
+        (StatusCode::FORBIDDEN, _) => "add the host of this URL to its gateway.allowedHosts",
         (_, said) if !said.is_empty() => return said,
         _ => "is it a goblin gateway with its admin API enabled?",
     };
-    format!("the gateway answers {path} with HTTP {status}; {cure}")
+    format!("the gateway answered {path} with HTTP {status}; {cure}")
 }
 
 #[cfg(test)]

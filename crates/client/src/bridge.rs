@@ -345,7 +345,7 @@ impl Bridge {
                 _ => return self.hand_on_refusal(response, output, waiting).await,
             }
         }
-        Err(self.unavailable("it keeps forgetting the session".to_owned(), false))
+        Err(self.unavailable("the gateway drops every new session".to_owned(), false))
     }
 
     /// Sends a message that the client does not wait for. Failures are only logged.
@@ -354,8 +354,8 @@ impl Bridge {
             tokio::time::timeout(ASIDE, self.carry(outgoing, output, &mut Vec::new(), &SendProgress::default())).await;
         match carried {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::debug!(%error, "the gateway did not take a message"),
-            Err(_) => tracing::debug!("the gateway did not take a message in time"),
+            Ok(Err(error)) => tracing::debug!(%error, "the gateway did not accept a message"),
+            Err(_) => tracing::debug!("the gateway did not accept a message in time"),
         }
     }
 
@@ -382,7 +382,7 @@ impl Bridge {
                 Ok(Some(message)) => message,
                 Ok(None) | Err(BodyError::Lost) if waiting.is_empty() => return Ok(()),
                 Ok(None) => {
-                    stream.resume(self, "its answer ended early").await?;
+                    stream.resume(self, "the answer ended early").await?;
                     continue;
                 }
                 Err(lost @ BodyError::Lost) => {
@@ -392,7 +392,7 @@ impl Bridge {
                 Err(error @ BodyError::TooLarge) => return Err(self.unavailable(error.to_string(), true)),
             };
             let Ok(messages) = GatewayMessage::read(message, waiting) else {
-                tracing::debug!("the gateway sent something that is no message; dropped");
+                tracing::debug!("the gateway sent data that is not a message; dropped");
                 continue;
             };
             for said in messages {
@@ -463,7 +463,7 @@ impl Bridge {
                 }
             }
         };
-        let late = || self.unavailable("no answer to the handshake in time".to_owned(), false);
+        let late = || self.unavailable("the gateway did not answer the handshake in time".to_owned(), false);
         tokio::time::timeout(session::HANDSHAKE_TIMEOUT, shaken).await.unwrap_or_else(|_| Err(late()))
     }
 
@@ -478,8 +478,8 @@ impl Bridge {
     fn unreachable(&self, error: &crate::connect::RequestError) -> Error {
         let sent = !error.is_safe_to_retry();
         let cure = match self.handshake.get() {
-            Some(_) => "start it again (goblin serve), this client goes on then",
-            None => "start it first (goblin serve)",
+            Some(_) => "start the gateway again (goblin serve), then this client continues",
+            None => "start the gateway first (goblin serve)",
         };
         self.unavailable(format!("{error}; {cure}"), sent)
     }

@@ -58,7 +58,7 @@ fn binary(what: &str, data: &Value) -> ContentBlock {
     let what = what.trim_end();
     match BASE64_STANDARD.decode(data.as_str().unwrap_or_default()) {
         Ok(bytes) => ContentBlock::Bytes { what: what.to_owned(), bytes },
-        Err(error) => ContentBlock::Other(format!("[{what}, not to be read: {error}]")),
+        Err(error) => ContentBlock::Other(format!("[{what}, unreadable: {error}]")),
     }
 }
 

@@ -127,7 +127,7 @@ impl ResumePosition {
         // The rules of event streams: an empty id clears the last one.
         match HeaderValue::from_bytes(id.as_bytes()) {
             Ok(id) if id.len() <= MAX_EVENT_ID => self.last = Some(id).filter(|id| !id.is_empty()),
-            _ => tracing::debug!("an event has an id that no header can carry"),
+            _ => tracing::debug!("an event has an id that is not a valid header value"),
         }
         true
     }

@@ -244,7 +244,7 @@ pub enum FindError {
              start the servers of a configuration (--config FILE)"
     )]
     None,
-    #[error("{} gateways are running; say which one by --url URL:{}", .0.len(), list(.0))]
+    #[error("{} gateways are running; choose one with --url URL:{}", .0.len(), list(.0))]
     Several(Vec<GatewayRecord>),
 }
 
@@ -300,7 +300,7 @@ fn prepare(directory: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     match is_own_directory(directory) {
         true => Ok(()),
-        false => Err(io::Error::other("it is not yours alone (chmod 700)")),
+        false => Err(io::Error::other("the directory is not private (chmod 700)")),
     }
 }
 
@@ -347,7 +347,7 @@ fn open_own(path: &Path) -> io::Result<File> {
     let metadata = file.metadata()?;
     match metadata.is_file() && metadata.uid() == user() && metadata.mode() & OTHERS == 0 {
         true => Ok(file),
-        false => Err(io::Error::other(format!("{} is not yours alone (chmod 600)", path.display()))),
+        false => Err(io::Error::other(format!("{} is not private (chmod 600)", path.display()))),
     }
 }
 

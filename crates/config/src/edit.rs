@@ -26,7 +26,7 @@ const BYTE_ORDER_MARK: &str = "\u{feff}";
 pub enum EditError {
     #[error(transparent)]
     Load(#[from] LoadError),
-    #[error("{} has problems, mend them first; nothing was changed\n{problems}", path.display())]
+    #[error("{} was not changed; fix its problems first\n{problems}", path.display())]
     Broken { path: PathBuf, problems: String },
     #[error("nothing was changed: {problems}")]
     Refused { problems: String },

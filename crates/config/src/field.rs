@@ -169,7 +169,7 @@ impl<'a> Field<'a> {
     pub(crate) fn expanded(&self) -> Option<String> {
         let context = self.context;
         match expand(self.text()?, &|name| context.look_up(name), &context.origin.directory) {
-            Ok(text) if text.contains('\0') => self.accept(Err(Fault::new("must not hold a NUL character"))),
+            Ok(text) if text.contains('\0') => self.accept(Err(Fault::new("must not contain a NUL character"))),
             Ok(text) => Some(text),
             Err(faults) => {
                 faults.into_iter().for_each(|fault| self.problem(fault));
@@ -267,7 +267,7 @@ impl<'a> Field<'a> {
     pub(crate) fn warn_if_literal_secret(&self) {
         let literal = matches!(self.value, Value::StringLit(literal) if !literal.value.contains("${"));
         if literal && self.context.origin.is_world_readable() {
-            let fault = Fault::new("a secret in a file that everybody can read")
+            let fault = Fault::new("every user can read this file, and it contains a secret")
                 .cure(format!("write ${{VAR}} instead, or {}", self.context.origin.chmod("o-r")));
             self.warning(fault);
         }

@@ -62,9 +62,9 @@ impl ConfigOrigin {
 pub enum LoadError {
     #[error("cannot read {}: {reason}", path.display())]
     Read { path: PathBuf, reason: io::Error },
-    #[error("{} is larger than {MAX_SIZE} bytes, it cannot be a configuration", path.display())]
+    #[error("{} is larger than {MAX_SIZE} bytes and cannot be a configuration", path.display())]
     TooLarge { path: PathBuf },
-    #[error("{} is not a regular file; the gateway reads it more than once, so write the configuration to one", path.display())]
+    #[error("{} is not a regular file; the gateway reads the configuration more than once, so write it to a regular file", path.display())]
     NotRegular { path: PathBuf },
     #[error(transparent)]
     Problems(#[from] Problems),

@@ -130,7 +130,7 @@ pub fn translate(source: &ClientFile, text: &str, ground: &SearchBase) -> Result
     let blocks = block::blocks(source, text, ground)?;
     let count: usize = blocks.iter().map(|block| block.servers.len()).sum();
     if count > MAX_SERVERS {
-        return Err(format!("has {count} servers, more than {MAX_SERVERS} cannot be judged at once"));
+        return Err(format!("has {count} servers; at most {MAX_SERVERS} can be reviewed at once"));
     }
     for block in blocks {
         for (name, members) in &block.servers {
@@ -162,8 +162,8 @@ fn is_accepted(entry: &JsonTree, notes: &mut Vec<Note>) -> bool {
     }
     let length = consent::line(entry).len();
     if length > MAX_COMMAND {
-        let why = format!("not imported: it takes {length} bytes to show, more than {MAX_COMMAND} cannot be judged");
-        notes.push(Note::new("", why).cure("look at it, and use goblin add"));
+        let why = format!("not imported: the entry has {length} bytes as shown; at most {MAX_COMMAND} can be reviewed");
+        notes.push(Note::new("", why).cure("review the entry and use goblin add"));
     }
     length <= MAX_COMMAND && problems.iter().all(|problem| problem.outside)
 }

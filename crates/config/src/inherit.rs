@@ -89,7 +89,7 @@ pub(crate) fn report_tokens(field: &Field<'_>, is_token: impl Fn(&str) -> bool) 
     // The elements have been checked before, so only strings need a check here.
     field.list(|field| {
         if field.is_string() && field.text().is_some_and(&is_token) {
-            field.problem(Fault::new("holds a token of the gateway, which no server may see").cure("remove it"));
+            field.problem(Fault::new("contains a token of the gateway, which no server may see").cure("remove it"));
         }
         Some(())
     });
@@ -101,7 +101,7 @@ fn check(text: &str) -> Result<String, Fault> {
     }
     if text.starts_with(PRIVATE_PREFIX) {
         return Err(
-            Fault::new("variables that start with GOBLIN_ pass to no server").cure("set another one in \"env\"")
+            Fault::new("variables that start with GOBLIN_ are passed to no server").cure("set another variable in \"env\"")
         );
     }
     Ok(text.to_owned())

@@ -24,7 +24,7 @@ pub struct UnpinnedPackage {
 impl fmt::Display for UnpinnedPackage {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let UnpinnedPackage { runner, package, cure } = self;
-        write!(formatter, "{runner} fetches whatever version of {package} there is, write {cure}")
+        write!(formatter, "{runner} fetches {package} without a fixed version, write {cure}")
     }
 }
 
@@ -392,8 +392,8 @@ mod tests {
     #[test]
     fn it_is_told_in_a_sentence() {
         let found = unpinned("npx", &["-y", "some-server"]).unwrap().to_string();
-        assert_eq!(found, "npx fetches whatever version of some-server there is, write some-server@VERSION");
+        assert_eq!(found, "npx fetches some-server without a fixed version, write some-server@VERSION");
         let found = unpinned("uv", &["tool", "run", "x"]).unwrap().to_string();
-        assert_eq!(found, "uv tool run fetches whatever version of x there is, write x==VERSION");
+        assert_eq!(found, "uv tool run fetches x without a fixed version, write x==VERSION");
     }
 }

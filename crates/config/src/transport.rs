@@ -97,7 +97,7 @@ fn stdio(section: &Section<'_>) -> Option<Transport> {
     let inner = object.and_then(|field| field.section(ObjectKeys::Command));
     if inner.is_some() {
         for field in ["args", "env"].iter().filter_map(|member| section.get(member)) {
-            field.key_problem(Fault::new("belongs inside of \"command\" when that is an object"));
+            field.key_problem(Fault::new("belongs inside \"command\" if that is an object"));
         }
     }
     let source = inner.as_ref().unwrap_or(section);
@@ -186,7 +186,7 @@ fn headers(field: &Field<'_>) -> Option<Vec<(String, Secret)>> {
             }
         };
         if !seen.insert(name.clone()) {
-            field.key_problem(Fault::new("this header stands here twice").cure("case does not count, keep one"));
+            field.key_problem(Fault::new("duplicate header").cure("the case of names is ignored, keep one"));
         }
         if network::is_secret_header(&name) {
             field.warn_if_literal_secret();

@@ -195,7 +195,7 @@ impl UntrustedPath {
                 (format!("belongs to another user ({owner})"), format!("copy it, {chown}"))
             }
             (NodeKind::Directory, Flaw::Owner(owner)) => {
-                (format!("{place} belongs to another user ({owner})"), format!("use a directory of yours, {chown}"))
+                (format!("{place} belongs to another user ({owner})"), format!("use your own directory, {chown}"))
             }
             (NodeKind::Link, Flaw::Owner(owner)) => {
                 let cure = format!("name the file itself, or as root: chown -h {uid} {quoted}");

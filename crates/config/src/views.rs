@@ -64,9 +64,9 @@ pub(crate) fn exposure(field: &Field<'_>, base: &Exposure, meta_tools: &MetaTool
 /// Reads a mode. Unlisted tools are only found through the meta tools, so other modes than `all` need them enabled.
 fn mode(field: &Field<'_>, meta_tools: &MetaTools) -> Option<ExposureMode> {
     let mode = field.choice(&MODES)?;
-    let fault = || Fault::new("what is not listed is found with the meta tools, and metaTools are not enabled");
+    let fault = || Fault::new("clients find unlisted tools with the meta tools, and metaTools is not enabled");
     let is_lost = mode != ExposureMode::All && !meta_tools.enabled;
-    field.accept(if is_lost { Err(fault().cure("use \"all\" or enable them")) } else { Ok(mode) })
+    field.accept(if is_lost { Err(fault().cure("use \"all\" or enable metaTools")) } else { Ok(mode) })
 }
 
 pub(crate) fn profiles(
@@ -77,7 +77,7 @@ pub(crate) fn profiles(
     let section = field.map()?;
     let count = section.fields().count();
     if count > MAX_PROFILES {
-        return field.accept(Err(Fault::new(format!("has {count} profiles, {MAX_PROFILES} are allowed"))));
+        return field.accept(Err(Fault::new(format!("has {count} profiles, at most {MAX_PROFILES} are allowed"))));
     }
     for (name, field) in section.fields() {
         let profile = profile(&field, surroundings);
@@ -166,6 +166,6 @@ fn check_description(text: &str) -> Result<&str, Fault> {
     match text.len() {
         _ if text.trim().is_empty() => Err(Fault::new("must not be empty")),
         0..=MAX_DESCRIPTION_LENGTH => Ok(text),
-        _ => Err(Fault::new(format!("has at most {MAX_DESCRIPTION_LENGTH} bytes"))),
+        _ => Err(Fault::new(format!("must have at most {MAX_DESCRIPTION_LENGTH} bytes"))),
     }
 }

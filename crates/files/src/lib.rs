@@ -115,7 +115,7 @@ impl FilesServer {
     /// Answers a request. Returns the reason if the bytes are no request.
     pub async fn request(&self, body: Bytes) -> Result<Response, &'static str> {
         let Ok(Message::Request(request)) = Message::parse(body) else {
-            return Err("the gateway sent no request");
+            return Err("the gateway did not send a request");
         };
         let request = Arc::new(request);
         let answer = match self.answer(&request).await {
@@ -124,7 +124,7 @@ impl FilesServer {
         };
         match Message::parse(answer.concat()) {
             Ok(Message::Response(response)) => Ok(response),
-            _ => Err("its answer is none"),
+            _ => Err("the answer is not a valid response"),
         }
     }
 
@@ -173,7 +173,7 @@ impl FilesState {
         let root = self.tree.root.path().display();
         let instructions = quote(&format!(
             "The files below {root}. Find them with the tools list (by directory or glob) and search (by name or text), read \
-             them with read, in parts where they are large. Paths are relative to that directory. At most {} files are \
+             them with read, in parts if they are large. Paths are relative to that directory. At most {} files are \
              listed as resources; the tools and the template {} reach all.",
             self.most_listed,
             self.tree.root.template(),
@@ -226,16 +226,16 @@ impl FilesState {
 /// Returns a sentence that explains why `what` is not available.
 fn explain(what: &str, missing: &LookupError) -> String {
     match missing {
-        LookupError::NotFound => format!("{what} is not there"),
-        LookupError::Excluded(Exclusion::Git) => "what is in .git is never served".to_owned(),
+        LookupError::NotFound => format!("{what} does not exist"),
+        LookupError::Excluded(Exclusion::Git) => "files in .git are never served".to_owned(),
         LookupError::Excluded(Exclusion::Hidden) => {
             "names that begin with a dot are served only with \"hidden\": true in the gateway's configuration"
                 .to_owned()
         }
         LookupError::Excluded(Exclusion::Ignored) => {
-            "what .gitignore names is served only with \"ignored\": true in the gateway's configuration".to_owned()
+            "files that .gitignore excludes are served only with \"ignored\": true in the gateway's configuration".to_owned()
         }
-        LookupError::Outside => format!("{what} is a link that leads outside of the root, which is not followed"),
+        LookupError::Outside => format!("{what} is a link to a place outside of the root, and is not followed"),
         LookupError::Failed(error) => format!("{what} cannot be reached: {error}"),
     }
 }

@@ -123,10 +123,10 @@ fn text(listed: &ListOutput) -> String {
         lines.push("no files".to_owned());
     }
     if !listed.complete {
-        lines.push("some directories could not be read, or hold more than is walked".to_owned());
+        lines.push("some directories could not be read, or contain too many entries".to_owned());
     }
     if let Some(cursor) = &listed.next_cursor {
-        lines.push(format!("there are more; go on with cursor {cursor:?}"));
+        lines.push(format!("there are more; continue with cursor {cursor:?}"));
     }
     lines.join("\n")
 }
@@ -139,7 +139,7 @@ fn cursor(last: &RelativePath) -> String {
 
 fn read_cursor(cursor: &str) -> Result<PathBuf, String> {
     let path = path::decode(cursor).map(|path| PathBuf::from(OsString::from_vec(path)));
-    path.ok_or_else(|| format!("cursor {cursor:?} is none of ours; begin again without one"))
+    path.ok_or_else(|| format!("cursor {cursor:?} is invalid; begin again without one"))
 }
 
 /// Returns the number of entries for an answer. Returns an error if the requested number is out of range.
@@ -147,6 +147,6 @@ pub(crate) fn limit(asked: Option<usize>, usual: usize, most: usize) -> Result<u
     match asked {
         None => Ok(usual),
         Some(limit) if (1..=most).contains(&limit) => Ok(limit),
-        Some(limit) => Err(format!("limit {limit} is not from 1 to {most}")),
+        Some(limit) => Err(format!("limit must be from 1 to {max}, not {limit}")),
     }
 }

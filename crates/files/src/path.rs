@@ -25,13 +25,13 @@ pub(crate) enum PathError {
     Empty,
     #[error("a path must not be longer than {MAX_PATH} bytes")]
     TooLong,
-    #[error("a path must not hold a NUL character")]
+    #[error("a path must not contain a NUL character")]
     Nul,
     #[error("{0} is outside of the root; only paths below it are served")]
     Outside(String),
-    #[error("{uri} is no file URI: {reason}")]
+    #[error("{uri} is not a file URI: {reason}")]
     Uri { uri: String, reason: &'static str },
-    #[error("{uri} is another spelling of {canonical}; write it so")]
+    #[error("{uri} is not in canonical form; write {canonical}")]
     Spelling { uri: String, canonical: String },
 }
 
@@ -131,7 +131,7 @@ impl RootPath {
     /// Parses a file URI in any spelling. Decodes it once.
     fn uri_of(&self, uri: &str) -> Result<RelativePath, PathError> {
         let wrong = |reason| PathError::Uri { uri: uri.to_owned(), reason };
-        let rest = strip_scheme(uri).ok_or_else(|| wrong("it does not begin with file:"))?;
+        let rest = strip_scheme(uri).ok_or_else(|| wrong("the scheme must be file:"))?;
         let path = match rest.strip_prefix("//") {
             Some(hierarchy) => {
                 let (host, path) = hierarchy.split_at(hierarchy.find('/').unwrap_or(hierarchy.len()));
@@ -143,19 +143,19 @@ impl RootPath {
             None => rest,
         };
         if !path.starts_with('/') {
-            return Err(wrong("its path must be absolute"));
+            return Err(wrong("the path must be absolute"));
         }
         if path.contains(['?', '#']) {
-            return Err(wrong("it must not have a query or a fragment; in a name write %3F and %23"));
+            return Err(wrong("a query or a fragment is not allowed; in a name, write %3F and %23"));
         }
         let mut absolute = PathBuf::from("/");
         for segment in path.split('/').filter(|segment| !segment.is_empty()) {
             let name = decode(segment).ok_or_else(|| wrong("a % must be followed by two hex digits"))?;
             if matches!(&name[..], b"." | b"..") {
-                return Err(wrong("it must not hold the segments . and .."));
+                return Err(wrong("the segments . and .. are not allowed"));
             }
             if name.contains(&b'/') {
-                return Err(wrong("no name holds a slash, and %2F is one"));
+                return Err(wrong("a name cannot contain a slash, not even as %2F"));
             }
             absolute.push(OsStr::from_bytes(&name));
         }

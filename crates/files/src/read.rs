@@ -31,13 +31,13 @@ pub(crate) fn call(tree: &FileTree, arguments: &ReadArguments, stop: &StopFlag) 
     let lines = arguments.start_line.or(arguments.end_line).is_some();
     let bytes = arguments.offset.or(arguments.length).is_some();
     if lines && bytes {
-        return Err("lines and bytes cannot be asked for together; leave out one of the two".to_owned());
+        return Err("lines and bytes cannot be requested together; use one of the two".to_owned());
     }
     let spot = tools::spot(tree, asked, stop)?;
     match spot.facts.kind {
         FileKind::File => {}
-        FileKind::Directory => return Err(format!("{asked} is a directory; the tool list shows what is in it")),
-        FileKind::Link | FileKind::Other => return Err(format!("{asked} is no regular file and cannot be read")),
+        FileKind::Directory => return Err(format!("{asked} is a directory; the tool list shows its entries")),
+        FileKind::Link | FileKind::Other => return Err(format!("{asked} is not a regular file and cannot be read")),
     }
     let file = spot.open().map_err(|error| unreadable(asked, &error))?;
     if bytes {
@@ -125,23 +125,23 @@ impl FileExcerpt {
 fn show_lines(spot: &TreeEntry, asked: &str, first: u64, part: FileExcerpt) -> Result<ToolResult, String> {
     let size = spot.facts.size;
     if part.lines < first && first > 1 {
-        return Err(format!("{asked} has only {} lines; startLine {first} is behind its end", part.lines));
+        return Err(format!("{asked} has only {} lines; startLine {first} is after its end", part.lines));
     }
     let FileExcerpt { bytes, offset, lines, end } = part;
     let next = offset + bytes.len() as u64;
     let Ok(text) = content::text(bytes) else {
         let mime = content::binary_mime(&spot.path);
-        let words = format!("{asked} is binary: {size} bytes, {mime}; offset and length give its bytes");
+        let words = format!("{asked} is binary: {size} bytes, {mime}; read its bytes with offset and length");
         return Ok(ToolResult::text(words));
     };
     let note = match end {
         ExcerptEnd::Whole if text.is_empty() => Some(format!("{asked} is empty")),
         ExcerptEnd::Whole => None,
         ExcerptEnd::Before(line) => {
-            Some(format!("cut before line {line} ({next} of {size} bytes); go on with startLine {line}"))
+            Some(format!("cut before line {line} ({next} of {size} bytes); continue with startLine {line}"))
         }
         ExcerptEnd::Inside => {
-            Some(format!("cut inside of line {lines} ({next} of {size} bytes); go on with offset {next}"))
+            Some(format!("cut inside of line {lines} ({next} of {size} bytes); continue with offset {next}"))
         }
     };
     Ok(with_note(ResultBlock::Text { text }, note))
@@ -162,7 +162,7 @@ fn read_bytes(
     let asked = &arguments.path;
     let (size, offset) = (spot.facts.size, arguments.offset.unwrap_or_default());
     if offset > 0 && offset >= size {
-        return Err(format!("{asked} has only {size} bytes; offset {offset} is behind its end"));
+        return Err(format!("{asked} has only {size} bytes; offset {offset} is after its end"));
     }
     if arguments.length == Some(0) {
         return Err("length must be at least 1".to_owned());
@@ -175,7 +175,7 @@ fn read_bytes(
     let range = inside(&bytes);
     let told = |start: usize, end: usize| {
         let (start, end) = (offset + start as u64, offset + end as u64);
-        let more = if end < size { format!("; go on with offset {end}") } else { String::new() };
+        let more = if end < size { format!("; continue with offset {end}") } else { String::new() };
         (start > 0 || end < size).then(|| format!("bytes {start} to {end} of {size}{more}"))
     };
     match content::text(bytes[range.clone()].to_vec()) {

@@ -115,7 +115,7 @@ pub(crate) fn read(tree: &FileTree, request: &Request) -> Result<String, Request
     let bytes = bytes.ok_or_else(|| {
         let size = spot.facts.size;
         invalid(format!(
-            "{uri} has {size} bytes, and at most {MAX_FILE} are given at once; the tool read gives parts of it by \
+            "{uri} has {size} bytes, and at most {MAX_FILE} are returned at once; the tool read returns parts of it by \
              startLine and endLine, or by offset and length"
         ))
     })?;
@@ -137,18 +137,18 @@ pub(crate) fn named<'a>(tree: &FileTree, request: &'a Request) -> Result<NamedFi
     let missing = |hint: String| RequestFailure::NotFound { uri: uri.to_string(), hint };
     let path = match tree.root.canonical_uri_of(&uri) {
         Ok(path) => path,
-        Err(PathError::Outside(_)) => return Err(missing("it is outside of the root".to_owned())),
+        Err(PathError::Outside(_)) => return Err(missing("the file is outside of the root".to_owned())),
         Err(error) => return Err(invalid(error.to_string())),
     };
     let spot = tree.find(&path).map_err(|reason| match reason {
         LookupError::NotFound => missing(String::new()),
         LookupError::Failed(error) => unreadable(&uri, &error),
-        other => missing(explain("it", &other)),
+        other => missing(explain("the file", &other)),
     })?;
     match spot.facts.kind {
         FileKind::File => Ok(NamedFile { uri, path, spot }),
-        FileKind::Directory => Err(missing("it is a directory, whose files the tool list shows".to_owned())),
-        FileKind::Link | FileKind::Other => Err(missing("it is no regular file".to_owned())),
+        FileKind::Directory => Err(missing("the path is a directory; the tool list shows its files".to_owned())),
+        FileKind::Link | FileKind::Other => Err(missing("the path is not a regular file".to_owned())),
     }
 }
 

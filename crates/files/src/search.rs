@@ -67,7 +67,7 @@ struct SkippedFiles {
 
 pub(crate) fn call(tree: &FileTree, arguments: &SearchArguments, stop: &StopFlag) -> Result<ToolResult, String> {
     if arguments.query.is_empty() || arguments.query.contains(['\n', '\r']) {
-        return Err("query must be a text within one line".to_owned());
+        return Err("query must be one line of text, and not empty".to_owned());
     }
     let spot = tools::spot(tree, arguments.path.as_deref().unwrap_or("."), stop)?;
     let glob = arguments.glob.as_deref().map(FileGlob::new).transpose()?;

@@ -50,7 +50,7 @@ pub(crate) fn spot(tree: &FileTree, asked: &str, stop: &StopFlag) -> Result<Tree
     tree.find(&path).map_err(|missing| match missing {
         LookupError::NotFound => match nearest(tree, &path, stop) {
             Some(known) => format!("there is no {asked}; did you mean {known}?"),
-            None => format!("there is no {asked}; the tools list and search show what there is"),
+            None => format!("there is no {asked}; the tools list and search find files"),
         },
         LookupError::Excluded(_) => format!("there is no {asked}; {}", explain(asked, &missing)),
         LookupError::Outside | LookupError::Failed(_) => explain(asked, &missing),

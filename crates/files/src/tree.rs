@@ -361,7 +361,7 @@ pub(crate) fn open_file(parent: &Dir, name: &OsStr) -> io::Result<File> {
 }
 
 pub(crate) fn not_regular() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")
+    io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")
 }
 
 /// Reports whether the error means that there is no regular file with this name, and not that it cannot be read.

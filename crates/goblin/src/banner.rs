@@ -92,7 +92,7 @@ fn render(banner: &Banner, offers: &[ServerLine], colourful: bool) -> String {
     if *has_token && url.is_some() {
         text.push_str("\n  TOKEN is gateway.token of the configuration.\n");
     }
-    let _ = write!(text, "\n  {}\n\n", faint("Ctrl-C ends it."));
+    let _ = write!(text, "\n  {}\n\n", faint("Press Ctrl-C to stop."));
     text
 }
 

@@ -28,7 +28,7 @@ use crate::style::{is_colourful, plural, print};
 const CONFIGURATION: &str = "configuration";
 
 #[derive(Debug, Args)]
-#[command(after_help = "Exit codes: 0 if there is no trouble (there may be warnings), 1 if there is.")]
+#[command(after_help = "Exit codes: 0 if there is no problem (there may be warnings), 1 if there is one.")]
 pub(crate) struct Doctor {
     #[command(flatten)]
     pub source: ConfigArgs,
@@ -62,8 +62,8 @@ pub(crate) async fn run(arguments: Doctor) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(findings.count(Verdict::Trouble) > 0)))
 }
 
-const ANOTHER_CONFIGURATION: &str = "write one, name another (--config FILE), or take over the servers that other \
-                                     clients have (goblin import)";
+const ANOTHER_CONFIGURATION: &str = "write one, name another (--config FILE), or import the servers of other \
+                                     clients (goblin import)";
 
 async fn examine(given: SourcedConfig, arguments: Doctor, findings: &mut Findings) -> Result<()> {
     let Doctor { source, no_connect, log, .. } = arguments;
@@ -83,7 +83,7 @@ async fn examine(given: SourcedConfig, arguments: Doctor, findings: &mut Finding
     let report = check::examine(given, &wish, Arc::clone(&observe)).await?;
     findings.ok(CONFIGURATION, headline(&report));
     for warning in report.warnings.iter().filter(|warning| warning.file.is_some()) {
-        let cure = warning.cure.clone().unwrap_or_else(|| "goblin check shows it in its place".to_owned());
+        let cure = warning.cure.clone().unwrap_or_else(|| "run goblin check to see its position".to_owned());
         let what = Problem { cure: None, ..warning.clone() }.to_string();
         findings.warning(CONFIGURATION, what, cure);
     }

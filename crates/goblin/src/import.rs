@@ -65,7 +65,7 @@ pub(crate) fn run(arguments: &Import) -> Result<ExitCode> {
 
 impl Import {
     fn plan(&self) -> Result<ImportPlan, String> {
-        let here = std::env::current_dir().map_err(|error| format!("there is no working directory: {error}"))?;
+        let here = std::env::current_dir().map_err(|error| format!("cannot determine the working directory: {error}"))?;
         let home = environment("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
         let ground = SearchBase { home, here };
         let mut looked = Vec::new();
@@ -90,7 +90,7 @@ impl Import {
         let client = match self.clients.as_slice() {
             [] => place::guess(&path, &text),
             [client] => *client,
-            _ => return Err("--from is one file, so name one client at most".to_owned()),
+            _ => return Err("--from reads one file, so name at most one client".to_owned()),
         };
         let project = place::project_of(client, &path, &ground.home);
         let source = ClientFile { client, path, project };
@@ -107,7 +107,7 @@ impl Import {
             let max = if source.project.is_some() { MAX_PROJECT_FILE } else { MAX_USER_FILE };
             let found = match read(&source.path, max.min(room)) {
                 Err(error) if error.is_not_found() => continue,
-                Err(error) => Err(format!("passed over: {error}")),
+                Err(error) => Err(format!("skipped: {error}")),
                 Ok(text) => {
                     room -= text.len() as u64;
                     translate(&source, &text, ground)
@@ -138,9 +138,9 @@ impl Import {
         }
         let path = escaped(&plan.draft.path().display().to_string());
         if self.dry_run {
-            print("nothing was written, as --dry-run asks\n")?;
+            print("nothing was written (--dry-run)\n")?;
         } else if !self.yes && !std::io::stdin().is_terminal() {
-            print(&format!("nothing was written; to write to {path} run it again with --yes\n"))?;
+            print(&format!("nothing was written; run the command again with --yes to write to {path}\n"))?;
         } else if self.yes || agrees(&path)? {
             let path = plan.draft.write()?;
             print(&report::done(count, &path))?;
@@ -153,7 +153,7 @@ impl Import {
 
 fn read(path: &Path, max: u64) -> Result<String, ReadError> {
     let bytes = bounded::read(path, max)?;
-    String::from_utf8(bytes).map_err(|_| ReadError::Io(std::io::Error::other("it is not UTF-8")))
+    String::from_utf8(bytes).map_err(|_| ReadError::Io(std::io::Error::other("the file is not UTF-8")))
 }
 
 /// Returns the port of the gateway with this configuration, so that it does not import itself.

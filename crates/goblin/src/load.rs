@@ -109,7 +109,7 @@ impl RawConfig {
 
 /// Returns the working directory. Rejects the root and the home directory: the user would not mean to serve all of it.
 fn working_directory() -> Result<RawConfig, String> {
-    let directory = std::env::current_dir().map_err(|error| format!("there is no working directory: {error}"))?;
+    let directory = std::env::current_dir().map_err(|error| format!("cannot determine the working directory: {error}"))?;
     let home = environment("HOME").map(PathBuf::from).and_then(|home| home.canonicalize().ok());
     let whole = match directory.canonicalize().unwrap_or_else(|_| directory.clone()) {
         real if real.parent().is_none() => Some("the whole disk"),
@@ -118,8 +118,8 @@ fn working_directory() -> Result<RawConfig, String> {
     };
     match whole {
         Some(whole) => Err(format!(
-            "without a configuration the working directory is served, but {} is {whole}\n\
-             go to a project first (cd my-project), or take over the servers you have: goblin import",
+            "without a configuration, goblin serves the working directory, but {} is {whole}\n\
+             change to a project first (cd my-project), or import your servers: goblin import",
             directory.display()
         )),
         None => Ok(RawConfig::Directory(directory)),

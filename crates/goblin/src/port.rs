@@ -55,7 +55,7 @@ fn who_listens(port: u16, ours: &[GatewayRecord]) -> String {
         return format!("a gateway for {place} runs there already, at {} (pid {})", record.url, record.pid);
     }
     if !cfg!(target_os = "linux") {
-        return format!("another program listens there; see which: lsof -nP -iTCP:{port} -sTCP:LISTEN");
+        return format!("another program listens there; find it with: lsof -nP -iTCP:{port} -sTCP:LISTEN");
     }
     match holder(Path::new("/proc"), port) {
         Some(PortOwner { pid, name }) => format!("{name} (pid {pid}) listens there"),

@@ -122,7 +122,7 @@ impl Addresses {
         let has_tcp = tcp.is_some();
         let at_socket = |path: &str| socket.as_deref().map(|socket| address::of_socket(socket, path));
         let url = tcp.as_ref().map(|tcp| format!("{tcp}{ENDPOINT}")).or_else(|| at_socket(ENDPOINT));
-        let (url, admin) = url.zip(at_socket("/").or(tcp)).context("the gateway listens nowhere")?;
+        let (url, admin) = url.zip(at_socket("/").or(tcp)).context("the gateway has no address to listen on")?;
         Ok(Addresses { url, admin, has_tcp, socket })
     }
 }

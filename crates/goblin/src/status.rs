@@ -88,7 +88,7 @@ async fn begin(which: &GatewayArgs) -> Result<(AdminClient, StatusResponse), Cli
 async fn look(client: &AdminClient) -> Result<StatusResponse, String> {
     let body = client.get(ROUTE).await?;
     let status = serde_json::from_slice(&body)
-        .map_err(|error| format!("{} answers with something else than a status: {error}", client.place()))?;
+        .map_err(|error| format!("{} sent a response that is not a status: {error}", client.place()))?;
     Ok(StatusResponse { body, status })
 }
 
@@ -140,7 +140,7 @@ impl StatusPrinter {
 
     /// Reports that the gateway does not answer. In a pipe it prints one warning per outage, on stderr.
     fn lament(&mut self, reason: &str, period: Duration) -> std::io::Result<bool> {
-        let words = format!("{reason}; looking again every {} s", period.as_secs());
+        let words = format!("{reason}; trying again every {} s", period.as_secs());
         if self.is_terminal {
             return self.show(&format!("{words}\n"));
         }

@@ -58,14 +58,14 @@ pub(crate) struct Stdio {
 
 /// Parses the name of a profile in an argument.
 pub(crate) fn profile_name(text: &str) -> Result<ProfileName, String> {
-    ProfileName::new(text).ok_or_else(|| "a profile has a name of letters, digits, \"_\" and \"-\"".to_owned())
+    ProfileName::new(text).ok_or_else(|| "the name of a profile contains only letters, digits, \"_\" and \"-\"".to_owned())
 }
 
 pub(crate) async fn run(arguments: Stdio) -> Result<ExitCode> {
     if let Some(url) = &arguments.url {
         let token = token(arguments.token_file.as_deref())?;
         let wire = gateway::to_url(url, token.as_ref(), arguments.profile.as_ref())?;
-        note(&format!("a bridge to the gateway at {}", wire.url()));
+        note(&format!("bridging to the gateway at {}", wire.url()));
         return carry(wire, &arguments.log).await;
     }
     let found = load::find(arguments.source.config.as_deref()).map_err(CliError::from)?;
@@ -78,7 +78,7 @@ pub(crate) async fn run(arguments: Stdio) -> Result<ExitCode> {
         Ok(record) => {
             let (url, pid) = (address::endpoint(&record.address(), profile.as_ref()), record.pid);
             note(&format!(
-                "a bridge to the gateway at {url} (pid {pid}), which serves {} too",
+                "bridging to the gateway at {url} (pid {pid}), which also serves {}",
                 record.identity.place()
             ));
             // The file of a successor may have changed: the client gets the current content. The variables must match.
@@ -95,7 +95,7 @@ pub(crate) fn check_profile(config: &Config, profile: Option<&ProfileName>) -> R
     let known: Vec<_> = config.profiles.keys().map(ProfileName::as_str).collect();
     Err(match &known[..] {
         [] => format!("there is no profile {name}: the configuration has none"),
-        known => format!("there is no profile {name}; there are {}", known.join(", ")),
+        known => format!("there is no profile {name}; the profiles are {}", known.join(", ")),
     })
 }
 
@@ -110,7 +110,7 @@ async fn stand_alone(
     for warning in &given.warnings {
         warn(&warning.to_string());
     }
-    note(&format!("a gateway of its own for {}: {reason}", given.identity.place()));
+    note(&format!("running its own gateway for {}: {reason}", given.identity.place()));
     log::start(Level::INFO, &given.config.log, flags);
     let observe = Arc::new(Observe::default());
     let app = App::start(given.config, own_executable()?, ProxyEnvironment::from_process(), observe);
@@ -186,7 +186,7 @@ pub(crate) fn difference(
     let gateway = format!("the gateway at {} (pid {})", record.url, record.pid);
     let differing = record.fingerprints.differing(here);
     if record.identity != *own {
-        return Some(format!("{gateway} was started with another text of this file"));
+        return Some(format!("{gateway} was started with another version of this file"));
     }
     let names = differing.join(", ");
     (!differing.is_empty()).then(|| format!("{gateway} was started with another value of {names}"))
@@ -235,7 +235,7 @@ mod tests {
         check(&[record("same")], None, Ok(()));
         check(&[record("same")], Some("1"), Ok(()));
         check(&[record("same")], Some("2"), Err("another value of KEY"));
-        check(&[record("other")], None, Err("another text"));
+        check(&[record("other")], None, Err("another version"));
         check(&[record("other"), record("same")], None, Ok(()));
         let mut elsewhere = record("same");
         elsewhere.identity.config = Some("/y/goblin.json".into());

@@ -175,7 +175,7 @@ fn complaint(name: &str, outcomes: &ToolOutput) -> String {
     let text = outcomes.text();
     let lines: Vec<_> = text.lines().map(clean).collect();
     match lines.is_empty() {
-        true => format!("{name} failed and does not say why"),
+        true => format!("{name} failed without a message"),
         false => lines.join("\n"),
     }
 }

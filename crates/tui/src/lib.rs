@@ -44,7 +44,7 @@ pub async fn run(remote: Remote, theme: Theme, mut terminated: impl AsyncFnMut()
     let terminal = Terminal::open(theme).context("cannot use the terminal")?;
     tokio::select! {
         ended = screen.run(terminal) => ended,
-        () = remote.run(news, called, commanded, looked_at) => bail!("the connection to the gateway was given up"),
+        () = remote.run(news, called, commanded, looked_at) => bail!("the connection to the gateway ended"),
         () = terminated() => Ok(()),
     }
 }
@@ -85,7 +85,7 @@ impl Dashboard {
 
     /// Handles an event of the terminal. Returns `true` if the user quits.
     fn on_event(&mut self, event: Option<std::io::Result<Event>>, drawn: &FrameLayout) -> Result<bool> {
-        let event = event.context("the terminal is gone")?.context("cannot read from the terminal")?;
+        let event = event.context("the terminal was closed")?.context("cannot read from the terminal")?;
         let message = input::message(&event, &self.state, drawn);
         Ok(message.is_some_and(|message| self.on_message(message)))
     }
@@ -105,7 +105,7 @@ impl Dashboard {
                 other => self.calls.try_send(other).is_ok(),
             };
             if !taken {
-                self.state.update(UiEvent::Said(StatusMessage::bad("too much is waiting to be done; try again")));
+                self.state.update(UiEvent::Said(StatusMessage::bad("too many actions are waiting; try again")));
             }
         }
         is_over

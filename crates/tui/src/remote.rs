@@ -193,7 +193,7 @@ async fn follow(api: &Api, news: &mpsc::Sender<UiEvent>) {
 fn told(event: &SseEvent) -> Option<EventInfo> {
     if event.name.as_deref() == Some("missed") {
         let Missed { missed } = serde_json::from_slice(&event.data).ok()?;
-        let message = format!("{missed} events came too fast to be shown");
+        let message = format!("{missed} events were dropped: they arrived too fast");
         return Some(EventInfo {
             level: "warn".to_owned(),
             kind: "missed".to_owned(),
@@ -233,14 +233,14 @@ fn reloaded(done: &Reloaded) -> String {
         .map(|(word, servers)| format!("{word} {}", servers.join(", ")))
         .collect();
     match parts.is_empty() {
-        true => "the configuration was read anew; no server is affected".to_owned(),
-        false => format!("the configuration was read anew: {}", parts.join("; ")),
+        true => "the configuration was reloaded; no server is affected".to_owned(),
+        false => format!("the configuration was reloaded: {}", parts.join("; ")),
     }
 }
 
 /// Parses a response of the admin API.
 fn read<T: DeserializeOwned>(path: &str, body: &[u8]) -> Result<T, String> {
-    serde_json::from_slice(body).map_err(|error| format!("{path} answers with something else than expected: {error}"))
+    serde_json::from_slice(body).map_err(|error| format!("{path} sent an unexpected response: {error}"))
 }
 
 #[cfg(test)]
@@ -260,7 +260,7 @@ mod tests {
             let event = SseEvent { name: name.map(str::to_owned), data: data.into(), ..SseEvent::default() };
             told(&event).map(|event| (event.kind, event.message))
         };
-        let missed = ("missed".to_owned(), "3 events came too fast to be shown".to_owned());
+        let missed = ("missed".to_owned(), "3 events were dropped: they arrived too fast".to_owned());
         assert_eq!(read(Some("missed"), r#"{"missed":3}"#), Some(missed));
         assert_eq!(read(None, r#"{"kind":"a","message":"b"}"#), Some(("a".to_owned(), "b".to_owned())));
         assert_eq!((read(None, "{}"), read(None, ""), read(None, "[")), (None, None, None));
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn a_reload_says_which_servers_it_touched() {
         let done = Reloaded { started: vec!["a".into(), "b".into()], stopped: vec!["c".into()], ..Reloaded::default() };
-        assert_eq!(reloaded(&done), "the configuration was read anew: started a, b; stopped c");
-        assert_eq!(reloaded(&Reloaded::default()), "the configuration was read anew; no server is affected");
+        assert_eq!(reloaded(&done), "the configuration was reloaded: started a, b; stopped c");
+        assert_eq!(reloaded(&Reloaded::default()), "the configuration was reloaded; no server is affected");
     }
 }

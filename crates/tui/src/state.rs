@@ -357,7 +357,7 @@ impl State {
                 false => self.ask(ServerAction::Disable),
             },
             Action::Reload => {
-                self.notice = Some(StatusMessage::good("reading the configuration anew"));
+                self.notice = Some(StatusMessage::good("reloading the configuration"));
                 return vec![Effect::Command(GatewayCommand::Reload)];
             }
         }

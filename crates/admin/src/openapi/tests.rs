@@ -19,7 +19,7 @@ fn the_document_describes_the_routes_and_the_types() {
         std::fs::write(FILE, format!("{wanted:#}\n")).expect("the file is written");
         return;
     }
-    assert_eq!(document(), wanted, "GOBLIN_BLESS=1 writes the document anew");
+    assert_eq!(document(), wanted, "GOBLIN_BLESS=1 writes the document");
 }
 
 /// The name of the token's security scheme.

@@ -77,7 +77,7 @@ async fn answer(
     if waiting.is_empty() {
         return;
     }
-    let ended_early = || bridge.unavailable("its answer ended early".to_owned(), true);
+    let ended_early = || bridge.unavailable("the answer ended early".to_owned(), true);
     let error = carried.err().unwrap_or_else(ended_early).to_json();
     for id in &waiting {
         let _ = output.send(goblin_wire::error_reply(Some(id), &error).concat()).await;

@@ -106,11 +106,11 @@ impl ListenRequest<'_> {
                 Ok(Some(StreamMessage::Note(note))) => note,
                 Ok(Some(StreamMessage::Answer(answer))) => return self.ended_by(&answer),
                 Err(BodyError::TooLarge) => {
-                    tracing::warn!("the gateway said something too large; dropped");
+                    tracing::warn!("the gateway sent a message that is too large; dropped");
                     continue;
                 }
                 Ok(None) | Err(BodyError::Lost) => {
-                    return ListenEnd::Lost(self.bridge.unavailable("its stream was cut".to_owned(), false));
+                    return ListenEnd::Lost(self.bridge.unavailable("the stream was cut".to_owned(), false));
                 }
             };
             match note.method {

@@ -146,7 +146,7 @@ impl Bridge {
             GatewayMessage::Answer(answer) => answer.raw.bytes().clone(),
             GatewayMessage::Cancel(notification, id) => self.asks().cancel(&notification, &id, session.generation),
             GatewayMessage::Ask(ask) if session.generation < self.session.borrow().generation => {
-                tracing::debug!(id = %ask.id, "an ask was dropped: its session is over");
+                tracing::debug!(id = %ask.id, "dropped a server request: its session has ended");
                 return Ok(());
             }
             GatewayMessage::Ask(ask) => {
@@ -156,7 +156,7 @@ impl Bridge {
                     RegisterOutcome::Known => return Ok(()),
                     RegisterOutcome::Full => {
                         let error =
-                            Error::LimitExceeded { limit: "asks before one client", value: MAX_SERVER_REQUESTS };
+                            Error::LimitExceeded { limit: "server requests of one client", value: MAX_SERVER_REQUESTS };
                         self.refuse_ask(&ask.id, &error, session).await;
                         return Ok(());
                     }
@@ -171,11 +171,11 @@ impl Bridge {
         let session = self.session.borrow().clone();
         let asked = self.asks().settle(id, session.generation);
         let Some(asked) = asked else {
-            tracing::warn!(%id, "an answer of the client was dropped: nobody waits for it any more");
+            tracing::warn!(%id, "dropped an answer of the client: the request is no longer open");
             return;
         };
         let body = message::rekeyed(outgoing.body.clone(), &asked);
-        let late = |_| Err(self.unavailable("it took too long".to_owned(), true));
+        let late = |_| Err(self.unavailable("the gateway took too long".to_owned(), true));
         let delivered = tokio::time::timeout(ASIDE, self.deliver(body, &session, output)).await.unwrap_or_else(late);
         if let Err(error) = delivered {
             tracing::warn!(%id, %error, "an answer of the client did not reach the gateway");
@@ -198,7 +198,7 @@ impl Bridge {
                 }
                 Ok(response) if response.status() == StatusCode::NOT_FOUND => {
                     self.lose(session);
-                    return Err(self.unavailable("the session that asked is over".to_owned(), false));
+                    return Err(self.unavailable("the session of the request has ended".to_owned(), false));
                 }
                 Ok(response) => return Err(self.wire.refused(response.status(), None)),
                 Err(lost) => lost,
@@ -231,7 +231,7 @@ impl Bridge {
     pub(crate) async fn refuse_open_asks(&self) {
         let session = self.session.borrow().clone();
         let abandoned = self.asks().abandon(session.generation + 1);
-        let error = Error::Internal("the client has closed its side and answers nothing more".to_owned());
+        let error = Error::Internal("the client closed its input and sends no more answers".to_owned());
         for (_, id) in abandoned {
             self.refuse_ask(&id, &error, &session).await;
         }

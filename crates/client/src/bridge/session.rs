@@ -133,7 +133,7 @@ impl Bridge {
     }
 
     fn forgetful(&self) -> Error {
-        self.unavailable("it forgot the session and gives no other".to_owned(), false)
+        self.unavailable("the gateway dropped the session and starts no new one".to_owned(), false)
     }
 
     fn lost_session(&self) -> bool {
@@ -199,7 +199,7 @@ impl Bridge {
             let event = match answers.next().await {
                 Ok(Some(event)) => event,
                 Err(BodyError::TooLarge) => {
-                    tracing::warn!("the gateway said something too large; dropped");
+                    tracing::warn!("the gateway sent a message that is too large; dropped");
                     continue;
                 }
                 Ok(None) | Err(BodyError::Lost) => return StreamEnd::Cut,
@@ -208,7 +208,7 @@ impl Bridge {
                 continue;
             }
             let Ok(messages) = GatewayMessage::read(event.data, &mut Vec::new()) else {
-                tracing::debug!("the gateway sent something that is no message; dropped");
+                tracing::debug!("the gateway sent data that is not a message; dropped");
                 continue;
             };
             for said in messages {
@@ -230,7 +230,7 @@ impl Bridge {
         let Some(handshake) = self.handshake.get() else { return Err(self.forgetful()) };
         let (headers, _, version) = self.shake_hands(&handshake.hello, output).await?;
         if version.as_ref() != Some(&handshake.version) {
-            let reason = format!("it does not speak protocol version {} any more", handshake.version);
+            let reason = format!("the gateway no longer supports protocol version {}", handshake.version);
             return Err(self.unavailable(reason, false));
         }
         let level = self.level.lock().clone();
@@ -239,7 +239,7 @@ impl Bridge {
             taken.map_err(|_| self.forgetful())?.map_err(|error| self.unreachable(&error))?;
         }
         self.session.send_modify(|session| *session = session.next(headers));
-        tracing::info!(url = self.wire.url(), "the gateway was restarted; the session was begun anew");
+        tracing::info!(url = self.wire.url(), "the gateway was restarted; started a new session");
         self.withdraw_asks(output).await;
         if self.initialized.get().is_some() {
             self.list_again(output).await;

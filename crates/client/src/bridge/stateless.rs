@@ -60,9 +60,9 @@ pub(crate) async fn next_word(answers: &mut ResponseMessages) -> Result<Option<S
             Ok(Message::Notification(note)) => return Ok(Some(StreamMessage::Note(Box::new(note)))),
             Ok(Message::Response(answer)) => return Ok(Some(StreamMessage::Answer(answer))),
             Ok(Message::Request(ask)) => {
-                tracing::debug!(method = %ask.method, "the gateway asks a client without a session; dropped");
+                tracing::debug!(method = %ask.method, "the gateway sent a request to a client without a session; dropped");
             }
-            Err(_) => tracing::debug!("the gateway sent something that is no message; dropped"),
+            Err(_) => tracing::debug!("the gateway sent data that is not a message; dropped"),
         }
     }
     Ok(None)
@@ -93,7 +93,7 @@ impl Bridge {
         };
         match answer(&mut ResponseMessages::new(response), Some(output)).await {
             Ok(Some(answer)) => Ok(answer_to(request, &answer)),
-            Ok(None) => Err(self.unavailable("its answer ended early".to_owned(), true)),
+            Ok(None) => Err(self.unavailable("the answer ended early".to_owned(), true)),
             Err(broken) => Err(self.unavailable(broken.to_string(), true)),
         }
     }
@@ -123,7 +123,7 @@ impl Bridge {
     }
 
     fn away(&self, error: &RequestError) -> Error {
-        let reason = format!("{error}; start it (goblin serve), this client goes on then");
+        let reason = format!("{error}; start the gateway (goblin serve), then this client continues");
         self.unavailable(reason, !error.is_safe_to_retry())
     }
 }

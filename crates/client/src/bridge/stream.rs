@@ -67,12 +67,12 @@ impl<'a> ResponseStream<'a> {
                 self.in_vain = 0;
             }
             if self.in_vain == MAX_FRUITLESS_RESUMES {
-                return Err(ended("it was asked again and again to go on, in vain"));
+                return Err(ended("all attempts to resume it failed"));
             }
             let pause = pause(&self.position, self.pace.after(self.opened.elapsed()));
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                () = bridge.is_renewed(self.session) => return Err(ended("its session is over")),
+                () = bridge.is_renewed(self.session) => return Err(ended("its session has ended")),
             }
             self.in_vain += 1;
             self.opened = Instant::now();
@@ -82,7 +82,7 @@ impl<'a> ResponseStream<'a> {
                     let status = response.status();
                     let answers = ResponseMessages::new(response);
                     if !status.is_success() || !answers.is_stream() {
-                        return Err(ended(&format!("it does not go on with it: HTTP {status}")));
+                        return Err(ended(&format!("the gateway does not resume it: HTTP {status}")));
                     }
                     self.answers = answers;
                     return Ok(());

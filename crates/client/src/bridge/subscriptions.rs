@@ -105,7 +105,7 @@ impl RememberedSubscriptions {
         let Some((uri, body)) = answer.id.as_ref().and_then(|id| self.open.remove(id)) else { return false };
         let Some(names) = SubscriptionKeys::read(answer) else { return false };
         if self.standing.len() >= MAX_SUBSCRIPTIONS && !self.standing.contains_key(&uri) {
-            tracing::warn!(limit = MAX_SUBSCRIPTIONS, "a subscription will not outlive a restart of the gateway");
+            tracing::warn!(limit = MAX_SUBSCRIPTIONS, "a subscription will be lost if the gateway restarts");
             return false;
         }
         self.standing.insert(uri, ActiveSubscription { body, names, session });
@@ -191,7 +191,7 @@ impl Bridge {
         let Some(answer) = answer.ok().flatten() else { return ResubscribeOutcome::Broken };
         if let Outcome::Error(error) = answer.outcome {
             let (uri, error) = (clean(&stale.uri), clean(answer.raw.get(error)));
-            tracing::info!(uri, error, "the gateway refuses a subscription that stood before its restart");
+            tracing::info!(uri, error, "the gateway rejected a subscription after its restart");
             return ResubscribeOutcome::Refused;
         }
         let known = self.subscriptions().renew(&stale.uri, session.generation);

@@ -18,11 +18,11 @@ pub struct RuntimeReport {
 /// The reason why a directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryProblem {
-    #[error("it is no directory")]
+    #[error("not a directory")]
     NoDirectory,
-    #[error("it belongs to another user")]
+    #[error("the directory belongs to another user")]
     Foreign,
-    #[error("others can look into it or change it (mode {0:03o})")]
+    #[error("other users can read or change it (mode {0:03o})")]
     Open(u32),
     #[error("{0}")]
     Refused(io::Error),

@@ -40,13 +40,13 @@ pub fn merge(found: Vec<FileImport>, existing: &[(String, JsonTree)], port: u16)
     let mut taken: Vec<(ClientApp, String, PathBuf, JsonTree)> = Vec::new();
     for server in servers {
         if is_ourselves(&server.entry, port) {
-            merged.note(&server, "left out: it is goblin itself", None);
+            merged.note(&server, "left out: the entry is goblin itself", None);
             continue;
         }
         let hiding = taken.iter().find(|(client, name, ..)| *client == server.client && *name == server.name);
         if let Some((_, _, file, entry)) = hiding {
             if !entry.is_same(&server.entry) {
-                let why = format!("left out: {} takes the one for this project in {}", server.client, file.display());
+                let why = format!("left out: {} uses the entry for this project in {}", server.client, file.display());
                 merged.note(&server, &why, None);
             }
             continue;
@@ -80,7 +80,7 @@ impl MergeResult {
             }
         }
         if let Some((known, _)) = existing.iter().find(|(known, _)| is_one(known, &wanted)) {
-            let why = format!("left out: your file has another server {known}");
+            let why = format!("left out: your file has a different server {known}");
             let cure = format!("keep it, or run goblin remove {known} and import again");
             self.note(&server, &why, Some(cure));
             return;
@@ -96,7 +96,7 @@ impl MergeResult {
             number += 1;
         }
         if id != server.name {
-            let why = format!("it is called {id} here, since the name is taken or cannot be used");
+            let why = format!("imported as {id}, because the name is taken or not allowed");
             self.note(&server, &why, None);
         }
         self.push(id, server, false);

@@ -108,7 +108,7 @@ fn doubts_and_secrets_in_notes() {
         (
             ClientApp::Cursor,
             r#""url": "https://h/mcp", "type": "odd""#,
-            Some("it is taken for what its other members tell"),
+            Some("unknown type; the other members determine the transport"),
         ),
         (ClientApp::Cursor, r#""command": "x", "env": {"A": "${B:-abc}"}"#, Some("cursor leaves ${B:-***} as it is")),
         (ClientApp::Cursor, r#""command": "x", "env": {"A": "${b c:abc}"}"#, Some("cursor fills in ${b c:...}")),

@@ -62,12 +62,12 @@ impl VariableMapper<'_> {
             let is_filled_in = matches!(self.client, ClientApp::Cursor | ClientApp::VsCode) && !inner.contains(":-");
             let note = match inner.split_once(':').filter(|_| is_filled_in) {
                 Some((kind, _)) => {
-                    let why = format!("{} fills in ${{{kind}:...}}, which a gateway cannot", self.client);
-                    Note::new(member, why).cure(format!("write what is meant for $${{{kind}:...}}"))
+                    let why = format!("{} fills in ${{{kind}:...}}, which a gateway cannot do", self.client);
+                    Note::new(member, why).cure(format!("replace $${{{kind}:...}} with its value"))
                 }
                 None => {
                     let why = format!("{} leaves {shown} as it is, so it is written as ${shown}", self.client);
-                    Note::new(member, why).cure("remove one $ where a variable was meant")
+                    Note::new(member, why).cure("remove one $ if a variable was meant")
                 }
             };
             notes.push(note);
@@ -116,8 +116,8 @@ impl VariableMapper<'_> {
     fn folder(&self, member: &str, inner: &str, notes: &mut Vec<Note>) -> String {
         let folder = self.block.project.as_ref().unwrap_or_else(|| {
             let here = self.ground.here.display();
-            let why = format!("${{{inner}}} changes with what is open, and is written as {here}");
-            notes.push(Note::new(member, why).cure("write another directory where that is wrong"));
+            let why = format!("${{{inner}}} depends on the open folder, and is written as {here}");
+            notes.push(Note::new(member, why).cure("write another directory if that is wrong"));
             &self.ground.here
         });
         folder.display().to_string().replace("${", "$${")
@@ -135,7 +135,7 @@ impl VariableMapper<'_> {
         let input = self.block.inputs.iter().find(|(known, _)| known == id).map(|(_, input)| input);
         let text = |key: &str| input.and_then(|input| input.get(key)).and_then(JsonTree::as_text);
         let asked = text("description").map(|asked| format!(" ({asked})")).unwrap_or_default();
-        let why = format!("nobody is there to be asked for {id}{asked}, so it is the variable {name}");
+        let why = format!("a gateway cannot prompt for {id}{description}, so the value is the variable {name}");
         notes.push(Note::new(member, why).cure(format!("export {name}=...")));
         match text("default").filter(|default| !default.is_empty() && !default.contains(['}', '$'])) {
             Some(default) => reference(&format!("{name}:-{default}")),

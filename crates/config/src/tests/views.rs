@@ -115,19 +115,19 @@ fn modes_and_counts_are_checked() {
         (r#""exposure": { "pinned": [""] }"#, "26: exposure.pinned[0]: a pattern must not be empty"),
         (r#""exposure": { "autoAbove": -1 }"#, "28: exposure.autoAbove: must be a whole number from 0 to 10000000"),
         (r#""metaTools": "no""#, "14: metaTools: must be true, false or an object, not a string"),
-        (r#""metaTools": { "prefix": "a.b" }"#, "26: metaTools.prefix: may hold letters, digits, \"_\" and \"-\" only"),
+        (r#""metaTools": { "prefix": "a.b" }"#, "26: metaTools.prefix: may contain only letters, digits, \"_\" and \"-\""),
     ] {
         refuse(members, &[expected]);
     }
     let prefix = |length: usize| format!("\"metaTools\": {{ \"prefix\": \"{}\" }}", "p".repeat(length));
-    refuse(&prefix(33), &["26: metaTools.prefix: has at most 32 characters"]);
+    refuse(&prefix(33), &["26: metaTools.prefix: must have at most 32 characters"]);
     assert_eq!(accept(&file(&prefix(32))).meta_tools.prefix.len(), 32);
 }
 
 #[test]
 fn nothing_is_hidden_where_it_could_not_be_found() {
-    let lost = "what is not listed is found with the meta tools, and metaTools are not enabled, \
-                use \"all\" or enable them";
+    let lost = "clients find unlisted tools with the meta tools, and metaTools is not enabled, \
+                use \"all\" or enable metaTools";
     for (members, expected) in [
         (r#""metaTools": false, "exposure": "search""#, vec![format!("33: exposure: {lost}")]),
         (
@@ -167,7 +167,7 @@ fn profiles_are_named_for_a_path() {
         let profiles: Vec<String> = (0..count).map(|index| format!("\"p{index}\": {{}}")).collect();
         format!("\"profiles\": {{ {} }}", profiles.join(", "))
     };
-    refuse(&many(101), &["13: profiles: has 101 profiles, 100 are allowed"]);
+    refuse(&many(101), &["13: profiles: has 101 profiles, at most 100 are allowed"]);
     assert_eq!(accept(&file(&many(100))).profiles.len(), 100);
 }
 
@@ -225,7 +225,7 @@ fn names_and_descriptions_of_a_profile_are_checked() {
     assert_eq!(profile(&describe(16 << 10)).tools.describe["a"].len(), 16 << 10);
     refuse(
         &format!("\"profiles\": {{ \"p\": {} }}", describe((16 << 10) + 1)),
-        &["52: profiles.p.tools.describe.a: has at most 16384 bytes"],
+        &["52: profiles.p.tools.describe.a: must have at most 16384 bytes"],
     );
 }
 

@@ -47,7 +47,7 @@ impl DirectoryWatch {
     pub(crate) fn open() -> io::Result<DirectoryWatch> {
         let hints = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(|error| match error {
             Errno::MFILE => {
-                io::Error::other("too many programs watch; fs.inotify.max_user_instances sets how many may")
+                io::Error::other("too many programs watch files; raise fs.inotify.max_user_instances")
             }
             error => error.into(),
         });
@@ -133,7 +133,7 @@ impl WatchHandle {
                 // The directory is gone or unreadable. Events of its parent report later changes.
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => {}
                 Err(Errno::NOSPC) => {
-                    let words = "the system has no watches left; fs.inotify.max_user_watches sets how many there are";
+                    let words = "the system has no file watches left; raise fs.inotify.max_user_watches";
                     return Err(io::Error::other(words));
                 }
                 Err(error) => return Err(error.into()),

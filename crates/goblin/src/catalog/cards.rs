@@ -161,7 +161,7 @@ async fn of_protocol(client: &mut CatalogClient, kind: List, filter: &ListFilter
         cards.retain(|card| card.text("serverId") == server);
         if cards.is_empty() && !known.contains(server) {
             let near = did_you_mean(server, known.iter().map(String::as_str));
-            return Err(CliError::Usage(format!("no {} of a server {}{near}", kind.noun(), quote(&clean(server)))));
+            return Err(CliError::Usage(format!("there is no {} of a server {}{near}", kind.noun(), quote(&clean(server)))));
         }
     }
     let total = cards.len();
@@ -197,7 +197,7 @@ pub(crate) async fn search(
 ) -> Result<String, CliError> {
     if !client.has_meta_tools() {
         return Err(CliError::Usage(format!(
-            "the gateway at {} cannot search: it is of another kind or version; list instead",
+            "the gateway at {} cannot search, because it is another program or version; use list instead",
             client.place
         )));
     }
@@ -232,7 +232,7 @@ pub(crate) async fn describe(client: &mut CatalogClient, kind: List, name: &str)
     let definitions = definitions(client, kind).await?;
     let Some((raw, value)) = definitions.iter().find(|(_, value)| value["name"] == name) else {
         let near = did_you_mean(name, definitions.iter().filter_map(|(_, value)| value["name"].as_str()));
-        return Err(CliError::Usage(format!("no {noun} {}{near}", quote(&clean(name)))));
+        return Err(CliError::Usage(format!("there is no {noun} {}{near}", quote(&clean(name)))));
     };
     let server = value["_meta"][SERVER].as_str().unwrap_or_default().to_owned();
     let json = format!(r#"{{"serverId":{},"{noun}":{raw}}}"#, quote(&server));

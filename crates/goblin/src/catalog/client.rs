@@ -72,7 +72,7 @@ impl CatalogClient {
                     self.peer.answer(&ask, answer);
                 }
                 PeerMessage::Asked(ask) => {
-                    note(&format!("the server asks for {}, which this command cannot do", clean(ask.method.as_str())));
+                    note(&format!("the server sent a {} request, which this command does not support", clean(ask.method.as_str())));
                     self.peer.refuse(&ask);
                 }
             }
@@ -105,7 +105,7 @@ impl CatalogClient {
 }
 
 fn gone() -> CliError {
-    CliError::Unavailable("the gateway ended before it answered".to_owned())
+    CliError::Unavailable("the gateway closed the connection before it answered".to_owned())
 }
 
 /// Returns the result in a response, or the failure for its error.
@@ -122,7 +122,7 @@ fn result(answer: &Response) -> Result<Box<RawValue>, CliError> {
 
 /// Maps a JSON-RPC error to a failure, which determines the exit code.
 fn failure(error: &Value) -> CliError {
-    let message = clean(error["message"].as_str().unwrap_or("an error without words"));
+    let message = clean(error["message"].as_str().unwrap_or("an error without a message"));
     match error["data"]["code"].as_str().unwrap_or_default() {
         code if OUT_OF_REACH.contains(&code) => CliError::Unavailable(message),
         code if NOT_FOUND.contains(&code) => CliError::Usage(message),

@@ -77,7 +77,7 @@ pub(crate) fn write_resource(uri: &str, blocks: &[ContentBlock]) -> Result<(), C
     if is_terminal && is_binary {
         let lines: Vec<_> = blocks.iter().map(|block| clean(&block.line())).collect();
         return Err(CliError::Usage(format!(
-            "{} is no text, and this is a terminal: {}; write it to a file by --output FILE",
+            "{} is not text, and the output is a terminal: {}; write it to a file with --output FILE",
             clean(uri),
             lines.join(" ")
         )));
@@ -120,7 +120,7 @@ mod tests {
             assert_eq!(ContentBlock::read(&block).line(), expected, "{block}");
         }
         assert!(
-            ContentBlock::read(&json!({"type": "image", "data": "?"})).line().starts_with("[image, not to be read: ")
+            ContentBlock::read(&json!({"type": "image", "data": "?"})).line().starts_with("[image, unreadable: ")
         );
     }
 

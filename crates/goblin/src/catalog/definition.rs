@@ -12,10 +12,10 @@ use crate::style::{paint_if, shell_word};
 
 /// The annotations of a tool, each with its text for `true` and for `false`.
 const HINTS: [(&str, &str, &str); 4] = [
-    ("readOnlyHint", "reads only", "may change things"),
-    ("destructiveHint", "may destroy things", "destroys nothing"),
-    ("idempotentHint", "may be repeated", "has an effect each time"),
-    ("openWorldHint", "reaches the outside world", "stays inside its world"),
+    ("readOnlyHint", "is read-only", "may change data"),
+    ("destructiveHint", "may destroy data", "destroys no data"),
+    ("idempotentHint", "can be repeated safely", "has an effect each time"),
+    ("openWorldHint", "reaches external systems", "reaches no external systems"),
 ];
 
 /// Renders a definition. Cuts the lines of the table to `width`; `None` means a pipe.
@@ -46,7 +46,7 @@ fn rows(schema: ToolSchema<'_>) -> Vec<Vec<String>> {
     let row = |(name, property): (&str, &Value)| {
         let needed = if schema.is_required(name) { "yes" } else { "no" };
         let description = clean(property["description"].as_str().unwrap_or_default());
-        let default = property.get("default").map(|value| format!(" (otherwise {})", clean(&value.to_string())));
+        let default = property.get("default").map(|value| format!(" (default {})", clean(&value.to_string())));
         let words = description.split_whitespace().collect::<Vec<_>>().join(" ") + &default.unwrap_or_default();
         vec![clean(name), clean(&schema.describe(property)), needed.to_owned(), words.trim().to_owned()]
     };
@@ -62,13 +62,13 @@ fn facts(definition: &Value) -> Vec<String> {
     };
     let hints: Vec<_> = HINTS.iter().filter_map(hint).collect();
     if !hints.is_empty() {
-        facts.push(format!("The server says that it {}.", hints.join(", ")));
+        facts.push(format!("According to the server, this tool {}.", hints.join(", ")));
     }
     let output = ToolSchema::new(&definition["outputSchema"]);
     let members: Vec<_> = output.properties().map(|(name, schema)| (clean(name), output.describe(schema))).collect();
     if !members.is_empty() {
         let members: Vec<_> = members.iter().map(|(name, kind)| format!("{name} ({})", clean(kind))).collect();
-        facts.push(format!("Its result has {}.", members.join(", ")));
+        facts.push(format!("The result has {}.", members.join(", ")));
     }
     facts
 }
@@ -107,10 +107,10 @@ Newest first.
 
 ARGUMENT  TYPE     NEEDED  DESCRIPTION
 repo      string   yes     The repository
-count     integer  no      (otherwise 10)
+count     integer  no      (default 10)
 
-The server says that it reads only, stays inside its world.
-Its result has commits (array of object).
+According to the server, this tool is read-only, reaches no external systems.
+The result has commits (array of object).
 
 goblin tools call git_log repo=STRING
 ";

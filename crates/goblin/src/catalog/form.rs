@@ -20,13 +20,13 @@ pub(crate) async fn answer(ask: &Request) -> String {
     let params = ask.params.whole.map_or("{}", |whole| whole.get(ask.raw.as_str()));
     let params: Value = serde_json::from_str(params).unwrap_or_default();
     let message = clean(params["message"].as_str().unwrap_or_default());
-    note(&format!("the server asks: {message}"));
+    note(&format!("question of the server: {message}"));
     let reason = match params.get("requestedSchema") {
         Some(schema) if is_terminal() => return fill_in(ToolSchema::new(schema)).await,
-        Some(_) => "there is no terminal to answer on",
-        None => "it wants something else than a form to be filled in",
+        Some(_) => "there is no terminal for the answer",
+        None => "the question is not a form",
     };
-    note(&format!("that is declined: {reason}"));
+    note(&format!("declined: {reason}"));
     DECLINED.to_owned()
 }
 
@@ -51,7 +51,7 @@ async fn fill_in(schema: ToolSchema<'_>) -> String {
                     members.push(format!("{}:{token}", quote(name)));
                     break;
                 }
-                Err(kinds) => note(&format!("it must be {kinds}")),
+                Err(kinds) => note(&format!("the value must be {kinds}")),
             }
         }
     }
@@ -60,7 +60,7 @@ async fn fill_in(schema: ToolSchema<'_>) -> String {
 
 fn ask_for(name: &str, property: &Value, schema: &ToolSchema<'_>) {
     let title = clean(property["title"].as_str().or(property["description"].as_str()).unwrap_or(name));
-    let needed = if schema.is_required(name) { "" } else { ", may be empty" };
+    let needed = if schema.is_required(name) { "" } else { ", optional" };
     let mut stderr = std::io::stderr();
     let _ = write!(stderr, "{title} ({}{needed}): ", clean(&schema.describe(property)));
     let _ = stderr.flush();

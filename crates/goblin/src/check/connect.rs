@@ -99,7 +99,7 @@ async fn ask_all(backends: &[Arc<Backend>], begin: Instant, patience: Duration) 
 async fn ask(backend: &Backend, begin: Instant, patience: Duration) -> Result<ConnectResult, String> {
     let lost = |state: &BackendState| match state {
         BackendState::Lost(reason) => Some(reason.clone()),
-        BackendState::Stopped => Some("it was stopped".to_owned()),
+        BackendState::Stopped => Some("the server was stopped".to_owned()),
         BackendState::Starting | BackendState::Ready => None,
     };
     if let Some(reason) = lost(&backend.begun().await) {
@@ -108,7 +108,7 @@ async fn ask(backend: &Backend, begin: Instant, patience: Duration) -> Result<Co
     let handshake = begin.elapsed();
     // Each list may have several pages, and each page has its own timeout.
     let listed = tokio::time::timeout(2 * patience, backend.settled()).await;
-    listed.map_err(|_| format!("it did not list what it offers within {:?}", 2 * patience))?;
+    listed.map_err(|_| format!("the server did not return its lists within {:?}", 2 * patience))?;
     let asked = Instant::now();
     let ping = tokio::time::timeout(patience, backend.ping()).await;
     if let Some(reason) = lost(&backend.state()) {

@@ -171,18 +171,18 @@ fn notes(report: &CheckReport, colourful: bool) -> String {
     }
     for conflict in &report.conflicts {
         let (kind, name, exposed) = (&conflict.kind, &conflict.name, conflict.exposed.join(", "));
-        note("warning", "1;33", format!("several {kind}s want the name {name}, they are called {exposed}"));
+        note("warning", "1;33", format!("several {kind}s have the name {name} and are exposed as {exposed}"));
     }
     for cut in report.cut.iter().take(MAX_SHORTENED_NAMES) {
         let (kind, server, native, exposed) = (cut.kind, &cut.server, &cut.native, &cut.exposed);
-        note("note", "1", format!("the name of {kind} {native} of {server} is too long, it is called {exposed}"));
+        note("note", "1", format!("the name of {kind} {native} of {server} is too long, so it is exposed as {exposed}"));
     }
     if report.cut.len() > MAX_SHORTENED_NAMES {
         note(
             "note",
             "1",
             format!(
-                "and {} more names that are too long (--json has them all)",
+                "and {} more names that are too long (--json lists all)",
                 report.cut.len() - MAX_SHORTENED_NAMES
             ),
         );

@@ -104,7 +104,7 @@ impl Findings {
         let counted = parts.map(|(verdict, noun)| (self.count(verdict), noun));
         let counted: Vec<_> =
             counted.iter().filter(|(count, _)| *count > 0).map(|(n, noun)| plural(*n, noun)).collect();
-        let summary = if counted.is_empty() { "nothing is wrong".to_owned() } else { counted.join(", ") };
+        let summary = if counted.is_empty() { "no problems".to_owned() } else { counted.join(", ") };
         let _ = writeln!(text, "\n{summary}");
         text
     }
@@ -118,7 +118,7 @@ mod tests {
     fn each_finding_is_one_line_and_its_cure_another() {
         let mut findings = Findings::default();
         findings.ok("a", "fine");
-        assert_eq!(findings.text(false), "ok       a: fine\n\nnothing is wrong\n");
+        assert_eq!(findings.text(false), "ok       a: fine\n\nno problems\n");
         findings.trouble("b", "two\nlines\u{1b}", "mend it");
         findings.warning("c", "odd", "look");
         let expected = "ok       a: fine\ntrouble  b: two; lines\n         mend it\nwarning  c: odd\n         look\n";

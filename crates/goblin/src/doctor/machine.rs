@@ -35,7 +35,7 @@ const GATEWAY: &str = "gateway";
 pub(crate) fn directories(inspected: &RuntimeReport, findings: &mut Findings) {
     let Some((first, state)) = inspected.directories.first() else {
         let what = "none of XDG_RUNTIME_DIR, XDG_STATE_HOME and HOME is set, so other commands do not find a gateway";
-        return findings.trouble(DIRECTORY, what, "set XDG_RUNTIME_DIR to a directory of yours");
+        return findings.trouble(DIRECTORY, what, "set XDG_RUNTIME_DIR to your own directory");
     };
     let Err(reason) = state else { return findings.ok(DIRECTORY, first.display().to_string()) };
     let directory = shell_word(&first.display().to_string());
@@ -43,7 +43,7 @@ pub(crate) fn directories(inspected: &RuntimeReport, findings: &mut Findings) {
         DirectoryProblem::Open(_) => format!("chmod 700 {directory}"),
         DirectoryProblem::NoDirectory => format!("move it out of the way: mv {directory} {directory}.old"),
         DirectoryProblem::Foreign | DirectoryProblem::Refused(_) => {
-            "let XDG_RUNTIME_DIR be a directory of yours".to_owned()
+            "set XDG_RUNTIME_DIR to your own directory".to_owned()
         }
     };
     let what = format!("{} cannot be used: {reason}", first.display());
@@ -61,7 +61,7 @@ pub(crate) async fn gateways(inspected: &RuntimeReport, own: &Identity, findings
         let GatewayRecord { url, pid, identity, .. } = record;
         match identity.is_same_place(own) {
             true => of_this_configuration(record, own, findings).await,
-            false => findings.ok(GATEWAY, format!("another one runs at {url} (pid {pid}), for {}", identity.place())),
+            false => findings.ok(GATEWAY, format!("another gateway runs at {url} (pid {pid}), for {}", identity.place())),
         }
     }
     for leftover in &inspected.leftovers {
@@ -72,31 +72,31 @@ pub(crate) async fn gateways(inspected: &RuntimeReport, own: &Identity, findings
 
 async fn of_this_configuration(record: &GatewayRecord, own: &Identity, findings: &mut Findings) {
     let GatewayRecord { url, pid, version, .. } = record;
-    let (before, restart) = (findings.len(), format!("end it (kill {pid}) and start it again: goblin serve"));
+    let (before, restart) = (findings.len(), format!("stop it (kill {pid}) and start it again: goblin serve"));
     if !record.answers().await {
-        findings.trouble(GATEWAY, format!("the one at {url} (pid {pid}) does not answer"), &restart);
+        findings.trouble(GATEWAY, format!("the gateway at {url} (pid {pid}) does not answer"), &restart);
     }
     if let Err(error) = record.token() {
         let what =
-            format!("the token of the one at {url} (pid {pid}) cannot be read, so no client can use it: {error}");
+            format!("the token of the gateway at {url} (pid {pid}) cannot be read, so no client can use it: {error}");
         findings.trouble(GATEWAY, what, &restart);
     }
     if let Err(error) = record.admin_token() {
         let what = format!(
-            "the admin token of the one at {url} (pid {pid}) cannot be read, so goblin status and goblin top cannot use it: \
+            "the admin token of the gateway at {url} (pid {pid}) cannot be read, so goblin status and goblin top cannot use it: \
              {error}"
         );
         findings.trouble(GATEWAY, what, &restart);
     }
     if let Some(difference) = stdio::difference(record, own, environment) {
-        findings.warning(GATEWAY, difference, format!("goblin status says whether the file is in force; or {restart}"));
+        findings.warning(GATEWAY, difference, format!("goblin status shows whether the file is in force; or {restart}"));
     }
     if version != env!("CARGO_PKG_VERSION") {
-        let what = format!("the one at {url} (pid {pid}) is version {version}, this is {}", env!("CARGO_PKG_VERSION"));
+        let what = format!("the gateway at {url} (pid {pid}) is version {version}, this is {}", env!("CARGO_PKG_VERSION"));
         findings.warning(GATEWAY, what, &restart);
     }
     if findings.len() == before {
-        findings.ok(GATEWAY, format!("one of this configuration runs at {url} (pid {pid})"));
+        findings.ok(GATEWAY, format!("a gateway of this configuration runs at {url} (pid {pid})"));
     }
 }
 
@@ -135,13 +135,13 @@ pub(crate) fn socket(gateway: &Gateway, running: &[GatewayRecord], own: &Identit
 
 pub(crate) fn descriptors(config: &Config, findings: &mut Findings) {
     let limit = getrlimit(Resource::Nofile);
-    let Some(current) = raised(limit) else { return findings.ok("descriptors", "as many as it takes") };
+    let Some(current) = raised(limit) else { return findings.ok("descriptors", "no limit") };
     let (sessions, servers) = (config.gateway.max_sessions as u64, config.servers.len() as u64);
     let wanted = sessions * DESCRIPTORS_PER_SESSION + servers * DESCRIPTORS_PER_SERVER + OTHER_DESCRIPTORS;
     if current >= wanted {
         return findings.ok("descriptors", format!("{current} may be open"));
     }
-    let what = format!("{current} may be open, but gateway.maxSessions is {sessions}, which takes up to {wanted}");
+    let what = format!("{current} may be open, but gateway.maxSessions is {sessions}, which needs up to {wanted}");
     let lower = "or lower gateway.maxSessions";
     findings.warning(
         "descriptors",
@@ -150,7 +150,7 @@ pub(crate) fn descriptors(config: &Config, findings: &mut Findings) {
             Some(hard) if hard < wanted => {
                 format!("raise the hard limit, {hard} (LimitNOFILE= of a systemd unit, or limits.conf), {lower}")
             }
-            _ => format!("ulimit -n {wanted} before goblin serve (it raises its own limit only so far), {lower}"),
+            _ => format!("ulimit -n {wanted} before goblin serve (goblin serve itself cannot raise the limit that far), {lower}"),
         },
     );
 }
@@ -217,8 +217,8 @@ mod tests {
         let text = warned(&["a", "b", "c", "d"], &gateway);
         assert!(text.contains("a, b, c and 1 more can log in to this machine"), "{text}");
         assert!(text.contains("127.0.0.1:3000 without a token") && text.contains("gateway.socket"), "{text}");
-        assert!(warned(&[], &gateway).starts_with("\nnothing is wrong"));
+        assert!(warned(&[], &gateway).starts_with("\nno problems"));
         let token = Some(Secret::new("0123456789abcdef"));
-        assert!(warned(&["a"], &Gateway { token, ..gateway }).starts_with("\nnothing is wrong"));
+        assert!(warned(&["a"], &Gateway { token, ..gateway }).starts_with("\nno problems"));
     }
 }

@@ -15,13 +15,13 @@ use crate::style::{plural, shell_word};
 const MAX_SUGGESTIONS: usize = 3;
 /// Common commands of servers, with instructions for installing them.
 const RUNNERS: [(&str, &str); 7] = [
-    ("npx", "install Node.js, which brings it: https://nodejs.org"),
-    ("npm", "install Node.js, which brings it: https://nodejs.org"),
+    ("npx", "install Node.js, which includes it: https://nodejs.org"),
+    ("npm", "install Node.js, which includes it: https://nodejs.org"),
     ("node", "install Node.js: https://nodejs.org"),
-    ("uvx", "install uv, which brings it: https://docs.astral.sh/uv"),
+    ("uvx", "install uv, which includes it: https://docs.astral.sh/uv"),
     ("uv", "install uv: https://docs.astral.sh/uv"),
     ("docker", "install Docker: https://docs.docker.com/get-docker"),
-    ("bunx", "install Bun, which brings it: https://bun.sh"),
+    ("bunx", "install Bun, which includes it: https://bun.sh"),
 ];
 
 /// Reports the commands that cannot be started. Returns the ids of their servers.
@@ -36,7 +36,7 @@ pub(crate) fn commands(config: &Config, findings: &mut Findings) -> BTreeSet<Str
                 SpawnError::NotExecutable { command } => format!("chmod +x {}", shell_word(command)),
                 SpawnError::WorkingDirectory { path, .. } => {
                     let path = shell_word(&path.display().to_string());
-                    format!("make it (mkdir -p {path}), or change mcpServers.{id}.cwd")
+                    format!("create it (mkdir -p {path}), or change mcpServers.{id}.cwd")
                 }
                 SpawnError::Guard { .. } | SpawnError::Setup(_) => said.unwrap_or_default(),
             };
@@ -88,18 +88,18 @@ pub(crate) fn examined(report: &CheckReport, told: &BTreeSet<String>, findings: 
     for server in &report.servers {
         standing(server, told, findings);
         if let Some(unpinned) = &server.unpinned {
-            let what = format!("{} fetches whatever version of {} there is", unpinned.runner, unpinned.package);
+            let what = format!("{} fetches {} without a fixed version", unpinned.runner, unpinned.package);
             findings.warning(&about(&server.id), what, format!("write {}", unpinned.cure));
         }
     }
     for warning in report.warnings.iter().filter(|warning| warning.file.is_none()) {
         let id = warning.path.strip_prefix("mcpServers.").unwrap_or(&warning.path);
-        findings.warning(&about(id), &warning.message, "mend the server, or ask who makes it");
+        findings.warning(&about(id), &warning.message, "fix the server, or contact its vendor");
     }
     for conflict in &report.conflicts {
         let (kind, name, exposed) = (&conflict.kind, &conflict.name, conflict.exposed.join(", "));
-        let what = format!("several {kind}s want the name {name}, they are called {exposed}");
-        findings.warning("names", what, format!("give one another name: {kind}s.rename of its server"));
+        let what = format!("several {kind}s have the name {name} and are exposed as {exposed}");
+        findings.warning("names", what, format!("rename one of them: {kind}s.rename of its server"));
     }
 }
 
@@ -122,7 +122,7 @@ fn by_hand(server: &ServerReport) -> String {
     match server.transport {
         "stdio" => format!("run its command by hand to see more: {}", server.target),
         "files" => format!("is {} a directory that you can read?", server.target),
-        _ => format!("is it up, and is its url right? see: curl -i {}", shell_word(&server.target)),
+        _ => format!("is the server up, and is its url correct? try: curl -i {}", shell_word(&server.target)),
     }
 }
 
@@ -132,8 +132,8 @@ pub(crate) fn noise(news: &FeedBatch, findings: &mut Findings) {
     for record in news.records.iter().filter(|record| record.kind == "backend_garbage") {
         let Some(server) = record.server.as_deref().filter(|server| told.insert(server.to_owned())) else { continue };
         let reason = record.fields.get("reason").map(String::as_str).unwrap_or_default();
-        let what = format!("it writes to stdout what is no message, first {reason}");
-        findings.warning(&about(server), what, "let it log to stderr; stdout belongs to the protocol");
+        let what = format!("the server writes to stdout lines that are not messages, the first is {reason}");
+        findings.warning(&about(server), what, "make the server log to stderr; stdout belongs to the protocol");
     }
 }
 

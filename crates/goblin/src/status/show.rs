@@ -132,7 +132,7 @@ fn notes(status: &Status, colourful: bool) -> String {
     for Conflict { kind, name, exposed } in &status.catalog.conflicts {
         let exposed: Vec<_> = exposed.iter().map(|name| clean(name)).collect();
         let (kind, name, exposed) = (clean(kind), clean(name), exposed.join(", "));
-        note("warning", YELLOW, format!("several {kind}s want the name {name}, they are called {exposed}"));
+        note("warning", YELLOW, format!("several {kind}s have the name {name} and are exposed as {exposed}"));
     }
     text
 }

@@ -85,7 +85,7 @@ impl WatchSession {
             WatchEnd::Asked | WatchEnd::Unread => ExitCode::SUCCESS,
             WatchEnd::Nothing => ExitCode::FAILURE,
             WatchEnd::Gone => {
-                fail("the gateway ended");
+                fail("the gateway closed the connection");
                 ExitCode::FAILURE
             }
         })
@@ -123,7 +123,7 @@ impl WatchSession {
     async fn begin(&mut self) -> Result<()> {
         let capabilities = format!(r#"{{"experimental":{{"{SUBSCRIPTIONS}":{{}}}}}}"#);
         let answer = self.peer.begin("goblin watch", &capabilities).await;
-        let answer = answer.ok_or_else(|| anyhow!("the gateway ended before it answered"))?;
+        let answer = answer.ok_or_else(|| anyhow!("the gateway closed the connection before it answered"))?;
         complaint(&answer).map_or(Ok(()), |complaint| Err(anyhow!(complaint)))
     }
 
@@ -158,7 +158,7 @@ impl WatchSession {
         match answer.outcome {
             Outcome::Result(_) => self.standing.push(standing(answer, &wish)),
             Outcome::Error(_) => {
-                let reason = complaint(answer).unwrap_or_else(|| "it was refused".to_owned());
+                let reason = complaint(answer).unwrap_or_else(|| "the gateway rejected the subscription".to_owned());
                 fail(&format!("{}: {reason}", clean(&wish.uri)));
             }
         }
@@ -172,7 +172,7 @@ impl WatchSession {
         let count = [(self.standing.len() - patterns, "resource"), (patterns, "pattern")];
         let count: Vec<_> =
             count.iter().filter(|(count, _)| *count > 0).map(|(count, one)| plural(*count, one)).collect();
-        note(&format!("watching {} at {}; Ctrl-C ends it", count.join(" and "), self.place));
+        note(&format!("watching {} at {}; press Ctrl-C to stop", count.join(" and "), self.place));
         None
     }
 
@@ -217,7 +217,7 @@ fn standing(answer: &Response, wish: &WatchTarget) -> ActiveWatch {
         json::string(text, word).map(|word| word.into_owned())
     };
     if word("dev.goblin/state").as_deref() == Some("pending") {
-        note(&format!("{}: its server is not connected; its updates come when it is", clean(&wish.uri)));
+        note(&format!("{}: the server is not connected; updates start when it connects", clean(&wish.uri)));
     }
     let uri = word("dev.goblin/uri").unwrap_or_else(|| wish.uri.clone());
     let is_pattern = wish.kind != UriKind::Exact;

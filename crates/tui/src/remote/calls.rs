@@ -59,7 +59,7 @@ impl PendingRequest {
     }
 
     fn answered(self, answer: &Response) -> UiEvent {
-        let complaint = || complaint(answer).unwrap_or_else(|| "an error without words".to_owned());
+        let complaint = || complaint(answer).unwrap_or_else(|| "an error without a message".to_owned());
         match (answer.outcome, self) {
             (Outcome::Result(at), PendingRequest::Result { ticket, read }) => {
                 let (text, is_error) = read(at.get(answer.raw.as_str()));
@@ -131,7 +131,7 @@ impl PeerLoop<'_> {
         let begun = self.peer.begin("goblin top", &capabilities).await;
         let refused = match &begun {
             Some(answer) => complaint(answer),
-            None => Some("the gateway ended before it answered".to_owned()),
+            None => Some("the gateway closed the connection before it answered".to_owned()),
         };
         if let Some(reason) = refused {
             return self.news.send(failed(first, reason)).await.is_ok();
@@ -170,7 +170,7 @@ impl PeerLoop<'_> {
         let number = self.open.iter().find(|(_, open)| is_wanted(open)).map(|(number, _)| *number);
         if let Some(number) = number {
             self.open.remove(&number);
-            let params = format!(r#"{{"requestId":{number},"reason":"not wanted any more"}}"#);
+            let params = format!(r#"{{"requestId":{number},"reason":"no longer needed"}}"#);
             self.peer.notify(&Method::Cancelled, Some(&params));
         }
     }

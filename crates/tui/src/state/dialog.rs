@@ -32,7 +32,7 @@ impl Dialog {
         let server = clean(id);
         let question = match action {
             ServerAction::Restart => format!("Restart {server}? Its open calls fail."),
-            ServerAction::Disable => format!("Disable {server}? What it offers goes away."),
+            ServerAction::Disable => format!("Disable {server}? Clients lose its tools and resources."),
             ServerAction::Enable => format!("Enable {server}?"),
         };
         Dialog::Confirm { question, command: GatewayCommand::Server(action, id.to_owned()) }

@@ -78,12 +78,12 @@ impl FormField {
             FieldInput::Written(text) if text.is_empty() => None,
             FieldInput::Written(text) => {
                 let property = schema.property(&self.name);
-                Some(schema.token(property, text).map_err(|kinds| format!("it must be {kinds}"))?)
+                Some(schema.token(property, text).map_err(|kinds| format!("must be {kinds}"))?)
             }
             FieldInput::Chosen { tokens, at } => at.map(|at| tokens[at].clone()),
         };
         match token {
-            None if self.is_needed => Err("it is needed".to_owned()),
+            None if self.is_needed => Err("required".to_owned()),
             token => Ok(token),
         }
     }
@@ -214,7 +214,7 @@ mod tests {
         fill(&mut form, "count", "many");
         assert_eq!(form.arguments(), None);
         let troubles: Vec<_> = form.fields.iter().filter_map(|field| field.trouble.clone()).collect();
-        assert_eq!(troubles, ["it is needed", "it is needed", "it must be an integer"]);
+        assert_eq!(troubles, ["required", "required", "must be an integer"]);
         assert_eq!(form.at, 0, "the first of them");
         form.choose(-1);
         assert_eq!((form.fields[0].shown(), form.fields[0].trouble.clone()), ("3".to_owned(), None));

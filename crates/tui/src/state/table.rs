@@ -63,7 +63,7 @@ const SERVERS: &[Column] = &[
     number("FAILED"),
     number("P95"),
     number("RESTARTS"),
-    wide("SAYS", 200),
+    wide("DETAILS", 200),
 ];
 const TOOLS: &[Column] = &[text("TOOL", 40), text("SERVER", 16), wide("DESCRIPTION", 400)];
 const PROMPTS: &[Column] = &[text("PROMPT", 40), text("SERVER", 16), text("ARGUMENTS", 24), wide("DESCRIPTION", 400)];

@@ -86,7 +86,7 @@ fn draw_question(frame: &mut Frame<'_>, body: Rect, question: &str, theme: Theme
     let mut lines: Vec<_> = wrap(question, 54).into_iter().map(|line| Line::from(format!(" {line}"))).collect();
     lines.push(Line::default());
     lines.push(Line::styled(" y yes   n no", theme.strong()));
-    let inner = open_dialog(frame, body, "Sure?", 58, lines.len(), theme);
+    let inner = open_dialog(frame, body, "Confirm", 58, lines.len(), theme);
     draw_lines(frame, inner, lines, 0, "j", theme)
 }
 
@@ -103,10 +103,10 @@ fn draw_form(frame: &mut Frame<'_>, body: Rect, form: &Form, theme: Theme) -> us
         lines.extend(field_lines(field, at == form.at, label, room, theme));
     }
     if form.fields.is_empty() {
-        lines.push(Line::from(" It takes no arguments."));
+        lines.push(Line::from(" This tool takes no arguments."));
     }
     lines.push(Line::default());
-    lines.push(Line::styled(" Enter calls it   Tab next field   ←→ choose   Esc leaves   * needed", theme.dim()));
+    lines.push(Line::styled(" Enter call   Tab next field   ←→ choose   Esc cancel   * required", theme.dim()));
     let inner = open_dialog(frame, body, &format!("Call {}", clean(&form.tool)), columns, lines.len(), theme);
     let scroll = focus.saturating_sub(usize::from(inner.height));
     draw_lines(frame, inner, lines, scroll, "j", theme);
@@ -121,7 +121,7 @@ fn field_lines(field: &FormField, is_focused: bool, label: usize, room: usize, t
     let shown = match &field.entry {
         // The cursor is at the end.
         FieldInput::Written(_) => field.shown().unicode_truncate_start(entry_room).0.to_owned(),
-        FieldInput::Chosen { at: None, .. } => "‹ not given ›".to_owned(),
+        FieldInput::Chosen { at: None, .. } => "‹ not set ›".to_owned(),
         FieldInput::Chosen { .. } => format!("‹ {} ›", fit(&field.shown(), entry_room.saturating_sub(4))),
     };
     let mut spans = vec![name, Span::raw(shown)];
@@ -141,8 +141,8 @@ fn draw_reader(frame: &mut Frame<'_>, body: Rect, reader: &ResultDialog, theme: 
     let room = usize::from(columns).saturating_sub(3);
     let style = theme.tone(if reader.is_error { Tone::Bad } else { Tone::Plain });
     let lines: Vec<_> = match reader.waits_for {
-        Some(_) => vec![Line::styled(" waiting for the answer (Esc takes it back)", theme.dim())],
-        None if reader.lines.is_empty() => vec![Line::styled(" it says nothing", theme.dim())],
+        Some(_) => vec![Line::styled(" waiting for the answer (Esc cancels)", theme.dim())],
+        None if reader.lines.is_empty() => vec![Line::styled(" the result is empty", theme.dim())],
         None => {
             let wrapped = reader.lines.iter().flat_map(|line| wrap(line, room));
             wrapped.map(|line| Line::styled(format!(" {line}"), style)).collect()

@@ -65,7 +65,7 @@ pub(crate) fn draw_foot(frame: &mut Frame<'_>, area: Rect, state: &State, theme:
         Line::from(vec![
             Span::styled(format!(" /{}", fit(&state.query, room / 2)), theme.strong()),
             Span::styled(" ", theme.selected()),
-            Span::styled("  Enter keeps it, Esc ends it", theme.dim()),
+            Span::styled("  Enter applies, Esc clears", theme.dim()),
         ])
     } else if let Some(notice) = &state.notice {
         let (mark, style) = if notice.is_error { ("✗", theme.error()) } else { ("»", theme.tone(Tone::Good)) };

@@ -109,7 +109,7 @@ fn configuration(status: &Status, room: usize, theme: Theme) -> Line<'static> {
         );
     }
     let reloads =
-        if configuration.reloads > 0 { format!(", read anew {}x", configuration.reloads) } else { String::new() };
+        if configuration.reloads > 0 { format!(", reloaded {}x", configuration.reloads) } else { String::new() };
     let words = fit(&format!("{}{reloads}", configuration.source), room.saturating_sub(16));
     Line::from(vec![Span::styled(" configuration ", theme.dim()), Span::raw(words)])
 }
@@ -136,7 +136,7 @@ fn draw_events(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme) {
         })
         .collect();
     match lines.is_empty() {
-        true => frame.render_widget(Line::styled(" nothing has happened yet", theme.dim()), inner),
+        true => frame.render_widget(Line::styled(" no events yet", theme.dim()), inner),
         false => frame.render_widget(Paragraph::new(lines), inner),
     }
 }

@@ -46,7 +46,7 @@ fn check(name: &str, state: &mut State, columns: u16, rows: u16) {
     let kept = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     assert!(
         frame == kept,
-        "{name} is shown otherwise than {} has it (GOBLIN_BLESS=1 keeps it):\n{frame}",
+        "{name} differs from {} (GOBLIN_BLESS=1 writes the file):\n{frame}",
         path.display()
     );
 }
@@ -193,7 +193,7 @@ fn dialogs_stand_in_front() {
 fn a_lost_gateway_is_told_and_what_was_known_stays() {
     let mut state = state();
     let again_in = std::time::Duration::from_secs(4);
-    let reason = "the gateway at http://127.0.0.1:7777/mcp is not running any more".to_owned();
+    let reason = "the gateway at http://127.0.0.1:7777/mcp is no longer running".to_owned();
     state.update(UiEvent::Link(LinkStatus::Lost { reason, again_in }));
     check("lost", &mut state, 80, 24);
     state.update(UiEvent::Said(StatusMessage::bad("no")));
