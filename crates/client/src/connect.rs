@@ -169,15 +169,15 @@ impl HttpClient {
 impl RequestError {
     fn new(origin: &Arc<str>, failed: SendError) -> RequestError {
         let origin = Arc::clone(origin);
-        let words = |error: hyper::Error| {
+        let describe = |error: hyper::Error| {
             let hint =
                 if error.is_parse() { " (does the server use HTTP? a TLS server needs https: in the url)" } else { "" };
             format!("{}{hint}", dial::chain(&error))
         };
         match failed {
             SendError::Dial(error) => RequestError::NotSent { origin, cause: error.to_string() },
-            SendError::Unsent(error) => RequestError::NotSent { origin, cause: words(error) },
-            SendError::Sent(error) => RequestError::MaybeSent { origin, cause: words(error) },
+            SendError::Unsent(error) => RequestError::NotSent { origin, cause: describe(error) },
+            SendError::Sent(error) => RequestError::MaybeSent { origin, cause: describe(error) },
         }
     }
 

@@ -12,4 +12,4 @@ pub mod peer;
 pub mod runtime;
 pub mod schema;
 pub mod update;
-pub mod words;
+pub mod units;

@@ -29,7 +29,7 @@ pub enum EditError {
     #[error("{} was not changed; fix its problems first\n{problems}", path.display())]
     Broken { path: PathBuf, problems: String },
     #[error("nothing was changed: {problems}")]
-    Refused { problems: String },
+    Rejected { problems: String },
     #[error("cannot write {}: {reason}", path.display())]
     Write { path: PathBuf, reason: std::io::Error },
 }
@@ -153,7 +153,7 @@ impl Draft {
             return Err(EditError::Broken { path: self.path.clone(), problems });
         }
         let problems: Vec<String> = inside.iter().map(Problem::without_place).collect();
-        Err(EditError::Refused { problems: problems.join("\n") })
+        Err(EditError::Rejected { problems: problems.join("\n") })
     }
 
     /// Replaces the file with the draft. Returns the path that was written, which differs if `path` is a symbolic link.

@@ -48,8 +48,8 @@ pub(crate) enum ConfigPart {
 
 impl Expansions {
     /// Returns the variables that the matching parts expand.
-    pub(crate) fn of(&self, is_meant: impl Fn(&ConfigPart) -> bool) -> impl Iterator<Item = &str> {
-        self.variables.iter().filter(move |(part, _)| is_meant(part)).map(|(_, name)| name.as_str())
+    pub(crate) fn of(&self, is_selected: impl Fn(&ConfigPart) -> bool) -> impl Iterator<Item = &str> {
+        self.variables.iter().filter(move |(part, _)| is_selected(part)).map(|(_, name)| name.as_str())
     }
 }
 
@@ -280,7 +280,7 @@ impl<'a> Field<'a> {
         }
     }
 
-    fn wrong<T>(&self, wanted: &str) -> Option<T> {
+    fn wrong<T>(&self, expected: &str) -> Option<T> {
         let found = match self.value {
             Value::StringLit(_) => "a string",
             Value::NumberLit(_) => "a number",
@@ -289,7 +289,7 @@ impl<'a> Field<'a> {
             Value::Array(_) => "an array",
             Value::NullKeyword(_) => "null",
         };
-        self.accept(Err(Fault::new(format!("must be {wanted}, not {found}"))))
+        self.accept(Err(Fault::new(format!("must be {expected}, not {found}"))))
     }
 }
 

@@ -64,7 +64,7 @@ mod sharing;
 mod transport;
 mod views;
 mod vocabulary;
-mod words;
+mod word_list;
 
 #[cfg(test)]
 mod tests;
@@ -460,7 +460,7 @@ pub enum HttpKind {
     /// HTTP+SSE, the transport of protocol version 2024-11-05.
     Sse,
     /// The file names no transport. The gateway uses Streamable HTTP unless the server turns out to use HTTP+SSE.
-    Unsaid,
+    Unspecified,
 }
 
 /// A directory that the gateway itself serves.

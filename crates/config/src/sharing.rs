@@ -45,9 +45,9 @@ pub(crate) fn session(section: &Section<'_>, transport: Option<&Transport>) -> S
 }
 
 pub(crate) fn declare(field: &Field<'_>) -> Option<Declare> {
-    let words = field.list(|field| field.choice(&DECLARABLE))?;
+    let features = field.list(|field| field.choice(&DECLARABLE))?;
     Some(Declare {
-        sampling: words.iter().any(|word| word.sampling),
-        elicitation: words.iter().any(|word| word.elicitation),
+        sampling: features.iter().any(|feature| feature.sampling),
+        elicitation: features.iter().any(|feature| feature.elicitation),
     })
 }

@@ -67,11 +67,11 @@ impl Import {
     fn plan(&self) -> Result<ImportPlan, String> {
         let here = std::env::current_dir().map_err(|error| format!("cannot determine the working directory: {error}"))?;
         let home = environment("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
-        let ground = SearchBase { home, here };
+        let search_base = SearchBase { home, here };
         let mut looked = Vec::new();
         let found = match &self.from {
-            Some(path) => vec![self.named(path, &ground)?],
-            None => self.search(&ground, &mut looked),
+            Some(path) => vec![self.named(path, &search_base)?],
+            None => self.search(&search_base, &mut looked),
         };
         let path = file::target(self.target.config.as_deref(), &environment).map_err(|error| error.to_string())?;
         let draft = Draft::open(&path).map_err(|error| error.to_string())?;
@@ -84,7 +84,7 @@ impl Import {
     }
 
     /// Reads the file that the user named. Unlike in a search, a missing or invalid file is an error.
-    fn named(&self, path: &Path, ground: &SearchBase) -> Result<FileImport, String> {
+    fn named(&self, path: &Path, search_base: &SearchBase) -> Result<FileImport, String> {
         let text = read(path, MAX_USER_FILE).map_err(|reason| format!("cannot read {}: {reason}", path.display()))?;
         let path = std::path::absolute(path).map_err(|reason| format!("{}: {reason}", path.display()))?;
         let client = match self.clients.as_slice() {
@@ -92,15 +92,15 @@ impl Import {
             [client] => *client,
             _ => return Err("--from reads one file, so name at most one client".to_owned()),
         };
-        let project = place::project_of(client, &path, &ground.home);
+        let project = place::project_of(client, &path, &search_base.home);
         let source = ClientFile { client, path, project };
-        translate(&source, &text, ground).map_err(|reason| format!("{} {reason}", source.path.display()))
+        translate(&source, &text, search_base).map_err(|reason| format!("{} {reason}", source.path.display()))
     }
 
     /// Reads all files that exist. An invalid file becomes a note, and the search continues.
-    fn search(&self, ground: &SearchBase, looked: &mut Vec<PathBuf>) -> Vec<FileImport> {
+    fn search(&self, search_base: &SearchBase, looked: &mut Vec<PathBuf>) -> Vec<FileImport> {
         let clients = if self.clients.is_empty() { ClientApp::ALL } else { &self.clients };
-        let sources = clients.iter().flat_map(|client| place::sources(*client, ground, &environment));
+        let sources = clients.iter().flat_map(|client| place::sources(*client, search_base, &environment));
         let (mut all, mut room) = (Vec::new(), MAX_TOTAL);
         for source in sources {
             looked.push(source.path.clone());
@@ -110,7 +110,7 @@ impl Import {
                 Err(error) => Err(format!("skipped: {error}")),
                 Ok(text) => {
                     room -= text.len() as u64;
-                    translate(&source, &text, ground)
+                    translate(&source, &text, search_base)
                 }
             };
             all.push(found.unwrap_or_else(|why| {

@@ -150,7 +150,7 @@ fn token_of(file: Option<&Path>, variable: &str) -> Result<Option<Secret>> {
 async fn look_around(own: &Identity) -> Result<GatewayRecord, String> {
     let record = choose(&RecordDirectories::of(&environment).running(), own, environment)?;
     let GatewayRecord { url, pid, .. } = &record;
-    if !record.answers().await {
+    if !record.is_answering().await {
         return Err(format!("the gateway at {url} (pid {pid}) does not answer"));
     }
     // The gateway may have ended a moment ago.

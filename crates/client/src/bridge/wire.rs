@@ -74,8 +74,8 @@ impl GatewayTarget {
         request
     }
 
-    fn lives(&self) -> bool {
-        self.record.as_ref().is_none_or(GatewayRecord::lives)
+    fn is_alive(&self) -> bool {
+        self.record.as_ref().is_none_or(GatewayRecord::is_alive)
     }
 }
 
@@ -99,7 +99,7 @@ impl GatewayConnection {
     /// Returns the gateway to send to. Switches to the successor if the current gateway has ended.
     fn current(&self) -> Result<Arc<GatewayTarget>, RequestError> {
         let target = self.target.load_full();
-        if target.lives() {
+        if target.is_alive() {
             return Ok(target);
         }
         match self.successor.as_ref().and_then(|successor| successor()) {
@@ -123,8 +123,8 @@ impl GatewayConnection {
     }
 
     /// Reports whether the current gateway still runs. A gateway at a given URL always counts as running.
-    pub fn lives(&self) -> bool {
-        self.target.load().lives()
+    pub fn is_alive(&self) -> bool {
+        self.target.load().is_alive()
     }
 
     /// Opens a stream: the one with the event `after`, or the notification stream if `after` is `None`.
@@ -173,11 +173,11 @@ impl GatewayConnection {
     }
 
     /// Returns the error for a response with a failing HTTP status. Includes the message of the body if there is one.
-    pub fn refused(&self, status: StatusCode, said: Option<&str>) -> Error {
-        let cure = match (status, said) {
+    pub fn rejection_error(&self, status: StatusCode, message: Option<&str>) -> Error {
+        let cure = match (status, message) {
             (StatusCode::UNAUTHORIZED, _) => "pass its token with --token-file FILE or the variable GOBLIN_TOKEN",
             (StatusCode::FORBIDDEN, _) => "add the host of this URL to its gateway.allowedHosts",
-            (_, Some(said)) => said,
+            (_, Some(message)) => message,
             (_, None) => "is there an MCP endpoint at this URL?",
         };
         let (server, reason) = (self.url(), format!("the gateway answered HTTP {status}; {cure}"));
@@ -186,7 +186,7 @@ impl GatewayConnection {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
                 Error::BackendUnavailable { server, reason, sent: false }
             }
-            _ if said.is_some() => Error::BackendUnavailable { server, reason, sent: false },
+            _ if message.is_some() => Error::BackendUnavailable { server, reason, sent: false },
             _ => Error::BackendProtocol { server, reason },
         }
     }

@@ -264,12 +264,12 @@ pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
 /// Returns an error of the operating system without its number and its capital letter.
 fn plain(error: &(dyn Error + 'static)) -> String {
     let text = error.to_string();
-    let Some((words, _)) = text.split_once(" (os error ") else {
+    let Some((text, _)) = text.split_once(" (os error ") else {
         return text;
     };
-    let mut words = words.to_owned();
-    if let Some(initial) = words.get_mut(..1) {
+    let mut text = text.to_owned();
+    if let Some(initial) = text.get_mut(..1) {
         initial.make_ascii_lowercase();
     }
-    words
+    text
 }

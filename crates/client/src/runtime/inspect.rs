@@ -30,13 +30,13 @@ pub enum DirectoryProblem {
 
 impl RecordDirectories {
     pub fn inspect(&self) -> RuntimeReport {
-        let directories = self.0.iter().map(|directory| (directory.clone(), judge(directory))).collect();
+        let directories = self.0.iter().map(|directory| (directory.clone(), check(directory))).collect();
         let (running, leftovers) = self.records();
         RuntimeReport { directories, running, leftovers }
     }
 }
 
-fn judge(directory: &Path) -> Result<(), DirectoryProblem> {
+fn check(directory: &Path) -> Result<(), DirectoryProblem> {
     use std::os::unix::fs::MetadataExt;
     let may_write = |path: &Path| access(path, Access::WRITE_OK | Access::EXEC_OK);
     let allowed = match std::fs::symlink_metadata(directory) {

@@ -28,8 +28,8 @@ pub(crate) fn replace(path: &Path, text: &str, is_unchanged: impl Fn() -> bool) 
     let written = write(&temporary, text, mode).and_then(|()| {
         // The lock serializes two goblin processes. The check below still detects most races if the file system has
         // no locks.
-        let turn = File::open(directory)?;
-        let _ = turn.lock();
+        let directory_file = File::open(directory)?;
+        let _ = directory_file.lock();
         if !is_unchanged() {
             return Err(Error::other("the file was changed in the meantime, run the command again"));
         }

@@ -46,7 +46,7 @@ pub(crate) fn entry(
     client: ClientApp,
     server: &JsonTree,
     block: &ServerBlock,
-    ground: &SearchBase,
+    search_base: &SearchBase,
     notes: &mut Vec<Note>,
 ) -> Option<JsonTree> {
     let JsonTree::Object(members) = server else {
@@ -54,9 +54,9 @@ pub(crate) fn entry(
         return None;
     };
     let is_sse = is_sse(client, server);
-    notes.extend(doubt(server));
+    notes.extend(note_unknown_type(server));
     let mut reader =
-        EntryReader { variables: VariableMapper { client, block, ground }, parts: EntryParts::default(), notes };
+        EntryReader { variables: VariableMapper { client, block, search_base }, parts: EntryParts::default(), notes };
     for (name, value) in members {
         reader.member(name, value);
     }
@@ -81,7 +81,7 @@ fn kind(server: &JsonTree) -> Option<&str> {
 }
 
 /// Returns a note if the server has an unknown type and the other members decide its kind.
-fn doubt(server: &JsonTree) -> Option<Note> {
+fn note_unknown_type(server: &JsonTree) -> Option<Note> {
     let is_unknown = kind(server).is_some_and(|kind| !is_known_kind(kind));
     is_unknown.then(|| Note::new("type", "unknown type; the other members determine the transport"))
 }
@@ -163,7 +163,7 @@ impl EntryReader<'_, '_> {
         self.notes.extend(found);
     }
 
-    fn wrong<T>(&mut self, name: &str, wanted: &str) -> Option<T> {
+    fn wrong<T>(&mut self, name: &str, expected: &str) -> Option<T> {
         self.notes.push(Note::new(name, format!("left out: not {expected}")));
         None
     }
@@ -207,8 +207,8 @@ impl EntryReader<'_, '_> {
         if text.starts_with(['/', '$']) {
             return Some(JsonTree::text(text));
         }
-        let (block, ground) = (self.variables.block, self.variables.ground);
-        let base = block.project.as_ref().unwrap_or(&ground.here);
+        let (block, search_base) = (self.variables.block, self.variables.search_base);
+        let base = block.project.as_ref().unwrap_or(&search_base.here);
         let whole: std::path::PathBuf = base.join(text).components().collect();
         if block.project.is_none() {
             let why = format!("{text} depends on the directory where the client starts, and is written as {}", whole.display());

@@ -14,7 +14,7 @@ use crate::tree::JsonTree;
 pub(crate) struct VariableMapper<'a> {
     pub(crate) client: ClientApp,
     pub(crate) block: &'a ServerBlock,
-    pub(crate) ground: &'a SearchBase,
+    pub(crate) search_base: &'a SearchBase,
 }
 
 impl VariableMapper<'_> {
@@ -86,7 +86,7 @@ impl VariableMapper<'_> {
     fn windsurf(&self, inner: &str) -> Option<String> {
         if let Some(path) = inner.strip_prefix("file:") {
             let path =
-                path.strip_prefix("~/").map_or_else(|| Path::new(path).to_owned(), |rest| self.ground.home.join(rest));
+                path.strip_prefix("~/").map_or_else(|| Path::new(path).to_owned(), |rest| self.search_base.home.join(rest));
             return Some(format!("${{file:{}}}", path.display()));
         }
         inner.strip_prefix("env:").filter(|name| is_variable_name(name)).map(reference)
@@ -115,10 +115,10 @@ impl VariableMapper<'_> {
     /// Returns the directory of the project. A user-level file has no project, so the working directory is used.
     fn folder(&self, member: &str, inner: &str, notes: &mut Vec<Note>) -> String {
         let folder = self.block.project.as_ref().unwrap_or_else(|| {
-            let here = self.ground.here.display();
+            let here = self.search_base.here.display();
             let why = format!("${{{inner}}} depends on the open folder, and is written as {here}");
             notes.push(Note::new(member, why).cure("write another directory if that is wrong"));
-            &self.ground.here
+            &self.search_base.here
         });
         folder.display().to_string().replace("${", "$${")
     }
@@ -134,7 +134,7 @@ impl VariableMapper<'_> {
         }
         let input = self.block.inputs.iter().find(|(known, _)| known == id).map(|(_, input)| input);
         let text = |key: &str| input.and_then(|input| input.get(key)).and_then(JsonTree::as_text);
-        let asked = text("description").map(|asked| format!(" ({asked})")).unwrap_or_default();
+        let description = text("description").map(|description| format!(" ({description})")).unwrap_or_default();
         let why = format!("a gateway cannot prompt for {id}{description}, so the value is the variable {name}");
         notes.push(Note::new(member, why).cure(format!("export {name}=...")));
         match text("default").filter(|default| !default.is_empty() && !default.contains(['}', '$'])) {

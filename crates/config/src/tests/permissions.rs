@@ -42,13 +42,13 @@ fn hard9_load_asks_the_file_itself_and_every_directory() {
     let set = |path: &Path, mode: u32| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
     let load = || load(&path, &environment).map_err(|error| error.to_string());
     set(&path, 0o602);
-    let refused = load().unwrap_err();
-    assert!(refused.contains("others can change it (mode 602), chmod go-w "), "{refused}");
+    let error = load().unwrap_err();
+    assert!(error.contains("others can change it (mode 602), chmod go-w "), "{error}");
     set(&path, 0o600);
     set(&directory, 0o777);
-    let refused = load().unwrap_err();
+    let error = load().unwrap_err();
     let place = directory.display();
-    assert!(refused.contains(&format!("others can write {place} (mode 777), chmod go-w {place}")), "{refused}");
+    assert!(error.contains(&format!("others can write {place} (mode 777), chmod go-w {place}")), "{error}");
     // Others cannot replace files in a sticky directory.
     set(&directory, 0o1777);
     let loaded = load().unwrap();

@@ -64,14 +64,14 @@ impl CatalogClient {
             match self.peer.next().await.ok_or_else(gone)? {
                 PeerMessage::Answer(answer) if answer.id.as_ref().and_then(Id::as_u64) == Some(number) => break answer,
                 PeerMessage::Answer(_) => {}
-                PeerMessage::Told(told) if told.method == Method::Progress => self.progress.tell(&told),
-                PeerMessage::Told(_) => {}
-                PeerMessage::Asked(ask) if ask.method == Method::Elicit => {
+                PeerMessage::Notification(told) if told.method == Method::Progress => self.progress.tell(&told),
+                PeerMessage::Notification(_) => {}
+                PeerMessage::Request(ask) if ask.method == Method::Elicit => {
                     self.progress.end();
                     let answer = form::answer(&ask).await;
                     self.peer.answer(&ask, answer);
                 }
-                PeerMessage::Asked(ask) => {
+                PeerMessage::Request(ask) => {
                     note(&format!("the server sent a {} request, which this command does not support", clean(ask.method.as_str())));
                     self.peer.refuse(&ask);
                 }

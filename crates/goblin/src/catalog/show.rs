@@ -1,7 +1,7 @@
 //! Prints cards as a table.
 
 use goblin_catalog::listing::List;
-use goblin_client::words::bytes;
+use goblin_client::units::bytes;
 use goblin_telemetry::clean;
 
 use crate::catalog::cards::{Card, Cards};

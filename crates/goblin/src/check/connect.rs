@@ -39,10 +39,10 @@ pub(crate) async fn connect(config: Config, observe: Arc<Observe>, report: &mut 
     let begin = Instant::now();
     let app = App::start(config, own_executable()?, ProxyEnvironment::from_process(), observe);
     let backends = app.backends();
-    let answers = ask_all(&backends, begin, patience).await;
+    let is_answering = ask_all(&backends, begin, patience).await;
     let source = |backend: &Arc<Backend>| Source { backend: Arc::clone(backend), listing: backend.listing() };
     let catalog = build(0, &terms, backends.iter().map(source).collect());
-    for (index, (backend, answer)) in backends.iter().zip(answers).enumerate() {
+    for (index, (backend, answer)) in backends.iter().zip(is_answering).enumerate() {
         let Some(server) = report.servers.iter_mut().find(|server| server.id == backend.id.as_str()) else { continue };
         match answer {
             Ok(answer) => {
@@ -82,18 +82,18 @@ pub(crate) async fn connect(config: Config, observe: Arc<Observe>, report: &mut 
 async fn ask_all(backends: &[Arc<Backend>], begin: Instant, patience: Duration) -> Vec<Result<ConnectResult, String>> {
     let ask_one = async |index: usize| (index, ask(&backends[index], begin, patience).await);
     let mut asked: FuturesUnordered<_> = (0..backends.len()).map(ask_one).collect();
-    let mut answers: Vec<Option<Result<ConnectResult, String>>> = backends.iter().map(|_| None).collect();
+    let mut is_answering: Vec<Option<Result<ConnectResult, String>>> = backends.iter().map(|_| None).collect();
     let mut progress = ProgressLine::begin();
     loop {
-        let waiting = backends.iter().zip(&answers).filter(|(_, answer)| answer.is_none());
+        let waiting = backends.iter().zip(&is_answering).filter(|(_, answer)| answer.is_none());
         progress.show(&waiting.map(|(backend, _)| backend.id.as_str()).collect::<Vec<_>>(), backends.len());
         match asked.next().await {
-            Some((index, answer)) => answers[index] = Some(answer),
+            Some((index, answer)) => is_answering[index] = Some(answer),
             None => break,
         }
     }
     progress.end();
-    answers.into_iter().flatten().collect()
+    is_answering.into_iter().flatten().collect()
 }
 
 async fn ask(backend: &Backend, begin: Instant, patience: Duration) -> Result<ConnectResult, String> {

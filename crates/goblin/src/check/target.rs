@@ -86,7 +86,7 @@ mod tests {
             ("https://search.example", "https://search.example"),
         ] {
             let transport =
-                Transport::Http { kind: HttpKind::Unsaid, url: url.to_owned(), headers: Vec::new(), ca: None };
+                Transport::Http { kind: HttpKind::Unspecified, url: url.to_owned(), headers: Vec::new(), ca: None };
             assert_eq!(of(&transport, &variables), expected);
         }
     }

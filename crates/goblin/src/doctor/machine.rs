@@ -73,7 +73,7 @@ pub(crate) async fn gateways(inspected: &RuntimeReport, own: &Identity, findings
 async fn of_this_configuration(record: &GatewayRecord, own: &Identity, findings: &mut Findings) {
     let GatewayRecord { url, pid, version, .. } = record;
     let (before, restart) = (findings.len(), format!("stop it (kill {pid}) and start it again: goblin serve"));
-    if !record.answers().await {
+    if !record.is_answering().await {
         findings.trouble(GATEWAY, format!("the gateway at {url} (pid {pid}) does not answer"), &restart);
     }
     if let Err(error) = record.token() {

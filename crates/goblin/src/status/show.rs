@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use goblin_admin::api::{Conflict, ServerStatus, Status};
-use goblin_client::words::span;
+use goblin_client::units::span;
 use goblin_telemetry::clean;
 
 use crate::check::table::{COUNTS, lay_out};

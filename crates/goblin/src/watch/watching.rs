@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow};
-use goblin_client::bridge::message::complaint;
+use goblin_client::bridge::message::error_message;
 use goblin_client::peer::{Peer, PeerMessage};
 use goblin_client::update::{ResourceUpdate, now};
 use goblin_telemetry::clean;
@@ -105,8 +105,8 @@ impl WatchSession {
             };
             let end = match heard {
                 Some(PeerMessage::Answer(answer)) => self.on_answer(&answer),
-                Some(PeerMessage::Told(notification)) => self.on_update(&notification).await?,
-                Some(PeerMessage::Asked(ask)) => {
+                Some(PeerMessage::Notification(notification)) => self.on_update(&notification).await?,
+                Some(PeerMessage::Request(ask)) => {
                     self.peer.refuse(&ask);
                     None
                 }
@@ -124,7 +124,7 @@ impl WatchSession {
         let capabilities = format!(r#"{{"experimental":{{"{SUBSCRIPTIONS}":{{}}}}}}"#);
         let answer = self.peer.begin("goblin watch", &capabilities).await;
         let answer = answer.ok_or_else(|| anyhow!("the gateway closed the connection before it answered"))?;
-        complaint(&answer).map_or(Ok(()), |complaint| Err(anyhow!(complaint)))
+        error_message(&answer).map_or(Ok(()), |error_message| Err(anyhow!(error_message)))
     }
 
     /// Looks for URIs in the resource list: a listed URI is a resource, even if it looks like a pattern. Returns `None`
@@ -158,7 +158,7 @@ impl WatchSession {
         match answer.outcome {
             Outcome::Result(_) => self.standing.push(standing(answer, &wish)),
             Outcome::Error(_) => {
-                let reason = complaint(answer).unwrap_or_else(|| "the gateway rejected the subscription".to_owned());
+                let reason = error_message(answer).unwrap_or_else(|| "the gateway rejected the subscription".to_owned());
                 fail(&format!("{}: {reason}", clean(&wish.uri)));
             }
         }

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use goblin_client::bridge::message::complaint;
+use goblin_client::bridge::message::error_message;
 use goblin_client::bridge::wire::GatewayConnection;
 use goblin_client::content::{ContentBlock, ToolOutput, blocks};
 use goblin_client::gateway::{self, PIPE_BYTES};
@@ -59,7 +59,7 @@ impl PendingRequest {
     }
 
     fn answered(self, answer: &Response) -> UiEvent {
-        let complaint = || complaint(answer).unwrap_or_else(|| "an error without a message".to_owned());
+        let error_message = || error_message(answer).unwrap_or_else(|| "an error without a message".to_owned());
         match (answer.outcome, self) {
             (Outcome::Result(at), PendingRequest::Result { ticket, read }) => {
                 let (text, is_error) = read(at.get(answer.raw.as_str()));
@@ -67,9 +67,9 @@ impl PendingRequest {
             }
             (Outcome::Result(_), PendingRequest::Watch { uri, is_on }) => UiEvent::Watching { uri, is_on },
             (Outcome::Error(_), PendingRequest::Watch { uri, .. }) => {
-                UiEvent::Said(StatusMessage::bad(format!("{uri}: {}", complaint())))
+                UiEvent::Said(StatusMessage::bad(format!("{uri}: {}", error_message())))
             }
-            (Outcome::Error(_), request) => request.failed(complaint()),
+            (Outcome::Error(_), request) => request.failed(error_message()),
         }
     }
 }
@@ -130,7 +130,7 @@ impl PeerLoop<'_> {
         let capabilities = format!(r#"{{"experimental":{{"{SUBSCRIPTIONS}":{{}}}}}}"#);
         let begun = self.peer.begin("goblin top", &capabilities).await;
         let refused = match &begun {
-            Some(answer) => complaint(answer),
+            Some(answer) => error_message(answer),
             None => Some("the gateway closed the connection before it answered".to_owned()),
         };
         if let Some(reason) = refused {
@@ -182,11 +182,11 @@ impl PeerLoop<'_> {
                 let open = answer.id.as_ref().and_then(Id::as_u64).and_then(|number| self.open.remove(&number));
                 open.map(|open| open.answered(&answer))
             }
-            PeerMessage::Told(told) => ResourceUpdate::read(&told).map(|update| {
+            PeerMessage::Notification(told) => ResourceUpdate::read(&told).map(|update| {
                 let ResourceUpdate { uri, is_deleted, .. } = update;
                 UiEvent::Updated { uri, time: clock(&now()).to_owned(), is_deleted }
             }),
-            PeerMessage::Asked(ask) => {
+            PeerMessage::Request(ask) => {
                 self.peer.refuse(&ask);
                 None
             }

@@ -2,7 +2,7 @@
 
 use goblin_admin::api::{EventInfo, ServerStatus, SessionInfo, SubscriptionInfo};
 use goblin_admin::routes::List;
-use goblin_client::words::bytes;
+use goblin_client::units::bytes;
 use goblin_telemetry::clean;
 use goblin_wire::json;
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use goblin_admin::api::{EventInfo, ServerStatus, SessionInfo, SubscriptionInfo};
 use goblin_admin::routes::List;
-use goblin_client::words::bytes;
+use goblin_client::units::bytes;
 use goblin_telemetry::clean;
 
 use crate::state::data::{CatalogItem, DashboardData};

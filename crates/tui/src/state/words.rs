@@ -1,6 +1,6 @@
 //! Formats times, durations and sparklines in a few characters.
 
-use goblin_client::words;
+use goblin_client::units;
 
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 

@@ -1,7 +1,7 @@
 //! Draws the overview panel: totals, servers with sparklines, and the last events.
 
 use goblin_admin::api::{EventInfo, Status};
-use goblin_client::words::bytes;
+use goblin_client::units::bytes;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::text::{Line, Span};
