@@ -31,7 +31,7 @@ impl DirectoryWatch {
 }
 
 impl WatchHandle {
-    pub(crate) fn watch(&self, _wanted: Vec<PathBuf>) -> io::Result<WatchedDirectories> {
+    pub(crate) fn watch(&self, _paths: Vec<PathBuf>) -> io::Result<WatchedDirectories> {
         match self.0 {}
     }
 }
