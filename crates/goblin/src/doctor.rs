@@ -59,7 +59,7 @@ pub(crate) async fn run(arguments: Doctor) -> Result<ExitCode> {
         false => findings.text(is_colourful(&std::io::stdout())),
     };
     print(&text).context("cannot write to stdout")?;
-    Ok(ExitCode::from(u8::from(findings.count(Verdict::Trouble) > 0)))
+    Ok(ExitCode::from(u8::from(findings.count(Verdict::ErrorBody) > 0)))
 }
 
 const ANOTHER_CONFIGURATION: &str = "write one, name another (--config FILE), or import the servers of other \

@@ -73,7 +73,7 @@ impl CatalogClient {
                 }
                 PeerMessage::Request(ask) => {
                     note(&format!("the server sent a {} request, which this command does not support", clean(ask.method.as_str())));
-                    self.peer.refuse(&ask);
+                    self.peer.reject(&ask);
                 }
             }
         };

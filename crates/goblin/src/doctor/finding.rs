@@ -12,7 +12,7 @@ use crate::style::{paint_if, plural};
 pub(crate) enum Verdict {
     Ok,
     Warning,
-    Trouble,
+    ErrorBody,
 }
 
 impl Verdict {
@@ -20,7 +20,7 @@ impl Verdict {
         match self {
             Verdict::Ok => "ok",
             Verdict::Warning => "warning",
-            Verdict::Trouble => "trouble",
+            Verdict::ErrorBody => "trouble",
         }
     }
 
@@ -28,7 +28,7 @@ impl Verdict {
         match self {
             Verdict::Ok => "32",
             Verdict::Warning => "1;33",
-            Verdict::Trouble => "1;31",
+            Verdict::ErrorBody => "1;31",
         }
     }
 }
@@ -64,7 +64,7 @@ impl Findings {
     }
 
     pub(crate) fn trouble(&mut self, about: &str, what: impl AsRef<str>, cure: impl AsRef<str>) {
-        self.push(Verdict::Trouble, about, what.as_ref(), Some(cure.as_ref()));
+        self.push(Verdict::ErrorBody, about, what.as_ref(), Some(cure.as_ref()));
     }
 
     /// Adds a finding. Removes line ends and control characters, because the text may quote a server.
@@ -87,7 +87,7 @@ impl Findings {
     }
 
     pub(crate) fn document(&self) -> DoctorReport<'_> {
-        let (troubles, warnings) = (self.count(Verdict::Trouble), self.count(Verdict::Warning));
+        let (troubles, warnings) = (self.count(Verdict::ErrorBody), self.count(Verdict::Warning));
         DoctorReport { ok: troubles == 0, troubles, warnings, findings: &self.0 }
     }
 
@@ -100,7 +100,7 @@ impl Findings {
                 let _ = writeln!(text, "{:9}{cure}", "");
             }
         }
-        let parts = [(Verdict::Trouble, "trouble"), (Verdict::Warning, "warning")];
+        let parts = [(Verdict::ErrorBody, "trouble"), (Verdict::Warning, "warning")];
         let counted = parts.map(|(verdict, noun)| (self.count(verdict), noun));
         let counted: Vec<_> =
             counted.iter().filter(|(count, _)| *count > 0).map(|(n, noun)| plural(*n, noun)).collect();

@@ -107,7 +107,7 @@ impl WatchSession {
                 Some(PeerMessage::Answer(answer)) => self.on_answer(&answer),
                 Some(PeerMessage::Notification(notification)) => self.on_update(&notification).await?,
                 Some(PeerMessage::Request(ask)) => {
-                    self.peer.refuse(&ask);
+                    self.peer.reject(&ask);
                     None
                 }
                 None => Some(WatchEnd::Gone),

@@ -9,7 +9,7 @@ use goblin_wire::json;
 use crate::state::data::{CatalogItem, DashboardData};
 use crate::state::json::pretty;
 use crate::state::table::{RowItem, milliseconds};
-use crate::state::words::span;
+use crate::state::format::span;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Line {

@@ -29,8 +29,8 @@ pub(crate) fn draw(frame: &mut Frame<'_>, body: Rect, dialog: &Dialog, state: &S
 
 /// Draws an empty frame for this many lines in the middle of `body`. Returns the inner area.
 fn open_dialog(frame: &mut Frame<'_>, body: Rect, title: &str, columns: u16, rows: usize, theme: Theme) -> Rect {
-    let wanted = u16::try_from(rows).unwrap_or(u16::MAX).saturating_add(2);
-    let (columns, rows) = (columns.min(body.width), wanted.min(body.height));
+    let height = u16::try_from(rows).unwrap_or(u16::MAX).saturating_add(2);
+    let (columns, rows) = (columns.min(body.width), height.min(body.height));
     let area = Rect {
         x: body.x + (body.width - columns) / 2,
         y: body.y + (body.height - rows) / 2,
@@ -114,7 +114,7 @@ fn draw_form(frame: &mut Frame<'_>, body: Rect, form: &Form, theme: Theme) -> us
 }
 
 fn field_lines(field: &FormField, is_focused: bool, label: usize, room: usize, theme: Theme) -> Vec<Line<'static>> {
-    let mark = if field.is_needed { "*" } else { " " };
+    let mark = if field.is_required { "*" } else { " " };
     let pointer = if is_focused { ">" } else { " " };
     let name = Span::styled(format!("{pointer}{mark}{}", pad(&field.label(), label, false)), theme.strong());
     let entry_room = room.saturating_sub(label + 4);
@@ -128,11 +128,11 @@ fn field_lines(field: &FormField, is_focused: bool, label: usize, room: usize, t
     if is_focused {
         spans.push(Span::styled(" ", theme.selected()));
     }
-    let (words, style) = match &field.trouble {
-        Some(trouble) => (format!("✗ {trouble}"), theme.error()),
+    let (text, style) = match &field.error {
+        Some(error) => (format!("✗ {error}"), theme.error()),
         None => (field.hint.clone(), theme.dim()),
     };
-    let below = format!("  {}{}", " ".repeat(label), fit(&words, room.saturating_sub(label + 2)));
+    let below = format!("  {}{}", " ".repeat(label), fit(&text, room.saturating_sub(label + 2)));
     vec![Line::from(spans), Line::styled(below, style)]
 }
 

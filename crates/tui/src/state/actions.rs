@@ -9,9 +9,9 @@ use crate::state::table::{Row, RowItem};
 use crate::state::{Effect, State, StatusMessage};
 
 impl State {
-    pub(super) fn selected_item(&self, wanted: &[List]) -> Option<(List, &CatalogItem)> {
+    pub(super) fn selected_item(&self, kinds: &[List]) -> Option<(List, &CatalogItem)> {
         match self.row()?.what {
-            RowItem::Item(kind, at) if wanted.contains(&kind) => Some((kind, self.data.items(kind).get(at)?)),
+            RowItem::Item(kind, at) if kinds.contains(&kind) => Some((kind, self.data.items(kind).get(at)?)),
             _ => None,
         }
     }
@@ -93,11 +93,11 @@ impl State {
             watched.updates += 1;
             watched.last = time;
         }
-        let word = if is_deleted { "is deleted" } else { "has changed" };
-        self.notice = Some(StatusMessage::good(format!("{uri} {word}")));
+        let change = if is_deleted { "is deleted" } else { "has changed" };
+        self.notice = Some(StatusMessage::good(format!("{uri} {change}")));
     }
 
-    pub(super) fn ask(&mut self, action: ServerAction) {
+    pub(super) fn confirm_server_action(&mut self, action: ServerAction) {
         match self.selected_server() {
             Some((server, _)) => self.dialog = Some(Dialog::confirm(action, server)),
             None => self.notice = Some(StatusMessage::bad("this key needs a server: select one in the panel Servers (2)")),
