@@ -104,8 +104,8 @@ fn try_remove(arguments: &Remove) -> Result<String, String> {
     let servers = draft.servers();
     for name in &arguments.names {
         if !servers.iter().any(|(known, _)| known == name) {
-            let meant = draft.nearest(name).map(|known| format!(", did you mean {known}?")).unwrap_or_default();
-            return Err(format!("there is no server {name} in {}{meant}", draft.path().display()));
+            let suggestion = draft.nearest(name).map(|known| format!(", did you mean {known}?")).unwrap_or_default();
+            return Err(format!("there is no server {name} in {}{suggestion}", draft.path().display()));
         }
     }
     arguments.names.iter().for_each(|name| draft.remove(name));

@@ -68,10 +68,10 @@ impl Import {
         let here = std::env::current_dir().map_err(|error| format!("cannot determine the working directory: {error}"))?;
         let home = environment("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
         let search_base = SearchBase { home, here };
-        let mut looked = Vec::new();
+        let mut searched = Vec::new();
         let found = match &self.from {
             Some(path) => vec![self.named(path, &search_base)?],
-            None => self.search(&search_base, &mut looked),
+            None => self.search(&search_base, &mut searched),
         };
         let path = file::target(self.target.config.as_deref(), &environment).map_err(|error| error.to_string())?;
         let draft = Draft::open(&path).map_err(|error| error.to_string())?;
@@ -80,7 +80,7 @@ impl Import {
             draft.put(&server.id, &server.entry);
         }
         let outside = draft.check(&environment).map_err(|error| error.to_string())?;
-        Ok(ImportPlan { draft, merged, outside, looked })
+        Ok(ImportPlan { draft, merged, outside, searched })
     }
 
     /// Reads the file that the user named. Unlike in a search, a missing or invalid file is an error.
@@ -98,18 +98,18 @@ impl Import {
     }
 
     /// Reads all files that exist. An invalid file becomes a note, and the search continues.
-    fn search(&self, search_base: &SearchBase, looked: &mut Vec<PathBuf>) -> Vec<FileImport> {
+    fn search(&self, search_base: &SearchBase, searched: &mut Vec<PathBuf>) -> Vec<FileImport> {
         let clients = if self.clients.is_empty() { ClientApp::ALL } else { &self.clients };
         let sources = clients.iter().flat_map(|client| place::sources(*client, search_base, &environment));
-        let (mut all, mut room) = (Vec::new(), MAX_TOTAL);
+        let (mut all, mut remaining) = (Vec::new(), MAX_TOTAL);
         for source in sources {
-            looked.push(source.path.clone());
+            searched.push(source.path.clone());
             let max = if source.project.is_some() { MAX_PROJECT_FILE } else { MAX_USER_FILE };
-            let found = match read(&source.path, max.min(room)) {
+            let found = match read(&source.path, max.min(remaining)) {
                 Err(error) if error.is_not_found() => continue,
                 Err(error) => Err(format!("skipped: {error}")),
                 Ok(text) => {
-                    room -= text.len() as u64;
+                    remaining -= text.len() as u64;
                     translate(&source, &text, search_base)
                 }
             };
@@ -141,7 +141,7 @@ impl Import {
             print("nothing was written (--dry-run)\n")?;
         } else if !self.yes && !std::io::stdin().is_terminal() {
             print(&format!("nothing was written; run the command again with --yes to write to {path}\n"))?;
-        } else if self.yes || agrees(&path)? {
+        } else if self.yes || confirm(&path)? {
             let path = plan.draft.write()?;
             print(&report::done(count, &path))?;
         } else {
@@ -162,7 +162,7 @@ fn own_port(draft: &Draft) -> u16 {
     loaded.map_or(Gateway::default().port, |loaded| loaded.config.gateway.port)
 }
 
-fn agrees(path: &str) -> Result<bool> {
+fn confirm(path: &str) -> Result<bool> {
     print(&format!("write to {path}? [y/N] "))?;
     std::io::stdout().flush().context("cannot write to stdout")?;
     let mut answer = String::new();

@@ -48,7 +48,7 @@ pub(crate) enum ConfigError {
 
 /// Loads the configuration and prints its warnings. Returns a message with all problems if it is not valid.
 pub(crate) fn load(flag: Option<&Path>) -> Result<SourcedConfig, String> {
-    let given = find(flag).and_then(RawConfig::parse).map_err(|trouble| trouble.to_string())?;
+    let given = find(flag).and_then(RawConfig::parse).map_err(|error| error.to_string())?;
     for warning in &given.warnings {
         warn(&warning.to_string());
     }
@@ -62,7 +62,7 @@ pub(crate) fn find(flag: Option<&Path>) -> Result<RawConfig, ConfigError> {
             Err(problem) => Err(ConfigError::File { path, problem }),
         },
         ConfigSearch::Nowhere(searched) => {
-            working_directory().map_err(|refused| ConfigError::Nothing(format!("{searched}\n{refused}")))
+            working_directory().map_err(|reason| ConfigError::Nothing(format!("{searched}\n{reason}")))
         }
     }
 }
@@ -86,10 +86,10 @@ impl RawConfig {
                 variables: Variables::new(),
             }),
             RawConfig::File { path, text, origin } => {
-                let asked = RefCell::new(Variables::new());
+                let looked_up = RefCell::new(Variables::new());
                 let note = |name: &str| {
                     let value = environment(name);
-                    asked.borrow_mut().insert(name.to_owned(), value.clone());
+                    looked_up.borrow_mut().insert(name.to_owned(), value.clone());
                     value
                 };
                 match goblin_config::parse(&text, &origin, &note) {
@@ -98,7 +98,7 @@ impl RawConfig {
                         from: ConfigLocation::File(path),
                         warnings: loaded.warnings,
                         identity,
-                        variables: asked.into_inner(),
+                        variables: looked_up.into_inner(),
                     }),
                     Err(problems) => Err(ConfigError::File { path, problem: problems.into() }),
                 }

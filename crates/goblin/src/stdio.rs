@@ -66,12 +66,12 @@ pub(crate) async fn run(arguments: Stdio) -> Result<ExitCode> {
         let token = token(arguments.token_file.as_deref())?;
         let wire = gateway::to_url(url, token.as_ref(), arguments.profile.as_ref())?;
         note(&format!("bridging to the gateway at {}", wire.url()));
-        return carry(wire, &arguments.log).await;
+        return run_bridge(wire, &arguments.log).await;
     }
     let found = load::find(arguments.source.config.as_deref()).map_err(CliError::from)?;
     let usable = match arguments.standalone {
         true => Err("--standalone was given".to_owned()),
-        false => look_around(&found.identity()).await,
+        false => find_gateway(&found.identity()).await,
     };
     let profile = arguments.profile;
     match usable {
@@ -83,9 +83,9 @@ pub(crate) async fn run(arguments: Stdio) -> Result<ExitCode> {
             ));
             // The file of a successor may have changed: the client gets the current content. The variables must match.
             let is_same = |record: &GatewayRecord| record.fingerprints.differing(environment).is_empty();
-            carry(gateway::to_record(record, profile.as_ref(), is_same)?, &arguments.log).await
+            run_bridge(gateway::to_record(record, profile.as_ref(), is_same)?, &arguments.log).await
         }
-        Err(reason) => stand_alone(found, &reason, profile, &arguments.log).await,
+        Err(reason) => run_standalone(found, &reason, profile, &arguments.log).await,
     }
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn check_profile(config: &Config, profile: Option<&ProfileName>) -> R
     })
 }
 
-async fn stand_alone(
+async fn run_standalone(
     found: RawConfig,
     reason: &str,
     profile: Option<ProfileName>,
@@ -118,7 +118,7 @@ async fn stand_alone(
     Ok(ExitCode::SUCCESS)
 }
 
-async fn carry(wire: GatewayConnection, flags: &LogFlags) -> Result<ExitCode> {
+async fn run_bridge(wire: GatewayConnection, flags: &LogFlags) -> Result<ExitCode> {
     log::start(Level::INFO, &Log::default(), flags);
     bridge::run(wire, tokio::io::stdin(), tokio::io::stdout(), termination()?).await;
     Ok(ExitCode::SUCCESS)
@@ -147,7 +147,7 @@ fn token_of(file: Option<&Path>, variable: &str) -> Result<Option<Secret>> {
 }
 
 /// Returns the gateway to connect to, or the reason why there is none.
-async fn look_around(own: &Identity) -> Result<GatewayRecord, String> {
+async fn find_gateway(own: &Identity) -> Result<GatewayRecord, String> {
     let record = choose(&RecordDirectories::of(&environment).running(), own, environment)?;
     let GatewayRecord { url, pid, .. } = &record;
     if !record.is_answering().await {
@@ -227,7 +227,7 @@ mod tests {
             let chosen = choose(running, &own, |_| key.map(str::to_owned));
             match (chosen, expected) {
                 (Ok(_), Ok(())) => {}
-                (Err(reason), Err(words)) => assert!(reason.contains(words), "{reason}"),
+                (Err(reason), Err(fragment)) => assert!(reason.contains(fragment), "{reason}"),
                 (chosen, expected) => panic!("{chosen:?}, not {expected:?}"),
             }
         };

@@ -164,14 +164,14 @@ impl ToolCall {
             (false, true) => {}
         }
         match outcomes.is_error() {
-            true => Err(CliError::Refused(error_message(&self.name, &outcomes))),
+            true => Err(CliError::Refused(error_text(&self.name, &outcomes))),
             false => Ok(()),
         }
     }
 }
 
 /// Returns the error text of a failed tool.
-fn error_message(name: &str, outcomes: &ToolOutput) -> String {
+fn error_text(name: &str, outcomes: &ToolOutput) -> String {
     let text = outcomes.text();
     let lines: Vec<_> = text.lines().map(clean).collect();
     match lines.is_empty() {

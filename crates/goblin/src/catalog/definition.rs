@@ -21,8 +21,8 @@ const HINTS: [(&str, &str, &str); 4] = [
 /// Renders a definition. Cuts the lines of the table to `width`; `None` means a pipe.
 pub(crate) fn render(tool: &EntryDefinition, width: Option<usize>, colourful: bool) -> String {
     let (definition, schema) = (&tool.value, ToolSchema::new(&tool.value["inputSchema"]));
-    let word = |value: &Value| clean(value.as_str().unwrap_or_default());
-    let name = word(&definition["name"]);
+    let text = |value: &Value| clean(value.as_str().unwrap_or_default());
+    let name = text(&definition["name"]);
     let mut text = format!("{}  (server {})\n", paint_if(colourful, &name, "1"), clean(&tool.server));
     let description = definition["description"].as_str().unwrap_or_default();
     for line in description.trim().lines() {
@@ -44,21 +44,21 @@ pub(crate) fn render(tool: &EntryDefinition, width: Option<usize>, colourful: bo
 fn rows(schema: ToolSchema<'_>) -> Vec<Vec<String>> {
     let head = ["ARGUMENT", "TYPE", "NEEDED", "DESCRIPTION"].map(str::to_owned).to_vec();
     let row = |(name, property): (&str, &Value)| {
-        let needed = if schema.is_required(name) { "yes" } else { "no" };
+        let required = if schema.is_required(name) { "yes" } else { "no" };
         let description = clean(property["description"].as_str().unwrap_or_default());
         let default = property.get("default").map(|value| format!(" (default {})", clean(&value.to_string())));
-        let words = description.split_whitespace().collect::<Vec<_>>().join(" ") + &default.unwrap_or_default();
-        vec![clean(name), clean(&schema.describe(property)), needed.to_owned(), words.trim().to_owned()]
+        let description_text = description.split_whitespace().collect::<Vec<_>>().join(" ") + &default.unwrap_or_default();
+        vec![clean(name), clean(&schema.describe(property)), required.to_owned(), description_text.trim().to_owned()]
     };
-    let (needed, other): (Vec<_>, Vec<_>) = schema.properties().partition(|(name, _)| schema.is_required(name));
-    std::iter::once(head).chain(needed.into_iter().chain(other).map(row)).collect()
+    let (required, other): (Vec<_>, Vec<_>) = schema.properties().partition(|(name, _)| schema.is_required(name));
+    std::iter::once(head).chain(required.into_iter().chain(other).map(row)).collect()
 }
 
 fn facts(definition: &Value) -> Vec<String> {
     let mut facts = Vec::new();
     let annotations = &definition["annotations"];
     let hint = |(key, yes, no): &(&str, &'static str, &'static str)| {
-        annotations[key].as_bool().map(|is_so| if is_so { *yes } else { *no })
+        annotations[key].as_bool().map(|is_set| if is_set { *yes } else { *no })
     };
     let hints: Vec<_> = HINTS.iter().filter_map(hint).collect();
     if !hints.is_empty() {

@@ -16,8 +16,8 @@ const DECLINED: &str = r#"{"action":"decline"}"#;
 const CANCELLED: &str = r#"{"action":"cancel"}"#;
 
 /// Returns the result for an `elicitation/create` request.
-pub(crate) async fn answer(ask: &Request) -> String {
-    let params = ask.params.whole.map_or("{}", |whole| whole.get(ask.raw.as_str()));
+pub(crate) async fn answer(request: &Request) -> String {
+    let params = request.params.whole.map_or("{}", |whole| whole.get(request.raw.as_str()));
     let params: Value = serde_json::from_str(params).unwrap_or_default();
     let message = clean(params["message"].as_str().unwrap_or_default());
     note(&format!("question of the server: {message}"));
@@ -41,7 +41,7 @@ async fn fill_in(schema: ToolSchema<'_>) -> String {
     for (name, property) in schema.properties() {
         let is_required = schema.is_required(name);
         loop {
-            ask_for(name, property, &schema);
+            prompt(name, property, &schema);
             let Ok(Some(line)) = lines.next_line().await else { return CANCELLED.to_owned() };
             if line.is_empty() && !is_required {
                 break;
@@ -58,10 +58,10 @@ async fn fill_in(schema: ToolSchema<'_>) -> String {
     format!(r#"{{"action":"accept","content":{{{}}}}}"#, members.join(","))
 }
 
-fn ask_for(name: &str, property: &Value, schema: &ToolSchema<'_>) {
+fn prompt(name: &str, property: &Value, schema: &ToolSchema<'_>) {
     let title = clean(property["title"].as_str().or(property["description"].as_str()).unwrap_or(name));
-    let needed = if schema.is_required(name) { "" } else { ", optional" };
+    let optional = if schema.is_required(name) { "" } else { ", optional" };
     let mut stderr = std::io::stderr();
-    let _ = write!(stderr, "{title} ({}{needed}): ", clean(&schema.describe(property)));
+    let _ = write!(stderr, "{title} ({}{optional}): ", clean(&schema.describe(property)));
     let _ = stderr.flush();
 }

@@ -30,7 +30,7 @@ pub(crate) fn commands(config: &Config, findings: &mut Findings) -> BTreeSet<Str
     for (id, server) in config.servers.iter().filter(|(_, server)| server.enabled) {
         let Some(command) = ChildCommand::of(&server.transport) else { continue };
         if let Err(error) = child::check(&command) {
-            let (what, said) = split(&error.to_string());
+            let (what, cure_text) = split(&error.to_string());
             let cure = match &error {
                 SpawnError::NotFound { command, path } => missing(command, path),
                 SpawnError::NotExecutable { command } => format!("chmod +x {}", shell_word(command)),
@@ -38,9 +38,9 @@ pub(crate) fn commands(config: &Config, findings: &mut Findings) -> BTreeSet<Str
                     let path = shell_word(&path.display().to_string());
                     format!("create it (mkdir -p {path}), or change mcpServers.{id}.cwd")
                 }
-                SpawnError::Guard { .. } | SpawnError::Setup(_) => said.unwrap_or_default(),
+                SpawnError::Guard { .. } | SpawnError::Setup(_) => cure_text.unwrap_or_default(),
             };
-            findings.trouble(&about(id.as_str()), what, cure);
+            findings.problem(&about(id.as_str()), what, cure);
             unstartable.insert(id.to_string());
         }
     }
@@ -84,9 +84,9 @@ fn split(reason: &str) -> (String, Option<String>) {
 
 /// Adds the results of a check. The second argument is the result of [`commands`]: errors of those servers are already
 /// reported.
-pub(crate) fn examined(report: &CheckReport, told: &BTreeSet<String>, findings: &mut Findings) {
+pub(crate) fn report_servers(report: &CheckReport, reported: &BTreeSet<String>, findings: &mut Findings) {
     for server in &report.servers {
-        standing(server, told, findings);
+        report_state(server, reported, findings);
         if let Some(unpinned) = &server.unpinned {
             let what = format!("{} fetches {} without a fixed version", unpinned.runner, unpinned.package);
             findings.warning(&about(&server.id), what, format!("write {}", unpinned.cure));
@@ -103,22 +103,22 @@ pub(crate) fn examined(report: &CheckReport, told: &BTreeSet<String>, findings: 
     }
 }
 
-fn standing(server: &ServerReport, told: &BTreeSet<String>, findings: &mut Findings) {
+fn report_state(server: &ServerReport, reported: &BTreeSet<String>, findings: &mut Findings) {
     match (server.state, &server.error, &server.seen) {
         (CheckState::Ready, _, Some(seen)) => {
             let (tools, time) = (plural(seen.tools, "tool"), seen.handshake_ms);
             findings.ok(&about(&server.id), format!("ready in {time:.0} ms, {tools}"));
         }
-        (CheckState::Failed, Some(reason), _) if !told.contains(&server.id) => {
+        (CheckState::Failed, Some(reason), _) if !reported.contains(&server.id) => {
             let (what, cure) = split(reason);
-            let cure = cure.unwrap_or_else(|| by_hand(server));
-            findings.trouble(&about(&server.id), what, cure);
+            let cure = cure.unwrap_or_else(|| manual_check(server));
+            findings.problem(&about(&server.id), what, cure);
         }
         _ => {}
     }
 }
 
-fn by_hand(server: &ServerReport) -> String {
+fn manual_check(server: &ServerReport) -> String {
     match server.transport {
         "stdio" => format!("run its command by hand to see more: {}", server.target),
         "files" => format!("is {} a directory that you can read?", server.target),
@@ -127,10 +127,10 @@ fn by_hand(server: &ServerReport) -> String {
 }
 
 /// Warns about servers that write invalid messages to stdout. Quotes the first one of each server.
-pub(crate) fn noise(news: &FeedBatch, findings: &mut Findings) {
-    let mut told = BTreeSet::new();
-    for record in news.records.iter().filter(|record| record.kind == "backend_garbage") {
-        let Some(server) = record.server.as_deref().filter(|server| told.insert(server.to_owned())) else { continue };
+pub(crate) fn stdout_noise(batch: &FeedBatch, findings: &mut Findings) {
+    let mut reported = BTreeSet::new();
+    for record in batch.records.iter().filter(|record| record.kind == "backend_garbage") {
+        let Some(server) = record.server.as_deref().filter(|server| reported.insert(server.to_owned())) else { continue };
         let reason = record.fields.get("reason").map(String::as_str).unwrap_or_default();
         let what = format!("the server writes to stdout lines that are not messages, the first is {reason}");
         findings.warning(&about(server), what, "make the server log to stderr; stdout belongs to the protocol");

@@ -23,7 +23,7 @@ pub(crate) struct ImportPlan {
     /// Problems outside of the file, such as unset variables.
     pub outside: Vec<Problem>,
     /// The files that the search tried.
-    pub looked: Vec<PathBuf>,
+    pub searched: Vec<PathBuf>,
 }
 
 impl ImportPlan {
@@ -41,7 +41,7 @@ impl ImportPlan {
                 &mut text,
                 width,
                 "searched",
-                self.looked.iter().map(|path| escaped(&path.display().to_string())),
+                self.searched.iter().map(|path| escaped(&path.display().to_string())),
             );
         } else {
             text.push_str(&self.table(width));
