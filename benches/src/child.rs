@@ -14,7 +14,7 @@ use crate::serve::LISTENING;
 
 /// The text before the address in the stderr of `goblin serve`.
 const GOBLIN_LISTENING: &str = "listening on http://";
-const START_PATIENCE: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 const KEPT_LINES: usize = 20;
 
 /// A running server. Dropping it kills the process and waits for its end.
@@ -86,7 +86,7 @@ impl Child {
                 lines.push_back(line);
             }
         });
-        match address.recv_timeout(START_PATIENCE) {
+        match address.recv_timeout(START_TIMEOUT) {
             Ok(address) => Ok(Self { process, address, last_lines }),
             Err(_) => {
                 end(&mut process);

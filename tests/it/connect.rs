@@ -290,7 +290,7 @@ async fn a_client_goes_to_its_own_origin_only() {
     for url in [format!("http://{}/mcp", elsewhere.address), format!("https://{}/mcp", elsewhere.address)] {
         let error = post(&client, &url).await.unwrap_err();
         assert!(error.is_safe_to_retry());
-        assert!(error.to_string().contains("goes to no other origin"), "{error}");
+        assert!(error.to_string().contains("connects to one origin only"), "{error}");
     }
     assert_eq!(elsewhere.connections(), 0);
 }

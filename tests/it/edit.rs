@@ -153,7 +153,7 @@ fn what_the_reader_refuses_is_not_written() {
     place.put(&OWN.replace("\"log\"", "\"lug\""));
     place.bad(&["add", "c", "--", "x"], "goblin.json:3:2: lug: unknown key");
     place.put("{ \"mcpServers\": ");
-    place.bad(&["add", "c", "--", "x"], "mend them first");
+    place.bad(&["add", "c", "--", "x"], "fix its problems first");
 }
 
 #[test]

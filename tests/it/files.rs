@@ -249,7 +249,7 @@ async fn lines_and_bytes_of_a_file_are_read() {
         (json!({"path": "t.txt", "startLine": 5}), "has only 4 lines"),
         (json!({"path": "t.txt", "startLine": 3, "endLine": 2}), "endLine is not before startLine"),
         (json!({"path": "t.txt", "startLine": 0}), "lines begin at 1"),
-        (json!({"path": "t.txt", "startLine": 1, "offset": 1}), "cannot be asked for together"),
+        (json!({"path": "t.txt", "startLine": 1, "offset": 1}), "cannot be requested together"),
         (json!({"path": "t.txt", "offset": 19}), "has only 19 bytes"),
         (json!({"path": "t.txt", "length": 0}), "length must be at least 1"),
         (json!({"path": "t.txt", "startLine": -1}), "invalid arguments"),

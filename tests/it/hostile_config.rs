@@ -162,7 +162,7 @@ async fn hard9_a_secret_is_read_from_a_regular_file_only() {
     for (name, reason) in [
         ("pipe", "not a regular file"),
         ("/dev/zero", "not a regular file"),
-        ("huge", "it is larger than 65536 bytes"),
+        ("huge", "the file is larger than 65536 bytes"),
     ] {
         let env = json!({ "K": format!("${{file:{name}}}") });
         let config = json!({ "mcpServers": { "a": { "command": "x", "env": env } } });

@@ -132,7 +132,7 @@ fn all_clients_are_read_together_and_twice_is_once() {
     let first = machine.import(&["--yes"]);
     assert!(first.contains("added 36 servers to "), "{first}");
     // Two servers have the same name, so the second gets the name of its client as a suffix.
-    assert!(first.contains("vscode/mcp.json: github: it is called github-vscode here"), "{first}");
+    assert!(first.contains("vscode/mcp.json: github: imported as github-vscode"), "{first}");
     assert!(first.contains("figma-codex"), "{first}");
     assert!(first.contains(".claude.json: sentry: left out: claude-code takes the one for this project in"), "{first}");
     let written = machine.written();
@@ -164,9 +164,9 @@ fn names_that_cannot_stand_together_are_told_apart() {
         &format!(r#"{{"mcpServers":{{"My Server":{{"command":"x"}},"my_server":{{"command":"y"}},"{long}":{{"command":"z"}},"":{{"command":"w"}}}}}}"#),
     );
     let stdout = machine.import(&["--yes"]);
-    assert!(stdout.contains("my_server: it is called my_server-cursor here"), "{stdout}");
-    assert!(stdout.contains(&format!("it is called {} here", "n".repeat(64))), "{stdout}");
-    assert!(stdout.contains("it is called server here"), "{stdout}");
+    assert!(stdout.contains("my_server: imported as my_server-cursor"), "{stdout}");
+    assert!(stdout.contains(&format!("imported as {}", "n".repeat(64))), "{stdout}");
+    assert!(stdout.contains("imported as server"), "{stdout}");
     assert!(stdout.contains("added 4 servers"), "{stdout}");
 }
 
@@ -201,7 +201,7 @@ fn a_file_with_problems_is_left_alone() {
     let output = machine.run(&["import", "--yes"]);
     assert_eq!(output.status.code(), Some(2));
     let stderr = String::from_utf8(output.stderr).expect("text");
-    assert!(stderr.contains("mend them first") && stderr.contains("servers.a.comand: unknown key"), "{stderr}");
+    assert!(stderr.contains("fix its problems first") && stderr.contains("servers.a.comand: unknown key"), "{stderr}");
     assert_eq!(machine.written(), bad);
 }
 
@@ -209,9 +209,10 @@ fn a_file_with_problems_is_left_alone() {
 fn nothing_is_written_without_a_yes() {
     let machine = Machine::new();
     machine.put("@HOME@/.cursor/mcp.json", r#"{"mcpServers":{"c":{"command":"z"}}}"#);
-    for (arguments, words) in
-        [(&[][..], "nothing was written; to write to "), (&["--dry-run"], "nothing was written (--dry-run)")]
-    {
+    for (arguments, words) in [
+        (&[][..], "nothing was written; run the command again with --yes"),
+        (&["--dry-run"], "nothing was written (--dry-run)"),
+    ] {
         let stdout = machine.import(arguments);
         assert!(stdout.contains("c       cursor  z\n") && stdout.contains(words), "{stdout}");
         assert!(!machine.target().exists());

@@ -217,7 +217,9 @@ impl ClientReader {
                 }
             }
             // A batch without requests keeps its place among the notifications.
-            ClientMessageKind::Batch(ids) if ids.is_empty() => self.bridge.forward_with_timeout(&outgoing, &self.output).await,
+            ClientMessageKind::Batch(ids) if ids.is_empty() => {
+                self.bridge.forward_with_timeout(&outgoing, &self.output).await
+            }
             ClientMessageKind::Request(..) | ClientMessageKind::Batch(_) => self.begin(outgoing).await,
             ClientMessageKind::Stateless(request) => self.call_stateless(request).await,
             ClientMessageKind::Notification { cancels: Some(id) } => {
@@ -340,7 +342,9 @@ impl Bridge {
                 StatusCode::NOT_FOUND if session.exists() => self.renewed(&session).await?,
                 status if status.is_success() => {
                     progress.arrive();
-                    return self.forward_answers(ResponseMessages::new(response), &session, output, waiting, progress).await;
+                    return self
+                        .forward_answers(ResponseMessages::new(response), &session, output, waiting, progress)
+                        .await;
                 }
                 _ => return self.forward_rejection(response, output, waiting).await,
             }
@@ -350,8 +354,11 @@ impl Bridge {
 
     /// Sends a message that the client does not wait for. Failures are only logged.
     async fn forward_with_timeout(&self, outgoing: &ClientMessage, output: &ClientOutput) {
-        let forwarded =
-            tokio::time::timeout(SIDE_TIMEOUT, self.forward(outgoing, output, &mut Vec::new(), &SendProgress::default())).await;
+        let forwarded = tokio::time::timeout(
+            SIDE_TIMEOUT,
+            self.forward(outgoing, output, &mut Vec::new(), &SendProgress::default()),
+        )
+        .await;
         match forwarded {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::debug!(%error, "the gateway did not accept a message"),
@@ -452,7 +459,9 @@ impl Bridge {
                 let Some(answer) = answer else { return Err(self.wire.rejection_error(status, None)) };
                 let response = message::response(&answer);
                 if !status.is_success() {
-                    return Err(self.wire.rejection_error(status, response.as_ref().and_then(message::error_message).as_deref()));
+                    return Err(self
+                        .wire
+                        .rejection_error(status, response.as_ref().and_then(message::error_message).as_deref()));
                 }
                 if let Some(response) = response {
                     let version = message::version(&response);

@@ -250,7 +250,8 @@ pub enum FindError {
 
 /// Chooses the gateway of a command: the only one, or the one with the configuration `preferred`.
 pub fn choose(mut running: Vec<GatewayRecord>, preferred: Option<&Identity>) -> Result<GatewayRecord, FindError> {
-    let is_preferred = |record: &GatewayRecord| preferred.is_some_and(|preferred| preferred.is_same_place(&record.identity));
+    let is_preferred =
+        |record: &GatewayRecord| preferred.is_some_and(|preferred| preferred.is_same_place(&record.identity));
     match running.len() {
         0 => Err(FindError::None),
         1 => Ok(running.remove(0)),
@@ -265,7 +266,8 @@ pub fn choose(mut running: Vec<GatewayRecord>, preferred: Option<&Identity>) -> 
 pub async fn find(preferred: Option<&Identity>) -> Result<GatewayRecord, FindError> {
     let running = RecordDirectories::of(&environment).running();
     let answers = futures_util::future::join_all(running.iter().map(GatewayRecord::is_answering)).await;
-    let answering = running.into_iter().zip(answers).filter(|(_, is_answering)| *is_answering).map(|(record, _)| record);
+    let answering =
+        running.into_iter().zip(answers).filter(|(_, is_answering)| *is_answering).map(|(record, _)| record);
     choose(answering.collect(), preferred)
 }
 

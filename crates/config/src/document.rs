@@ -62,7 +62,9 @@ fn syntax_fault(kind: &ParseErrorKind) -> Fault {
         ParseErrorKind::SingleQuotedStringsNotAllowed
         | ParseErrorKind::ExpectedStringObjectProperty
         | ParseErrorKind::UnexpectedWord => Fault::new("unexpected word").cure("put strings and keys in double quotes"),
-        ParseErrorKind::MultipleRootJsonValues => Fault::new("there is text after the end of the configuration").cure("remove the rest"),
+        ParseErrorKind::MultipleRootJsonValues => {
+            Fault::new("there is text after the end of the configuration").cure("remove the rest")
+        }
         other => Fault::new(lower_first(&other.to_string())),
     }
 }

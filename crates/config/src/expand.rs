@@ -75,8 +75,7 @@ pub(crate) fn expand(text: &str, environment: Environment<'_>, directory: &Path)
         }
         expanded.push_str(before);
         let Some(end) = reference.find('}') else {
-            faults
-                .push(Fault::new("\"${\" is not closed by \"}\"").cure("write \"$${\" for a literal \"${\""));
+            faults.push(Fault::new("\"${\" is not closed by \"}\"").cure("write \"$${\" for a literal \"${\""));
             rest = "";
             break;
         };
@@ -208,7 +207,10 @@ mod tests {
         assert_eq!(expand("Bearer ${file:key}").as_deref(), Ok("Bearer s3cret"));
         let absolute = format!("${{file:{}}}", directory.join("key").display());
         assert_eq!(expand(&absolute).as_deref(), Ok("s3cret"));
-        assert_eq!(expand("${file:large}"), Err("cannot read \"large\": the file is larger than 65536 bytes".to_owned()));
+        assert_eq!(
+            expand("${file:large}"),
+            Err("cannot read \"large\": the file is larger than 65536 bytes".to_owned())
+        );
         assert_eq!(expand("${file:binary}"), Err("cannot read \"binary\": the file is not UTF-8".to_owned()));
         assert!(expand("${file:absent}").unwrap_err().starts_with("cannot read \"absent\": "));
         std::fs::remove_dir_all(&directory).unwrap();

@@ -100,9 +100,8 @@ fn check(text: &str) -> Result<String, Fault> {
         return Err(Fault::new("must be the name of a variable, or a prefix and \"*\""));
     }
     if text.starts_with(PRIVATE_PREFIX) {
-        return Err(
-            Fault::new("variables that start with GOBLIN_ are passed to no server").cure("set another variable in \"env\"")
-        );
+        return Err(Fault::new("variables that start with GOBLIN_ are passed to no server")
+            .cure("set another variable in \"env\""));
     }
     Ok(text.to_owned())
 }

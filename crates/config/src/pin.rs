@@ -70,7 +70,14 @@ const fn npm(program: &'static str, subcommand: &'static [&'static str]) -> Runn
 
 const fn python(program: &'static str, subcommand: &'static [&'static str]) -> Runner {
     let package_options: &[&str] = &["--from", "--spec"];
-    Runner { program, subcommand, options: PYTHON_OPTIONS, package_options, is_pinned: is_python_pinned, cure: python_cure }
+    Runner {
+        program,
+        subcommand,
+        options: PYTHON_OPTIONS,
+        package_options,
+        is_pinned: is_python_pinned,
+        cure: python_cure,
+    }
 }
 
 const fn container(program: &'static str, subcommand: &'static [&'static str]) -> Runner {

@@ -34,7 +34,9 @@ pub(crate) fn session(section: &Section<'_>, transport: Option<&Transport>) -> S
         }
         Some(Sharing::PerClient) => {
             if let Some(field) = section.get("roots") {
-                let fault = Fault::new("cannot be combined with \"session\": \"per-client\", where each client reports its own");
+                let fault = Fault::new(
+                    "cannot be combined with \"session\": \"per-client\", where each client reports its own",
+                );
                 field.key_problem(fault.cure("remove it"));
             }
         }

@@ -12,7 +12,7 @@ use crate::inherit::Inherit;
 use crate::problem::Fault;
 use crate::schema::ObjectKeys;
 use crate::secret::Secret;
-use crate::vocabulary::{SERVER_REQUEST_MEMBERS, FILES_MEMBERS, HTTP_MEMBERS, STDIO_MEMBERS};
+use crate::vocabulary::{FILES_MEMBERS, HTTP_MEMBERS, SERVER_REQUEST_MEMBERS, STDIO_MEMBERS};
 use crate::{Files, HttpKind, Transport, inherit, network, vocabulary};
 
 #[derive(Clone, Copy)]

@@ -23,7 +23,7 @@ use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use futures_util::FutureExt;
-use goblin_admin::api::{Ready, ErrorResponse, ServerList, ServerStatus, ErrorBody};
+use goblin_admin::api::{ErrorBody, ErrorResponse, Ready, ServerList, ServerStatus};
 use goblin_admin::routes::{ChangeTarget, ROUTES, ReadTarget, Route, RouteAction, RouteMatch};
 use goblin_catalog::listing::List;
 use goblin_config::ServerId;

@@ -233,7 +233,8 @@ fn explain(subject: &str, error: &LookupError) -> String {
                 .to_owned()
         }
         LookupError::Excluded(Exclusion::Ignored) => {
-            "files that .gitignore excludes are served only with \"ignored\": true in the gateway's configuration".to_owned()
+            "files that .gitignore excludes are served only with \"ignored\": true in the gateway's configuration"
+                .to_owned()
         }
         LookupError::Outside => format!("{subject} is a link to a place outside of the root, and is not followed"),
         LookupError::Failed(error) => format!("{subject} cannot be reached: {error}"),

@@ -37,7 +37,9 @@ pub(crate) fn call(tree: &FileTree, arguments: &ReadArguments, stop: &StopFlag) 
     match entry.facts.kind {
         FileKind::File => {}
         FileKind::Directory => return Err(format!("{requested} is a directory; the tool list shows its entries")),
-        FileKind::Link | FileKind::Other => return Err(format!("{requested} is not a regular file and cannot be read")),
+        FileKind::Link | FileKind::Other => {
+            return Err(format!("{requested} is not a regular file and cannot be read"));
+        }
     }
     let file = entry.open().map_err(|error| unreadable(requested, &error))?;
     if bytes {

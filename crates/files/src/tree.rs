@@ -199,7 +199,12 @@ impl FileTree {
         match entry.facts.kind {
             FileKind::Directory => {}
             FileKind::File => {
-                visit(&WalkEntry { directory: &entry.parent, name: &entry.name, path: &entry.path, kind: FileKind::File });
+                visit(&WalkEntry {
+                    directory: &entry.parent,
+                    name: &entry.name,
+                    path: &entry.path,
+                    kind: FileKind::File,
+                });
                 return true;
             }
             FileKind::Link | FileKind::Other => return true,

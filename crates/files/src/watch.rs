@@ -211,7 +211,11 @@ impl Watcher {
 }
 
 /// Waits for events and records them. Returns an error if the system's watcher failed.
-async fn read_hints(system: Option<&DirectoryWatch>, served: &FilesState, changed: &mut ChangedPaths) -> io::Result<()> {
+async fn read_hints(
+    system: Option<&DirectoryWatch>,
+    served: &FilesState,
+    changed: &mut ChangedPaths,
+) -> io::Result<()> {
     let Some(system) = system else { return std::future::pending().await };
     system.read(|hint| note(served, changed, hint)).await
 }

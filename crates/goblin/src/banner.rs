@@ -126,7 +126,10 @@ fn socket_lines(socket: &Path) -> [(&'static str, String); 4] {
         (CLAUDE, format!("claude mcp add goblin -- goblin stdio --url {argument}")),
         (CODE, format!("code --add-mcp {}", shell_word(&code))),
         (CURSOR, format!(r#"{{ "mcpServers": {{ "goblin": {entry} }} }}"#)),
-        (INSPECTOR, format!("npx @modelcontextprotocol/inspector --cli goblin stdio --url {argument} --method tools/list")),
+        (
+            INSPECTOR,
+            format!("npx @modelcontextprotocol/inspector --cli goblin stdio --url {argument} --method tools/list"),
+        ),
     ]
 }
 

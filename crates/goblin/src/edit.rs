@@ -172,8 +172,7 @@ impl Add {
         }
         let mut headers = Vec::new();
         for header in &self.header {
-            let (name, value) =
-                header.split_once(':').ok_or("write a header as --header 'NAME: VALUE'".to_owned())?;
+            let (name, value) = header.split_once(':').ok_or("write a header as --header 'NAME: VALUE'".to_owned())?;
             headers.push((name.trim().to_owned(), JsonTree::text(value.trim())));
         }
         let mut entry = vec![("url", JsonTree::text(url))];

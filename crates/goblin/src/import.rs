@@ -65,7 +65,8 @@ pub(crate) fn run(arguments: &Import) -> Result<ExitCode> {
 
 impl Import {
     fn plan(&self) -> Result<ImportPlan, String> {
-        let here = std::env::current_dir().map_err(|error| format!("cannot determine the working directory: {error}"))?;
+        let here =
+            std::env::current_dir().map_err(|error| format!("cannot determine the working directory: {error}"))?;
         let home = environment("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
         let search_base = SearchBase { home, here };
         let mut searched = Vec::new();

@@ -109,7 +109,8 @@ impl RawConfig {
 
 /// Returns the working directory. Rejects the root and the home directory: the user would not mean to serve all of it.
 fn working_directory() -> Result<RawConfig, String> {
-    let directory = std::env::current_dir().map_err(|error| format!("cannot determine the working directory: {error}"))?;
+    let directory =
+        std::env::current_dir().map_err(|error| format!("cannot determine the working directory: {error}"))?;
     let home = environment("HOME").map(PathBuf::from).and_then(|home| home.canonicalize().ok());
     let whole = match directory.canonicalize().unwrap_or_else(|_| directory.clone()) {
         real if real.parent().is_none() => Some("the whole disk"),

@@ -276,7 +276,8 @@ fn publish(addresses: &Addresses, admin_url: Option<String>, given: &SourcedConf
     let record = record(&addresses.url, given).and_then(|mut record| {
         record.socket = addresses.socket.clone();
         (record.admin_url, record.admin_token_file) = (admin_url, chosen.clone());
-        RecordDirectories::of(&environment).publish(record, Tokens { gateway: gateway.token.as_ref(), admin: record_token })
+        RecordDirectories::of(&environment)
+            .publish(record, Tokens { gateway: gateway.token.as_ref(), admin: record_token })
     });
     let record = record.map_err(|error| warn(&format!("other goblin commands will not find this gateway: {error}")));
     let record = record.ok();

@@ -58,7 +58,8 @@ pub(crate) struct Stdio {
 
 /// Parses the name of a profile in an argument.
 pub(crate) fn profile_name(text: &str) -> Result<ProfileName, String> {
-    ProfileName::new(text).ok_or_else(|| "the name of a profile contains only letters, digits, \"_\" and \"-\"".to_owned())
+    ProfileName::new(text)
+        .ok_or_else(|| "the name of a profile contains only letters, digits, \"_\" and \"-\"".to_owned())
 }
 
 pub(crate) async fn run(arguments: Stdio) -> Result<ExitCode> {

@@ -42,7 +42,10 @@ async fn text(arguments: &Subscriptions) -> Result<String, CliError> {
         return Ok(String::from_utf8_lossy(&body).into_owned() + "\n");
     }
     let list: SubscriptionList = serde_json::from_slice(&body).map_err(|error| {
-        CliError::Unavailable(format!("{} sent a response that is not a list of subscriptions: {error}", client.place()))
+        CliError::Unavailable(format!(
+            "{} sent a response that is not a list of subscriptions: {error}",
+            client.place()
+        ))
     })?;
     let stdout = std::io::stdout();
     Ok(render(&list, width(&stdout), is_colourful(&stdout)))

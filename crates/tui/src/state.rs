@@ -8,10 +8,10 @@ pub(crate) mod data;
 pub(crate) mod detail;
 pub(crate) mod dialog;
 pub(crate) mod form;
+pub(crate) mod format;
 pub(crate) mod json;
 pub(crate) mod rates;
 pub(crate) mod table;
-pub(crate) mod format;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -5,7 +5,7 @@ use serde_json::{Map, json};
 
 use super::*;
 use crate::api::{
-    EntryList, EventInfo, Missed, Ready, ErrorResponse, Reloaded, ServerList, ServerStatus, SessionList, Status,
+    EntryList, ErrorResponse, EventInfo, Missed, Ready, Reloaded, ServerList, ServerStatus, SessionList, Status,
     SubscriptionList,
 };
 use crate::routes::{Access, ChangeTarget, ROUTES, ReadTarget, Route, RouteAction, ServerAction};

@@ -20,7 +20,7 @@ use crate::bridge::message::cancelled_id;
 use crate::bridge::session::backoff;
 use crate::bridge::stateless::{StreamMessage, answer_to, failure, next_stream_message};
 use crate::bridge::wire::{BodyError, ResponseMessages};
-use crate::bridge::{SIDE_TIMEOUT, Bridge, ClientOutput};
+use crate::bridge::{Bridge, ClientOutput, SIDE_TIMEOUT};
 use crate::events::{STABLE_AFTER, is_temporary};
 
 /// Forwards notifications to the client until the client cancels, stops reading, or the gateway ends the stream for
@@ -81,7 +81,9 @@ impl ListenRequest<'_> {
                 ListenEnd::Lost(error) if self.honoured.is_none() => return failure(self.request, &error),
                 // A gateway that shuts down ends the stream once. One that ends the next stream at once does not want
                 // it.
-                ListenEnd::Ended(last) if self.honoured.is_none() || (had_ended && lasted < STABLE_AFTER) => return last,
+                ListenEnd::Ended(last) if self.honoured.is_none() || (had_ended && lasted < STABLE_AFTER) => {
+                    return last;
+                }
                 ListenEnd::Incomplete => continue,
                 ListenEnd::Ended(_) => had_ended = true,
                 ListenEnd::Rejected { .. } | ListenEnd::Lost(_) => had_ended = false,
@@ -176,7 +178,9 @@ impl ListenRequest<'_> {
         let probe = async {
             let mut answers = self.open(&body).await.ok()?;
             match next_stream_message(&mut answers).await {
-                Ok(Some(StreamMessage::Notification(note))) if note.method == Method::Acknowledged => Some(acknowledged(&note)),
+                Ok(Some(StreamMessage::Notification(note))) if note.method == Method::Acknowledged => {
+                    Some(acknowledged(&note))
+                }
                 _ => None,
             }
         };

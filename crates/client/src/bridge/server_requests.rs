@@ -17,7 +17,7 @@ use crate::bridge::call::SendProgress;
 use crate::bridge::message::{self, ClientMessage, GatewayMessage};
 use crate::bridge::session::{GatewaySession, backoff};
 use crate::bridge::wire::ResponseMessages;
-use crate::bridge::{SIDE_TIMEOUT, Bridge, ClientOutput, MAX_ATTEMPTS};
+use crate::bridge::{Bridge, ClientOutput, MAX_ATTEMPTS, SIDE_TIMEOUT};
 
 /// The maximum number of asks that one client may have open. Further asks are rejected.
 pub(crate) const MAX_SERVER_REQUESTS: usize = 256;
@@ -116,7 +116,8 @@ impl PendingServerRequests {
     /// Marks the asks of all sessions before `before` as abandoned. Returns those that a session still waited for: the
     /// id that the client knows, and the id within the session.
     fn abandon(&mut self, before: u64) -> Vec<(Id, Id)> {
-        let waited_for = self.open.iter_mut().filter(|(_, origin)| origin.session != NO_SESSION && origin.session < before);
+        let waited_for =
+            self.open.iter_mut().filter(|(_, origin)| origin.session != NO_SESSION && origin.session < before);
         let abandoned = waited_for.map(|(known, origin)| {
             origin.session = NO_SESSION;
             (known.clone(), origin.id.clone())
@@ -144,7 +145,9 @@ impl Bridge {
                 line
             }
             GatewayMessage::Answer(answer) => answer.raw.bytes().clone(),
-            GatewayMessage::Cancel(notification, id) => self.server_requests().cancel(&notification, &id, session.generation),
+            GatewayMessage::Cancel(notification, id) => {
+                self.server_requests().cancel(&notification, &id, session.generation)
+            }
             GatewayMessage::Request(server_request) if session.generation < self.session.borrow().generation => {
                 tracing::debug!(id = %server_request.id, "dropped a server request: its session has ended");
                 return Ok(());
@@ -176,7 +179,8 @@ impl Bridge {
         };
         let body = message::rekeyed(outgoing.body.clone(), &original_id);
         let late = |_| Err(self.unavailable("the gateway took too long".to_owned(), true));
-        let delivered = tokio::time::timeout(SIDE_TIMEOUT, self.send_answer(body, &session, output)).await.unwrap_or_else(late);
+        let delivered =
+            tokio::time::timeout(SIDE_TIMEOUT, self.send_answer(body, &session, output)).await.unwrap_or_else(late);
         if let Err(error) = delivered {
             tracing::warn!(%id, %error, "an answer of the client did not reach the gateway");
             if let Error::BackendProtocol { .. } = error {
@@ -194,7 +198,9 @@ impl Bridge {
             let lost = match self.wire.post(body.clone(), &session.headers).await {
                 Ok(response) if response.status().is_success() => {
                     let progress = SendProgress::default();
-                    return self.forward_answers(ResponseMessages::new(response), session, output, &mut Vec::new(), &progress).await;
+                    return self
+                        .forward_answers(ResponseMessages::new(response), session, output, &mut Vec::new(), &progress)
+                        .await;
                 }
                 Ok(response) if response.status() == StatusCode::NOT_FOUND => {
                     self.mark_lost(session);
@@ -309,7 +315,10 @@ mod tests {
     fn exactly_so_many_asks_fit_and_those_of_the_past_make_room() {
         let mut server_requests = PendingServerRequests::default();
         for number in 0..MAX_SERVER_REQUESTS {
-            assert_eq!(server_requests.register(&server_request(&number.to_string()), 1), unchanged(&number.to_string()));
+            assert_eq!(
+                server_requests.register(&server_request(&number.to_string()), 1),
+                unchanged(&number.to_string())
+            );
         }
         assert_eq!(server_requests.register(&server_request("\"more\""), 1), RegisterOutcome::Full);
         cancel(&mut server_requests, "0", 1);

@@ -16,7 +16,7 @@ use crate::bridge::message::GatewayMessage;
 use crate::bridge::stream::{pause, start};
 use crate::bridge::wire::{BodyError, ResponseMessages};
 use crate::bridge::{Bridge, ClientOutput};
-use crate::events::{Backoff, STABLE_AFTER, ResumePosition, is_temporary};
+use crate::events::{Backoff, ResumePosition, STABLE_AFTER, is_temporary};
 
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a request waits for the next session after the gateway rejected the current one.

@@ -77,7 +77,9 @@ pub(crate) async fn answer(
         match (next_stream_message(answers).await?, output) {
             (Some(StreamMessage::Answer(answer)), _) => return Ok(Some(answer)),
             // If the client does not read, this task ends together with the bridge.
-            (Some(StreamMessage::Notification(note)), Some(output)) => drop(output.send(note.raw.bytes().clone()).await),
+            (Some(StreamMessage::Notification(note)), Some(output)) => {
+                drop(output.send(note.raw.bytes().clone()).await)
+            }
             (Some(StreamMessage::Notification(_)), None) => {}
             (None, _) => return Ok(None),
         }
@@ -118,7 +120,11 @@ impl Bridge {
         }
     }
 
-    pub(crate) async fn post_stateless(&self, body: &Bytes, headers: &HeaderMap) -> Result<wire::GatewayResponse, Error> {
+    pub(crate) async fn post_stateless(
+        &self,
+        body: &Bytes,
+        headers: &HeaderMap,
+    ) -> Result<wire::GatewayResponse, Error> {
         self.wire.post(body.clone(), headers).await.map_err(|error| self.unreachable_stateless(&error))
     }
 

@@ -8,7 +8,7 @@ use goblin_wire::Error;
 use crate::bridge::Bridge;
 use crate::bridge::session::{GatewaySession, backoff};
 use crate::bridge::wire::{BodyError, ResponseMessages};
-use crate::events::{Backoff, STABLE_AFTER, ResumePosition, is_temporary};
+use crate::events::{Backoff, ResumePosition, STABLE_AFTER, is_temporary};
 
 /// How many resumptions in a row may bring nothing before the request fails.
 const MAX_FAILED_RESUMES: usize = 6;
@@ -39,7 +39,14 @@ pub(crate) struct ResponseStream<'a> {
 
 impl<'a> ResponseStream<'a> {
     pub(crate) fn new(answers: ResponseMessages, session: &'a GatewaySession) -> ResponseStream<'a> {
-        ResponseStream { session, answers, position: start(), backoff: backoff(), opened: Instant::now(), failed_resumes: 0 }
+        ResponseStream {
+            session,
+            answers,
+            position: start(),
+            backoff: backoff(),
+            opened: Instant::now(),
+            failed_resumes: 0,
+        }
     }
 
     /// Returns the next message that is not a duplicate. Returns `None` at the end of a connection.

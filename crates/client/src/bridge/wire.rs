@@ -54,7 +54,8 @@ impl GatewayTarget {
         let authorization = match token {
             Some(token) => {
                 let value = HeaderValue::try_from(format!("Bearer {}", token.expose()));
-                let mut value = value.map_err(|_| anyhow::anyhow!("the token contains characters that are not allowed in a header"))?;
+                let mut value = value
+                    .map_err(|_| anyhow::anyhow!("the token contains characters that are not allowed in a header"))?;
                 value.set_sensitive(true);
                 Some(value)
             }

@@ -145,7 +145,9 @@ pub(crate) enum DialError {
     Proxy { proxy: Uri, cause: String },
     #[error("TLS: {0}{cure}", cure = tls_cure(.0))]
     Tls(io::Error),
-    #[error("the certificate is signed by an unknown CA (if the CA is your own, name its PEM file in the configuration)")]
+    #[error(
+        "the certificate is signed by an unknown CA (if the CA is your own, name its PEM file in the configuration)"
+    )]
     UnknownIssuer,
 }
 

@@ -18,10 +18,12 @@ pub(crate) fn replace(path: &Path, text: &str, is_unchanged: impl Fn() -> bool) 
         Err(error) if error.kind() == ErrorKind::NotFound && !path.is_symlink() => std::path::absolute(path)?,
         Err(error) => return Err(error),
     };
-    let directory = target.parent().ok_or_else(|| Error::new(ErrorKind::InvalidInput, "the path does not name a file"))?;
+    let directory =
+        target.parent().ok_or_else(|| Error::new(ErrorKind::InvalidInput, "the path does not name a file"))?;
     DirBuilder::new().recursive(true).mode(NEW_DIRECTORY_MODE).create(directory)?;
     let mode = target.metadata().map_or(NEW_MODE, |metadata| metadata.permissions().mode() & 0o7777);
-    let name = target.file_name().ok_or_else(|| Error::new(ErrorKind::InvalidInput, "the path does not name a file"))?;
+    let name =
+        target.file_name().ok_or_else(|| Error::new(ErrorKind::InvalidInput, "the path does not name a file"))?;
     let mut temporary = name.to_owned();
     temporary.push(format!(".{}.new", std::process::id()));
     let temporary = directory.join(temporary);

@@ -148,9 +148,7 @@ impl EntryReader<'_, '_> {
         let note = |why: &str, cure: &str| Some(Note::new(name, why).cure(cure));
         let found = match name {
             _ if SILENT.contains(&name) || ObjectKeys::Server.ignores(name) => None,
-            _ if LOGIN.contains(&name) => {
-                note("login is not supported yet", "put a token into headers.Authorization")
-            }
+            _ if LOGIN.contains(&name) => note("login is not supported yet", "put a token into headers.Authorization"),
             "envFile" => note("variable files are not read", "write the variables into env, or export them"),
             "startup_timeout_sec" | "startup_timeout_ms" => {
                 note("all servers share one start timeout", "set policies.startTimeout")
@@ -211,7 +209,10 @@ impl EntryReader<'_, '_> {
         let base = block.project.as_ref().unwrap_or(&search_base.here);
         let whole: std::path::PathBuf = base.join(text).components().collect();
         if block.project.is_none() {
-            let why = format!("{text} depends on the directory where the client starts, and is written as {}", whole.display());
+            let why = format!(
+                "{text} depends on the directory where the client starts, and is written as {}",
+                whole.display()
+            );
             self.notes.push(Note::new(name, why).cure("write another directory if that is wrong"));
         }
         Some(path(&whole))

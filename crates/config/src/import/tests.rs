@@ -94,7 +94,10 @@ fn files_are_looked_for_in_the_project_and_at_home() {
     // In the home directory the project file and the user file are the same, and count once.
     assert_eq!(paths(ClientApp::Cursor), [std::path::Path::new("/srv/me/.cursor/mcp.json")]);
     assert_eq!(paths(ClientApp::Codex).last().unwrap(), std::path::Path::new("/codex/config.toml"));
-    assert_eq!(place::project_of(ClientApp::Cursor, "/p/.cursor/mcp.json".as_ref(), &search_base.home), Some("/p".into()));
+    assert_eq!(
+        place::project_of(ClientApp::Cursor, "/p/.cursor/mcp.json".as_ref(), &search_base.home),
+        Some("/p".into())
+    );
     assert_eq!(place::project_of(ClientApp::Cursor, "/srv/me/.cursor/mcp.json".as_ref(), &search_base.home), None);
     assert_eq!(place::project_of(ClientApp::Cursor, "/p/mcp.json".as_ref(), &search_base.home), None);
 }

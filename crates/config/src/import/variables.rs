@@ -85,8 +85,9 @@ impl VariableMapper<'_> {
 
     fn windsurf(&self, inner: &str) -> Option<String> {
         if let Some(path) = inner.strip_prefix("file:") {
-            let path =
-                path.strip_prefix("~/").map_or_else(|| Path::new(path).to_owned(), |rest| self.search_base.home.join(rest));
+            let path = path
+                .strip_prefix("~/")
+                .map_or_else(|| Path::new(path).to_owned(), |rest| self.search_base.home.join(rest));
             return Some(format!("${{file:{}}}", path.display()));
         }
         inner.strip_prefix("env:").filter(|name| is_variable_name(name)).map(reference)

@@ -291,11 +291,7 @@ fn of_a_server() {
         ),
         (r#""prefix": "a.b""#, 11, "prefix: may contain only letters, digits, \"_\" and \"-\""),
         (r#""timeout": -1"#, 12, &format!("timeout: {duration}")),
-        (
-            r#""timeout": 99999999999999"#,
-            12,
-            "timeout: is too long, use at most \"365d\", or \"0\" for no limit",
-        ),
+        (r#""timeout": 99999999999999"#, 12, "timeout: is too long, use at most \"365d\", or \"0\" for no limit"),
         (r#""protocol": "modren""#, 13, "protocol: unknown value \"modren\", did you mean \"modern\"?"),
         (
             r#""includeTools": ["a"], "tools": { "allow": [] }"#,
@@ -436,7 +432,10 @@ fn d19_of_inherit() {
         &[
             ("3:34", &format!("a.inherit[1]: {name}")),
             ("3:41", &format!("a.inherit[2]: {name}")),
-            ("3:46", "a.inherit[3]: variables that start with GOBLIN_ are passed to no server, set another variable in \"env\""),
+            (
+                "3:46",
+                "a.inherit[3]: variables that start with GOBLIN_ are passed to no server, set another variable in \"env\"",
+            ),
             ("3:64", "a.inherit[5]: must be a string, not a number"),
         ],
     );

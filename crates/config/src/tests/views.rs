@@ -115,7 +115,10 @@ fn modes_and_counts_are_checked() {
         (r#""exposure": { "pinned": [""] }"#, "26: exposure.pinned[0]: a pattern must not be empty"),
         (r#""exposure": { "autoAbove": -1 }"#, "28: exposure.autoAbove: must be a whole number from 0 to 10000000"),
         (r#""metaTools": "no""#, "14: metaTools: must be true, false or an object, not a string"),
-        (r#""metaTools": { "prefix": "a.b" }"#, "26: metaTools.prefix: may contain only letters, digits, \"_\" and \"-\""),
+        (
+            r#""metaTools": { "prefix": "a.b" }"#,
+            "26: metaTools.prefix: may contain only letters, digits, \"_\" and \"-\"",
+        ),
     ] {
         check_rejected(members, &[expected]);
     }
@@ -136,7 +139,10 @@ fn nothing_is_hidden_where_it_could_not_be_found() {
         ),
         (
             r#""metaTools": false, "profiles": { "p": { "exposure": "auto" }, "q": { "exposure": { "mode": "search" } } }"#,
-            vec![format!("54: profiles.p.exposure: {unreachable}"), format!("93: profiles.q.exposure.mode: {unreachable}")],
+            vec![
+                format!("54: profiles.p.exposure: {unreachable}"),
+                format!("93: profiles.q.exposure.mode: {unreachable}"),
+            ],
         ),
         // The problem is reported once, at the gateway's setting, and not for each profile that inherits it.
         (
@@ -219,7 +225,10 @@ fn names_and_descriptions_of_a_profile_are_checked() {
     ] {
         check_rejected(&format!("\"profiles\": {{ \"p\": {{ \"tools\": {tools} }} }}"), &[expected]);
     }
-    check_rejected(r#""profiles": { "p": { "prompts": { "rename": {} } } }"#, &["35: profiles.p.prompts.rename: unknown key"]);
+    check_rejected(
+        r#""profiles": { "p": { "prompts": { "rename": {} } } }"#,
+        &["35: profiles.p.prompts.rename: unknown key"],
+    );
     let describe =
         |length: usize| format!("{{ \"tools\": {{ \"describe\": {{ \"a\": \"{}\" }} }} }}", "d".repeat(length));
     assert_eq!(profile(&describe(16 << 10)).tools.describe["a"].len(), 16 << 10);

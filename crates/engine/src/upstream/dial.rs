@@ -156,7 +156,9 @@ impl Dialler {
     fn first_way(&self) -> DialMethod {
         match &self.config.transport {
             Transport::Http { kind: HttpKind::Sse, .. } => DialMethod::Sse,
-            Transport::Http { kind: HttpKind::Unspecified, .. } if self.found_sse.load(Ordering::Relaxed) => DialMethod::Sse,
+            Transport::Http { kind: HttpKind::Unspecified, .. } if self.found_sse.load(Ordering::Relaxed) => {
+                DialMethod::Sse
+            }
             _ => DialMethod::Usual,
         }
     }

@@ -46,9 +46,7 @@ impl DirectoryWatch {
     )]
     pub(crate) fn open() -> io::Result<DirectoryWatch> {
         let hints = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(|error| match error {
-            Errno::MFILE => {
-                io::Error::other("too many programs watch files; raise fs.inotify.max_user_instances")
-            }
+            Errno::MFILE => io::Error::other("too many programs watch files; raise fs.inotify.max_user_instances"),
             error => error.into(),
         });
         let hints = Arc::new(hints?);

@@ -132,10 +132,11 @@ async fn of_catalog(client: &mut CatalogClient, kind: List, filter: &ListFilter)
         if let Some(cursor) = &cursor {
             arguments["cursor"] = cursor.as_str().into();
         }
-        let outcomes = client.call_meta_tool(catalog_tool(kind).as_str(), &arguments).await.map_err(|failure| match failure {
-            CliError::Usage(_) if cursor.is_some() => ListError::Stale(failure),
-            other => ListError::Other(other),
-        })?;
+        let outcomes =
+            client.call_meta_tool(catalog_tool(kind).as_str(), &arguments).await.map_err(|failure| match failure {
+                CliError::Usage(_) if cursor.is_some() => ListError::Stale(failure),
+                other => ListError::Other(other),
+            })?;
         let structure = structure(&outcomes).map_err(ListError::Other)?;
         let page = Cards::read(kind, structure);
         let next = json::member(structure, json::whole(structure), "nextCursor");
@@ -161,7 +162,11 @@ async fn of_protocol(client: &mut CatalogClient, kind: List, filter: &ListFilter
         cards.retain(|card| card.text("serverId") == server);
         if cards.is_empty() && !known.contains(server) {
             let near = did_you_mean(server, known.iter().map(String::as_str));
-            return Err(CliError::Usage(format!("there is no {} of a server {}{near}", kind.noun(), quote(&clean(server)))));
+            return Err(CliError::Usage(format!(
+                "there is no {} of a server {}{near}",
+                kind.noun(),
+                quote(&clean(server))
+            )));
         }
     }
     let total = cards.len();

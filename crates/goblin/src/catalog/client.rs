@@ -40,7 +40,8 @@ impl CatalogClient {
 
     pub(crate) async fn begin(&mut self) -> Result<(), CliError> {
         let answer = self.peer.begin("goblin", r#"{"elicitation":{}}"#).await;
-        let initialized: Value = serde_json::from_str(result(&answer.ok_or_else(connection_closed)?)?.get()).unwrap_or_default();
+        let initialized: Value =
+            serde_json::from_str(result(&answer.ok_or_else(connection_closed)?)?.get()).unwrap_or_default();
         let served = &initialized["capabilities"]["experimental"][META_TOOLS];
         self.prefix = served.is_object().then(|| served["prefix"].as_str().unwrap_or_default().to_owned());
         Ok(())
@@ -64,7 +65,9 @@ impl CatalogClient {
             match self.peer.next().await.ok_or_else(connection_closed)? {
                 PeerMessage::Answer(answer) if answer.id.as_ref().and_then(Id::as_u64) == Some(number) => break answer,
                 PeerMessage::Answer(_) => {}
-                PeerMessage::Notification(notification) if notification.method == Method::Progress => self.progress.show(&notification),
+                PeerMessage::Notification(notification) if notification.method == Method::Progress => {
+                    self.progress.show(&notification)
+                }
                 PeerMessage::Notification(_) => {}
                 PeerMessage::Request(request) if request.method == Method::Elicit => {
                     self.progress.end();
@@ -72,7 +75,10 @@ impl CatalogClient {
                     self.peer.answer(&request, answer);
                 }
                 PeerMessage::Request(request) => {
-                    note(&format!("the server sent a {} request, which this command does not support", clean(request.method.as_str())));
+                    note(&format!(
+                        "the server sent a {} request, which this command does not support",
+                        clean(request.method.as_str())
+                    ));
                     self.peer.reject(&request);
                 }
             }

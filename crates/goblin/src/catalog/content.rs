@@ -119,9 +119,7 @@ mod tests {
         ] {
             assert_eq!(ContentBlock::read(&block).line(), expected, "{block}");
         }
-        assert!(
-            ContentBlock::read(&json!({"type": "image", "data": "?"})).line().starts_with("[image, unreadable: ")
-        );
+        assert!(ContentBlock::read(&json!({"type": "image", "data": "?"})).line().starts_with("[image, unreadable: "));
     }
 
     #[test]

@@ -42,12 +42,13 @@ pub(crate) fn render(tool: &EntryDefinition, width: Option<usize>, colourful: bo
 }
 
 fn rows(schema: ToolSchema<'_>) -> Vec<Vec<String>> {
-    let head = ["ARGUMENT", "TYPE", "NEEDED", "DESCRIPTION"].map(str::to_owned).to_vec();
+    let head = ["ARGUMENT", "TYPE", "REQUIRED", "DESCRIPTION"].map(str::to_owned).to_vec();
     let row = |(name, property): (&str, &Value)| {
         let required = if schema.is_required(name) { "yes" } else { "no" };
         let description = clean(property["description"].as_str().unwrap_or_default());
         let default = property.get("default").map(|value| format!(" (default {})", clean(&value.to_string())));
-        let description_text = description.split_whitespace().collect::<Vec<_>>().join(" ") + &default.unwrap_or_default();
+        let description_text =
+            description.split_whitespace().collect::<Vec<_>>().join(" ") + &default.unwrap_or_default();
         vec![clean(name), clean(&schema.describe(property)), required.to_owned(), description_text.trim().to_owned()]
     };
     let (required, other): (Vec<_>, Vec<_>) = schema.properties().partition(|(name, _)| schema.is_required(name));
@@ -105,9 +106,9 @@ git_log  (server git)
 Shows commits
 Newest first.
 
-ARGUMENT  TYPE     NEEDED  DESCRIPTION
-repo      string   yes     The repository
-count     integer  no      (default 10)
+ARGUMENT  TYPE     REQUIRED  DESCRIPTION
+repo      string   yes       The repository
+count     integer  no        (default 10)
 
 According to the server, this tool is read-only, reaches no external systems.
 The result has commits (array of object).

@@ -79,7 +79,11 @@ pub(crate) async fn connect(config: Config, observe: Arc<Observe>, report: &mut 
 }
 
 /// Returns the answers in the order of `backends`. Shows progress while it waits.
-async fn connect_all(backends: &[Arc<Backend>], start: Instant, timeout: Duration) -> Vec<Result<ConnectResult, String>> {
+async fn connect_all(
+    backends: &[Arc<Backend>],
+    start: Instant,
+    timeout: Duration,
+) -> Vec<Result<ConnectResult, String>> {
     let connect_indexed = async |index: usize| (index, connect_one(&backends[index], start, timeout).await);
     let mut connecting: FuturesUnordered<_> = (0..backends.len()).map(connect_indexed).collect();
     let mut answers: Vec<Option<Result<ConnectResult, String>>> = backends.iter().map(|_| None).collect();

@@ -175,16 +175,17 @@ fn notes(report: &CheckReport, colourful: bool) -> String {
     }
     for cut in report.cut.iter().take(MAX_SHORTENED_NAMES) {
         let (kind, server, native, exposed) = (cut.kind, &cut.server, &cut.native, &cut.exposed);
-        note("note", "1", format!("the name of {kind} {native} of {server} is too long, so it is exposed as {exposed}"));
+        note(
+            "note",
+            "1",
+            format!("the name of {kind} {native} of {server} is too long, so it is exposed as {exposed}"),
+        );
     }
     if report.cut.len() > MAX_SHORTENED_NAMES {
         note(
             "note",
             "1",
-            format!(
-                "and {} more names that are too long (--json lists all)",
-                report.cut.len() - MAX_SHORTENED_NAMES
-            ),
+            format!("and {} more names that are too long (--json lists all)", report.cut.len() - MAX_SHORTENED_NAMES),
         );
     }
     text

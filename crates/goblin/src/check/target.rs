@@ -17,7 +17,8 @@ pub(crate) fn of(transport: &Transport, variables: &Variables) -> String {
             let args: Vec<_> = args.iter().map(|argument| with_variables(argument.written(), variables)).collect();
             let mut arguments = vec![mask::text(&with_variables(command.written(), variables))];
             arguments.extend(mask::arguments(args.iter().map(String::as_str)));
-            let quoted = |argument: &String| if argument == mask::HIDDEN { argument.clone() } else { shell_word(argument) };
+            let quoted =
+                |argument: &String| if argument == mask::HIDDEN { argument.clone() } else { shell_word(argument) };
             arguments.iter().map(quoted).collect::<Vec<_>>().join(" ")
         }
         Transport::Http { url, .. } => mask::url(&with_variables(url, variables)),

@@ -61,7 +61,9 @@ pub(crate) async fn gateways(inspected: &RuntimeReport, own: &Identity, findings
         let GatewayRecord { url, pid, identity, .. } = record;
         match identity.is_same_place(own) {
             true => of_this_configuration(record, own, findings).await,
-            false => findings.ok(GATEWAY, format!("another gateway runs at {url} (pid {pid}), for {}", identity.place())),
+            false => {
+                findings.ok(GATEWAY, format!("another gateway runs at {url} (pid {pid}), for {}", identity.place()))
+            }
         }
     }
     for leftover in &inspected.leftovers {
@@ -89,10 +91,15 @@ async fn of_this_configuration(record: &GatewayRecord, own: &Identity, findings:
         findings.problem(GATEWAY, what, &restart);
     }
     if let Some(difference) = stdio::difference(record, own, environment) {
-        findings.warning(GATEWAY, difference, format!("goblin status shows whether the file is in force; or {restart}"));
+        findings.warning(
+            GATEWAY,
+            difference,
+            format!("goblin status shows whether the file is in force; or {restart}"),
+        );
     }
     if version != env!("CARGO_PKG_VERSION") {
-        let what = format!("the gateway at {url} (pid {pid}) is version {version}, this is {}", env!("CARGO_PKG_VERSION"));
+        let what =
+            format!("the gateway at {url} (pid {pid}) is version {version}, this is {}", env!("CARGO_PKG_VERSION"));
         findings.warning(GATEWAY, what, &restart);
     }
     if findings.len() == before {
@@ -150,7 +157,9 @@ pub(crate) fn descriptors(config: &Config, findings: &mut Findings) {
             Some(hard) if hard < needed => {
                 format!("raise the hard limit, {hard} (LimitNOFILE= of a systemd unit, or limits.conf), {lower}")
             }
-            _ => format!("ulimit -n {needed} before goblin serve (goblin serve itself cannot raise the limit that far), {lower}"),
+            _ => format!(
+                "ulimit -n {needed} before goblin serve (goblin serve itself cannot raise the limit that far), {lower}"
+            ),
         },
     );
 }

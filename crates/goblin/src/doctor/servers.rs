@@ -130,7 +130,9 @@ fn manual_check(server: &ServerReport) -> String {
 pub(crate) fn stdout_noise(batch: &FeedBatch, findings: &mut Findings) {
     let mut reported = BTreeSet::new();
     for record in batch.records.iter().filter(|record| record.kind == "backend_garbage") {
-        let Some(server) = record.server.as_deref().filter(|server| reported.insert(server.to_owned())) else { continue };
+        let Some(server) = record.server.as_deref().filter(|server| reported.insert(server.to_owned())) else {
+            continue;
+        };
         let reason = record.fields.get("reason").map(String::as_str).unwrap_or_default();
         let what = format!("the server writes to stdout lines that are not messages, the first is {reason}");
         findings.warning(&about(server), what, "make the server log to stderr; stdout belongs to the protocol");

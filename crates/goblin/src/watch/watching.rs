@@ -158,7 +158,8 @@ impl WatchSession {
         match answer.outcome {
             Outcome::Result(_) => self.active.push(active(answer, &target)),
             Outcome::Error(_) => {
-                let reason = error_message(answer).unwrap_or_else(|| "the gateway rejected the subscription".to_owned());
+                let reason =
+                    error_message(answer).unwrap_or_else(|| "the gateway rejected the subscription".to_owned());
                 fail(&format!("{}: {reason}", clean(&target.uri)));
             }
         }

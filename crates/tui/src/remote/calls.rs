@@ -46,7 +46,9 @@ impl PendingRequest {
                 (Method::ResourcesRead, uri_params(&uri), PendingRequest::Result { ticket, read: read_text })
             }
             Effect::Watch { uri } => (Method::Subscribe, uri_params(&uri), PendingRequest::Watch { uri, is_on: true }),
-            Effect::Unwatch { uri } => (Method::Unsubscribe, uri_params(&uri), PendingRequest::Watch { uri, is_on: false }),
+            Effect::Unwatch { uri } => {
+                (Method::Unsubscribe, uri_params(&uri), PendingRequest::Watch { uri, is_on: false })
+            }
             Effect::Quit | Effect::Forget { .. } | Effect::Command(_) => return None,
         })
     }

@@ -100,7 +100,9 @@ impl State {
     pub(super) fn confirm_server_action(&mut self, action: ServerAction) {
         match self.selected_server() {
             Some((server, _)) => self.dialog = Some(Dialog::confirm(action, server)),
-            None => self.notice = Some(StatusMessage::bad("this key needs a server: select one in the panel Servers (2)")),
+            None => {
+                self.notice = Some(StatusMessage::bad("this key needs a server: select one in the panel Servers (2)"))
+            }
         }
     }
 }

@@ -7,9 +7,9 @@ use goblin_telemetry::clean;
 use goblin_wire::json;
 
 use crate::state::data::{CatalogItem, DashboardData};
+use crate::state::format::span;
 use crate::state::json::pretty;
 use crate::state::table::{RowItem, milliseconds};
-use crate::state::format::span;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Line {

@@ -10,8 +10,8 @@ use goblin_client::units::bytes;
 use goblin_telemetry::clean;
 
 use crate::state::data::{CatalogItem, DashboardData};
-use crate::state::rates::{Rates, ServerRate};
 use crate::state::format::{clock, span, sparkline};
+use crate::state::rates::{Rates, ServerRate};
 use crate::state::{Panel, WatchedResource};
 
 /// A column with a title and a maximum width. A growing column takes the room that the others leave.

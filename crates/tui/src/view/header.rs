@@ -5,8 +5,8 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
-use crate::state::table::Tone;
 use crate::state::format::span;
+use crate::state::table::Tone;
 use crate::state::{LinkStatus, Panel, State};
 use crate::view::text::{fit, width};
 use crate::view::theme::Theme;

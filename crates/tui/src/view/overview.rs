@@ -8,8 +8,8 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Paragraph;
 
 use crate::state::State;
-use crate::state::table::{Tone, event_text, level_tone, rate};
 use crate::state::format::{clock, sparkline};
+use crate::state::table::{Tone, event_text, level_tone, rate};
 use crate::view::text::{fit, pad, width};
 use crate::view::theme::Theme;
 use crate::view::{FrameLayout, framed, open, table};

@@ -44,11 +44,7 @@ fn check(name: &str, state: &mut State, columns: u16, rows: u16) {
         std::fs::write(&path, &frame).expect("it can be written");
     }
     let kept = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    assert!(
-        frame == kept,
-        "{name} differs from {} (GOBLIN_BLESS=1 writes the file):\n{frame}",
-        path.display()
-    );
+    assert!(frame == kept, "{name} differs from {} (GOBLIN_BLESS=1 writes the file):\n{frame}", path.display());
 }
 
 fn check_both(name: &str, mut state: State) {
@@ -159,8 +155,9 @@ fn details_can_be_scrolled_to_their_end_and_no_further() {
 fn tui5_templates_have_a_section_of_their_own() {
     let frame = text(&buffer(&mut at(Panel::Resources), 100, 30, Theme::Monochrome));
     let lines: Vec<_> = frame.lines().collect();
-    let row =
-        |fragment: &str| lines.iter().position(|line| line.contains(fragment)).unwrap_or_else(|| panic!("{fragment}: {frame}"));
+    let row = |fragment: &str| {
+        lines.iter().position(|line| line.contains(fragment)).unwrap_or_else(|| panic!("{fragment}: {frame}"))
+    };
     assert!(row("Resources 4") < row("Templates 1"), "{frame}");
     assert!(row("PATTERN") < row("file:///srv/ops/project/{path}"), "{frame}");
     assert!(lines[row("{path}")].contains("Any file of the project"), "{frame}");
