@@ -27,7 +27,7 @@ async fn client(home: &Home, arguments: &[&str]) -> (Client, String) {
 
 async fn bridge(home: &Home) -> Client {
     let (client, first_line) = client(home, &[]).await;
-    assert!(first_line.starts_with("goblin: a bridge to the gateway at http://127.0.0.1:"), "{first_line}");
+    assert!(first_line.starts_with("goblin: bridging to the gateway at http://127.0.0.1:"), "{first_line}");
     let client = client.connected("2025-11-25").await;
     client.await_tool("a_echo").await;
     client
@@ -93,7 +93,7 @@ async fn standalone_starts_servers_of_its_own() {
     let gateway = Gateway::of(home.serve(0)).await;
     gateway.client_seeing("a_echo").await;
     let (mut client, first_line) = client(&home, &["--standalone"]).await;
-    assert!(first_line.contains("a gateway of its own") && first_line.contains("--standalone"), "{first_line}");
+    assert!(first_line.contains("running its own gateway") && first_line.contains("--standalone"), "{first_line}");
     client.initialize("2025-11-25").await;
     client.await_tool("a_echo").await;
     assert_eq!(starts(&home), 2);
@@ -106,7 +106,7 @@ async fn another_text_of_the_configuration_is_another_gateway() {
     let text = std::fs::read_to_string(&home.config).expect("a configuration");
     std::fs::write(&home.config, format!("{text} ")).expect("room");
     let (_client, first_line) = client(&home, &[]).await;
-    assert!(first_line.contains("a gateway of its own") && first_line.contains("another text"), "{first_line}");
+    assert!(first_line.contains("running its own gateway") && first_line.contains("another version"), "{first_line}");
 }
 
 #[tokio::test]
@@ -122,7 +122,7 @@ async fn variables_must_agree_and_a_missing_one_is_taken_from_the_gateway() {
     };
     let _gateway = Gateway::of(command(&["serve", "--port", "0"], Some("s3cret"))).await;
     for (key, fragment) in
-        [(None, "a bridge to"), (Some("s3cret"), "a bridge to"), (Some("other"), "another value of GOBLIN_TEST_KEY")]
+        [(None, "bridging to"), (Some("s3cret"), "bridging to"), (Some("other"), "another value of GOBLIN_TEST_KEY")]
     {
         let (_client, first_line) = start_and_read_line(command(&["stdio"], key)).await;
         assert!(first_line.contains(fragment) && !first_line.contains("s3cret"), "{key:?}: {first_line}");
@@ -136,7 +136,7 @@ async fn a_record_of_a_killed_gateway_is_no_gateway() {
     gateway.child.kill().await.expect("the process can be killed");
     let (_client, first_line) = client(&home, &[]).await;
     assert!(
-        first_line.contains("a gateway of its own") && first_line.contains("no gateway of this configuration"),
+        first_line.contains("running its own gateway") && first_line.contains("no gateway of this configuration"),
         "{first_line}"
     );
 }
@@ -149,7 +149,7 @@ async fn a_gateway_that_does_not_answer_is_not_used() {
     signal(pid, "STOP");
     let (_client, first_line) = client(&home, &[]).await;
     signal(pid, "CONT");
-    assert!(first_line.contains("a gateway of its own") && first_line.contains("does not answer"), "{first_line}");
+    assert!(first_line.contains("running its own gateway") && first_line.contains("does not answer"), "{first_line}");
 }
 
 #[tokio::test]

@@ -153,7 +153,7 @@ fn what_the_reader_refuses_is_not_written() {
     place.put(&OWN.replace("\"log\"", "\"lug\""));
     place.assert_rejected(&["add", "c", "--", "x"], "goblin.json:3:2: lug: unknown key");
     place.put("{ \"mcpServers\": ");
-    place.assert_rejected(&["add", "c", "--", "x"], "mend them first");
+    place.assert_rejected(&["add", "c", "--", "x"], "fix its problems first");
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn packages_without_a_version_are_warned_of() {
     let stderr = place.assert_written(&["add", "a", "--", "npx", "-y", "some-server"], "added a in");
     assert_eq!(
         stderr,
-        "warning: server a: npx fetches whatever version of some-server there is, write some-server@VERSION\n"
+        "warning: server a: npx fetches some-server without a fixed version, write some-server@VERSION\n"
     );
     let stderr = place.assert_written(&["add", "b", "--", "./bin/x", "./data"], "added b in");
     assert!(stderr.starts_with("warning: server b starts in ") && stderr.contains("./data"), "{stderr}");

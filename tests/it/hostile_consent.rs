@@ -176,12 +176,12 @@ async fn hard8_import_reads_regular_files_within_limits_only() {
     home.scratch.write(".config/Code/User/mcp.json", &json!({ "servers": many }).to_string());
     let shown = import(&home).await;
     for fragment in [
-        "/.mcp.json: passed over: it is not a regular file",
-        "/.gemini/settings.json: passed over: it is not a regular file",
-        "/.codex/config.toml: passed over: it is not a regular file",
-        "/.codeium/windsurf/mcp_config.json: passed over: it is not a regular file",
-        "/.vscode/mcp.json: passed over: it is larger than ",
-        "/claude_desktop_config.json: passed over: it is not UTF-8",
+        "/.mcp.json: skipped: not a regular file",
+        "/.gemini/settings.json: skipped: not a regular file",
+        "/.codex/config.toml: skipped: not a regular file",
+        "/.codeium/windsurf/mcp_config.json: skipped: not a regular file",
+        "/.vscode/mcp.json: skipped: the file is larger than ",
+        "/claude_desktop_config.json: skipped: the file is not UTF-8",
         "/Code/User/mcp.json: has 501 servers, more than 500 cannot be judged at once",
         "good    cursor  x\n",
     ] {
@@ -190,7 +190,7 @@ async fn hard8_import_reads_regular_files_within_limits_only() {
     for special in [at(".mcp.json"), "/dev/zero".into(), "/dev/stdin".into(), at(".codex")] {
         let ran = home.run(&["import", "--from", special.to_str().expect("text"), "--dry-run"]).await;
         assert_eq!(ran.code, Some(2), "{ran:?}");
-        assert!(ran.stderr.contains("it is not a regular file"), "{ran:?}");
+        assert!(ran.stderr.contains("not a regular file"), "{ran:?}");
     }
 }
 

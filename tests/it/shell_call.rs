@@ -48,7 +48,7 @@ async fn what_is_wrong_with_a_call_is_told_by_words_and_exit_code() {
         (&["a_add", "a=one"][..], 2, "the argument a of a_add must be a number, not \"one\""),
         (&["a_add", "a"], 2, "\"a\" is no argument"),
         (&["a_nonce", "nonse=1"], 2, "did you mean nonce?"),
-        (&["a_add", "{"], 2, "is no JSON"),
+        (&["a_add", "{"], 2, "is not JSON"),
         (&["a_fail"], 1, "error: this tool fails\n"),
         (&["a_error", "message=boom"], 1, "error: boom\n"),
     ] {
@@ -124,7 +124,7 @@ async fn a_signal_cancels_the_call() {
     let mut child = home.goblin(&arguments).stderr(Stdio::piped()).spawn().expect("goblin starts");
     let mut stderr = BufReader::new(child.stderr.take().expect("the stream is piped")).lines();
     let line = stderr.next_line().await.expect("the line can be read").expect("a line");
-    assert!(line.contains("the server asks"), "{line}");
+    assert!(line.contains("question of the server"), "{line}");
     signal(child.id().expect("the process runs"), "INT");
     assert_eq!(child.wait().await.expect("the process ends").code(), Some(130));
     let cancelled = || async { (client.call_text("a_cancelled", json!({})).await != "[]").then_some(()) };

@@ -119,7 +119,7 @@ async fn tui3_a_search_highlights_matches_and_hides_the_rest() {
     assert!(!text.contains("one_echo") && text.contains("two_tool_0002") && !text.contains("two_tool_0001"), "{text}");
     screen.wait("the row is highlighted", |_| screen.painted(vt100::Color::Idx(3)) == "tool_0002").await;
     screen.press(ENTER);
-    screen.hides("Enter keeps it").await;
+    screen.hides("Enter applies").await;
     screen.press(ESCAPE);
     screen.shows("two_widget").await;
     assert_eq!(screen.painted(vt100::Color::Idx(3)), "");
@@ -132,7 +132,9 @@ async fn tui4_details_stand_in_a_side_panel() {
     screen.press("5");
     screen.shows("plan.md").await;
     screen.press("/note:///alpha\r");
-    screen.wait("the search is over", |text| text.contains("· /note:///alpha ") && !text.contains("Enter keeps")).await;
+    screen
+        .wait("the search is over", |text| text.contains("· /note:///alpha ") && !text.contains("Enter applies"))
+        .await;
     screen.press(ENTER);
     let text = screen.shows("Metadata").await;
     for fragment in ["note:///alpha", "A text note", "text/plain", "Annotations", "0.70", "dev.goblin/"] {
@@ -294,7 +296,7 @@ async fn changes_are_asked_for_with_the_token_after_a_yes() {
     screen.press("y");
     screen.shows("off cannot be enabled[2J").await;
     screen.press("L");
-    screen.shows("read anew: changed a b/c").await;
+    screen.shows("reloaded: changed a b/c").await;
     let requests = requests.lock().expect("no test panics here").clone();
     let paths = ["/api/servers/a%20b%2Fc/restart", "/api/servers/off/enable", "/api/reload"];
     assert_eq!(requests, paths.map(|path| format!("{path} Bearer secret")));
@@ -355,7 +357,7 @@ async fn without_a_terminal_or_a_gateway_nothing_is_drawn() {
     let mut dumb = Command::new("env");
     dumb.args(["TERM=dumb", GOBLIN, "top"]).kill_on_drop(true);
     let mut screen = Screen::run(dumb, 80, 24);
-    screen.shows("TERM says there is none").await;
+    screen.shows("TERM is not set").await;
     assert_eq!(screen.ended().await, Some(2));
 }
 

@@ -137,7 +137,7 @@ async fn without_a_gateway_or_with_several_it_says_how_to_name_one() {
     let (first, _client) = home.gateway("a_touch").await;
     let (second, client) = home.gateway("a_touch").await;
     let mut either = Watch::start(home.goblin(&["watch", ALPHA]));
-    either.await_error_line("2 gateways are running; say which one by --url URL").await;
+    either.await_error_line("2 gateways are running; choose one with --url URL").await;
     for gateway in [&first, &second] {
         either.await_error_line(&gateway.url()).await;
     }
@@ -222,7 +222,7 @@ async fn a_server_that_comes_late_after_a_restart_is_watched_when_it_comes() {
     gateway.child.kill().await.expect("the process can be killed");
     std::fs::remove_file(go).expect("the file exists");
     let again = Gateway::of(home.serve(0)).await;
-    watch.await_error_line("the gateway refuses a subscription that stood before").await;
+    watch.await_error_line("the gateway rejected a subscription after its restart").await;
     gate.write("go", "");
     let client = again.client_seeing("a_touch").await;
     watch.await_output_line(r#""params":{"uri":"a+note:///alpha"}"#).await;

@@ -96,12 +96,12 @@ pub(crate) fn examine(path: &Path) -> std::io::Result<Option<UntrustedPath>> {
     let mut here = PathBuf::from("/");
     let mut rest: VecDeque<OsString> = parts(&std::path::absolute(path)?);
     let mut links = 0;
-    let flawed = |path: &Path, node: &PathNode| {
+    let untrusted_node = |path: &Path, node: &PathNode| {
         let flaw = judge(node, &user)?;
         Some(UntrustedPath { path: path.to_owned(), kind: node.kind, flaw, uid: user.uid })
     };
-    if let Some(distrust) = flawed(&here, &look(&here, &here)?) {
-        return Ok(Some(distrust));
+    if let Some(untrusted) = untrusted_node(&here, &inspect(&here, &here)?) {
+        return Ok(Some(untrusted));
     }
     while let Some(part) = rest.pop_front() {
         if part == ".." {
@@ -109,12 +109,12 @@ pub(crate) fn examine(path: &Path) -> std::io::Result<Option<UntrustedPath>> {
             continue;
         }
         let next = here.join(&part);
-        let node = match look(&next, &here) {
+        let node = match inspect(&next, &here) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             found => found?,
         };
-        if let Some(distrust) = flawed(&next, &node) {
-            return Ok(Some(distrust));
+        if let Some(untrusted) = untrusted_node(&next, &node) {
+            return Ok(Some(untrusted));
         }
         if node.kind != NodeKind::Link {
             here = next;
@@ -142,7 +142,7 @@ fn parts(path: &Path) -> VecDeque<OsString> {
 }
 
 /// Examines one node. `directory` is its parent, which determines the mount of a symbolic link.
-fn look(path: &Path, directory: &Path) -> std::io::Result<PathNode> {
+fn inspect(path: &Path, directory: &Path) -> std::io::Result<PathNode> {
     let found = path.symlink_metadata()?;
     let kind = match found.file_type() {
         kind if kind.is_symlink() => NodeKind::Link,
@@ -175,11 +175,11 @@ fn is_private(gid: u32, uid: u32, passwd: &str, group: &str) -> bool {
     let number = |fields: &[String], at: usize| fields.get(at).and_then(|field| field.parse::<u32>().ok());
     let users: Vec<_> = passwd.lines().map(fields).collect();
     let is_own = |user: &[String]| matches!(number(user, 2), Some(id) if id == uid || id == 0);
-    let others_have_it = users.iter().any(|user| number(user, 3) == Some(gid) && !is_own(user));
+    let is_shared = users.iter().any(|user| number(user, 3) == Some(gid) && !is_own(user));
     let own_names: Vec<&String> = users.iter().filter(|user| is_own(user)).filter_map(|user| user.first()).collect();
     let Some(entry) = group.lines().map(fields).find(|entry| number(entry, 2) == Some(gid)) else { return false };
     let members = entry.get(3).map_or("", String::as_str).split(',').filter(|member| !member.is_empty());
-    !others_have_it && members.into_iter().all(|member| own_names.iter().any(|own| *own == member))
+    !is_shared && members.into_iter().all(|member| own_names.iter().any(|own| *own == member))
 }
 
 impl UntrustedPath {
@@ -195,7 +195,7 @@ impl UntrustedPath {
                 (format!("belongs to another user ({owner})"), format!("copy it, {chown}"))
             }
             (NodeKind::Directory, Flaw::Owner(owner)) => {
-                (format!("{place} belongs to another user ({owner})"), format!("use a directory of yours, {chown}"))
+                (format!("{place} belongs to another user ({owner})"), format!("use your own directory, {chown}"))
             }
             (NodeKind::Link, Flaw::Owner(owner)) => {
                 let cure = format!("name the file itself, or as root: chown -h {uid} {quoted}");

@@ -136,7 +136,7 @@ impl CommandExecutor {
                 self.publish(|_| ());
             }
         }
-        self.observe.emit(&Event::ServerCommand { server: id.as_str(), command: action.word() });
+        self.observe.emit(&Event::ServerCommand { server: id.as_str(), command: action.as_str() });
         Ok(())
     }
 

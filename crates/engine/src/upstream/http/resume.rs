@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use goblin_client::connect::ResponseBody;
-use goblin_client::events::{Backoff, EventStream, LASTING, ResumePosition, is_event_stream, is_passing};
+use goblin_client::events::{Backoff, EventStream, ResumePosition, STABLE_AFTER, is_event_stream, is_temporary};
 use goblin_telemetry::worker;
 use goblin_wire::framing::{Frame, SseEvent};
 use goblin_wire::{Id, Message, Method, Response};
@@ -154,7 +154,9 @@ impl<'a> StreamedRequest<'a> {
                     let started = Instant::now();
                     match self.read(body).await? {
                         ReadOutcome::Answer(answer) => return Ok(answer),
-                        ReadOutcome::Ended { has_new_event, .. } if has_new_event || started.elapsed() >= LASTING => {
+                        ReadOutcome::Ended { has_new_event, .. }
+                            if has_new_event || started.elapsed() >= STABLE_AFTER =>
+                        {
                             backoff.reset();
                             continue;
                         }
@@ -182,7 +184,7 @@ impl<'a> StreamedRequest<'a> {
         };
         match response.status() {
             status if status.is_success() && is_event_stream(response.headers()) => Ok(response.into_body()),
-            status if is_passing(status) => Err(ResumeError::Temporary(format!("it answered HTTP {status}"))),
+            status if is_temporary(status) => Err(ResumeError::Temporary(format!("it answered HTTP {status}"))),
             _ => Err(ResumeError::Permanent(self.explain_rejection(response).await)),
         }
     }
