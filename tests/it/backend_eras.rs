@@ -98,7 +98,8 @@ async fn srv2_what_is_configured_is_not_tried_otherwise() {
     assert!(legacy.of("server/discover").is_empty());
     for server in [http_server(legacy.address), fixture_server(&[])] {
         let gateway = gateway_of(with(server, "protocol", json!("modern"))).await;
-        await_log(&gateway, &["it supports no version without a handshake", "use \\\"auto\\\" or \\\"legacy\\\""]).await;
+        await_log(&gateway, &["it supports no version without a handshake", "use \\\"auto\\\" or \\\"legacy\\\""])
+            .await;
     }
     assert_eq!(legacy.of("initialize").len(), 1, "by the first gateway alone");
 }

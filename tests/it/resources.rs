@@ -309,7 +309,10 @@ async fn res3_a_server_without_resources_adds_none_and_is_no_error() {
     );
     let templates = client.list("resources/templates/list", "resourceTemplates").await;
     assert!(templates.iter().all(|template| template["uriTemplate"].as_str().is_some_and(|uri| uri.starts_with("b+"))));
-    assert!(!gateway.log().iter().any(|line| line.contains("cannot list the entries")), "the server received no request");
+    assert!(
+        !gateway.log().iter().any(|line| line.contains("cannot list the entries")),
+        "the server received no request"
+    );
 }
 
 #[tokio::test]

@@ -48,7 +48,9 @@ impl ClientMessage {
             Some(Ok(messages)) => ClientMessageKind::Batch(messages.into_iter().filter_map(request_id).collect()),
             Some(Err(_)) => ClientMessageKind::Broken,
             None => match Message::parse(body.clone()) {
-                Ok(Message::Request(request)) if is_stateless(&request) => ClientMessageKind::Stateless(Box::new(request)),
+                Ok(Message::Request(request)) if is_stateless(&request) => {
+                    ClientMessageKind::Stateless(Box::new(request))
+                }
                 Ok(Message::Request(request)) => ClientMessageKind::Request(request.id, request.method),
                 Ok(Message::Notification(notification)) => notification_kind(&notification),
                 Ok(Message::Response(answer)) => ClientMessageKind::Answer(answer.id),

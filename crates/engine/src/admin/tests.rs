@@ -112,14 +112,15 @@ async fn commands_are_passed_on_and_answered_as_they_end() {
             (Err(AdminError::new(StatusCode::NOT_FOUND, "none")), 404),
             (Err(AdminError::new(StatusCode::CONFLICT, "conflict")), 409),
         ] {
-            let (status_of, body) = execute(&format!("/api/servers/off/{}", action.as_str()), &|command| match command {
-                AdminCommand::Server { id, action: received, done } => {
-                    assert_eq!((id.as_str(), received), ("off", action));
-                    done.send(outcome.clone()).expect("the route waits for the outcome");
-                }
-                AdminCommand::Reload(_) => panic!("another command"),
-            })
-            .await;
+            let (status_of, body) =
+                execute(&format!("/api/servers/off/{}", action.as_str()), &|command| match command {
+                    AdminCommand::Server { id, action: received, done } => {
+                        assert_eq!((id.as_str(), received), ("off", action));
+                        done.send(outcome.clone()).expect("the route waits for the outcome");
+                    }
+                    AdminCommand::Reload(_) => panic!("another command"),
+                })
+                .await;
             assert_eq!(status_of, status, "{action:?} {body}");
             match outcome {
                 Ok(()) => assert_eq!((&body["id"], &body["state"]), (&json!("off"), &json!("disabled"))),

@@ -58,7 +58,7 @@ fn limit_of(tool: MetaTool) -> ResultLimit {
 }
 
 /// Reads the limit. An integer out of range is clamped, and the note reports it, so the agent need not repeat the call.
-fn take_limit(value: &mut Value, ResultLimit { default, max: most: max }: ResultLimit) -> (usize, Option<String>) {
+fn take_limit(value: &mut Value, ResultLimit { default, max }: ResultLimit) -> (usize, Option<String>) {
     let Some(limit) = value.get_mut("limit") else { return (default, None) };
     let Some(number) = limit.as_f64().filter(|number| number.fract() == 0.0) else { return (default, None) };
     let used = number.clamp(1.0, max as f64);

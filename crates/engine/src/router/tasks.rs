@@ -132,7 +132,9 @@ impl Router {
                 };
             }
         };
-        let Some(description) = description::created_task(text, result, era) else { return Ok(TaskOutcome::Result(answer)) };
+        let Some(description) = description::created_task(text, result, era) else {
+            return Ok(TaskOutcome::Result(answer));
+        };
         let id = description.id().unwrap_or_default();
         match options.place {
             Some(place) => {

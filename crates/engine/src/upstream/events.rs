@@ -141,7 +141,9 @@ impl BackendEvents {
     /// Returns the changes that a server request needs before it goes to a client.
     pub(crate) fn translate_request(&self, request: &Request, dialect: Dialect) -> Splice {
         let Some(params) = request.params.whole else { return Splice::new() };
-        content::server_request_edits(dialect, &request.method, request.raw.as_str(), params, |native| self.expose(native))
+        content::server_request_edits(dialect, &request.method, request.raw.as_str(), params, |native| {
+            self.expose(native)
+        })
     }
 
     /// Returns the exposed URI for a URI that the backend named, and remembers it.

@@ -141,17 +141,19 @@ impl SubscriptionManager {
         let outcome = match status {
             SubscribeStatus::Settled(outcome) => outcome,
             // Wait only for the timeout of one request, however many earlier requests the backend must answer first.
-            SubscribeStatus::InFlight(mut reply) => match tokio::time::timeout(self.request_timeout(), &mut reply).await {
-                Ok(Ok(outcome)) => outcome,
-                Ok(Err(_)) if client.is_closed() => return Err(SubscribeError::Disconnected),
-                // The client unsubscribed while the subscribe was in progress. Its subscribe request still needs a
-                // response.
-                Ok(Err(_)) => SubscribeOutcome::Subscribed,
-                Err(_) => {
-                    reply.close();
-                    reply.try_recv().ok().flatten().unwrap_or(SubscribeOutcome::Late(self.request_timeout()))
+            SubscribeStatus::InFlight(mut reply) => {
+                match tokio::time::timeout(self.request_timeout(), &mut reply).await {
+                    Ok(Ok(outcome)) => outcome,
+                    Ok(Err(_)) if client.is_closed() => return Err(SubscribeError::Disconnected),
+                    // The client unsubscribed while the subscribe was in progress. Its subscribe request still needs a
+                    // response.
+                    Ok(Err(_)) => SubscribeOutcome::Subscribed,
+                    Err(_) => {
+                        reply.close();
+                        reply.try_recv().ok().flatten().unwrap_or(SubscribeOutcome::Late(self.request_timeout()))
+                    }
                 }
-            },
+            }
         };
         Ok(SubscribeResult { subscription: Arc::clone(&subscription), outcome })
     }
