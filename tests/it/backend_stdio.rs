@@ -142,7 +142,7 @@ async fn f1_a_child_that_stays_but_closes_its_input_is_lost_and_started_again() 
     })
     .await;
     assert_error(&answer, 1503, "BACKEND_UNAVAILABLE");
-    await_log(&gateway, &["backend lost", "server=\"a\"", "closed its input"]).await;
+    await_log(&gateway, &["backend lost", "server=\"a\"", "closed its stdin"]).await;
     eventually("the server was started again", || async { (starts(&log) >= 2).then_some(()) }).await;
 }
 
